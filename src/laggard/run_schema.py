@@ -1,0 +1,105 @@
+"""The JSON documents of a run folder, as immutable values.
+
+`run.json` is a `RunRecord`, `fidelity.json` a list of `FidelityCheck`, `stragglers.json` a list of `Finding`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+SCHEMA_VERSION = 1
+
+Status = Literal["running", "done", "failed", "unfaithful", "interrupted"]
+Family = Literal["compute", "network", "storage"]
+Kind = Literal["deterministic", "dynamic"]
+
+
+class Record(BaseModel):
+    """Base of every document: unknown keys are refused, values never change."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Stage(Record):
+    """One stage of a run and the real seconds it took."""
+
+    name: str
+    seconds: float
+
+
+class Outcome(Record):
+    """What a finished run achieved, in virtual time.
+
+    `makespan_s` runs from the first-step barrier to the stopping rule, without evaluation; `fairness` is Jain's index over
+    applied samples against capacity; `cost` is in the unit of the scenario's prices.
+    """
+
+    makespan_s: float
+    steps: int
+    accuracy: float | None
+    samples_per_s: float
+    bytes_sent: int
+    cost: float | None
+    fairness: float
+    stopped_by: Literal["accuracy", "steps", "time"]
+
+
+class RunRecord(Record):
+    """`run.json`."""
+
+    schema_version: int = SCHEMA_VERSION
+    id: str
+    scenario: str
+    status: Status
+    command: tuple[str, ...]
+    seed: int
+    versions: dict[str, str]
+    git: str | None
+    testbed: str
+    backend: str | None = None
+    dilation: float = 1.0
+    hosts: tuple[dict[str, str | float | int | None], ...] = ()
+    started: str
+    stages: tuple[Stage, ...] = ()
+    outcome: Outcome | None = None
+    error: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class FidelityCheck(Record):
+    """One quantity that the emulation was asked for and gave, in virtual units.
+
+    `tolerance` is absolute, in `unit`; for `cpu` the quantity is the slowdown of a phase and `src` the host.
+    """
+
+    kind: Literal["rtt", "rate", "loss", "cpu", "storage"]
+    src: str
+    dst: str | None
+    requested: float
+    measured: float
+    unit: str
+    tolerance: float
+    ok: bool
+    detail: str = ""
+
+
+class Finding(Record):
+    """One straggler.
+
+    `rank` and `host` are null for a collective; `link` names both ends where `links.parquet` does. Steps are inclusive.
+    `cost_s` is the Shapley share of the makespan lost; `masked` means slow but under 1 % of the makespan.
+    """
+
+    rank: int | None
+    host: str | None
+    link: tuple[str, str] | None
+    family: Family
+    kind: Kind
+    first_step: int
+    last_step: int
+    slowdown: float
+    cost_s: float
+    confidence: float
+    masked: bool
