@@ -1,0 +1,47 @@
+# Two commands: `make demo` and `make test`. Both install into .venv first, from nothing.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help demo test lint types unit install freeze schemas clean
+
+help:
+	@echo 'make demo     install, run experiments/quickstart, say where the report is'
+	@echo 'make test     install, lint, type-check, run every test'
+	@echo 'make freeze   write constraints.txt from what is installed'
+	@echo 'make schemas  regenerate the JSON Schemas of the scenario files'
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+		{ echo "Laggard needs Python 3.11 to 3.13, and $(PYTHON) is another: make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || \
+		{ echo "this Python has no venv module: on Debian, apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/pip install --disable-pip-version-check --no-input -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: install
+	$(BIN)/laggard run experiments/quickstart
+
+test: lint types unit
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+
+unit: install
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+schemas: install
+	$(BIN)/python -m laggard.experiments.schemas
+
+freeze: install
+	@{ echo '# Exact versions that are tested together. After a deliberate change: make freeze, make test, commit.'; \
+	   $(BIN)/pip freeze --all --exclude-editable | grep -viE '^(laggard|pip)==' | sed 's/+cpu$$//'; } > constraints.txt
+
+clean:
+	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
