@@ -45,7 +45,12 @@ class Problem:
         where = f"{self.path}:{self.line}:{self.column}" if self.line else self.path
         shown = f" {self.value}:" if self.value else ""
         fix = f" — {self.fix}" if self.fix else ""
-        return f"{where}:{shown} {self.rule}{fix}"
+        return printable(f"{where}:{shown} {self.rule}{fix}")
+
+
+def printable(text: str) -> str:
+    """`text` on one line that any UTF-8 terminal shows as it is: the rest is written as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
 class ScenarioError(InputError):

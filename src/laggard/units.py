@@ -16,6 +16,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, WithJsonSchema
 
+_LONGEST_TEXT = 64
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
 _TIME_MS: Mapping[str, float] = {
     "us": 1e-3, "usec": 1e-3, "usecs": 1e-3, "ms": 1.0, "msec": 1.0, "msecs": 1.0, "s": 1e3, "sec": 1e3, "secs": 1e3,
@@ -34,8 +35,7 @@ _BYTES: Mapping[str, float] = {
 
 
 def _parse(value: object, units: Mapping[str, float], bare: float | None, rule: str) -> float:
-    text = value if isinstance(value, str) else str(value) if _is_number(value) else None
-    match = re.fullmatch(rf"\s*{_NUMBER}\s*([A-Za-z]*)\s*", text) if text is not None else None
+    match = _match(rf"{_NUMBER}\s*([A-Za-z]*)", _text(value))
     scale = None if match is None else units.get(match[2].lower()) if match[2] else bare
     if match is None or scale is None:
         raise ValueError(rule)
@@ -45,8 +45,17 @@ def _parse(value: object, units: Mapping[str, float], bare: float | None, rule: 
     return number
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _text(value: object) -> str:
+    """Text as written; a bare number (not true or false) in plain decimals."""
+    if isinstance(value, str):
+        return value
+    plain = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e18
+    return f"{value:.12f}" if plain else ""
+
+
+def _match(expression: str, text: str) -> re.Match[str] | None:
+    # The bound comes before the expression: hostile text must not make it backtrack for minutes.
+    return re.fullmatch(expression, text.strip(), re.ASCII) if len(text) <= _LONGEST_TEXT else None
 
 
 def parse_delay_ms(value: object) -> float:
@@ -78,7 +87,7 @@ def parse_share(value: object) -> float:
 
 
 def _percent(value: object, top: float, rule: str) -> float:
-    match = re.fullmatch(rf"\s*{_NUMBER}\s*%\s*", value) if isinstance(value, str) else None
+    match = _match(rf"{_NUMBER}\s*%", value) if isinstance(value, str) else None
     if match is None or not float(match[1]) <= top:
         raise ValueError(rule)
     return float(match[1])
@@ -109,18 +118,23 @@ def parse_throughput_mb_per_s(value: object) -> float:
     return throughput
 
 
-def _quantity(parse: Callable[[object], object], description: str, *examples: str) -> tuple[object, object]:
-    schema = {"type": ["string", "number"], "description": description, "examples": list(examples)}
+def _quantity(
+    parse: Callable[[object], object], description: str, ending: str, *examples: str, bare: bool = True
+) -> tuple[object, object]:
+    """The validator of a quantity and its JSON Schema; `ending` is what may follow the number, as a regular expression."""
+    pattern = rf"^\s*(\d+(\.\d*)?|\.\d+)\s*({ending})\s*$"
+    kind = ["string", "number"] if bare else "string"
+    schema = {"type": kind, "pattern": pattern, "description": description, "examples": list(examples)}
     return BeforeValidator(parse), WithJsonSchema(schema)
 
 
-_delay = _quantity(parse_delay_ms, "one-way delay, in tc's notation", "10ms")
-_rate = _quantity(parse_rate_mbps, "rate, in tc's notation", "100mbit")
-_loss = _quantity(parse_loss_percent, "independent packet loss", "1%")
-_share = _quantity(parse_share, "share of one core", "25%")
-_duration = _quantity(parse_duration_s, "duration", "10s", "5min")
-_size = _quantity(parse_size_bytes, "size in bytes", "1GiB")
-_throughput = _quantity(parse_throughput_mb_per_s, "storage throughput", "20MB/s")
+_delay = _quantity(parse_delay_ms, "one-way delay, in tc's notation", "[A-Za-z]*", "10ms")
+_rate = _quantity(parse_rate_mbps, "rate, in tc's notation", "[A-Za-z]*", "100mbit")
+_loss = _quantity(parse_loss_percent, "independent packet loss", "%", "1%", bare=False)
+_share = _quantity(parse_share, "share of one core", "%", "25%", bare=False)
+_duration = _quantity(parse_duration_s, "duration", "[A-Za-z]*", "10s", "5min")
+_size = _quantity(parse_size_bytes, "size in bytes", "[A-Za-z]*", "1GiB")
+_throughput = _quantity(parse_throughput_mb_per_s, "storage throughput", "[A-Za-z]+/[sS]", "20MB/s", bare=False)
 
 DelayMs = Annotated[float, _delay[0], _delay[1]]
 RateMbps = Annotated[float, _rate[0], _rate[1]]

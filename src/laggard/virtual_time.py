@@ -6,6 +6,7 @@ what every record says.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -16,7 +17,7 @@ class Dilation:
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.factor >= 1.0:
+        if not 1.0 <= self.factor < math.inf:
             raise ValueError(f"dilation {self.factor}: a continuum can be slowed down, not sped up; use 1 or more")
 
     def real_ms(self, virtual_ms: float) -> float:

@@ -1,0 +1,155 @@
+"""A campaign: one scenario run at every combination of some keys, some number of times, resumable at any point.
+
+The file says what varies; execo's `ParamSweeper` keeps on disk what is done, so that a campaign cut short, by anything, goes
+on where it stopped when it is started again, and several machines may share one.
+
+    scenario: quickstart            # a folder, relative to this file
+    repeats: 5                      # of each combination
+    vary:                           # any key of any scenario file, as for --set
+      workload.batch_size: [64, 128]
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from laggard.errors import InputError
+from laggard.yaml_source import parse_yaml, validated
+
+log = logging.getLogger(__name__)
+
+Scalar = None | bool | int | float | str
+COLUMNS = (
+    "run",
+    "status",
+    "makespan_s",
+    "steps",
+    "accuracy",
+    "samples_per_s",
+    "cost",
+    "fairness",
+    "stragglers",
+    "folder",
+)
+
+
+class Campaign(BaseModel):
+    """The campaign file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    scenario: Path
+    repeats: int = Field(default=1, ge=1, le=10_000)
+    vary: dict[str, list[Scalar]] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One run of a campaign: the values of what varies, and which repeat it is."""
+
+    values: Mapping[str, Scalar]
+    repeat: int
+
+    def overrides(self) -> tuple[str, ...]:
+        """The `--set` arguments of this run."""
+        return tuple(f"{key}={json.dumps(value)}" for key, value in sorted(self.values.items()))
+
+
+def load_campaign(path: Path) -> Campaign:
+    """Read a campaign file.
+
+    Raises:
+        InputError: the file is missing or is not a campaign.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror} — give a campaign file") from error
+    campaign = validated(parse_yaml(data, str(path)), Campaign)
+    return campaign.model_copy(update={"scenario": (path.parent / campaign.scenario).resolve()})
+
+
+def run_campaign(
+    path: Path, runs: Path, on_result: Callable[[Combination, Mapping[str, object]], None]
+) -> tuple[Path, int]:
+    """Run what is left of a campaign.
+
+    Args:
+        path: the campaign file.
+        runs: the folder of run folders; the campaign's state and table are kept in `campaigns/<name>` under it.
+        on_result: called after each run with its combination and its row.
+
+    Returns:
+        The results table (CSV, one row per run done so far) and how many runs failed in this call.
+    """
+    from execo_engine import ParamSweeper
+
+    campaign = load_campaign(path)
+    folder = runs / "campaigns" / path.stem
+    folder.mkdir(parents=True, exist_ok=True)
+    table = folder / "results.csv"
+    sweeper = ParamSweeper(str(folder / "state"), sweeps=_points(campaign), save_sweeps=True)
+    failed = 0
+    for point in iter(sweeper.get_next, None):
+        combination = Combination({k: v for k, v in point.items() if k != "repeat"}, int(point["repeat"]))
+        row = _run_one(campaign, combination, runs)
+        _append(table, combination, row)
+        failed += row["status"] != "done"
+        sweeper.done(point)
+        on_result(combination, row)
+    return table, failed
+
+
+def _points(campaign: Campaign) -> list[dict[str, Scalar]]:
+    from execo_engine import sweep
+
+    return list(sweep({**campaign.vary, "repeat": list(range(campaign.repeats))}))
+
+
+def _run_one(campaign: Campaign, combination: Combination, runs: Path) -> dict[str, object]:
+    """One run in a process of its own: the sandbox is forked, so nothing of the last run may linger."""
+    settings = [item for override in combination.overrides() for item in ("--set", override)]
+    command = [sys.executable, "-m", "laggard.experiments.cli", "run", str(campaign.scenario)]
+    command += ["--json", "--runs", str(runs), *settings]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=dict(os.environ))
+    try:
+        answer: dict[str, object] = json.loads(done.stdout)
+    except json.JSONDecodeError:
+        log.warning("run ended with status %d and no result", done.returncode)
+        return {"status": "failed"}
+    return _row(answer)
+
+
+def _row(answer: Mapping[str, object]) -> dict[str, object]:
+    outcome = answer.get("outcome")
+    findings = answer.get("stragglers")
+    row: dict[str, object] = {"run": answer.get("id"), "status": answer.get("status"), "folder": answer.get("folder")}
+    if isinstance(outcome, dict):
+        row |= {key: outcome.get(key) for key in COLUMNS if key in outcome}
+    if isinstance(findings, list):
+        row["stragglers"] = len([f for f in findings if isinstance(f, dict) and not f.get("masked")])
+    return row
+
+
+def _append(table: Path, combination: Combination, row: Mapping[str, object]) -> None:
+    keys = sorted(combination.values)
+    fresh = not table.exists()
+    with table.open("a", newline="") as file:
+        writer = csv.writer(file)
+        if fresh:
+            writer.writerow([*keys, "repeat", *COLUMNS])
+        writer.writerow([*_values(combination, keys), combination.repeat, *(row.get(c) for c in COLUMNS)])
+
+
+def _values(combination: Combination, keys: list[str]) -> Iterator[Scalar]:
+    return (combination.values[key] for key in keys)

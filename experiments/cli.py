@@ -1,0 +1,199 @@
+"""The command line. Each command is a few lines over one function of another module, imported only when it runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec
+
+import click
+
+from laggard import __version__
+from laggard.errors import InputError, LaggardError, ScenarioError
+
+if TYPE_CHECKING:
+    from laggard.run_schema import RunRecord
+
+Parameters = ParamSpec("Parameters")
+
+EPILOG = "Exit status: 0 done, 1 the run failed, 2 the input is wrong, 3 the emulation missed its tolerance."
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Answer on standard output as JSON.")
+set_option = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FILE.KEY=VALUE",
+    help="Override any key of any scenario file (YAML value).",
+)
+runs_option = click.option(
+    "--runs",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Where run folders are kept.",
+)
+scenario_argument = click.argument("scenario", type=click.Path(path_type=Path))
+
+
+def _reported(command: Callable[Parameters, int | None]) -> Callable[Parameters, None]:
+    """Turn the exceptions we raise on purpose into a message and an exit status."""
+
+    @wraps(command)
+    def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
+        try:
+            status = command(*args, **kwargs)
+        except LaggardError as error:
+            _report(error, as_json=bool(kwargs.get("as_json")))
+            status = error.exit_status
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            status = 130
+        sys.exit(status or 0)
+
+    return run
+
+
+def _report(error: LaggardError, *, as_json: bool) -> None:
+    if as_json:
+        problems = [vars(p) for p in error.problems] if isinstance(error, ScenarioError) else []
+        document = {"error": str(error), "kind": type(error).__name__, "problems": problems}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        click.echo(f"error: {error}" if not isinstance(error, ScenarioError) else str(error), err=True)
+
+
+@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="laggard")
+@click.option("-v", "--verbose", is_flag=True, help="Log what is done to standard error.")
+def main(verbose: bool) -> None:
+    """Train deep networks across an edge-fog-cloud continuum and name what slows them down."""
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(name)s: %(message)s")
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@_reported
+def init(folder: Path) -> None:
+    """Start a new scenario from a commented one."""
+    from laggard.experiments.scenario_template import write_template
+
+    write_template(folder)
+    click.echo(f"{folder} is a scenario now; edit its five files, then: laggard check {folder}")
+
+
+@main.command()
+@scenario_argument
+@set_option
+@json_option
+@_reported
+def check(scenario: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Validate a scenario; nothing is started."""
+    from laggard.experiments.scenario import load_scenario
+
+    loaded = load_scenario(scenario, overrides)
+    if as_json:
+        click.echo(json.dumps({"scenario": loaded.name, "hosts": len(loaded.hosts), "warnings": list(loaded.warnings)}))
+        return
+    for warning in loaded.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(f"{loaded.name}: {len(loaded.hosts)} hosts, nothing wrong")
+
+
+@main.command()
+@scenario_argument
+@set_option
+@json_option
+@_reported
+def plan(scenario: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Print what a run would do; nothing is started."""
+    from laggard.experiments.plan import describe
+    from laggard.experiments.scenario import load_scenario
+
+    description = describe(load_scenario(scenario, overrides))
+    click.echo(description.json_text() if as_json else description.text())
+
+
+@main.command()
+@scenario_argument
+@set_option
+@runs_option
+@click.option("--on", type=click.Choice(["local"]), default="local", show_default=True, help="The testbed.")
+@click.option(
+    "--links",
+    type=click.Choice(["auto", "netem", "userspace"]),
+    default="auto",
+    show_default=True,
+    help="What shapes the links: the kernel's netem, or our userspace emulator.",
+)
+@json_option
+@_reported
+def run(scenario: Path, overrides: tuple[str, ...], runs: Path, on: str, links: str, as_json: bool) -> int:
+    """Bring the continuum up, verify it, train, collect and analyse."""
+    from laggard.experiments.runner import Options, execute
+    from laggard.experiments.scenario import load_scenario
+
+    loaded = load_scenario(scenario, overrides)
+    record, folder = execute(
+        loaded, Options(runs=runs, testbed=on, links=links, quiet=as_json, command=tuple(sys.argv))
+    )
+    _show_result(record, folder, as_json=as_json)
+    return {"done": 0, "unfaithful": 3}.get(record.status, 1)
+
+
+def _show_result(record: RunRecord, folder: Path, *, as_json: bool) -> None:
+    from laggard.experiments.results import result_document, result_text
+
+    if as_json:
+        click.echo(json.dumps(result_document(record, folder), indent=2))
+    else:
+        click.echo(result_text(record, folder))
+
+
+@main.command(name="runs")
+@runs_option
+@json_option
+@_reported
+def runs_command(runs: Path, as_json: bool) -> None:
+    """List the runs there are, the newest last."""
+    from laggard.experiments.results import listing_document, listing_text
+    from laggard.experiments.run_store import list_runs
+
+    listed = list_runs(runs)
+    click.echo(json.dumps(listing_document(listed), indent=2) if as_json else listing_text(listed))
+
+
+@main.command()
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@json_option
+@_reported
+def report(folder: Path, as_json: bool) -> None:
+    """Analyse a run folder again and rewrite its findings, figures and report."""
+    from laggard.experiments.analysing import analyse_folder
+    from laggard.experiments.run_store import load_record
+
+    if not folder.is_dir():
+        raise InputError(f"{folder}: not a run folder — `laggard runs` lists them")
+    analyse_folder(folder)
+    _show_result(load_record(folder), folder, as_json=as_json)
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@runs_option
+@_reported
+def campaign(file: Path, runs: Path) -> int:
+    """Run a scenario at every combination of what a campaign file varies; resumable."""
+    from laggard.experiments.campaign import run_campaign
+
+    table, failed = run_campaign(file, runs, lambda combination, row: click.echo(f"{combination} {json.dumps(row)}"))
+    click.echo(f"results: {table}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    main()

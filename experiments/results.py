@@ -1,0 +1,74 @@
+"""A finished run and the list of runs, as text for people and documents for machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from laggard.run_schema import RunRecord
+
+JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+
+
+def result_document(record: RunRecord, folder: Path) -> dict[str, JsonValue]:
+    """`run.json` with its findings, its answer and where it lies."""
+    document: dict[str, JsonValue] = record.model_dump(mode="json")
+    document["folder"] = str(folder)
+    document["report"] = str(folder / "report.html") if (folder / "report.html").exists() else None
+    document["stragglers"] = _read_json(folder / "stragglers.json")
+    document["fidelity"] = _read_json(folder / "fidelity.json")
+    document["answer"] = _answer(folder)
+    return document
+
+
+def result_text(record: RunRecord, folder: Path) -> str:
+    """The answer, the outcome and where the report is."""
+    lines = [f"{record.scenario} {record.id}: {record.status}"]
+    lines += [f"  {sentence}" for sentence in _answer(folder)]
+    if record.outcome is not None:
+        o = record.outcome
+        reached = f", accuracy {100 * o.accuracy:.1f} %" if o.accuracy is not None else ""
+        lines.append(
+            f"  {o.steps} steps in {o.makespan_s:.1f} s{reached}, {o.samples_per_s:.0f} samples/s,"
+            f" {o.bytes_sent / 1e6:.0f} MB sent, fairness {o.fairness:.2f}"
+        )
+    lines += [f"  warning: {warning}" for warning in record.warnings]
+    if record.error:
+        lines.append(f"  {record.error}")
+    report = folder / "report.html"
+    lines.append(f"report: {report}" if report.exists() else f"run folder: {folder}")
+    return "\n".join(lines)
+
+
+def listing_document(records: Sequence[tuple[RunRecord, Path]]) -> list[JsonValue]:
+    """One object per run."""
+    return [{**record.model_dump(mode="json"), "folder": str(folder)} for record, folder in records]
+
+
+def listing_text(records: Sequence[tuple[RunRecord, Path]]) -> str:
+    """One line per run."""
+    if not records:
+        return "no runs yet: laggard run experiments/quickstart"
+    rows = [_row(record, folder) for record, folder in records]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def _row(record: RunRecord, folder: Path) -> tuple[str, ...]:
+    outcome = record.outcome
+    makespan = f"{outcome.makespan_s:.1f} s" if outcome else "-"
+    accuracy = f"{100 * outcome.accuracy:.1f} %" if outcome and outcome.accuracy is not None else "-"
+    return (record.started, record.scenario, record.status, makespan, accuracy, str(folder))
+
+
+def _answer(folder: Path) -> list[JsonValue]:
+    answer = _read_json(folder / "answer.json")
+    return answer if isinstance(answer, list) else []
+
+
+def _read_json(path: Path) -> JsonValue:
+    if not path.exists():
+        return None
+    value: JsonValue = json.loads(path.read_text())
+    return value
