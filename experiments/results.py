@@ -52,7 +52,9 @@ def listing_text(records: Sequence[tuple[RunRecord, Path]]) -> str:
         return "no runs yet: laggard run experiments/quickstart"
     rows = [_row(record, folder) for record, folder in records]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
 
 
 def _row(record: RunRecord, folder: Path) -> tuple[str, ...]:

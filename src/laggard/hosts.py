@@ -1,16 +1,17 @@
 """Hosts of a continuum and the patterns that select them, with E2Clab's meaning.
 
-E2Clab hands its patterns to Ansible's inventory, in which every host is a group of its own under its service key
-(`layer.service.service_id.machine_id`) and also belongs to the groups named after its layer, its service and
-`service_id_machine_id`. A pattern is a `:`- or `,`-separated list of globs; `!` excludes, `&` intersects.
-A bare group name reaches only the group's first host in E2Clab's look-up, which is why scenarios say `edge.*`.
+E2Clab matches patterns, with Ansible's inventory, against the *names of roles*: every host's own service key
+(`layer.service.service_id.machine_id`), layers, services, `layer_id_service_id` and a service's extra roles. Each role found
+stands for its first host. So a bare `edge` is one host and `edge.*` is all of them; `!edge` takes nothing from `edge.*`.
+A pattern is a list of globs, separated by `,` or else by `:`; `!` excludes, `&` intersects, `~` begins a regular expression,
+`[0]` or `[0:2]` after a glob picks by position.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -26,6 +27,7 @@ class Host:
         machine_id: the machine's number within the service, from 1.
         address: IPv4 address on the experiment network; empty until the host exists.
         roles: extra roles of the service.
+        layer_id: the layer's position in the file, from 1.
     """
 
     name: str
@@ -35,11 +37,17 @@ class Host:
     machine_id: int
     address: str = ""
     roles: tuple[str, ...] = field(default=())
+    layer_id: int = 0
 
     @property
     def groups(self) -> tuple[str, ...]:
         """The group names this host answers to besides its own."""
-        return (self.layer, self.service, f"{self.service_id}_{self.machine_id}", *self.roles)
+        return (self.layer, self.service, f"{self.layer_id}_{self.service_id}", *self.roles)
+
+
+_LONGEST_PATTERN = 256
+_TERM = re.compile(r"(?:[^\s:\[\]]|\[[^\]]*\])+")
+_SUBSCRIPT = re.compile(r"(.+)\[(?:(-?\d{1,9})|(\d{1,9})[:-](\d{0,9}))\]", re.ASCII)
 
 
 def select(pattern: str, hosts: Sequence[Host]) -> tuple[Host, ...]:
@@ -50,34 +58,89 @@ def select(pattern: str, hosts: Sequence[Host]) -> tuple[Host, ...]:
         hosts: all hosts of the continuum.
 
     Returns:
-        The matching hosts; empty when nothing matches.
+        The matching hosts; empty when nothing matches or when `pattern_fault` finds fault with the pattern.
     """
-    terms = [term.strip() for term in re.split(r"[:,]", pattern.lower()) if term.strip()]
-    included = [term for term in terms if term[0] not in "!&"]
-    chosen = {h.name for h in hosts} if not included else set[str]()
-    for term in included:
-        chosen |= _matching(term, hosts)
-    for term in terms:
-        if term[0] == "&":
-            chosen &= _matching(term[1:], hosts)
-        elif term[0] == "!":
-            chosen -= _matching(term[1:], hosts)
-    return tuple(host for host in hosts if host.name in chosen)
+    if pattern_fault(pattern) is not None:
+        return ()
+    roles = _first_hosts(hosts)
+    chosen = _matching_roles(_terms(pattern), roles)
+    names = {roles[role] for role in chosen}
+    return tuple(host for host in hosts if host.name in names)
+
+
+def pattern_fault(pattern: str) -> str | None:
+    """What makes `pattern` no pattern at all, as a rule to show; None when it is one."""
+    if len(pattern) > _LONGEST_PATTERN:
+        return f"a host pattern is at most {_LONGEST_PATTERN} characters"
+    terms = _terms(pattern)
+    if not terms or any(not term.lstrip("!&").lstrip("~") for term in terms):
+        return "a host pattern names hosts, such as edge.*"
+    if "," not in pattern and re.search(r"[\[\]]", _TERM.sub("", pattern)):
+        return "the brackets of a host pattern come in pairs"
+    faults = (_expression_fault(term.lstrip("!&")) for term in terms)
+    return next((fault for fault in faults if fault is not None), None)
 
 
 def bare_groups(pattern: str, hosts: Sequence[Host]) -> tuple[str, ...]:
     """Terms of `pattern` that are a group of several hosts, of which E2Clab reaches only the first."""
-    terms = [term.strip("!& ") for term in re.split(r"[:,]", pattern.lower())]
+    terms = [term.lstrip("!&") for term in _terms(pattern)]
     return tuple(t for t in terms if len([h for h in hosts if t in h.groups]) > 1)
 
 
-def _matching(term: str, hosts: Sequence[Host]) -> set[str]:
+def _terms(pattern: str) -> tuple[str, ...]:
+    text = pattern.lower()
+    parts = text.split(",") if "," in text else _TERM.findall(text)
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def _expression_fault(term: str) -> str | None:
+    if not term.startswith("~"):
+        return None
+    try:
+        re.compile(term[1:])
+    except (re.error, OverflowError, RecursionError) as error:
+        return f"not a regular expression: {error}"
+    # Repeated groups and many repetitions can backtrack for hours on one name.
+    if re.search(r"\)[*+?{]", term) or len(re.findall(r"(?<!\\)[*+{]", term)) > 3:
+        return "a regular expression may repeat at most three times and no group"
+    return None
+
+
+def _first_hosts(hosts: Sequence[Host]) -> Mapping[str, str]:
+    """Every role's first host; roles that several hosts share come first, then the hosts' own."""
+    first: dict[str, str] = {}
+    for host in hosts:
+        for group in host.groups:
+            first.setdefault(group.lower(), host.name)
+    for host in hosts:
+        first.setdefault(host.name, host.name)
+    return first
+
+
+def _matching_roles(terms: Sequence[str], roles: Mapping[str, str]) -> set[str]:
+    included = [term for term in terms if term[0] not in "!&"] or ["all"]
+    chosen = {role for term in included for role in _matches(term, roles)}
+    for term in terms:
+        if term[0] == "&":
+            chosen &= set(_matches(term[1:], roles))
+        elif term[0] == "!":
+            chosen -= set(_matches(term[1:], roles))
+    return chosen
+
+
+def _matches(term: str, roles: Mapping[str, str]) -> list[str]:
+    if term in roles:
+        return [term]
     if term == "all":
-        return {host.name for host in hosts}
+        return list(roles)
     if term.startswith("~"):
-        return {host.name for host in hosts if re.match(term[1:], host.name)}
-    names = {host.name for host in hosts if fnmatch.fnmatchcase(host.name, term)}
-    members = [host.name for host in hosts if term in host.groups]
-    if members and term not in names:
-        names.add(members[0])
-    return names
+        expression = re.compile(term[1:])
+        return [role for role in roles if expression.match(role)]
+    subscript = _SUBSCRIPT.fullmatch(term)
+    if subscript is None:
+        return fnmatch.filter(roles, term)
+    found = fnmatch.filter(roles, subscript[1])
+    if subscript[2] is not None:
+        at = int(subscript[2])
+        return found[at:][:1] if -len(found) <= at else []
+    return found[int(subscript[3]) : int(subscript[4]) + 1 if subscript[4] else None]

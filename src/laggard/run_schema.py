@@ -47,7 +47,7 @@ class Outcome(Record):
 
 
 class RunRecord(Record):
-    """`run.json`."""
+    """`run.json`. `first_step_s` and the stages are real seconds; `first_step_s` counts from the start of the command."""
 
     schema_version: int = SCHEMA_VERSION
     id: str
@@ -62,6 +62,7 @@ class RunRecord(Record):
     dilation: float = 1.0
     hosts: tuple[dict[str, str | float | int | None], ...] = ()
     started: str
+    first_step_s: float | None = None
     stages: tuple[Stage, ...] = ()
     outcome: Outcome | None = None
     error: str | None = None

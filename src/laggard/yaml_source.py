@@ -1,24 +1,29 @@
 """YAML text to values that remember where they were written, and model errors that say so.
 
-Scenario files come from strangers: tags, anchors and aliases (bombs), duplicate keys, documents over `MAX_BYTES` or nested
-deeper than `MAX_DEPTH` are refused before any model sees them.
+Scenario files come from strangers. Tags, anchors and aliases (bombs), merge keys, duplicate keys, numbers that are not finite
+or overflow 64 bits, documents over `MAX_BYTES` or nested deeper than `MAX_DEPTH` are refused before any model sees them.
+Plain values follow the core schema of YAML 1.2.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar, get_args
 
-from laggard.errors import Problem, ScenarioError
+from laggard.errors import Problem, ScenarioError, printable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic_core import ErrorDetails
-    from ruamel.yaml.nodes import Node
+    from ruamel.yaml.error import StringMark, YAMLError
+    from ruamel.yaml.events import Event, ScalarEvent
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 18
 MAX_DEPTH = 32
 
 KeyPath = tuple[str | int, ...]
@@ -34,19 +39,23 @@ class Source:
         path: shown in messages.
         value: plain Python values.
         places: line and column, from 1, of every key path (of the value; of the key where the value is missing).
+        origins: where a value came from instead of the file (`--set ...`), for key paths that were overridden.
     """
 
     path: str
     value: YamlValue
     places: Mapping[KeyPath, tuple[int, int]]
+    origins: Mapping[KeyPath, str] = field(default_factory=dict)
 
     def problem(self, key: KeyPath, rule: str, fix: str = "", value: str | None = None) -> Problem:
         """A `Problem` located at `key`, or at its nearest written ancestor."""
-        written = tuple(key)
-        while written and written not in self.places:
-            written = written[:-1]
-        line, column = self.places.get(written, (1, 1))
         shown = _show(key, self.at(key)) if value is None else value
+        written = tuple(key)
+        while written and written not in self.places and written not in self.origins:
+            written = written[:-1]
+        if written in self.origins:
+            return Problem(self.origins[written], 0, 0, shown, rule, fix)
+        line, column = self.places.get(written, (1, 1))
         return Problem(self.path, line, column, shown, rule, fix)
 
     def at(self, key: KeyPath) -> YamlValue:
@@ -55,7 +64,7 @@ class Source:
         for part in key:
             if isinstance(value, dict) and part in value:
                 value = value[str(part)]
-            elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            elif isinstance(value, list) and isinstance(part, int) and 0 <= part < len(value):
                 value = value[part]
             else:
                 return None
@@ -73,22 +82,18 @@ def parse_yaml(data: bytes | str, path: str) -> Source:
         ScenarioError: not UTF-8, not YAML, or YAML that a scenario file may not use.
     """
     from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.error import YAMLError
 
+    reader = _Reader(path)
     text = _decode(data, path)
     try:
-        node = YAML(typ="safe", pure=True).compose(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        rule = f"not YAML: {error.problem or error.context}"
-        raise ScenarioError((Problem(path, line, column, "", rule, "see yaml.org for the syntax"),)) from error
-    except (YAMLError, ValueError, RecursionError) as error:
-        raise ScenarioError((Problem(path, 1, 1, "", f"not YAML: {error}", "save the file as plain YAML"),)) from error
-    places: dict[KeyPath, tuple[int, int]] = {}
-    seen: set[int] = set()
-    value = None if node is None else _convert(node, (), path, places, seen)
-    return Source(path, value, places)
+        reader.read(YAML(typ="safe", pure=True).parse(text))
+    except YAMLError as error:
+        raise ScenarioError((_syntax_problem(error, path),)) from error
+    except (ValueError, OverflowError, IndexError) as error:
+        rule = f"not YAML: {error}"
+        raise ScenarioError((Problem(path, 1, 1, "", rule, "look for a wrong escape"),)) from error
+    return Source(path, reader.value, reader.places)
 
 
 def validated(source: Source, model: type[Model], value: YamlValue = None) -> Model:
@@ -102,15 +107,19 @@ def validated(source: Source, model: type[Model], value: YamlValue = None) -> Mo
     try:
         return model.model_validate(source.value if value is None else value)
     except ValidationError as error:
-        problems = tuple(_problem(source, model, details) for details in error.errors())
-        raise ScenarioError(problems) from error
+        details = error.errors(include_url=False)
+        raise ScenarioError(tuple(_problem(source, model, each) for each in details)) from error
 
 
 def _decode(data: bytes | str, path: str) -> str:
     try:
         text = data.decode("utf-8") if isinstance(data, bytes) else data
     except UnicodeDecodeError as error:
-        problem = Problem(path, 1, 1, f"byte {error.start}", "a scenario file is UTF-8 text", "save it as UTF-8")
+        before = data[: error.start] if isinstance(data, bytes) else b""
+        line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
+        problem = Problem(
+            path, line, column, f"byte {error.start}", "a scenario file is UTF-8 text", "save it as UTF-8"
+        )
         raise ScenarioError((problem,)) from error
     if len(text) > MAX_BYTES:
         rule = f"a scenario file is at most {MAX_BYTES} characters"
@@ -118,83 +127,155 @@ def _decode(data: bytes | str, path: str) -> str:
     return text.removeprefix("\ufeff")
 
 
-def _refuse(node: Node, path: str, value: str, rule: str, fix: str) -> ScenarioError:
-    mark = node.start_mark
-    return ScenarioError((Problem(path, mark.line + 1, mark.column + 1, value, rule, fix),))
+def _syntax_problem(error: YAMLError, path: str) -> Problem:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    reason = getattr(error, "problem", None) or getattr(error, "context", None) or str(error).partition("\n")[0]
+    return Problem(path, line, column, "", f"not YAML: {reason}", "see yaml.org for the syntax")
 
 
-def _convert(
-    node: Node, key: KeyPath, path: str, places: dict[KeyPath, tuple[int, int]], seen: set[int]
-) -> YamlValue:
-    from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+class _Reader:
+    """Builds the value from the parser's events, refusing what a scenario file may not use as soon as it comes by."""
 
-    if node.anchor is not None or id(node) in seen:
-        raise _refuse(node, path, f"&{node.anchor}", "anchors and aliases are not allowed here", "write the value out")
-    seen.add(id(node))
-    if len(key) > MAX_DEPTH:
-        raise _refuse(node, path, "", f"nested deeper than {MAX_DEPTH} levels", "flatten the file")
-    places.setdefault(key, (node.start_mark.line + 1, node.start_mark.column + 1))
-    if isinstance(node, MappingNode):
-        return _convert_mapping(node, key, path, places, seen)
-    if isinstance(node, SequenceNode):
-        return [_convert(item, (*key, i), path, places, seen) for i, item in enumerate(node.value)]
-    assert isinstance(node, ScalarNode)
-    return _scalar(node, path)
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.value: YamlValue = None
+        self.places: dict[KeyPath, tuple[int, int]] = {}
 
+    def read(self, events: Iterator[Event]) -> None:
+        from ruamel.yaml.events import DocumentStartEvent, StreamEndEvent, StreamStartEvent
 
-def _convert_mapping(
-    node: Node, key: KeyPath, path: str, places: dict[KeyPath, tuple[int, int]], seen: set[int]
-) -> YamlValue:
-    from ruamel.yaml.nodes import ScalarNode
+        documents = 0
+        for event in events:
+            if isinstance(event, DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise self._refused(event, "---", "a scenario file is one YAML document", "keep one of them")
+                self.value = self._value(next(events), events, ())
+            elif not isinstance(event, StreamStartEvent | StreamEndEvent):
+                continue
 
-    converted: dict[str, YamlValue] = {}
-    for name_node, value_node in node.value:
-        if not isinstance(name_node, ScalarNode):
-            raise _refuse(name_node, path, "", "a key is a plain word", "write it as text")
-        name = str(name_node.value)
-        if name in converted:
-            raise _refuse(name_node, path, name, "this key is already there", "keep one of them")
-        if name == "<<":
-            raise _refuse(name_node, path, name, "merge keys are not allowed here", "write the keys out")
-        converted[name] = _convert(value_node, (*key, name), path, places, seen)
-        mark = name_node.start_mark
-        places.setdefault((*key, name, "#key"), (mark.line + 1, mark.column + 1))
-    return converted
+    def _value(self, event: Event, events: Iterator[Event], key: KeyPath) -> YamlValue:
+        from ruamel.yaml.events import MappingStartEvent, ScalarEvent, SequenceStartEvent
 
+        self._check_node(event)
+        if len(key) > MAX_DEPTH:
+            raise self._refused(event, "", f"nested deeper than {MAX_DEPTH} levels", "flatten the file")
+        self.places.setdefault(key, _place(event))
+        if isinstance(event, MappingStartEvent):
+            return self._mapping(events, key)
+        if isinstance(event, SequenceStartEvent):
+            return self._sequence(events, key)
+        assert isinstance(event, ScalarEvent)
+        return self._scalar(event)
 
-_PLAIN_TAGS = {"null", "bool", "int", "float", "str", "timestamp"}
+    def _mapping(self, events: Iterator[Event], key: KeyPath) -> dict[str, YamlValue]:
+        from ruamel.yaml.events import MappingEndEvent
 
+        converted: dict[str, YamlValue] = {}
+        for event in events:
+            if isinstance(event, MappingEndEvent):
+                break
+            name = self._name(event, converted)
+            self.places[*key, name, "#key"] = _place(event)
+            converted[name] = self._value(next(events), events, (*key, name))
+        return converted
 
-def _scalar(node: Node, path: str) -> YamlValue:
-    from ruamel.yaml import YAML
+    def _sequence(self, events: Iterator[Event], key: KeyPath) -> list[YamlValue]:
+        from ruamel.yaml.events import SequenceEndEvent
 
-    tag = str(node.tag).rpartition(":")[2]
-    if tag not in _PLAIN_TAGS or not str(node.tag).startswith("tag:yaml.org,2002:"):
-        raise _refuse(node, path, str(node.tag), "tags are not allowed here", "write the plain value")
-    text = str(node.value)
-    if tag in ("str", "timestamp"):
+        converted: list[YamlValue] = []
+        for event in events:
+            if isinstance(event, SequenceEndEvent):
+                break
+            converted.append(self._value(event, events, (*key, len(converted))))
+        return converted
+
+    def _name(self, event: Event, taken: Mapping[str, YamlValue]) -> str:
+        from ruamel.yaml.events import ScalarEvent
+
+        self._check_node(event)
+        if not isinstance(event, ScalarEvent):
+            raise self._refused(event, "", "a key is a plain word", "write it as text")
+        name = self._text(event)
+        if name in taken:
+            raise self._refused(event, name, "this key is already there", "keep one of them")
+        if name == "<<" and event.style is None:
+            raise self._refused(event, name, "merge keys are not allowed here", "write the keys out")
+        return name
+
+    def _scalar(self, event: ScalarEvent) -> YamlValue:
+        text = self._text(event)
+        if event.style is not None:
+            return text
+        try:
+            return _plain(text)
+        except ValueError as error:
+            raise self._refused(event, text, str(error), "quote it if it is text") from error
+
+    def _text(self, event: ScalarEvent) -> str:
+        text = str(event.value)
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise self._refused(event, text, "half of a surrogate pair is no character", "write the character itself")
         return text
-    try:
-        value = YAML(typ="safe", pure=True).constructor.construct_object(node)
-    except (ValueError, OverflowError) as error:
-        raise _refuse(node, path, text, f"not a {tag}: {error}", "quote it if it is text") from error
-    if value is not None and not isinstance(value, bool | int | float):
-        raise _refuse(node, path, text, "a value is text, a number, true, false or null", "quote it if it is text")
-    return value
+
+    def _check_node(self, event: Event) -> None:
+        from ruamel.yaml.events import AliasEvent, NodeEvent
+
+        if isinstance(event, NodeEvent) and event.anchor is not None:
+            shown = f"{'*' if isinstance(event, AliasEvent) else '&'}{event.anchor}"
+            raise self._refused(event, shown, "anchors and aliases are not allowed here", "write the value out")
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise self._refused(event, str(tag), "tags are not allowed here", "write the plain value")
+
+    def _refused(self, event: Event, value: str, rule: str, fix: str) -> ScenarioError:
+        return ScenarioError((Problem(self.path, *_place(event), _short(printable(value)), rule, fix),))
+
+
+def _place(event: Event) -> tuple[int, int]:
+    mark: StringMark = event.start_mark
+    return mark.line + 1, mark.column + 1
+
+
+_WORDS: Mapping[str, YamlValue] = {
+    "": None, "~": None, "null": None, "Null": None, "NULL": None,
+    "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
+}  # fmt: skip
+_INTEGER = re.compile(r"[-+]?\d+|0o[0-7]+|0x[0-9a-fA-F]+", re.ASCII)
+_DECIMAL = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?", re.ASCII)
+_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+
+
+def _plain(text: str) -> YamlValue:
+    """An unquoted value by YAML 1.2's core schema."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        if len(text) > 64 or abs(number := int(text, 0 if text[:2] in ("0o", "0x") else 10)) >= 1 << 63:
+            raise ValueError("a whole number has at most 63 bits")
+        return number
+    if _NOT_FINITE.fullmatch(text) or (_DECIMAL.fullmatch(text) and not math.isfinite(float(text))):
+        raise ValueError("a number is finite")
+    return float(text) if _DECIMAL.fullmatch(text) else text
 
 
 def _problem(source: Source, model: type[BaseModel], details: ErrorDetails) -> Problem:
     key = _written_key(source, details["loc"])
     kind = details["type"]
     if kind == "extra_forbidden":
-        place = source.places.get((*key, "#key"))
         problem = source.problem(key, "unknown key", _known_keys(model, details["loc"]), value=str(key[-1]))
-        return problem if place is None else Problem(problem.path, *place, problem.value, problem.rule, problem.fix)
+        place = source.places.get((*key, "#key"))
+        if place is None or problem.line == 0:
+            return problem
+        return Problem(problem.path, *place, problem.value, problem.rule, problem.fix)
     if kind == "missing":
         return source.problem(key[:-1], f"`{details['loc'][-1]}` is missing", "add it", value=_show(key[:-1], None))
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return source.problem(key, "keys with values are expected here", "write `key: value` lines, or {key: value}")
     message = details["msg"].removeprefix("Value error, ")
     rule, _, fix = message.partition(" — ")
-    return source.problem(key, rule, fix)
+    return source.problem(key, re.sub(r"^(Input|Value) should", "this should", rule), fix)
 
 
 def _written_key(source: Source, location: Sequence[str | int]) -> KeyPath:
@@ -209,16 +290,44 @@ def _written_key(source: Source, location: Sequence[str | int]) -> KeyPath:
 
 
 def _known_keys(model: type[BaseModel], location: Sequence[str | int]) -> str:
-    if len(location) > 1:
-        return "remove it, or see the shipped schema for the keys allowed here"
-    names = sorted(field.alias or name for name, field in model.model_fields.items())
-    return f"the keys are {', '.join(names)}"
+    """The fix for an unknown key: the nearest known one, or all that its place allows."""
+    names = sorted({name for each in _models_at(model, location[:-1]) for name in _field_names(each)})
+    near = difflib.get_close_matches(str(location[-1]), names, n=1)
+    if near:
+        return f"did you mean `{near[0]}`?"
+    return f"the keys are {', '.join(names)}" if names else "remove it"
+
+
+def _models_at(model: type[BaseModel], location: Sequence[str | int]) -> list[type[BaseModel]]:
+    models = [model]
+    for part in location:
+        fields = [field for each in models for name, field in each.model_fields.items() if part in (name, field.alias)]
+        if fields:
+            models = [inner for field in fields for inner in _inner_models(field.annotation)]
+        else:
+            models = [each for each in models if each.__name__ == part] or models
+    return models
+
+
+def _inner_models(annotation: object) -> list[type[BaseModel]]:
+    from pydantic import BaseModel
+
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _inner_models(argument)]
+
+
+def _field_names(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _show(key: KeyPath, value: YamlValue) -> str:
     name = ".".join(str(part) for part in key)
     if value is None:
         return name
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    shown = text if len(text) <= 60 else text[:57] + "..."
+    shown = _short(json.dumps(value, ensure_ascii=False, default=str))
     return f"{name}: {shown}" if name else shown
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."

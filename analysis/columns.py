@@ -1,0 +1,102 @@
+"""The tables of a run folder as numpy columns: what the analysis computes on, and what figures draw from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+TextArray = npt.NDArray[np.str_]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Equally long columns; subclasses name them and fix their meaning (see `laggard.span_schema`)."""
+
+    def __len__(self) -> int:
+        first = fields(self)[0]
+        return len(getattr(self, first.name))
+
+    def where(self, rows: npt.NDArray[Any]) -> Self:
+        """The rows that a mask or an index array selects, in its order."""
+        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+    def frame(self) -> pd.DataFrame:
+        """The same table as a pandas frame."""
+        import pandas as pd
+
+        return pd.DataFrame(self.mapping())
+
+    def mapping(self) -> Mapping[str, npt.NDArray[Any]]:
+        """Column name to array."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+@dataclass(frozen=True)
+class SpanColumns(Columns):
+    """`spans.parquet`; `phase` holds `Phase.code`, other columns their stored values widened to int64."""
+
+    step: IntArray
+    rank: IntArray
+    lane: IntArray
+    phase: IntArray
+    seq: IntArray
+    start_ns: IntArray
+    dur_ns: IntArray
+    group: IntArray
+    peer: IntArray
+    bytes: IntArray
+    work: IntArray
+    flags: IntArray
+
+    @property
+    def end_ns(self) -> IntArray:
+        """End of every span."""
+        return self.start_ns + self.dur_ns
+
+
+@dataclass(frozen=True)
+class StepColumns(Columns):
+    """`steps.parquet`; `loss` and `accuracy` are NaN where the table has null."""
+
+    step: IntArray
+    rank: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    loss: FloatArray
+    accuracy: FloatArray
+    samples: IntArray
+    batch_size: IntArray
+    staleness: IntArray
+    dropped: IntArray
+    skipped: IntArray
+
+
+@dataclass(frozen=True)
+class LinkColumns(Columns):
+    """`links.parquet`: TCP_INFO samples per connection; counters are cumulative since the connection opened."""
+
+    time_ns: IntArray
+    src: TextArray
+    dst: TextArray
+    src_port: IntArray
+    dst_port: IntArray
+    rtt_us: IntArray
+    min_rtt_us: IntArray
+    delivery_rate_mbps: FloatArray
+    app_limited: BoolArray
+    last_send_ms: IntArray
+    bytes_acked: IntArray
+    retransmits: IntArray
+    busy_us: IntArray
+    rwnd_limited_us: IntArray
+    sndbuf_limited_us: IntArray

@@ -1,0 +1,244 @@
+"""Finds causes: slow intervals of every rank's compute and storage, and of the collectives' transfers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from laggard.analysis.causes import FAMILY_CODES, Cause
+from laggard.analysis.columns import BoolArray, FloatArray, IntArray, LinkColumns
+from laggard.analysis.intervals import (
+    LEAST_RATIO,
+    LEAST_STEPS,
+    Levels,
+    Segment,
+    baseline_level,
+    is_slow,
+    mask_of,
+    measure_segment,
+    segment,
+    shared_drift,
+    slow_intervals,
+)
+from laggard.analysis.links import any_link_slowed, link_that_changed, slow_links
+from laggard.analysis.load import RankHost
+from laggard.analysis.reference import References, log_ratio
+from laggard.analysis.replay.timeline import Timeline
+from laggard.analysis.transfers import Transfers
+from laggard.run_schema import Family
+
+DETERMINISTIC_SHARE = 0.9
+LEAST_SHARE = 0.01
+FOLDED_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class _Series:
+    """One rank's log ratios of a family over the usable steps: to its own usual, and that usual to the fleet's."""
+
+    own: FloatArray
+    to_fleet: FloatArray
+    usable: IntArray
+
+
+def find_local_causes(timeline: Timeline, references: References, family: Family) -> tuple[Cause, ...]:
+    """Deterministic and dynamic causes of one family of local work.
+
+    Args:
+        timeline: the run.
+        references: own and fleet references.
+        family: "compute" or "storage".
+
+    Returns:
+        Causes by rank; ranks that spend under 1 % of the makespan on the family have none.
+    """
+    codes = list(FAMILY_CODES[family])
+    usable = np.flatnonzero(~timeline.warm_up)
+    if len(usable) < 2 * LEAST_STEPS:
+        return ()
+    seconds = timeline.seconds[usable][:, :, codes].sum(axis=2)
+    own = references.own[usable][:, :, codes].sum(axis=2)
+    fleet = references.fleet[usable][:, :, codes].sum(axis=2)
+    logs = log_ratio(seconds, own)
+    drift = machine_drift(timeline, references)[usable]
+    least = LEAST_SHARE * timeline.makespan
+    found: list[Cause] = []
+    for rank in range(timeline.samples.shape[1]):
+        if seconds[:, rank].sum() >= least:
+            series = _Series(logs[:, rank] - drift, log_ratio(own[:, rank], fleet[:, rank]), usable)
+            found += _causes_of(series, family, rank)
+    return tuple(found)
+
+
+def machine_drift(timeline: Timeline, references: References) -> FloatArray:
+    """How much slower than usual three quarters of the ranks compute at once (log), [S]; 0 in warm-up."""
+    usable = ~timeline.warm_up
+    drift = np.zeros(len(usable))
+    drift[usable] = shared_drift(_family_logs(timeline, references, "compute", usable))
+    return drift
+
+
+def _family_logs(timeline: Timeline, references: References, family: Family, steps: BoolArray) -> FloatArray:
+    codes = list(FAMILY_CODES[family])
+    return log_ratio(timeline.seconds[steps][:, :, codes].sum(axis=2), references.own[steps][:, :, codes].sum(axis=2))
+
+
+def _causes_of(series: _Series, family: Family, rank: int) -> list[Cause]:
+    levels = segment(series.own)
+    baseline = baseline_level(levels, -float(np.median(series.to_fleet)))
+    intervals = slow_intervals(series.own, levels, baseline)
+    whole = len(series.own)
+    dynamic = [part for part in intervals if part.first > 0 or part.last < whole - 1]
+    found = [_dynamic(part, series, levels, baseline, family, rank) for part in dynamic]
+    lasting = _deterministic(series, levels, mask_of(tuple(dynamic), whole))
+    if lasting is not None:
+        level, confidence = lasting
+        first, last = int(series.usable[0]), int(series.usable[-1])
+        found.insert(0, Cause(family, "deterministic", rank, first, last, math.exp(level), confidence, baseline))
+    return found
+
+
+def _dynamic(part: Segment, series: _Series, levels: Levels, baseline: float, family: Family, rank: int) -> Cause:
+    return Cause(
+        family=family,
+        kind="dynamic",
+        rank=rank,
+        first=int(series.usable[part.first]),
+        last=int(series.usable[part.last]),
+        slowdown=math.exp(part.level - baseline),
+        confidence=levels.confidence(part.level - baseline, part.length),
+        baseline=baseline,
+    )
+
+
+def _deterministic(series: _Series, levels: Levels, dynamic: BoolArray) -> tuple[float, float] | None:
+    """Level against the fleet outside dynamic intervals, and confidence, if slow in 90 % of the steps."""
+    against_fleet = series.own + series.to_fleet
+    slow_steps = 0
+    for part in levels.segments:
+        measured = measure_segment(against_fleet, part.first, part.last)
+        slow_steps += part.length if is_slow(measured, levels, 0.0) else 0
+    if slow_steps < DETERMINISTIC_SHARE * len(series.own) or dynamic.all():
+        return None
+    level = float(np.median(against_fleet[~dynamic]))
+    if level < math.log(LEAST_RATIO):
+        return None
+    return level, levels.confidence(level, int((~dynamic).sum()))
+
+
+def find_transfer_causes(
+    timeline: Timeline,
+    references: References,
+    transfers: Transfers,
+    local: Sequence[Cause],
+    links: LinkColumns,
+    hosts: tuple[RankHost, ...],
+) -> tuple[tuple[Cause, ...], tuple[Cause, ...]]:
+    """Dynamic causes of slow collectives, named by the links' counters where these are clear.
+
+    A collective that slowed while a rank's compute did, with no link slower than usual, is not a network cause: a starved
+    host reduces slowly. Its excess is charged to that rank. What slows three quarters of the ranks' compute as well is the
+    machine under them, and taken out first.
+
+    Args:
+        timeline: the run.
+        references: for what every rank's compute has in common.
+        transfers: the collectives against their usual.
+        local: causes found in local work.
+        links: TCP samples; may be empty.
+        hosts: the ranks' hosts.
+
+    Returns:
+        Network causes, and `local` with burdens marked.
+    """
+    usable = np.flatnonzero(~timeline.warm_up)
+    series = transfers.step_logs[usable] - np.maximum(machine_drift(timeline, references)[usable], 0.0)
+    if len(usable) < 2 * LEAST_STEPS or transfers.step_seconds.sum() < LEAST_SHARE * timeline.makespan:
+        return (), tuple(local)
+    levels = segment(series)
+    baseline = baseline_level(levels)
+    parts = [p for p in slow_intervals(series, levels, baseline) if p.first > 0 or p.last < len(series) - 1]
+    rows = [_rows_during(timeline, links, int(usable[p.first]), int(usable[p.last])) for p in parts]
+    quiet = ~np.any(rows, axis=0) if rows else np.ones(len(links), dtype=np.bool_)
+    found: list[Cause] = []
+    marked = list(local)
+    for part, inside in zip(parts, rows, strict=True):
+        first, last = int(usable[part.first]), int(usable[part.last])
+        culprits = [i for i, c in enumerate(marked) if _starves(c, first, last)]
+        if culprits and not any_link_slowed(links, inside, quiet):
+            for index in culprits:
+                marked[index] = replace(marked[index], burdens_transfer=(first, last))
+            continue
+        named = link_that_changed(links, inside, quiet, hosts)
+        confidence = levels.confidence(part.level - baseline, part.length)
+        slowdown = math.exp(part.level - baseline)
+        link = None if named is None else named.ends
+        found.append(Cause("network", "dynamic", None, first, last, slowdown, confidence, baseline, link))
+    return tuple(found), tuple(marked)
+
+
+def _starves(cause: Cause, first: int, last: int) -> bool:
+    shared = cause.overlap(first, last)
+    return cause.kind == "dynamic" and cause.family == "compute" and shared >= FOLDED_SHARE * (last - first + 1)
+
+
+def _rows_during(timeline: Timeline, links: LinkColumns, first: int, last: int) -> BoolArray:
+    """Link samples taken from the first collective of step `first` to the last of step `last`."""
+    at = ~timeline.pause & (timeline.barrier_step >= first) & (timeline.barrier_step <= last)
+    begin, end = timeline.arrival[at].min(initial=np.inf), timeline.finish[at].max(initial=-np.inf)
+    during: BoolArray = (links.time_ns >= begin * 1e9) & (links.time_ns <= end * 1e9)
+    return during
+
+
+def find_slow_links(
+    timeline: Timeline,
+    transfers: Transfers,
+    dynamic: Sequence[Cause],
+    links: LinkColumns,
+    hosts: tuple[RankHost, ...],
+) -> tuple[tuple[Cause, ...], float]:
+    """Deterministic network causes: links slower than the fastest class all along. Without link samples there are none.
+
+    Args:
+        timeline: the run.
+        transfers: the collectives against their usual.
+        dynamic: network causes already found; their time is left out.
+        links: TCP samples.
+        hosts: the ranks' hosts.
+
+    Returns:
+        Causes, and busy seconds per step of the busiest link that is not slow.
+    """
+    quiet = np.ones(len(links), dtype=np.bool_)
+    counted = ~timeline.warm_up.copy()
+    for cause in dynamic:
+        quiet &= ~_rows_during(timeline, links, cause.first, cause.last)
+        counted &= ~cause.covers(len(timeline.steps))
+    slow = slow_links(links, quiet, hosts)
+    usable = np.flatnonzero(~timeline.warm_up)
+    steps = max(int(counted.sum()), 1)
+    usual = transfers.usual_step_s
+    found = []
+    for link in slow.links:
+        busy, needed = link.busy_s / steps, link.needed_s / steps
+        ratio = usual / max(usual - (busy - needed), usual / link.slowdown, 1e-9) if usual > 0 else 1.0
+        if ratio >= LEAST_RATIO:
+            confidence = 0.5 * (1.0 + math.erf((link.z - 3.5) / math.sqrt(2.0)))
+            found.append(
+                Cause(
+                    family="network",
+                    kind="deterministic",
+                    rank=None,
+                    first=int(usable[0]),
+                    last=int(usable[-1]),
+                    slowdown=link.slowdown,
+                    confidence=confidence,
+                    link=link.ends,
+                    link_busy_s=busy,
+                    link_needed_s=needed,
+                )
+            )
+    return tuple(found), slow.others_busy_s / steps

@@ -1,0 +1,92 @@
+"""The sentence under each figure: what to see in this run, computed from it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from laggard.analysis.figures.gantt import median_step, step_bars
+from laggard.analysis.figures.palette import WAIT
+from laggard.analysis.figures.progress import accuracy_curve, loss_curve
+from laggard.analysis.figures.step_ecdf import compute_groups
+from laggard.analysis.findings import Analysis
+from laggard.analysis.load import Run
+from laggard.analysis.wording import percent_text, ratio_text, seconds_text
+
+
+def heatmap_caption(_run: Run, analysis: Analysis) -> str:
+    """What the heatmap shows."""
+    if not analysis.stragglers:
+        return (
+            "Rows are pale where a rank computes as fast as the fastest hosts usually do; single dark cells are noise, "
+            "a dark first few steps the warm-up, and no row is dark for long enough to be a straggler."
+        )
+    return (
+        "Darker is slower, against what the fastest hosts usually take: stragglers are outlined in blue, solid if they "
+        "last the whole run and dashed if they come and go; the lowest row is the collectives' transfer against its own "
+        "usual time."
+    )
+
+
+def time_split_caption(_run: Run, analysis: Analysis) -> str:
+    """What the time split shows."""
+    split = analysis.time_split
+    least = int(np.argmin(split.wait_s))
+    most = int(np.argmax(split.wait_s))
+    total = float(split.total_s[most])
+    if total <= 0 or (split.wait_s[most] - split.wait_s[least]) / total < 0.02:
+        return "Every rank waits about as long as every other: nobody in particular is waited for."
+    return (
+        f"{_host(analysis, most)} waits for the others {percent_text(float(split.wait_s[most]) / total)} of the time; "
+        f"{_host(analysis, least)} waits least ({percent_text(float(split.wait_s[least]) / total)}): "
+        "who waits least is who is waited for."
+    )
+
+
+def gantt_caption(run: Run, analysis: Analysis) -> str:
+    """What the Gantt chart shows."""
+    step = median_step(analysis)
+    bars, _ = step_bars(run.spans, step)
+    waited = np.zeros(len(analysis.hosts))
+    for group in bars:
+        if group.paint is WAIT:
+            np.add.at(waited, group.rank, group.length_ms / 1000)
+    if not waited.any():
+        return f"In step {step}, which took the median time, no rank waited for another."
+    least, most = int(np.argmin(waited)), int(np.argmax(waited))
+    return (
+        f"In step {step}, which took the median time, {_host(analysis, most)} waited {seconds_text(float(waited[most]))} "
+        f"(hatched) for the last to arrive; {_host(analysis, least)} waited least ({seconds_text(float(waited[least]))})."
+    )
+
+
+def step_ecdf_caption(_run: Run, analysis: Analysis) -> str:
+    """What the distribution shows."""
+    slowest = analysis.step_s.max(axis=1)
+    middle, late = (float(q) for q in np.quantile(slowest, [0.5, 0.95]))
+    text = f"Half of the steps took at most {seconds_text(middle)}, 95 % at most {seconds_text(late)}"
+    medians = {label: float(np.median(analysis.compute_s[:, ranks])) for label, ranks in compute_groups(analysis)}
+    fast, slow = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)
+    if len(medians) < 2 or medians[fast] <= 0:
+        return text + "; a steep curve is an even one."
+    ratio = ratio_text(medians[slow] / medians[fast])
+    return f"{text}; in the median step, {slow} computes {ratio} as long as {fast}."
+
+
+def progress_caption(run: Run, _analysis: Analysis) -> str:
+    """What the learning curves show."""
+    when, accuracy = accuracy_curve(run.steps)
+    loss_when, loss = loss_curve(run.steps)
+    if len(when):
+        best = int(np.argmax(accuracy))
+        return (
+            f"Accuracy was {percent_text(float(accuracy[-1]))} at the last evaluation "
+            f"(best {percent_text(float(accuracy[best]))} after {seconds_text(float(when[best]))})."
+        )
+    if len(loss_when):
+        return f"Loss fell from {loss[0]:.3g} to {loss[-1]:.3g} in {seconds_text(float(loss_when[-1]))}."
+    return "The run recorded neither loss nor accuracy."
+
+
+def _host(analysis: Analysis, rank: int) -> str:
+    host = analysis.hosts[rank]
+    return host.host or f"rank {host.rank}"

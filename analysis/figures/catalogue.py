@@ -1,0 +1,83 @@
+"""The figures of a run: their names, how each is drawn, and the sentence that says what to see in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from laggard.analysis.figures.captions import (
+    gantt_caption,
+    heatmap_caption,
+    progress_caption,
+    step_ecdf_caption,
+    time_split_caption,
+)
+from laggard.analysis.figures.gantt import draw_gantt
+from laggard.analysis.figures.heatmap import draw_heatmap
+from laggard.analysis.figures.progress import draw_progress
+from laggard.analysis.figures.step_ecdf import draw_step_ecdf
+from laggard.analysis.figures.time_split import draw_time_split
+from laggard.analysis.findings import Analysis
+from laggard.analysis.load import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """One figure of the catalogue.
+
+    Attributes:
+        name: stem of its files.
+        title: its heading in the report.
+        description: what kind of picture it is, for those who cannot see it.
+        draw: draws it at a width in inches.
+        caption: what to see in it, in a sentence.
+    """
+
+    name: str
+    title: str
+    description: str
+    draw: Callable[[Run, Analysis, float], Figure]
+    caption: Callable[[Run, Analysis], str]
+
+
+CATALOGUE = (
+    FigureKind(
+        "slowdown_heatmap",
+        "Who was slow, and when",
+        "Heatmap with one row per rank and one for the links, steps from left to right; darker is slower.",
+        draw_heatmap,
+        heatmap_caption,
+    ),
+    FigureKind(
+        "time_split",
+        "Where the time went",
+        "Stacked bars, one per rank: seconds of fetching, preparing, computing, transferring, waiting and the rest.",
+        draw_time_split,
+        time_split_caption,
+    ),
+    FigureKind(
+        "step_gantt",
+        "One step, close up",
+        "Gantt chart of one step: the phases of every rank as bars on a common time scale.",
+        draw_gantt,
+        gantt_caption,
+    ),
+    FigureKind(
+        "step_ecdf",
+        "How even the steps were",
+        "Cumulative distribution of the time of a step and of each tier's compute in it.",
+        draw_step_ecdf,
+        step_ecdf_caption,
+    ),
+    FigureKind(
+        "progress",
+        "What the training achieved",
+        "Two line charts over time: accuracy of every evaluation, and training loss.",
+        draw_progress,
+        progress_caption,
+    ),
+)

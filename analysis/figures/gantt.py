@@ -1,0 +1,145 @@
+"""One step, of median length: what every rank did when, and whom all the others waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.patches import Patch
+
+from laggard.analysis.arrivals import latest_arrivals
+from laggard.analysis.columns import FloatArray, IntArray, SpanColumns
+from laggard.analysis.figures import palette
+from laggard.analysis.figures.canvas import INK, is_narrow, new_figure, title
+from laggard.analysis.figures.labels import rank_labels, row_height_in, shown_ranks
+from laggard.analysis.findings import Analysis
+from laggard.analysis.load import Run
+from laggard.span_schema import NO_GROUP, Lane, Phase
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_RANKS = 40
+NEGLIGIBLE = 2e-3
+_MS = 1e-6
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Bars of one colour: rank, start and length in milliseconds after the step began, [N] each."""
+
+    paint: palette.Paint
+    rank: IntArray
+    start_ms: FloatArray
+    length_ms: FloatArray
+    lane: Lane = Lane.MAIN
+
+
+def median_step(analysis: Analysis) -> int:
+    """Number of the step whose slowest rank took the median time."""
+    slowest = analysis.step_s.max(axis=1)
+    return int(analysis.steps[np.argsort(slowest, kind="stable")[(len(slowest) - 1) // 2]])
+
+
+def step_bars(spans: SpanColumns, step: int) -> tuple[list[Bars], FloatArray]:
+    """What to draw of one step.
+
+    Args:
+        spans: a run's spans.
+        step: which step.
+
+    Returns:
+        Bars by colour, and when the last rank arrived at each collective, in milliseconds after the step began.
+    """
+    rows = spans.where((spans.step == step) & (spans.phase != Phase.EVALUATE.code))
+    if not len(rows):
+        return [], np.array([], dtype=np.float64)
+    zero = int(rows.start_ns.min())
+    communication = rows.phase == Phase.COMM.code
+    bars: list[Bars] = []
+    for phase, paint in palette.PHASES.items():
+        if phase not in {Phase.COMM, Phase.EVALUATE}:
+            bars += _bars(paint, rows.where(rows.phase == phase.code), zero)
+    main = rows.where(communication & (rows.lane == Lane.MAIN))
+    latest = latest_arrivals(main)
+    waited = np.clip(latest - main.start_ns, 0, main.dur_ns)
+    bars.append(_bar(palette.WAIT, main, main.start_ns - zero, waited))
+    bars.append(_bar(palette.TRANSFER, main, main.start_ns + waited - zero, main.dur_ns - waited))
+    bars += _bars(palette.TRANSFER, rows.where(communication & (rows.lane != Lane.MAIN)), zero, Lane.BUCKETS)
+    arrivals = np.unique(latest[main.group != NO_GROUP]).astype(np.float64)
+    least = NEGLIGIBLE * int(rows.end_ns.max() - zero) * _MS
+    return [b for b in bars if b.length_ms.max(initial=0.0) > least], (arrivals - zero) * _MS
+
+
+def draw_gantt(run: Run, analysis: Analysis, width_in: float) -> Figure:
+    """Draws the step.
+
+    Args:
+        run: its spans.
+        analysis: which step is the median one.
+        width_in: width of the figure, in inches.
+
+    Returns:
+        The figure, drawn under the caller's style.
+    """
+    narrow = is_narrow(width_in)
+    step = median_step(analysis)
+    bars, arrivals = step_bars(run.spans, step)
+    world = len(analysis.hosts)
+    shown = shown_ranks(world, MOST_RANKS)
+    figure = new_figure(width_in, 1.6 + row_height_in(len(shown)) * len(shown) + (0.35 if narrow else 0.0))
+    axes = figure.add_subplot()
+    for group in bars:
+        _draw(axes, group, shown)
+    for arrival in arrivals:
+        axes.axvline(arrival, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
+    labels = rank_labels(analysis.hosts, 20 if narrow else 26)
+    axes.set_yticks(range(len(shown)), [labels[rank] for rank in shown])
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.margins(x=0.01)
+    rest = "" if len(shown) == world else f" ({len(shown)} of {world} ranks shown)"
+    axes.set_xlabel(f"milliseconds since the step began{rest}")
+    axes.grid(axis="x")
+    title(axes, f"Step {step}, of median length", width_in)
+    _legend(figure, bars, len(arrivals) > 0, 3 if narrow else 5)
+    return figure
+
+
+def _bars(paint: palette.Paint, rows: SpanColumns, zero: int, lane: Lane = Lane.MAIN) -> list[Bars]:
+    return [_bar(paint, rows, rows.start_ns - zero, rows.dur_ns, lane)] if len(rows) else []
+
+
+def _bar(paint: palette.Paint, rows: SpanColumns, start: IntArray, length: IntArray, lane: Lane = Lane.MAIN) -> Bars:
+    return Bars(paint, rows.rank, np.multiply(start, _MS), np.multiply(length, _MS), lane)
+
+
+def _draw(axes: Axes, bars: Bars, shown: IntArray) -> None:
+    main = bars.lane == Lane.MAIN
+    keep = np.isin(bars.rank, shown)
+    row = np.searchsorted(shown, bars.rank[keep])
+    axes.barh(
+        row + (0.0 if main else 0.41),
+        bars.length_ms[keep],
+        left=bars.start_ms[keep],
+        height=0.62 if main else 0.14,
+        color=bars.paint.colour,
+        hatch=bars.paint.hatch or None,
+        edgecolor=palette.EDGE if bars.paint.hatch else "none",
+        linewidth=0.4 if bars.paint.hatch else 0.0,
+    )
+
+
+def _legend(figure: Figure, bars: list[Bars], arrivals: bool, columns: int) -> None:
+    paints = dict.fromkeys(b.paint for b in bars)
+    handles: list[object] = [
+        Patch(facecolor=p.colour, hatch=p.hatch or None, edgecolor=palette.EDGE, linewidth=0.4, label=p.label)
+        for p in paints
+    ]
+    if arrivals:
+        from matplotlib.lines import Line2D
+
+        handles.append(Line2D([], [], color=INK, linewidth=0.9, linestyle=(0, (4, 2)), label="last rank arrives"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)

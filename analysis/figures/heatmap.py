@@ -1,0 +1,205 @@
+"""Rank x step: how much slower than the fastest class each rank computed, findings outlined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.colors import LogNorm
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from laggard.analysis.answer import told_causes
+from laggard.analysis.columns import FloatArray, IntArray
+from laggard.analysis.figures.canvas import MUTED, OUTLINE, is_narrow, new_figure, title
+from laggard.analysis.figures.labels import rank_labels
+from laggard.analysis.findings import Analysis
+from laggard.analysis.load import Run
+from laggard.analysis.step_clock import StepClock, step_clock
+from laggard.run_schema import Finding
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colorbar import Colorbar
+    from matplotlib.figure import Figure
+
+MOST_COLUMNS = 480
+MOST_LABELS = 40
+SAME_EDGE = 0.03
+_COLOURS = "YlOrBr"
+_TICKS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, 128.0)
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A box of rows and steps, all inclusive; `lasting` when it covers the whole run."""
+
+    first_row: int
+    last_row: int
+    first_step: int
+    last_step: int
+    lasting: bool
+
+
+def draw_heatmap(run: Run, analysis: Analysis, width_in: float) -> Figure:
+    """Draws the heatmap; the lowest row is the collectives' transfer against its own baseline.
+
+    Args:
+        run: where steps get their seconds from.
+        analysis: slowdowns and findings.
+        width_in: width of the figure, in inches.
+
+    Returns:
+        The figure, drawn under the caller's style.
+    """
+    rows = np.column_stack([analysis.slowdown, analysis.transfer_slowdown])
+    binned = bin_steps(rows, MOST_COLUMNS)
+    narrow = is_narrow(width_in)
+    figure = new_figure(width_in, _height_in(rows.shape[1]) + (0.35 if narrow else 0.0))
+    axes = figure.add_subplot()
+    edges = (float(analysis.steps[0]) - 0.5, float(analysis.steps[-1]) + 0.5)
+    image = axes.imshow(
+        np.clip(binned.T, 1.0, None),
+        cmap=_COLOURS,
+        norm=LogNorm(1.0, _top(binned)),
+        aspect="auto",
+        interpolation="nearest",
+        extent=(edges[0], edges[1], rows.shape[1] - 0.5, -0.5),
+    )
+    axes.axhline(rows.shape[1] - 1.5, color="white", linewidth=3)
+    axes.axhline(rows.shape[1] - 1.5, color=MUTED, linewidth=0.7)
+    _name_rows(axes, [*rank_labels(analysis.hosts, 20 if narrow else 26), "links (collective)"])
+    _outline(axes, analysis)
+    axes.set_xlabel("step")
+    title(axes, "Slowdown of every rank at every step", width_in)
+    if not narrow:
+        _seconds_on_top(axes, step_clock(run), edges)
+    bar = figure.colorbar(
+        image, ax=axes, location="bottom" if narrow else "right", pad=0.02, aspect=30, extend="max", shrink=0.95
+    )
+    _tick_ratios(bar, _top(binned))
+    return figure
+
+
+def bin_steps(rows: FloatArray, most: int) -> FloatArray:
+    """Means over equal runs of steps, so that at most `most` columns are drawn; [S, R] in, [<= most, R] out."""
+    if len(rows) <= most:
+        return rows
+    firsts = np.linspace(0, len(rows), most, endpoint=False).astype(np.int64)
+    counts = np.diff(np.append(firsts, len(rows)))
+    known = np.nan_to_num(rows, nan=1.0, posinf=1.0)
+    return np.asarray(np.add.reduceat(known, firsts, axis=0) / counts[:, None], dtype=np.float64)
+
+
+def finding_rows(finding: Finding, analysis: Analysis) -> list[int]:
+    """The heatmap's rows that a finding is outlined on: its rank's, or the collective's."""
+    world = len(analysis.hosts)
+    if finding.family == "network" or finding.rank is None:
+        return [world]
+    return [finding.rank] if 0 <= finding.rank < world else []
+
+
+def _height_in(rows: int) -> float:
+    return max(1.25 + min(0.27 * rows, 6.5), 2.9)
+
+
+def _top(binned: FloatArray) -> float:
+    """Largest ratio that has a colour of its own: a spike or two do not pale the rest."""
+    finite = binned[np.isfinite(binned)]
+    return max(2.0, float(np.quantile(finite, 0.995))) if finite.size else 2.0
+
+
+def _name_rows(axes: Axes, labels: Sequence[str]) -> None:
+    every = -(-len(labels) // MOST_LABELS)
+    shown: IntArray = np.arange(0, len(labels), every)
+    if shown[-1] != len(labels) - 1:
+        shown = np.append(shown[:-1], len(labels) - 1)
+    axes.set_yticks(shown, [labels[i] for i in shown])
+    axes.tick_params(axis="y", length=0)
+
+
+def outlines(analysis: Analysis) -> list[Outline]:
+    """Boxes around what the answer tells of; neighbouring rows that are slow for the same steps share one."""
+    found = sorted(
+        (row, finding.first_step, finding.last_step, finding.kind == "deterministic")
+        for cause in told_causes(analysis)[0]
+        for finding in cause.findings
+        for row in finding_rows(finding, analysis)
+    )
+    slack = SAME_EDGE * (float(analysis.steps[-1]) - float(analysis.steps[0]) + 1)
+    boxes: list[Outline] = []
+    for row, first, last, lasting in found:
+        near = (
+            b
+            for b in boxes
+            if b.lasting == lasting
+            and b.last_row == row - 1
+            and row < len(analysis.hosts)
+            and max(abs(b.first_step - first), abs(b.last_step - last)) <= slack
+        )
+        box = next(near, None)
+        if box is None:
+            boxes.append(Outline(row, row, first, last, lasting=lasting))
+        else:
+            joined = replace(
+                box, last_row=row, first_step=min(box.first_step, first), last_step=max(box.last_step, last)
+            )
+            boxes[boxes.index(box)] = joined
+    return boxes
+
+
+def _outline(axes: Axes, analysis: Analysis) -> None:
+    """Solid around what lasts the whole run, dashed around what comes and goes."""
+    least = (float(analysis.steps[-1]) - float(analysis.steps[0]) + 1) / 200
+    for box in outlines(analysis):
+        corner = (box.first_step - 0.5, box.first_row - 0.44)
+        width, height = max(box.last_step - box.first_step + 1, least), box.last_row - box.first_row + 0.88
+        dashes = "solid" if box.lasting else (0, (3, 1.5))
+        for colour, thickness, style in (("white", 3.2, "solid"), (OUTLINE, 1.6, dashes)):
+            axes.add_patch(
+                Rectangle(
+                    corner,
+                    width,
+                    height,
+                    fill=False,
+                    edgecolor=colour,
+                    linewidth=thickness,
+                    linestyle=style,
+                    clip_on=False,
+                    zorder=5,
+                )
+            )
+
+
+def _seconds_on_top(axes: Axes, clock: StepClock, edges: tuple[float, float]) -> None:
+    """A second scale: seconds since the first step."""
+    if len(clock.steps) < 2:
+        return
+    top = axes.twiny()
+    top.set_xlim(*edges)
+    seconds = _nice_seconds(float(clock.start_s[0]), float(clock.end_s[-1]))
+    top.set_xticks(clock.step_at(seconds), [f"{s:g}" for s in seconds])
+    top.set_xlabel("seconds since the first step")
+    top.spines["top"].set_visible(True)
+
+
+def _nice_seconds(first: float, last: float) -> FloatArray:
+    span = max(last - first, 1e-3)
+    raw = span / 8
+    scale = 10.0 ** np.floor(np.log10(raw))
+    unit = scale * min((m for m in (1, 2, 5, 10) if m * scale >= raw), default=10)
+    ticks: FloatArray = np.arange(np.ceil(first / unit), np.floor(last / unit) + 1) * unit
+    return ticks
+
+
+def _tick_ratios(bar: Colorbar, top: float) -> None:
+    ticks = [t for t in _TICKS if t <= top * 1.001]
+    if len(ticks) > 7:
+        ticks = [t for t in ticks if t in {1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0}]
+    axis = bar.ax.xaxis if bar.orientation == "horizontal" else bar.ax.yaxis
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_minor_locator(NullLocator())
+    axis.set_ticklabels([f"{t:g}x" for t in ticks])
+    bar.set_label("slowdown")

@@ -1,0 +1,84 @@
+"""ECDF of the time of a step, and of what each tier computes in one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
+
+from laggard.analysis.columns import FloatArray
+from laggard.analysis.figures import palette
+from laggard.analysis.figures.canvas import INK, is_narrow, new_figure, title
+from laggard.analysis.figures.labels import drawable, rank_labels, tiers_in_order
+from laggard.analysis.findings import Analysis
+from laggard.analysis.load import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_POINTS = 800
+MOST_RANK_LINES = 6
+
+
+def draw_step_ecdf(_run: Run, analysis: Analysis, width_in: float) -> Figure:
+    """Draws one curve per tier (per rank where there is only one tier and few ranks) and one for the whole step.
+
+    Args:
+        _run: not needed; every figure is drawn from the same arguments.
+        analysis: step and compute times.
+        width_in: width of the figure, in inches.
+
+    Returns:
+        The figure, drawn under the caller's style.
+    """
+    narrow = is_narrow(width_in)
+    figure = new_figure(width_in, 3.7 if narrow else 3.4)
+    axes = figure.add_subplot()
+    for number, (label, ranks) in enumerate(compute_groups(analysis)):
+        x, y = ecdf(analysis.compute_s[:, ranks])
+        colour = palette.TIERS[number % len(palette.TIERS)]
+        axes.plot(x, y, color=colour, linestyle=palette.LINES[number % len(palette.LINES)], label=f"compute, {label}")
+    x, y = ecdf(analysis.step_s.max(axis=1))
+    axes.plot(x, y, color=INK, linewidth=2.4, label="whole step")
+    axes.set_ylim(0, 1.02)
+    axes.set_ylabel("share of steps")
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, symbol=" %"))
+    _log_seconds(axes)
+    axes.grid()
+    title(axes, "How long a step takes, and how much of it is compute", width_in)
+    figure.legend(loc="outside lower center", ncols=2 if narrow else 4)
+    return figure
+
+
+def compute_groups(analysis: Analysis) -> list[tuple[str, list[int]]]:
+    """The curves: label and ranks of each."""
+    tiers = tiers_in_order(analysis.hosts)
+    if len(tiers) == 1 and len(analysis.hosts) <= MOST_RANK_LINES:
+        return [(label, [rank]) for rank, label in enumerate(rank_labels(analysis.hosts))]
+    named = [(tier, [h.rank for h in analysis.hosts if h.tier == tier]) for tier in tiers]
+    return [(drawable(tier) if tier else "all ranks", ranks) for tier, ranks in named]
+
+
+def ecdf(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Sorted positive values and the share of values not above each; long ones thinned to quantiles."""
+    flat = np.sort(values[np.isfinite(values) & (values > 0)].ravel())
+    if not flat.size:
+        return flat, flat
+    share = np.arange(1, flat.size + 1) / flat.size
+    if flat.size > MOST_POINTS:
+        chosen = np.unique(np.linspace(0, flat.size - 1, MOST_POINTS).round().astype(np.int64))
+        flat, share = flat[chosen], share[chosen]
+    return flat, share
+
+
+def _log_seconds(axes: Axes) -> None:
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    decades = np.log10(high / low)
+    digits = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
+    axes.xaxis.set_major_locator(LogLocator(base=10, subs=digits))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 1000:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("milliseconds (logarithmic)")

@@ -1,0 +1,190 @@
+"""From the spans of a run to its stragglers: the findings, what they cost, and how much of the run they explain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from laggard.analysis.causes import Cause
+from laggard.analysis.columns import FloatArray, IntArray
+from laggard.analysis.detect import find_local_causes, find_slow_links, find_transfer_causes
+from laggard.analysis.intervals import LEAST_STEPS
+from laggard.analysis.load import RankHost, Run
+from laggard.analysis.reference import COMPUTE_CODES, References, fit_references, log_ratio
+from laggard.analysis.replay.maxplus import makespan, observed_schedule
+from laggard.analysis.replay.model import modelled_makespan
+from laggard.analysis.replay.relief import plan_reliefs
+from laggard.analysis.replay.timeline import Timeline, build_timeline
+from laggard.analysis.replay.what_if import WhatIf
+from laggard.analysis.time_split import TimeSplit, split_time
+from laggard.analysis.transfers import Transfers, measure_transfers
+from laggard.run_schema import Finding
+
+RELIABLE_REMAINDER = 0.02
+STRAGGLER_SHARE = 0.01
+_SEED = 20240229
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What the analysis says of one run. S steps, W ranks; every time is in virtual seconds.
+
+    Attributes:
+        findings: every slow interval found, dearest first; those with `masked` are under 1 % of the makespan.
+        hosts: where each rank ran, in rank order.
+        steps: numbers of the analysed steps, [S]; steps that a killed run left incomplete are not among them.
+        step_s: how long each step took each rank, inside the clock, [S, W].
+        compute_s: its compute (prep, h2d, forward, backward, optimizer), [S, W].
+        wait_s: its waiting for the last to arrive, [S, W].
+        transfer_s: its exposed transfer, [S, W].
+        slowdown: compute against the fleet reference, [S, W]; 1 is the fastest class's usual.
+        transfer_slowdown: the collectives' transfer against its own baseline, [S].
+        time_split: where each rank's time went; adds up to makespan + evaluation.
+        makespan_s: first-step barrier to the stopping rule, evaluation excluded, as the spans have it.
+        outside_clock_s: evaluation pauses that were taken out.
+        replayed_s: the makespan as replayed from the observed durations (checks the replay, not the findings).
+        without_causes_s: replayed makespan with every finding removed; makespan - this is what the findings share.
+        modelled_s: makespan of the fitted model: references and found causes only, no observed duration.
+        notes: sentences a reader of the numbers should know.
+    """
+
+    findings: tuple[Finding, ...]
+    hosts: tuple[RankHost, ...]
+    steps: IntArray
+    step_s: FloatArray
+    compute_s: FloatArray
+    wait_s: FloatArray
+    transfer_s: FloatArray
+    slowdown: FloatArray
+    transfer_slowdown: FloatArray
+    time_split: TimeSplit
+    makespan_s: float
+    outside_clock_s: float
+    replayed_s: float
+    without_causes_s: float
+    modelled_s: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def stragglers(self) -> tuple[Finding, ...]:
+        """Findings that cost at least 1 % of the makespan."""
+        return tuple(f for f in self.findings if not f.masked)
+
+    @property
+    def lost_s(self) -> float:
+        """Seconds of the makespan that the findings cost together."""
+        return self.replayed_s - self.without_causes_s
+
+    @property
+    def explained(self) -> float:
+        """Modelled over measured makespan; 1 is a perfect account."""
+        return self.modelled_s / self.makespan_s if self.makespan_s > 0 else 1.0
+
+    @property
+    def unexplained_s(self) -> float:
+        """Measured minus modelled makespan (negative where the model is too slow)."""
+        return self.makespan_s - self.modelled_s
+
+    @property
+    def reliable(self) -> bool:
+        """Whether the remainder is within 2 %, so that the costs can be relied on."""
+        return abs(self.explained - 1.0) <= RELIABLE_REMAINDER
+
+
+def analyse(run: Run) -> Analysis:
+    """Finds a run's stragglers and prices them.
+
+    Args:
+        run: a loaded run folder of an all-reduce.
+
+    Returns:
+        The findings with everything the report draws.
+
+    Raises:
+        RunFolderError: some rank recorded no step.
+    """
+    timeline = build_timeline(run)
+    references = fit_references(timeline, run.hosts)
+    transfers = measure_transfers(timeline)
+    causes, others_busy_s = _find_causes(run, timeline, references, transfers)
+    schedule = observed_schedule(timeline)
+    what_if = WhatIf(schedule, plan_reliefs(timeline, references, transfers, causes, others_busy_s))
+    costs = what_if.costs(_SEED)
+    makespan_s = timeline.makespan
+    compute = timeline.seconds[:, :, list(COMPUTE_CODES)].sum(axis=2)
+    expected = references.fleet[:, :, list(COMPUTE_CODES)].sum(axis=2)
+    wait, transfer = timeline.per_step(timeline.wait), timeline.per_step(timeline.transfer)
+    findings = [_finding(run, timeline, cause, cost, makespan_s) for cause, cost in zip(causes, costs, strict=True)]
+    result = Analysis(
+        findings=tuple(sorted(findings, key=lambda f: -f.cost_s)),
+        hosts=run.hosts,
+        steps=timeline.steps,
+        step_s=timeline.seconds.sum(axis=2) + wait + transfer,
+        compute_s=compute,
+        wait_s=wait,
+        transfer_s=transfer,
+        slowdown=np.exp(log_ratio(compute, expected)),
+        transfer_slowdown=np.exp(transfers.step_logs),
+        time_split=split_time(timeline),
+        makespan_s=makespan_s,
+        outside_clock_s=float(timeline.outside.sum()),
+        replayed_s=makespan(schedule),
+        without_causes_s=what_if.makespan(np.ones(len(causes), dtype=np.bool_)),
+        modelled_s=modelled_makespan(timeline, references, transfers, causes, schedule, _SEED),
+    )
+    return replace(result, notes=_notes(run, result))
+
+
+def write_findings(findings: Sequence[Finding], path: Path) -> None:
+    """Writes `stragglers.json`: a list of `Finding`, dearest first."""
+    path.write_bytes(TypeAdapter(tuple[Finding, ...]).dump_json(tuple(findings), indent=2) + b"\n")
+
+
+def _find_causes(
+    run: Run, timeline: Timeline, references: References, transfers: Transfers
+) -> tuple[tuple[Cause, ...], float]:
+    local = find_local_causes(timeline, references, "compute") + find_local_causes(timeline, references, "storage")
+    dynamic, local = find_transfer_causes(timeline, references, transfers, local, run.links, run.hosts)
+    lasting, others_busy_s = find_slow_links(timeline, transfers, dynamic, run.links, run.hosts)
+    return (*local, *dynamic, *lasting), others_busy_s
+
+
+def _finding(run: Run, timeline: Timeline, cause: Cause, cost: float, makespan_s: float) -> Finding:
+    return Finding(
+        rank=cause.rank,
+        host=None if cause.rank is None else run.hosts[cause.rank].host,
+        link=cause.link,
+        family=cause.family,
+        kind=cause.kind,
+        first_step=int(timeline.steps[cause.first]),
+        last_step=int(timeline.steps[cause.last]),
+        slowdown=round(cause.slowdown, 4),
+        cost_s=round(max(float(cost), 0.0), 6),
+        confidence=round(min(max(cause.confidence, 0.0), 1.0), 4),
+        masked=float(cost) < STRAGGLER_SHARE * makespan_s,
+    )
+
+
+def _notes(run: Run, result: Analysis) -> tuple[str, ...]:
+    notes = []
+    if not result.reliable:
+        notes.append(
+            f"The references and the causes found account for {100 * result.explained:.1f} % of the makespan; "
+            "beyond 2 % from 100 the costs are not to be relied on."
+        )
+    outcome = run.record.outcome if run.record is not None else None
+    if outcome is not None and abs(outcome.makespan_s - result.makespan_s) > 0.01 * outcome.makespan_s:
+        notes.append(
+            f"run.json says the makespan was {outcome.makespan_s:.2f} s; the spans cover {result.makespan_s:.2f} s of it."
+        )
+    if not len(run.links):
+        notes.append(
+            "There are no TCP samples (links.parquet), so no link can be named and no lasting slow link found."
+        )
+    if len(result.steps) < 2 * LEAST_STEPS:
+        notes.append(f"Only {len(result.steps)} steps were recorded: too few to find anything slow for ten steps.")
+    return tuple(notes)

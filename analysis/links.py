@@ -1,0 +1,222 @@
+"""What the kernels' TCP counters say of each link: the only evidence that names one.
+
+A collective slows everyone alike, so spans cannot tell which link held it up. But a link that keeps up is idle while it
+waits for its peers, so bytes over *busy* time (unacknowledged data outstanding, receiver not the limit) is each link's own rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from laggard.analysis.columns import BoolArray, FloatArray, IntArray, LinkColumns
+from laggard.analysis.intervals import LEAST_Z
+from laggard.analysis.load import RankHost
+
+LEAST_SHARE_OF_BYTES = 0.25
+LEAST_SAMPLES = 5
+NAMED_SLOWDOWN = 1.25
+CLEAR_LEAD = 1.25
+SLOW_CLASS = 1.5
+SLOW_PROBE = 1.3
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction between two hosts during some time.
+
+    Attributes:
+        src: sending host.
+        dst: receiving host.
+        rate_mbps: bytes acknowledged over busy time.
+        busy_s: busy seconds.
+        delivery_mbps: upper quartile of the kernel's delivery rate where the application was not the limit (NaN: never).
+        rtt_ms: median smoothed round trip.
+    """
+
+    src: str
+    dst: str
+    rate_mbps: float
+    busy_s: float
+    delivery_mbps: float
+    rtt_ms: float
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """(src, dst)."""
+        return (self.src, self.dst)
+
+
+@dataclass(frozen=True)
+class SlowLink:
+    """A link that is slower than it was, or than the fastest class of links.
+
+    Attributes:
+        ends: (src, dst); of several links alike in a tier pair, the slowest.
+        tiers: their tiers, in alphabetical order.
+        slowdown: ratio of rates.
+        busy_s: its busy seconds.
+        needed_s: busy seconds that it would have needed at the reference rate.
+        z: robust z of the slowdown against the scatter of the links it is compared with.
+    """
+
+    ends: tuple[str, str]
+    tiers: tuple[str, str]
+    slowdown: float
+    busy_s: float
+    needed_s: float
+    z: float
+
+
+@dataclass(frozen=True)
+class SlowLinks:
+    """Links slow all along, and the busiest of those that are not (seconds)."""
+
+    links: tuple[SlowLink, ...]
+    others_busy_s: float
+
+
+def measure_links(links: LinkColumns, during: BoolArray) -> tuple[Link, ...]:
+    """Measures every connection that carried a good part of the traffic.
+
+    Args:
+        links: TCP samples.
+        during: which rows count, [N]; counters advance only between two rows in a row that both count.
+
+    Returns:
+        One entry per ordered host pair with at least a quarter of the busiest pair's bytes.
+    """
+    if not len(links):
+        return ()
+    order = np.lexsort((links.time_ns, links.dst_port, links.src_port, links.dst, links.src))
+    table, counted = links.where(order), during[order]
+    same = np.ones(len(table), dtype=np.bool_)
+    for column in (table.src, table.dst, table.src_port, table.dst_port):
+        same[1:] &= column[1:] == column[:-1]
+    same[0] = False
+    both = same & counted & np.concatenate([[False], counted[:-1]])
+    names, pair = np.unique(np.char.add(np.char.add(table.src, "\n"), table.dst), return_inverse=True)
+    carried = np.bincount(pair, weights=_advance(table.bytes_acked, both), minlength=len(names))
+    busy = np.bincount(pair, weights=_busy(table, both), minlength=len(names)) * 1e-6
+    enough = (carried > 0) & (busy > 0) & (carried >= LEAST_SHARE_OF_BYTES * carried.max())
+    enough &= np.bincount(pair[counted], minlength=len(names)) >= LEAST_SAMPLES
+    found = []
+    for index in np.flatnonzero(enough):
+        src, _, dst = str(names[index]).partition("\n")
+        rows = (pair == index) & counted
+        rtt_ms = float(np.median(table.rtt_us[rows])) / 1e3
+        rate_mbps = float(carried[index] * 8e-6 / busy[index])
+        if src != dst:
+            found.append(Link(src, dst, rate_mbps, float(busy[index]), _delivery(table, rows), rtt_ms))
+    return tuple(found)
+
+
+def _advance(counter: IntArray, counted: BoolArray) -> FloatArray:
+    """How far a cumulative counter got since the row before; 0 where that row is another connection's."""
+    step = np.diff(counter, prepend=counter[:1])
+    return np.where(counted, np.maximum(step, 0), 0).astype(np.float64)
+
+
+def _busy(table: LinkColumns, counted: BoolArray) -> FloatArray:
+    limited = _advance(table.rwnd_limited_us, counted)
+    busy = _advance(table.busy_us, counted)
+    return np.maximum(busy - limited, 0.1 * busy)
+
+
+def _delivery(table: LinkColumns, rows: BoolArray) -> float:
+    rates = table.delivery_rate_mbps[rows & ~table.app_limited]
+    return float(np.quantile(rates, 0.75)) if len(rates) else float("nan")
+
+
+def tier_pair(link: Link, tiers: dict[str, str]) -> tuple[str, str]:
+    """The link's tiers, in alphabetical order."""
+    ends = sorted((tiers.get(link.src, link.src), tiers.get(link.dst, link.dst)))
+    return (ends[0], ends[1])
+
+
+def link_that_changed(
+    links: LinkColumns, inside: BoolArray, outside: BoolArray, hosts: tuple[RankHost, ...]
+) -> SlowLink | None:
+    """The link that was slower during an interval than at other times, if one tier pair stands out.
+
+    Args:
+        links: TCP samples.
+        inside: rows of the interval, [N].
+        outside: rows to compare with, [N].
+        hosts: the ranks' hosts, for their tiers.
+
+    Returns:
+        The slowest link of the tier pair that slowed most, or None when none did (1.25x) or none clearly more than others.
+    """
+    tiers = {host.host: host.tier for host in hosts}
+    before = {link.ends: link for link in measure_links(links, outside)}
+    slowed: dict[tuple[str, str], list[SlowLink]] = {}
+    for link in measure_links(links, inside):
+        usual = before.get(link.ends)
+        if usual is not None:
+            change = usual.rate_mbps / link.rate_mbps
+            pair = tier_pair(link, tiers)
+            slowed.setdefault(pair, []).append(
+                SlowLink(link.ends, pair, change, link.busy_s, link.busy_s / change, 0.0)
+            )
+    worst = sorted((max(group, key=lambda s: s.slowdown) for group in slowed.values()), key=lambda s: -s.slowdown)
+    if not worst or worst[0].slowdown < NAMED_SLOWDOWN:
+        return None
+    alone = len(worst) == 1 or worst[0].slowdown >= CLEAR_LEAD * worst[1].slowdown
+    return worst[0] if alone else None
+
+
+def any_link_slowed(links: LinkColumns, inside: BoolArray, outside: BoolArray) -> bool:
+    """Whether some link was at least 1.25x slower inside than outside."""
+    before = {link.ends: link.rate_mbps for link in measure_links(links, outside)}
+    return any(before.get(link.ends, 0.0) >= NAMED_SLOWDOWN * link.rate_mbps for link in measure_links(links, inside))
+
+
+def slow_links(links: LinkColumns, usual: BoolArray, hosts: tuple[RankHost, ...]) -> SlowLinks:
+    """Links that are slower than the fastest class of links all along.
+
+    A class is a tier pair; its rate is the median of its links'. Slow is 1.5x by bytes over busy time, confirmed (1.3x) by
+    delivery rate or round trip, which are measured differently.
+
+    Args:
+        links: TCP samples.
+        usual: rows outside any dynamic interval, [N].
+        hosts: the ranks' hosts, for their tiers.
+
+    Returns:
+        The slowest link of each tier pair that has slow ones.
+    """
+    tiers = {host.host: host.tier for host in hosts}
+    measured = measure_links(links, usual)
+    classes: dict[tuple[str, str], list[Link]] = {}
+    for link in measured:
+        classes.setdefault(tier_pair(link, tiers), []).append(link)
+    if len(measured) < 2:
+        return SlowLinks((), 0.0)
+    rates = {pair: float(np.median([m.rate_mbps for m in members])) for pair, members in classes.items()}
+    fleet = classes[max(rates, key=lambda pair: rates[pair])]
+    found = []
+    for pair, members in classes.items():
+        slowest = min(members, key=lambda m: m.rate_mbps)
+        ratio = max(rates.values()) / slowest.rate_mbps
+        if ratio >= SLOW_CLASS and _confirmed(slowest, fleet) and _z(ratio, fleet) >= LEAST_Z:
+            needed = slowest.busy_s / ratio
+            found.append(SlowLink(slowest.ends, pair, ratio, slowest.busy_s, needed, _z(ratio, fleet)))
+    slow_pairs = {slow.tiers for slow in found}
+    others = [m.busy_s for m in measured if tier_pair(m, tiers) not in slow_pairs]
+    return SlowLinks(tuple(found), max(others, default=0.0))
+
+
+def _confirmed(link: Link, fleet: list[Link]) -> bool:
+    """Whether the kernel's own rate, or the round trip, says so too."""
+    delivery = float(np.median([m.delivery_mbps for m in fleet]))
+    rtt = float(np.median([m.rtt_ms for m in fleet]))
+    return bool(delivery >= SLOW_PROBE * link.delivery_mbps or link.rtt_ms >= SLOW_PROBE * rtt)
+
+
+def _z(ratio: float, fleet: list[Link]) -> float:
+    """Log ratio in units of the scatter of the fastest class's links (no less than 5 %)."""
+    logs = np.log([m.rate_mbps for m in fleet])
+    scatter = 1.4826 * float(np.median(np.abs(logs - np.median(logs))))
+    return float(np.log(ratio) / np.hypot(0.05, scatter))

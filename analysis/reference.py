@@ -1,0 +1,151 @@
+"""What a phase should have taken: robust fits of duration against samples, per rank, device class and fleet.
+
+A step's cost is affine in its samples, not proportional: small batches are not proportionally cheap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from laggard.analysis.columns import BoolArray, FloatArray, IntArray
+from laggard.analysis.intervals import LEAST_RATIO
+from laggard.analysis.load import RankHost
+from laggard.analysis.replay.timeline import Timeline
+from laggard.span_schema import COMPUTE_PHASES
+
+COMPUTE_CODES = tuple(phase.code for phase in COMPUTE_PHASES)
+_COMPUTE = list(COMPUTE_CODES)
+_LEAST_SECONDS = 1e-9
+
+
+@dataclass(frozen=True)
+class References:
+    """Expected seconds, [S, W, P] each.
+
+    Attributes:
+        own: of each rank at its usual.
+        device: of the rank's device class.
+        fleet: of the fastest device class.
+        fastest: names (tier/device class) of the classes that reference is of.
+    """
+
+    own: FloatArray
+    device: FloatArray
+    fleet: FloatArray
+    fastest: tuple[str, ...]
+
+
+def fit_references(timeline: Timeline, hosts: tuple[RankHost, ...]) -> References:
+    """Fits a + b n to every phase of every rank and derives the class and fleet references.
+
+    A class is a device class within a tier. Its reference is the lower median of its ranks' fits, so that one slow member
+    of two does not make the class slow. The fastest class is the one with the least compute at the usual batch, together
+    with those within 10 % of it: classes that are alike are one, or the luckiest of several would set the standard.
+
+    Args:
+        timeline: the run; warm-up steps are not used.
+        hosts: where each rank ran.
+
+    Returns:
+        References for every step, rank and phase.
+    """
+    usable = ~timeline.warm_up if (~timeline.warm_up).any() else np.ones_like(timeline.warm_up)
+    fits = _fit_ranks(timeline, usable)
+    usual = float(np.median(timeline.samples[usable]))
+    at_usual = fits[:, :, 0] + fits[:, :, 1] * usual
+    classes = _classes(hosts)
+    compute = at_usual[:, _COMPUTE].sum(axis=1)
+    leading = {name: compute[_lower_median(compute, ranks)] for name, ranks in classes.items()}
+    fastest = tuple(name for name in classes if leading[name] <= LEAST_RATIO * min(leading.values()))
+    fleet = _class_fit(fits, at_usual, [rank for name in fastest for rank in classes[name]])
+    per_class = {name: _class_fit(fits, at_usual, ranks) for name, ranks in classes.items()}
+    device = np.stack([per_class[_class_name(host)] for host in hosts])
+    return References(
+        own=_predict(fits, timeline.samples),
+        device=_predict(device, timeline.samples),
+        fleet=_predict(np.broadcast_to(fleet, fits.shape), timeline.samples),
+        fastest=fastest,
+    )
+
+
+def fit_line(samples: IntArray, seconds: FloatArray) -> tuple[float, float]:
+    """Robust fit of seconds = a + b n with a, b >= 0: through the medians of the batch sizes that occur, by their counts.
+
+    Args:
+        samples: batch sizes, [N].
+        seconds: durations, [N].
+
+    Returns:
+        (a, b); b is 0 where only one size occurs.
+    """
+    sizes, index, counts = np.unique(samples, return_inverse=True, return_counts=True)
+    if len(sizes) == 0:
+        return 0.0, 0.0
+    medians = np.array([np.median(seconds[index == i]) for i in range(len(sizes))])
+    heaviest = int(np.argmax(counts))
+    if len(sizes) == 1:
+        return float(medians[0]), 0.0
+    mean_n, mean_d = np.average(sizes, weights=counts), np.average(medians, weights=counts)
+    spread = np.average((sizes - mean_n) ** 2, weights=counts)
+    slope = np.average((sizes - mean_n) * (medians - mean_d), weights=counts) / spread
+    slope = min(max(float(slope), 0.0), float(medians[heaviest] / max(sizes[heaviest], 1)))
+    return float(medians[heaviest] - slope * sizes[heaviest]), slope
+
+
+def _fit_ranks(timeline: Timeline, usable: BoolArray) -> FloatArray:
+    """(a, b) per rank and phase, [W, P, 2]."""
+    _, world, phases = timeline.seconds.shape
+    fits = np.zeros((world, phases, 2))
+    for rank in range(world):
+        samples = timeline.samples[usable, rank]
+        for phase in np.flatnonzero(timeline.seconds[:, rank].any(axis=0)):
+            fits[rank, phase] = fit_line(samples, timeline.seconds[usable, rank, phase])
+        fits[rank, _COMPUTE] *= _excess_of_sum(
+            timeline.seconds[usable, rank][:, _COMPUTE], fits[rank, _COMPUTE], samples
+        )
+    return fits
+
+
+def _excess_of_sum(seconds: FloatArray, fits: FloatArray, samples: IntArray) -> float:
+    """How much the median of a rank's compute exceeds the sum of its phases' medians (noise is skewed, so it does)."""
+    expected = fits[:, 0].sum() + fits[:, 1].sum() * samples
+    return float(np.exp(np.median(log_ratio(seconds.sum(axis=1), expected))))
+
+
+def _class_name(host: RankHost) -> str:
+    return f"{host.tier}/{host.device_class}" if host.tier or host.device_class else host.host
+
+
+def _classes(hosts: tuple[RankHost, ...]) -> dict[str, list[int]]:
+    classes: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        classes.setdefault(_class_name(host), []).append(rank)
+    return classes
+
+
+def _lower_median(values: FloatArray, ranks: list[int]) -> int:
+    """The rank in the (lower) middle of its class."""
+    return sorted(ranks, key=lambda rank: values[rank])[(len(ranks) - 1) // 2]
+
+
+def _class_fit(fits: FloatArray, at_usual: FloatArray, ranks: list[int]) -> FloatArray:
+    """Fits of the rank in the middle of a class, [P, 2]: one rank for all of compute, one for each other phase."""
+    middle = np.array([_lower_median(at_usual[:, phase], ranks) for phase in range(fits.shape[1])])
+    middle[_COMPUTE] = _lower_median(at_usual[:, _COMPUTE].sum(axis=1), ranks)
+    return fits[middle, np.arange(fits.shape[1])]
+
+
+def _predict(fits: FloatArray, samples: IntArray) -> FloatArray:
+    return fits[None, :, :, 0] + fits[None, :, :, 1] * samples[:, :, None]
+
+
+def log_ratio(seconds: npt.ArrayLike, expected: npt.ArrayLike) -> FloatArray:
+    """ln(seconds / expected), 0 where either is nothing."""
+    seconds, expected = np.asarray(seconds, dtype=np.float64), np.asarray(expected, dtype=np.float64)
+    known = (seconds > _LEAST_SECONDS) & (expected > _LEAST_SECONDS)
+    ratio = np.where(known, seconds, 1.0) / np.where(known, expected, 1.0)
+    logs: FloatArray = np.log(ratio)
+    return logs

@@ -1,0 +1,108 @@
+"""The makespan of a timeline, by max-plus algebra, for many what-ifs at once.
+
+A rank leaves a barrier at (latest arrival) + (its transfer); it reaches the next after its local work. Where every rank
+waited for the last, what came before no longer matters but for one number, so the run falls into blocks that are replayed
+side by side: T = sum over blocks of max over ranks. A rank that left before the last had arrived (the root of a broadcast)
+carries its own clock on to the next barrier of its block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from laggard.analysis.columns import BoolArray, FloatArray, IntArray
+from laggard.analysis.replay.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Durations to replay, E barriers, W ranks. The end of the run is a barrier of its own, hence E + 1.
+
+    Attributes:
+        local: work before each barrier, [E + 1, W].
+        transfer: time at the barrier once all have arrived, [E + 1, W].
+        own: time at the barrier of a rank that does not wait, [E + 1, W].
+        depends: which ranks wait for the last, [E + 1, W].
+    """
+
+    local: FloatArray
+    transfer: FloatArray
+    own: FloatArray
+    depends: BoolArray
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of equal length: the barriers of each, [B, L]; -1 as the barrier before the first is the start."""
+
+    barriers: IntArray
+
+
+def observed_schedule(timeline: Timeline) -> Schedule:
+    """The durations that were measured; its makespan is the timeline's."""
+    last = np.zeros((1, timeline.local.shape[1]))
+    return Schedule(
+        local=timeline.local,
+        transfer=np.vstack([timeline.transfer, last]),
+        own=np.vstack([timeline.finish - timeline.arrival, last]),
+        depends=np.vstack([timeline.depends | timeline.pause[:, None], last == 0.0]),
+    )
+
+
+def split_blocks(depends: BoolArray) -> tuple[Blocks, ...]:
+    """Cuts the barriers, after each at which all waited, into blocks, gathered by length."""
+    final = np.flatnonzero(depends.all(axis=1))
+    first = np.concatenate([[0], final[:-1] + 1])
+    length = final - first + 1
+    return tuple(
+        Blocks(first[length == n][:, None] + np.arange(n)[None, :]) for n in np.unique(length) if (length == n).any()
+    )
+
+
+def block_seconds(
+    blocks: Blocks, local: FloatArray, transfer: FloatArray, own: FloatArray, depends: BoolArray
+) -> FloatArray:
+    """Seconds that each block adds to the makespan.
+
+    Args:
+        blocks: which barriers, [B, L].
+        local: work before each barrier, [..., B, L, W].
+        transfer: transfers at the barrier before the block and at all but its last, [..., B, L, W].
+        own: stays of ranks that do not wait, [B, L, W].
+        depends: who waits, [B, L, W].
+
+    Returns:
+        Seconds, [..., B].
+    """
+    clock = transfer[..., 0, :]
+    total = np.zeros(np.broadcast_shapes(clock.shape, local.shape[:-2] + local.shape[-1:])[:-1])
+    for position in range(blocks.barriers.shape[1]):
+        arrival = clock + local[..., position, :]
+        latest = arrival.max(axis=-1)
+        total = total + latest
+        if position + 1 < blocks.barriers.shape[1]:
+            leaving = arrival - latest[..., None] + own[:, position, :]
+            clock = np.where(depends[:, position, :], transfer[..., position + 1, :], leaving)
+    return total
+
+
+def entering(transfer: FloatArray, barriers: IntArray) -> FloatArray:
+    """Transfers as `block_seconds` takes them: of the barrier before each of `barriers`, 0 before the first."""
+    before = transfer[barriers - 1]
+    return np.where((barriers > 0)[..., None], before, 0.0)
+
+
+def makespan(schedule: Schedule) -> float:
+    """Replays one schedule; virtual seconds."""
+    return float(sum(seconds.sum() for seconds in _replayed(schedule)))
+
+
+def _replayed(schedule: Schedule) -> Iterator[FloatArray]:
+    for blocks in split_blocks(schedule.depends):
+        at = blocks.barriers
+        yield block_seconds(
+            blocks, schedule.local[at], entering(schedule.transfer, at), schedule.own[at], schedule.depends[at]
+        )

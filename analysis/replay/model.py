@@ -1,0 +1,117 @@
+"""The run that references and found causes alone account for.
+
+Every duration is its reference, times the slowdown of the causes acting on it, times jitter: fluctuation shorter than a slow
+interval can be. Jitter is fitted (what is left of a duration about its own running median) and dealt out anew, whole steps at
+a time, so that no observed duration is at its place; slow drift, and slow intervals that were not found, stay unexplained.
+Warm-up steps enter as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from laggard.analysis.causes import FAMILY_CODES, Cause
+from laggard.analysis.columns import FloatArray, IntArray
+from laggard.analysis.intervals import LEAST_STEPS, running_median
+from laggard.analysis.reference import References, log_ratio
+from laggard.analysis.replay.maxplus import Schedule, makespan
+from laggard.analysis.replay.timeline import Timeline
+from laggard.analysis.transfers import Transfers
+
+
+def modelled_makespan(
+    timeline: Timeline,
+    references: References,
+    transfers: Transfers,
+    causes: Sequence[Cause],
+    observed: Schedule,
+    seed: int,
+) -> float:
+    """Makespan of the fitted model, in virtual seconds.
+
+    Args:
+        timeline: the run.
+        references: own and class references.
+        transfers: the collectives against their usual.
+        causes: the causes found.
+        observed: the measured schedule, whose barriers the model shares.
+        seed: of the order in which jitter is dealt out.
+
+    Returns:
+        Seconds, to be compared with `timeline.makespan`.
+    """
+    rng = np.random.default_rng(seed)
+    levels = _levels(timeline, references, causes)
+    order = _deal(timeline, rng)
+    local = _local(timeline, levels, order)
+    factor = _transfer_factor(timeline, transfers, causes, order)
+    return makespan(replace(observed, local=local, transfer=observed.transfer * np.append(factor, 1.0)[:, None]))
+
+
+def _levels(timeline: Timeline, references: References, causes: Sequence[Cause]) -> FloatArray:
+    """Reference times slowdown, [S, W, P]."""
+    levels = references.device.copy()
+    steps = len(timeline.steps)
+    for cause in causes:
+        if cause.rank is None:
+            continue
+        codes = list(FAMILY_CODES[cause.family])
+        usual = references.own[:, cause.rank] * np.exp(cause.baseline)
+        if cause.kind == "deterministic":
+            levels[:, cause.rank, codes] = usual[:, codes]
+    for cause in causes:
+        if cause.rank is not None and cause.kind == "dynamic":
+            codes = list(FAMILY_CODES[cause.family])
+            slow = references.own[:, cause.rank][:, codes] * np.exp(cause.baseline) * cause.slowdown
+            covered = np.flatnonzero(cause.covers(steps))
+            for column, code in enumerate(codes):
+                levels[covered, cause.rank, code] = slow[covered, column]
+    return np.where(timeline.warm_up[:, None, None] | (timeline.seconds == 0), timeline.seconds, levels)
+
+
+def _deal(timeline: Timeline, rng: np.random.Generator) -> IntArray:
+    """For each step the step whose jitter it gets: another with as many samples; [S]."""
+    order = np.arange(len(timeline.steps))
+    usable = ~timeline.warm_up
+    for size in np.unique(timeline.samples[:, 0]):
+        same = np.flatnonzero(usable & (timeline.samples[:, 0] == size))
+        order[same] = rng.permutation(same)
+    return order
+
+
+def _jitter(logs: FloatArray) -> FloatArray:
+    """What is left of each column about its running median, [S, ...]."""
+    return logs - np.stack([running_median(column, 2 * LEAST_STEPS + 1) for column in logs.T], axis=1)
+
+
+def _local(timeline: Timeline, levels: FloatArray, order: IntArray) -> FloatArray:
+    """Modelled work before each barrier, [E + 1, W]; unrecorded time between spans stays as it was."""
+    jitter = _jitter(log_ratio(timeline.seconds.sum(axis=2), levels.sum(axis=2)))
+    jitter[timeline.warm_up] = 0.0
+    scale = np.where(timeline.seconds > 0, levels / np.where(timeline.seconds > 0, timeline.seconds, 1.0), 1.0)
+    scale = scale * np.exp(jitter[order])[:, :, None]
+    rows = timeline.rows
+    change = rows.seconds * (scale[rows.step, rows.rank, rows.phase] - 1.0)
+    barriers, world = timeline.local.shape
+    cell = rows.barrier * world + rows.rank
+    changes = np.bincount(cell, weights=change, minlength=barriers * world).reshape(barriers, world)
+    return np.maximum(timeline.local + changes, 0.0)
+
+
+def _transfer_factor(timeline: Timeline, transfers: Transfers, causes: Sequence[Cause], order: IntArray) -> FloatArray:
+    """Modelled over observed transfer at each barrier, [E]."""
+    slow = np.zeros(len(timeline.steps))
+    for cause in causes:
+        if cause.rank is None and cause.kind == "dynamic":
+            slow[cause.first : cause.last + 1] = cause.baseline + np.log(cause.slowdown)
+        if cause.burdens_transfer is not None:
+            first, last = cause.burdens_transfer
+            slow[first : last + 1] = float(np.median(transfers.step_logs[first : last + 1]))
+    jitter = _jitter((transfers.step_logs - slow)[:, None])[:, 0]
+    logs = np.where(timeline.warm_up, transfers.step_logs, slow + jitter[order])
+    modelled = transfers.expected * np.exp(logs[timeline.barrier_step])
+    known = (transfers.seconds > 0) & ~timeline.pause & ~timeline.warm_up[timeline.barrier_step]
+    return np.where(known, modelled / np.where(known, transfers.seconds, 1.0), 1.0)

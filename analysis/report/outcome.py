@@ -1,0 +1,62 @@
+"""The outcome of a run, as tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from laggard.analysis.findings import Analysis
+from laggard.analysis.load import Run
+from laggard.analysis.wording import bytes_text, percent_text, seconds_text
+from laggard.run_schema import Outcome
+
+_STOPPED_BY = {"accuracy": "accuracy reached", "steps": "number of steps", "time": "time limit"}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One number with its name."""
+
+    name: str
+    value: str
+    remark: str = ""
+
+
+def outcome_tiles(run: Run, analysis: Analysis | None) -> tuple[Tile, ...]:
+    """What the run achieved; of a run that did not end, what its spans say."""
+    outcome = run.record.outcome if run.record is not None else None
+    if outcome is not None:
+        return (*_achieved(outcome), *_lost(analysis))
+    if analysis is None:
+        return ()
+    return (
+        Tile("Makespan so far", seconds_text(analysis.makespan_s)),
+        Tile("Steps", f"{len(analysis.steps)}", "finished by every rank"),
+        *_lost(analysis),
+    )
+
+
+def _achieved(outcome: Outcome) -> tuple[Tile, ...]:
+    known = [
+        Tile("Makespan", seconds_text(outcome.makespan_s), "virtual time"),
+        Tile("Steps", f"{outcome.steps}", f"stopped by: {_STOPPED_BY[outcome.stopped_by]}"),
+        Tile("Throughput", f"{outcome.samples_per_s:.4g}", "samples per second"),
+        Tile("Sent", bytes_text(outcome.bytes_sent), "over the network"),
+        Tile("Fairness", f"{outcome.fairness:.2f}", "Jain's index; 1 is even"),
+    ]
+    if outcome.accuracy is not None:
+        known.insert(2, Tile("Accuracy", percent_text(outcome.accuracy), "at the last evaluation"))
+    if outcome.cost is not None:
+        known.append(Tile("Cost", f"{outcome.cost:.3g}", "in the unit of the scenario's prices"))
+    return tuple(known)
+
+
+def _lost(analysis: Analysis | None) -> tuple[Tile, ...]:
+    if analysis is None or analysis.makespan_s <= 0:
+        return ()
+    lost = Tile(
+        "Lost to stragglers",
+        percent_text(max(analysis.lost_s, 0.0) / analysis.makespan_s),
+        f"{seconds_text(max(analysis.lost_s, 0.0))} of the makespan",
+    )
+    remark = "costs can be relied on" if analysis.reliable else "costs are not to be relied on"
+    return lost, Tile("Explained", percent_text(analysis.explained), remark)

@@ -1,0 +1,92 @@
+"""How a run was run: facts, stages, hosts and machines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from laggard.analysis.figures.labels import tiers_in_order
+from laggard.analysis.load import Run
+from laggard.analysis.wording import percent_text, seconds_text
+from laggard.run_schema import RunRecord
+
+_BACKENDS = {"userspace": "Laggard's userspace link emulator", "netem": "the kernel's netem, through EnOSlib"}
+_NAMES_A_HOST = frozenset({"host", "name", "rank", "tier", "address"})
+
+
+@dataclass(frozen=True)
+class Table:
+    """A plain table."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def hosts_line(run: Run) -> str:
+    """`8 hosts: 2 cloud, 2 fog, 4 edge`."""
+    tier_of = {h.host: h.tier for h in run.hosts}
+    if not tier_of:
+        return ""
+    total = f"{len(tier_of)} host{'' if len(tier_of) == 1 else 's'}"
+    count = Counter(tier_of.values())
+    parts = [f"{count[tier]} {tier}" for tier in tiers_in_order(run.hosts) if tier]
+    return f"{total}: {', '.join(parts)}" if parts else total
+
+
+def facts(run: Run) -> tuple[tuple[str, str], ...]:
+    """Names and values, those that are known."""
+    record = run.record
+    if record is None:
+        return (("Folder", run.folder.name), ("State", "the run ended before it wrote run.json"))
+    known = [
+        ("Started", record.started),
+        ("Testbed", record.testbed),
+        ("Links made by", _BACKENDS.get(record.backend or "", record.backend or "")),
+        ("Time dilation", _dilation(record)),
+        ("First step", "" if record.first_step_s is None else f"{seconds_text(record.first_step_s)} after the command"),
+        ("Seed", str(record.seed)),
+        ("Revision", record.git or ""),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in record.versions.items())),
+    ]
+    return tuple((name, value) for name, value in known if value)
+
+
+def setup_tables(run: Run) -> tuple[Table, ...]:
+    """Stages, hosts and machines; those that are known."""
+    tables = [_hosts(run)]
+    if run.record is not None:
+        tables += [_stages(run.record), _machines(run.record)]
+    return tuple(table for table in tables if table.rows)
+
+
+def _dilation(record: RunRecord) -> str:
+    if record.dilation == 1.0:
+        return "none: virtual time is real time"
+    return (
+        f"{record.dilation:.3g}: the continuum ran that many times slower than real time, and is reported as asked for"
+    )
+
+
+def _hosts(run: Run) -> Table:
+    rows = tuple((str(h.rank), h.host, h.tier, percent_text(h.cpu_share) + " of a core", h.address) for h in run.hosts)
+    return Table(f"Hosts ({len(rows)} ranks)", ("Rank", "Host", "Tier", "CPU share", "Address"), rows)
+
+
+def _stages(record: RunRecord) -> Table:
+    rows = tuple((stage.name, seconds_text(stage.seconds)) for stage in record.stages)
+    return Table("Stages, in real time", ("Stage", "Took"), rows)
+
+
+def _machines(record: RunRecord) -> Table:
+    """Fingerprints without the names of hosts, equal ones told once."""
+    prints = [{k: v for k, v in host.items() if k not in _NAMES_A_HOST} for host in record.hosts]
+    keys = tuple(dict.fromkeys(key for fingerprint in prints for key in fingerprint))
+    rows = Counter(tuple(_cell(fingerprint.get(key)) for key in keys) for fingerprint in prints)
+    if not keys:
+        return Table("Machines", (), ())
+    return Table("Machines", ("Hosts", *keys), tuple((str(count), *row) for row, count in rows.items()))
+
+
+def _cell(value: str | float | None) -> str:
+    return "unknown" if value is None else str(value)

@@ -1,0 +1,59 @@
+"""When each step ran: step numbers to seconds on the run's clock, and back to the reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from laggard.analysis.columns import FloatArray, IntArray
+from laggard.analysis.load import Run
+from laggard.span_schema import Lane, Phase
+
+NS_PER_S = 1e9
+
+
+@dataclass(frozen=True)
+class StepClock:
+    """First start and last end of every step over all ranks, in virtual seconds after the first-step barrier, [S]."""
+
+    steps: IntArray
+    start_s: FloatArray
+    end_s: FloatArray
+
+    def window_s(self, first_step: int, last_step: int) -> tuple[float, float]:
+        """Seconds at which the first step began and the last one ended (both inclusive, clipped to the run)."""
+        if not len(self.steps):
+            return 0.0, 0.0
+        first = min(int(np.searchsorted(self.steps, first_step)), len(self.steps) - 1)
+        last = max(int(np.searchsorted(self.steps, last_step, side="right")) - 1, 0)
+        return float(self.start_s[first]), float(self.end_s[max(first, last)])
+
+    def seconds(self, step: FloatArray) -> FloatArray:
+        """Start of (fractional) step numbers, interpolated."""
+        return np.interp(step, self.steps, self.start_s)
+
+    def step_at(self, second: FloatArray) -> FloatArray:
+        """Step number that ran at a second, interpolated."""
+        return np.interp(second, self.start_s, self.steps)
+
+
+def step_clock(run: Run) -> StepClock:
+    """The step clock of a run, from `steps.parquet` or, where a killed run left none, from its spans."""
+    if len(run.steps):
+        return _clock(run.steps.step, run.steps.start_ns, run.steps.end_ns)
+    work = run.spans.where((run.spans.lane == Lane.MAIN) & (run.spans.phase != Phase.EVALUATE.code))
+    return _clock(work.step, work.start_ns, work.end_ns)
+
+
+def _clock(step: IntArray, start_ns: IntArray, end_ns: IntArray) -> StepClock:
+    if not len(step):
+        none: FloatArray = np.array([], dtype=np.float64)
+        return StepClock(np.array([], dtype=np.int64), none, none)
+    order = np.argsort(step, kind="stable")
+    steps, firsts = np.unique(step[order], return_index=True)
+    return StepClock(
+        steps,
+        np.minimum.reduceat(start_ns[order], firsts) / NS_PER_S,
+        np.maximum.reduceat(end_ns[order], firsts) / NS_PER_S,
+    )

@@ -1,0 +1,66 @@
+"""Writes a run's values back as a run folder; tests and evaluation make their input with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from laggard.analysis.columns import Columns
+from laggard.analysis.load import Run
+from laggard.span_schema import ROW_GROUP_ROWS, Phase, host_schema, link_schema, span_schema, step_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def write_run(run: Run, folder: Path) -> Path:
+    """Writes `run.json`, the four tables and `fidelity.json`.
+
+    Args:
+        run: what to write.
+        folder: made if it is not there; files in it are replaced.
+
+    Returns:
+        The folder.
+    """
+    import json
+
+    import pyarrow as pa
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if run.record is not None:
+        (folder / "run.json").write_text(run.record.model_dump_json(indent=2), encoding="utf-8")
+    checks = [check.model_dump() for check in run.fidelity]
+    (folder / "fidelity.json").write_text(json.dumps(checks, indent=2), encoding="utf-8")
+    _write(_spans(run), folder / "spans.parquet")
+    _write(_table(run.steps, step_schema()), folder / "steps.parquet")
+    _write(_table(run.links, link_schema()), folder / "links.parquet")
+    _write(pa.Table.from_pylist([vars(h) for h in run.hosts], host_schema()), folder / "hosts.parquet")
+    return folder
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    pq.write_table(table, path, compression="zstd", row_group_size=ROW_GROUP_ROWS)
+
+
+def _spans(run: Run) -> pa.Table:
+    import pyarrow as pa
+
+    columns = dict(run.spans.mapping())
+    codes = pa.array(columns.pop("phase").astype(np.int8))
+    columns["phase"] = pa.DictionaryArray.from_arrays(codes, pa.array([p.value for p in Phase]))
+    schema = span_schema()
+    return pa.table([pa.array(columns[n]).cast(schema.field(n).type) for n in schema.names], schema=schema)
+
+
+def _table(columns: Columns, schema: pa.Schema) -> pa.Table:
+    import pyarrow as pa
+
+    values = columns.mapping()
+    return pa.table(
+        [pa.array(values[n], from_pandas=True).cast(schema.field(n).type) for n in schema.names], schema=schema
+    )

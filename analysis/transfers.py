@@ -1,0 +1,51 @@
+"""The collectives' transfers against their own usual: the same collective of a step is compared with itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from laggard.analysis.columns import FloatArray
+from laggard.analysis.reference import log_ratio
+from laggard.analysis.replay.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """Seconds per barrier [E] and per step [S].
+
+    Attributes:
+        seconds: transfer of each barrier: the median over the ranks that waited for the last.
+        expected: median of the same collective over the run.
+        step_seconds: sum over a step's collectives.
+        step_logs: ln(step's transfer / expected), 0 where there was none.
+        usual_step_s: median of `step_seconds`.
+    """
+
+    seconds: FloatArray
+    expected: FloatArray
+    step_seconds: FloatArray
+    step_logs: FloatArray
+    usual_step_s: float
+
+
+def measure_transfers(timeline: Timeline) -> Transfers:
+    """Measures every collective of a run; evaluation pauses count as nothing."""
+    held = np.where(timeline.depends, timeline.transfer, np.nan)
+    alone = np.isnan(held).all(axis=1) if held.size else np.zeros(len(held), dtype=np.bool_)
+    held[alone] = 0.0
+    seconds = np.nanmedian(held, axis=1) if held.size else np.zeros(len(held))
+    seconds = np.where(timeline.pause, 0.0, seconds)
+    expected = np.zeros_like(seconds)
+    counted = ~timeline.warm_up[timeline.barrier_step]
+    for group in np.unique(timeline.group[~timeline.pause]):
+        of_group = timeline.group == group
+        sample = seconds[of_group & counted] if (of_group & counted).any() else seconds[of_group]
+        expected[of_group] = np.median(sample)
+    steps = len(timeline.steps)
+    step_seconds = np.bincount(timeline.barrier_step, weights=seconds, minlength=steps)
+    step_expected = np.bincount(timeline.barrier_step, weights=expected, minlength=steps)
+    logs = log_ratio(step_seconds, step_expected)
+    usual = float(np.median(step_seconds)) if steps else 0.0
+    return Transfers(seconds, expected, step_seconds.astype(np.float64), logs, usual)

@@ -1,0 +1,68 @@
+"""What a training left in its spool becomes the tables of the run folder, then everything that is said of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from laggard.experiments.analysing import find, publish
+from laggard.experiments.job import Job
+from laggard.experiments.outcome import RankUse, cost, fairness
+from laggard.run_schema import Outcome
+
+if TYPE_CHECKING:
+    from laggard.analysis.findings import Analysis
+    from laggard.analysis.load import Run
+
+
+def collect_and_analyse(job: Job) -> None:
+    """Write the tables, the outcome and the analysis of a training that began, however it ended; the spool goes."""
+    from laggard.analysis.load import load_run
+    from laggard.workloads.tracing.collect import collect
+
+    journal = job.journal
+    with journal.stage("collect"):
+        collect(job.spool.folder, job.folder, job.scenario.ranks, job.dilation, job.scenario.shares)
+        done = json.loads(job.spool.done.read_text()) if job.spool.done.exists() else None
+    with journal.stage("analyse"):
+        run = load_run(job.folder)
+        analysis = find(run)
+        if done is not None and analysis is not None and journal.record.status == "running":
+            journal.update(status="done", outcome=_outcome(job, run, analysis, done))
+    with journal.stage("report"):
+        publish(replace(run, record=journal.record), analysis, job.folder)
+    shutil.rmtree(job.spool.folder)
+
+
+def _outcome(job: Job, run: Run, analysis: Analysis, done: Mapping[str, object]) -> Outcome:
+    """What the first rank says of the end, and the tables of the rest."""
+    makespan_s = float(str(done["makespan_s"]))
+    samples = [int(run.steps.samples[run.steps.rank == rank].sum()) for rank in range(run.world_size)]
+    uses = [RankUse(count, float(analysis.compute_s[:, rank].sum())) for rank, count in enumerate(samples)]
+    sent, across = _bytes_sent(job)
+    tiers = Counter(host.layer for host in job.scenario.hosts)
+    return Outcome.model_validate(
+        {
+            "makespan_s": makespan_s,
+            "steps": done["steps"],
+            "accuracy": done["accuracy"],
+            "samples_per_s": sum(samples) / makespan_s if makespan_s > 0 else 0.0,
+            "bytes_sent": sent,
+            "cost": cost(makespan_s, tiers, across, job.scenario.workload.objective.prices),
+            "fairness": fairness(uses, makespan_s),
+            "stopped_by": done["stopped_by"],
+        }
+    )
+
+
+def _bytes_sent(job: Job) -> tuple[int, int]:
+    """Bytes that all links carried during training, and those that the links between tiers did."""
+    document = json.loads((job.folder / "counters.json").read_text())
+    layer = {host.name: host.layer for host in job.scenario.hosts}
+    links = document["links"]
+    across = sum(link["bytes"] for link in links if layer[link["src"]] != layer[link["dst"]])
+    return sum(link["bytes"] for link in links), across

@@ -1,0 +1,81 @@
+"""The emulated continuum of one run: its hosts, links and shares, brought up and measured inside the sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from laggard.experiments.job import Job
+from laggard.layers_services.local.namespaces import HostNamespaces, create_namespaces
+from laggard.network_emulation.backend import LinkBackend
+from laggard.network_emulation.compute import ShareController, open_shares
+from laggard.network_emulation.compute.measure import verify_shares
+from laggard.network_emulation.constraints import LinkPlan, dilate_links
+from laggard.network_emulation.fidelity import verify_links
+from laggard.network_emulation.tcp import configure_tcp
+from laggard.run_schema import FidelityCheck
+
+
+@dataclass(frozen=True)
+class Continuum:
+    """What is up: everything a training needs to run on it, and how well it keeps its promises."""
+
+    namespaces: HostNamespaces
+    links: LinkBackend
+    shares: ShareController
+    checks: tuple[FidelityCheck, ...]
+
+
+@contextmanager
+def bring_up(job: Job, imports_done: Callable[[], object]) -> Iterator[Continuum]:
+    """Make the hosts, shape their links and shares, measure both.
+
+    Args:
+        job: what to bring up.
+        imports_done: returns when nothing else computes any more, so that shares can be measured.
+    """
+    hosts = job.scenario.hosts
+    with job.journal.stage("hosts", f"{len(hosts)} network namespaces"):
+        namespaces = create_namespaces(hosts, "bridge" if job.links == "netem" else "tun")
+    with job.journal.stage("links", f"{len(job.scenario.links.pairs)} host pairs, {job.links}"):
+        links = _start_links(job, namespaces)
+    try:
+        with job.journal.stage("verify links", "round trips and rates, against what was asked for"):
+            checks = verify_links(job.scenario.links, namespaces.paths, job.dilation)
+        with job.journal.stage("imports"):
+            imports_done()
+        shares = open_shares(_real_shares(job), job.cgroups, job.cpu.cpus)
+        try:
+            with job.journal.stage("verify shares", "phases of 1, 10 and 100 ms on every host"):
+                checks += verify_shares(_real_shares(job), shares, job.dilation)
+            yield Continuum(namespaces, links, shares, checks)
+        finally:
+            shares.close()
+    finally:
+        links.close()
+
+
+def _real_shares(job: Job) -> Mapping[str, float]:
+    return {host: job.dilation.real_share(share) for host, share in job.scenario.shares.items()}
+
+
+def _start_links(job: Job, namespaces: HostNamespaces) -> LinkBackend:
+    plan = dilate_links(job.scenario.links, job.dilation)
+    if job.links == "userspace":
+        from laggard.network_emulation.link_emulator import UserspaceBackend
+
+        return UserspaceBackend.start(plan, namespaces.paths, job.dilation)
+    for path in namespaces.paths.values():
+        configure_tcp(path, job.dilation)
+    return _start_netem(plan, namespaces)
+
+
+def _start_netem(plan: LinkPlan, namespaces: HostNamespaces) -> LinkBackend:
+    from laggard.layers_services.local.provider import enoslib_roles, use_namespace_connection
+
+    use_namespace_connection()
+    from laggard.network_emulation.netem import NetemBackend
+
+    roles, networks = enoslib_roles(plan.hosts)
+    return NetemBackend.start(plan, roles, networks, namespaces.ports)

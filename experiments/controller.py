@@ -1,0 +1,76 @@
+"""What runs inside the sandbox: bring the continuum up, verify it, train on it, put its records down.
+
+Order matters. The fork server is forked first, before anything here has threads; its imports go on while the links are built
+and measured; CPU shares are verified when the imports are done, since they would steal the cores.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from laggard.errors import FidelityError, LaggardError
+from laggard.experiments.continuum import bring_up
+from laggard.experiments.job import Job
+from laggard.experiments.training import train
+from laggard.layers_services.launch import ForkServer
+from laggard.run_schema import FidelityCheck
+from laggard.workloads.plan import ENVIRONMENT, PRELOAD
+
+IMPORT_TIMEOUT_S = 180.0
+
+
+def control(job: Job) -> int:
+    """Run one job to its end inside the sandbox; whatever happens is in the run's record.
+
+    Returns:
+        The exit status of `laggard run`.
+    """
+    try:
+        _run(job)
+    except LaggardError as error:
+        status = "unfaithful" if isinstance(error, FidelityError) else "failed"
+        job.journal.update(status=status, error=str(error))
+        return error.exit_status
+    except KeyboardInterrupt:
+        job.journal.update(status="interrupted", error="interrupted by the user")
+        return 130
+    except Exception:  # noqa: BLE001 - the last place that can still put a defect on record
+        text = traceback.format_exc()
+        (job.logs / "controller.log").write_text(text)
+        last = text.strip().splitlines()[-1]
+        job.journal.update(status="failed", error=f"a defect of Laggard: {last} (see logs/controller.log)")
+        return 1
+    finally:
+        job.journal.display.close()
+    return 0
+
+
+def _run(job: Job) -> None:
+    os.environ.update(ENVIRONMENT)
+    with ExitStack() as stack:
+        server = stack.enter_context(ForkServer.start(PRELOAD, log=job.logs / "imports.log"))
+        continuum = stack.enter_context(bring_up(job, lambda: server.wait_ready(IMPORT_TIMEOUT_S)))
+        _require_fidelity(job, continuum.checks)
+        train(job, continuum, server)
+
+
+def _require_fidelity(job: Job, checks: Sequence[FidelityCheck]) -> None:
+    document = [check.model_dump(mode="json") for check in checks]
+    (job.folder / "fidelity.json").write_text(json.dumps(document, indent=1) + "\n")
+    missed = [check for check in checks if not check.ok]
+    if missed:
+        text = "\n".join(f"  {_told(check)}" for check in missed)
+        raise FidelityError(f"{len(missed)} of {len(checks)} promises of the emulation are not kept:\n{text}")
+
+
+def _told(check: FidelityCheck) -> str:
+    where = f"{check.src} -> {check.dst}" if check.dst else check.src
+    detail = f" ({check.detail})" if check.detail else ""
+    return (
+        f"{check.kind} {where}: asked {check.requested:.4g} {check.unit}, measured {check.measured:.4g},"
+        f" tolerance {check.tolerance:.2g}{detail}"
+    )

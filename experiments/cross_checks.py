@@ -1,0 +1,217 @@
+"""What only shows when the files of a scenario are seen together: contradictions, and what was probably not meant."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from laggard.errors import Problem
+from laggard.hosts import Host, bare_groups, pattern_fault, select
+from laggard.layers_services.model import Workflow
+from laggard.network_emulation.model import (
+    Heterogeneity,
+    HostRule,
+    Network,
+    RandomHostEvent,
+    RandomLinkEvent,
+    SharedRule,
+    TimedHostEvent,
+    TimedLinkEvent,
+)
+from laggard.workloads.model import Cifar10, Digits, ImageFolder, OwnDataset, Synthetic, Workload
+from laggard.yaml_source import KeyPath, Source
+
+MAX_HOSTS = 500
+MAX_WORKERS = 500
+MAX_RULES = 1000
+MAX_PAIRS = 500_000
+MIN_SHARE = 0.001
+MAX_RANDOM_EVENTS = 10_000
+EVALUATIONS_TO_STOP = 3
+DIGITS_TRAIN = 1437
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The parsed files that problems are located in."""
+
+    layers_services: Source
+    network: Source
+    workflow: Source
+    heterogeneity: Source
+    workload: Source
+
+
+def host_problems(hosts: Sequence[Host], source: Source) -> Iterator[Problem]:
+    """More hosts than one machine holds."""
+    if len(hosts) > MAX_HOSTS:
+        rule = f"{len(hosts)} hosts, and the local testbed holds at most {MAX_HOSTS}"
+        yield source.problem(("layers",), rule, "lower the quantities", value="")
+
+
+def rule_problems(
+    network: Network, heterogeneity: Heterogeneity, hosts: Sequence[Host], sources: Sources
+) -> Iterator[Problem]:
+    """More rules, or more host pairs in them, than planning can take; and patterns that are none."""
+    entries = (
+        (sources.network, "networks", [_ends(rule) for rule in network.rules]),
+        (sources.heterogeneity, "deterministic", [_ends(rule) for rule in heterogeneity.rules]),
+        (sources.heterogeneity, "dynamic", [_ends(event) for event in heterogeneity.events]),
+    )
+    sizes: dict[str, int] = {}
+    pairs = 0
+    for source, section, ends in entries:
+        if len(ends) > MAX_RULES:
+            rule = f"{len(ends)} entries, and a file has at most {MAX_RULES}"
+            yield source.problem((section,), rule, "use wider patterns", "")
+            continue
+        for i, patterns in enumerate(ends):
+            for key, pattern in patterns.items():
+                yield from _fault(source, (section, i, *key), pattern)
+                if pattern not in sizes:
+                    sizes[pattern] = len(select(pattern, hosts))
+            pairs += math.prod(sizes[pattern] for pattern in patterns.values()) if len(patterns) == 2 else 0
+    if pairs > MAX_PAIRS:
+        rule = f"the rules name {pairs} host pairs, and planning takes at most {MAX_PAIRS}"
+        yield sources.network.problem(("networks",), rule, "use fewer hosts or rules", "")
+
+
+def workflow_problems(workflow: Workflow, hosts: Sequence[Host], source: Source) -> Iterator[Problem]:
+    """Patterns of `workflow.yaml` that are none or name no host."""
+    for i, play in enumerate(workflow.plays):
+        yield from _pattern_problem(source, (i, "hosts"), play.hosts, hosts)
+        for j, needed in enumerate(play.depends_on):
+            key: KeyPath = (i, "depends_on", j, "service_selector")
+            yield from _pattern_problem(source, key, needed.service_selector, hosts)
+
+
+def placement_problems(workload: Workload, hosts: Sequence[Host], source: Source) -> Iterator[Problem]:
+    """Patterns of the placement that are none or name no host."""
+    patterns = list(_placement_patterns(workload, source))
+    if len(patterns) > MAX_RULES:
+        rule = f"{len(patterns)} patterns, and a placement has at most {MAX_RULES}"
+        yield source.problem(("placement", "workers"), rule, "use wider patterns", "")
+        return
+    for key, pattern in patterns:
+        yield from _pattern_problem(source, key, pattern, hosts)
+
+
+def workload_problems(
+    workload: Workload, ranks: Sequence[Host], hosts: Sequence[Host], source: Source
+) -> Iterator[Problem]:
+    """What the workload asks for and these hosts, or the folders it names, cannot give."""
+    if len(ranks) > MAX_WORKERS:
+        rule = f"{len(ranks)} workers, and one machine runs at most {MAX_WORKERS}"
+        yield source.problem(("placement",), rule, "narrow placement.workers or lower placement.per_host", "")
+    if workload.batch_size < len(ranks):
+        rule = f"every one of the {len(ranks)} workers needs a sample in each step"
+        yield source.problem(("batch_size",), rule, f"make it {len(ranks)} or more")
+    layers = sorted({host.layer for host in hosts})
+    for name in workload.objective.prices:
+        if name.lower() not in (*layers, "gigabyte"):
+            near = difflib.get_close_matches(name.lower(), [*layers, "gigabyte"], n=1)
+            fix = f"did you mean `{near[0]}`?" if near else f"the layers are {', '.join(layers[:5])}"
+            yield source.problem(("objective", "prices", name), "a price is of a layer, or of a gigabyte", fix)
+    if isinstance(workload.dataset, Cifar10 | ImageFolder) and not Path(workload.dataset.folder).is_dir():
+        rule = f"there is no folder {workload.dataset.folder}"
+        yield source.problem(("dataset", "folder"), rule, "a relative one begins at the scenario's folder")
+    tokens = isinstance(workload.dataset, Synthetic) and workload.dataset.kind == "tokens"
+    if tokens and workload.model != "transformer" and ":" not in workload.model:
+        yield source.problem(("model",), "this model takes images, and the dataset gives tokens", "use the transformer")
+
+
+def share_problems(heterogeneity: Heterogeneity, source: Source) -> Iterator[Problem]:
+    """CPU shares below what the kernel can hold."""
+    rule = (
+        f"a cpu share is at least {100 * MIN_SHARE:g}%: its quota is refilled every 1 ms / share, at most every second"
+    )
+    sections = (("deterministic", heterogeneity.rules), ("dynamic", heterogeneity.events))
+    for section, entries in sections:
+        for i, entry in enumerate(entries):
+            share = getattr(entry, "cpu", None)
+            if share is not None and share < MIN_SHARE:
+                yield source.problem((section, i, "cpu"), rule, "raise it")
+
+
+def event_problems(heterogeneity: Heterogeneity, workload: Workload, source: Source) -> Iterator[Problem]:
+    """Random events that would come too often to be applied."""
+    horizon_s = workload.stop.time_s or 3600.0
+    for i, event in enumerate(heterogeneity.events):
+        if (
+            isinstance(event, RandomHostEvent | RandomLinkEvent)
+            and horizon_s / event.random.every_s > MAX_RANDOM_EVENTS
+        ):
+            rule = f"this comes more than {MAX_RANDOM_EVENTS} times in a run of {horizon_s:g} s"
+            yield source.problem(("dynamic", i, "random", "every"), rule, "lengthen the period")
+
+
+def workload_warnings(
+    workload: Workload, heterogeneity: Heterogeneity, ranks: Sequence[Host], hosts: Sequence[Host], sources: Sources
+) -> Iterator[Problem]:
+    """What is allowed and probably not meant."""
+    source, stop = sources.workload, workload.stop
+    for key, pattern in _placement_patterns(workload, source):
+        for term in bare_groups(pattern, hosts):
+            rule = f"{term} alone is its first host, as in E2Clab"
+            yield source.problem(key, rule, f"for all of them write {term}.*", value=pattern)
+    if len(ranks) == 1:
+        yield source.problem(("placement",), "one worker has nobody to wait for", "place more", value="")
+    least = _least_steps_to_accuracy(workload)
+    if stop.accuracy is not None and stop.steps is not None and least is not None and stop.steps < least:
+        rule = f"{stop.steps} steps end before {EVALUATIONS_TO_STOP} evaluations, so the accuracy cannot end the run"
+        yield source.problem(("stop", "steps"), rule, f"allow {least} steps or more, or lower evaluate_every", value="")
+    for i, event in enumerate(heterogeneity.events):
+        if not isinstance(event, TimedHostEvent | TimedLinkEvent) or stop.time_s is None:
+            continue
+        if event.at_s >= stop.time_s:
+            rule = f"training stops after {stop.time_s:g} s, before this begins"
+            yield sources.heterogeneity.problem(("dynamic", i, "at"), rule, "begin earlier, or raise stop.time")
+
+
+def trace_files(heterogeneity: Heterogeneity) -> Mapping[KeyPath, str]:
+    """Paths of the trace files, relative to the scenario's folder, by where they are named."""
+    return {("dynamic", i, "trace"): e.trace for i, e in enumerate(heterogeneity.events) if hasattr(e, "trace")}
+
+
+def _least_steps_to_accuracy(workload: Workload) -> int | None:
+    samples = workload.evaluate_every or _train_samples(workload)
+    return None if samples is None else -(-EVALUATIONS_TO_STOP * samples // workload.batch_size)
+
+
+def _train_samples(workload: Workload) -> int | None:
+    if isinstance(workload.dataset, OwnDataset | Cifar10 | ImageFolder):
+        return None
+    return DIGITS_TRAIN if isinstance(workload.dataset, Digits) else workload.dataset.train
+
+
+def _pattern_problem(source: Source, key: KeyPath, pattern: str, hosts: Sequence[Host]) -> Iterator[Problem]:
+    yield from _fault(source, key, pattern)
+    if pattern_fault(pattern) is None and not select(pattern, hosts):
+        layers = sorted({host.layer for host in hosts})
+        fix = f"the layers are {', '.join(layers[:5])}; write one as {layers[0]}.*"
+        yield source.problem(key, "this pattern matches no host", fix, value=pattern)
+
+
+def _fault(source: Source, key: KeyPath, pattern: str) -> Iterator[Problem]:
+    fault = pattern_fault(pattern)
+    if fault is not None:
+        yield source.problem(key, fault, "write it like edge.*", value=pattern[:60])
+
+
+def _placement_patterns(workload: Workload, source: Source) -> Iterable[tuple[KeyPath, str]]:
+    written = source.at(("placement", "workers"))
+    for i, pattern in enumerate(workload.placement.workers):
+        yield ("placement", "workers", i) if isinstance(written, list) else ("placement", "workers"), pattern
+    if workload.placement.server is not None:
+        yield ("placement", "server"), workload.placement.server
+
+
+def _ends(entry: object) -> Mapping[KeyPath, str]:
+    """The patterns at the two ends of what an entry constrains, or the one of its hosts, by their place in the entry."""
+    if isinstance(entry, SharedRule):
+        return {("between", 0): entry.between[0], ("between", 1): entry.between[1]}
+    keys = ("hosts",) if isinstance(entry, HostRule | TimedHostEvent | RandomHostEvent) else ("src", "dst")
+    return {(key,): getattr(entry, key) for key in keys}

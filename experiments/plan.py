@@ -1,0 +1,248 @@
+"""What a run of a scenario would do on this machine, as values, text and JSON; nothing is started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from laggard.experiments.scenario import Scenario
+from laggard.hosts import select
+from laggard.network_emulation.constraints import Constraint, tier_pairs
+from laggard.network_emulation.cpu_plan import plan_cpus, usable_cores
+from laggard.network_emulation.model import (
+    HostEvent,
+    LinkEvent,
+    RandomHostEvent,
+    RandomLinkEvent,
+    TimedHostEvent,
+    TimedLinkEvent,
+    TraceEvent,
+)
+from laggard.network_emulation.probe import choose_backend
+from laggard.run_schema import Record
+
+RESERVED_CORES = 0.5
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a plan needs to know of the machine: the cores that may be used, and what would shape the links."""
+
+    cores: tuple[int, ...]
+    links: Literal["netem", "userspace"]
+    reserved_cores: float = RESERVED_CORES
+
+    @classmethod
+    def this(cls) -> Machine:
+        """This machine; tries netem in a network namespace that ends with the attempt."""
+        return cls(usable_cores(), choose_backend("auto"))
+
+
+class PlannedHost(Record):
+    """One host: its share of one core (virtual), the core it would compute on, the ranks it carries."""
+
+    name: str
+    layer: str
+    address: str
+    cpu_share: float
+    core: int
+    ranks: tuple[int, ...]
+
+
+class PlannedLink(Record):
+    """Alike ordered host pairs between two tiers, and what one flow alone should see there (virtual units)."""
+
+    src_layer: str
+    dst_layer: str
+    pairs: int
+    delay_ms: float
+    jitter_ms: float
+    rate_mbps: float | None
+    loss_percent: float
+
+
+class PlannedEvent(Record):
+    """One dynamic entry: when (virtual seconds, None where random or traced), on how many targets, what becomes of them."""
+
+    at_s: float | None
+    for_s: float | None
+    when: str
+    targets: str
+    count: int
+    change: str
+
+
+class Description(Record):
+    """What `laggard plan` says."""
+
+    scenario: str
+    hosts: tuple[PlannedHost, ...]
+    links: tuple[PlannedLink, ...]
+    events: tuple[PlannedEvent, ...]
+    model: str
+    dataset: str
+    strategy: str
+    batch_size: int
+    workers: int
+    stop: str
+    backend: Literal["netem", "userspace"]
+    cores: int
+    dilation: float
+    workflow_plays: int
+    warnings: tuple[str, ...]
+
+    def json_text(self) -> str:
+        """For machines."""
+        return self.model_dump_json(indent=2)
+
+    def text(self) -> str:
+        """For people."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"{self.scenario}: {len(self.hosts)} hosts, {self.workers} workers"
+        yield f"  train {self.model} on {self.dataset}, {self.strategy}, batch {self.batch_size}, until {self.stop}"
+        yield from _table("hosts", [_host_row(host) for host in self.hosts])
+        yield from _table("links, one way", [_link_row(link) for link in self.links])
+        yield from _table("events", [(event.when, event.targets, event.change) for event in self.events])
+        yield "here"
+        yield f"  links shaped by {'the kernel (netem)' if self.backend == 'netem' else 'the userspace emulator'}"
+        slower = f"real time runs {self.dilation:.2f} times slower" if self.dilation > 1 else "in real time"
+        yield f"  {self.cores} cores, {slower}"
+        if self.workflow_plays:
+            yield f"  {self.workflow_plays} plays of workflow.yaml"
+        yield from (f"warning: {warning}" for warning in self.warnings)
+
+
+def describe(scenario: Scenario, machine: Machine | None = None) -> Description:
+    """Describe a run.
+
+    Args:
+        scenario: a loaded scenario.
+        machine: where it would run; this one when absent.
+
+    Raises:
+        InputError: the shares do not fit the machine.
+    """
+    machine = machine or Machine.this()
+    cpu = plan_cpus(scenario.peak_shares, machine.cores, machine.reserved_cores)
+    workload = scenario.workload
+    return Description(
+        scenario=scenario.name,
+        hosts=tuple(_hosts(scenario, cpu.cpus)),
+        links=tuple(_links(scenario)),
+        events=tuple(_event(scenario, event) for event in scenario.heterogeneity.events),
+        model=workload.model,
+        dataset=workload.dataset.name,
+        strategy=workload.strategy.name,
+        batch_size=workload.batch_size,
+        workers=len(scenario.ranks),
+        stop=_stop(scenario),
+        backend=machine.links,
+        cores=len(machine.cores),
+        dilation=round(cpu.dilation, 4),
+        workflow_plays=len(scenario.workflow.plays),
+        warnings=scenario.warnings,
+    )
+
+
+def _hosts(scenario: Scenario, cpus: Mapping[str, int]) -> Iterator[PlannedHost]:
+    for host in scenario.hosts:
+        yield PlannedHost(
+            name=host.name,
+            layer=host.layer,
+            address=host.address,
+            cpu_share=scenario.shares[host.name],
+            core=cpus[host.name],
+            ranks=tuple(rank for rank, placed in enumerate(scenario.ranks) if placed.name == host.name),
+        )
+
+
+def _links(scenario: Scenario) -> Iterator[PlannedLink]:
+    for tier in tier_pairs(scenario.links):
+        expected: Constraint = tier.constraint
+        yield PlannedLink(
+            src_layer=tier.src_layer,
+            dst_layer=tier.dst_layer,
+            pairs=len(tier.pairs),
+            delay_ms=expected.delay_ms,
+            jitter_ms=expected.jitter_ms,
+            rate_mbps=expected.rate_mbps,
+            loss_percent=expected.loss_percent,
+        )
+
+
+def _event(scenario: Scenario, event: HostEvent | LinkEvent) -> PlannedEvent:
+    timed = event if isinstance(event, TimedHostEvent | TimedLinkEvent) else None
+    if isinstance(event, TimedHostEvent | RandomHostEvent):
+        targets, count = event.hosts, len(select(event.hosts, scenario.hosts))
+    else:
+        ends = [{host.name for host in select(end, scenario.hosts)} for end in (event.src, event.dst)]
+        pairs = {(src, dst) for src in ends[0] for dst in ends[1] if src != dst}
+        pairs |= {(dst, src) for src, dst in pairs} if event.symmetric else set()
+        targets, count = f"{event.src} {'and' if event.symmetric else 'to'} {event.dst}", len(pairs)
+    return PlannedEvent(
+        at_s=timed.at_s if timed else None,
+        for_s=timed.for_s if timed else None,
+        when=_when(event),
+        targets=targets,
+        count=count,
+        change=_change(event),
+    )
+
+
+def _when(event: HostEvent | LinkEvent) -> str:
+    if isinstance(event, TraceEvent):
+        return "all the time"
+    if isinstance(event, RandomHostEvent | RandomLinkEvent):
+        return f"for {event.random.for_s:g} s in every {event.random.every_s:g} s (seed {event.random.seed})"
+    return f"at {event.at_s:g} s for {event.for_s:g} s"
+
+
+_QUANTITIES = (
+    ("cpu", "cpu", "%", 100.0),
+    ("delay_ms", "delay", " ms", 1.0),
+    ("rate_mbps", "rate", " Mbit/s", 1.0),
+    ("loss_percent", "loss", " %", 1.0),
+    ("jitter_ms", "jitter", " ms", 1.0),
+)
+
+
+def _change(event: HostEvent | LinkEvent) -> str:
+    if isinstance(event, TraceEvent):
+        return f"as in {Path(event.trace).name}"
+    values = [(name, unit, scale, getattr(event, attribute, None)) for attribute, name, unit, scale in _QUANTITIES]
+    return ", ".join(f"{name} {value * scale:g}{unit}" for name, unit, scale, value in values if value is not None)
+
+
+def _stop(scenario: Scenario) -> str:
+    stop = scenario.workload.stop
+    parts = [
+        f"accuracy {stop.accuracy:g}" if stop.accuracy is not None else "",
+        f"{stop.steps} steps" if stop.steps is not None else "",
+        f"{stop.time_s:g} s" if stop.time_s is not None else "",
+    ]
+    return " or ".join(part for part in parts if part)
+
+
+def _host_row(host: PlannedHost) -> tuple[str, ...]:
+    ranks = f"rank {', '.join(map(str, host.ranks))}" if host.ranks else "no worker"
+    return host.name, host.address, f"{100 * host.cpu_share:g}% of a core", f"core {host.core}", ranks
+
+
+def _link_row(link: PlannedLink) -> tuple[str, ...]:
+    jitter = f" ± {link.jitter_ms:g}" if link.jitter_ms else ""
+    rate = "unlimited" if link.rate_mbps is None else f"{link.rate_mbps:g} Mbit/s"
+    loss = f"{link.loss_percent:g} % loss" if link.loss_percent else ""
+    return f"{link.src_layer} to {link.dst_layer}", f"{link.pairs} pairs", f"{link.delay_ms:g}{jitter} ms", rate, loss
+
+
+def _table(title: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    if not rows:
+        return
+    yield title
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -1,0 +1,118 @@
+"""One run from outside its sandbox: prerequisites, run folder, sandbox, collection, analysis.
+
+What is here can be killed at any moment: the sandbox ends with it, the janitor removes the cgroups, and the run folder reads as
+interrupted because nobody holds its lock.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from laggard.experiments import fingerprint
+from laggard.experiments.collecting import collect_and_analyse
+from laggard.experiments.controller import control
+from laggard.experiments.job import Job, Journal
+from laggard.experiments.progress import SilentDisplay, TextDisplay
+from laggard.experiments.run_store import RunFolder
+from laggard.experiments.scenario import Scenario
+from laggard.layers_services.local import sandbox
+from laggard.layers_services.local.janitor import Janitor, run_name
+from laggard.layers_services.local.prerequisites import check_prerequisites
+from laggard.network_emulation.compute.cgroups import CgroupSet, prepare_cgroups, run_folders, sweep_cgroups
+from laggard.network_emulation.cpu_plan import CpuPlan, plan_cpus, usable_cores
+from laggard.network_emulation.probe import BackendName, choose_backend
+from laggard.run_schema import RunRecord
+
+RESERVED_CORES = 0.5
+"""Kept free for the link emulator, what holds the shares, the controller and the samplers."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a scenario is to be run.
+
+    Attributes:
+        runs: where run folders are kept.
+        testbed: `local`.
+        links: what shapes the links; `auto` takes the kernel's netem where there is one.
+        quiet: say nothing while it runs.
+        command: the command line, for the record.
+    """
+
+    runs: Path
+    testbed: str = "local"
+    links: Literal["auto", "netem", "userspace"] = "auto"
+    quiet: bool = False
+    command: tuple[str, ...] = ()
+
+
+def execute(scenario: Scenario, options: Options) -> tuple[RunRecord, Path]:
+    """Run a scenario to its end.
+
+    Args:
+        scenario: as loaded.
+        options: how to run it.
+
+    Returns:
+        The final record, and the run folder; a failed run is a record that says so.
+
+    Raises:
+        PrerequisiteError: this machine lacks something; nothing was started.
+        RunFolderError: the run folder cannot be made.
+    """
+    started_ns = time.monotonic_ns()
+    backend = choose_backend(options.links)
+    check_prerequisites(need_tun=backend == "userspace")
+    cpu = plan_cpus(scenario.shares, usable_cores(), RESERVED_CORES)
+    with ExitStack() as stack:
+        janitor = stack.enter_context(Janitor.start())
+        folder, record = RunFolder.create(options.runs, _draft(scenario, options, backend, cpu))
+        stack.enter_context(folder)
+        journal = Journal(record, folder, SilentDisplay() if options.quiet else TextDisplay())
+        folder.logs.mkdir()
+        folder.write_scenario(scenario.files())
+        job = Job(scenario, backend, cpu, _cgroups(scenario, janitor), journal, started_ns)
+        status = sandbox.call(lambda: control(job))
+        _conclude(job, status)
+        return journal.record, folder.path
+
+
+def _draft(scenario: Scenario, options: Options, backend: BackendName, cpu: CpuPlan) -> RunRecord:
+    return RunRecord(
+        id="",
+        scenario=scenario.name,
+        status="running",
+        command=options.command,
+        seed=scenario.workload.seed,
+        versions=fingerprint.versions(),
+        git=fingerprint.git_commit(scenario.folder),
+        testbed=options.testbed,
+        backend=backend,
+        dilation=cpu.dilation,
+        hosts=(fingerprint.machine(),),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        warnings=scenario.warnings,
+    )
+
+
+def _cgroups(scenario: Scenario, janitor: Janitor) -> CgroupSet | None:
+    """The janitor knows their folders before they exist; what dead runs left goes first."""
+    sweep_cgroups()
+    janitor.watch(run_folders(run_name()))
+    return prepare_cgroups(scenario.shares, run_name())
+
+
+def _conclude(job: Job, status: int) -> None:
+    """Collect and analyse what there is, whatever the run came to."""
+    journal = job.journal
+    journal.catch_up()
+    if status and journal.record.status == "running":
+        journal.update(status="failed", error=f"the controller ended with status {status}, without a word")
+    if job.spool.zero.exists():
+        collect_and_analyse(job)
+    journal.display.close()

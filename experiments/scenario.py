@@ -1,0 +1,270 @@
+"""A scenario folder as one immutable value, or everything that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from laggard.errors import Problem, ScenarioError
+from laggard.experiments import cross_checks
+from laggard.experiments.cross_checks import Sources
+from laggard.experiments.overrides import parse_overrides
+from laggard.experiments.scenario_files import ScenarioFile, read_bounded, read_files
+from laggard.hosts import Host, select
+from laggard.layers_services.compile import compile_hosts
+from laggard.layers_services.model import LayersServices, Workflow
+from laggard.network_emulation.constraints import LinkPlan, plan_links
+from laggard.network_emulation.link_warnings import link_warnings
+from laggard.network_emulation.model import Heterogeneity, Network, RandomHostEvent, TimedHostEvent, TraceEvent
+from laggard.network_emulation.shares import plan_shares
+from laggard.workloads.model import Workload
+from laggard.workloads.plan import place
+from laggard.yaml_source import Source, validated
+
+MAX_PROBLEMS = 100
+MAX_TRACE_BYTES = 16 << 20
+
+Model = TypeVar("Model", bound=BaseModel)
+Planned = TypeVar("Planned")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a scenario folder says, checked and planned; nothing of it depends on this machine.
+
+    Attributes:
+        name: the folder's name.
+        folder: where it lies (absolute).
+        layers: `layers_services.yaml`.
+        network: `network.yaml`.
+        workflow: `workflow.yaml`.
+        heterogeneity: `heterogeneity.yaml`, empty where there is none; traces are absolute paths.
+        workload: `workload.yaml`; the dataset's folder is absolute.
+        hosts: every host, in order, with its address.
+        links: the plan of all links, in virtual units.
+        shares: CPU share of every host, as a fraction of one core, in virtual units.
+        ranks: the host of every worker, in rank order.
+        warnings: what is allowed and probably not meant, one line each.
+        sources: the parsed files, to locate later problems in.
+    """
+
+    name: str
+    folder: Path
+    layers: LayersServices
+    network: Network
+    workflow: Workflow
+    heterogeneity: Heterogeneity
+    workload: Workload
+    hosts: tuple[Host, ...]
+    links: LinkPlan
+    shares: Mapping[str, float]
+    ranks: tuple[Host, ...]
+    warnings: tuple[str, ...]
+    sources: Sources
+    _files: Mapping[str, ScenarioFile]
+    _traces: Mapping[str, bytes]
+
+    @property
+    def peak_shares(self) -> Mapping[str, float]:
+        """The largest share that every host has at any time of the run: what a machine must be able to give."""
+        peaks = dict(self.shares)
+        for event in self.heterogeneity.events:
+            if isinstance(event, TimedHostEvent | RandomHostEvent) and event.cpu is not None:
+                for host in select(event.hosts, self.hosts):
+                    peaks[host.name] = max(peaks[host.name], event.cpu)
+        return peaks
+
+    def files(self) -> Mapping[str, bytes]:
+        """Every file as run, overrides applied, by its path within the folder."""
+        written = {f"{name}.yaml": file.as_run() for name, file in self._files.items()}
+        return {name: data for name, data in written.items() if data is not None} | dict(self._traces)
+
+
+class _Problems:
+    """Keeps what is found wrong, so that a user sees all of it at once."""
+
+    def __init__(self) -> None:
+        self.found: list[Problem] = []
+
+    def add(self, problems: Iterable[Problem]) -> bool:
+        """Keep these; whether there were any."""
+        before = len(self.found)
+        self.found.extend(problems)
+        return len(self.found) > before
+
+    def tried(self, function: Callable[[], Planned]) -> Planned | None:
+        """What `function` returns, or None where it found problems."""
+        try:
+            return function()
+        except ScenarioError as error:
+            self.add(error.problems)
+            return None
+
+    def error(self) -> ScenarioError:
+        """All of them once, in the order of files and lines."""
+        known = sorted(dict.fromkeys(self.found), key=lambda p: (p.path, p.line, p.column, p.rule))
+        if len(known) > MAX_PROBLEMS:
+            rest = Problem(
+                known[-1].path, 0, 0, "", f"and {len(known) - MAX_PROBLEMS} more problems", "fix these first"
+            )
+            known = [*known[:MAX_PROBLEMS], rest]
+        return ScenarioError(tuple(known))
+
+
+@dataclass(frozen=True)
+class _Models:
+    """The five files as far as each could be read."""
+
+    layers: LayersServices | None
+    network: Network | None
+    workflow: Workflow | None
+    heterogeneity: Heterogeneity | None
+    workload: Workload | None
+
+
+def load_scenario(folder: Path, overrides: Sequence[str] = ()) -> Scenario:
+    """Read, check and plan a scenario; nothing is started.
+
+    Args:
+        folder: the folder with the five files.
+        overrides: `file.key=value`, as for `--set`.
+
+    Raises:
+        ScenarioError: every problem of every file, in the order of files and lines.
+    """
+    problems = _Problems()
+    parsed = problems.tried(lambda: parse_overrides(overrides)) or ()
+    files, unreadable = read_files(folder, parsed)
+    problems.add(unreadable)
+    sources = _sources(folder, files)
+    models = _validate(files, folder, problems)
+    hosts = () if models.layers is None else compile_hosts(models.layers)
+    if not hosts or problems.add(cross_checks.host_problems(hosts, sources.layers_services)):
+        raise problems.error()
+    if models.workflow is not None:
+        problems.add(cross_checks.workflow_problems(models.workflow, hosts, sources.workflow))
+    ranks = _placed(models, hosts, sources, problems)
+    network = _plan_network(models, hosts, sources, problems)
+    traces = _read_traces(models, folder, sources, problems)
+    if problems.found:
+        raise problems.error()
+    return _scenario(folder, files, models, hosts, ranks, network, traces)
+
+
+def _sources(folder: Path, files: Mapping[str, ScenarioFile]) -> Sources:
+    names = [field.name for field in fields(Sources)]
+    unread = {name: Source(str(folder / f"{name}.yaml"), None, {}) for name in names}
+    return Sources(**{name: files[name].source if name in files else unread[name] for name in names})
+
+
+def _validate(files: Mapping[str, ScenarioFile], folder: Path, problems: _Problems) -> _Models:
+    def model(name: str, kind: type[Model]) -> Model | None:
+        return problems.tried(lambda: validated(files[name].source, kind)) if name in files else None
+
+    workload = model("workload", Workload)
+    return _Models(
+        model("layers_services", LayersServices),
+        model("network", Network),
+        model("workflow", Workflow),
+        model("heterogeneity", Heterogeneity),
+        None if workload is None else workload.located(folder.absolute()),
+    )
+
+
+def _placed(models: _Models, hosts: tuple[Host, ...], sources: Sources, problems: _Problems) -> tuple[Host, ...]:
+    workload, source = models.workload, sources.workload
+    if workload is None or problems.add(cross_checks.placement_problems(workload, hosts, source)):
+        return ()
+    ranks = place(workload.placement, hosts)
+    problems.add(cross_checks.workload_problems(workload, ranks, hosts, source))
+    return ranks
+
+
+def _plan_network(
+    models: _Models, hosts: tuple[Host, ...], sources: Sources, problems: _Problems
+) -> tuple[LinkPlan, Mapping[str, float]] | None:
+    network, heterogeneity = models.network, models.heterogeneity
+    if network is None or heterogeneity is None:
+        return None
+    if problems.add(cross_checks.rule_problems(network, heterogeneity, hosts, sources)):
+        return None
+    problems.add(cross_checks.share_problems(heterogeneity, sources.heterogeneity))
+    if models.workload is not None:
+        problems.add(cross_checks.event_problems(heterogeneity, models.workload, sources.heterogeneity))
+    shares = problems.tried(lambda: plan_shares(heterogeneity, hosts, sources.heterogeneity))
+    links = problems.tried(lambda: plan_links(network, heterogeneity, hosts, sources.network, sources.heterogeneity))
+    return None if links is None or shares is None else (links, shares)
+
+
+def _read_traces(models: _Models, folder: Path, sources: Sources, problems: _Problems) -> Mapping[str, bytes]:
+    traces: dict[str, bytes] = {}
+    named = {} if models.heterogeneity is None else cross_checks.trace_files(models.heterogeneity)
+    for key, name in named.items():
+        try:
+            traces[name] = read_bounded(folder / name, name, MAX_TRACE_BYTES)
+        except ScenarioError as error:
+            rules = (problem.rule for problem in error.problems)
+            problems.add(sources.heterogeneity.problem(key, rule, "put the trace into this folder") for rule in rules)
+    return traces
+
+
+def _scenario(
+    folder: Path,
+    files: Mapping[str, ScenarioFile],
+    models: _Models,
+    hosts: tuple[Host, ...],
+    ranks: tuple[Host, ...],
+    network: tuple[LinkPlan, Mapping[str, float]] | None,
+    traces: Mapping[str, bytes],
+) -> Scenario:
+    """The scenario, once nothing is wrong with it."""
+    assert models.layers is not None
+    assert models.network is not None
+    assert models.workflow is not None
+    assert models.heterogeneity is not None
+    assert models.workload is not None
+    assert network is not None
+    links, shares = network
+    sources = _sources(folder, files)
+    warnings = (
+        *link_warnings(
+            links,
+            models.network,
+            models.heterogeneity,
+            [host.name for host in ranks],
+            sources.network,
+            sources.heterogeneity,
+        ),
+        *cross_checks.workload_warnings(models.workload, models.heterogeneity, ranks, hosts, sources),
+    )
+    return Scenario(
+        name=folder.resolve().name or "scenario",
+        folder=folder.absolute(),
+        layers=models.layers,
+        network=models.network,
+        workflow=models.workflow,
+        heterogeneity=_with_absolute_traces(models.heterogeneity, folder),
+        workload=models.workload,
+        hosts=hosts,
+        links=links,
+        shares=MappingProxyType(dict(shares)),
+        ranks=ranks,
+        warnings=tuple(dict.fromkeys(str(problem) for problem in warnings)),
+        sources=sources,
+        _files=files,
+        _traces=traces,
+    )
+
+
+def _with_absolute_traces(heterogeneity: Heterogeneity, folder: Path) -> Heterogeneity:
+    def located(event: object) -> object:
+        if not isinstance(event, TraceEvent):
+            return event
+        return event.model_copy(update={"trace": str(folder.absolute() / event.trace)})
+
+    return heterogeneity.model_copy(update={"dynamic": tuple(located(event) for event in heterogeneity.events)})

@@ -1,0 +1,132 @@
+"""The five files of a scenario folder: read with care, and written out as they were run."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from laggard.errors import Problem, ScenarioError
+from laggard.experiments.overrides import SCENARIO_FILES, Override, apply_overrides
+from laggard.yaml_source import MAX_BYTES, Source, YamlValue, parse_yaml
+
+OPTIONAL_FILES = ("heterogeneity",)
+_TEMPLATE = "`laggard init DIR` writes a scenario to start from"
+
+
+@dataclass(frozen=True)
+class ScenarioFile:
+    """One file as it lies in the folder (`data` is None where an optional one is missing) and as it is to be run."""
+
+    name: str
+    data: bytes | None
+    source: Source
+    overrides: tuple[Override, ...]
+
+    def as_run(self) -> bytes | None:
+        """What to keep with the run: the file itself, or its values with the overrides applied."""
+        if not self.overrides:
+            return self.data
+        origins = "".join(f"# {override.origin}\n" for override in self.overrides if override.origin.isprintable())
+        return f"# {self.name}.yaml, as run with\n{origins}".encode() + dump_yaml(self.source.value)
+
+
+def read_files(folder: Path, overrides: Sequence[Override]) -> tuple[Mapping[str, ScenarioFile], tuple[Problem, ...]]:
+    """Read and parse every file of a scenario, overrides applied.
+
+    Args:
+        folder: the scenario.
+        overrides: of any of its files.
+
+    Returns:
+        The files that could be read, by name without `.yaml`, and what is wrong with the others.
+
+    Raises:
+        ScenarioError: `folder` is no folder that can be read.
+    """
+    if not folder.is_dir():
+        rule = "a scenario is a folder, and this is a file" if folder.exists() else "there is no such folder"
+        raise ScenarioError((Problem(str(folder), 0, 0, "", rule, _TEMPLATE),))
+    files: dict[str, ScenarioFile] = {}
+    problems: list[Problem] = []
+    for name in SCENARIO_FILES:
+        try:
+            files[name] = _read(folder, name, tuple(o for o in overrides if o.file == name))
+        except ScenarioError as error:
+            problems.extend(error.problems)
+    return files, tuple(problems)
+
+
+def read_bounded(path: Path, shown: str, most: int = 4 * MAX_BYTES) -> bytes:
+    """The content of a regular file of at most `most` bytes.
+
+    Raises:
+        ScenarioError: missing, unreadable, too large, or something that is not a regular file.
+    """
+    try:
+        # Without O_NONBLOCK a named pipe would wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ScenarioError((Problem(shown, 0, 0, "", "not a regular file", "put the file itself here"),))
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                data = file.read(most + 1)
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError as error:
+        raise ScenarioError((Problem(shown, 0, 0, "", "the file is missing", _fix_missing(path)),)) from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ScenarioError(
+            (Problem(shown, 0, 0, "", f"cannot be read: {reason}", "check the path and its rights"),)
+        ) from error
+    if len(data) > most:
+        raise ScenarioError((Problem(shown, 0, 0, "", f"larger than {most} bytes", "is this the right file?"),))
+    return data
+
+
+def dump_yaml(value: YamlValue) -> bytes:
+    """YAML that YAML 1.1 (E2Clab) and 1.2 read alike: whatever is not a plain word is quoted."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.width = 1 << 16
+    text = io.BytesIO()
+    yaml.dump(_quoted(value), text)
+    return text.getvalue()
+
+
+def _read(folder: Path, name: str, overrides: tuple[Override, ...]) -> ScenarioFile:
+    path = folder / f"{name}.yaml"
+    shown = str(path)
+    if name in OPTIONAL_FILES and not os.path.lexists(path):
+        return ScenarioFile(name, None, apply_overrides(Source(shown, None, {}), overrides), overrides)
+    data = read_bounded(path, shown)
+    return ScenarioFile(name, data, apply_overrides(parse_yaml(data, shown), overrides), overrides)
+
+
+def _fix_missing(path: Path) -> str:
+    other = path.with_suffix(".yml")
+    if other.exists():
+        return f"rename {other.name} to {path.name}"
+    return "a workflow without tasks is `[]`" if path.name == "workflow.yaml" else _TEMPLATE
+
+
+_PLAIN_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*", re.ASCII)
+_SPECIAL_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+
+
+def _quoted(value: YamlValue) -> object:
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+
+    if isinstance(value, dict):
+        return {_quoted(key): _quoted(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_quoted(inner) for inner in value]
+    if isinstance(value, str) and not (_PLAIN_WORD.fullmatch(value) and value.lower() not in _SPECIAL_WORDS):
+        return DoubleQuotedScalarString(value)
+    return value

@@ -1,0 +1,39 @@
+"""`laggard init DIR`: a commented scenario to start from."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from laggard.errors import InputError
+from laggard.experiments.overrides import SCENARIO_FILES
+from laggard.experiments.run_store import write_atomically
+from laggard.experiments.schemas import schema_path
+
+_SCHEMA_LINE = "# yaml-language-server: $schema="
+
+
+def write_template(folder: Path) -> None:
+    """Write the five files of the template, each naming its JSON Schema for editors.
+
+    Args:
+        folder: made when missing; nothing in it is overwritten.
+
+    Raises:
+        InputError: a file is there already, or the folder cannot be written.
+    """
+    there = [name for name in SCENARIO_FILES if (folder / f"{name}.yaml").exists()]
+    if there:
+        raise InputError(f"{folder / there[0]}.yaml is there already — give a folder that holds no scenario")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in SCENARIO_FILES:
+            text = f"{_SCHEMA_LINE}{schema_path(name).as_uri()}\n{template_text(name)}"
+            write_atomically(folder / f"{name}.yaml", text.encode())
+    except OSError as error:
+        raise InputError(f"{error.filename or folder}: {error.strerror} — give another folder") from error
+
+
+def template_text(name: str) -> str:
+    """One file of the template, by name without `.yaml`."""
+    return (files("laggard.experiments") / "template" / f"{name}.yaml").read_text(encoding="utf-8")

@@ -1,0 +1,173 @@
+"""Watches the processes of a training: who died, who hangs, how far it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from laggard.errors import WorkerError
+from laggard.layers_services.launch import Exit, ForkServer
+from laggard.workloads.heartbeat import read_heartbeats, suspects
+from laggard.workloads.spool import Spool
+
+TAIL_LINES = 25
+BLAME_GRACE_S = 0.5
+"""How long to listen, after a first death, for the one that caused it: its peers die of the broken connection."""
+
+IDLE_PATIENCE_S = 15.0
+"""Virtual seconds that a worker may stand still without using its CPU before it counts as hung."""
+
+BUSY_PATIENCE_S = 600.0
+"""The same for a worker that computes."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A process of the training. `rank` is -1 for the evaluator and the sampler."""
+
+    name: str
+    rank: int
+    host: str
+    pid: int
+    log: Path
+
+
+@dataclass
+class Supervisor:
+    """Looks after one training.
+
+    Args:
+        server: what started the processes.
+        spool: where they leave their signs of life.
+        world_size: number of ranks.
+        dilation: real seconds per virtual second.
+    """
+
+    server: ForkServer
+    spool: Spool
+    world_size: int
+    dilation: float
+    watched: dict[int, Watched] = field(default_factory=dict)
+    _cpu_s: dict[int, tuple[float, int]] = field(default_factory=dict)
+
+    def watch(self, process: Watched) -> None:
+        """Look after one more process."""
+        self.watched[process.pid] = process
+
+    def check(self, timeout_s: float = 0.1) -> None:
+        """Wait at most `timeout_s` seconds for news.
+
+        Raises:
+            WorkerError: a process failed or hangs; it names the one that caused it.
+        """
+        failed = _failures(self.server.exits(timeout_s))
+        if failed:
+            failed += _failures(self.server.exits(BLAME_GRACE_S))
+            raise self._death(failed)
+        self._check_hanging()
+
+    def wait_for(self, paths: Sequence[Path], timeout_s: float, waiting_for: str) -> None:
+        """Wait until every file exists, failing as soon as a process does.
+
+        Raises:
+            WorkerError: a process failed, or `timeout_s` real seconds passed.
+        """
+        deadline = time.monotonic() + timeout_s
+        while missing := [path for path in paths if not path.exists()]:
+            self.check(0.02)
+            if time.monotonic() > deadline:
+                names = ", ".join(path.name for path in missing[:8])
+                raise WorkerError(f"{waiting_for}: still missing {names} after {timeout_s:.0f} s", -1, "the continuum")
+
+    def wait_until(self, finished: Callable[[], bool], each: Callable[[], None]) -> None:
+        """Check until `finished`, calling `each` between checks.
+
+        Raises:
+            WorkerError: see `check`.
+        """
+        while not finished():
+            self.check()
+            each()
+
+    def wait_for_exits(self, timeout_s: float) -> None:
+        """Wait for every rank to end by itself after the last step.
+
+        Raises:
+            WorkerError: one failed, or did not end within `timeout_s` real seconds.
+        """
+        left = {pid for pid, process in self.watched.items() if process.rank >= 0}
+        deadline = time.monotonic() + timeout_s
+        while left:
+            exits = self.server.exits(0.1)
+            failed = _failures(exits)
+            if failed:
+                raise self._death(failed)
+            left -= {exit_.pid for exit_ in exits}
+            if left and time.monotonic() > deadline:
+                process = self.watched[min(left)]
+                raise WorkerError("did not end after the last step", process.rank, process.host, tail(process.log))
+
+    def _death(self, failed: Sequence[Exit]) -> WorkerError:
+        culprit = min(failed, key=self._innocence)
+        process = self.watched[culprit.pid]
+        how = f"killed by signal {-culprit.status}" if culprit.status < 0 else f"exit status {culprit.status}"
+        return WorkerError(f"{process.name} died ({how})", process.rank, process.host, tail(process.log))
+
+    def _innocence(self, exit_: Exit) -> tuple[bool, bool]:
+        """What a peer's death does to a worker is an error about a connection, in its log, and exit status 1."""
+        words = tail(self.watched[exit_.pid].log).lower()
+        victim = any(sign in words for sign in ("connection closed by peer", "connection reset", "broken pipe"))
+        return (exit_.status > 0, victim)
+
+    def _check_hanging(self) -> None:
+        beats = read_heartbeats(self.spool.heartbeat, self.world_size)
+        now_ns = time.monotonic_ns()
+        if not self.spool.zero.exists():
+            return
+        still = suspects(beats, now_ns, IDLE_PATIENCE_S * self.dilation)
+        idle = [rank for rank in still if self._is_idle(rank, now_ns)]
+        hung = idle or suspects(beats, now_ns, BUSY_PATIENCE_S * self.dilation)
+        if hung:
+            beat = beats[hung[0]]
+            process = next(p for p in self.watched.values() if p.rank == hung[0])
+            still_s = (now_ns - beat.time_ns) / 1e9
+            message = f"{process.name} hangs: in phase {beat.phase} of step {beat.step} for {still_s:.0f} s"
+            raise WorkerError(message, process.rank, process.host, tail(process.log))
+
+    def _is_idle(self, rank: int, now_ns: int) -> bool:
+        """Whether a rank used no CPU to speak of since it was first suspected, a patience ago."""
+        process = next(p for p in self.watched.values() if p.rank == rank)
+        used_s = _cpu_seconds(process.pid)
+        before_s, since_ns = self._cpu_s.setdefault(rank, (used_s, now_ns))
+        waited_s = (now_ns - since_ns) / 1e9
+        if used_s - before_s > 0.02 * max(1.0, waited_s):
+            self._cpu_s[rank] = (used_s, now_ns)
+            return False
+        return waited_s >= 2.0
+
+
+def _failures(exits: Sequence[Exit]) -> list[Exit]:
+    return [exit_ for exit_ in exits if exit_.status != 0]
+
+
+def _cpu_seconds(pid: int) -> float:
+    import psutil
+
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system)
+
+
+def tail(log: Path, lines: int = TAIL_LINES) -> str:
+    """The last lines of a log; empty where there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 16384))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])

@@ -1,0 +1,174 @@
+"""Start the workers on the continuum, keep time and events, watch them to the end."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from laggard.experiments.continuum import Continuum
+from laggard.experiments.job import Job
+from laggard.experiments.progress import TrainingState
+from laggard.experiments.supervise import Supervisor, Watched
+from laggard.layers_services.launch import ForkServer, ProcessSpec
+from laggard.network_emulation.backend import LinkBackend, LinkCounters
+from laggard.network_emulation.constraints import Pair
+from laggard.network_emulation.dynamics import EventRecord, Scheduler, expand_events
+from laggard.span_schema import event_schema
+from laggard.workloads.model import Stop
+from laggard.workloads.plan import ENVIRONMENT, WorkerPlan, plan_evaluator, plan_link_sampler, plan_workers
+from laggard.workloads.spool import Scalar, read_lines, write_whole
+
+READY_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 120.0
+END_TIMEOUT_S = 60.0
+DEFAULT_HORIZON_S = 24 * 3600.0
+
+
+def train(job: Job, continuum: Continuum, server: ForkServer) -> None:
+    """Run the workload to its stopping rule.
+
+    Raises:
+        WorkerError: a worker died or hangs.
+    """
+    job.spool.folder.mkdir()
+    workers = plan_workers(job.scenario.workload, job.scenario.hosts, job.spool.folder, job.dilation.factor)
+    supervisor = Supervisor(server, job.spool, len(workers), job.dilation.factor)
+    with job.journal.stage("start workers", f"{len(workers)} ranks"):
+        _start(job, continuum, server, supervisor, workers)
+    before = continuum.links.counters()
+    with job.journal.stage("train"):
+        _keep_time(job, continuum, supervisor)
+    supervisor.wait_for_exits(END_TIMEOUT_S * job.dilation.factor)
+    write_counters(job, continuum.links, before)
+
+
+def _start(
+    job: Job, continuum: Continuum, server: ForkServer, supervisor: Supervisor, workers: Sequence[WorkerPlan]
+) -> None:
+    """Workers meet at full speed; their shares hold from before the first step."""
+    _spawn_aside(job, continuum, server, supervisor, workers)
+    for worker in workers:
+        pid = server.spawn(_worker_process(job, continuum, worker))
+        log = job.logs / f"rank-{worker.rank}.log"
+        supervisor.watch(Watched(f"rank {worker.rank}", worker.rank, worker.host, pid, log))
+    ready = [job.spool.ready(worker.rank) for worker in workers]
+    supervisor.wait_for(ready, READY_TIMEOUT_S, "the workers did not meet")
+    for process in supervisor.watched.values():
+        if process.rank >= 0:
+            continuum.shares.attach(process.host, process.pid)
+    write_whole(job.spool.go, b"")
+    supervisor.wait_for([job.spool.zero], START_TIMEOUT_S * job.dilation.factor, "the first step did not begin")
+
+
+def _spawn_aside(
+    job: Job, continuum: Continuum, server: ForkServer, supervisor: Supervisor, workers: Sequence[WorkerPlan]
+) -> None:
+    """The evaluator and the link sampler: outside the continuum's hosts and shares."""
+    plans = {
+        "evaluator": plan_evaluator(workers),
+        "link_sampler": plan_link_sampler(workers, job.scenario.hosts, continuum.namespaces.paths),
+    }
+    entries = {
+        "evaluator": "laggard.workloads.evaluator:main",
+        "link_sampler": "laggard.workloads.tracing.link_sampler:main",
+    }
+    for name, plan in plans.items():
+        log = job.logs / f"{name}.log"
+        pid = server.spawn(ProcessSpec(name, "", entries[name], plan.to_json(), dict(ENVIRONMENT), log))
+        supervisor.watch(Watched(name, -1, "the controller", pid, log))
+
+
+def _worker_process(job: Job, continuum: Continuum, worker: WorkerPlan) -> ProcessSpec:
+    cpu = job.cpu.cpus.get(worker.host)
+    return ProcessSpec(
+        name=f"rank-{worker.rank}",
+        host=worker.host,
+        entry="laggard.workloads.worker:main",
+        argument=worker.to_json(),
+        environment=dict(ENVIRONMENT),
+        log=job.logs / f"rank-{worker.rank}.log",
+        network_namespace=continuum.namespaces.path(worker.host),
+        uts_namespace=continuum.namespaces.uts_path(worker.host),
+        cpus=None if cpu is None else frozenset({cpu}),
+    )
+
+
+def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor) -> None:
+    zero_ns = int(json.loads(job.spool.zero.read_text())["zero_ns"])
+    job.journal.update(first_step_s=round((zero_ns - job.started_ns) / 1e9, 3))
+    stop = job.scenario.workload.stop
+    horizon_s = stop.time_s or DEFAULT_HORIZON_S
+    changes = expand_events(job.scenario.heterogeneity, job.scenario.hosts, job.scenario.links, horizon_s)
+    scheduler = Scheduler(changes, continuum.links, continuum.shares, job.dilation)
+    scheduler.start(zero_ns)
+    try:
+        show = _Shown(job, zero_ns)
+        supervisor.wait_until(job.spool.done.exists, show.update)
+    finally:
+        write_events(job, scheduler.stop())
+
+
+@dataclass
+class _Shown:
+    """Tells the display how far training is, at most twice a second."""
+
+    job: Job
+    zero_ns: int
+    last_s: float = 0.0
+
+    def update(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self.last_s < 0.5:
+            return
+        self.last_s = now_s
+        elapsed_s = self.job.dilation.virtual_s((time.monotonic_ns() - self.zero_ns) / 1e9)
+        lines = read_lines(self.job.spool.progress)
+        self.job.journal.display.training(training_state(lines, elapsed_s, self.job.scenario.workload.stop))
+
+
+def training_state(lines: Sequence[Mapping[str, Scalar]], elapsed_s: float, stop: Stop) -> TrainingState:
+    """Where training stands, from the progress lines of the first rank and of the evaluator.
+
+    Args:
+        lines: `progress.jsonl`; a step's line counts all ranks' samples so far.
+        elapsed_s: virtual seconds since the first step began.
+        stop: when training ends; time left is what its steps and time allow at the speed so far.
+    """
+    steps = [line for line in lines if line.get("loss") is not None]
+    accuracies = [float(line["accuracy"]) for line in lines if isinstance(line.get("accuracy"), float)]
+    last = steps[-1] if steps else {}
+    step, samples, loss = (last.get(key) for key in ("step", "samples", "loss"))
+    done = int(step) + 1 if isinstance(step, int) else 0
+    fractions = [done / stop.steps if stop.steps else 0.0, elapsed_s / stop.time_s if stop.time_s else 0.0]
+    fraction = min(1.0, max(fractions))
+    return TrainingState(
+        step=done,
+        fraction=fraction,
+        samples_per_s=samples / elapsed_s if isinstance(samples, int) and elapsed_s > 0 else None,
+        loss=float(loss) if isinstance(loss, int | float) else None,
+        accuracy=accuracies[-1] if accuracies else None,
+        elapsed_s=elapsed_s,
+        left_s=elapsed_s * (1 / fraction - 1) if fraction > 0 else None,
+    )
+
+
+def write_events(job: Job, events: Sequence[EventRecord]) -> None:
+    """`events.parquet`: what was injected and when it took effect."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [event.row() for event in events]
+    pq.write_table(pa.Table.from_pylist(rows, schema=event_schema()), job.folder / "events.parquet")
+
+
+def write_counters(job: Job, links: LinkBackend, before: Mapping[Pair, LinkCounters]) -> None:
+    """`counters.json`: what every link carried during training, and how late the emulator was at worst."""
+    rows = []
+    for (src, dst), after in links.counters().items():
+        first = before.get((src, dst), LinkCounters(0, 0, 0))
+        change = LinkCounters(after.bytes - first.bytes, after.packets - first.packets, after.dropped - first.dropped)
+        rows.append({"src": src, "dst": dst, **asdict(change)})
+    document = {"backend": links.name, "lateness_ms": links.lateness_ms(), "links": rows}
+    (job.folder / "counters.json").write_text(json.dumps(document, indent=1) + "\n")

@@ -1,0 +1,84 @@
+"""Layers and services to hosts and to the description that EnOSlib's static provider reads.
+
+Names and numbers are E2Clab's (`InfrastructureConfig._repeat_services`, `_generate_service_id` and `Service._service_key` of 3.7):
+a service's id is its position in its layer, `repeat: N` appends N copies after all services, `quantity` machines share one id.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from laggard.hosts import Host
+from laggard.layers_services.model import Layer, LayersServices, Service
+
+NETWORK = ipaddress.IPv4Network("10.77.0.0/16")
+PREFIX_LENGTH = NETWORK.prefixlen
+NETMASK = str(NETWORK.netmask)
+DEVICE = "eth0"
+NETWORK_ROLE = "experiment"
+CONNECTION = "laggard_namespace"
+
+StaticValue = str | list[str] | dict[str, str]
+StaticDescription = dict[str, dict[str, list[dict[str, StaticValue]]]]
+
+
+def compile_hosts(layers: LayersServices) -> tuple[Host, ...]:
+    """The machines of all layers, in E2Clab's order, with addresses from 10.77.0.1 upward.
+
+    Args:
+        layers: a validated `layers_services.yaml`, so at most `MAX_HOSTS` machines.
+    """
+    return tuple(replace(host, address=str(NETWORK[number])) for number, host in enumerate(_hosts(layers), 1))
+
+
+def repeated(layer: Layer) -> tuple[Service, ...]:
+    """The layer's services with the copies that `repeat` asks for at the end."""
+    copies = [service for service in layer.services for _ in range(service.repeat)]
+    return (*layer.services, *copies)
+
+
+def _hosts(layers: LayersServices) -> Iterator[Host]:
+    for layer_id, layer in enumerate(layers.layers, 1):
+        for service_id, service in enumerate(repeated(layer), 1):
+            for machine_id in range(1, service.machines + 1):
+                layer_name, name = layer.name.lower(), service.name.lower()
+                yield Host(
+                    name=f"{layer_name}.{name}.{service_id}.{machine_id}",
+                    layer=layer_name,
+                    service=name,
+                    service_id=service_id,
+                    machine_id=machine_id,
+                    roles=service.roles,
+                    layer_id=layer_id,
+                )
+
+
+def role_names(host: Host) -> tuple[str, ...]:
+    """The EnOSlib roles of a host, without repetition: its service key, then what E2Clab's providers add."""
+    return tuple(dict.fromkeys((host.name, *host.groups)))
+
+
+def static_description(hosts: Sequence[Host]) -> StaticDescription:
+    """What `enoslib.StaticConf.from_dictionary` reads: a machine per host and the one network between them.
+
+    Args:
+        hosts: with addresses.
+    """
+    machines: list[dict[str, StaticValue]] = [
+        {
+            "address": host.address,
+            "alias": host.name,
+            "roles": list(role_names(host)),
+            "extra": {"ansible_connection": CONNECTION, "laggard_namespace": host.name},
+        }
+        for host in hosts
+    ]
+    network: dict[str, StaticValue] = {
+        "roles": [NETWORK_ROLE],
+        "cidr": str(NETWORK),
+        "gateway": str(NETWORK[-2]),
+        "dns": str(NETWORK[-2]),
+    }
+    return {"resources": {"machines": machines, "networks": [network]}}

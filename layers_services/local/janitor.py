@@ -1,0 +1,161 @@
+"""Removes a run's cgroup folders, which outlive namespaces, however the run ended.
+
+It is a process outside the sandbox that waits for the end of a pipe whose other end every process of the run holds. What a
+killed janitor leaves is swept by the next run: folders carry the process id and start time of the run they belong to.
+It only removes empty folders and kills nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from laggard.layers_services.local import syscalls
+from laggard.layers_services.local.forked import end_with, fork
+
+_PATIENCE_S = 10.0
+_PAUSE_S = 0.02
+_RUN_NAME = re.compile(r"(?:laggard-)?(\d{1,10})-(\d{1,20})", re.ASCII)
+_STARTTIME_FIELD = 21
+_log = logging.getLogger(__name__)
+
+
+def run_name(pid: int | None = None) -> str:
+    """`<pid>-<starttime>` of a process (this one by default): unique on this machine until it reboots.
+
+    Raises:
+        ProcessLookupError: no such process.
+    """
+    number = os.getpid() if pid is None else pid
+    start = _start_time(number)
+    if start is None:
+        raise ProcessLookupError(number)
+    return f"{number}-{start}"
+
+
+def _start_time(pid: int) -> int | None:
+    """Start time in clock ticks since boot; None when there is no such process (proc_pid_stat(5))."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return int(fields[_STARTTIME_FIELD - 2])
+
+
+class Janitor:
+    """A waiting process that cleans up after the run; use it as a context manager."""
+
+    def __init__(self, pipe: int, pid: int) -> None:
+        self._pipe = pipe
+        self._pid = pid
+
+    @classmethod
+    def start(cls) -> Self:
+        """Fork the janitor; do it before the sandbox.
+
+        Raises:
+            DeploymentError: the calling process has several threads.
+        """
+        read, write = os.pipe()
+        pid = fork("starting the janitor")
+        if pid == 0:
+            os.close(write)
+            end_with(lambda: _wait_and_remove(read))
+        os.close(read)
+        return cls(write, pid)
+
+    def watch(self, folders: Iterable[Path]) -> None:
+        """Tell the janitor which folders to remove; tell it before making them.
+
+        Args:
+            folders: removed with the folders in them, if empty of files and processes.
+        """
+        line = json.dumps([str(folder) for folder in folders]) + "\n"
+        data = line.encode()
+        while data:
+            data = data[os.write(self._pipe, data) :]
+
+    def close(self) -> None:
+        """Let go of the folders here and wait until they are removed, or until other processes of the run hold them."""
+        os.close(self._pipe)
+        deadline = time.monotonic() + _PATIENCE_S + 1.0
+        while os.waitpid(self._pid, os.WNOHANG)[0] == 0:
+            if time.monotonic() > deadline:
+                _log.warning("the janitor (process %d) still waits for processes of the run to end", self._pid)
+                return
+            time.sleep(_PAUSE_S / 4)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _wait_and_remove(pipe: int) -> int:
+    os.setsid()
+    syscalls.set_process_name("laggard-janitor")
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    with open(pipe, "rb") as told:
+        lines = told.read().splitlines()
+    folders = [Path(folder) for line in lines for folder in json.loads(line)]
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        left = [folder for folder in folders if not remove_tree(folder)]
+        if not left:
+            return 0
+        if time.monotonic() > deadline:
+            return 1
+        time.sleep(_PAUSE_S)
+
+
+def remove_tree(folder: Path) -> bool:
+    """Remove a folder and the folders in it, deepest first, but no file; whether it is gone.
+
+    A cgroup's control files vanish with its folder; while a process is in it, the kernel refuses.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            inner = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return True
+    for each in inner:
+        remove_tree(each)
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        _log.debug("%s cannot be removed yet: %s", folder, error)
+        return False
+    return True
+
+
+def sweep(parents: Iterable[Path]) -> tuple[Path, ...]:
+    """Remove what dead runs left.
+
+    Args:
+        parents: folders that hold one folder per run, named by `run_name`, perhaps after `laggard-`.
+
+    Returns:
+        The folders removed.
+    """
+    removed = []
+    for parent in parents:
+        for folder in sorted(parent.iterdir()) if parent.is_dir() else ():
+            match = _RUN_NAME.fullmatch(folder.name)
+            if match and _start_time(int(match[1])) != int(match[2]) and remove_tree(folder):
+                removed.append(folder)
+    return tuple(removed)

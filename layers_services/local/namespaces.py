@@ -1,0 +1,184 @@
+"""One network namespace and one host name per host of the continuum, inside the sandbox.
+
+Made without `ip`, which a fresh machine may lack, and without a process per host: one thread walks through the new
+namespaces and binds each to a file, as ip-netns(8) does, so that `ip netns exec` and `nsenter` find them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from laggard.errors import DeploymentError
+from laggard.hosts import Host
+from laggard.layers_services.compile import DEVICE, NETMASK
+from laggard.layers_services.local import syscalls
+
+if TYPE_CHECKING:
+    from pyroute2 import IPRoute
+
+BRIDGE = "continuum"
+Fabric = Literal["tun", "bridge"]
+
+_NETNS = Path("/run/netns")
+_UTS = Path("/run/uts")
+_HOSTS_FILE = Path("/run/hosts")
+_HOST_NAME_MAX = 64
+_QUEUE_PACKETS = 1000
+
+
+@dataclass(frozen=True)
+class HostNamespaces:
+    """Where the namespaces of the hosts are bound, and what their links are called.
+
+    Attributes:
+        fabric: `tun` (only `lo`; a link emulator makes `eth0`) or `bridge` (`eth0` is a veth to one shared bridge).
+        names: the hosts, in order.
+        ports: the bridge-side device of each host; empty for `tun`.
+    """
+
+    fabric: Fabric
+    names: tuple[str, ...]
+    ports: Mapping[str, str]
+
+    def path(self, host_name: str) -> Path:
+        """File that the host's network namespace is bound to."""
+        return _NETNS / host_name
+
+    def uts_path(self, host_name: str) -> Path:
+        """File that the host's UTS namespace (its host name) is bound to."""
+        return _UTS / host_name
+
+    def port(self, host_name: str) -> str:
+        """The bridge-side end of the host's link; KeyError without a bridge."""
+        return self.ports[host_name]
+
+    @property
+    def paths(self) -> Mapping[str, Path]:
+        """The network namespace of every host, by name."""
+        return {name: self.path(name) for name in self.names}
+
+
+def create_namespaces(hosts: Sequence[Host], fabric: Fabric) -> HostNamespaces:
+    """Make the hosts' namespaces; they last as long as the sandbox.
+
+    Every host gets `lo`, its name as host name, and names for all others in `/etc/hosts`. With `bridge` it also gets
+    `eth0` with its address, and the Ethernet addresses of all others, so that no ARP crosses the emulated links (and a
+    hundred hosts do not overflow the kernel's one neighbour table).
+
+    Args:
+        hosts: with addresses.
+        fabric: `tun` or `bridge`.
+
+    Raises:
+        DeploymentError: the kernel refuses, or this is not a sandbox.
+    """
+    if not _NETNS.is_dir():
+        raise DeploymentError(f"{_NETNS} does not exist: host namespaces are made inside laggard's sandbox only")
+    try:
+        return _create(tuple(hosts), fabric)
+    except OSError as error:
+        raise DeploymentError(f"the kernel refuses a namespace ({error}); free some by ending other runs") from error
+
+
+def host_name_of(name: str) -> str:
+    """The name as a host name: as it is, or shortened with a digest to the kernel's 64 bytes."""
+    if len(name) <= _HOST_NAME_MAX:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: _HOST_NAME_MAX - 9]}-{digest}"
+
+
+def _create(hosts: tuple[Host, ...], fabric: Fabric) -> HostNamespaces:
+    _UTS.mkdir(exist_ok=True)
+    ports = {host.name: f"port{number}" for number, host in enumerate(hosts, 1)} if fabric == "bridge" else {}
+    with ExitStack() as stack:
+        controls = _make_namespaces(hosts, stack)
+        if fabric == "bridge":
+            _join(hosts, ports)
+            _address(hosts, controls)
+    _name_hosts(hosts)
+    return HostNamespaces(fabric, tuple(host.name for host in hosts), ports)
+
+
+def _make_namespaces(hosts: Sequence[Host], stack: ExitStack) -> dict[str, socket.socket]:
+    """Namespaces bound to files, `lo` up; a control socket in each, open until the stack closes."""
+    home_network = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    stack.callback(os.close, home_network)
+    home_name = os.open("/proc/thread-self/ns/uts", os.O_RDONLY | os.O_CLOEXEC)
+    stack.callback(os.close, home_name)
+    controls = {}
+    try:
+        for host in hosts:
+            syscalls.unshare(syscalls.CLONE_NEWNET | syscalls.CLONE_NEWUTS)
+            syscalls.sethostname(host_name_of(host.name))
+            _bind("net", _NETNS / host.name)
+            _bind("uts", _UTS / host.name)
+            controls[host.name] = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            syscalls.set_device_up(controls[host.name], "lo")
+            _silence_ipv6()
+    finally:
+        syscalls.setns(home_network, syscalls.CLONE_NEWNET)
+        syscalls.setns(home_name, syscalls.CLONE_NEWUTS)
+    return controls
+
+
+def _bind(kind: str, path: Path) -> None:
+    path.touch(exist_ok=False)
+    syscalls.mount(f"/proc/thread-self/ns/{kind}", str(path), "", syscalls.MS_BIND)
+
+
+def _silence_ipv6() -> None:
+    """No router solicitations and duplicate checks on devices made later: they would cross the emulated links."""
+    setting = Path("/proc/sys/net/ipv6/conf/default/disable_ipv6")
+    if setting.exists():
+        setting.write_text("1", encoding="ascii")
+
+
+def _join(hosts: Sequence[Host], ports: Mapping[str, str]) -> None:
+    from pyroute2 import IPRoute
+
+    with IPRoute() as route:
+        route.link("add", ifname=BRIDGE, kind="bridge", br_stp_state=0, br_forward_delay=0)
+        bridge = route.link_lookup(ifname=BRIDGE)[0]
+        for host in hosts:
+            _plug(route, bridge, ports[host.name], _NETNS / host.name)
+        route.link("set", index=bridge, state="up")
+
+
+def _plug(route: IPRoute, bridge: int, port: str, netns: Path) -> None:
+    descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        peer = {"ifname": DEVICE, "net_ns_fd": descriptor, "txqlen": _QUEUE_PACKETS}
+        route.link("add", ifname=port, kind="veth", peer=peer, master=bridge, state="up", txqlen=_QUEUE_PACKETS)
+    finally:
+        os.close(descriptor)
+
+
+def _address(hosts: Sequence[Host], controls: Mapping[str, socket.socket]) -> None:
+    hardware = {}
+    for host in hosts:
+        control = controls[host.name]
+        syscalls.set_device_address(control, DEVICE, host.address, NETMASK)
+        syscalls.set_device_up(control, DEVICE)
+        hardware[host.name] = syscalls.hardware_address(control, DEVICE)
+    for host in hosts:
+        for peer in hosts:
+            if peer is not host:
+                syscalls.add_permanent_neighbour(controls[host.name], DEVICE, peer.address, hardware[peer.name])
+
+
+def _name_hosts(hosts: Sequence[Host]) -> None:
+    target = Path("/etc/hosts")
+    if not target.exists():
+        return
+    lines = [target.read_text(encoding="utf-8", errors="replace").rstrip("\n")]
+    lines += [f"{host.address}\t{host.name}" for host in hosts]
+    _HOSTS_FILE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    syscalls.mount(str(_HOSTS_FILE), str(target), "", syscalls.MS_BIND)

@@ -1,0 +1,296 @@
+"""Runs a function inside namespaces of its own that the kernel removes as a whole.
+
+    caller ── launcher ── init (pid 1 of a new PID namespace) ── the function
+
+The caller must keep its own namespaces, and `unshare(CLONE_NEWPID)` cannot be undone by an ordinary user, hence the
+launcher between. Whatever is killed, the rest follows: the launcher dies with the caller and init with the launcher
+(PR_SET_PDEATHSIG; init also watches both through descriptors), the function's end is init's end, and when init ends the
+kernel kills everything in its PID namespace; the last process out closes the mount and network namespaces.
+
+A Ctrl-C reaches the function directly, since all of them stay in the terminal's process group; the caller waits for it to
+clean up. SIGTERM, SIGHUP and SIGINT sent to the caller alone are passed on over the pipe.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TypeVar
+
+from laggard.layers_services.local import diagnosis, syscalls
+from laggard.layers_services.local.forked import end_with, fork
+
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNAL_GRACE_S = 0.05
+_HOME = Path("/run/home")
+Result = TypeVar("Result")
+_Handler = Callable[[int, FrameType | None], object] | int | None
+_log = logging.getLogger(__name__)
+
+
+class _SetUpError(Exception):
+    def __init__(self, step: str, number: int) -> None:
+        self.step = step
+        self.number = number
+        super().__init__(step)
+
+
+@dataclass(frozen=True)
+class _Pipes:
+    """Ends of the two pipes between caller and init.
+
+    `life` carries signal numbers inwards and, by its end, the caller's death; `news` carries outwards why the set-up
+    failed, and by its end that it did not.
+    """
+
+    life_read: int
+    life_write: int
+    news_read: int
+    news_write: int
+
+    @classmethod
+    def make(cls) -> _Pipes:
+        return cls(*os.pipe(), *os.pipe())
+
+
+def call(function: Callable[[], int]) -> int:
+    """Run `function` in a sandbox and return its exit status.
+
+    It runs in a fork of this process: it sees all its objects and open descriptors, as root of new user (unless this process is
+    privileged), PID, mount, network, UTS and IPC namespaces, with `/proc`, `/sys`, `/dev/shm` and an empty writable `/run` (with
+    `/run/netns`) of their own, `lo` up, and a writable HOME and temporary folder. A fresh `/sys` hides `/sys/fs/cgroup`:
+    descriptors opened before stay usable.
+
+    Args:
+        function: returns an exit status, 0 to 255. An exception that leaves it is printed and becomes status 1.
+
+    Returns:
+        The function's status, or 128 + the signal that killed it or the sandbox.
+
+    Raises:
+        DeploymentError: this process has several threads, of which a fork would take only one along, or cannot fork.
+        PrerequisiteError: the kernel refuses a step of the set-up; carries the command that grants it.
+    """
+    pipes = _Pipes.make()
+    waited = {*_FORWARDED, signal.SIGCHLD}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    try:
+        caller = os.getpid()
+        launcher = fork("entering a sandbox")
+        if launcher == 0:
+            end_with(lambda: _launch(function, pipes, caller, mask))
+        os.close(pipes.life_read)
+        os.close(pipes.news_write)
+        return _wait(launcher, pipes, waited)
+    finally:
+        os.close(pipes.life_write)
+        os.close(pipes.news_read)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _wait(launcher: int, pipes: _Pipes, waited: Iterable[signal.Signals]) -> int:
+    """Pass signals on until the launcher ends; its status is the function's."""
+    while True:
+        pid, status = os.waitpid(launcher, os.WNOHANG)
+        if pid == launcher:
+            _raise_news(pipes.news_read)
+            return _shell_status(status)
+        signalled = signal.sigwaitinfo(waited)
+        # A positive code is the kernel's: a terminal, which signals the whole process group, the function included.
+        if signalled.si_signo != signal.SIGCHLD and signalled.si_code <= 0:
+            _send(pipes.life_write, signalled.si_signo)
+
+
+def _send(descriptor: int, number: int) -> None:
+    try:
+        os.write(descriptor, bytes([number]))
+    except BrokenPipeError:
+        _log.debug("signal %d came after the sandbox ended", number)
+
+
+def _raise_news(descriptor: int) -> None:
+    news = b"".join(iter(lambda: os.read(descriptor, 4096), b""))
+    if news:
+        failure = json.loads(news)
+        raise diagnosis.explain(failure["step"], failure["errno"], diagnosis.read_settings())
+
+
+def _shell_status(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _launch(function: Callable[[], int], pipes: _Pipes, caller: int, mask: set[int]) -> int:
+    """The launcher: enters the user and PID namespaces, forks init, and ends as init ends."""
+    os.close(pipes.life_write)
+    os.close(pipes.news_read)
+    try:
+        _enter_user_and_pid_namespaces()
+        syscalls.die_with_parent(caller)
+        launcher = _step("descriptor of a process", lambda: os.pidfd_open(os.getpid()))
+        init = _step("first process of the PID namespace", os.fork)
+    except _SetUpError as error:
+        return _report(pipes.news_write, error)
+    if init == 0:
+        end_with(lambda: _init(function, pipes, launcher, mask))
+    # Forked code may close descriptors it does not know; these would otherwise keep the caller waiting for news.
+    os.close(pipes.news_write)
+    os.close(pipes.life_read)
+    _, status = os.waitpid(init, 0)
+    return _shell_status(status)
+
+
+def _report(descriptor: int, error: _SetUpError) -> int:
+    os.write(descriptor, json.dumps({"step": error.step, "errno": error.number}).encode())
+    return 1
+
+
+def _step(name: str, action: Callable[[], Result]) -> Result:
+    try:
+        return action()
+    except OSError as error:
+        raise _SetUpError(name, error.errno or 0) from error
+
+
+def _privileged() -> bool:
+    needed = 1 << syscalls.CAP_SYS_ADMIN | 1 << syscalls.CAP_NET_ADMIN
+    return os.geteuid() == 0 and syscalls.effective_capabilities() & needed == needed
+
+
+def _enter_user_and_pid_namespaces() -> None:
+    if not _privileged():
+        uid, gid = os.geteuid(), os.getegid()
+        _step("new user namespace", lambda: syscalls.unshare(syscalls.CLONE_NEWUSER))
+        _step("map the user", lambda: _map_ids(uid, gid))
+    _step("new PID namespace", lambda: syscalls.unshare(syscalls.CLONE_NEWPID))
+
+
+def _map_ids(uid: int, gid: int) -> None:
+    Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
+    Path("/proc/self/uid_map").write_text(f"0 {uid} 1", encoding="ascii")
+    Path("/proc/self/gid_map").write_text(f"0 {gid} 1", encoding="ascii")
+
+
+def _init(function: Callable[[], int], pipes: _Pipes, launcher: int, mask: set[int]) -> int:
+    """Process 1: sets the namespaces up, forks the function, reaps orphans, and ends with the function or its parents."""
+    syscalls.die_with_parent()
+    # From here on the launcher's death kills init; before, this descriptor tells.
+    if select.select([launcher], [], [], 0)[0]:
+        return 128 + signal.SIGKILL
+    try:
+        _furnish()
+    except _SetUpError as error:
+        return _report(pipes.news_write, error)
+    received: dict[int, float] = {}
+    child_ended, wake = os.pipe()
+    handlers = {number: signal.getsignal(number) for number in (*_FORWARDED, signal.SIGCHLD)}
+    _watch_signals(received, wake)
+    command = os.fork()
+    if command == 0:
+        for descriptor in (pipes.life_read, pipes.news_write, launcher, child_ended, wake):
+            os.close(descriptor)
+        _restore_signals(handlers, mask)
+        end_with(function)
+    os.close(pipes.news_write)
+    return _reap(command, pipes.life_read, launcher, child_ended, received)
+
+
+def _watch_signals(received: dict[int, float], wake: int) -> None:
+    def note(number: int, _frame: FrameType | None) -> None:
+        received[number] = time.monotonic()
+
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for number in (*_FORWARDED, signal.SIGCHLD):
+        signal.signal(number, note)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*_FORWARDED, signal.SIGCHLD})
+
+
+def _restore_signals(handlers: Mapping[signal.Signals, _Handler], mask: set[int]) -> None:
+    signal.set_wakeup_fd(-1)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _reap(command: int, life: int, launcher: int, child_ended: int, received: dict[int, float]) -> int:
+    while True:
+        ended = _collect(command)
+        if ended is not None:
+            return ended
+        ready, _, _ = select.select([life, launcher, child_ended], [], [])
+        if launcher in ready:
+            return 128 + signal.SIGKILL
+        if child_ended in ready:
+            os.read(child_ended, 512)
+        if life in ready:
+            numbers = os.read(life, 64)
+            if not numbers:
+                return 128 + signal.SIGKILL
+            for number in set(numbers):
+                _pass_on(command, number, received)
+
+
+def _collect(command: int) -> int | None:
+    """Reap whatever has ended; the command's status when it is among them."""
+    while True:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return None
+        if pid == command:
+            return _shell_status(status)
+
+
+def _pass_on(command: int, number: int, received: dict[int, float]) -> None:
+    """Signal the command, unless the whole process group was signalled, and with it the command already."""
+    time.sleep(_SIGNAL_GRACE_S)
+    if time.monotonic() - received.get(number, -1.0) > 10 * _SIGNAL_GRACE_S:
+        os.kill(command, number)
+
+
+def _furnish() -> None:
+    """New mount, UTS, IPC and network namespaces, with what programs expect to find in them."""
+    kinds = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWNET
+    safe = syscalls.MS_NOSUID | syscalls.MS_NODEV
+    silent = safe | syscalls.MS_NOEXEC
+    _step("new mount, UTS, IPC and network namespaces", lambda: syscalls.unshare(kinds))
+    _step("private mounts", lambda: syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE))
+    _step("mount /proc", lambda: syscalls.mount("proc", "/proc", "proc", silent))
+    _step("mount /run", lambda: syscalls.mount("tmpfs", "/run", "tmpfs", safe, "mode=0755"))
+    _mount_sys(silent)
+    shared_memory = os.path.realpath("/dev/shm")  # noqa: S108 - the standard place, made private here
+    Path("/run/netns").mkdir()
+    if Path(shared_memory).is_dir():
+        _step("mount /dev/shm", lambda: syscalls.mount("tmpfs", shared_memory, "tmpfs", safe, "mode=1777"))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        _step("bring lo up", lambda: syscalls.set_device_up(control, "lo"))
+    _provide_writable_folders()
+
+
+def _mount_sys(flags: int) -> None:
+    try:
+        syscalls.mount("sysfs", "/sys", "sysfs", flags)
+    except OSError as error:
+        # Inside a container /sys is often read-only and has to stay so. Nothing here needs it: it only shows devices.
+        _log.warning("/sys still shows the machine's own devices: %s", error)
+
+
+def _provide_writable_folders() -> None:
+    home = os.environ.get("HOME", "")
+    if not os.access(home, os.W_OK):
+        _HOME.mkdir(mode=0o700)
+        os.environ["HOME"] = str(_HOME)
+    if not os.access(os.environ.get("TMPDIR", "/tmp"), os.W_OK):  # noqa: S108 - only asked about
+        scratch = _HOME.with_name("tmp")
+        scratch.mkdir(mode=0o700)
+        os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)

@@ -1,0 +1,101 @@
+"""The two ways of holding a host back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from typing import Protocol
+
+from laggard.network_emulation.compute.cgroups import QUOTA_US, HostCgroup
+
+
+class Gate(Protocol):
+    """Holds the processes of one host back and lets them go."""
+
+    slice_ns: int
+    idle_ns: int
+    early: float
+    queue_remembers: bool
+
+    def admit(self, pid: int) -> None:
+        """Hold this process too from now on."""
+
+    def grant(self) -> None:
+        """Let the host compute for a slice."""
+
+    def hold(self) -> None:
+        """Keep the host from computing."""
+
+    def lift(self) -> None:
+        """Let the host compute without end."""
+
+
+class QuotaGate:
+    """A cgroup whose quota is granted by hand: the kernel itself stops the host when a slice is used up.
+
+    A host that computed its slice while nobody looked is stopped all the same, and sleeping threads are not disturbed.
+    """
+
+    slice_ns = QUOTA_US * 1000
+    idle_ns = 1_000_000
+    early = float("inf")
+    queue_remembers = True
+
+    def __init__(self, group: HostCgroup) -> None:
+        self._group = group
+
+    def admit(self, pid: int) -> None:
+        """The controller has put the process into the group."""
+
+    def grant(self) -> None:
+        """Refill the group's quota; a write starts it anew, whatever was left."""
+        os.pwrite(self._group.quota, self._group.grant, 0)
+
+    def hold(self) -> None:
+        """The kernel has stopped the group when its quota was used up, and stops it again at its next tick if not."""
+
+    def lift(self) -> None:
+        """No quota."""
+        os.pwrite(self._group.quota, self._group.unlimited, 0)
+
+
+class SignalGate:
+    """SIGSTOP and SIGCONT, which any user may send to processes of their own.
+
+    Every thread of the process wakes for each, so the slices are no finer than short phases need. `early`: a debt of this part
+    of a slice is collected as soon as the host is seen to compute, since a short phase may end before the next look.
+    """
+
+    slice_ns = 500_000
+    idle_ns = 500_000
+    early = 0.6
+    queue_remembers = False
+
+    def __init__(self) -> None:
+        self._processes: list[int] = []
+
+    def admit(self, pid: int) -> None:
+        """Keep a descriptor of the process, which no later one with its number can be mistaken for."""
+        with suppress(ProcessLookupError):
+            self._processes.append(os.pidfd_open(pid))
+
+    def grant(self) -> None:
+        """Continue."""
+        self._signal(signal.SIGCONT)
+
+    def hold(self) -> None:
+        """Stop."""
+        self._signal(signal.SIGSTOP)
+
+    def lift(self) -> None:
+        """Continue."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in tuple(self._processes):
+            try:
+                signal.pidfd_send_signal(process, number)
+            except ProcessLookupError:
+                self._processes.remove(process)
+                os.close(process)

@@ -1,0 +1,224 @@
+"""The process that keeps hosts to their shares: it looks, enters what it saw into their ledgers, and holds them back.
+
+It sleeps until the next moment at which something can be due: a slice used up, a host to be let go, or the next look at idle
+hosts. Everything here runs a few thousand times a second, in a process of its own, forked from the controller.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+from laggard.network_emulation.compute.gates import Gate
+from laggard.network_emulation.compute.ledger import Ledger
+from laggard.network_emulation.compute.meter import ProcessMeter
+from laggard.network_emulation.realtime import become_punctual
+
+PRIORITY = 10
+"""SCHED_FIFO priority; below the link emulator's, whose work is more urgent and as short."""
+
+FULL_SHARE = 0.999
+"""From here on a host is not held back: one whole core is what pinning alone gives."""
+
+_SHORTEST_HOLD_NS = 200_000
+_SHORTEST_SLEEP_NS = 50_000
+_EARLY_WAKE_NS = 20_000
+_ROUNDING_NS = 5_000
+_WITHOUT_END_NS = 1 << 62
+
+
+@dataclass(frozen=True)
+class Attach:
+    """Hold this process of a host to the host's share."""
+
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class SetShare:
+    """Give a host another share."""
+
+    host: str
+    share: float
+
+
+class LimitedHost:
+    """One host: its processes, its account, and whether it is held back now."""
+
+    def __init__(self, share: float, gate: Gate) -> None:
+        self.ledger = Ledger(min(share, 1.0))
+        self.gate = gate
+        self._meters: list[ProcessMeter] = []
+        self._held_since_ns = 0
+        self._free_again_ns = 0
+        self._payment_to_recall_ns = 0
+        self._limited = False
+
+    @property
+    def needs_looks(self) -> bool:
+        """Whether there is anything to hold back."""
+        return self._limited and bool(self._meters)
+
+    def attach(self, pid: int, now_ns: int) -> None:
+        """Hold one more process."""
+        self._free(now_ns)
+        self.gate.admit(pid)
+        self._meters.append(ProcessMeter(pid))
+        self._apply(now_ns)
+
+    def set_share(self, share: float, now_ns: int) -> None:
+        """Another share from now on."""
+        self._free(now_ns)
+        self.ledger.share = min(share, 1.0)
+        self._apply(now_ns)
+
+    def _apply(self, now_ns: int) -> None:
+        self._limited = self.ledger.share < FULL_SHARE
+        self.ledger.used_ns = 0
+        if not self._limited:
+            self.gate.lift()
+        elif self.ledger.owed_ns > _SHORTEST_HOLD_NS and self._is_runnable():
+            self._hold(now_ns)
+        else:
+            self.gate.grant()
+
+    def look(self, now_ns: int, elapsed_ns: int) -> int:
+        """See what the host did in the last `elapsed_ns`; hold it back or let it go.
+
+        Returns:
+            When to look again at the latest.
+        """
+        cpu_ns = 0
+        for meter in self._meters:
+            cpu_ns += meter.cpu_ns()
+            if meter.ended:
+                return self._forget_ended(now_ns)
+        if self._held_since_ns:
+            return self._look_held(now_ns, cpu_ns)
+        ledger = self.ledger
+        ledger.observe(elapsed_ns, cpu_ns, self._queued_ns(now_ns) if cpu_ns else 0)
+        if not cpu_ns:
+            return now_ns + self.gate.idle_ns
+        return self._collect(now_ns)
+
+    def _collect(self, now_ns: int) -> int:
+        ledger, gate = self.ledger, self.gate
+        used_up = ledger.used_ns >= gate.slice_ns - _ROUNDING_NS
+        if used_up or ledger.owed_ns > gate.early * gate.slice_ns * ledger.slow_by:
+            # Held back while it does not want to compute, it would pay nothing: then the debt waits for its next phase.
+            if ledger.owed_ns > _SHORTEST_HOLD_NS and self._is_runnable():
+                self._hold(now_ns)
+                return self._free_again_ns
+            if used_up:
+                gate.grant()
+                ledger.used_ns = 0
+        return now_ns + min(max(gate.slice_ns - ledger.used_ns, _SHORTEST_SLEEP_NS), gate.idle_ns)
+
+    def _look_held(self, now_ns: int, cpu_ns: int) -> int:
+        if cpu_ns:
+            self.ledger.observe_held(cpu_ns)
+        if now_ns < self._free_again_ns - _EARLY_WAKE_NS:
+            return self._free_again_ns
+        self._free(now_ns)
+        self.gate.grant()
+        return now_ns + min(self.gate.slice_ns, self.gate.idle_ns)
+
+    def _hold(self, now_ns: int) -> None:
+        self.gate.hold()
+        self._held_since_ns = now_ns
+        self._free_again_ns = now_ns + int(self.ledger.owed_ns)
+
+    def _free(self, now_ns: int) -> None:
+        """Enter the time held back so far; the gate itself is the caller's to open."""
+        if self._held_since_ns:
+            held_ns = now_ns - self._held_since_ns
+            self.ledger.pay(held_ns, self.gate.queue_remembers)
+            self._payment_to_recall_ns += held_ns if self.gate.queue_remembers else 0
+            self._held_since_ns = 0
+
+    def _queued_ns(self, now_ns: int) -> int:
+        queued_ns = sum(meter.queued_ns(now_ns) for meter in self._meters)
+        recalled_ns = self._payment_to_recall_ns
+        self._payment_to_recall_ns = 0
+        return queued_ns - recalled_ns
+
+    def _is_runnable(self) -> bool:
+        return any(meter.is_runnable() for meter in self._meters)
+
+    def _forget_ended(self, now_ns: int) -> int:
+        for meter in self._meters:
+            if meter.ended:
+                meter.close()
+        self._meters = [meter for meter in self._meters if not meter.ended]
+        return now_ns
+
+
+class Limiter:
+    """All hosts that one limiter process looks after."""
+
+    def __init__(self, hosts: Mapping[str, LimitedHost], control: Connection) -> None:
+        self._hosts = hosts
+        self._control = control
+        self._looked_ns = time.monotonic_ns()
+
+    def run(self) -> int:
+        """Keep the hosts to their shares until the controller closes the connection."""
+        waiting = [self._control.fileno()]
+        while True:
+            now_ns = time.monotonic_ns()
+            due_ns = self._look(now_ns)
+            sleep_s = None if due_ns == _WITHOUT_END_NS else max(due_ns - time.monotonic_ns(), 0) / 1e9
+            if select.select(waiting, (), (), sleep_s)[0] and not self._answer():
+                return 0
+
+    def _look(self, now_ns: int) -> int:
+        elapsed_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
+        due_ns = _WITHOUT_END_NS
+        for host in self._hosts.values():
+            if host.needs_looks:
+                due_ns = min(due_ns, host.look(now_ns, elapsed_ns))
+        return due_ns
+
+    def _answer(self) -> bool:
+        try:
+            request = self._control.recv()
+        except (EOFError, ConnectionResetError):
+            return False
+        host = self._hosts[request.host]
+        try:
+            if isinstance(request, Attach):
+                host.attach(request.pid, time.monotonic_ns())
+            else:
+                host.set_share(request.share, time.monotonic_ns())
+        except OSError as error:
+            self._control.send(str(error))
+        else:
+            self._control.send(time.monotonic_ns())
+        return True
+
+
+def limit(
+    hosts: Mapping[str, LimitedHost], control: Connection, core: int | None, unrelated: Sequence[Connection]
+) -> int:
+    """Body of a limiter process.
+
+    Args:
+        hosts: the hosts it looks after.
+        control: takes `Attach` and `SetShare`, answers each with the CLOCK_MONOTONIC ns when it was in effect or with an error.
+        core: the core to stay on, so that every wake-up makes the kernel settle that core's quotas; None for any.
+        unrelated: what the fork has inherited and must not keep open.
+    """
+    for connection in unrelated:
+        connection.close()
+    gc.disable()
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    realtime = become_punctual(PRIORITY)
+    control.send(realtime)
+    return Limiter(hosts, control).run()

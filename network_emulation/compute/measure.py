@@ -1,0 +1,158 @@
+"""Whether hosts really compute at their shares, measured by probes that compute where their workers will.
+
+The quantity is a host's slowdown against a whole core in virtual time: wall over CPU time of phases of one length, over the
+dilation. All hosts are measured at once, as they will compute at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, Pipe
+
+from laggard.errors import EmulationError
+from laggard.network_emulation.compute.controller import Mechanism, ShareController
+from laggard.network_emulation.compute.phases import PhaseSet, Timing, plan_phases, run_phases
+from laggard.network_emulation.forked import end_companion, fork_companion
+from laggard.run_schema import FidelityCheck
+from laggard.virtual_time import Dilation
+
+QUOTA_TOLERANCE = 0.05
+"""Relative error allowed where the kernel stops hosts (`cgroup-quota`)."""
+
+STOP_SIGNAL_TOLERANCE = 0.15
+"""Relative error allowed where an ordinary user's signals do (`stop-signal`)."""
+
+ROUNDS = 3
+"""A miss is measured again, and counts only if all that was measured misses together."""
+
+_PATIENCE_S = 60.0
+_PR_SET_TIMERSLACK = 29
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def tolerance(mechanism: Mechanism) -> float:
+    """Relative error allowed for a mechanism."""
+    return QUOTA_TOLERANCE if mechanism == "cgroup-quota" else STOP_SIGNAL_TOLERANCE
+
+
+@dataclass
+class _Measured:
+    phases: PhaseSet
+    timing: Timing
+    rounds: int = 1
+
+
+def verify_shares(
+    shares: Mapping[str, float], controller: ShareController, dilation: Dilation, seed: int = 1
+) -> tuple[FidelityCheck, ...]:
+    """Measure the speed of every host, with phases of 1, 10 and 100 ms.
+
+    Args:
+        shares: what every host should have, real (dilated).
+        controller: holds them; its hosts must be idle.
+        dilation: between real and virtual time.
+        seed: of the gaps between phases.
+
+    Returns:
+        Three checks per host, of kind `cpu`: slowdown against a whole core, in virtual time.
+
+    Raises:
+        EmulationError: a probe died.
+    """
+    allowed = tolerance(controller.mechanism)
+    plans = {host: plan_phases(share) for host, share in shares.items()}
+    found: dict[tuple[str, int], _Measured] = {}
+    for attempt in range(ROUNDS):
+        for host, timings in _run_probes(plans, controller, seed + attempt).items():
+            _enter(found, host, plans[host], timings)
+        missed = [key for key, each in found.items() if _error(each, shares[key[0]]) > allowed]
+        if not missed:
+            break
+        again = {host for host, _ in missed}
+        plans = {host: plans[host] for host in plans if host in again}
+    return tuple(_check(host, shares[host], each, dilation, allowed) for (host, _), each in sorted(found.items()))
+
+
+def _enter(
+    found: dict[tuple[str, int], _Measured], host: str, plan: Sequence[PhaseSet], timings: Sequence[Timing]
+) -> None:
+    for i, (phases, timing) in enumerate(zip(plan, timings, strict=True)):
+        before = found.get((host, i))
+        if before is None:
+            found[host, i] = _Measured(phases, timing)
+        else:
+            count = before.phases.count + phases.count
+            found[host, i] = _Measured(replace(phases, count=count), before.timing + timing, before.rounds + 1)
+
+
+def _error(measured: _Measured, share: float) -> float:
+    return abs(measured.timing.slowdown * share - 1)
+
+
+def _check(host: str, share: float, measured: _Measured, dilation: Dilation, allowed: float) -> FidelityCheck:
+    requested = dilation.virtual_s(1 / share)
+    phases = measured.phases
+    again = f", measured {measured.rounds} times" if measured.rounds > 1 else ""
+    return FidelityCheck(
+        kind="cpu",
+        src=host,
+        dst=None,
+        requested=requested,
+        measured=dilation.virtual_s(measured.timing.slowdown),
+        unit="x",
+        tolerance=allowed * requested,
+        ok=_error(measured, share) <= allowed,
+        detail=f"{phases.count} phases of {phases.cpu_ms:g} ms{again}",
+    )
+
+
+def _run_probes(
+    plans: Mapping[str, Sequence[PhaseSet]], controller: ShareController, seed: int
+) -> Mapping[str, tuple[Timing, ...]]:
+    probes: dict[str, tuple[int, Connection]] = {}
+    try:
+        for number, (host, plan) in enumerate(plans.items()):
+            probes[host] = _start_probe(plan, seed * 1000 + number)
+            controller.attach(host, probes[host][0])
+        for _, connection in probes.values():
+            connection.send_bytes(b"go")
+        return {host: _result(host, connection) for host, (_, connection) in probes.items()}
+    finally:
+        for pid, connection in probes.values():
+            connection.close()
+            end_companion(pid)
+
+
+def _start_probe(plan: Sequence[PhaseSet], seed: int) -> tuple[int, Connection]:
+    ours, theirs = Pipe()
+    pid = fork_companion("laggard-probe", lambda: _probe(plan, seed, ours, theirs))
+    theirs.close()
+    return pid, ours
+
+
+def _probe(plan: Sequence[PhaseSet], seed: int, unrelated: Connection, connection: Connection) -> int:
+    unrelated.close()
+    _libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    chance = random.Random(seed)  # noqa: S311 - gaps, not secrets
+    with suppress(EOFError):
+        connection.recv_bytes()
+        timings = tuple(run_phases(phases, chance) for phases in plan)
+        connection.send_bytes(pickle.dumps(timings))
+    os.close(connection.fileno())
+    return 0
+
+
+def _result(host: str, connection: Connection) -> tuple[Timing, ...]:
+    try:
+        if not connection.poll(_PATIENCE_S):
+            raise EmulationError(f"{host}: measuring its CPU share takes longer than {_PATIENCE_S:g} s")
+        timings: tuple[Timing, ...] = pickle.loads(connection.recv_bytes())  # noqa: S301 - written by our own fork
+    except EOFError as error:
+        raise EmulationError(f"{host}: the probe that measures its CPU share died; its output on stderr says why") from error
+    return timings

@@ -1,0 +1,209 @@
+"""`network.yaml` and `heterogeneity.yaml` compiled to one plan for all links, every contradiction reported at its line.
+
+Planning is pure. Rules act on ordered pairs of hosts; a later rule of `network.yaml` replaces the whole constraint that an
+earlier one gave to the same ordered pair (EnOSlib's `HTBSource.add_constraints` merges so), and `symmetric` also says the
+rule from dst to src. Deterministic entries of `heterogeneity.yaml` then add jitter, access links and shared bottlenecks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from laggard.errors import Problem, ScenarioError
+from laggard.hosts import Host, pattern_fault, select
+from laggard.network_emulation.links import (
+    PACKET_BYTES,
+    QUEUE_PACKETS,
+    AccessLink,
+    Constraint,
+    LinkPlan,
+    Pair,
+    SharedLink,
+    TierPair,
+    dilate_constraint,
+    dilate_links,
+    tier_pairs,
+)
+from laggard.network_emulation.model import (
+    Heterogeneity,
+    HostRule,
+    JitterRule,
+    Network,
+    RandomHostEvent,
+    RandomLinkEvent,
+    SharedRule,
+    TimedHostEvent,
+    TimedLinkEvent,
+    TraceEvent,
+)
+from laggard.yaml_source import KeyPath, Source
+
+__all__ = [
+    "PACKET_BYTES",
+    "QUEUE_PACKETS",
+    "AccessLink",
+    "Constraint",
+    "LinkPlan",
+    "Pair",
+    "SharedLink",
+    "TierPair",
+    "dilate_constraint",
+    "dilate_links",
+    "plan_links",
+    "tier_pairs",
+]
+
+MAX_PAIRS = 1_000_000
+"""Ordered pairs that one rule may name; beyond it neither `tc` nor memory would cope."""
+
+UNPLACED_NETWORK = Source("network.yaml", None, {})
+UNPLACED_HETEROGENEITY = Source("heterogeneity.yaml", None, {})
+
+_Directed = JitterRule | TimedLinkEvent | RandomLinkEvent | TraceEvent
+
+
+@dataclass
+class Draft:
+    """A plan being put together, and what is wrong with it so far."""
+
+    hosts: tuple[Host, ...]
+    network: Source
+    heterogeneity: Source
+    pairs: dict[Pair, Constraint] = field(default_factory=dict)
+    access: dict[str, AccessLink] = field(default_factory=dict)
+    shared: list[SharedLink] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def select(self, source: Source, key: KeyPath, pattern: str) -> tuple[Host, ...]:
+        """Hosts of a pattern; none is a problem at `key`."""
+        fault = pattern_fault(pattern)
+        if fault is not None:
+            self.problems.append(source.problem(key, fault, "write it like edge.*", value=pattern))
+            return ()
+        chosen = select(pattern, self.hosts)
+        if not chosen:
+            names = _some(sorted({host.layer for host in self.hosts}))
+            fix = f"the layers are {names}; write one as {self.hosts[0].layer}.*" if self.hosts else ""
+            self.problems.append(source.problem(key, "this pattern matches no host", fix, value=pattern))
+        return chosen
+
+    def ordered(self, source: Source, key: KeyPath, src: str, dst: str, symmetric: bool) -> list[Pair]:
+        """Ordered pairs of a rule; a rule whose both ends are one host is a problem."""
+        senders = self.select(source, (*key, "src"), src)
+        receivers = self.select(source, (*key, "dst"), dst)
+        if len(senders) * len(receivers) > MAX_PAIRS:
+            rule = f"{len(senders)} x {len(receivers)} links, and one rule names at most {MAX_PAIRS}"
+            self.problems.append(source.problem(key, rule, "use fewer hosts", value=f"{src} to {dst}"))
+            return []
+        pairs = [(s.name, d.name) for s in senders for d in receivers if s.name != d.name]
+        if senders and receivers and not pairs:
+            rule = "src and dst are the same single host, and a host has no link to itself"
+            self.problems.append(source.problem(key, rule, "name two hosts", value=f"{src} to {dst}"))
+        return [*pairs, *((d, s) for s, d in pairs)] if symmetric else pairs
+
+
+def plan_links(
+    network: Network,
+    heterogeneity: Heterogeneity,
+    hosts: Sequence[Host],
+    network_source: Source = UNPLACED_NETWORK,
+    heterogeneity_source: Source = UNPLACED_HETEROGENEITY,
+) -> LinkPlan:
+    """Compile the rules of both files to one plan for all links, in virtual units.
+
+    Args:
+        network: the rules of `network.yaml`.
+        heterogeneity: the entries of `heterogeneity.yaml`; an empty model where there is no file.
+        hosts: every host of the continuum.
+        network_source: where `network` was read, to locate problems.
+        heterogeneity_source: where `heterogeneity` was read, to locate problems.
+
+    Raises:
+        ScenarioError: patterns that match nothing or only one host with itself, a jitter above its delay, pairs in two
+            shared links.
+    """
+    draft = Draft(tuple(hosts), network_source, heterogeneity_source)
+    for i, rule in enumerate(network.rules):
+        constraint = Constraint(delay_ms=rule.delay_ms, rate_mbps=rule.rate_mbps, loss_percent=rule.loss_percent)
+        pairs = draft.ordered(network_source, ("networks", i), rule.src, rule.dst, rule.symmetric)
+        draft.pairs.update(dict.fromkeys(pairs, constraint))
+    for i, entry in enumerate(heterogeneity.rules):
+        key: KeyPath = ("deterministic", i)
+        if isinstance(entry, JitterRule):
+            _add_jitter(draft, key, entry)
+        elif isinstance(entry, SharedRule):
+            _add_shared(draft, key, entry)
+        else:
+            _add_access(draft, key, entry)
+    for i, event in enumerate(heterogeneity.events):
+        _add_event(draft, ("dynamic", i), event)
+    if draft.problems:
+        raise ScenarioError(tuple(draft.problems))
+    return LinkPlan(draft.hosts, _in_host_order(draft), dict(draft.access), tuple(draft.shared))
+
+
+def _add_jitter(draft: Draft, key: KeyPath, rule: JitterRule) -> None:
+    pairs = draft.ordered(draft.heterogeneity, key, rule.src, rule.dst, rule.symmetric)
+    changed = {pair: replace(draft.pairs.get(pair, Constraint()), jitter_ms=rule.jitter_ms) for pair in pairs}
+    short = [pair for pair, constraint in changed.items() if constraint.jitter_ms > constraint.delay_ms]
+    if short:
+        src, dst = short[0]
+        delay_ms = changed[short[0]].delay_ms
+        rule_text = f"jitter is at most the delay it varies, and {src} to {dst} has {delay_ms:g} ms"
+        fix = "lower the jitter, or give these links a delay in network.yaml"
+        shown = f"{rule.jitter_ms:g} ms"
+        draft.problems.append(draft.heterogeneity.problem((*key, "jitter"), rule_text, fix, value=shown))
+    draft.pairs.update(changed)
+
+
+def _add_shared(draft: Draft, key: KeyPath, rule: SharedRule) -> None:
+    left, right = (draft.select(draft.heterogeneity, (*key, "between", i), rule.between[i]) for i in (0, 1))
+    forth = frozenset((a.name, b.name) for a in left for b in right if a.name != b.name)
+    back = frozenset((b, a) for a, b in forth)
+    if left and right and not forth:
+        text = "both ends are the same single host, and a host has no link to itself"
+        draft.problems.append(draft.heterogeneity.problem((*key, "between"), text, "name two groups"))
+        return
+    taken = {pair: link.name for link in draft.shared for pair in link.pairs}
+    clash = sorted(pair for pair in forth | back if pair in taken)
+    if clash:
+        text = f"{clash[0][0]} to {clash[0][1]} is already in a shared link, and a pair crosses at most one"
+        draft.problems.append(draft.heterogeneity.problem((*key, "between"), text, "narrow one of the patterns"))
+        return
+    name = f"shared-{key[-1]}"
+    if forth & back:
+        draft.shared.append(SharedLink(name, forth | back, rule.shared_mbps))
+    else:
+        draft.shared.append(SharedLink(f"{name}-forth", forth, rule.shared_mbps))
+        draft.shared.append(SharedLink(f"{name}-back", back, rule.shared_mbps))
+
+
+def _add_access(draft: Draft, key: KeyPath, rule: HostRule) -> None:
+    for host in draft.select(draft.heterogeneity, (*key, "hosts"), rule.hosts):
+        if rule.uplink_mbps is None and rule.downlink_mbps is None:
+            continue
+        link = draft.access.get(host.name, AccessLink(host.name))
+        up = link.up_mbps if rule.uplink_mbps is None else rule.uplink_mbps
+        down = link.down_mbps if rule.downlink_mbps is None else rule.downlink_mbps
+        draft.access[host.name] = AccessLink(host.name, up, down)
+
+
+def _add_event(
+    draft: Draft, key: KeyPath, event: TimedHostEvent | RandomHostEvent | TimedLinkEvent | RandomLinkEvent | TraceEvent
+) -> None:
+    if isinstance(event, TimedHostEvent | RandomHostEvent):
+        draft.select(draft.heterogeneity, (*key, "hosts"), event.hosts)
+        return
+    for pair in draft.ordered(draft.heterogeneity, key, event.src, event.dst, event.symmetric):
+        draft.pairs.setdefault(pair, Constraint())
+
+
+def _in_host_order(draft: Draft) -> Mapping[Pair, Constraint]:
+    order = {host.name: i for i, host in enumerate(draft.hosts)}
+    names = sorted(draft.pairs, key=lambda pair: (order[pair[0]], order[pair[1]]))
+    return {pair: draft.pairs[pair] for pair in names}
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

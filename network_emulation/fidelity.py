@@ -1,0 +1,295 @@
+"""Whether the emulated links are the ones that were asked for: measured before training, in virtual units.
+
+For every pair of tiers with a constraint of its own, one pair of hosts stands for all (`choose_representatives` spreads them over
+the hosts, so that they can be measured at the same time); round trips, which cost little, are also sampled on further pairs.
+
+    rtt    of an empty packet on idle links while every core is busy, against both directions' delays
+    rate   of a flow of its own, as the link rate that its goodput implies, against the slowest rate on its way
+    loss   where asked for, by counting datagrams
+
+Flows that share an access link or a bottleneck, in either direction since acknowledgements travel too, never run at the same time
+(`plan_rounds`); nor do more flows than the machine would carry.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from laggard.network_emulation.links import Constraint, LinkPlan, Pair, dilate_constraint, tier_pairs
+from laggard.network_emulation.measure import (
+    EchoProbe,
+    Endpoint,
+    LossCount,
+    LossProbe,
+    RateProbe,
+    measure_loss,
+    measure_rate,
+    measure_rtt,
+)
+from laggard.network_emulation.probes.datagrams import DATAGRAM_WIRE_BYTES
+from laggard.network_emulation.probes.echo import LARGE_BYTES
+from laggard.run_schema import FidelityCheck
+from laggard.virtual_time import Dilation
+
+RTT_PAIRS = 24
+"""Pairs whose round trip is measured, unless more tiers than that need one."""
+
+HOST_MBPS, ROUND_MBPS = 1000.0, 1200.0
+"""What flows of one round may ask of one host and of the machine together; a flow alone may ask for anything."""
+
+_ECHOES = 48
+_ECHO_SPACING_MS = 12.0
+_ECHO_TOTAL_MS = 1200.0
+_LOSS_PACKETS = (400, 4000)
+_LOSS_S = 0.5
+_LOSS_PER_S = 16_000
+_LOSS_LOAD = 0.25
+_LOSS_SIGMAS = 4.0
+_JITTER_SIGMAS = 4.0
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a measured link may be from what was asked for (rtt in virtual ms or as a fraction, whichever is more)."""
+
+    name: str
+    rtt_ms: float
+    rtt_fraction: float
+    rate_fraction: float
+    loss_fraction: float
+
+
+REALTIME = Tolerance("real-time", rtt_ms=0.5, rtt_fraction=0.02, rate_fraction=0.05, loss_fraction=0.10)
+"""For netem, whose timers the kernel runs, and for an emulator with real-time priority."""
+
+ORDINARY = Tolerance("ordinary", rtt_ms=5.0, rtt_fraction=0.05, rate_fraction=0.10, loss_fraction=0.10)
+"""For an emulator without real-time priority, which shares busy cores with what it emulates (benchmarks/link_emulator.md)."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """An ordered pair to measure, and what it should be, in virtual units."""
+
+    pair: Pair
+    there: Constraint
+    back: Constraint
+
+    @property
+    def rtt_ms(self) -> float:
+        """Round trip of an empty packet."""
+        return self.there.delay_ms + self.back.delay_ms
+
+
+def verify_links(
+    plan: LinkPlan, namespaces: Mapping[str, Path], dilation: Dilation, tolerance: Tolerance = REALTIME
+) -> tuple[FidelityCheck, ...]:
+    """Measure every constrained pair of tiers; takes two to three seconds, longer for round trips above 100 ms.
+
+    Args:
+        plan: the links in *virtual* units, as asked for; hosts carry their addresses.
+        namespaces: network namespace of every host, by name.
+        dilation: of the run; the links that run are `dilate_links(plan, dilation)`.
+        tolerance: `REALTIME`, or `ORDINARY` for a userspace emulator that is not real-time.
+
+    Returns:
+        A check per representative pair and quantity; nothing is raised for one that is not ok.
+
+    Raises:
+        EmulationError: measuring itself failed.
+    """
+    hosts = {host.name: Endpoint(namespaces[host.name], host.address) for host in plan.hosts}
+    tasks = choose_representatives(plan)
+    return (
+        *_verify_round_trips(sample_round_trips(plan, tasks), hosts, dilation, tolerance),
+        *_verify_rates(plan, tasks, hosts, dilation, tolerance),
+        *_verify_losses(tasks, hosts, dilation, tolerance),
+    )
+
+
+def choose_representatives(plan: LinkPlan) -> tuple[Task, ...]:
+    """One ordered pair for every group of alike ones: the reverse of one chosen before, or else that of the idlest hosts."""
+    used: Counter[str] = Counter()
+    chosen: dict[Pair, None] = {}
+    for group in tier_pairs(plan):
+        members = set(group.pairs)
+        reverse = next(((d, s) for s, d in chosen if (d, s) in members), None)
+        pair = reverse or min(group.pairs, key=lambda pair: used[pair[0]] + used[pair[1]])
+        if reverse is None:
+            used.update(pair)
+        chosen[pair] = None
+    return tuple(_task(plan, pair) for pair in chosen)
+
+
+def sample_round_trips(plan: LinkPlan, tasks: Sequence[Task]) -> tuple[Task, ...]:
+    """The tasks whose round trips to measure: one direction of each, and further pairs of each group in turn."""
+    groups = [group.pairs for group in tier_pairs(plan)]
+    turns = [pairs[i] for i in range(max(map(len, groups), default=0)) for pairs in groups if i < len(pairs)]
+    sampled: dict[frozenset[str], Task] = {}
+    for task in tasks:
+        sampled.setdefault(frozenset(task.pair), task)
+    for pair in turns:
+        if len(sampled) >= RTT_PAIRS:
+            break
+        sampled.setdefault(frozenset(pair), _task(plan, pair))
+    return tuple(sampled.values())
+
+
+def plan_rounds(plan: LinkPlan, tasks: Sequence[Task], dilation: Dilation) -> tuple[tuple[Task, ...], ...]:
+    """Rounds of tasks whose flows do not disturb each other (greedy colouring, fastest first)."""
+    rounds: list[list[Task]] = []
+    for task in sorted(tasks, key=lambda task: -(task.there.rate_mbps or 0.0)):
+        fitting = (chosen for chosen in rounds if _fits(plan, task, chosen, dilation))
+        home = next(fitting, None)
+        if home is None:
+            rounds.append([task])
+        else:
+            home.append(task)
+    return tuple(map(tuple, rounds))
+
+
+def links_used(plan: LinkPlan, pair: Pair) -> frozenset[str]:
+    """Names of the links that a flow, acknowledgements included, crosses: the pair, access links, shared bottlenecks."""
+    ends = sorted(pair)
+    used = {f"pair {ends[0]} {ends[1]}", *(f"access {host}" for host in pair if host in plan.access)}
+    shared = (plan.shared_by(direction) for direction in (pair, (pair[1], pair[0])))
+    return frozenset(used | {f"shared {link.name}" for link in shared if link is not None})
+
+
+def _fits(plan: LinkPlan, task: Task, chosen: Sequence[Task], dilation: Dilation) -> bool:
+    load: Counter[str] = Counter()
+    for each in (*chosen, task):
+        rate = math.ceil(dilation.real_mbps(each.there.rate_mbps or 0.0))
+        load.update({each.pair[0]: rate, each.pair[1]: rate, "": rate})
+    machine = load.pop("")
+    if machine > ROUND_MBPS or max(load.values()) > HOST_MBPS:
+        return False
+    return not any(links_used(plan, task.pair) & links_used(plan, other.pair) for other in chosen)
+
+
+def _task(plan: LinkPlan, pair: Pair) -> Task:
+    return Task(pair, plan.expected(*pair), plan.expected(pair[1], pair[0]))
+
+
+def _verify_round_trips(
+    tasks: Sequence[Task], hosts: Mapping[str, Endpoint], dilation: Dilation, tolerance: Tolerance
+) -> list[FidelityCheck]:
+    measured = measure_rtt([echo_probe(task, dilation) for task in tasks], hosts)
+    checks = []
+    for task in tasks:
+        real_ms = measured[task.pair]
+        allowed = max(tolerance.rtt_ms, tolerance.rtt_fraction * task.rtt_ms) + jitter_error_ms(task, dilation)
+        detail = f"empty packet, every core busy; {tolerance.name} tolerance"
+        value = -1.0 if real_ms is None else real_ms / dilation.factor
+        shown = "no echo came back" if real_ms is None else detail
+        checks.append(_check("rtt", task, task.rtt_ms, value, "ms", allowed, shown))
+    return checks
+
+
+def echo_probe(task: Task, dilation: Dilation) -> EchoProbe:
+    """Echoes far enough apart to find the links idle: twice the time that a large one takes both ways, and the jitter."""
+    real = [dilate_constraint(constraint, dilation) for constraint in (task.there, task.back)]
+    bits = (LARGE_BYTES + 42) * 8
+    bytes_ms = sum(bits / (each.rate_mbps * 1e3) for each in real if each.rate_mbps is not None)
+    jitter_ms = sum(each.jitter_ms for each in real)
+    spacing_ms = max(_ECHO_SPACING_MS, 2 * bytes_ms, 2 * jitter_ms)
+    count = 2 * max(4, min(_ECHOES, int(_ECHO_TOTAL_MS / spacing_ms)) // 2)
+    patience_ms = sum(each.delay_ms for each in real) + jitter_ms + bytes_ms
+    return EchoProbe(*task.pair, count, spacing_ms, patience_ms + 50.0)
+
+
+def jitter_error_ms(task: Task, dilation: Dilation) -> float:
+    """What jitter alone may move the median of the echoes by (4 standard errors; 1.25 sigma / sqrt(n) each), in virtual ms."""
+    sigma_ms = math.hypot(task.there.jitter_ms, task.back.jitter_ms) / math.sqrt(3)
+    each_size = echo_probe(task, dilation).count / 2
+    return _JITTER_SIGMAS * 1.25 * sigma_ms / math.sqrt(each_size)
+
+
+def _verify_rates(
+    plan: LinkPlan, tasks: Sequence[Task], hosts: Mapping[str, Endpoint], dilation: Dilation, tolerance: Tolerance
+) -> list[FidelityCheck]:
+    limited = [task for task in tasks if task.there.rate_mbps is not None and task.there.loss_percent < 100]
+    checks = []
+    for chosen in plan_rounds(plan, limited, dilation):
+        probes = {task.pair: rate_probe(task, dilation) for task in chosen}
+        measured = measure_rate(list(probes.values()), hosts)
+        for task in chosen:
+            assert task.there.rate_mbps is not None
+            rate = measured[task.pair] * dilation.factor
+            allowed = tolerance.rate_fraction * task.there.rate_mbps
+            detail = f"link rate from the goodput of one {probes[task.pair].transport} flow; {tolerance.name} tolerance"
+            checks.append(_check("rate", task, task.there.rate_mbps, rate, "Mbit/s", allowed, detail))
+    return checks
+
+
+def rate_probe(task: Task, dilation: Dilation) -> RateProbe:
+    """A TCP flow, or UDP where packets get lost or jitter in either direction."""
+    real = dilate_constraint(task.there, dilation)
+    assert real.rate_mbps is not None
+    rough = any(each.loss_percent or each.jitter_ms for each in (task.there, task.back))
+    rtt_ms = dilation.real_ms(task.rtt_ms)
+    transport: Literal["tcp", "udp"] = "udp" if rough else "tcp"
+    return RateProbe(*task.pair, real.rate_mbps, real.delay_ms, rtt_ms, transport, real.loss_percent / 100)
+
+
+def _verify_losses(
+    tasks: Sequence[Task], hosts: Mapping[str, Endpoint], dilation: Dilation, tolerance: Tolerance
+) -> list[FidelityCheck]:
+    lossy = [task for task in tasks if task.there.loss_percent > 0]
+    measured = measure_loss([loss_probe(task, dilation, len(lossy)) for task in lossy], hosts)
+    checks = []
+    for task in lossy:
+        count = measured[task.pair]
+        requested = task.there.loss_percent
+        allowed = tolerance.loss_fraction * requested + binomial_error_percent(requested, count)
+        detail = f"{count.lost} of {count.sent} datagrams lost"
+        percent = 100.0 * count.lost / max(1, count.sent)
+        checks.append(_check("loss", task, requested, percent, "%", allowed, detail))
+    return checks
+
+
+def loss_probe(task: Task, dilation: Dilation, probes: int) -> LossProbe:
+    """Datagrams for a standard error of a tenth of the loss, as far as half a second at a quarter of the rate allows.
+
+    Args:
+        task: a lossy pair.
+        dilation: of the run.
+        probes: how many run at the same time; together they send at most what the machine forwards with ease.
+    """
+    real = dilate_constraint(task.there, dilation)
+    fraction = real.loss_percent / 100
+    wanted = min(max(100 * (1 - fraction) / fraction, _LOSS_PACKETS[0]), _LOSS_PACKETS[1])
+    fastest = math.inf if real.rate_mbps is None else _LOSS_LOAD * real.rate_mbps * 1.25e5 / DATAGRAM_WIRE_BYTES
+    per_s = min(wanted / _LOSS_S, fastest, _LOSS_PER_S / probes)
+    count = math.ceil(max(100.0, min(wanted, per_s * _LOSS_S)))
+    return LossProbe(*task.pair, count, per_s, real.delay_ms + real.jitter_ms)
+
+
+def binomial_error_percent(loss_percent: float, count: LossCount) -> float:
+    """Four standard errors of a loss counted on so many packets, in percent."""
+    fraction = loss_percent / 100
+    return 100 * _LOSS_SIGMAS * math.sqrt(fraction * (1 - fraction) / max(1, count.sent))
+
+
+def _check(
+    kind: str, task: Task, requested: float, measured: float, unit: str, tolerance: float, detail: str
+) -> FidelityCheck:
+    src, dst = task.pair
+    ok = measured >= 0 and abs(measured - requested) <= tolerance
+    return FidelityCheck.model_validate(
+        {
+            "kind": kind,
+            "src": src,
+            "dst": dst,
+            "requested": requested,
+            "measured": measured,
+            "unit": unit,
+            "tolerance": tolerance,
+            "ok": ok,
+            "detail": detail,
+        }
+    )

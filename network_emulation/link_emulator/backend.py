@@ -1,0 +1,191 @@
+"""Starts the emulator process and steers it."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from laggard.errors import EmulationError
+from laggard.network_emulation.backend import LinkCounters
+from laggard.network_emulation.forked import PackedError, end_companion, fork_companion, run_forked
+from laggard.network_emulation.host_namespace import entered
+from laggard.network_emulation.link_emulator import control
+from laggard.network_emulation.link_emulator.forwarding import emulate
+from laggard.network_emulation.link_emulator.queueing import BYTES, DROPPED, PACKETS, TALLY_FIELDS
+from laggard.network_emulation.link_emulator.tally import IPV6, UNDELIVERED, UNROUTED, WORST_LATE_NS, Tally
+from laggard.network_emulation.link_emulator.topology import Topology, build_topology, lossy_senders
+from laggard.network_emulation.link_emulator.tun import DEVICE
+from laggard.network_emulation.links import Constraint, LinkPlan, Pair
+from laggard.network_emulation.tcp import TcpSettings, apply_tcp
+from laggard.virtual_time import Dilation
+
+PREFIX_LENGTH = 16
+MTU_BYTES = 1500
+_QUEUE_FRAMES = 1000
+_ANSWER_S = 30.0
+_UNDILATED = Dilation()
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Discarded:
+    """Frames that no link carried: to no known host, IPv6, and refused by the receiver's device."""
+
+    unrouted: int
+    ipv6: int
+    undelivered: int
+
+
+class UserspaceBackend:
+    """All links of a continuum in one emulator process (a `LinkBackend`).
+
+    Attributes:
+        realtime: whether the emulator has real-time priority; without it, links are less exact.
+        pid: the emulator process, a child of this one that dies with it.
+        tcp: what the hosts' TCP was set to.
+    """
+
+    name = "userspace"
+
+    def __init__(
+        self, plan: LinkPlan, topology: Topology, tally: Tally, end: socket.socket, pid: int, realtime: bool
+    ) -> None:
+        self.realtime = realtime
+        self.pid = pid
+        self.tcp: Mapping[str, TcpSettings] = {}
+        self._hosts = {host.name: i for i, host in enumerate(plan.hosts)}
+        self._pairs = topology.pairs
+        self._indices = {pair: i for i, pair in enumerate(topology.pairs)}
+        self._constraints: dict[Pair, Constraint] = {}
+        self._lossy: frozenset[str] = frozenset()
+        self._tally = tally
+        self._end = end
+
+    @classmethod
+    def start(
+        cls, plan: LinkPlan, namespaces: Mapping[str, Path], dilation: Dilation = _UNDILATED, seed: int = 0
+    ) -> UserspaceBackend:
+        """Create `eth0` in every host's namespace and start to emulate all links.
+
+        Args:
+            plan: the links in real (dilated) units; hosts carry their addresses.
+            namespaces: network namespace of every host, by name.
+            dilation: of the run, for the hosts' TCP.
+            seed: of losses and jitter.
+
+        Raises:
+            PrerequisiteError: no access to the TUN driver.
+            EmulationError: a device could not be made or set up.
+        """
+        topology = build_topology(plan)
+        tally = Tally(len(topology.pairs))
+        paths = [namespaces[host.name] for host in plan.hosts]
+        addresses = [host.address for host in plan.hosts]
+        ours, theirs = socket.socketpair()
+        pid = fork_companion("laggard-links", lambda: emulate(theirs, paths, addresses, topology, tally, seed))
+        theirs.close()
+        try:
+            ours.settimeout(_ANSWER_S)
+            ready = _answer(ours)
+            assert isinstance(ready, control.Ready)
+            backend = cls(plan, topology, tally, ours, pid, ready.realtime)
+            backend.tcp = run_forked("laggard-devices", lambda: _set_up_hosts(plan, namespaces, dilation))
+            backend.change(plan.pairs)
+        except BaseException:
+            ours.close()
+            end_companion(pid)
+            raise
+        return backend
+
+    def change(self, changes: Mapping[Pair, Constraint]) -> int:
+        """Give links new constraints while traffic flows (see `LinkBackend.change`).
+
+        Packets in the delay line keep their delay and order; packets still queued are served at the new rate.
+
+        Raises:
+            EmulationError: an unknown pair, or the emulator is gone.
+        """
+        unknown = [pair for pair in changes if pair not in self._indices]
+        if unknown:
+            raise EmulationError(f"no link from {unknown[0][0]} to {unknown[0][1]}: both must be hosts of the plan")
+        self._constraints.update(changes)
+        lossy = lossy_senders(self._constraints)
+        segmentation = tuple((self._hosts[host], host not in lossy) for host in sorted(lossy ^ self._lossy))
+        constraints = tuple((self._indices[pair], constraint) for pair, constraint in changes.items())
+        try:
+            control.send(self._end, control.Change(constraints, segmentation))
+            changed = _answer(self._end)
+        except OSError as error:
+            raise EmulationError(f"the link emulator does not answer: {error}") from error
+        assert isinstance(changed, control.Changed)
+        self._lossy = lossy
+        return changed.effective_ns
+
+    def counters(self) -> Mapping[Pair, LinkCounters]:
+        """What every ordered pair of hosts has carried, constrained or not."""
+        counts = list(self._tally.counts)
+        return {
+            pair: LinkCounters(counts[at + BYTES], counts[at + PACKETS], counts[at + DROPPED])
+            for pair, at in zip(self._pairs, range(0, len(counts), TALLY_FIELDS), strict=True)
+        }
+
+    def discarded(self) -> Discarded:
+        """Frames that no link carried."""
+        gauges = self._tally.gauges
+        return Discarded(gauges[UNROUTED], gauges[IPV6], gauges[UNDELIVERED])
+
+    def lateness_ms(self) -> float:
+        """How late the emulator sent a packet at worst so far, in real milliseconds."""
+        return self._tally.gauges[WORST_LATE_NS] / 1e6
+
+    def lateness_quantile_ms(self, quantile: float) -> float | None:
+        """An upper bound, within a factor of two, of a quantile (0 to 1) of how late packets were sent; None before any."""
+        late_ns = self._tally.late_ns(quantile)
+        return None if late_ns is None else late_ns / 1e6
+
+    def close(self) -> None:
+        """Stop emulating; the hosts' devices vanish. A second call does nothing."""
+        self._end.close()
+        end_companion(self.pid)
+
+
+def _answer(end: socket.socket) -> control.Message:
+    try:
+        message = control.receive(end)
+    except TimeoutError as error:
+        raise EmulationError(f"the link emulator did not answer within {_ANSWER_S:g} s") from error
+    if isinstance(message, PackedError):
+        raise message.unpacked()
+    return message
+
+
+def _set_up_hosts(plan: LinkPlan, namespaces: Mapping[str, Path], dilation: Dilation) -> dict[str, TcpSettings]:
+    settings = {}
+    for host in plan.hosts:
+        _set_up_device(namespaces[host.name], host.address)
+        settings[host.name] = apply_tcp(namespaces[host.name], dilation)
+    return settings
+
+
+def _set_up_device(namespace: Path, address: str) -> None:
+    from pyroute2 import IPRoute, NetlinkError
+
+    try:
+        with entered(namespace):
+            _without_ipv6()
+            with IPRoute() as netlink:
+                (device,) = netlink.link_lookup(ifname=DEVICE)
+                netlink.link("set", index=device, mtu=MTU_BYTES, txqlen=_QUEUE_FRAMES)
+                netlink.addr("add", index=device, address=address, prefixlen=PREFIX_LENGTH)
+                netlink.link("set", index=device, state="up")
+    except (NetlinkError, ValueError, OSError) as error:
+        raise EmulationError(f"{DEVICE} in {namespace} could not get the address {address}: {error}") from error
+
+
+def _without_ipv6() -> None:
+    setting = Path(f"/proc/sys/net/ipv6/conf/{DEVICE}/disable_ipv6")
+    if setting.exists():
+        setting.write_text("1", encoding="ascii")

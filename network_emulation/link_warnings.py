@@ -1,0 +1,76 @@
+"""What a scenario's links may be but probably were not meant to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from laggard.errors import Problem
+from laggard.hosts import Host, bare_groups
+from laggard.network_emulation.constraints import UNPLACED_HETEROGENEITY, UNPLACED_NETWORK
+from laggard.network_emulation.links import LinkPlan
+from laggard.network_emulation.model import Heterogeneity, Network, SharedRule
+from laggard.yaml_source import KeyPath, Source
+
+
+def link_warnings(
+    plan: LinkPlan,
+    network: Network,
+    heterogeneity: Heterogeneity,
+    talking: Sequence[str],
+    network_source: Source = UNPLACED_NETWORK,
+    heterogeneity_source: Source = UNPLACED_HETEROGENEITY,
+) -> tuple[Problem, ...]:
+    """What is allowed but probably not meant.
+
+    Args:
+        plan: the plan of these files.
+        network: the rules of `network.yaml`.
+        heterogeneity: the entries of `heterogeneity.yaml`.
+        talking: names of the hosts that exchange training traffic with each other.
+        network_source: where `network` was read.
+        heterogeneity_source: where `heterogeneity` was read.
+
+    Returns:
+        Ordered pairs of different tiers whose traffic no rule constrains, and bare group names, of which E2Clab reaches
+        only the first host.
+    """
+    bare: list[Problem] = []
+    for i, rule in enumerate(network.rules):
+        bare += _bare(network_source, ("networks", i), [("src", rule.src), ("dst", rule.dst)], plan.hosts)
+    for section, entries in (("deterministic", heterogeneity.rules), ("dynamic", heterogeneity.events)):
+        for i, entry in enumerate(entries):
+            patterns = [(k, getattr(entry, k)) for k in ("src", "dst", "hosts") if hasattr(entry, k)]
+            bare += _bare(heterogeneity_source, (section, i), patterns, plan.hosts)
+            if isinstance(entry, SharedRule):
+                for side, pattern in enumerate(entry.between):
+                    bare += _bare(heterogeneity_source, (section, i, "between"), [(side, pattern)], plan.hosts)
+    return (*bare, *_unruled(plan, talking, network_source))
+
+
+def _bare(
+    source: Source, key: KeyPath, patterns: Sequence[tuple[str | int, str]], hosts: Sequence[Host]
+) -> list[Problem]:
+    return [
+        source.problem(
+            (*key, where), "a bare group name reaches only its first host in E2Clab", f"for all of them write {term}.*",
+            value=pattern,
+        )
+        for where, pattern in patterns
+        for term in bare_groups(pattern, hosts)
+    ]  # fmt: skip
+
+
+def _unruled(plan: LinkPlan, talking: Sequence[str], source: Source) -> Iterable[Problem]:
+    active = [host for host in plan.hosts if host.name in set(talking)]
+    missing: dict[tuple[str, str], list[bool]] = {}
+    for src in active:
+        for dst in active:
+            if src.layer != dst.layer:
+                free = plan.expected(src.name, dst.name).is_neutral
+                missing.setdefault((src.layer, dst.layer), []).append(free)
+    for (src_layer, dst_layer), frees in missing.items():
+        if any(frees):
+            shown = f"{src_layer} to {dst_layer}"
+            rule = f"no rule constrains {sum(frees)} of {len(frees)} host pairs here, which exchange training traffic"
+            fix = f"add a rule from {src_layer}.* to {dst_layer}.*, or `symmetric: true` to the one that returns"
+            yield source.problem(("networks",), rule, fix, value=shown)

@@ -1,0 +1,279 @@
+"""`network.yaml` (E2Clab's file, E2Clab's meaning) and `heterogeneity.yaml` (ours), as typed values.
+
+E2Clab's schema lets nonsense through (`delay: 10 parsecs`, any loss text); these models do not. Everything that
+`heterogeneity.yaml` may say is parsed here; what the plan cannot emulate is refused there, not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Annotated, Self, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
+
+from laggard.units import DelayMs, DurationS, LossPercent, RateMbps, Share, SizeBytes, ThroughputMBps
+
+_M = TypeVar("_M", bound=BaseModel)
+
+Pattern = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, pattern=r"^[A-Za-z0-9_.*?\[\]!&:,~^$|()+\\-]+$", max_length=500),
+    Field(description="hosts, as E2Clab's pattern layer.service.service_id.machine_id", examples=["edge.*"]),
+]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
+
+
+def _written_as_text(value: object) -> object:
+    if isinstance(value, str):
+        return value
+    raise ValueError("E2Clab takes text here, with its unit — quote it, such as '10ms', '100mbit' or '1%'")
+
+
+_Text = BeforeValidator(_written_as_text)
+
+
+class NetworkRule(_Strict):
+    """One rule of `network.yaml`: hosts that match `src` send to hosts that match `dst` under these constraints."""
+
+    src: Pattern
+    dst: Pattern
+    delay_ms: Annotated[DelayMs, _Text] = Field(alias="delay")
+    rate_mbps: Annotated[RateMbps, _Text] = Field(alias="rate")
+    loss_percent: Annotated[LossPercent, _Text] = Field(alias="loss", default=0.0)
+    symmetric: bool = Field(default=False, strict=True, description="also from dst to src; false where not written")
+
+
+class Network(_Strict):
+    """`network.yaml`: the rules in file order; a later rule replaces an earlier one for the same ordered pair."""
+
+    networks: tuple[NetworkRule, ...] | None = Field(description="null for no emulation")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_file_is_no_emulation(cls, value: object) -> object:
+        return {"networks": None} if value is None else value
+
+    @property
+    def rules(self) -> tuple[NetworkRule, ...]:
+        """The rules; empty where the file has none."""
+        return self.networks or ()
+
+
+class HostRule(_Strict):
+    """What matching hosts are from beginning to end: compute, memory, storage, access links."""
+
+    hosts: Pattern
+    cpu: Share | None = Field(default=None, description="share of one core, as speed")
+    memory_bytes: SizeBytes | None = Field(alias="memory", default=None)
+    read_mb_per_s: ThroughputMBps | None = Field(alias="read", default=None)
+    write_mb_per_s: ThroughputMBps | None = Field(alias="write", default=None)
+    uplink_mbps: RateMbps | None = Field(alias="uplink", default=None)
+    downlink_mbps: RateMbps | None = Field(alias="downlink", default=None)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        return _at_least_one(self, ("hosts",), "cpu, memory, read, write, uplink or downlink")
+
+
+class SharedRule(_Strict):
+    """One bottleneck that all pairs between two groups of hosts share."""
+
+    between: tuple[Pattern, Pattern]
+    shared_mbps: RateMbps = Field(alias="shared")
+
+
+class JitterRule(_Strict):
+    """Variation of the one-way delay: each packet's is uniform in delay ± jitter, and packets keep their order."""
+
+    src: Pattern
+    dst: Pattern
+    jitter_ms: DelayMs = Field(alias="jitter")
+    symmetric: bool = Field(default=False, strict=True)
+
+
+class _HostChange(_Strict):
+    hosts: Pattern
+    cpu: Share | None = None
+    read_mb_per_s: ThroughputMBps | None = Field(alias="read", default=None)
+    write_mb_per_s: ThroughputMBps | None = Field(alias="write", default=None)
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        return _at_least_one(self, ("hosts", "at_s", "for_s", "random"), "cpu, read or write")
+
+
+class _LinkChange(_Strict):
+    src: Pattern
+    dst: Pattern
+    delay_ms: DelayMs | None = Field(alias="delay", default=None)
+    rate_mbps: RateMbps | None = Field(alias="rate", default=None)
+    loss_percent: LossPercent | None = Field(alias="loss", default=None)
+    jitter_ms: DelayMs | None = Field(alias="jitter", default=None)
+    symmetric: bool = Field(default=False, strict=True)
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        return _at_least_one(
+            self, ("src", "dst", "symmetric", "at_s", "for_s", "random"), "delay, rate, loss or jitter"
+        )
+
+
+def _positive_s(value: float) -> float:
+    if value <= 0:
+        raise ValueError("a change lasts longer than nothing — give a duration above zero, such as 10s")
+    return value
+
+
+class _Once(_Strict):
+    at_s: DurationS = Field(alias="at", description="since the first training step began")
+    for_s: DurationS = Field(alias="for")
+
+    @model_validator(mode="after")
+    def _lasts(self) -> Self:
+        _positive_s(self.for_s)
+        return self
+
+
+class Recurrence(_Strict):
+    """Once in every period, at a random moment of it, for a while; the seed makes the moments reproducible."""
+
+    every_s: DurationS = Field(alias="every")
+    for_s: DurationS = Field(alias="for")
+    seed: int = Field(ge=0, le=2**32 - 1, strict=True)
+
+    @model_validator(mode="after")
+    def _fits_its_period(self) -> Self:
+        if _positive_s(self.for_s) >= self.every_s:
+            raise ValueError("`for` is shorter than `every` — lengthen the period, or use a deterministic entry")
+        return self
+
+
+class TimedHostEvent(_Once, _HostChange):
+    """Compute or storage of matching hosts, changed once for a while."""
+
+
+class TimedLinkEvent(_Once, _LinkChange):
+    """Links between matching hosts, changed once for a while."""
+
+
+class RandomHostEvent(_HostChange):
+    """Compute or storage of matching hosts, changed again and again at random moments."""
+
+    random: Recurrence
+
+
+class RandomLinkEvent(_LinkChange):
+    """Links between matching hosts, changed again and again at random moments."""
+
+    random: Recurrence
+
+
+def _inside_the_scenario(value: object) -> object:
+    path = PurePosixPath(value) if isinstance(value, str) else None
+    if path is None or path.is_absolute() or ".." in path.parts or path.suffix != ".csv":
+        raise ValueError("a trace is a .csv file inside the scenario folder — give its path relative to that folder")
+    return value
+
+
+class TraceEvent(_Strict):
+    """Links between matching hosts, following a CSV file (columns: seconds, delay_ms, rate_mbps, loss_percent)."""
+
+    trace: Annotated[str, BeforeValidator(_inside_the_scenario)]
+    src: Pattern
+    dst: Pattern
+    symmetric: bool = Field(default=False, strict=True)
+
+
+def _keys(value: object) -> frozenset[str]:
+    if isinstance(value, Mapping):
+        return frozenset(str(key) for key in value)
+    return frozenset(type(value).model_fields) if isinstance(value, BaseModel) else frozenset()
+
+
+def _deterministic_kind(value: object) -> str | None:
+    keys = _keys(value)
+    if "hosts" in keys:
+        return "host-rule"
+    if "between" in keys:
+        return "shared-rule"
+    return "jitter-rule" if keys & {"src", "dst"} else None
+
+
+def _dynamic_kind(value: object) -> str | None:
+    keys = _keys(value)
+    if "trace" in keys:
+        return "trace-event"
+    target = "host" if "hosts" in keys else "link" if keys & {"src", "dst"} else None
+    if target is None:
+        return None
+    return f"random-{target}" if "random" in keys else f"timed-{target}"
+
+
+DeterministicRule = Annotated[
+    Annotated[HostRule, Tag("host-rule")]
+    | Annotated[SharedRule, Tag("shared-rule")]
+    | Annotated[JitterRule, Tag("jitter-rule")],
+    Discriminator(
+        _deterministic_kind,
+        custom_error_type="which_hosts",
+        custom_error_message="an entry names its hosts — write `hosts:`, `between:` or `src:` and `dst:`",
+    ),
+]
+
+DynamicRule = Annotated[
+    Annotated[TimedHostEvent, Tag("timed-host")]
+    | Annotated[TimedLinkEvent, Tag("timed-link")]
+    | Annotated[RandomHostEvent, Tag("random-host")]
+    | Annotated[RandomLinkEvent, Tag("random-link")]
+    | Annotated[TraceEvent, Tag("trace-event")],
+    Discriminator(
+        _dynamic_kind,
+        custom_error_type="which_hosts",
+        custom_error_message="an event names its hosts — write `hosts:`, or `src:` and `dst:`",
+    ),
+]
+
+LinkEvent = TimedLinkEvent | RandomLinkEvent | TraceEvent
+HostEvent = TimedHostEvent | RandomHostEvent
+
+
+class Heterogeneity(_Strict):
+    """`heterogeneity.yaml`: what hosts and links are throughout the run, and what changes while it runs."""
+
+    deterministic: tuple[DeterministicRule, ...] | None = None
+    dynamic: tuple[DynamicRule, ...] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_file_is_homogeneous(cls, value: object) -> object:
+        return {} if value is None else value
+
+    @property
+    def rules(self) -> tuple[HostRule | SharedRule | JitterRule, ...]:
+        """The deterministic entries in file order."""
+        return self.deterministic or ()
+
+    @property
+    def events(self) -> tuple[HostEvent | LinkEvent, ...]:
+        """The dynamic entries in file order."""
+        return self.dynamic or ()
+
+
+def _at_least_one(model: _M, besides: tuple[str, ...], choices: str) -> _M:
+    said = [name for name in type(model).model_fields if name not in besides and getattr(model, name) is not None]
+    if not said:
+        raise ValueError(f"an entry says what the hosts or links are like — add {choices}")
+    return model

@@ -1,0 +1,136 @@
+"""The kernel as link emulator: netem and HTB on every host, compiled and deployed through EnOSlib."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from enoslib.objects import Host as EnosHost
+from enoslib.objects import Network as EnosNetwork
+
+from laggard.errors import EmulationError
+from laggard.network_emulation.backend import LinkCounters
+from laggard.network_emulation.links import Constraint, LinkPlan, Pair
+from laggard.network_emulation.netem.execute import Execute, InNamespaces
+from laggard.network_emulation.netem.htb import as_batch, segment_command
+from laggard.network_emulation.netem.program import LinkProgram, compile_links
+from laggard.network_emulation.netem.readback import verify
+
+Deployment = Literal["ansible", "direct"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class NetemBackend:
+    """Links emulated by this kernel's (or the hosts' kernels') netem; see `LinkBackend`."""
+
+    program: LinkProgram
+    execute: Execute
+
+    @property
+    def name(self) -> str:
+        """`netem`."""
+        return "netem"
+
+    @classmethod
+    def start(
+        cls,
+        plan: LinkPlan,
+        roles: Mapping[str, Sequence[EnosHost]],
+        networks: Mapping[str, Sequence[EnosNetwork]] | None,
+        ports: Mapping[str, str],
+        execute: Execute | None = None,
+        *,
+        deployment: Deployment = "ansible",
+        base_delay_ms: float = 0.0,
+    ) -> NetemBackend:
+        """Apply a whole plan in one deployment and read it back.
+
+        Args:
+            plan: all links, in real (dilated) units.
+            roles: EnOSlib's roles; a host is found by the address it carries.
+            networks: EnOSlib's networks to consider, by role; None for all.
+            ports: fabric-side device of each host; needed for downlinks and shared links only.
+            execute: runs commands on hosts and on the fabric; the hosts' named namespaces where it is not given.
+            deployment: by EnOSlib's one Ansible task, or by `execute` (the same commands, without Ansible's start-up).
+            base_delay_ms: one-way delay of the testbed itself, subtracted from every delay.
+
+        Raises:
+            EmulationError: a command failed, or the kernel does not show what it was told.
+        """
+        considered = None if networks is None else [network for group in networks.values() for network in group]
+        program = compile_links(plan, roles, considered, ports, base_delay_ms)
+        backend = cls(program, execute or InNamespaces.named(host.name for host in plan.hosts))
+        backend._deploy_fabric()
+        shown = backend._deploy_by_ansible() if deployment == "ansible" else backend._deploy_directly()
+        for host, source in program.sources.items():
+            verify(host, source, shown[host])
+        _log.info("netem: %d links of %d hosts applied and read back", len(plan.pairs), len(program.sources))
+        return backend
+
+    def change(self, changes: Mapping[Pair, Constraint]) -> int:
+        """See `LinkBackend.change`."""
+        commands: dict[str, list[str]] = {}
+        for pair, constraint in changes.items():
+            if pair not in self.program.plan.pairs:
+                raise EmulationError(
+                    f"{pair[0]} to {pair[1]}: a link is changed only if the plan it started with names it"
+                )
+            changed = self.program.in_tc_terms(pair, constraint).change_commands()
+            commands.setdefault(pair[0], []).extend(changed)
+        for host, lines in commands.items():
+            self.execute(host, ("tc", "-batch", "-"), "\n".join(as_batch(lines)) + "\n")
+        return time.monotonic_ns()
+
+    def counters(self) -> Mapping[Pair, LinkCounters]:
+        """See `LinkBackend.counters`."""
+        names = {number: name for name, number in self.program.numbers.items()}
+        counted: dict[Pair, LinkCounters] = {}
+        for host, source in self.program.sources.items():
+            shown = json.loads(self.execute(host, ("tc", "-s", "-j", "qdisc", "show", "dev", source.device)))
+            for qdisc in shown:
+                number = str(qdisc.get("parent", "")).removeprefix("1:")
+                if qdisc["kind"] == "netem" and number.isdigit() and int(number) in names:
+                    dropped = int(qdisc.get("drops", 0))
+                    counts = LinkCounters(int(qdisc["bytes"]), int(qdisc["packets"]), dropped)
+                    counted[host, names[int(number)]] = counts
+        return counted
+
+    def lateness_ms(self) -> float | None:
+        """None: the kernel's timers do the work, and what they gave is measured on the links."""
+        return None
+
+    def close(self) -> None:
+        """Remove every queue, filter and device that was added."""
+        for host, source in self.program.sources.items():
+            self.execute(host, ("tc", "qdisc", "del", "dev", source.device, "root"))
+        devices = [line.split()[2] for line in self.program.fabric_devices if line.startswith("link add ")]
+        added = [line.split() for line in self.program.fabric_queues if line.startswith("qdisc ")]
+        for words in added:
+            kind = "ingress" if "ingress" in words else "root"
+            if words[3] not in devices:
+                self.execute(None, ("tc", "qdisc", "del", "dev", words[3], kind))
+        for device in devices:
+            self.execute(None, ("ip", "link", "del", device))
+
+    def _deploy_fabric(self) -> None:
+        for program, lines in (("ip", self.program.fabric_devices), ("tc", self.program.fabric_queues)):
+            if lines:
+                self.execute(None, (program, "-batch", "-"), "\n".join(lines) + "\n")
+
+    def _deploy_by_ansible(self) -> Mapping[str, str]:
+        shown = self.program.links.deploy()
+        return {host: shown[source.host.alias] for host, source in self.program.sources.items()}
+
+    def _deploy_directly(self) -> Mapping[str, str]:
+        shown: dict[str, str] = {}
+        for host, source in self.program.sources.items():
+            if source.segment:
+                self.execute(host, segment_command(source.device))
+            shown[host] = self.execute(host, ("tc", "-batch", "-"), "\n".join(source.batch()) + "\n")
+        return shown

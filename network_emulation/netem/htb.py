@@ -1,0 +1,208 @@
+"""EnOSlib's HTB constraints, extended to what a continuum needs.
+
+EnOSlib gives each destination of a host an HTB class (rate), a netem leaf (delay, loss) and a u32 filter. Added here: jitter
+that keeps packets in order, a queue as long as bandwidth x delay asks for, a parent class for the host's uplink, and class
+ids that depend on the destination alone, so that a live change can name them (EnOSlib numbers them in set order, which
+changes with PYTHONHASHSEED). Each host's commands run as one `tc -batch -`, which stops at the first error and says so.
+
+Why HTB serialises and not netem's own `rate`: netem stamps departure times on arrival, so a backlog would drain at the old
+rate after a live change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ansible.errors import AnsibleError
+from enoslib import actions
+from enoslib.errors import EnosError
+from enoslib.objects import Host as EnosHost
+from enoslib.objects import Roles
+from enoslib.service.emul.htb import DEFAULT_RATE, HTBConstraint, HTBSource, NetemHTB
+
+from laggard.errors import EmulationError
+from laggard.network_emulation.links import PACKET_BYTES, QUEUE_PACKETS, Constraint
+
+ROOT = "1:"
+UPLINK_CLASS = "1:1"
+DEFAULT_CLASS = "1:2"
+IN_ORDER = "rate 1000gbit"
+"""As fast as nothing, but a netem with a rate never lets a packet overtake the one before it."""
+
+_ONE_PACKET = 1600
+_BURST_MS = 0.5
+_UNLIMITED_MBPS = 10_000.0
+_END = "END_OF_TC_BATCH"
+
+
+def delay_text(delay_ms: float) -> str:
+    """A delay as tc (and EnOSlib's validator) takes it."""
+    return f"{_plain(delay_ms)}ms"
+
+
+def rate_text(rate_mbps: float | None) -> str:
+    """A rate as tc (and EnOSlib's validator) takes it; EnOSlib's default where there is none."""
+    return str(DEFAULT_RATE) if rate_mbps is None else f"{_plain(rate_mbps * 1e3)}kbit"
+
+
+def loss_text(loss_percent: float) -> str | None:
+    """A loss as tc takes it; None for none, as EnOSlib wants it."""
+    return f"{_plain(loss_percent)}%" if loss_percent else None
+
+
+def burst_bytes(rate_mbps: float | None) -> int:
+    """What HTB may send at once: one packet, or what half a millisecond of a busy machine would lose."""
+    return max(_ONE_PACKET, math.ceil(_BURST_MS * 125.0 * (rate_mbps or _UNLIMITED_MBPS)))
+
+
+def limit_packets(constraint: Constraint) -> int:
+    """Packets that netem may hold: the delay line at full rate, and the link's queue."""
+    rate_mbps = constraint.rate_mbps or _UNLIMITED_MBPS
+    in_flight = (constraint.delay_ms + constraint.jitter_ms) * 125.0 * rate_mbps / PACKET_BYTES
+    return QUEUE_PACKETS + math.ceil(in_flight)
+
+
+def _plain(number: float) -> str:
+    return f"{number:.6f}".rstrip("0").rstrip(".")
+
+
+@dataclass(eq=True, frozen=True)
+class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no types
+    """One direction of a link in tc's terms.
+
+    Args:
+        number: names class `1:number`, and through EnOSlib's numbering its qdisc.
+        jitter: jitter as tc takes it; empty for none.
+        limit: packets that netem may hold.
+        burst: bytes that HTB may send at once.
+        parent: class that this one borrows from.
+        guaranteed: rate that is this link's even when its parent is busy; empty for all of `rate`.
+    """
+
+    number: int = 0
+    jitter: str = ""
+    limit: int = QUEUE_PACKETS
+    burst: int = _ONE_PACKET
+    parent: str = ROOT
+    guaranteed: str = ""
+
+    def commands(self, _: int = 0) -> list[str]:
+        """EnOSlib's three commands (class, netem, filter) with our additions."""
+        shape, delay, steer = super().commands(self.number - 1)
+        return [self._shaped(str(shape)), self._delayed(str(delay), in_order=bool(self.jitter)), str(steer)]
+
+    def change_commands(self) -> list[str]:
+        """Commands that give the running class and netem these values, dropping nothing."""
+        shape, delay, _ = super().commands(self.number - 1)
+        changed = (self._shaped(str(shape)), self._delayed(str(delay), in_order=True))
+        return [command.replace(" add ", " change ", 1) for command in changed]
+
+    def _shaped(self, command: str) -> str:
+        head, _, _ = command.partition(" htb ")
+        head = head.replace(f"parent {ROOT} ", f"parent {self.parent} ", 1)
+        borrow = f" ceil {self.rate}" if self.guaranteed else ""
+        return f"{head} htb rate {self.guaranteed or self.rate}{borrow} burst {self.burst} cburst {self.burst}"
+
+    def _delayed(self, command: str, *, in_order: bool) -> str:
+        varied = command.replace(f"delay {self.delay}", f"delay {self.delay} {self.jitter}".rstrip(), 1)
+        return f"{varied} limit {self.limit}" + (f" {IN_ORDER}" if in_order else "")
+
+
+@dataclass
+class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
+    """All constraints of one host's device.
+
+    Args:
+        device: the device, also where the host has an uplink and no constraint.
+        uplink_mbps: rate that everything leaving the host shares; None for no such limit.
+        segment: whether packets are handed over one by one: batches of 64 KiB would be delayed and lost as one.
+    """
+
+    device: str = "eth0"
+    uplink_mbps: float | None = None
+    segment: bool = True
+
+    def remove_commands(self) -> list[str]:
+        """Replace whatever was there (EnOSlib's `del || true` has no place in a batch)."""
+        return [f"tc qdisc replace dev {self.device} root handle 8001: pfifo"]
+
+    def add_commands(self) -> list[str]:
+        """The root, and the uplink's class with one beneath it for traffic that no pair's rule names."""
+        root = f"tc qdisc replace dev {self.device} root handle {ROOT} htb"
+        if self.uplink_mbps is None:
+            return [root]
+        rate, burst = rate_text(self.uplink_mbps), burst_bytes(self.uplink_mbps)
+        rest = rate_text(guaranteed_mbps(self.uplink_mbps, len(self.constraints)))
+        add = f"tc class add dev {self.device} parent"
+        return [
+            f"{root} default 2",
+            f"{add} {ROOT} classid {UPLINK_CLASS} htb rate {rate} burst {burst} cburst {burst}",
+            f"{add} {UPLINK_CLASS} classid {DEFAULT_CLASS} htb rate {rest} ceil {rate} burst {burst} cburst {burst}",
+        ]
+
+    def commands(self) -> list[str]:
+        """Every constraint's commands, in the order of their numbers."""
+        ordered = sorted(self.constraints, key=lambda constraint: int(constraint.number))
+        return [command for constraint in ordered for command in constraint.commands()]
+
+    def batch(self) -> tuple[str, ...]:
+        """Lines for one `tc -batch -` that applies everything and shows what came of it."""
+        remove, add, commands = self.all_commands()
+        shows = [f"tc {kind} show dev {self.device}" for kind in ("qdisc", "class", "filter")]
+        return as_batch([*remove, *add, *commands, *shows])
+
+    def script(self) -> str:
+        """The batch as one shell command, for hosts that Ansible reaches."""
+        segment = f"{' '.join(segment_command(self.device))} && " if self.segment else ""
+        lines = "\n".join(self.batch())
+        return f"{segment}tc -batch - <<'{_END}'\n{lines}\n{_END}\n"
+
+
+class ShapedLinks(NetemHTB):  # type: ignore[misc]  # enoslib ships no types
+    """Every constraint of a continuum, for one deployment."""
+
+    sources: dict[EnosHost, LinkSource]
+
+    def deploy(self, chunk_size: int = 100, **kwargs: object) -> Mapping[str, str]:  # noqa: ARG002  # EnOSlib's signature
+        """Apply all constraints on all hosts by one Ansible task.
+
+        Returns:
+            What each host's batch printed, by the host's alias.
+
+        Raises:
+            EmulationError: a host's batch failed; with its output.
+        """
+        scripts = {source.host.alias: source.script() for source in self.sources.values()}
+        if not scripts:
+            return {}
+        roles = Roles(all=list(self.sources))
+        play = actions(roles=roles, extra_vars={"link_scripts": scripts}, on_error_continue=True, **kwargs)
+        try:
+            with play:
+                play.raw("{{ link_scripts[inventory_hostname] }}", task_name="Applying the network constraints")
+        except (EnosError, AnsibleError) as error:
+            raise EmulationError(f"the link constraints were not applied: {error!r}") from error
+        printed = {str(r.host): (str(r.status), str(r.payload.get("stdout", "")), r.payload) for r in play.results}
+        for alias in scripts:
+            status, _, payload = printed.get(alias, ("missing", "", {}))
+            if status != "OK" or payload.get("rc") != 0:
+                said = payload.get("stderr") or payload.get("stdout") or payload.get("msg") or "no answer"
+                raise EmulationError(f"{alias}: its link constraints were not applied ({status}): {said}")
+        return {alias: printed[alias][1] for alias in scripts}
+
+
+def as_batch(commands: Sequence[str]) -> tuple[str, ...]:
+    """EnOSlib's `tc ...` commands as lines of a tc batch."""
+    return tuple(command.removeprefix("tc ") for command in commands)
+
+
+def segment_command(device: str) -> tuple[str, ...]:
+    """The command that hands packets of a device over one by one."""
+    return ("ip", "link", "set", "dev", device, "gso_max_segs", "1")
+
+
+def guaranteed_mbps(uplink_mbps: float, links: int) -> float:
+    """An equal part of an uplink for each of its links and for the traffic that none of them carries."""
+    return uplink_mbps / (links + 1)

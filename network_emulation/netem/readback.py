@@ -1,0 +1,88 @@
+"""What the kernel says it does, compared with what it was told to do."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from laggard.errors import EmulationError
+from laggard.network_emulation.netem.htb import LinkConstraint, LinkSource
+from laggard.units import parse_delay_ms, parse_loss_percent, parse_rate_mbps
+
+_TOLERANCE = 0.005
+
+
+@dataclass(frozen=True)
+class AppliedLink:
+    """One class of a device as the kernel shows it."""
+
+    rate_mbps: float | None = None
+    delay_ms: float = 0.0
+    jitter_ms: float = 0.0
+    loss_percent: float = 0.0
+    limit: int = 0
+    target: str = ""
+
+
+def parse_shown(text: str) -> Mapping[int, AppliedLink]:
+    """Parse `tc qdisc show`, `tc class show` and `tc filter show` of one device.
+
+    Args:
+        text: their output, in any order.
+
+    Returns:
+        What is applied, by class number.
+    """
+    applied: dict[int, dict[str, object]] = {}
+    flow: int | None = None
+    for line in text.splitlines():
+        if found := re.match(r"qdisc netem \w+: parent 1:(\d+) (.*)", line):
+            applied.setdefault(int(found[1]), {}).update(_netem(found[2]))
+        elif found := re.match(r"class htb 1:(\d+) .*?\bceil (\S+)", line):
+            applied.setdefault(int(found[1]), {})["rate_mbps"] = parse_rate_mbps(found[2])
+        elif found := re.search(r"\bflowid 1:(\d+)", line):
+            flow = int(found[1])
+        elif flow is not None and (found := re.search(r"match ([0-9a-f]{8})/ffffffff at 16", line)):
+            applied.setdefault(flow, {})["target"] = str(ipaddress.IPv4Address(int(found[1], 16)))
+            flow = None
+    return {number: AppliedLink(**values) for number, values in applied.items()}  # type: ignore[arg-type]  # by name
+
+
+def _netem(options: str) -> Iterable[tuple[str, object]]:
+    if found := re.search(r"\blimit (\d+)", options):
+        yield "limit", int(found[1])
+    if found := re.search(r"\bdelay (\S+)(?:\s+([\d.]+\w*s)\b)?", options):
+        yield "delay_ms", parse_delay_ms(found[1])
+        yield "jitter_ms", parse_delay_ms(found[2]) if found[2] else 0.0
+    if found := re.search(r"\bloss (\S+%)", options):
+        yield "loss_percent", parse_loss_percent(found[1])
+
+
+def verify(host: str, source: LinkSource, shown: str) -> None:
+    """Compare what a host shows with what its constraints ask for.
+
+    Raises:
+        EmulationError: naming the first link that is not as asked.
+    """
+    applied = parse_shown(shown)
+    for constraint in sorted(source.constraints, key=lambda constraint: int(constraint.number)):
+        wrong = _difference(constraint, applied.get(constraint.number, AppliedLink()))
+        if wrong:
+            fix = "is another program changing its queues?"
+            raise EmulationError(f"{host} to {constraint.target}: {wrong}, as read back from the kernel; {fix}")
+
+
+def _difference(asked: LinkConstraint, applied: AppliedLink) -> str:
+    pairs: tuple[tuple[str, float, float | None], ...] = (
+        ("rate in Mbit/s", parse_rate_mbps(asked.rate), applied.rate_mbps),
+        ("delay in ms", parse_delay_ms(asked.delay), applied.delay_ms),
+        ("jitter in ms", parse_delay_ms(asked.jitter) if asked.jitter else 0.0, applied.jitter_ms),
+        ("loss in percent", parse_loss_percent(asked.loss) if asked.loss else 0.0, applied.loss_percent),
+        ("queue in packets", float(asked.limit), float(applied.limit)),
+    )
+    for name, wanted, found in pairs:
+        if found is None or abs(wanted - found) > _TOLERANCE * wanted + 1e-3:
+            return f"{name} is {found} instead of {wanted:g}"
+    return "" if applied.target == asked.target else f"filter for {applied.target or 'nothing'}"

@@ -1,0 +1,65 @@
+"""Which way of emulating links works here."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+from typing import Literal
+
+from laggard.errors import PrerequisiteError
+
+Requested = Literal["auto", "netem", "userspace"]
+BackendName = Literal["netem", "userspace"]
+
+_log = logging.getLogger(__name__)
+_LIMIT_S = 20.0
+_TRIAL = """\
+qdisc add dev lo root handle 1: htb
+class add dev lo parent 1: classid 1:11 htb rate 1000kbit
+qdisc add dev lo parent 1:11 handle 20: netem delay 1ms limit 1000
+filter add dev lo parent 1: protocol ip u32 match ip dst 10.77.0.1 flowid 1:11
+"""
+
+
+def kernel_has_netem() -> bool:
+    """Whether HTB, netem and u32 work here, by trying them in a network namespace that ends with the attempt."""
+    return not netem_refusal()
+
+
+def netem_refusal() -> str:
+    """Why netem cannot be used here; empty where it can."""
+    for program in ("tc", "unshare"):
+        if shutil.which(program) is None:
+            return f"the program {program} is not installed"
+    user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+    try:
+        tried = subprocess.run(
+            ("unshare", *user, "--net", "tc", "-batch", "-"),
+            input=_TRIAL, capture_output=True, text=True, timeout=_LIMIT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"trying it failed: {error}"
+    return " ".join(tried.stderr.split()) if tried.returncode else ""
+
+
+def choose_backend(requested: Requested) -> BackendName:
+    """The backend to use.
+
+    Args:
+        requested: `auto` prefers netem where the kernel has it.
+
+    Raises:
+        PrerequisiteError: netem was asked for by name and does not work here.
+    """
+    if requested == "userspace":
+        return "userspace"
+    refusal = netem_refusal()
+    if not refusal:
+        return "netem"
+    if requested == "netem":
+        grant = "sudo modprobe -a sch_netem sch_htb cls_u32, or choose the userspace link emulator"
+        raise PrerequisiteError(f"links: netem was asked for, but this kernel refuses it ({refusal})", grant)
+    _log.info("netem does not work here (%s): links are emulated in userspace", refusal)
+    return "userspace"

@@ -1,0 +1,104 @@
+"""TCP of a host namespace: the same congestion control everywhere, and timers that fit a dilated run.
+
+Hosts would otherwise inherit the machine's default, which may be BBR, and BBR hides loss. Linux lets a namespace other than the
+first choose by sysctl only among the machine's *allowed* algorithms, but a route may name any that is *available* (`congctl` in
+ip-route(8)), so that is where it goes. TCP's own timers do not dilate: dilated runs use reno, which knows no clock (cubic's
+growth is a function of time, RFC 9438), a minimum retransmission time-out scaled by D, and no slow start after idle.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from laggard.errors import EmulationError
+from laggard.network_emulation.forked import run_forked
+from laggard.network_emulation.host_namespace import entered
+from laggard.virtual_time import Dilation
+
+DEVICE = "eth0"
+_IPV4 = Path("/proc/sys/net/ipv4")
+_PREFERRED = ("cubic", "reno")
+_RTO_MIN_MS = 200.0
+_BUFFER_BYTES = 32 << 20
+_RTAX_RTO_MIN = 13
+
+
+@dataclass(frozen=True)
+class TcpSettings:
+    """What a namespace's TCP was set to: congestion control, and minimum retransmission time-out (None: Linux's 200 ms)."""
+
+    congestion_control: str
+    rto_min_ms: float | None
+
+
+def configure_tcp(namespace: Path, dilation: Dilation) -> TcpSettings:
+    """Set the TCP of a namespace whose `eth0` is up and addressed.
+
+    Connections do not inherit what earlier ones learnt (`tcp_no_metrics_save`), so that measuring a link does not change how
+    the training behaves on it, and buffers may grow to 32 MiB, so that they do not limit long fast links.
+
+    Args:
+        namespace: file that the network namespace is bound to.
+        dilation: of the run.
+
+    Raises:
+        EmulationError: the kernel refuses.
+    """
+    return run_forked("laggard-tcp", lambda: apply_tcp(namespace, dilation))
+
+
+def apply_tcp(namespace: Path, dilation: Dilation) -> TcpSettings:
+    """`configure_tcp` without a process of its own, for callers that have one thread."""
+    settings = choose_settings(_read_available(namespace), dilation)
+    try:
+        with entered(namespace):
+            _write_settings(dilation.factor > 1)
+            _set_route_metrics(settings)
+    except OSError as error:
+        raise EmulationError(
+            f"TCP in {namespace} could not be set to {settings.congestion_control}: {error}"
+        ) from error
+    return settings
+
+
+def choose_settings(available: tuple[str, ...], dilation: Dilation) -> TcpSettings:
+    """What TCP should be set to where these algorithms are available (reno always is)."""
+    if dilation.factor > 1:
+        return TcpSettings("reno", dilation.real_ms(_RTO_MIN_MS))
+    return TcpSettings(next((name for name in _PREFERRED if name in available), "reno"), None)
+
+
+def _read_available(namespace: Path) -> tuple[str, ...]:
+    with entered(namespace):
+        return tuple((_IPV4 / "tcp_available_congestion_control").read_text(encoding="ascii").split())
+
+
+def _write_settings(dilated: bool) -> None:
+    settings = {"tcp_no_metrics_save": "1", "tcp_slow_start_after_idle": "0" if dilated else "1"}
+    for name in ("tcp_rmem", "tcp_wmem"):
+        smallest, usual, largest = (_IPV4 / name).read_text(encoding="ascii").split()
+        settings[name] = f"{smallest} {usual} {max(int(largest), _BUFFER_BYTES)}"
+    for name, value in settings.items():
+        (_IPV4 / name).write_text(value, encoding="ascii")
+
+
+def _set_route_metrics(settings: TcpSettings) -> None:
+    from pyroute2 import IPRoute, NetlinkError
+
+    metrics: dict[str, int | str] = {"cc_algo": settings.congestion_control}
+    if settings.rto_min_ms is not None:
+        metrics |= {"lock": 1 << _RTAX_RTO_MIN, "rto_min": round(settings.rto_min_ms)}
+    try:
+        with IPRoute() as netlink:
+            (device,) = netlink.link_lookup(ifname=DEVICE)
+            (address,) = netlink.get_addr(index=device, family=socket.AF_INET)
+            own = address.get_attr("IFA_LOCAL")
+            network = ipaddress.ip_interface(f"{own}/{address['prefixlen']}").network
+            netlink.route(
+                "replace", dst=str(network), oif=device, prefsrc=own, scope="link", proto="kernel", metrics=metrics
+            )
+    except (NetlinkError, ValueError) as error:
+        raise EmulationError(f"the route of {DEVICE} did not take {settings}: {error}") from error

@@ -1,0 +1,246 @@
+"""Every figure, of ordinary and of odd runs, at both widths: drawn, inside its canvas, and saying what is so."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from matplotlib.figure import Figure
+
+from laggard.analysis.columns import FloatArray
+from laggard.analysis.figures import CATALOGUE, FigureKind, draw, draw_all, draw_svg
+from laggard.analysis.figures.canvas import NARROW_IN, WIDE_IN, house_style
+from laggard.analysis.figures.gantt import median_step, step_bars
+from laggard.analysis.figures.heatmap import MOST_COLUMNS, bin_steps, finding_rows, outlines
+from laggard.analysis.figures.labels import drawable, rank_labels, shown_ranks
+from laggard.analysis.figures.palette import TRANSFER, WAIT
+from laggard.analysis.figures.progress import accuracy_curve, loss_curve
+from laggard.analysis.figures.step_ecdf import MOST_POINTS, ecdf
+from laggard.analysis.findings import Analysis, analyse
+from laggard.analysis.generate import QUIET, Injection, Tier, TraceSpec, generate_run
+from laggard.analysis.load import Run
+from laggard.analysis.step_clock import step_clock
+from laggard.span_schema import Lane, Phase
+
+WIDTHS = (WIDE_IN, NARROW_IN)
+SMALLEST_POINTS = 8.0
+
+
+def _odd_runs() -> dict[str, Run]:
+    plain = TraceSpec(steps=40)
+    names = ["$\\frac{1}{0$", "边缘主机", "edge-" + "x" * 90, 'a"b<c&d', "", "h", "h", "i"]
+    named = generate_run(plain)
+    no_eval = generate_run(replace(plain, evaluate_every=0))
+    return {
+        "one rank": generate_run(TraceSpec(tiers=(Tier("cloud", 1),), steps=12)),
+        "one step": generate_run(TraceSpec(steps=1, warm_up_steps=0)),
+        "long": generate_run(TraceSpec(steps=3_000, injections=(Injection("compute", 3.0, 900, 1_500, rank=0),))),
+        "many ranks": generate_run(TraceSpec(tiers=(Tier("cloud", 10), Tier("edge", 60, 3.0)), steps=40)),
+        "odd names": replace(named, hosts=tuple(replace(h, host=n) for h, n in zip(named.hosts, names, strict=True))),
+        "no tiers": replace(named, hosts=tuple(replace(h, tier="") for h in named.hosts)),
+        "no evaluation": replace(no_eval, steps=replace(no_eval.steps, loss=np.full(len(no_eval.steps), np.nan))),
+        "no noise": generate_run(replace(plain, noise=QUIET)),
+    }
+
+
+ODD = _odd_runs()
+
+
+def assert_text_is_inside(figure: Figure) -> None:
+    from matplotlib.text import Text
+
+    with house_style():
+        figure.canvas.draw()
+        for text in figure.findobj(Text):
+            if isinstance(text, Text) and text.get_visible() and text.get_text().strip():
+                box = text.get_window_extent()
+                assert box.x0 >= -1, text.get_text()
+                assert box.x1 <= figure.bbox.x1 + 1, text.get_text()
+                assert text.get_fontsize() >= SMALLEST_POINTS
+
+
+def assert_labels_do_not_overlap(figure: Figure) -> None:
+    for axes in figure.axes:
+        for axis, sides in ((axes.xaxis, ("x0", "x1")), (axes.yaxis, ("y0", "y1"))):
+            boxes = [t.get_window_extent() for t in axis.get_ticklabels() if t.get_visible() and t.get_text()]
+            inside = [b for b in boxes if b.width > 0]
+            ordered = sorted(inside, key=lambda b: getattr(b, sides[0]))
+            for before, after in zip(ordered, ordered[1:], strict=False):
+                assert getattr(after, sides[0]) >= getattr(before, sides[1]) - 2.5
+
+
+@pytest.mark.parametrize("width_in", WIDTHS)
+@pytest.mark.parametrize("kind", CATALOGUE, ids=lambda kind: kind.name)
+def test_text_is_legible_and_nothing_overlaps(
+    kind: FigureKind, width_in: float, quickstart_run: Run, quickstart_analysis: Analysis
+) -> None:
+    figure = draw(kind, quickstart_run, quickstart_analysis, width_in)
+    assert_text_is_inside(figure)
+    assert_labels_do_not_overlap(figure)
+
+
+@pytest.mark.parametrize("kind", CATALOGUE, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("name", ODD)
+def test_odd_runs_are_drawn_too(kind: FigureKind, name: str) -> None:
+    run = ODD[name]
+    analysis = analyse(run)
+    for width_in in WIDTHS:
+        assert_text_is_inside(draw(kind, run, analysis, width_in))
+        ET.fromstring(draw_svg(kind, run, analysis, width_in))
+    assert kind.caption(run, analysis).endswith(".")
+
+
+def test_all_are_saved_as_svg_and_png(quickstart_run: Run, quickstart_analysis: Analysis, tmp_path: Path) -> None:
+    drawn = draw_all(quickstart_run, quickstart_analysis, tmp_path / "figures")
+    files = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    assert files == sorted(f"{kind.name}.{suffix}" for kind in CATALOGUE for suffix in ("svg", "png"))
+    for figure in drawn:
+        image = (tmp_path / "figures" / f"{figure.kind.name}.png").read_bytes()
+        assert image.startswith(b"\x89PNG")
+        assert int.from_bytes(image[16:20]) >= 1200
+        ET.fromstring(figure.wide_svg)
+        assert figure.narrow_svg != figure.wide_svg
+
+
+def test_the_same_run_gives_the_same_picture(quickstart_run: Run, quickstart_analysis: Analysis) -> None:
+    for kind in CATALOGUE:
+        assert draw_svg(kind, quickstart_run, quickstart_analysis) == draw_svg(
+            kind, quickstart_run, quickstart_analysis
+        )
+
+
+def test_matplotlib_is_left_as_it_was(quickstart_run: Run, quickstart_analysis: Analysis) -> None:
+    before = dict(mpl.rcParams)
+    draw(CATALOGUE[0], quickstart_run, quickstart_analysis)
+    assert dict(mpl.rcParams) == before
+    code = "import sys, laggard.analysis.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@given(hnp.arrays(np.float64, st.tuples(st.integers(1, 700), st.integers(1, 4)), elements=st.floats(0.5, 100)))
+def test_binning_keeps_means_and_bounds(rows: FloatArray) -> None:
+    binned = bin_steps(rows, MOST_COLUMNS)
+    assert len(binned) == min(len(rows), MOST_COLUMNS)
+    assert binned.min() >= rows.min() - 1e-9
+    assert binned.max() <= rows.max() + 1e-9
+
+
+def test_binning_keeps_a_burst_visible() -> None:
+    rows = np.ones((48_000, 1))
+    rows[10_000:10_200] = 4.0
+    assert bin_steps(rows, MOST_COLUMNS).max() == pytest.approx(4.0)
+
+
+def test_neighbours_share_an_outline(quickstart_analysis: Analysis) -> None:
+    boxes = [(b.first_row, b.last_row, b.first_step, b.last_step, b.lasting) for b in outlines(quickstart_analysis)]
+    assert boxes == [(4, 7, 0, 299, True), (8, 8, 120, 165, False)]
+
+
+def test_findings_apart_have_outlines_apart(quickstart_analysis: Analysis) -> None:
+    edge = [f for f in quickstart_analysis.findings if f.rank is not None]
+    early = edge[1].model_copy(update={"kind": "dynamic", "first_step": 10, "last_step": 60})
+    late = edge[2].model_copy(update={"kind": "dynamic", "first_step": 200, "last_step": 260})
+    analysis = replace(quickstart_analysis, findings=(edge[0], early, late))
+    assert len(outlines(analysis)) == 3
+    beyond = edge[0].model_copy(update={"rank": 99})
+    assert finding_rows(beyond, analysis) == []
+
+
+@given(hnp.arrays(np.float64, st.integers(0, 3_000), elements=st.floats(-1, 100)))
+def test_an_ecdf_rises_to_one(values: FloatArray) -> None:
+    x, y = ecdf(values)
+    assert len(x) == len(y) <= MOST_POINTS
+    assert np.all(np.diff(x) >= 0)
+    assert np.all(np.diff(y) > 0)
+    assert not len(y) or y[-1] == 1.0
+
+
+def test_the_step_drawn_is_the_median_one(quickstart_analysis: Analysis) -> None:
+    slowest = quickstart_analysis.step_s.max(axis=1)
+    at = int(np.flatnonzero(quickstart_analysis.steps == median_step(quickstart_analysis))[0])
+    assert slowest[at] == np.sort(slowest)[(len(slowest) - 1) // 2]
+
+
+def test_bars_of_a_step_add_up_to_its_spans(quickstart_run: Run) -> None:
+    bars, arrivals = step_bars(quickstart_run.spans, 130)
+    rows = quickstart_run.spans.where(quickstart_run.spans.step == 130)
+    assert sum(b.length_ms.sum() for b in bars) == pytest.approx(rows.dur_ns.sum() / 1e6, rel=0.01)
+    assert len(arrivals) == 2
+    waits = next(b for b in bars if b.paint is WAIT)
+    ends = waits.start_ms + waits.length_ms
+    assert np.all(np.isin(ends.round(6), arrivals.round(6)) | (ends < arrivals.max()))
+
+
+def test_buckets_are_drawn_beside_the_main_lane(quickstart_run: Run) -> None:
+    spans = quickstart_run.spans
+    lane = np.where((spans.phase == Phase.COMM.code) & (spans.group == 1), int(Lane.BUCKETS), spans.lane)
+    bars, _ = step_bars(replace(spans, lane=lane), 130)
+    assert [b.paint for b in bars if b.lane == Lane.BUCKETS] == [TRANSFER]
+
+
+def test_a_step_without_spans_has_no_bars(quickstart_run: Run) -> None:
+    bars, arrivals = step_bars(quickstart_run.spans, 10_000)
+    assert bars == []
+    assert len(arrivals) == 0
+
+
+def test_learning_curves_are_those_of_the_run(quickstart_run: Run) -> None:
+    when, accuracy = accuracy_curve(quickstart_run.steps)
+    assert len(when) == 5
+    assert np.all(np.diff(when) > 0)
+    assert np.all(np.diff(accuracy) > 0)
+    _, loss = loss_curve(quickstart_run.steps)
+    assert loss[0] == pytest.approx(2.3)
+    assert np.all(np.diff(loss) < 0)
+
+
+def test_the_clock_of_steps_survives_a_killed_run(quickstart_run: Run) -> None:
+    none = quickstart_run.steps.where(np.array([], dtype=np.int64))
+    whole, cut = step_clock(quickstart_run), step_clock(replace(quickstart_run, steps=none))
+    assert np.array_equal(whole.steps, cut.steps)
+    assert np.allclose(whole.start_s, cut.start_s)
+    assert np.allclose(whole.end_s, cut.end_s)
+    empty = step_clock(replace(quickstart_run, steps=none, spans=quickstart_run.spans.where(none.step)))
+    assert empty.window_s(3, 9) == (0.0, 0.0)
+
+
+def test_a_window_of_steps_is_clipped_to_the_run(quickstart_run: Run) -> None:
+    clock = step_clock(quickstart_run)
+    assert clock.window_s(0, 10**6) == (clock.start_s[0], clock.end_s[-1])
+    assert clock.window_s(10**6, 10**7)[1] == clock.end_s[-1]
+
+
+def test_labels_are_short_and_tell_ranks_apart(quickstart_run: Run) -> None:
+    assert drawable("edge-" + "x" * 90, 20).count("…") == 1
+    assert len(drawable("y" * 90, 20)) == 20
+    twice = (quickstart_run.hosts[0], replace(quickstart_run.hosts[0], rank=1))
+    assert rank_labels(twice) == ["cloud.trainer.1.1 #0", "cloud.trainer.1.1 #1"]
+    assert rank_labels([replace(twice[0], host="边缘主机")]) == ["rank 0"]
+
+
+@given(st.integers(1, 500), st.integers(1, 60))
+def test_shown_ranks_are_even_and_few(world: int, most: int) -> None:
+    shown = shown_ranks(world, most)
+    assert len(shown) == min(world, most)
+    assert shown[0] == 0
+    assert most == 1 or shown[-1] == world - 1
+
+
+def test_the_png_is_opaque_white_at_the_edges(quickstart_run: Run, quickstart_analysis: Analysis) -> None:
+    from matplotlib.image import imread
+
+    from laggard.analysis.figures.canvas import to_png
+
+    with house_style():
+        pixels = imread(io.BytesIO(to_png(draw(CATALOGUE[1], quickstart_run, quickstart_analysis))))
+    assert np.all(pixels[0, 0] == 1.0)

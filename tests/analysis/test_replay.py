@@ -1,0 +1,172 @@
+"""The replay against what was measured, closed forms and a slow simulator of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from laggard.analysis.columns import BoolArray, FloatArray
+from laggard.analysis.findings import analyse
+from laggard.analysis.generate import Injection, TraceSpec, generate_run
+from laggard.analysis.replay.maxplus import Schedule, makespan, observed_schedule
+from laggard.analysis.replay.timeline import build_timeline
+from laggard.analysis.time_split import split_time
+from laggard.errors import RunFolderError
+from laggard.span_schema import Flag, Phase
+
+from .traces import CONTINUUM, HARSH, LEVEL, keep_spans, quiet
+
+
+def simulate(schedule: Schedule) -> float:
+    """One barrier after another, one rank after another: the definition, slowly."""
+    clock = [0.0] * schedule.local.shape[1]
+    latest = 0.0
+    for barrier in range(len(schedule.local)):
+        arrival = [at + float(schedule.local[barrier, rank]) for rank, at in enumerate(clock)]
+        latest = max(arrival)
+        clock = [
+            latest + float(schedule.transfer[barrier, rank])
+            if schedule.depends[barrier, rank]
+            else own + float(schedule.own[barrier, rank])
+            for rank, own in enumerate(arrival)
+        ]
+    return latest
+
+
+def schedules(max_barriers: int = 12) -> st.SearchStrategy[Schedule]:
+    @st.composite
+    def build(draw: st.DrawFn) -> Schedule:
+        barriers, world = draw(st.integers(1, max_barriers)), draw(st.integers(1, 4))
+        seconds = arrays(np.float64, (barriers, world), elements=st.floats(0, 10))
+        depends: BoolArray = draw(arrays(np.bool_, (barriers, world)))
+        depends[-1] = True
+        return Schedule(draw(seconds), draw(seconds), draw(seconds), depends)
+
+    return build()
+
+
+@given(schedules())
+@settings(deadline=None, max_examples=200)
+def test_blocks_replay_like_the_slow_simulator(schedule: Schedule) -> None:
+    assert makespan(schedule) == pytest.approx(simulate(schedule), abs=1e-9)
+
+
+@given(schedules(), st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=100)
+def test_shorter_durations_never_make_a_run_longer(schedule: Schedule, seed: int) -> None:
+    share = np.random.default_rng(seed).random(schedule.local.shape)
+    shorter = dataclasses.replace(schedule, local=schedule.local * share, transfer=schedule.transfer * share)
+    assert makespan(shorter) <= makespan(schedule) + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("tiers", [LEVEL, CONTINUUM])
+def test_the_observed_makespan_is_reproduced(tiers: tuple[object, ...], seed: int) -> None:
+    run = generate_run(dataclasses.replace(TraceSpec(seed=seed, noise=HARSH, steps=300), tiers=tiers))
+    timeline = build_timeline(run)
+    assert run.record is not None
+    assert run.record.outcome is not None
+    assert timeline.makespan == pytest.approx(run.record.outcome.makespan_s, rel=1e-4)
+    assert makespan(observed_schedule(timeline)) == pytest.approx(timeline.makespan, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_time_split_adds_up_for_every_rank(seed: int) -> None:
+    timeline = build_timeline(generate_run(TraceSpec(tiers=CONTINUUM, seed=seed, steps=200)))
+    split = split_time(timeline)
+    assert split.total_s == pytest.approx(np.full(8, timeline.makespan + timeline.outside.sum()))
+    assert min(part.min() for part in dataclasses.astuple(split)) >= -1e-9
+    assert split.evaluate_s == pytest.approx(np.full(8, 3 * 0.5), rel=0.01)
+
+
+def test_waiting_is_the_fast_ranks_and_evaluation_is_outside() -> None:
+    run = generate_run(dataclasses.replace(quiet(4, 50, Injection("compute", 3.0, rank=2)), evaluate_every=10))
+    timeline = build_timeline(run)
+    wait = timeline.per_step(timeline.wait).sum(axis=0)
+    assert wait[2] < 0.01 * wait[[0, 1, 3]].min()
+    bare = generate_run(quiet(4, 50, Injection("compute", 3.0, rank=2)))
+    assert timeline.makespan == pytest.approx(build_timeline(bare).makespan, rel=1e-3)
+
+
+def compute_s(spec: TraceSpec) -> FloatArray:
+    """Compute of a healthy rank per step."""
+    short = (np.arange(spec.steps) + 1) % spec.steps_per_epoch == 0
+    load = spec.fixed_share + (1 - spec.fixed_share) * np.where(short, 0.25, 1.0)
+    return (spec.prep_s + spec.forward_s + spec.backward_s) * load + spec.optimizer_s
+
+
+@pytest.mark.parametrize(
+    ("world", "slow", "factor"), [(4, 1, 2.0), (8, 1, 1.5), (8, 4, 3.0), (6, 2, 1.2), (12, 11, 2.0)]
+)
+def test_k_of_w_ranks_slowed_share_the_loss_equally(world: int, slow: int, factor: float) -> None:
+    spec = quiet(world, 120, *(Injection("compute", factor, rank=world - 1 - rank) for rank in range(slow)))
+    if slow == world - 1:
+        spec = dataclasses.replace(
+            spec, tiers=tuple(dataclasses.replace(spec.tiers[0], name=f"t{r}", hosts=1) for r in range(world))
+        )
+    analysis = analyse(generate_run(spec))
+    lost = float(compute_s(spec).sum()) * (factor - 1.0)
+    assert analysis.lost_s == pytest.approx(lost, rel=0.02)
+    assert {f.rank for f in analysis.findings} == set(range(world - slow, world))
+    # Random orders, for more than ten, leave some scatter.
+    assert [f.cost_s for f in analysis.findings] == pytest.approx(
+        [lost / slow] * slow, rel=0.03 if slow <= 10 else 0.25
+    )
+    assert all(f.slowdown == pytest.approx(factor, rel=0.01) and f.kind == "deterministic" for f in analysis.findings)
+    assert analysis.explained == pytest.approx(1.0, abs=0.005)
+
+
+def test_the_slower_of_two_pays_for_the_difference() -> None:
+    spec = quiet(6, 120, Injection("compute", 2.0, rank=4), Injection("compute", 3.0, rank=5))
+    analysis = analyse(generate_run(spec))
+    work = float(compute_s(spec).sum())
+    cost = {f.rank: f.cost_s for f in analysis.findings}
+    assert cost[4] == pytest.approx(work / 2, rel=0.02)
+    assert cost[5] == pytest.approx(work / 2 + work, rel=0.02)
+
+
+def test_a_rank_can_be_both_and_the_costs_still_add_up() -> None:
+    spec = quiet(4, 200, Injection("compute", 2.0, rank=3), Injection("compute", 3.0, 80, 119, rank=3))
+    analysis = analyse(generate_run(spec))
+    work = compute_s(spec)
+    kinds = {f.kind: f for f in analysis.findings}
+    assert set(kinds) == {"deterministic", "dynamic"}
+    assert (kinds["dynamic"].first_step, kinds["dynamic"].last_step) == (80, 119)
+    assert kinds["dynamic"].slowdown == pytest.approx(3.0, rel=0.01)
+    burst, rest = float(work[80:120].sum()), float(np.delete(work, range(80, 120)).sum())
+    # In the burst work takes 6; without the dynamic cause 2, without the deterministic one 3, without both 1.
+    assert kinds["deterministic"].cost_s == pytest.approx(rest + burst * 2.0, rel=0.02)
+    assert kinds["dynamic"].cost_s == pytest.approx(burst * 3.0, rel=0.02)
+
+
+def test_spans_that_a_killed_run_left_behind() -> None:
+    run = generate_run(TraceSpec(steps=100, evaluate_every=30))
+    spans = run.spans
+    cut = keep_spans(run, ~((spans.rank == 3) & ((spans.step > 60) | ((spans.step == 60) & (spans.seq > 4)))))
+    timeline = build_timeline(cut)
+    assert timeline.steps[-1] == 60
+    assert makespan(observed_schedule(timeline)) == pytest.approx(timeline.makespan)
+    with pytest.raises(RunFolderError, match=r"edge\.trainer\.1\.2"):
+        build_timeline(keep_spans(run, spans.rank != 5))
+
+
+def test_truncated_spans_and_other_lanes_are_left_out() -> None:
+    run = generate_run(TraceSpec(steps=30))
+    spans = run.spans
+    last = (spans.step == 29) & (spans.phase == Phase.OTHER.code)
+    flagged = dataclasses.replace(
+        run,
+        spans=dataclasses.replace(
+            spans,
+            flags=np.where(last, int(Flag.TRUNCATED), spans.flags),
+            dur_ns=np.where(last, 10**12, spans.dur_ns),
+        ),
+    )
+    assert build_timeline(flagged).makespan == pytest.approx(build_timeline(run).makespan, abs=0.1)
+    buckets = dataclasses.replace(run, spans=dataclasses.replace(spans, lane=np.where(last, 1, spans.lane)))
+    assert build_timeline(buckets).makespan == pytest.approx(build_timeline(run).makespan, abs=0.1)

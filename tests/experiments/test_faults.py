@@ -1,0 +1,116 @@
+"""Processes of a run are killed, stopped, made to fail: what must be true afterwards."""
+
+from __future__ import annotations
+
+import enum
+import json
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from laggard.experiments.run_store import list_runs
+from tests.experiments.conftest import Laggard, needs_tun
+
+pytestmark = needs_tun
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+class Fault(enum.Enum):
+    """What is done to a run in the middle of its training."""
+
+    WORKER_KILLED = ("rank-1", signal.SIGKILL)
+    WORKER_TERMINATED = ("rank-2", signal.SIGTERM)
+    WORKER_STOPPED = ("rank-1", signal.SIGSTOP)
+
+
+@pytest.fixture
+def training(laggard: Laggard, make_scenario: Callable[..., Path]) -> Iterator[subprocess.Popen[str]]:
+    """A long run that has begun to train."""
+    process = laggard.start("run", str(make_scenario()), "--json", "--set", "workload.stop.steps=100000")
+    try:
+        wait_for_steps(laggard.runs, process)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_for_steps(runs: Path, process: subprocess.Popen[str], timeout_s: float = 120) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not [p for p in runs.glob("*/*/spool/progress.jsonl") if p.stat().st_size]:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "no step was made"
+        time.sleep(0.05)
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    root = psutil.Process(pid)
+    return [root, *root.children(recursive=True)]
+
+
+def named(pid: int, name: str) -> psutil.Process:
+    return next(p for p in tree(pid) if p.name() == name)
+
+
+def wait_gone(processes: list[psutil.Process], timeout_s: float = 10) -> list[psutil.Process]:
+    _, alive = psutil.wait_procs(processes, timeout=timeout_s)
+    return [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def cgroups_of(pid: int) -> list[Path]:
+    return [p for pattern in (f"laggard-{pid}-*", f"*/laggard-{pid}-*") for p in CGROUPS.glob(pattern)]
+
+
+@pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
+def test_faulty_worker_is_named_and_the_run_fails_in_seconds(
+    training: subprocess.Popen[str], laggard: Laggard, fault: Fault
+) -> None:
+    name, number = fault.value
+    processes = tree(training.pid)
+    named(training.pid, name).send_signal(number)
+    began = time.monotonic()
+    out, errors = training.communicate(timeout=90)
+    assert time.monotonic() - began < 60
+    answer = json.loads(out)
+    assert training.returncode == 1, errors
+    assert answer["status"] == "failed"
+    assert name.replace("-", " ") in answer["error"]
+    assert (Path(answer["folder"]) / "report.html").exists()
+    assert wait_gone(processes) == []
+    assert cgroups_of(training.pid) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_process_killed_leaves_nothing(training: subprocess.Popen[str], laggard: Laggard, seed: int) -> None:
+    mounts = Path("/proc/self/mountinfo").read_text()
+    devices = sorted(p.name for p in Path("/sys/class/net").iterdir())
+    processes = tree(training.pid)
+    victim = random.Random(seed).choice([p for p in processes if p.name() != "laggard-janitor"])
+    victim.kill()
+    training.communicate(timeout=90)
+    assert wait_gone(processes) == []
+    deadline = time.monotonic() + 10
+    while cgroups_of(training.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert cgroups_of(training.pid) == []
+    assert Path("/proc/self/mountinfo").read_text() == mounts
+    assert sorted(p.name for p in Path("/sys/class/net").iterdir()) == devices
+    ((record, _),) = list_runs(laggard.runs)
+    assert record.status in {"interrupted", "failed"}
+
+
+def test_interrupted_by_the_user(training: subprocess.Popen[str], laggard: Laggard) -> None:
+    processes = tree(training.pid)
+    training.send_signal(signal.SIGINT)
+    training.communicate(timeout=60)
+    assert wait_gone(processes) == []
+    assert cgroups_of(training.pid) == []
+    ((record, _),) = list_runs(laggard.runs)
+    assert record.status == "interrupted"

@@ -1,0 +1,272 @@
+"""A plan as tc commands: EnOSlib's own NetemHTB is the oracle for plain constraints; the rest is checked against tc(8)."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enoslib import NetemHTB
+from enoslib.objects import DefaultNetwork, IPAddress, NetDevice
+from enoslib.objects import Host as EnosHost
+from laggard.errors import EmulationError
+from laggard.hosts import Host
+from laggard.network_emulation.links import AccessLink, Constraint, LinkPlan, Pair, SharedLink
+from laggard.network_emulation.netem.backend import NetemBackend
+from laggard.network_emulation.netem.execute import InNamespaces
+from laggard.network_emulation.netem.htb import delay_text, limit_packets, loss_text, rate_text
+from laggard.network_emulation.netem.program import LinkProgram, compile_links
+
+HOSTS = tuple(
+    Host(f"{layer}.trainer.1.{i}", layer, "trainer", 1, i, f"10.77.0.{n}")
+    for n, (layer, i) in enumerate([("cloud", 1), ("fog", 1), ("edge", 1), ("edge", 2)], 1)
+)
+CLOUD, FOG, EDGE1, EDGE2 = (host.name for host in HOSTS)
+PORTS = {host.name: f"port{i}" for i, host in enumerate(HOSTS)}
+
+
+def enos(hosts: Sequence[Host]) -> dict[str, list[EnosHost]]:
+    network = DefaultNetwork("10.77.0.0/16")
+    return {
+        host.name: [
+            EnosHost(f"ns-{host.name}", net_devices={NetDevice("eth0", {IPAddress(f"{host.address}/16", network)})})
+        ]
+        for host in hosts
+    }
+
+
+def program(
+    pairs: Mapping[Pair, Constraint],
+    access: Mapping[str, AccessLink] | None = None,
+    shared: tuple[SharedLink, ...] = (),
+    base_delay_ms: float = 0.0,
+) -> LinkProgram:
+    return compile_links(LinkPlan(HOSTS, pairs, access or {}, shared), enos(HOSTS), None, PORTS, base_delay_ms)
+
+
+def slices(commands: Sequence[str]) -> dict[str, list[str]]:
+    """Each destination's class, netem and filter, with the ids replaced by their role."""
+    found: dict[str, list[str]] = {}
+    for triple in zip(*[iter(commands)] * 3, strict=True):
+        target = re.search(r"match ip dst (\S+)", triple[2])
+        assert target
+        found[target[1]] = [
+            re.sub(r"handle \d+:", "handle ID:", re.sub(r"\b(classid|flowid|parent) 1:\d+", r"\1 1:ID", command))
+            for command in triple
+        ]
+    return found
+
+
+CONSTRAINTS = st.builds(
+    Constraint,
+    delay_ms=st.floats(0, 5_000).map(lambda n: round(n, 3)),
+    rate_mbps=st.floats(0.01, 10_000).map(lambda n: round(n, 3)),
+    loss_percent=st.one_of(st.just(0.0), st.floats(0.001, 100).map(lambda n: round(n, 3))),
+)
+PAIRS = st.sampled_from([(a.name, b.name) for a in HOSTS for b in HOSTS if a is not b])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(PAIRS, CONSTRAINTS, min_size=1))
+def test_plain_constraints_are_enoslibs_with_options_added(pairs: dict[Pair, Constraint]) -> None:
+    """EnOSlib's command is a prefix of ours: class, netem, filter, with the same arguments."""
+    roles = enos(HOSTS)
+    oracle = NetemHTB()
+    for (src, dst), c in pairs.items():
+        text = delay_text(c.delay_ms), rate_text(c.rate_mbps), loss_text(c.loss_percent)
+        oracle.add_constraints(roles[src], roles[dst], text[0], text[1], loss=text[2])
+    ours = program(pairs)
+    assert {h.address.removeprefix("ns-") for h in oracle.sources} == set(ours.sources)
+    for host, source in oracle.sources.items():
+        expected = slices(source.commands())
+        mine = ours.sources[host.address.removeprefix("ns-")]
+        found = slices(mine.commands())
+        assert set(found) == set(expected)
+        for target, commands in expected.items():
+            for theirs, our in zip(commands, found[target], strict=True):
+                assert our.startswith(theirs)
+                assert re.fullmatch(r"( burst \d+ cburst \d+| limit \d+)?", our.removeprefix(theirs))
+
+
+def test_ids_depend_on_the_destination_alone() -> None:
+    """The same plan in any order, under any PYTHONHASHSEED, gives the same batch."""
+    pairs = {(a.name, b.name): Constraint(10, 0, 10) for a in HOSTS for b in HOSTS if a is not b}
+    shuffled = list(pairs.items())
+    random.Random(1).shuffle(shuffled)
+    one, other = program(pairs), program(dict(shuffled))
+    assert {h: s.batch() for h, s in one.sources.items()} == {h: s.batch() for h, s in other.sources.items()}
+    fewer = program({(EDGE1, EDGE2): Constraint(10, 0, 10)})
+    assert "classid 1:14 " in "\n".join(fewer.sources[EDGE1].batch())
+    assert "classid 1:14 " in "\n".join(one.sources[EDGE1].batch())
+
+
+def test_batches_do_not_depend_on_the_hash_seed() -> None:
+    script = (
+        "import importlib.util as u, sys; s = u.spec_from_file_location('m', sys.argv[1]); m = u.module_from_spec(s); "
+        "s.loader.exec_module(m); p = {(a.name, b.name): m.Constraint(i, 0, 9) for i, a in enumerate(m.HOSTS) "
+        "for b in m.HOSTS if a is not b}; print([s.batch() for s in m.program(p).sources.values()])"
+    )
+    outputs = {
+        subprocess.run(
+            (sys.executable, "-c", script, __file__),
+            env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(outputs) == 1
+
+
+def test_the_queue_holds_bandwidth_times_delay_beside_its_backlog() -> None:
+    """100 Mbit/s for 100 ms is 1.25 MB in flight: 826 packets of 1514 bytes."""
+    assert limit_packets(Constraint(100, 0, 100)) == 1000 + 826
+    assert limit_packets(Constraint(0, 0, 1)) == 1000
+
+
+def test_jitter_keeps_packets_in_order() -> None:
+    (_, netem, _) = program({(EDGE1, FOG): Constraint(10, 2, 10)}).sources[EDGE1].commands()
+    assert "netem delay 10ms 2ms limit " in netem
+    assert netem.endswith("rate 1000gbit")
+
+
+def test_an_uplink_is_the_parent_of_the_hosts_links() -> None:
+    pairs = {(EDGE1, FOG): Constraint(10, 0, 100), (EDGE1, CLOUD): Constraint(20, 0, 5)}
+    batch = program(pairs, {EDGE1: AccessLink(EDGE1, 30.0, None)}).sources[EDGE1].batch()
+    classes = [line for line in batch if line.startswith("class add")]
+    assert [" ".join(line.split()[4:13]) for line in classes] == [
+        "parent 1: classid 1:1 htb rate 30000kbit burst 1875",
+        "parent 1:1 classid 1:2 htb rate 10000kbit ceil 30000kbit",
+        "parent 1:1 classid 1:11 htb rate 5000kbit ceil 5000kbit",
+        "parent 1:1 classid 1:12 htb rate 10000kbit ceil 30000kbit",
+    ]
+    assert batch[1].endswith("htb default 2")
+
+
+def test_guaranteed_rates_never_exceed_the_uplink() -> None:
+    """HTB lets a class use its own rate whatever its parent's, so the sum must fit."""
+    pairs = {(EDGE1, h.name): Constraint(1, 0, 50) for h in HOSTS if h.name != EDGE1}
+    batch = program(pairs, {EDGE1: AccessLink(EDGE1, 20.0, None)}).sources[EDGE1].batch()
+    rates = [re.search(r"parent 1:1 .*rate (\d+)kbit", line) for line in batch]
+    assert sum(int(found[1]) for found in rates if found) <= 20_000
+
+
+def test_downlinks_and_shared_links_are_on_the_fabric() -> None:
+    shared = SharedLink("s", frozenset({(CLOUD, EDGE1), (CLOUD, EDGE2), (FOG, EDGE1)}), 5.0)
+    made = program({}, {FOG: AccessLink(FOG, None, 50.0)}, (shared,))
+    assert made.sources == {}
+    assert made.fabric_devices == ("link add shared0 type ifb", "link set shared0 txqueuelen 1000 up")
+    assert made.fabric_queues == (
+        "qdisc replace dev port1 root handle 1: netem rate 50000kbit limit 1000",
+        "qdisc replace dev shared0 root handle 1: netem rate 5000kbit limit 1000",
+        "qdisc add dev port0 ingress",
+        "filter add dev port0 parent ffff: protocol ip u32 match ip dst 10.77.0.3 action mirred egress redirect dev shared0",
+        "filter add dev port0 parent ffff: protocol ip u32 match ip dst 10.77.0.4 action mirred egress redirect dev shared0",
+        "qdisc add dev port1 ingress",
+        "filter add dev port1 parent ffff: protocol ip u32 match ip dst 10.77.0.3 action mirred egress redirect dev shared0",
+    )
+
+
+def test_the_testbeds_own_delay_is_subtracted() -> None:
+    made = program({(EDGE1, FOG): Constraint(10, 0, 10), (EDGE1, CLOUD): Constraint()}, base_delay_ms=0.25)
+    delays = [re.search(r"netem delay (\S+)", line) for line in made.sources[EDGE1].commands()]
+    assert [found[1] for found in delays if found] == ["0ms", "9.75ms"]
+
+
+def test_a_delay_below_the_testbeds_own_is_refused() -> None:
+    with pytest.raises(EmulationError, match="this testbed itself takes 3 ms one way"):
+        program({(EDGE1, FOG): Constraint(2, 0, 10)}, base_delay_ms=3)
+
+
+def test_a_host_that_was_not_deployed_is_named() -> None:
+    with pytest.raises(EmulationError, match=r"edge\.trainer\.1\.1: none of the deployed hosts"):
+        compile_links(LinkPlan(HOSTS, {(EDGE1, FOG): Constraint(1)}), enos(HOSTS[:2]), None, {})
+
+
+def test_a_downlink_without_a_port_is_refused() -> None:
+    with pytest.raises(EmulationError, match="its port on the fabric"):
+        compile_links(LinkPlan(HOSTS, {}, {FOG: AccessLink(FOG, None, 1.0)}), enos(HOSTS), None, {})
+
+
+class Recorder:
+    """An executor that answers as a well-behaved kernel would, from the batch itself."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str | None, tuple[str, ...], str]] = []
+
+    def __call__(self, host: str | None, command: Sequence[str], text: str = "") -> str:
+        self.calls.append((host, tuple(command), text))
+        shown = []
+        for line in text.splitlines():
+            words = line.split()
+            if words[0] == "qdisc" and "netem" in words and "add" in words:
+                shown.append(f"qdisc netem {words[7]} parent {words[5]} {' '.join(words[9:])}")
+            elif words[0] == "class" and "parent 1: " in line:
+                shown.append(f"class htb {words[7]} root leaf 15: prio 0 rate {words[10]} ceil {words[10]} burst 1600b")
+            elif words[0] == "filter" and "flowid" in words:
+                address = bytes(int(part) for part in words[words.index("dst") + 1].split(".")).hex()
+                shown += [f"filter parent 1: u32 fh 800::800 flowid {words[-1]} not_in_hw", f"  match {address}/ffffffff at 16"]
+        return "\n".join(shown)
+
+
+def start(pairs: Mapping[Pair, Constraint], recorder: Recorder) -> NetemBackend:
+    return NetemBackend.start(LinkPlan(HOSTS, pairs), enos(HOSTS), None, PORTS, recorder, deployment="direct")
+
+
+def test_each_host_gets_one_batch_and_is_read_back() -> None:
+    recorder = Recorder()
+    pairs = {(EDGE1, FOG): Constraint(10, 2, 10, 1), (EDGE1, CLOUD): Constraint(20, 0, 5), (FOG, EDGE1): Constraint(10)}
+    assert start(pairs, recorder).name == "netem"
+    batches = [host for host, command, _ in recorder.calls if command[0] == "tc"]
+    assert batches == [FOG, EDGE1]
+
+
+def test_what_the_kernel_forgot_is_noticed() -> None:
+    """EnOSlib's own deployment succeeds on a kernel that drops the delay."""
+
+    class Forgetful(Recorder):
+        def __call__(self, host: str | None, command: Sequence[str], text: str = "") -> str:
+            return super().__call__(host, command, text).replace("delay 10ms", "")
+
+    with pytest.raises(EmulationError, match=r"delay in ms is 0\.0 instead of 10"):
+        start({(EDGE1, FOG): Constraint(10, 0, 10)}, Forgetful())
+
+
+def test_a_live_change_names_the_running_class_and_drops_nothing() -> None:
+    recorder = Recorder()
+    backend = start({(EDGE1, FOG): Constraint(10, 0, 10), (EDGE1, CLOUD): Constraint(20, 0, 5)}, recorder)
+    recorder.calls.clear()
+    backend.change({(EDGE1, FOG): Constraint(30, 0, 1), (EDGE1, CLOUD): Constraint(20, 0, 1, 2)})
+    ((host, command, text),) = recorder.calls
+    assert (host, command) == (EDGE1, ("tc", "-batch", "-"))
+    assert text.splitlines() == [
+        "class change dev eth0 parent 1: classid 1:12 htb rate 1000kbit burst 1600 cburst 1600",
+        "qdisc change dev eth0 parent 1:12 handle 21: netem delay 30ms limit 1003 rate 1000gbit",
+        "class change dev eth0 parent 1: classid 1:11 htb rate 1000kbit burst 1600 cburst 1600",
+        "qdisc change dev eth0 parent 1:11 handle 20: netem delay 20ms loss 2% limit 1002 rate 1000gbit",
+    ]
+
+
+def test_a_link_that_the_plan_does_not_name_cannot_be_changed() -> None:
+    backend = start({(EDGE1, FOG): Constraint(10, 0, 10)}, Recorder())
+    with pytest.raises(EmulationError, match="only if the plan it started with names it"):
+        backend.change({(EDGE1, CLOUD): Constraint(30)})
+
+
+def test_a_failed_batch_shows_the_line_that_failed(tmp_path: Path) -> None:
+    fake = tmp_path / "tc"
+    fake.write_text("#!/bin/sh\ncat > /dev/null; echo 'Error: Specified qdisc kind is unknown.\nCommand failed -:2' >&2; exit 1\n")
+    fake.chmod(0o755)
+    with pytest.raises(EmulationError, match="kind is unknown.* in `qdisc add netem`"):
+        InNamespaces({})(None, (str(fake), "-batch", "-"), "qdisc add htb\nqdisc add netem\n")
+
+
+def test_a_missing_program_is_an_emulation_error() -> None:
+    with pytest.raises(EmulationError, match="nonexistent"):
+        InNamespaces({})(None, ("/nonexistent/tc",))

@@ -1,0 +1,126 @@
+"""The netem backend against a real netem: a kernel of its own, hosts on a bridge, and what they see of each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.uml import kernel
+
+pytestmark = [
+    pytest.mark.uml,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(kernel.missing()), reason=kernel.missing() or "can run"),
+]
+
+PREAMBLE = f"""
+    import sys
+    sys.path.insert(0, {str(Path(kernel.__file__).parent)!r})
+    import continuum as c
+    from laggard.network_emulation.links import AccessLink, Constraint, LinkPlan, SharedLink
+    hosts = c.hosts(cloud=1, fog=1, edge=2)
+    cloud, fog, edge1, edge2 = hosts
+
+    def both(a, b, constraint):
+        return {{(a.name, b.name): constraint, (b.name, a.name): constraint}}
+"""
+
+GOODPUT = 1448 / 1514
+"""What Ethernet, IP and TCP headers leave of a rate."""
+
+
+def guest(script: str, folder: Path, limit_s: float) -> dict[str, list[float]]:
+    value = kernel.boot(_dedent(PREAMBLE) + _dedent(script), folder, limit_s=limit_s)
+    assert isinstance(value, dict)
+    return value
+
+
+def _dedent(text: str) -> str:
+    return "\n".join(line.removeprefix("    ") for line in text.splitlines()) + "\n"
+
+
+LINKS = """
+    from laggard.network_emulation.netem import NetemBackend
+    from laggard.network_emulation.probe import choose_backend
+
+    ports = c.create(hosts)
+    pairs = both(edge1, fog, Constraint(10, 0, 20)) | both(edge1, cloud, Constraint(25, 0, 20))
+    pairs |= both(edge2, fog, Constraint(8, 3, 20)) | both(edge2, cloud, Constraint(5, 0, 100, 5.0))
+
+    def start(*plan):
+        return NetemBackend.start(LinkPlan(hosts, *plan), c.roles(hosts), None, ports, deployment="direct")
+
+    seen = {"chosen": choose_backend("auto")}
+    backend = start(pairs)
+    backend = start(pairs)  # over the queues of another
+    seen["rtt"] = [c.rtt_ms(edge1, fog), c.rtt_ms(edge1, cloud), c.rtt_ms(edge2, cloud), c.rtt_ms(fog, cloud)]
+    seen["jitter"] = c.rtts_ms(edge2, fog, 40)
+    seen["rate"] = c.goodput_mbps((edge1, fog), (fog, edge2)) + c.goodput_mbps((edge1, cloud))
+    seen["message"] = c.message_ms(edge1, fog, 100_000)
+    seen["loss"] = c.loss_percent(edge2, cloud, 4000)
+    backend.change({(edge1.name, fog.name): Constraint(40, 0, 5)})
+    seen["changed"] = [c.rtt_ms(edge1, fog), *c.goodput_mbps((edge1, fog)), c.rtt_ms(edge1, cloud)]
+    counted = backend.counters()
+    seen["counted"] = [len(counted), counted[edge1.name, fog.name].bytes, counted[edge2.name, cloud.name].dropped]
+    backend.close()
+    access = {edge1.name: AccessLink(edge1.name, 20.0, None), fog.name: AccessLink(fog.name, None, 30.0)}
+    shared = SharedLink("both edges", frozenset({(cloud.name, edge1.name), (cloud.name, edge2.name)}), 10.0)
+    backend = start(both(edge1, fog, Constraint(10, 0, 50)), access, (shared,))
+    seen["uplink"] = c.goodput_mbps((edge1, fog), (edge1, cloud))
+    seen["downlink"] = c.goodput_mbps((cloud, fog), (edge2, fog))
+    seen["shared"] = c.goodput_mbps((cloud, edge1), (cloud, edge2))
+    backend.close()
+    seen["left"] = [c.run("tc", "qdisc", "show").count(kind) for kind in ("netem", "htb", "ingress")]
+    result(seen)
+"""
+
+
+def test_hosts_see_the_links_that_were_asked_for(tmp_path: Path) -> None:
+    seen = guest(LINKS, tmp_path, limit_s=200)
+    assert seen["chosen"] == "netem"
+    assert seen["rtt"][:3] == pytest.approx([20.0, 50.0, 10.0], rel=0.05, abs=1.0), "all rules of a host at once"
+    assert seen["rtt"][3] < 3.0
+    assert 10.0 <= min(seen["jitter"]) < max(seen["jitter"]) < 25.0
+    assert max(seen["jitter"]) - min(seen["jitter"]) > 3.0
+    assert seen["rate"] == pytest.approx([20 * GOODPUT] * 3, rel=0.1)
+    assert seen["message"] == pytest.approx(10 + 100_000 * 8 / 20e3 / GOODPUT, rel=0.12)
+    assert seen["loss"] == pytest.approx(5.0, abs=1.5)
+    assert seen["changed"] == pytest.approx([50.0, 5 * GOODPUT, 50.0], rel=0.1)
+    links, sent_bytes, dropped = seen["counted"]
+    assert (links, sent_bytes > 1e6, dropped > 50) == (8, True, True)
+    assert sum(seen["uplink"]) == pytest.approx(20 * GOODPUT, rel=0.1)
+    assert min(seen["uplink"]) > 6.0, "each link has its part of the uplink"
+    assert sum(seen["downlink"]) == pytest.approx(30 * GOODPUT, rel=0.1)
+    assert sum(seen["shared"]) == pytest.approx(10 * GOODPUT, rel=0.1)
+    assert seen["left"] == [0, 0, 0]
+
+
+ANSIBLE = """
+    from laggard.errors import EmulationError
+    from laggard.layers_services.local.namespaces import create_namespaces
+    from laggard.layers_services.local.provider import ansible_workspace, enoslib_roles
+
+    namespaces = create_namespaces(hosts, "bridge")
+    roles, networks = enoslib_roles(hosts)
+    from laggard.network_emulation.netem import NetemBackend
+
+    plan = LinkPlan(hosts, both(edge1, fog, Constraint(10, 0, 20)) | both(edge1, cloud, Constraint(25, 0, 20)))
+    with ansible_workspace():
+        backend = NetemBackend.start(plan, roles, networks, namespaces.ports)
+        seen = {"rtt": [c.rtt_ms(edge1, fog), c.rtt_ms(edge1, cloud)]}
+        c.run("ip", "-n", edge1.name, "link", "set", "eth0", "name", "other")
+        try:
+            NetemBackend.start(plan, roles, networks, namespaces.ports)
+        except EmulationError as error:
+            seen["refused"] = str(error)
+    result(seen)
+"""
+
+
+def test_one_ansible_task_applies_everything_and_every_status_counts(tmp_path: Path) -> None:
+    seen = guest(ANSIBLE, tmp_path, limit_s=120)
+    assert seen["rtt"] == pytest.approx([20.0, 50.0], rel=0.05, abs=1.0)
+    refused = str(seen["refused"])
+    assert "edge.trainer.1.1" in refused
+    assert 'Cannot find device "eth0"' in refused

@@ -1,0 +1,232 @@
+"""Inside a kernel of its own: hosts on a bridge as namespaces, and what one sees from another. Imported by guest scripts."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import socket
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from enoslib.objects import DefaultNetwork, IPAddress, NetDevice
+from enoslib.objects import Host as EnosHost
+from laggard.hosts import Host
+
+NAMESPACES = Path("/run/netns")
+_NEW_NETWORK = 0x40000000
+_TCP_CONGESTION = 13
+_T = TypeVar("_T")
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (command, done.stdout, done.stderr)
+    return done.stdout
+
+
+def hosts(**layers: int) -> tuple[Host, ...]:
+    names = [(layer, i) for layer, count in layers.items() for i in range(1, count + 1)]
+    return tuple(
+        Host(f"{layer}.trainer.1.{i}", layer, "trainer", 1, i, f"10.77.0.{number}")
+        for number, (layer, i) in enumerate(names, 1)
+    )
+
+
+def create(continuum: Sequence[Host]) -> dict[str, str]:
+    """Namespaces, a bridge and veth pairs; returns the bridge's port of each host."""
+    run("ip", "link", "add", "continuum", "type", "bridge")
+    run("ip", "link", "set", "continuum", "up")
+    ports = {host.name: f"port{number}" for number, host in enumerate(continuum, 1)}
+    for host in continuum:
+        port, name = ports[host.name], host.name
+        run("ip", "netns", "add", name)
+        run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
+        run("ip", "link", "set", port, "master", "continuum", "up")
+        run("ip", "-n", name, "addr", "add", f"{host.address}/16", "dev", "eth0")
+        run("ip", "-n", name, "link", "set", "eth0", "up")
+    return ports
+
+
+def roles(continuum: Sequence[Host]) -> dict[str, list[EnosHost]]:
+    network = DefaultNetwork("10.77.0.0/16")
+    return {
+        host.name: [
+            EnosHost(
+                host.address,
+                alias=host.name,
+                net_devices={NetDevice("eth0", {IPAddress(f"{host.address}/16", network)})},
+            )
+        ]
+        for host in continuum
+    }
+
+
+class Inside:
+    """A function running in a host's namespace, in a process of its own."""
+
+    def __init__(self, host: Host, function: Callable[[], object]) -> None:
+        self._answer, write = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._child(host, function, write)
+        os.close(write)
+
+    @staticmethod
+    def _child(host: Host, function: Callable[[], object], write: int) -> None:
+        try:
+            descriptor = os.open(NAMESPACES / host.name, os.O_RDONLY)
+            assert ctypes.CDLL(None).setns(descriptor, _NEW_NETWORK) == 0
+            with os.fdopen(write, "wb") as answer:
+                pickle.dump(function(), answer)
+        finally:
+            os._exit(0)
+
+    def answer(self) -> object:
+        with os.fdopen(self._answer, "rb") as stream:
+            value = pickle.load(stream)
+        os.waitpid(self.pid, 0)
+        return value
+
+
+def _echo() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("0.0.0.0", 5002))
+        while (received := server.recvfrom(2000))[0] != b"end":
+            server.sendto(*received)
+
+
+def rtts_ms(src: Host, dst: Host, count: int = 15) -> list[float]:
+    """Round-trip times of small datagrams, one at a time; the first (which may resolve addresses) left out."""
+
+    def probe() -> list[float]:
+        times = []
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.settimeout(3)
+            for _ in range(count + 1):
+                began = time.monotonic()
+                client.sendto(b"x" * 32, (dst.address, 5002))
+                client.recv(2000)
+                times.append((time.monotonic() - began) * 1e3)
+            client.sendto(b"end", (dst.address, 5002))
+        return times[1:]
+
+    server = Inside(dst, _echo)
+    time.sleep(0.2)
+    times = Inside(src, probe).answer()
+    server.answer()
+    assert isinstance(times, list)
+    return times
+
+
+def rtt_ms(src: Host, dst: Host) -> float:
+    return statistics.median(rtts_ms(src, dst))
+
+
+def goodput_mbps(*flows: tuple[Host, Host], seconds: float = 2.5, skip_s: float = 0.7) -> list[float]:
+    """Goodput of one TCP flow per (src, dst), all at once, without the beginning."""
+
+    def receive(port: int) -> Callable[[], float]:
+        def serve() -> float:
+            buffer = bytearray(1 << 18)
+            with socket.create_server(("0.0.0.0", port)) as server:
+                connection = server.accept()[0]
+            total, since, last, began = 0, 0.0, 0.0, 0.0
+            while size := connection.recv_into(buffer):
+                last = time.monotonic()
+                began = began or last
+                if last - began < skip_s:
+                    continue
+                if since:
+                    total += size
+                else:
+                    since = last
+            return total * 8e-6 / (last - since)
+
+        return serve
+
+    def send(address: str, port: int) -> Callable[[], None]:
+        def stream() -> None:
+            with socket.socket() as client:
+                client.setsockopt(socket.IPPROTO_TCP, _TCP_CONGESTION, b"cubic")
+                client.connect((address, port))
+                until = time.monotonic() + seconds
+                while time.monotonic() < until:
+                    client.sendall(b"x" * 65536)
+
+        return stream
+
+    receivers = [Inside(dst, receive(5100 + i)) for i, (_, dst) in enumerate(flows)]
+    time.sleep(0.3)
+    senders = [Inside(src, send(dst.address, 5100 + i)) for i, (src, dst) in enumerate(flows)]
+    for sender in senders:
+        sender.answer()
+    return [round(float(str(receiver.answer())), 3) for receiver in receivers]
+
+
+def message_ms(src: Host, dst: Host, size: int, count: int = 5) -> float:
+    """Median time from sending a message on an established TCP connection to its last byte's arrival."""
+    port = 5300
+
+    def serve() -> list[float]:
+        with socket.create_server(("0.0.0.0", port)) as server:
+            connection = server.accept()[0]
+        arrivals = []
+        for _ in range(count + 1):
+            left = size
+            while left:
+                left -= len(connection.recv(left))
+            arrivals.append(time.monotonic())
+            connection.sendall(b"k")
+        return arrivals
+
+    def send() -> list[float]:
+        starts = []
+        with socket.create_connection((dst.address, port)) as client:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for _ in range(count + 1):
+                time.sleep(0.1)
+                starts.append(time.monotonic())
+                client.sendall(b"x" * size)
+                client.recv(1)
+        return starts
+
+    receiver = Inside(dst, serve)
+    time.sleep(0.2)
+    starts, arrivals = Inside(src, send).answer(), receiver.answer()
+    assert isinstance(starts, list)
+    assert isinstance(arrivals, list)
+    return statistics.median((a - s) * 1e3 for s, a in list(zip(starts, arrivals, strict=True))[1:])
+
+
+def loss_percent(src: Host, dst: Host, count: int = 3000) -> float:
+    """Share of paced datagrams that never arrive."""
+
+    def serve() -> int:
+        received = 0
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+            server.bind(("0.0.0.0", 5003))
+            server.settimeout(1.5)
+            try:
+                while server.recv(2000):
+                    received += 1
+            except TimeoutError:
+                return received
+        return received
+
+    def send() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            for i in range(count):
+                client.sendto(b"x" * 64, (dst.address, 5003))
+                if i % 20 == 19:
+                    time.sleep(0.005)
+
+    receiver = Inside(dst, serve)
+    time.sleep(0.2)
+    Inside(src, send).answer()
+    return 100.0 * (1 - int(str(receiver.answer())) / count)

@@ -1,0 +1,159 @@
+"""Real trainings of several processes over loopback, for the tests of this room."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from laggard.hosts import Host
+from laggard.virtual_time import Dilation
+from laggard.workloads.model import Workload
+from laggard.workloads.plan import WorkerPlan, place, plan_evaluator, plan_link_sampler, plan_workers
+from laggard.workloads.spool import Spool
+from laggard.workloads.tracing.collect import collect
+
+HERE = Path(__file__).parent
+
+
+class Forkery:
+    """The other end of forkery.py."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "forkery.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.after_imports = self._answer()
+
+    def _answer(self) -> dict[str, int]:
+        assert self._process.stdout is not None
+        answer: dict[str, int] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def _ask(self, request: dict[str, object]) -> object:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def spawn(self, entry: str, argument: str, log: Path, path: Path = HERE) -> int:
+        request = [{"entry": entry, "argument": argument, "log": str(log), "path": str(path)}]
+        pids = self._ask({"spawn": request})
+        assert isinstance(pids, list)
+        return int(pids[0])
+
+    def wait(self, pids: list[int], timeout_s: float = 60.0) -> list[int | None]:
+        statuses = self._ask({"wait": pids, "timeout_s": timeout_s})
+        assert isinstance(statuses, dict)
+        return [statuses.get(str(pid)) for pid in pids]
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def forkery() -> Iterator[Forkery]:
+    server = Forkery()
+    yield server
+    server.close()
+
+
+def make_hosts(count: int) -> list[Host]:
+    return [Host(f"edge.trainer.1.{i}", "edge", "trainer", 1, i, "127.0.0.1") for i in range(1, count + 1)]
+
+
+@dataclass
+class Training:
+    """One training on loopback."""
+
+    forkery: Forkery
+    folder: Path
+    plans: tuple[WorkerPlan, ...]
+    hosts: list[Host]
+    path: Path
+    pids: list[int] = field(default_factory=list)
+    aside: list[int] = field(default_factory=list)
+
+    @property
+    def spool(self) -> Spool:
+        return Spool(self.folder / "spool")
+
+    def start(self) -> None:
+        self.spool.folder.mkdir(parents=True)
+        start = self.forkery.spawn
+        sampler = plan_link_sampler(self.plans, self.hosts, {})
+        self.aside = [
+            start("laggard.workloads.evaluator:main", plan_evaluator(self.plans).to_json(), self.log("e"), self.path),
+            start("laggard.workloads.tracing.link_sampler:main", sampler.to_json(), self.log("s"), self.path),
+        ]
+        for plan in self.plans:
+            log = self.log(str(plan.rank))
+            self.pids.append(start("laggard.workloads.worker:main", plan.to_json(), log, self.path))
+
+    def log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, self.logs()
+            time.sleep(0.005)
+
+    def go(self) -> None:
+        self.wait_for(lambda: all(self.spool.ready(plan.rank).exists() for plan in self.plans))
+        self.spool.go.touch()
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {log.name}\n{log.read_text()}" for log in sorted(self.folder.glob("*.log")))
+
+    def finish(self) -> None:
+        statuses = self.forkery.wait(self.pids + self.aside)
+        assert statuses == [0] * len(statuses), self.logs()
+
+    def done(self) -> dict[str, float]:
+        done: dict[str, float] = json.loads(self.spool.done.read_text())
+        return done
+
+    def collect(self, dilation: float = 1.0) -> Path:
+        run = self.folder / "run"
+        run.mkdir(exist_ok=True)
+        placed = place(self.plans[0].workload.placement, self.hosts)
+        collect(self.spool.folder, run, placed, Dilation(dilation))
+        return run
+
+    def table(self, name: str) -> pd.DataFrame:
+        return pd.read_parquet(self.collect() / f"{name}.parquet")
+
+
+Train = Callable[..., Training]
+
+
+@pytest.fixture(scope="session")
+def train(forkery: Forkery, tmp_path_factory: pytest.TempPathFactory) -> Train:
+    def run(
+        workload: dict[str, object], world_size: int, *, path: Path = HERE, wait: bool = True, dilation: float = 1.0
+    ) -> Training:
+        folder = tmp_path_factory.mktemp("training")
+        hosts = make_hosts(world_size)
+        plans = plan_workers(
+            Workload.model_validate(workload), hosts, folder / "spool", dilation, interface="lo", timeout_s=60
+        )
+        training = Training(forkery, folder, plans, hosts, path)
+        training.start()
+        if wait:
+            training.go()
+            training.finish()
+        return training
+
+    return run

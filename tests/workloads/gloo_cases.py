@@ -1,0 +1,125 @@
+"""What the ranks of the tests in test_allreduce.py do; loaded by forkery.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.loop import pad
+from laggard.workloads.models import build_model
+from laggard.workloads.partition import Partition
+from laggard.workloads.spool import Spool
+from laggard.workloads.strategies.allreduce import AllReduce
+from laggard.workloads.tracing.recorder import Recorder
+
+
+class Slow(nn.Module):
+    """Passes on; sleeps in the forward or the backward pass of chosen steps."""
+
+    def __init__(self, steps: list[int], sleep_s: float, phase: str) -> None:
+        super().__init__()
+        self.steps, self.sleep_s, self.phase, self.step = steps, sleep_s, phase, -1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.step += 1
+        slow = self.step in self.steps
+        if slow and self.phase == "forward":
+            time.sleep(self.sleep_s)
+        if slow and self.phase == "backward":
+            x.register_hook(lambda _: time.sleep(self.sleep_s))
+        return x
+
+
+def _setup(case: dict[str, int], folder: Path) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=case["rank"], world_size=case["world_size"]
+    )
+
+
+def problem(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(5)
+    return torch.randn(samples, 1, 8, 8, generator=random), torch.randint(0, 10, (samples,), generator=random)
+
+
+def uneven(argument: str) -> None:
+    """Train in float64 on uneven batches; save the parameters after the last step."""
+    case = json.loads(argument)
+    folder, rank, world = Path(case["folder"]), case["rank"], case["world_size"]
+    _setup(case, folder)
+    model = build_model(case["model"], (1, 8, 8), 10, 3).double()
+    inputs, labels = problem(case["samples"])
+    recorder = Recorder(Spool(folder), rank, world)
+    strategy = AllReduce(model, torch.optim.SGD(model.parameters(), lr=0.1), recorder)
+    partition = Partition(case["samples"], case["batch_size"], world, 7)
+    losses = []
+    for step in range(case["steps"]):
+        share = partition.share(step, rank)
+        indices = torch.from_numpy(pad(share.indices, 1))
+        recorder.begin_step(step)
+        losses.append(strategy.step(Batch(inputs[indices].double(), labels[indices]), share))
+        recorder.end_step(losses[-1], len(share.indices), share.batch_size)
+    recorder.close()
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
+    np.savez(folder / f"result-{rank}.npz", weights=weights, losses=np.array(losses))
+    dist.destroy_process_group()
+
+
+def timed(argument: str) -> None:
+    """Train a little, rank 1 asleep in some steps; compare our clock of the backward pass with DDP's own."""
+    case = json.loads(argument)
+    folder, rank, world = Path(case["folder"]), case["rank"], case["world_size"]
+    _setup(case, folder)
+    torch.manual_seed(1)
+    channels = case.get("batch_norm", False)
+    slow = Slow(case["slow_steps"] if rank == 1 else [], case["sleep_s"], case["phase"])
+    hidden = 256
+    model = nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(64, hidden),
+        slow,
+        nn.BatchNorm1d(hidden) if channels else nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, 10),
+    )
+    recorder = Recorder(Spool(folder), rank, world)
+    strategy = AllReduce(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.01),
+        recorder,
+        trace_buckets=case.get("trace_buckets", False),
+    )
+    ddp = strategy._ddp  # noqa: SLF001 - the oracle is DDP's own log
+    ddp._set_ddp_runtime_logging_sample_rate(1)  # noqa: SLF001
+    inputs, labels = problem(256)
+    partition = Partition(256, 64, world, 7)
+    own, theirs = [], []
+    computed = strategy._gradients_computed  # noqa: SLF001
+
+    def both() -> None:
+        computed()
+        own.append(time.monotonic_ns())
+
+    strategy._gradients_computed = both  # type: ignore[method-assign] # noqa: SLF001
+    for step in range(case["steps"]):
+        share = partition.share(step, rank)
+        indices = torch.from_numpy(share.indices)
+        recorder.begin_step(step)
+        loss = strategy.step(Batch(inputs[indices], labels[indices]), share)
+        recorder.end_step(loss, len(share.indices), share.batch_size)
+        ddp.logger.set_runtime_stats_and_log()
+        log = ddp._get_ddp_logging_data()  # noqa: SLF001
+        theirs.append(int(log["backward_compute_time_end"]) - (time.time_ns() - time.monotonic_ns()))
+    recorder.close()
+    np.savez(folder / f"result-{rank}.npz", own=np.array(own), theirs=np.array(theirs))
+    dist.destroy_process_group()

@@ -1,0 +1,48 @@
+"""1797 real 8x8 images of handwritten digits, which come with scikit-learn (Alpaydin and Kaynak, UCI, 1998)."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+
+from laggard.errors import PrerequisiteError
+from laggard.workloads.datasets.arrays import Arrays
+
+TRAIN_SAMPLES = 1437
+SPLIT_SEED = 0
+
+
+def load() -> Arrays:
+    """The images, shuffled once (neighbours share a writer) and split into 1437 to train and 360 to test.
+
+    Raises:
+        PrerequisiteError: scikit-learn is not installed.
+    """
+    rows = np.loadtxt(gzip.decompress(_file().read_bytes()).decode().splitlines(), delimiter=",", dtype=np.int64)
+    rows = rows[np.random.default_rng(SPLIT_SEED).permutation(len(rows))]
+    images, labels = rows[:, :-1].astype(np.uint8).reshape(-1, 1, 8, 8), rows[:, -1]
+    return Arrays(
+        train_inputs=images[:TRAIN_SAMPLES],
+        train_labels=labels[:TRAIN_SAMPLES],
+        test_inputs=images[TRAIN_SAMPLES:],
+        test_labels=labels[TRAIN_SAMPLES:],
+        classes=10,
+        scale=1 / 8,
+        shift=-1.0,
+    )
+
+
+def _file() -> Path:
+    """Where scikit-learn keeps the images; importing it would cost the start of every run a second."""
+    package = importlib.util.find_spec("sklearn")
+    places = package.submodule_search_locations if package is not None else None
+    for place in places or ():
+        file = Path(place) / "datasets" / "data" / "digits.csv.gz"
+        if file.exists():
+            return file
+    raise PrerequisiteError(
+        "dataset digits: scikit-learn, which ships it, is not installed", "pip install scikit-learn"
+    )

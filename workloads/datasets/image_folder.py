@@ -1,0 +1,123 @@
+"""A folder of image files, one folder per class; files are read when fetched and decoded when prepared."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from laggard.errors import InputError
+from laggard.workloads.datasets.dataset import Batch, Data, Indices, Raw
+from laggard.workloads.model import ImageFolder
+from laggard.workloads.spool import write_whole
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff"})
+INDEX = "image_folder.json"
+TEST_PART = 5
+
+Labelled = list[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class FileSplit:
+    """Image files [n] and labels [n]; images are resized to `size` x `size` pixels of three channels."""
+
+    files: tuple[Path, ...]
+    labels: Indices
+    size: int
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def fetch(self, indices: Indices) -> Raw:
+        """Read the files."""
+        return Raw(tuple(self.files[i].read_bytes() for i in indices), self.labels[indices])
+
+    def prepare(self, raw: Raw) -> Batch:
+        """Decode, resize, scale to -1 … 1.
+
+        Raises:
+            InputError: a file is not an image.
+        """
+        assert isinstance(raw.inputs, tuple)
+        pixels = np.empty((len(raw.inputs), self.size, self.size, 3), dtype=np.uint8)
+        for i, content in enumerate(raw.inputs):
+            pixels[i] = _decode(content, self.size)
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
+        return Batch(images.contiguous(), torch.from_numpy(raw.labels))
+
+
+def _decode(content: bytes, size: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            return np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise InputError(f"image_folder: a file of {len(content)} bytes is no image: {error} — remove it") from error
+
+
+def index(spec: ImageFolder, seed: int, target: Path) -> None:
+    """List the files once, for the workers to load with `load`.
+
+    Raises:
+        InputError: there is nothing to train on or to test with.
+    """
+    root = Path(spec.folder)
+    own_split = (root / "train").is_dir() and (root / "test").is_dir()
+    classes = _classes(root / "train" if own_split else root)
+    if own_split:
+        train, test = _files(root / "train", classes), _files(root / "test", classes)
+    else:
+        every = _files(root, classes)
+        order = np.random.default_rng(seed).permutation(len(every))
+        cut = len(every) // TEST_PART
+        test, train = [every[i] for i in order[:cut]], [every[i] for i in order[cut:]]
+    if not train or not test:
+        raise InputError(
+            f"{root}: {len(train)} images to train and {len(test)} to test — both are needed, as train/CLASS/*.png and "
+            "test/CLASS/*.png or as CLASS/*.png"
+        )
+    listing = {"train": train, "test": test, "classes": classes, "size": spec.size}
+    write_whole(target / INDEX, json.dumps(listing).encode())
+
+
+def load(folder: Path) -> Data:
+    """The dataset that `index` listed."""
+    from PIL import Image
+
+    # Loads the decoders, so that no worker does it within its first step.
+    Image.init()
+    listing = json.loads((folder / INDEX).read_bytes())
+    size = listing["size"]
+
+    def split(pairs: Labelled) -> FileSplit:
+        return FileSplit(
+            tuple(Path(path) for path, _ in pairs), np.array([label for _, label in pairs], dtype=np.int64), size
+        )
+
+    return Data(split(listing["train"]), split(listing["test"]), (3, size, size), len(listing["classes"]))
+
+
+def _classes(root: Path) -> list[str]:
+    if not root.is_dir():
+        raise InputError(f"{root}: no such folder — give one with a folder per class")
+    classes = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if len(classes) < 2:
+        raise InputError(
+            f"{root}: {len(classes)} folders — a classifier needs a folder for each of at least two classes"
+        )
+    return classes
+
+
+def _files(root: Path, classes: list[str]) -> Labelled:
+    return [
+        (str(path), label)
+        for label, name in enumerate(classes)
+        for path in sorted((root / name).rglob("*"))
+        if path.suffix.lower() in SUFFIXES and path.is_file()
+    ]

@@ -1,0 +1,92 @@
+"""Prepares the data, then evaluates snapshots: a process outside the continuum, its hosts, its shares and its clock.
+
+It evaluates only while all ranks wait, so it takes no core from a rank that still computes.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from laggard.workloads.datasets import open_data, prepare_data
+from laggard.workloads.datasets.dataset import Data, Split
+from laggard.workloads.gates import POLL_S, Gates, Verdict, evaluation_gate
+from laggard.workloads.models import build_model
+from laggard.workloads.plan import EvaluatorPlan
+from laggard.workloads.spool import Spool, append_line
+from laggard.workloads.stopping import accuracy_reached
+
+LOGGER = logging.getLogger(__name__)
+EVALUATION_BATCH = 512
+
+
+def main(argument: str) -> None:
+    """Serve evaluations until the last.
+
+    Args:
+        argument: an `EvaluatorPlan` as JSON.
+
+    Raises:
+        InputError: the model or the dataset is not what it should be.
+    """
+    plan = EvaluatorPlan.model_validate_json(argument)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    torch.set_num_threads(1)
+    prepare_data(plan.workload, plan.spool_path)
+    data = open_data(plan.workload, plan.spool_path)
+    workload = plan.workload
+    model = build_model(workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary)
+    _serve(plan, data, model)
+
+
+def _serve(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
+    spool = Spool(plan.spool_path)
+    gates = Gates(spool.gates, plan.world_size)
+    accuracies: list[float] = []
+    is_over = False
+    while not is_over:
+        number = len(accuracies)
+        gate = evaluation_gate(number)
+        last_arrival_ns = _wait_for_all(gates, gate)
+        step, is_last = gates.asked
+        accuracies.append(_evaluate_snapshot(model, spool.snapshot(number), data.test))
+        verdict = Verdict.STOP if accuracy_reached(accuracies, plan.workload.stop) else Verdict.GO_ON
+        found = {"step": step, "accuracy": accuracies[-1]}
+        append_line(spool.progress, {"time_ns": last_arrival_ns, **found})
+        append_line(spool.evaluations, {"evaluation": number, "last_arrival_ns": last_arrival_ns, **found})
+        gates.open(gate, verdict, paused_since_ns=last_arrival_ns)
+        LOGGER.info("after step %d: accuracy %.4f", step, accuracies[-1])
+        is_over = is_last or verdict is Verdict.STOP
+
+
+def _wait_for_all(gates: Gates, gate: int) -> int:
+    while (last_arrival_ns := gates.last_arrival_ns(gate)) is None:
+        time.sleep(POLL_S)
+    return last_arrival_ns
+
+
+def _evaluate_snapshot(model: nn.Module, snapshot: Path, test: Split) -> float:
+    model.load_state_dict(torch.load(snapshot, weights_only=True))
+    snapshot.unlink()
+    return evaluate(model, test)
+
+
+def evaluate(model: nn.Module, test: Split) -> float:
+    """Part of the test samples that a model classifies correctly, 0 to 1."""
+    model.eval()
+    correct = 0
+    with torch.no_grad():
+        for start in range(0, len(test), EVALUATION_BATCH):
+            indices = np.arange(start, min(start + EVALUATION_BATCH, len(test)), dtype=np.int64)
+            batch = test.prepare(test.fetch(indices))
+            correct += int((model(batch.inputs).argmax(dim=1) == batch.labels).sum())
+    return correct / len(test)

@@ -1,0 +1,129 @@
+"""Where the ranks wait for each other outside the network: the start, and every evaluation.
+
+A gate opens for all at one announced instant, so its wait sends no training traffic and ends alike everywhere. The ranks meet in
+shared memory, which is what the processes of one machine have; the first-step gate is number 1, evaluation e is e + 2.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from laggard.workloads.heartbeat import map_file
+
+START_GATE = 1
+LEAD_NS = 10_000_000
+POLL_S = 0.002
+
+_WORDS = 16
+_OPENED, _OPEN_NS, _PAUSED_NS, _VERDICT, _LAST_STEP, _REASON, _STEP, _FINAL = range(8)
+_ARRIVED, _ARRIVAL_NS = range(2)
+
+
+class Verdict(enum.IntEnum):
+    """What the evaluator tells the ranks when it opens a gate."""
+
+    GO_ON = 0
+    STOP = 1
+
+
+class Reason(enum.IntEnum):
+    """Why rank 0 names a last step."""
+
+    NONE = 0
+    STEPS = 1
+    TIME = 2
+
+
+@dataclass(frozen=True)
+class Opening:
+    """When a gate opened (CLOCK_MONOTONIC), and what the ranks do next."""
+
+    open_ns: int
+    verdict: Verdict
+
+
+def evaluation_gate(evaluation: int) -> int:
+    """Number of the gate of an evaluation (counted from 0)."""
+    return START_GATE + 1 + evaluation
+
+
+class Gates:
+    """The shared memory of one training."""
+
+    def __init__(self, path: Path, world_size: int) -> None:
+        self._map = map_file(path, (1 + world_size) * _WORDS * 8)
+        words = np.frombuffer(self._map, dtype=np.int64).reshape(1 + world_size, _WORDS)
+        self._head, self._ranks = words[0], words[1:]
+
+    def arrive(self, rank: int, gate: int, arrival_ns: int) -> None:
+        """A rank says since when it waits at a gate."""
+        self._ranks[rank, _ARRIVAL_NS] = arrival_ns
+        self._ranks[rank, _ARRIVED] = gate
+
+    def has_arrived(self, rank: int, gate: int) -> bool:
+        """Whether a rank waits at a gate."""
+        return bool(self._ranks[rank, _ARRIVED] >= gate)
+
+    def last_arrival_ns(self, gate: int) -> int | None:
+        """When the last rank arrived; None while one is missing."""
+        if (self._ranks[:, _ARRIVED] < gate).any():
+            return None
+        return int(self._ranks[:, _ARRIVAL_NS].max())
+
+    def open(self, gate: int, verdict: Verdict = Verdict.GO_ON, paused_since_ns: int | None = None) -> int:
+        """Open a gate for all, a moment from now.
+
+        Args:
+            gate: its number.
+            verdict: what the ranks do next.
+            paused_since_ns: since when the clock of the training stands still, if it does.
+
+        Returns:
+            When it opens, CLOCK_MONOTONIC nanoseconds.
+        """
+        open_ns = time.monotonic_ns() + LEAD_NS
+        if paused_since_ns is not None:
+            self._head[_PAUSED_NS] += open_ns - paused_since_ns
+        self._head[_OPEN_NS], self._head[_VERDICT] = open_ns, verdict
+        self._head[_OPENED] = gate
+        return open_ns
+
+    def wait(self, gate: int) -> Opening:
+        """Wait until a gate opens."""
+        while self._head[_OPENED] < gate:
+            time.sleep(POLL_S)
+        opening = Opening(int(self._head[_OPEN_NS]), Verdict(int(self._head[_VERDICT])))
+        time.sleep(max(0, opening.open_ns - time.monotonic_ns()) / 1e9)
+        return opening
+
+    @property
+    def paused_ns(self) -> int:
+        """How long the clock of the training has stood still."""
+        return int(self._head[_PAUSED_NS])
+
+    def ask_evaluation(self, step: int, *, final: bool) -> None:
+        """Rank 0 says, before it arrives, after which step it is evaluated and whether that was the last."""
+        self._head[_STEP], self._head[_FINAL] = step, final
+
+    @property
+    def asked(self) -> tuple[int, bool]:
+        """Step to evaluate, and whether it was the last."""
+        return int(self._head[_STEP]), bool(self._head[_FINAL])
+
+    def name_last_step(self, step: int, reason: Reason) -> None:
+        """Rank 0 says, before it begins a step, that this one is the last.
+
+        Nobody can finish that step without rank 0's gradient, so everybody reads this in time.
+        """
+        self._head[_REASON] = reason
+        self._head[_LAST_STEP] = step + 1
+
+    def last_step(self) -> tuple[int, Reason] | None:
+        """The last step and why it is, once rank 0 has named it."""
+        named = int(self._head[_LAST_STEP])
+        return (named - 1, Reason(int(self._head[_REASON]))) if named else None

@@ -1,0 +1,137 @@
+"""The training loop: fetch, prepare, learn, evaluate, stop."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from laggard.span_schema import Phase
+from laggard.workloads.datasets.dataset import Split
+from laggard.workloads.gates import Gates, Opening, Reason, Verdict, evaluation_gate
+from laggard.workloads.partition import Indices, Partition
+from laggard.workloads.plan import WorkerPlan
+from laggard.workloads.spool import Spool, append_line
+from laggard.workloads.stopping import is_last_by_steps, is_last_by_time
+from laggard.workloads.strategies import Strategy
+from laggard.workloads.tracing.recorder import Recorder
+
+PROGRESS_NS = 100_000_000
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a training ended.
+
+    Attributes:
+        last_step: number of the last step, from 0.
+        samples: that all ranks learnt from.
+        stopped_by: accuracy, steps or time.
+        open_ns: when the last evaluation was over.
+    """
+
+    last_step: int
+    samples: int
+    stopped_by: str
+    open_ns: int
+
+
+@dataclass
+class Loop:
+    """One rank's training.
+
+    Attributes:
+        plan: what the rank was told.
+        train: training samples.
+        partition: which of them are whose.
+        strategy: how they are learnt from.
+        recorder: the trace.
+        gates: where the ranks meet.
+        padded_to: fewest samples the model can take (BatchNorm needs two).
+    """
+
+    plan: WorkerPlan
+    train: Split
+    partition: Partition
+    strategy: Strategy
+    recorder: Recorder
+    gates: Gates
+    padded_to: int
+    spool: Spool = field(init=False)
+    _evaluations: int = 0
+    _progress_ns: int = 0
+
+    def __post_init__(self) -> None:
+        self.spool = Spool(self.plan.spool_path)
+
+    def run(self, zero_ns: int) -> Ending:
+        """Train from `zero_ns` (CLOCK_MONOTONIC) to the stopping rule."""
+        step, begun_ns = 0, zero_ns
+        while True:
+            self._name_last_step(step, begun_ns - zero_ns)
+            self._step(step, begun_ns)
+            last = self.gates.last_step()
+            reason = last[1] if last is not None and step >= last[0] else Reason.NONE
+            begun_ns = time.monotonic_ns()
+            if reason or self.partition.evaluates_after(step, self._evaluate_every):
+                opening = self._evaluate(step, final=bool(reason))
+                begun_ns = self.recorder.end_phase()
+                if reason or opening.verdict is Verdict.STOP:
+                    by = "accuracy" if opening.verdict is Verdict.STOP else reason.name.lower()
+                    return Ending(step, self.partition.samples_through(step), by, opening.open_ns)
+            step += 1
+
+    @property
+    def _evaluate_every(self) -> int:
+        return self.plan.workload.evaluate_every or self.partition.samples
+
+    def _name_last_step(self, step: int, elapsed_ns: int) -> None:
+        if self.plan.rank != 0:
+            return
+        elapsed_s = (elapsed_ns - self.gates.paused_ns) / 1e9 / self.plan.dilation
+        if is_last_by_steps(step, self.plan.workload.stop):
+            self.gates.name_last_step(step, Reason.STEPS)
+        elif is_last_by_time(elapsed_s, self.plan.workload.stop):
+            self.gates.name_last_step(step, Reason.TIME)
+
+    def _step(self, step: int, begun_ns: int) -> None:
+        recorder, share = self.recorder, self.partition.share(step, self.plan.rank)
+        indices = pad(share.indices, self.padded_to)
+        recorder.begin_step(step, begun_ns)
+        recorder.enter(Phase.FETCH, work=len(indices), at_ns=begun_ns)
+        raw = self.train.fetch(indices)
+        recorder.enter(Phase.PREP, work=len(indices))
+        batch = self.train.prepare(raw)
+        loss = self.strategy.step(batch, share)
+        recorder.end_step(loss, len(share.indices), share.batch_size)
+        if self.plan.rank == 0:
+            self._tell_progress(step, loss)
+
+    def _tell_progress(self, step: int, loss: float) -> None:
+        now_ns = time.monotonic_ns()
+        if now_ns - self._progress_ns >= PROGRESS_NS:
+            self._progress_ns = now_ns
+            samples = self.partition.samples_through(step)
+            append_line(self.spool.progress, {"time_ns": now_ns, "step": step, "samples": samples, "loss": loss})
+
+    def _evaluate(self, step: int, *, final: bool) -> Opening:
+        """Wait while the model is evaluated."""
+        number, gate = self._evaluations, evaluation_gate(self._evaluations)
+        self._evaluations += 1
+        arrival_ns = self.recorder.enter(Phase.EVALUATE, group=number)
+        if self.plan.rank == 0:
+            torch.save(self.strategy.model.state_dict(), self.spool.snapshot(number))
+            self.gates.ask_evaluation(step, final=final)
+        self.gates.arrive(self.plan.rank, gate, arrival_ns)
+        return self.gates.wait(gate)
+
+
+def pad(indices: Indices, least: int) -> Indices:
+    """At least `least` sample indices; those added repeat the last one (or sample 0) and are not to be counted."""
+    missing = least - len(indices)
+    if missing <= 0:
+        return indices
+    filler = indices[-1:] if len(indices) else np.zeros(1, dtype=np.int64)
+    return np.concatenate([indices, np.repeat(filler, missing)])

@@ -1,0 +1,17 @@
+"""ResNet-8: the CIFAR residual network of depth 6n + 2 with n = 1 (He et al., 2016, section 4.2)."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from laggard.workloads.models.residual import residual_network
+
+
+def build(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """ResNet-8, 78 k parameters.
+
+    Args:
+        input_shape: (channels, height, width).
+        classes: number of outputs.
+    """
+    return residual_network(input_shape[0], classes, (16, 32, 64), 1)

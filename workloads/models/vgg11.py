@@ -1,0 +1,28 @@
+"""VGG-11 (Simonyan and Zisserman, "Very deep convolutional networks", 2015, configuration A), with one dense layer."""
+
+from __future__ import annotations
+
+from torch import nn
+
+STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
+
+
+def build(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """VGG-11, 9 M parameters; a pooling that an image is too small for is left out.
+
+    Args:
+        input_shape: (channels, height, width).
+        classes: number of outputs.
+    """
+    layers: list[nn.Module] = []
+    channels, size = input_shape[0], min(input_shape[1:])
+    for stage in STAGES:
+        for width in stage:
+            convolution = nn.Conv2d(channels, width, 3, padding=1)
+            nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
+            layers += [convolution, nn.ReLU()]
+            channels = width
+        if size >= 2:
+            layers.append(nn.MaxPool2d(2))
+            size //= 2
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))

@@ -1,0 +1,75 @@
+"""Which samples each rank takes in each step: a pure function of the seed, so that a run can be repeated.
+
+Every epoch is a new permutation, cut into batches; the last may be smaller. A batch is dealt out as evenly as it goes: with N
+samples on W ranks the first N mod W ranks take one more. DDP averages the ranks' gradients with equal weights, so the mean loss of
+n_i samples is scaled by n_i * W / N; then the sum of all ranks' gradients is the gradient of the mean over the whole batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Share:
+    """One rank's part of one step.
+
+    Attributes:
+        indices: of the samples, shape [n].
+        batch_size: samples of all ranks in this step.
+        world_size: number of ranks.
+    """
+
+    indices: Indices
+    batch_size: int
+    world_size: int
+
+    @property
+    def loss_scale(self) -> float:
+        """Factor W / N of the *summed* loss, which makes DDP's average the mean over the whole batch."""
+        return self.world_size / self.batch_size
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The order of a training set of `samples` for all ranks and steps."""
+
+    samples: int
+    batch_size: int
+    world_size: int
+    seed: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches in a pass over the training set, the smaller last one included."""
+        return -(-self.samples // self.batch_size)
+
+    def share(self, step: int, rank: int) -> Share:
+        """What a rank takes in a step (from 0); with a small last batch it may be nothing."""
+        epoch, position = divmod(step, self.steps_per_epoch)
+        start = position * self.batch_size
+        batch = _permutation(self.samples, self.seed, epoch)[start : start + self.batch_size]
+        even, rest = divmod(len(batch), self.world_size)
+        first = rank * even + min(rank, rest)
+        return Share(batch[first : first + even + (rank < rest)], len(batch), self.world_size)
+
+    def samples_through(self, step: int) -> int:
+        """Samples that all ranks have taken when a step is finished."""
+        epochs, batches = divmod(step + 1, self.steps_per_epoch)
+        return epochs * self.samples + min(batches * self.batch_size, self.samples)
+
+    def evaluates_after(self, step: int, every_samples: int) -> bool:
+        """Whether the samples taken pass a multiple of `every_samples` in this step."""
+        before = self.samples_through(step - 1) if step else 0
+        return self.samples_through(step) // every_samples > before // every_samples
+
+
+@lru_cache(maxsize=2)
+def _permutation(samples: int, seed: int, epoch: int) -> Indices:
+    return np.random.default_rng((seed, epoch)).permutation(samples)

@@ -1,0 +1,206 @@
+"""Which worker runs where, and what each process of a training is told; pure, and without heavy imports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from laggard.errors import InputError
+from laggard.hosts import Host, select
+from laggard.workloads.model import Placement, Workload
+
+PRELOAD = (
+    "numpy",
+    "pyarrow",
+    "torch",
+    "torch._dynamo",
+    "torch.distributed",
+    "torch.nn.parallel",
+    "laggard.workloads.worker",
+    "laggard.workloads.evaluator",
+    "laggard.workloads.tracing.link_sampler",
+)
+"""What the process that workers are forked from imports. `torch._dynamo` is what DistributedDataParallel would otherwise
+import in every worker, at 1.3 CPU seconds each."""
+
+ENVIRONMENT: Mapping[str, str] = MappingProxyType(
+    {
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    }
+)
+"""Set before the imports, so that they start no thread: a process with threads is not safe to fork, and a worker's share is
+of one core."""
+
+LINK_SAMPLE_HZ = 5.0
+
+
+class ProcessPlan(BaseModel):
+    """What a process of a training is told, as one JSON argument."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def to_json(self) -> str:
+        """The argument of the process's `main`."""
+        return self.model_dump_json(by_alias=True)
+
+
+class TrainingPlan(ProcessPlan):
+    """What workers and the evaluator share.
+
+    Attributes:
+        world_size: number of workers.
+        workload: what they train.
+        spool: folder, shared by all processes of the training, that they stream their records into.
+        dilation: real seconds per virtual second.
+    """
+
+    world_size: int = Field(ge=1)
+    workload: Workload
+    spool: str
+    dilation: float = Field(default=1.0, ge=1)
+
+    @property
+    def spool_path(self) -> Path:
+        """The spool's folder."""
+        return Path(self.spool)
+
+
+class WorkerPlan(TrainingPlan):
+    """One worker.
+
+    Attributes:
+        rank: position in the collective, from 0.
+        host: name of its host.
+        hosts_by_rank: names of all ranks' hosts.
+        init_method: where the workers meet (torch.distributed).
+        interface: network device that carries the training traffic.
+        timeout_s: real seconds after which a collective that does not move is an error.
+    """
+
+    rank: int = Field(ge=0)
+    host: str
+    hosts_by_rank: tuple[str, ...]
+    init_method: str
+    interface: str = "eth0"
+    timeout_s: float = Field(default=300.0, gt=0)
+
+
+class EvaluatorPlan(TrainingPlan):
+    """The process that prepares the data and evaluates snapshots, outside the continuum."""
+
+
+class SampledHost(ProcessPlan):
+    """A host whose TCP connections are sampled: its network namespace is a path, or None for the caller's own."""
+
+    name: str
+    address: str
+    namespace: str | None
+
+
+class LinkSamplerPlan(ProcessPlan):
+    """The process that asks the hosts' kernels about their connections, every `interval_s` real seconds."""
+
+    spool: str
+    interval_s: float = Field(gt=0)
+    hosts: tuple[SampledHost, ...]
+
+
+def unmatched_patterns(placement: Placement, hosts: Sequence[Host]) -> tuple[str, ...]:
+    """The patterns of a placement that name no host."""
+    patterns = (*placement.workers, *((placement.server,) if placement.server else ()))
+    return tuple(pattern for pattern in patterns if not select(pattern, hosts))
+
+
+def place(placement: Placement, hosts: Sequence[Host]) -> tuple[Host, ...]:
+    """The host of every rank: pattern by pattern, a host where the first pattern that names it stands.
+
+    Raises:
+        InputError: a pattern names no host.
+    """
+    unmatched = unmatched_patterns(placement, hosts)
+    if unmatched:
+        known = ", ".join(host.name for host in hosts[:8])
+        raise InputError(f"placement: {unmatched[0]} names no host — the hosts are {known}{', …' * (len(hosts) > 8)}")
+    chosen = {host.name: host for pattern in placement.workers for host in select(pattern, hosts)}
+    return tuple(host for host in chosen.values() for _ in range(placement.per_host))
+
+
+def plan_workers(
+    workload: Workload,
+    hosts: Sequence[Host],
+    spool: Path,
+    dilation: float = 1.0,
+    *,
+    interface: str = "eth0",
+    init_method: str | None = None,
+    timeout_s: float = 300.0,
+) -> tuple[WorkerPlan, ...]:
+    """One plan per rank, in rank order.
+
+    Args:
+        workload: what is trained; its dataset's folder must be absolute.
+        hosts: all hosts of the continuum.
+        spool: folder for the records.
+        dilation: real seconds per virtual second.
+        interface: network device of the training traffic.
+        init_method: where the workers meet; a file in the spool when absent.
+        timeout_s: virtual seconds after which a collective that does not move is an error.
+
+    Raises:
+        InputError: a pattern names no host, or there are more workers than samples in a batch.
+    """
+    placed = place(workload.placement, hosts)
+    if workload.batch_size < len(placed):
+        raise InputError(
+            f"batch_size {workload.batch_size}: every one of the {len(placed)} workers needs a sample in each step "
+            f"— make it {len(placed)} or more"
+        )
+    names = tuple(host.name for host in placed)
+    meeting = init_method or f"file://{(spool / 'rendezvous').absolute()}"
+    return tuple(
+        WorkerPlan(
+            rank=rank,
+            world_size=len(placed),
+            host=host.name,
+            hosts_by_rank=names,
+            workload=workload,
+            init_method=meeting,
+            interface=interface,
+            spool=str(spool),
+            dilation=dilation,
+            timeout_s=timeout_s * dilation,
+        )
+        for rank, host in enumerate(placed)
+    )
+
+
+def plan_evaluator(workers: Sequence[WorkerPlan]) -> EvaluatorPlan:
+    """The evaluator of these workers."""
+    first = workers[0]
+    return EvaluatorPlan(
+        world_size=first.world_size, workload=first.workload, spool=first.spool, dilation=first.dilation
+    )
+
+
+def plan_link_sampler(
+    workers: Sequence[WorkerPlan], hosts: Sequence[Host], namespaces: Mapping[str, Path]
+) -> LinkSamplerPlan:
+    """The sampler of the connections between the hosts of these workers, at 5 Hz of virtual time; hosts in rank order.
+
+    Args:
+        workers: the workers.
+        hosts: all hosts, with their addresses.
+        namespaces: path of each host's network namespace; a host that is missing is in the caller's own.
+    """
+    first, addresses = workers[0], {host.name: host.address for host in hosts}
+    sampled = tuple(
+        SampledHost(name=name, address=addresses[name], namespace=str(namespaces[name]) if name in namespaces else None)
+        for name in dict.fromkeys(first.hosts_by_rank)
+    )
+    return LinkSamplerPlan(spool=first.spool, interval_s=first.dilation / LINK_SAMPLE_HZ, hosts=sampled)

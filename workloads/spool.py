@@ -1,0 +1,104 @@
+"""Names of the files through which the processes of a training speak, and the writing of small ones in one piece."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+Scalar = int | float | str | None
+
+
+@dataclass(frozen=True)
+class Spool:
+    """A folder that all processes of a training share."""
+
+    folder: Path
+
+    def spans(self, rank: int) -> Path:
+        """Arrow stream of a rank's spans."""
+        return self.folder / f"rank-{rank}.spans.arrow"
+
+    def steps(self, rank: int) -> Path:
+        """Arrow stream of a rank's steps."""
+        return self.folder / f"rank-{rank}.steps.arrow"
+
+    def ready(self, rank: int) -> Path:
+        """Exists once a rank has met the others and built its model."""
+        return self.folder / f"ready-{rank}"
+
+    def snapshot(self, evaluation: int) -> Path:
+        """State of the model for one evaluation."""
+        return self.folder / f"snapshot-{evaluation}.pt"
+
+    @property
+    def go(self) -> Path:
+        """The runner makes this file when training may begin."""
+        return self.folder / "go"
+
+    @property
+    def zero(self) -> Path:
+        """JSON of when the first step began."""
+        return self.folder / "zero"
+
+    @property
+    def done(self) -> Path:
+        """JSON of how the training ended."""
+        return self.folder / "done.json"
+
+    @property
+    def progress(self) -> Path:
+        """JSON lines of the first rank's steps and of the evaluations."""
+        return self.folder / "progress.jsonl"
+
+    @property
+    def evaluations(self) -> Path:
+        """JSON lines of the evaluations: number, step, accuracy, last arrival, resume."""
+        return self.folder / "evaluations.jsonl"
+
+    @property
+    def heartbeat(self) -> Path:
+        """Where every rank is (heartbeat.py)."""
+        return self.folder / "heartbeat"
+
+    @property
+    def gates(self) -> Path:
+        """Where the ranks wait for each other (gates.py)."""
+        return self.folder / "gates"
+
+    @property
+    def links(self) -> Path:
+        """Arrow stream of the link sampler."""
+        return self.folder / "links.arrow"
+
+    @property
+    def data(self) -> Path:
+        """Folder of the prepared dataset."""
+        return self.folder / "data"
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that readers see whole or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_bytes(content)
+    partial.rename(path)
+
+
+def append_line(path: Path, values: Mapping[str, Scalar]) -> None:
+    """Append one JSON line; several processes may do so to one file."""
+    line = json.dumps(dict(values)).encode() + b"\n"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
+
+
+def read_lines(path: Path) -> list[dict[str, Scalar]]:
+    """The complete JSON lines of a file; none where it does not exist. A line cut short by a kill is left out."""
+    if not path.exists():
+        return []
+    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    return [json.loads(line) for line in whole.splitlines() if line]

@@ -1,0 +1,185 @@
+"""Turns what the processes of a training streamed into the tables of the run folder, in virtual time from the first step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from laggard.hosts import Host
+from laggard.span_schema import ROW_GROUP_ROWS, Flag, Phase, host_schema, link_schema, span_schema, step_schema
+from laggard.virtual_time import Dilation
+from laggard.workloads.spool import Spool, read_lines
+from laggard.workloads.tracing.stream import LINK_ROW, SPAN_ROW, STEP_ROW, Rows, read_rows
+
+Integers = npt.NDArray[np.int64]
+_DEVICE_CLASS = "cpu"
+
+
+@dataclass(frozen=True)
+class Collected:
+    """How many rows of each table a training left."""
+
+    spans: int
+    steps: int
+    links: int
+
+
+def collect(
+    spool_folder: Path,
+    run_folder: Path,
+    hosts_by_rank: Sequence[Host],
+    dilation: Dilation,
+    cpu_shares: Mapping[str, float] | None = None,
+) -> Collected:
+    """Write `spans.parquet`, `steps.parquet`, `links.parquet` and `hosts.parquet`; also of a training that was killed.
+
+    Args:
+        spool_folder: what the training streamed into.
+        run_folder: where the tables go.
+        hosts_by_rank: every rank's host.
+        dilation: between real and virtual time.
+        cpu_shares: virtual share of one core by host name; 1 where absent.
+
+    Returns:
+        Numbers of rows.
+    """
+    spool, ranks = Spool(spool_folder), range(len(hosts_by_rank))
+    zero_ns = read_zero_ns(spool)
+    spans = np.concatenate([read_rows(spool.spans(rank), SPAN_ROW) for rank in ranks])
+    steps = np.concatenate([read_rows(spool.steps(rank), STEP_ROW) for rank in ranks])
+    links = read_rows(spool.links, LINK_ROW)
+    if zero_ns is None:
+        spans, steps, links = spans[:0], steps[:0], links[:0]
+    clock = _Clock(zero_ns or 0, dilation.factor)
+    links = links[links["time_ns"] >= clock.zero_ns]
+    _write(run_folder / "spans.parquet", _span_table(spans, steps, clock))
+    _write(run_folder / "steps.parquet", _step_table(steps, clock, read_lines(spool.evaluations)))
+    _write(run_folder / "links.parquet", _link_table(links, clock, _sampled_hosts(hosts_by_rank)))
+    _write(run_folder / "hosts.parquet", _host_table(hosts_by_rank, cpu_shares or {}))
+    return Collected(len(spans), len(steps), len(links))
+
+
+def read_zero_ns(spool: Spool) -> int | None:
+    """When the first step began, CLOCK_MONOTONIC nanoseconds; None when it never did."""
+    return int(json.loads(spool.zero.read_bytes())["zero_ns"]) if spool.zero.exists() else None
+
+
+@dataclass(frozen=True)
+class _Clock:
+    zero_ns: int
+    factor: float
+
+    def since_zero(self, times_ns: Integers) -> Integers:
+        """Virtual nanoseconds since the first step; equal times stay equal, so spans that touched still do."""
+        return np.floor((times_ns - self.zero_ns) / self.factor).astype(np.int64)
+
+    def shorter(self, durations: Integers) -> Integers:
+        return np.rint(durations / self.factor).astype(np.int64)
+
+
+def _span_table(rows: Rows, steps: Rows, clock: _Clock) -> pa.Table:
+    rows = rows[np.lexsort((rows["lane"], rows["start_ns"], rows["rank"], rows["step"]))]
+    start = clock.since_zero(rows["start_ns"])
+    duration = clock.since_zero(rows["start_ns"] + rows["dur_ns"]) - start
+    finished = np.isin(_step_key(rows), _step_key(steps))
+    flags = rows["flags"] | np.where(finished, 0, Flag.TRUNCATED).astype(np.uint8)
+    phases = pa.array([phase.value for phase in Phase])
+    special = {
+        "phase": pa.DictionaryArray.from_arrays(pa.array(rows["phase"]), phases),
+        "start_ns": start,
+        "dur_ns": duration,
+        "flags": flags,
+    }
+    return _table(span_schema(), rows, special)
+
+
+def _step_key(rows: Rows) -> Integers:
+    key: Integers = (rows["step"].astype(np.int64) << 32) | rows["rank"]
+    return key
+
+
+def _step_table(rows: Rows, clock: _Clock, evaluations: Sequence[Mapping[str, object]]) -> pa.Table:
+    rows = rows[np.lexsort((rows["rank"], rows["step"]))]
+    accuracy_of = {line["step"]: line["accuracy"] for line in evaluations}
+    accuracies = [accuracy_of.get(step) for step in rows["step"].tolist()]
+    none = np.zeros(len(rows), dtype=np.int32)
+    special = {
+        "start_ns": clock.since_zero(rows["start_ns"]),
+        "end_ns": clock.since_zero(rows["end_ns"]),
+        "accuracy": pa.array(accuracies, pa.float64()),
+        "staleness": none,
+        "dropped": none,
+        "skipped": none,
+    }
+    return _table(step_schema(), rows, special)
+
+
+def _sampled_hosts(hosts_by_rank: Sequence[Host]) -> list[str]:
+    """Host names as the sampler numbered them: each once, in the order of its plan."""
+    return list(dict.fromkeys(host.name for host in hosts_by_rank))
+
+
+def _link_table(rows: Rows, clock: _Clock, names: Sequence[str]) -> pa.Table:
+    rows = rows[np.argsort(rows["time_ns"], kind="stable")]
+    hosts = pa.array(names, pa.string())
+    durations = ("rtt_us", "min_rtt_us", "last_send_ms", "busy_us", "rwnd_limited_us", "sndbuf_limited_us")
+    special = {
+        "time_ns": clock.since_zero(rows["time_ns"]),
+        "src": hosts.take(pa.array(rows["src"])),
+        "dst": hosts.take(pa.array(rows["dst"])),
+        "delivery_rate_mbps": rows["delivery_rate_bytes_per_s"] * (8e-6 * clock.factor),
+        **{name: clock.shorter(rows[name]) for name in durations},
+    }
+    return _table(link_schema(), rows, special)
+
+
+def _host_table(hosts_by_rank: Sequence[Host], cpu_shares: Mapping[str, float]) -> pa.Table:
+    rows = [
+        {
+            "rank": rank,
+            "host": host.name,
+            "address": host.address,
+            "tier": host.layer,
+            "device_class": _DEVICE_CLASS,
+            "cpu_share": cpu_shares.get(host.name, 1.0),
+            "clock_offset_ns": 0,
+            "clock_error_ns": 0,
+        }
+        for rank, host in enumerate(hosts_by_rank)
+    ]
+    return pa.Table.from_pylist(rows, schema=host_schema())
+
+
+def _table(schema: pa.Schema, rows: Rows, special: Mapping[str, object]) -> pa.Table:
+    fields = rows.dtype.names or ()
+    columns = [special[name] if name in special else np.ascontiguousarray(rows[name]) for name in schema.names]
+    assert all(name in special or name in fields for name in schema.names)
+    arrays = [
+        column if isinstance(column, pa.Array) else pa.array(column).cast(schema.field(name).type)
+        for name, column in zip(schema.names, columns, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _write(path: Path, table: pa.Table) -> None:
+    texts = [f.name for f in table.schema if pa.types.is_string(f.type) or pa.types.is_dictionary(f.type)]
+    deltas = {
+        f.name: "DELTA_BINARY_PACKED" for f in table.schema if pa.types.is_int32(f.type) or pa.types.is_int64(f.type)
+    }
+    partial = path.with_name(f".{path.name}.partial")
+    pq.write_table(
+        table,
+        partial,
+        compression="zstd",
+        row_group_size=ROW_GROUP_ROWS,
+        use_dictionary=texts,
+        column_encoding=deltas,
+    )
+    partial.rename(path)

@@ -1,0 +1,85 @@
+"""When a backward pass has computed its last gradient, and when DDP broadcasts buffers; torch keeps both to itself.
+
+`backward()` returns only after the peers, so timing the call charges their lateness to an innocent rank. A callback that the autograd
+engine runs when the pass is done, queued before DDP queues its own, runs at the instant that DDP calls `backward_compute_time_end`
+(within microseconds: the tests compare them), costs a twentieth of reading DDP's own log, is in our clock, and lets the heartbeat tell
+who computes from who waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+def on_backward_computed(loss: torch.Tensor, callback: Callable[[], None]) -> None:
+    """Call `callback` once, when the backward pass from `loss` has computed its gradients and before it waits for peers."""
+    engine = torch.autograd.Variable._execution_engine  # noqa: SLF001 - nothing public tells
+
+    def queue(_: torch.Tensor) -> None:
+        engine.queue_callback(callback)
+
+    loss.register_hook(queue)  # type: ignore[no-untyped-call] # torch leaves it unannotated
+
+
+class BroadcastListener(Protocol):
+    """Is told of DDP's buffer broadcasts."""
+
+    def broadcast_begins(self) -> None:
+        """This rank arrives at the broadcast."""
+
+    def broadcast_ends(self) -> None:
+        """This rank has the buffers."""
+
+
+class ObservedDDP(DistributedDataParallel):
+    """DDP that tells when it broadcasts the buffers of BatchNorm, which it does within `forward`; nothing else is changed."""
+
+    listener: BroadcastListener | None = None
+
+    def _sync_buffers(self) -> None:
+        if self.listener is None:
+            super()._sync_buffers()  # type: ignore[no-untyped-call] # torch leaves it unannotated
+            return
+        self.listener.broadcast_begins()
+        super()._sync_buffers()  # type: ignore[no-untyped-call] # torch leaves it unannotated
+        self.listener.broadcast_ends()
+
+
+def broadcast_bytes(ddp: DistributedDataParallel) -> int:
+    """Bytes of the buffers that DDP broadcasts in every forward pass; 0 when it broadcasts none."""
+    return sum(buffer.numel() * buffer.element_size() for buffer in ddp.module.buffers())
+
+
+class BucketListener(Protocol):
+    """Is told of gradient buckets."""
+
+    def bucket(self, start_ns: int, end_ns: int, payload_bytes: int) -> None:
+        """A bucket was reduced."""
+
+
+def observe_buckets(ddp: DistributedDataParallel, listener: BucketListener, clock: Callable[[], int]) -> None:
+    """Tell of every gradient bucket, by a communication hook that averages as DDP does by default.
+
+    Args:
+        ddp: whose buckets.
+        listener: told from gloo's threads.
+        clock: nanoseconds.
+    """
+    from torch._C._distributed_c10d import GradBucket
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    def hook(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        start_ns = clock()
+        payload_bytes = bucket.buffer().numel() * bucket.buffer().element_size()
+
+        def reduced(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+            listener.bucket(start_ns, clock(), payload_bytes)
+            return future.value()
+
+        return allreduce_hook(ddp.process_group, bucket).then(reduced)
+
+    ddp.register_comm_hook(None, hook)

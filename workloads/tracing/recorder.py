@@ -1,0 +1,140 @@
+"""Records what a worker does, phase after phase, at a microsecond or two each.
+
+The main lane is a line without gaps: entering a phase ends the one before it at the same instant. Times are CLOCK_MONOTONIC nanoseconds
+of this machine; collection makes them relative to the first step, and virtual.
+"""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from laggard.span_schema import NO_GROUP, NO_PEER, Flag, Lane, Phase
+from laggard.workloads.heartbeat import Heartbeat
+from laggard.workloads.spool import Spool
+from laggard.workloads.tracing.stream import SPAN_ROW, STEP_ROW, RowStream
+
+WARM_UP_STEPS = 5
+SHORT_OTHER_NS = 20_000
+"""A stretch of nothing in particular that is shorter than this is counted to the phase before it."""
+
+
+class Recorder:
+    """The trace of one rank.
+
+    Args:
+        spool: where it is streamed to.
+        rank: whose it is.
+        world_size: number of ranks.
+    """
+
+    def __init__(self, spool: Spool, rank: int, world_size: int) -> None:
+        self._rank = rank
+        self._spans = RowStream(spool.spans(rank), SPAN_ROW)
+        self._steps = RowStream(spool.steps(rank), STEP_ROW)
+        self._heartbeat = Heartbeat(spool.heartbeat, rank, world_size)
+        self._buckets: list[tuple[int, int, int]] = []
+        self._step = 0
+        self._flags = int(Flag.WARM_UP)
+        self._sequence = 0
+        self._phase: int | None = None
+        self._start_ns = 0
+        self._step_start_ns = 0
+        self._described = (NO_GROUP, 0, 0)
+
+    def begin_step(self, step: int, at_ns: int | None = None) -> int:
+        """The next phases belong to this step.
+
+        Args:
+            step: its number, from 0.
+            at_ns: when it began; now when absent.
+
+        Returns:
+            When it began.
+        """
+        now_ns = self.end_phase(at_ns)
+        self._write_buckets()
+        self._step, self._sequence, self._step_start_ns = step, 0, now_ns
+        self._flags = int(Flag.WARM_UP) if step < WARM_UP_STEPS else 0
+        return now_ns
+
+    def enter(
+        self, phase: Phase, *, group: int = NO_GROUP, payload_bytes: int = 0, work: int = 0, at_ns: int | None = None
+    ) -> int:
+        """End the phase that is open and begin another.
+
+        Args:
+            phase: what begins.
+            group: instance of the collective within the step, or number of the evaluation.
+            payload_bytes: that it carries.
+            work: samples that it works on.
+            at_ns: when it began; now when absent.
+
+        Returns:
+            When it began.
+        """
+        now_ns = self.end_phase(at_ns)
+        self._phase, self._start_ns, self._described = phase.code, now_ns, (group, payload_bytes, work)
+        self._heartbeat.beat(self._step, self._phase, now_ns)
+        return now_ns
+
+    def end_phase(self, at_ns: int | None = None) -> int:
+        """End the phase that is open, if one is; returns when."""
+        now_ns = time.monotonic_ns() if at_ns is None else at_ns
+        if self._phase is not None:
+            self._write(self._phase, self._start_ns, now_ns - self._start_ns)
+            self._phase = None
+        return now_ns
+
+    def _write(self, phase: int, start_ns: int, dur_ns: int) -> None:
+        spans, (group, payload_bytes, work) = self._spans, self._described
+        if phase == Phase.OTHER.code and dur_ns < SHORT_OTHER_NS and self._sequence and spans.count:
+            spans.rows["dur_ns"][spans.count - 1] += dur_ns
+            return
+        spans.append(
+            (self._step, self._rank, Lane.MAIN, phase, self._sequence, start_ns, dur_ns, group, NO_PEER, payload_bytes,
+             work, self._flags)
+        )  # fmt: skip
+        self._sequence += 1
+
+    def bucket(self, start_ns: int, end_ns: int, payload_bytes: int) -> None:
+        """One gradient bucket, on the lane of buckets; may be called from another thread."""
+        self._buckets.append((start_ns, end_ns, payload_bytes))
+
+    def end_step(self, loss: float, samples: int, batch_size: int) -> None:
+        """The step is done: describe it, and write the trace if a second has passed.
+
+        Args:
+            loss: mean over this rank's samples; NaN where it had none.
+            samples: of this rank.
+            batch_size: of all ranks.
+        """
+        now_ns = time.monotonic_ns()
+        self._steps.append((self._step, self._rank, self._step_start_ns, now_ns, loss, samples, batch_size))
+        self._spans.flush_if_due(now_ns)
+        self._steps.flush_if_due(now_ns)
+
+    def _write_buckets(self) -> None:
+        buckets, self._buckets = sorted(self._buckets), []
+        for group, (start_ns, end_ns, payload_bytes) in enumerate(buckets):
+            self._spans.append(
+                (self._step, self._rank, Lane.BUCKETS, Phase.COMM.code, group, start_ns, end_ns - start_ns, group,
+                 NO_PEER, payload_bytes, 0, self._flags)
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """End the open phase and write everything."""
+        self.end_phase()
+        self._write_buckets()
+        self._spans.close()
+        self._steps.close()
+        self._heartbeat.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

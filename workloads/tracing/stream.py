@@ -1,0 +1,102 @@
+"""Rows of numpy records streamed to an Arrow IPC file that needs no footer: readable up to where a kill cut it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+CAPACITY = 4096
+FLUSH_NS = 1_000_000_000
+
+Rows = np.ndarray[tuple[int, ...], np.dtype[np.void]]
+
+SPAN_ROW = np.dtype(
+    [
+        ("step", "i4"), ("rank", "i4"), ("lane", "i1"), ("phase", "i1"), ("seq", "i2"), ("start_ns", "i8"),
+        ("dur_ns", "i8"), ("group", "i4"), ("peer", "i4"), ("bytes", "i8"), ("work", "i4"), ("flags", "u1"),
+    ]
+)  # fmt: skip
+STEP_ROW = np.dtype(
+    [
+        ("step", "i4"), ("rank", "i4"), ("start_ns", "i8"), ("end_ns", "i8"), ("loss", "f8"), ("samples", "i4"),
+        ("batch_size", "i4"),
+    ]
+)  # fmt: skip
+LINK_ROW = np.dtype(
+    [
+        ("time_ns", "i8"), ("src", "i4"), ("dst", "i4"), ("src_port", "i4"), ("dst_port", "i4"), ("rtt_us", "i8"),
+        ("min_rtt_us", "i8"), ("delivery_rate_bytes_per_s", "i8"), ("app_limited", "?"), ("last_send_ms", "i8"),
+        ("bytes_acked", "i8"), ("retransmits", "i8"), ("busy_us", "i8"), ("rwnd_limited_us", "i8"),
+        ("sndbuf_limited_us", "i8"),
+    ]
+)  # fmt: skip
+
+
+class RowStream:
+    """Rows of one kind, kept in a buffer made beforehand and written about each second.
+
+    Args:
+        path: the file.
+        row: type of a row.
+    """
+
+    def __init__(self, path: Path, row: np.dtype[np.void]) -> None:
+        self.rows = np.zeros(CAPACITY, dtype=row)
+        self.count = 0
+        self._file = pa.OSFile(str(path), "wb")
+        self._schema = pa.schema([(name, pa.from_numpy_dtype(row[name])) for name in row.names or ()])
+        self._writer = pa.ipc.new_stream(self._file, self._schema)
+        self._flushed_ns = time.monotonic_ns()
+
+    def append(self, row: tuple[int | float | bool, ...]) -> None:
+        """Add one row, in the order of the type's fields."""
+        if self.count == CAPACITY:
+            self.flush()
+        self.rows[self.count] = row
+        self.count += 1
+
+    def flush_if_due(self, now_ns: int) -> None:
+        """Write what is there if a second has passed since the last time."""
+        if now_ns - self._flushed_ns >= FLUSH_NS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is there."""
+        if self.count:
+            held = self.rows[: self.count]
+            columns = [pa.array(np.ascontiguousarray(held[name])) for name in self._schema.names]
+            self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+            self.count = 0
+        self._flushed_ns = time.monotonic_ns()
+
+    def close(self) -> None:
+        """Write the rest and end the stream."""
+        self.flush()
+        self._writer.close()
+        self._file.close()
+
+
+def read_rows(path: Path, row: np.dtype[np.void]) -> Rows:
+    """All whole batches of a stream; none where the file does not exist or was cut in its first."""
+    parts = [_records(batch, row) for batch in _batches(path)] if path.exists() else []
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=row)
+
+
+def _batches(path: Path) -> Iterator[pa.RecordBatch]:
+    with pa.OSFile(str(path), "rb") as file:
+        try:
+            yield from pa.ipc.open_stream(file)
+        except (pa.ArrowInvalid, OSError):
+            # A stream ends where its writer was killed; what came before is whole.
+            return
+
+
+def _records(batch: pa.RecordBatch, row: np.dtype[np.void]) -> Rows:
+    rows = np.zeros(batch.num_rows, dtype=row)
+    for name in row.names or ():
+        rows[name] = batch.column(name).to_numpy(zero_copy_only=False)
+    return rows
