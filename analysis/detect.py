@@ -37,11 +37,15 @@ FOLDED_SHARE = 0.5
 
 @dataclass(frozen=True)
 class _Series:
-    """One rank's log ratios of a family over the usable steps: to its own usual, and that usual to the fleet's."""
+    """One rank's log ratios of a family over the usable steps: to its own usual, and that usual to the fleet's.
+
+    `fleet_scatter` is how much equal hosts differ (log).
+    """
 
     own: FloatArray
     to_fleet: FloatArray
     usable: IntArray
+    fleet_scatter: float
 
 
 def find_local_causes(timeline: Timeline, references: References, family: Family) -> tuple[Cause, ...]:
@@ -68,7 +72,7 @@ def find_local_causes(timeline: Timeline, references: References, family: Family
     found: list[Cause] = []
     for rank in range(timeline.samples.shape[1]):
         if seconds[:, rank].sum() >= least:
-            series = _Series(logs[:, rank] - drift, log_ratio(own[:, rank], fleet[:, rank]), usable)
+            series = _Series(logs[:, rank] - drift, log_ratio(own[:, rank], fleet[:, rank]), usable, references.scatter)
             found += _causes_of(series, family, rank)
     return tuple(found)
 
@@ -115,8 +119,12 @@ def _dynamic(part: Segment, series: _Series, levels: Levels, baseline: float, fa
 
 
 def _deterministic(series: _Series, levels: Levels, dynamic: BoolArray) -> tuple[float, float] | None:
-    """Level against the fleet outside dynamic intervals, and confidence, if slow in 90 % of the steps."""
+    """Level against the fleet outside dynamic intervals, and confidence, if slow in 90 % of the steps.
+
+    Equal hosts are never quite equal: how much they differ counts as error here.
+    """
     against_fleet = series.own + series.to_fleet
+    levels = replace(levels, wander=math.hypot(levels.wander, series.fleet_scatter))
     slow_steps = 0
     for part in levels.segments:
         measured = measure_segment(against_fleet, part.first, part.last)

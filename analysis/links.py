@@ -32,7 +32,8 @@ class Link:
         rate_mbps: bytes acknowledged over busy time.
         busy_s: busy seconds.
         delivery_mbps: upper quartile of the kernel's delivery rate where the application was not the limit (NaN: never).
-        rtt_ms: median smoothed round trip.
+        reached_mbps: upper decile of the delivery rate whatever the limit: it can carry at least that.
+        min_rtt_ms: least round trip, which queues and delayed acknowledgements do not lengthen.
     """
 
     src: str
@@ -40,7 +41,8 @@ class Link:
     rate_mbps: float
     busy_s: float
     delivery_mbps: float
-    rtt_ms: float
+    reached_mbps: float
+    min_rtt_ms: float
 
     @property
     def ends(self) -> tuple[str, str]:
@@ -105,10 +107,12 @@ def measure_links(links: LinkColumns, during: BoolArray) -> tuple[Link, ...]:
     for index in np.flatnonzero(enough):
         src, _, dst = str(names[index]).partition("\n")
         rows = (pair == index) & counted
-        rtt_ms = float(np.median(table.rtt_us[rows])) / 1e3
         rate_mbps = float(carried[index] * 8e-6 / busy[index])
+        reached_mbps = float(np.quantile(table.delivery_rate_mbps[rows], 0.9))
+        min_rtt_ms = float(np.median(table.min_rtt_us[rows])) / 1e3
         if src != dst:
-            found.append(Link(src, dst, rate_mbps, float(busy[index]), _delivery(table, rows), rtt_ms))
+            delivery_mbps = _delivery(table, rows)
+            found.append(Link(src, dst, rate_mbps, float(busy[index]), delivery_mbps, reached_mbps, min_rtt_ms))
     return tuple(found)
 
 
@@ -176,8 +180,9 @@ def any_link_slowed(links: LinkColumns, inside: BoolArray, outside: BoolArray) -
 def slow_links(links: LinkColumns, usual: BoolArray, hosts: tuple[RankHost, ...]) -> SlowLinks:
     """Links that are slower than the fastest class of links all along.
 
-    A class is a tier pair; its rate is the median of its links'. Slow is 1.5x by bytes over busy time, confirmed (1.3x) by
-    delivery rate or round trip, which are measured differently.
+    A class is a tier pair; its rate is the median of its links'. The reference is the fastest class between tiers (a tier's own
+    network is no measure for what lies between tiers) or, where only one tier is, the fastest there is. Slow is 1.5x by bytes
+    over busy time, confirmed (1.3x) by delivery rate or least round trip: delayed acknowledgements lengthen busy time.
 
     Args:
         links: TCP samples.
@@ -195,24 +200,26 @@ def slow_links(links: LinkColumns, usual: BoolArray, hosts: tuple[RankHost, ...]
     if len(measured) < 2:
         return SlowLinks((), 0.0)
     rates = {pair: float(np.median([m.rate_mbps for m in members])) for pair, members in classes.items()}
-    fleet = classes[max(rates, key=lambda pair: rates[pair])]
+    between = [pair for pair in rates if pair[0] != pair[1]]
+    fleet = max(between or rates, key=lambda pair: rates[pair])
     found = []
     for pair, members in classes.items():
         slowest = min(members, key=lambda m: m.rate_mbps)
-        ratio = max(rates.values()) / slowest.rate_mbps
-        if ratio >= SLOW_CLASS and _confirmed(slowest, fleet) and _z(ratio, fleet) >= LEAST_Z:
-            needed = slowest.busy_s / ratio
-            found.append(SlowLink(slowest.ends, pair, ratio, slowest.busy_s, needed, _z(ratio, fleet)))
+        ratio = rates[fleet] / slowest.rate_mbps
+        z = _z(ratio, classes[fleet])
+        if ratio >= SLOW_CLASS and z >= LEAST_Z and _confirmed(slowest, classes[fleet]):
+            found.append(SlowLink(slowest.ends, pair, ratio, slowest.busy_s, slowest.busy_s / ratio, z))
     slow_pairs = {slow.tiers for slow in found}
     others = [m.busy_s for m in measured if tier_pair(m, tiers) not in slow_pairs]
     return SlowLinks(tuple(found), max(others, default=0.0))
 
 
 def _confirmed(link: Link, fleet: list[Link]) -> bool:
-    """Whether the kernel's own rate, or the round trip, says so too."""
-    delivery = float(np.median([m.delivery_mbps for m in fleet]))
-    rtt = float(np.median([m.rtt_ms for m in fleet]))
-    return bool(delivery >= SLOW_PROBE * link.delivery_mbps or link.rtt_ms >= SLOW_PROBE * rtt)
+    """Whether the kernel's own rate, or the least round trip, says so too."""
+    reached = float(np.median([m.reached_mbps for m in fleet]))
+    min_rtt_ms = float(np.median([m.min_rtt_ms for m in fleet]))
+    slower = not np.isnan(link.delivery_mbps) and reached >= SLOW_PROBE * link.reached_mbps
+    return bool(slower or link.min_rtt_ms >= SLOW_PROBE * min_rtt_ms)
 
 
 def _z(ratio: float, fleet: list[Link]) -> float:

@@ -5,6 +5,7 @@ A step's cost is affine in its samples, not proportional: small batches are not 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,12 +31,14 @@ class References:
         device: of the rank's device class.
         fleet: of the fastest device class.
         fastest: names (tier/device class) of the classes that reference is of.
+        scatter: robust standard deviation of the log compute of ranks within their class: how unlike equal hosts are.
     """
 
     own: FloatArray
     device: FloatArray
     fleet: FloatArray
     fastest: tuple[str, ...]
+    scatter: float
 
 
 def fit_references(timeline: Timeline, hosts: tuple[RankHost, ...]) -> References:
@@ -60,7 +63,8 @@ def fit_references(timeline: Timeline, hosts: tuple[RankHost, ...]) -> Reference
     compute = at_usual[:, _COMPUTE].sum(axis=1)
     leading = {name: compute[_lower_median(compute, ranks)] for name, ranks in classes.items()}
     fastest = tuple(name for name in classes if leading[name] <= LEAST_RATIO * min(leading.values()))
-    fleet = _class_fit(fits, at_usual, [rank for name in fastest for rank in classes[name]])
+    leaders = [rank for name in fastest for rank in classes[name]]
+    fleet = _class_fit(fits, at_usual, leaders)
     per_class = {name: _class_fit(fits, at_usual, ranks) for name, ranks in classes.items()}
     device = np.stack([per_class[_class_name(host)] for host in hosts])
     return References(
@@ -68,6 +72,7 @@ def fit_references(timeline: Timeline, hosts: tuple[RankHost, ...]) -> Reference
         device=_predict(device, timeline.samples),
         fleet=_predict(np.broadcast_to(fleet, fits.shape), timeline.samples),
         fastest=fastest,
+        scatter=_scatter(compute, classes.values()),
     )
 
 
@@ -135,7 +140,21 @@ def _class_fit(fits: FloatArray, at_usual: FloatArray, ranks: list[int]) -> Floa
     """Fits of the rank in the middle of a class, [P, 2]: one rank for all of compute, one for each other phase."""
     middle = np.array([_lower_median(at_usual[:, phase], ranks) for phase in range(fits.shape[1])])
     middle[_COMPUTE] = _lower_median(at_usual[:, _COMPUTE].sum(axis=1), ranks)
-    return fits[middle, np.arange(fits.shape[1])]
+    chosen: FloatArray = fits[middle, np.arange(fits.shape[1])]
+    return chosen
+
+
+def _scatter(compute: FloatArray, classes: Iterable[list[int]]) -> float:
+    """From the lower third of what ranks deviate from the middle one of their class; a single deviation tells nothing.
+
+    The lower third, because half of a class may be slow; for a normal distribution it is 0.43 standard deviations.
+    """
+    deviations: list[float] = []
+    for ranks in classes:
+        middle = _lower_median(compute, ranks)
+        others = [rank for rank in ranks if rank != middle]
+        deviations += np.abs(log_ratio(compute[others], np.full(len(others), compute[middle]))).tolist()
+    return sorted(deviations)[(len(deviations) - 1) // 3] / 0.43 if len(deviations) > 1 else 0.0
 
 
 def _predict(fits: FloatArray, samples: IntArray) -> FloatArray:

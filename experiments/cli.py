@@ -16,6 +16,7 @@ from laggard import __version__
 from laggard.errors import InputError, LaggardError, ScenarioError
 
 if TYPE_CHECKING:
+    from laggard.network_emulation.probe import Requested
     from laggard.run_schema import RunRecord
 
 Parameters = ParamSpec("Parameters")
@@ -132,7 +133,7 @@ def plan(scenario: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 )
 @json_option
 @_reported
-def run(scenario: Path, overrides: tuple[str, ...], runs: Path, on: str, links: str, as_json: bool) -> int:
+def run(scenario: Path, overrides: tuple[str, ...], runs: Path, on: str, links: Requested, as_json: bool) -> int:
     """Bring the continuum up, verify it, train, collect and analyse."""
     from laggard.experiments.runner import Options, execute
     from laggard.experiments.scenario import load_scenario

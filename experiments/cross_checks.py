@@ -11,6 +11,7 @@ from pathlib import Path
 from laggard.errors import Problem
 from laggard.hosts import Host, bare_groups, pattern_fault, select
 from laggard.layers_services.model import Workflow
+from laggard.network_emulation.dynamics.expand import MAX_CHANGES
 from laggard.network_emulation.model import (
     Heterogeneity,
     HostRule,
@@ -29,7 +30,7 @@ MAX_WORKERS = 500
 MAX_RULES = 1000
 MAX_PAIRS = 500_000
 MIN_SHARE = 0.001
-MAX_RANDOM_EVENTS = 10_000
+DEFAULT_HORIZON_S = 24 * 3600.0
 EVALUATIONS_TO_STOP = 3
 DIGITS_TRAIN = 1437
 
@@ -136,16 +137,18 @@ def share_problems(heterogeneity: Heterogeneity, source: Source) -> Iterator[Pro
                 yield source.problem((section, i, "cpu"), rule, "raise it")
 
 
-def event_problems(heterogeneity: Heterogeneity, workload: Workload, source: Source) -> Iterator[Problem]:
+def event_problems(
+    heterogeneity: Heterogeneity, workload: Workload, hosts: Sequence[Host], source: Source
+) -> Iterator[Problem]:
     """Random events that would come too often to be applied."""
-    horizon_s = workload.stop.time_s or 3600.0
+    horizon_s = workload.stop.time_s or DEFAULT_HORIZON_S
     for i, event in enumerate(heterogeneity.events):
-        if (
-            isinstance(event, RandomHostEvent | RandomLinkEvent)
-            and horizon_s / event.random.every_s > MAX_RANDOM_EVENTS
-        ):
-            rule = f"this comes more than {MAX_RANDOM_EVENTS} times in a run of {horizon_s:g} s"
-            yield source.problem(("dynamic", i, "random", "every"), rule, "lengthen the period")
+        if isinstance(event, RandomHostEvent | RandomLinkEvent):
+            targets = len(select(event.hosts, hosts)) if isinstance(event, RandomHostEvent) else 1
+            changes = 2 * targets * horizon_s / event.random.every_s
+            if changes > MAX_CHANGES:
+                rule = f"this makes {changes:.0f} changes in {horizon_s:g} s, and a run has at most {MAX_CHANGES}"
+                yield source.problem(("dynamic", i, "random", "every"), rule, "lengthen the period")
 
 
 def workload_warnings(
@@ -169,11 +172,6 @@ def workload_warnings(
         if event.at_s >= stop.time_s:
             rule = f"training stops after {stop.time_s:g} s, before this begins"
             yield sources.heterogeneity.problem(("dynamic", i, "at"), rule, "begin earlier, or raise stop.time")
-
-
-def trace_files(heterogeneity: Heterogeneity) -> Mapping[KeyPath, str]:
-    """Paths of the trace files, relative to the scenario's folder, by where they are named."""
-    return {("dynamic", i, "trace"): e.trace for i, e in enumerate(heterogeneity.events) if hasattr(e, "trace")}
 
 
 def _least_steps_to_accuracy(workload: Workload) -> int | None:

@@ -97,6 +97,8 @@ def _replaced(value: YamlValue, key: KeyPath, override: Override) -> tuple[YamlV
     if not key:
         return override.value, ()
     part, below = key[0], key[1:]
+    if value is None and part == 0:
+        value = []
     if value is None or isinstance(value, dict):
         known = value or {}
         inner, spelled = _replaced(known.get(str(part)), below, override)

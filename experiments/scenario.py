@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -13,14 +15,17 @@ from pydantic import BaseModel
 from laggard.errors import Problem, ScenarioError
 from laggard.experiments import cross_checks
 from laggard.experiments.cross_checks import Sources
-from laggard.experiments.overrides import parse_overrides
+from laggard.experiments.overrides import parse_override
 from laggard.experiments.scenario_files import ScenarioFile, read_bounded, read_files
-from laggard.hosts import Host, select
+from laggard.hosts import Host
 from laggard.layers_services.compile import compile_hosts
 from laggard.layers_services.model import LayersServices, Workflow
 from laggard.network_emulation.constraints import LinkPlan, plan_links
+from laggard.network_emulation.dynamics.changes import TimedChange, peak_shares
+from laggard.network_emulation.dynamics.expand import expand_events
+from laggard.network_emulation.dynamics.traces import TracePoint, parse_trace
 from laggard.network_emulation.link_warnings import link_warnings
-from laggard.network_emulation.model import Heterogeneity, Network, RandomHostEvent, TimedHostEvent, TraceEvent
+from laggard.network_emulation.model import Heterogeneity, Network, TraceEvent
 from laggard.network_emulation.shares import plan_shares
 from laggard.workloads.model import Workload
 from laggard.workloads.plan import place
@@ -43,11 +48,12 @@ class Scenario:
         layers: `layers_services.yaml`.
         network: `network.yaml`.
         workflow: `workflow.yaml`.
-        heterogeneity: `heterogeneity.yaml`, empty where there is none; traces are absolute paths.
+        heterogeneity: `heterogeneity.yaml`, empty where there is none.
         workload: `workload.yaml`; the dataset's folder is absolute.
         hosts: every host, in order, with its address.
         links: the plan of all links, in virtual units.
         shares: CPU share of every host, as a fraction of one core, in virtual units.
+        changes: everything that `dynamic` changes within the run, in virtual seconds after the first-step barrier.
         ranks: the host of every worker, in rank order.
         warnings: what is allowed and probably not meant, one line each.
         sources: the parsed files, to locate later problems in.
@@ -63,6 +69,7 @@ class Scenario:
     hosts: tuple[Host, ...]
     links: LinkPlan
     shares: Mapping[str, float]
+    changes: tuple[TimedChange, ...]
     ranks: tuple[Host, ...]
     warnings: tuple[str, ...]
     sources: Sources
@@ -72,12 +79,7 @@ class Scenario:
     @property
     def peak_shares(self) -> Mapping[str, float]:
         """The largest share that every host has at any time of the run: what a machine must be able to give."""
-        peaks = dict(self.shares)
-        for event in self.heterogeneity.events:
-            if isinstance(event, TimedHostEvent | RandomHostEvent) and event.cpu is not None:
-                for host in select(event.hosts, self.hosts):
-                    peaks[host.name] = max(peaks[host.name], event.cpu)
-        return peaks
+        return peak_shares(self.shares, self.changes)
 
     def files(self) -> Mapping[str, bytes]:
         """Every file as run, overrides applied, by its path within the folder."""
@@ -138,8 +140,8 @@ def load_scenario(folder: Path, overrides: Sequence[str] = ()) -> Scenario:
         ScenarioError: every problem of every file, in the order of files and lines.
     """
     problems = _Problems()
-    parsed = problems.tried(lambda: parse_overrides(overrides)) or ()
-    files, unreadable = read_files(folder, parsed)
+    parsed = [problems.tried(partial(parse_override, text)) for text in overrides]
+    files, unreadable = read_files(folder, [override for override in parsed if override is not None])
     problems.add(unreadable)
     sources = _sources(folder, files)
     models = _validate(files, folder, problems)
@@ -151,9 +153,13 @@ def load_scenario(folder: Path, overrides: Sequence[str] = ()) -> Scenario:
     ranks = _placed(models, hosts, sources, problems)
     network = _plan_network(models, hosts, sources, problems)
     traces = _read_traces(models, folder, sources, problems)
-    if problems.found:
+    changes = None
+    if network is not None and models.workload is not None and not problems.found:
+        links = network[0]
+        changes = problems.tried(lambda: _expand(models, hosts, links, folder, traces))
+    if problems.found or network is None or changes is None:
         raise problems.error()
-    return _scenario(folder, files, models, hosts, ranks, network, traces)
+    return _scenario(folder, files, models, hosts, ranks, (*network, changes), traces)
 
 
 def _sources(folder: Path, files: Mapping[str, ScenarioFile]) -> Sources:
@@ -195,22 +201,45 @@ def _plan_network(
         return None
     problems.add(cross_checks.share_problems(heterogeneity, sources.heterogeneity))
     if models.workload is not None:
-        problems.add(cross_checks.event_problems(heterogeneity, models.workload, sources.heterogeneity))
+        problems.add(cross_checks.event_problems(heterogeneity, models.workload, hosts, sources.heterogeneity))
     shares = problems.tried(lambda: plan_shares(heterogeneity, hosts, sources.heterogeneity))
     links = problems.tried(lambda: plan_links(network, heterogeneity, hosts, sources.network, sources.heterogeneity))
     return None if links is None or shares is None else (links, shares)
 
 
 def _read_traces(models: _Models, folder: Path, sources: Sources, problems: _Problems) -> Mapping[str, bytes]:
+    """The content of every trace file, by the name written; a file that cannot be read is a problem where it is named."""
     traces: dict[str, bytes] = {}
-    named = {} if models.heterogeneity is None else cross_checks.trace_files(models.heterogeneity)
-    for key, name in named.items():
-        try:
-            traces[name] = read_bounded(folder / name, name, MAX_TRACE_BYTES)
-        except ScenarioError as error:
-            rules = (problem.rule for problem in error.problems)
-            problems.add(sources.heterogeneity.problem(key, rule, "put the trace into this folder") for rule in rules)
+    events = () if models.heterogeneity is None else models.heterogeneity.events
+    for i, event in enumerate(events):
+        if isinstance(event, TraceEvent) and event.trace not in traces:
+            try:
+                traces[event.trace] = read_bounded(folder / event.trace, event.trace, MAX_TRACE_BYTES)
+            except ScenarioError as error:
+                rules = [problem.rule for problem in error.problems]
+                fix = "put the trace into the scenario's folder"
+                problems.add(sources.heterogeneity.problem(("dynamic", i, "trace"), rule, fix) for rule in rules)
     return traces
+
+
+def _expand(
+    models: _Models, hosts: tuple[Host, ...], links: LinkPlan, folder: Path, traces: Mapping[str, bytes]
+) -> tuple[TimedChange, ...]:
+    assert models.heterogeneity is not None
+    assert models.workload is not None
+    points = {name: _points(data, str(folder / name)) for name, data in traces.items()}
+    horizon_s = models.workload.stop.time_s or cross_checks.DEFAULT_HORIZON_S
+    return expand_events(models.heterogeneity, hosts, links, horizon_s, points)
+
+
+def _points(data: bytes, path: str) -> tuple[TracePoint, ...]:
+    try:
+        return parse_trace(data.decode("utf-8-sig"), path)
+    except UnicodeDecodeError as error:
+        problem = Problem(path, 0, 0, f"byte {error.start}", "a trace is UTF-8 text", "save it as UTF-8")
+        raise ScenarioError((problem,)) from error
+    except csv.Error as error:
+        raise ScenarioError((Problem(path, 0, 0, "", f"not a CSV file: {error}", "save it as plain CSV"),)) from error
 
 
 def _scenario(
@@ -219,7 +248,7 @@ def _scenario(
     models: _Models,
     hosts: tuple[Host, ...],
     ranks: tuple[Host, ...],
-    network: tuple[LinkPlan, Mapping[str, float]] | None,
+    network: tuple[LinkPlan, Mapping[str, float], tuple[TimedChange, ...]],
     traces: Mapping[str, bytes],
 ) -> Scenario:
     """The scenario, once nothing is wrong with it."""
@@ -228,8 +257,7 @@ def _scenario(
     assert models.workflow is not None
     assert models.heterogeneity is not None
     assert models.workload is not None
-    assert network is not None
-    links, shares = network
+    links, shares, changes = network
     sources = _sources(folder, files)
     warnings = (
         *link_warnings(
@@ -248,23 +276,15 @@ def _scenario(
         layers=models.layers,
         network=models.network,
         workflow=models.workflow,
-        heterogeneity=_with_absolute_traces(models.heterogeneity, folder),
+        heterogeneity=models.heterogeneity,
         workload=models.workload,
         hosts=hosts,
         links=links,
         shares=MappingProxyType(dict(shares)),
+        changes=changes,
         ranks=ranks,
         warnings=tuple(dict.fromkeys(str(problem) for problem in warnings)),
         sources=sources,
         _files=files,
         _traces=traces,
     )
-
-
-def _with_absolute_traces(heterogeneity: Heterogeneity, folder: Path) -> Heterogeneity:
-    def located(event: object) -> object:
-        if not isinstance(event, TraceEvent):
-            return event
-        return event.model_copy(update={"trace": str(folder.absolute() / event.trace)})
-
-    return heterogeneity.model_copy(update={"dynamic": tuple(located(event) for event in heterogeneity.events)})

@@ -14,7 +14,7 @@ from laggard.experiments.supervise import Supervisor, Watched
 from laggard.layers_services.launch import ForkServer, ProcessSpec
 from laggard.network_emulation.backend import LinkBackend, LinkCounters
 from laggard.network_emulation.constraints import Pair
-from laggard.network_emulation.dynamics import EventRecord, Scheduler, expand_events
+from laggard.network_emulation.dynamics import EventRecord, Scheduler
 from laggard.span_schema import event_schema
 from laggard.workloads.model import Stop
 from laggard.workloads.plan import ENVIRONMENT, WorkerPlan, plan_evaluator, plan_link_sampler, plan_workers
@@ -23,7 +23,6 @@ from laggard.workloads.spool import Scalar, read_lines, write_whole
 READY_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 60.0
-DEFAULT_HORIZON_S = 24 * 3600.0
 
 
 def train(job: Job, continuum: Continuum, server: ForkServer) -> None:
@@ -98,10 +97,9 @@ def _worker_process(job: Job, continuum: Continuum, worker: WorkerPlan) -> Proce
 def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor) -> None:
     zero_ns = int(json.loads(job.spool.zero.read_text())["zero_ns"])
     job.journal.update(first_step_s=round((zero_ns - job.started_ns) / 1e9, 3))
-    stop = job.scenario.workload.stop
-    horizon_s = stop.time_s or DEFAULT_HORIZON_S
-    changes = expand_events(job.scenario.heterogeneity, job.scenario.hosts, job.scenario.links, horizon_s)
-    scheduler = Scheduler(changes, continuum.links, continuum.shares, job.dilation)
+    scheduler = Scheduler(
+        job.changes, continuum.links, continuum.shares, job.dilation, job.scenario.shares, job.scenario.links.pairs
+    )
     scheduler.start(zero_ns)
     try:
         show = _Shown(job, zero_ns)
@@ -137,7 +135,7 @@ def training_state(lines: Sequence[Mapping[str, Scalar]], elapsed_s: float, stop
         stop: when training ends; time left is what its steps and time allow at the speed so far.
     """
     steps = [line for line in lines if line.get("loss") is not None]
-    accuracies = [float(line["accuracy"]) for line in lines if isinstance(line.get("accuracy"), float)]
+    accuracies = [value for line in lines if isinstance(value := line.get("accuracy"), float)]
     last = steps[-1] if steps else {}
     step, samples, loss = (last.get(key) for key in ("step", "samples", "loss"))
     done = int(step) + 1 if isinstance(step, int) else 0
@@ -159,7 +157,7 @@ def write_events(job: Job, events: Sequence[EventRecord]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = [event.row() for event in events]
+    rows = [asdict(event) for event in events]
     pq.write_table(pa.Table.from_pylist(rows, schema=event_schema()), job.folder / "events.parquet")
 
 

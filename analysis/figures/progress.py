@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import FuncFormatter
 
 from laggard.analysis.columns import FloatArray, StepColumns
 from laggard.analysis.figures.canvas import MUTED, is_narrow, new_figure, title
@@ -38,7 +38,7 @@ def draw_progress(run: Run, analysis: Analysis, width_in: float) -> Figure:
     upper, lower = figure.subplots(2, 1, sharex=True)
     when, accuracy = accuracy_curve(run.steps)
     upper.plot(when, accuracy, color=TIERS[0], marker="o", markersize=3.5)
-    upper.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, symbol=" %"))
+    upper.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(100 * value, 2):g} %"))
     upper.set_ylabel("accuracy")
     title(upper, "Accuracy and loss over time", width_in)
     _say_if_empty(upper, when, "no evaluation was recorded")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from laggard.analysis.columns import FloatArray
 from laggard.analysis.figures import palette
@@ -44,7 +44,7 @@ def draw_step_ecdf(_run: Run, analysis: Analysis, width_in: float) -> Figure:
     axes.plot(x, y, color=INK, linewidth=2.4, label="whole step")
     axes.set_ylim(0, 1.02)
     axes.set_ylabel("share of steps")
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, symbol=" %"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(100 * value, 2):g} %"))
     _log_seconds(axes)
     axes.grid()
     title(axes, "How long a step takes, and how much of it is compute", width_in)

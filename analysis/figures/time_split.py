@@ -58,7 +58,7 @@ def draw_time_split(_run: Run, analysis: Analysis, width_in: float) -> Figure:
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.margins(x=0.01)
-    axes.set_xlabel("seconds" if len(shown) == world else f"seconds ({len(shown)} of {world} ranks shown)")
+    axes.set_xlabel("seconds" if len(shown) == world else f"seconds\n({len(shown)} of {world} ranks shown)")
     axes.grid(axis="x")
     title(axes, "Where every rank's time went", width_in)
     figure.legend(loc="outside lower center", ncols=3 if narrow else 7)

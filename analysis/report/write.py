@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from laggard.analysis.findings import Analysis
 from laggard.analysis.load import Run
 
 _HERE = Path(__file__).parent
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|min|[kMGT]?B|Mbit/s)(?!\w))")
 
 
 def write_report(run: Run, analysis: Analysis | None, folder: Path) -> Path:
@@ -37,10 +39,20 @@ def render(page: object) -> str:
     from markupsafe import Markup
 
     environment = Environment(
-        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=keep_units,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     css = Markup((_HERE / "page.css").read_text(encoding="utf-8"))  # noqa: S704 - our own file, no value in it
     return environment.get_template("page.html").render(page=page, css=css)
+
+
+def keep_units(value: object) -> object:
+    """A number and its unit stay on one line: the space between them becomes a no-break one."""
+    return _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", value) if type(value) is str else value
 
 
 def _replace(path: Path, text: str) -> Path:

@@ -26,8 +26,9 @@ PERIOD_US = 1_000_000
 QUOTA_US = 1_000
 """The kernel's longest period and smallest quota: nothing but our own grants refills a group."""
 
-_WEIGHT = 10
-"""How many times the weight of an ordinary process the hosts together and each host has, lest noise slow them."""
+_WEIGHT = 100
+"""How many times the weight of an ordinary process the hosts together and each host has: what else runs cannot slow them,
+and they cannot take more than their shares."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,9 @@ def _parents() -> list[tuple[Path, _Version]]:
         if kind == "cgroup" and "cpu" in options.split(","):
             found += [(_inside(point, root, own.get("cpu", "/")), _V1), (Path(point), _V1)]
         elif kind == "cgroup2":
-            found += [(folder, _V2) for folder in (_inside(point, root, own.get("", "/")), Path(point)) if _has_cpu(folder)]
+            found += [
+                (folder, _V2) for folder in (_inside(point, root, own.get("", "/")), Path(point)) if _has_cpu(folder)
+            ]
     return sorted(dict.fromkeys(found), key=lambda each: each[1] is _V2)
 
 

@@ -16,6 +16,7 @@ from laggard.errors import EmulationError
 from laggard.network_emulation.compute.cgroups import CgroupSet
 from laggard.network_emulation.compute.gates import Gate, QuotaGate, SignalGate
 from laggard.network_emulation.compute.limiter import Attach, LimitedHost, SetShare, limit
+from laggard.network_emulation.compute.placement import place
 from laggard.network_emulation.forked import end_companion, fork_companion
 
 Mechanism = Literal["cgroup-quota", "stop-signal"]
@@ -76,7 +77,7 @@ class ShareController:
         process = self._process_of(host)
         try:
             self._attached[pid] = os.pidfd_open(pid)
-            _pin(pid, self.cpus[host])
+            place(pid, self.cpus[host])
         except (ProcessLookupError, FileNotFoundError, PermissionError) as error:
             raise EmulationError(f"process {pid} of {host} cannot be held to a share: {error}") from error
         if self._cgroups is not None:
@@ -175,12 +176,6 @@ def open_shares(shares: Mapping[str, float], cgroups: CgroupSet | None, cpus: Ma
 def _require_share(host: str, share: float) -> None:
     if not 0 < share <= 1:
         raise EmulationError(f"{host}: a share of {share:g} of one core cannot be held; give more than 0 and at most 1")
-
-
-def _pin(pid: int, core: int) -> None:
-    for name in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - names are all that is needed
-        with suppress(ProcessLookupError):
-            os.sched_setaffinity(int(name), {core})
 
 
 def _ask(process: _Process, request: Attach | SetShare) -> int:

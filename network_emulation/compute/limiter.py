@@ -217,6 +217,7 @@ def limit(
     for connection in unrelated:
         connection.close()
     gc.disable()
+    os.setsid()  # of its own: the kernel's autogroups then weigh it like a whole session, not like one more host
     if core is not None:
         os.sched_setaffinity(0, {core})
     realtime = become_punctual(PRIORITY)

@@ -138,6 +138,7 @@ def _start_probe(plan: Sequence[PhaseSet], seed: int) -> tuple[int, Connection]:
 
 def _probe(plan: Sequence[PhaseSet], seed: int, unrelated: Connection, connection: Connection) -> int:
     unrelated.close()
+    os.setsid()  # as workers do, whom the kernel's autogroups then weigh as a session each
     _libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     chance = random.Random(seed)  # noqa: S311 - gaps, not secrets
     with suppress(EOFError):
@@ -154,5 +155,7 @@ def _result(host: str, connection: Connection) -> tuple[Timing, ...]:
             raise EmulationError(f"{host}: measuring its CPU share takes longer than {_PATIENCE_S:g} s")
         timings: tuple[Timing, ...] = pickle.loads(connection.recv_bytes())  # noqa: S301 - written by our own fork
     except EOFError as error:
-        raise EmulationError(f"{host}: the probe that measures its CPU share died; its output on stderr says why") from error
+        raise EmulationError(
+            f"{host}: the probe that measures its CPU share died; its output on stderr says why"
+        ) from error
     return timings

@@ -7,9 +7,10 @@ Because a stage is always busy from now until it is empty, the departure of a pa
 recursion): start = max(arrival, end of the one before), end = start + size / rate. So a packet costs one event per stage, and a
 new rate just stretches or shrinks what lies between now and the end of the backlog.
 
-Super-packets (many segments in one frame) do not wait at a stage until all of them has passed the one before: a stage hands over
-so early that the last segment leaves the next stage when it would if segments travelled alone. For segment size s, size b and
-next rate r that is max(end of the first segment, end − (b − s) / r).
+Super-packets (many segments in one frame) do not wait at a stage until all of them has passed the one before. A stage hands over
+when the first segment leaves it, and serves the whole at its own rate, but is not done before the last segment, which arrives at
+time w, has passed: end = max(start + size / rate, w + segment / rate). So the last byte arrives when it would if segments
+travelled alone, while the stage's capacity stays free for others when the stage before is the slower one.
 """
 
 from __future__ import annotations
@@ -94,12 +95,23 @@ class Packet(NamedTuple):
 
 
 class _Event:
-    """A packet that reaches its next stage, or its destination (`step` is -1), at `time_ns`."""
+    """A packet that reaches its next stage, or its destination (`step` is -1), at `time_ns`.
 
-    __slots__ = ("end_ns", "order", "packet", "route", "stage", "step", "time_ns")
+    It left `stage` altogether at `end_ns`, and had reached it altogether at `whole_ns`.
+    """
+
+    __slots__ = ("end_ns", "order", "packet", "route", "stage", "step", "time_ns", "whole_ns")
 
     def __init__(
-        self, time_ns: float, order: int, route: Route, step: int, packet: Packet, stage: Stage | None, end_ns: float
+        self,
+        time_ns: float,
+        order: int,
+        route: Route,
+        step: int,
+        packet: Packet,
+        stage: Stage | None,
+        end_ns: float,
+        whole_ns: float,
     ) -> None:
         self.time_ns = time_ns
         self.order = order
@@ -108,6 +120,7 @@ class _Event:
         self.packet = packet
         self.stage = stage
         self.end_ns = end_ns
+        self.whole_ns = whole_ns
 
     def entry(self) -> tuple[float, int, _Event]:
         return self.time_ns, self.order, self
@@ -140,7 +153,7 @@ class LinkModel:
         if route.loss and self._random() < route.loss:
             self._drop(route, packet)
             return False
-        event = self._serve(route, 0, packet, now_ns)
+        event = self._serve(route, 0, packet, now_ns, now_ns)
         if event is None:
             return False
         if event.step == _DELIVER and event.time_ns <= now_ns:
@@ -164,7 +177,7 @@ class LinkModel:
                 self.count(event.route, event.packet)
                 arrived.append((time_ns, event.route, event.packet))
                 continue
-            following = self._serve(event.route, event.step, event.packet, time_ns)
+            following = self._serve(event.route, event.step, event.packet, time_ns, event.end_ns)
             if following is not None:
                 heapq.heappush(events, following.entry())
         return arrived
@@ -186,25 +199,26 @@ class LinkModel:
     def _drop(self, route: Route, packet: Packet) -> None:
         self._tally[route.index * TALLY_FIELDS + DROPPED] += packet.segments
 
-    def _serve(self, route: Route, step: int, packet: Packet, now_ns: float) -> _Event | None:
-        """The next event of a packet that reaches a stage now; None when that stage is full."""
+    def _serve(self, route: Route, step: int, packet: Packet, now_ns: float, whole_ns: float) -> _Event | None:
+        """The next event of a packet that reaches a stage now, its last segment at `whole_ns`; None when that stage is full."""
         step = _next_limited(route.stages, step)
-        stage, end_ns, handover_ns, following = None, now_ns, now_ns, len(route.stages)
-        if step < len(route.stages):
-            stage = route.stages[step]
-            if not stage.admits(packet.size, now_ns):
-                self._drop(route, packet)
-                return None
-            start_ns = max(now_ns, stage.busy_until_ns)
-            stage.busy_until_ns = end_ns = start_ns + packet.size * stage.ns_per_byte
-            following = _next_limited(route.stages, step + 1)
-            if following < len(route.stages):
-                handover_ns = _handover_ns(packet, stage, route.stages[following], start_ns, end_ns)
         self._order += 1
+        if step == len(route.stages):
+            return _Event(
+                self._delayed(route, whole_ns), self._order, route, _DELIVER, packet, None, whole_ns, whole_ns
+            )
+        stage = route.stages[step]
+        if not stage.admits(packet.size, now_ns):
+            self._drop(route, packet)
+            return None
+        start_ns = max(now_ns, stage.busy_until_ns)
+        first_ns = packet.first * stage.ns_per_byte
+        stage.busy_until_ns = start_ns + packet.size * stage.ns_per_byte
+        end_ns = max(stage.busy_until_ns, whole_ns + first_ns)
+        following = _next_limited(route.stages, step + 1)
         if following < len(route.stages):
-            return _Event(handover_ns, self._order, route, following, packet, stage, end_ns)
-        due_ns = self._delayed(route, end_ns)
-        return _Event(due_ns, self._order, route, _DELIVER, packet, stage, end_ns)
+            return _Event(start_ns + first_ns, self._order, route, following, packet, stage, end_ns, whole_ns)
+        return _Event(self._delayed(route, end_ns), self._order, route, _DELIVER, packet, stage, end_ns, whole_ns)
 
     def _delayed(self, route: Route, end_ns: float) -> float:
         delay_ns = route.delay_ns
@@ -237,14 +251,9 @@ def _next_limited(stages: Sequence[Stage], step: int) -> int:
     return step
 
 
-def _handover_ns(packet: Packet, stage: Stage, following: Stage, start_ns: float, end_ns: float) -> float:
-    first_ns = start_ns + packet.first * stage.ns_per_byte
-    return max(first_ns, end_ns - (packet.size - packet.first) * following.ns_per_byte)
-
-
 def _retime(event: _Event, now_ns: float, stretch: float) -> None:
     """Move an event whose packet is still at a stage that now serves `stretch` times as slowly."""
-    end_ns = now_ns + (event.end_ns - now_ns) * stretch
+    end_ns = max(now_ns + (event.end_ns - now_ns) * stretch, event.whole_ns)
     if event.step == _DELIVER:
         event.time_ns += end_ns - event.end_ns
     else:

@@ -32,7 +32,7 @@ IN_ORDER = "rate 1000gbit"
 """As fast as nothing, but a netem with a rate never lets a packet overtake the one before it."""
 
 _ONE_PACKET = 1600
-_BURST_MS = 0.5
+_BURST_MS = 1.0
 _UNLIMITED_MBPS = 10_000.0
 _END = "END_OF_TC_BATCH"
 
@@ -53,7 +53,7 @@ def loss_text(loss_percent: float) -> str | None:
 
 
 def burst_bytes(rate_mbps: float | None) -> int:
-    """What HTB may send at once: one packet, or what half a millisecond of a busy machine would lose."""
+    """What HTB may send at once: one packet, or what a timer that is a millisecond late would lose."""
     return max(_ONE_PACKET, math.ceil(_BURST_MS * 125.0 * (rate_mbps or _UNLIMITED_MBPS)))
 
 

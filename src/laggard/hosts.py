@@ -73,10 +73,10 @@ def pattern_fault(pattern: str) -> str | None:
     if len(pattern) > _LONGEST_PATTERN:
         return f"a host pattern is at most {_LONGEST_PATTERN} characters"
     terms = _terms(pattern)
-    if not terms or any(not term.lstrip("!&").lstrip("~") for term in terms):
-        return "a host pattern names hosts, such as edge.*"
     if "," not in pattern and re.search(r"[\[\]]", _TERM.sub("", pattern)):
         return "the brackets of a host pattern come in pairs"
+    if not terms or any(not term.lstrip("!&").lstrip("~") for term in terms):
+        return "a host pattern names hosts, such as edge.*"
     faults = (_expression_fault(term.lstrip("!&")) for term in terms)
     return next((fault for fault in faults if fault is not None), None)
 

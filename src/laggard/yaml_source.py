@@ -273,6 +273,8 @@ def _problem(source: Source, model: type[BaseModel], details: ErrorDetails) -> P
         return source.problem(key[:-1], f"`{details['loc'][-1]}` is missing", "add it", value=_show(key[:-1], None))
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return source.problem(key, "keys with values are expected here", "write `key: value` lines, or {key: value}")
+    if kind in ("tuple_type", "list_type"):
+        return source.problem(key, "a list is expected here", "write `- ` lines, or [one, two]")
     message = details["msg"].removeprefix("Value error, ")
     rule, _, fix = message.partition(" — ")
     return source.problem(key, re.sub(r"^(Input|Value) should", "this should", rule), fix)

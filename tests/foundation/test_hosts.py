@@ -11,9 +11,20 @@ from hypothesis import strategies as st
 from laggard.hosts import Host, bare_groups, pattern_fault, select
 
 
-def _host(layer: str, service: str, service_id: int, machine_id: int, layer_id: int, roles: tuple[str, ...] = ()) -> Host:
+def _host(
+    layer: str, service: str, service_id: int, machine_id: int, layer_id: int, roles: tuple[str, ...] = ()
+) -> Host:
     name = f"{layer}.{service}.{service_id}.{machine_id}"
-    return Host(name, layer, service, service_id, machine_id, f"10.77.{layer_id}.{service_id * 16 + machine_id}", roles, layer_id)
+    return Host(
+        name,
+        layer,
+        service,
+        service_id,
+        machine_id,
+        f"10.77.{layer_id}.{service_id * 16 + machine_id}",
+        roles,
+        layer_id,
+    )
 
 
 HOSTS = (

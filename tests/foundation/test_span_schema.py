@@ -10,7 +10,7 @@ from laggard.span_schema import Flag, Lane, Phase
 
 
 def test_phases_have_stable_codes() -> None:
-    order = "fetch prep h2d forward backward comm optimizer checkpoint evaluate other".split()
+    order = ["fetch", "prep", "h2d", "forward", "backward", "comm", "optimizer", "checkpoint", "evaluate", "other"]
     assert [str(phase) for phase in Phase] == order
     assert [phase.code for phase in Phase] == list(range(10))
 

@@ -141,7 +141,7 @@ def test_an_uplink_is_the_parent_of_the_hosts_links() -> None:
     batch = program(pairs, {EDGE1: AccessLink(EDGE1, 30.0, None)}).sources[EDGE1].batch()
     classes = [line for line in batch if line.startswith("class add")]
     assert [" ".join(line.split()[4:13]) for line in classes] == [
-        "parent 1: classid 1:1 htb rate 30000kbit burst 1875",
+        "parent 1: classid 1:1 htb rate 30000kbit burst 3750",
         "parent 1:1 classid 1:2 htb rate 10000kbit ceil 30000kbit",
         "parent 1:1 classid 1:11 htb rate 5000kbit ceil 5000kbit",
         "parent 1:1 classid 1:12 htb rate 10000kbit ceil 30000kbit",

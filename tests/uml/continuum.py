@@ -6,20 +6,22 @@ import ctypes
 import os
 import pickle
 import socket
-import statistics
 import subprocess
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from enoslib.objects import DefaultNetwork, IPAddress, NetDevice
-from enoslib.objects import Host as EnosHost
 from laggard.hosts import Host
+
+if TYPE_CHECKING:
+    from enoslib.objects import Host as EnosHost
 
 NAMESPACES = Path("/run/netns")
 _NEW_NETWORK = 0x40000000
 _TCP_CONGESTION = 13
+_SO_RCVBUFFORCE = 33
 _T = TypeVar("_T")
 
 
@@ -52,11 +54,13 @@ def create(continuum: Sequence[Host]) -> dict[str, str]:
     return ports
 
 
-def roles(continuum: Sequence[Host]) -> dict[str, list[EnosHost]]:
+def enoslib_roles(continuum: Sequence[Host]) -> dict[str, list[EnosHost]]:
+    from enoslib.objects import DefaultNetwork, Host, IPAddress, NetDevice
+
     network = DefaultNetwork("10.77.0.0/16")
     return {
         host.name: [
-            EnosHost(
+            Host(
                 host.address,
                 alias=host.name,
                 net_devices={NetDevice("eth0", {IPAddress(f"{host.address}/16", network)})},
@@ -83,6 +87,9 @@ class Inside:
             assert ctypes.CDLL(None).setns(descriptor, _NEW_NETWORK) == 0
             with os.fdopen(write, "wb") as answer:
                 pickle.dump(function(), answer)
+        except BaseException:
+            traceback.print_exc()
+            raise
         finally:
             os._exit(0)
 
@@ -93,30 +100,46 @@ class Inside:
         return value
 
 
-def _echo() -> None:
+def serving(host: Host, serve: Callable[[Callable[[], None]], object]) -> Inside:
+    """A server in a host's namespace, once it has called the function that it is given: it listens."""
+    read, write = os.pipe()
+    server = Inside(host, lambda: serve(lambda: os.close(write)))
+    os.close(write)
+    assert os.read(read, 1) == b""
+    os.close(read)
+    return server
+
+
+def _echo(ready: Callable[[], None]) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("0.0.0.0", 5002))
+        ready()
         while (received := server.recvfrom(2000))[0] != b"end":
             server.sendto(*received)
 
 
 def rtts_ms(src: Host, dst: Host, count: int = 15) -> list[float]:
-    """Round-trip times of small datagrams, one at a time; the first (which may resolve addresses) left out."""
+    """Round-trip times of small datagrams, one at a time; lost ones left out, and the first, which
+    may resolve addresses."""
 
     def probe() -> list[float]:
         times = []
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-            client.settimeout(3)
-            for _ in range(count + 1):
+            client.settimeout(0.5)
+            for i in range(count + 1):
                 began = time.monotonic()
-                client.sendto(b"x" * 32, (dst.address, 5002))
-                client.recv(2000)
+                client.sendto(b"%d" % i, (dst.address, 5002))
+                try:
+                    while client.recv(2000) != b"%d" % i:
+                        pass
+                except TimeoutError:
+                    continue
                 times.append((time.monotonic() - began) * 1e3)
-            client.sendto(b"end", (dst.address, 5002))
+            for _ in range(20):
+                client.sendto(b"end", (dst.address, 5002))
         return times[1:]
 
-    server = Inside(dst, _echo)
-    time.sleep(0.2)
+    server = serving(dst, _echo)
     times = Inside(src, probe).answer()
     server.answer()
     assert isinstance(times, list)
@@ -124,16 +147,18 @@ def rtts_ms(src: Host, dst: Host, count: int = 15) -> list[float]:
 
 
 def rtt_ms(src: Host, dst: Host) -> float:
-    return statistics.median(rtts_ms(src, dst))
+    """The shortest round-trip time: what the links take, without what a busy machine adds."""
+    return min(rtts_ms(src, dst))
 
 
-def goodput_mbps(*flows: tuple[Host, Host], seconds: float = 2.5, skip_s: float = 0.7) -> list[float]:
+def goodput_mbps(*flows: tuple[Host, Host], seconds: float = 2.0, skip_s: float = 0.5) -> list[float]:
     """Goodput of one TCP flow per (src, dst), all at once, without the beginning."""
 
-    def receive(port: int) -> Callable[[], float]:
-        def serve() -> float:
+    def receive(port: int) -> Callable[[Callable[[], None]], float]:
+        def serve(ready: Callable[[], None]) -> float:
             buffer = bytearray(1 << 18)
             with socket.create_server(("0.0.0.0", port)) as server:
+                ready()
                 connection = server.accept()[0]
             total, since, last, began = 0, 0.0, 0.0, 0.0
             while size := connection.recv_into(buffer):
@@ -160,20 +185,20 @@ def goodput_mbps(*flows: tuple[Host, Host], seconds: float = 2.5, skip_s: float 
 
         return stream
 
-    receivers = [Inside(dst, receive(5100 + i)) for i, (_, dst) in enumerate(flows)]
-    time.sleep(0.3)
+    receivers = [serving(dst, receive(5100 + i)) for i, (_, dst) in enumerate(flows)]
     senders = [Inside(src, send(dst.address, 5100 + i)) for i, (src, dst) in enumerate(flows)]
     for sender in senders:
         sender.answer()
     return [round(float(str(receiver.answer())), 3) for receiver in receivers]
 
 
-def message_ms(src: Host, dst: Host, size: int, count: int = 5) -> float:
-    """Median time from sending a message on an established TCP connection to its last byte's arrival."""
+def message_ms(src: Host, dst: Host, size: int, count: int = 6) -> float:
+    """Shortest time from sending a message on an established TCP connection to its last byte's arrival."""
     port = 5300
 
-    def serve() -> list[float]:
+    def serve(ready: Callable[[], None]) -> list[float]:
         with socket.create_server(("0.0.0.0", port)) as server:
+            ready()
             connection = server.accept()[0]
         arrivals = []
         for _ in range(count + 1):
@@ -195,23 +220,23 @@ def message_ms(src: Host, dst: Host, size: int, count: int = 5) -> float:
                 client.recv(1)
         return starts
 
-    receiver = Inside(dst, serve)
-    time.sleep(0.2)
+    receiver = serving(dst, serve)
     starts, arrivals = Inside(src, send).answer(), receiver.answer()
     assert isinstance(starts, list)
     assert isinstance(arrivals, list)
-    return statistics.median((a - s) * 1e3 for s, a in list(zip(starts, arrivals, strict=True))[1:])
+    return min((a - s) * 1e3 for s, a in list(zip(starts, arrivals, strict=True))[1:])
 
 
-def loss_percent(src: Host, dst: Host, count: int = 3000) -> float:
+def loss_percent(src: Host, dst: Host, count: int = 2000) -> float:
     """Share of paced datagrams that never arrive."""
 
-    def serve() -> int:
+    def serve(ready: Callable[[], None]) -> int:
         received = 0
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+            server.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 24)
             server.bind(("0.0.0.0", 5003))
             server.settimeout(1.5)
+            ready()
             try:
                 while server.recv(2000):
                     received += 1
@@ -226,7 +251,6 @@ def loss_percent(src: Host, dst: Host, count: int = 3000) -> float:
                 if i % 20 == 19:
                     time.sleep(0.005)
 
-    receiver = Inside(dst, serve)
-    time.sleep(0.2)
+    receiver = serving(dst, serve)
     Inside(src, send).answer()
     return 100.0 * (1 - int(str(receiver.answer())) / count)

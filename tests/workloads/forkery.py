@@ -29,7 +29,7 @@ def _spawn(entry: str, argument: str, log: str, path: str) -> int:
         sys.path.insert(0, path)
         _run(entry, argument, log)
         status = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - the child ends here, whatever it was
         traceback.print_exc()
     finally:
         sys.stderr.flush()
@@ -59,7 +59,9 @@ def main() -> None:
     for module in PRELOAD:
         importlib.import_module(module)
     threads = next(
-        int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Threads")
+        int(line.split()[1])
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("Threads")
     )
     sys.stdout.write(json.dumps({"threads": threads, "sklearn": "sklearn" in sys.modules}) + "\n")
     sys.stdout.flush()

@@ -99,18 +99,18 @@ def timed(argument: str) -> None:
         recorder,
         trace_buckets=case.get("trace_buckets", False),
     )
-    ddp = strategy._ddp  # noqa: SLF001 - the oracle is DDP's own log
-    ddp._set_ddp_runtime_logging_sample_rate(1)  # noqa: SLF001
+    ddp = strategy._ddp
+    ddp._set_ddp_runtime_logging_sample_rate(1)
     inputs, labels = problem(256)
     partition = Partition(256, 64, world, 7)
     own, theirs = [], []
-    computed = strategy._gradients_computed  # noqa: SLF001
+    computed = strategy._gradients_computed
 
     def both() -> None:
         computed()
         own.append(time.monotonic_ns())
 
-    strategy._gradients_computed = both  # type: ignore[method-assign] # noqa: SLF001
+    strategy._gradients_computed = both  # type: ignore[method-assign]
     for step in range(case["steps"]):
         share = partition.share(step, rank)
         indices = torch.from_numpy(share.indices)
@@ -118,7 +118,7 @@ def timed(argument: str) -> None:
         loss = strategy.step(Batch(inputs[indices], labels[indices]), share)
         recorder.end_step(loss, len(share.indices), share.batch_size)
         ddp.logger.set_runtime_stats_and_log()
-        log = ddp._get_ddp_logging_data()  # noqa: SLF001
+        log = ddp._get_ddp_logging_data()
         theirs.append(int(log["backward_compute_time_end"]) - (time.time_ns() - time.monotonic_ns()))
     recorder.close()
     np.savez(folder / f"result-{rank}.npz", own=np.array(own), theirs=np.array(theirs))

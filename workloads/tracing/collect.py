@@ -134,6 +134,7 @@ def _link_table(rows: Rows, clock: _Clock, names: Sequence[str]) -> pa.Table:
         "time_ns": clock.since_zero(rows["time_ns"]),
         "src": hosts.take(pa.array(rows["src"])),
         "dst": hosts.take(pa.array(rows["dst"])),
+        "app_limited": rows["app_limited"].astype(bool),
         "delivery_rate_mbps": rows["delivery_rate_bytes_per_s"] * (8e-6 * clock.factor),
         **{name: clock.shorter(rows[name]) for name in durations},
     }

@@ -82,4 +82,6 @@ def observe_buckets(ddp: DistributedDataParallel, listener: BucketListener, cloc
 
         return allreduce_hook(ddp.process_group, bucket).then(reduced)
 
+    # DDP compares these with its classes, and postponed annotations are text.
+    hook.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
     ddp.register_comm_hook(None, hook)

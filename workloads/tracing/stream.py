@@ -29,7 +29,7 @@ STEP_ROW = np.dtype(
 LINK_ROW = np.dtype(
     [
         ("time_ns", "i8"), ("src", "i4"), ("dst", "i4"), ("src_port", "i4"), ("dst_port", "i4"), ("rtt_us", "i8"),
-        ("min_rtt_us", "i8"), ("delivery_rate_bytes_per_s", "i8"), ("app_limited", "?"), ("last_send_ms", "i8"),
+        ("min_rtt_us", "i8"), ("delivery_rate_bytes_per_s", "i8"), ("app_limited", "u1"), ("last_send_ms", "i8"),
         ("bytes_acked", "i8"), ("retransmits", "i8"), ("busy_us", "i8"), ("rwnd_limited_us", "i8"),
         ("sndbuf_limited_us", "i8"),
     ]
@@ -68,8 +68,8 @@ class RowStream:
         """Write what is there."""
         if self.count:
             held = self.rows[: self.count]
-            columns = [pa.array(np.ascontiguousarray(held[name])) for name in self._schema.names]
-            self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+            columns = [_column(held[field.name], field.type) for field in self._schema]
+            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
             self.count = 0
         self._flushed_ns = time.monotonic_ns()
 
@@ -78,6 +78,11 @@ class RowStream:
         self.flush()
         self._writer.close()
         self._file.close()
+
+
+def _column(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]], kind: pa.DataType) -> pa.Array:
+    # pa.array() would import pandas first: more than a second in the middle of a throttled worker's training.
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def read_rows(path: Path, row: np.dtype[np.void]) -> Rows:

@@ -1,0 +1,121 @@
+"""What changes when, and what is in effect while several changes overlap: values and arithmetic, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from laggard.network_emulation.links import Constraint, Pair
+
+Quantity = Literal["cpu", "delay_ms", "jitter_ms", "rate_mbps", "loss_percent"]
+Values = tuple[tuple[Quantity, float], ...]
+Target = str | Pair
+"""A host, or the ordered pair of hosts at the ends of a link."""
+
+
+@dataclass(frozen=True)
+class TimedChange:
+    """From `at_s` on, `targets` have `values`; everything in virtual units and seconds after the first-step barrier.
+
+    Attributes:
+        at_s: when.
+        kind: whether the event begins, goes on with other values (a trace), or ends and restores what was there before.
+        event: number of the event; an end takes back what this event set.
+        targets: hosts, or links.
+        values: quantities set; empty at the end.
+    """
+
+    at_s: float
+    kind: Literal["begin", "step", "end"]
+    event: int
+    targets: tuple[Target, ...]
+    values: Values = ()
+
+
+class Overlay:
+    """What every target has while events overlap: the base, overlaid by every event under way, the last begun on top.
+
+    When an event ends, what it set goes back to what the next one below it set, or to the base.
+    """
+
+    def __init__(self, shares: Mapping[str, float], links: Mapping[Pair, Constraint]) -> None:
+        self._shares = shares
+        self._links = links
+        self._active: dict[Target, dict[int, Values]] = {}
+
+    def apply(self, change: TimedChange) -> None:
+        """Enter a change."""
+        for target in change.targets:
+            events = self._active.setdefault(target, {})
+            if change.kind == "end":
+                events.pop(change.event, None)
+            else:  # a dictionary keeps the place of a key that is set again: a step does not begin anew
+                events[change.event] = change.values
+
+    def share(self, host: str) -> float:
+        """CPU share of a host now."""
+        return self._overlaid(host).get("cpu", self._shares[host])
+
+    def constraint(self, pair: Pair) -> Constraint:
+        """Constraint of a link now."""
+        base = self._links.get(pair, Constraint())
+        values = self._overlaid(pair)
+        jitter_ms = values.get("jitter_ms", base.jitter_ms)
+        delay_ms = values.get("delay_ms", base.delay_ms)
+        return replace(
+            base,
+            delay_ms=delay_ms,
+            jitter_ms=min(jitter_ms, delay_ms),
+            rate_mbps=values.get("rate_mbps", base.rate_mbps),
+            loss_percent=values.get("loss_percent", base.loss_percent),
+        )
+
+    def value(self, target: Target, quantity: Quantity) -> float:
+        """One quantity of a target now; infinite for a link's rate that nothing limits."""
+        if isinstance(target, str):
+            return self.share(target)
+        constraint = self.constraint(target)
+        values: Mapping[Quantity, float | None] = {
+            "delay_ms": constraint.delay_ms,
+            "jitter_ms": constraint.jitter_ms,
+            "rate_mbps": constraint.rate_mbps,
+            "loss_percent": constraint.loss_percent,
+        }
+        value = values[quantity]
+        return float("inf") if value is None else value
+
+    def quantities(self, change: TimedChange, target: Target) -> tuple[Quantity, ...]:
+        """What a change about to be applied touches on a target."""
+        before = self._active.get(target, {}).get(change.event, ())
+        return tuple(dict.fromkeys(name for name, _ in (*change.values, *before)))
+
+    def _overlaid(self, target: Target) -> dict[Quantity, float]:
+        merged: dict[Quantity, float] = {}
+        for values in self._active.get(target, {}).values():
+            merged.update(values)
+        return merged
+
+
+def in_order(changes: Iterable[TimedChange]) -> tuple[TimedChange, ...]:
+    """Changes by time; at the same moment ends come first, then in file order."""
+    return tuple(sorted(changes, key=lambda change: (change.at_s, change.kind != "end", change.event)))
+
+
+def moments(changes: Sequence[TimedChange]) -> Iterator[tuple[float, tuple[TimedChange, ...]]]:
+    """Changes in order, those of the same moment together."""
+    start = 0
+    for i in range(1, len(changes) + 1):
+        if i == len(changes) or changes[i].at_s != changes[start].at_s:
+            yield changes[start].at_s, tuple(changes[start:i])
+            start = i
+
+
+def peak_shares(shares: Mapping[str, float], changes: Iterable[TimedChange]) -> Mapping[str, float]:
+    """The largest share that every host ever has, which is what cores must be planned for."""
+    peaks = dict(shares)
+    for change in changes:
+        for target in change.targets:
+            if isinstance(target, str):
+                peaks[target] = max([peaks[target], *(value for name, value in change.values if name == "cpu")])
+    return peaks

@@ -1,0 +1,149 @@
+"""The dynamic entries of `heterogeneity.yaml` as single changes in time: pure, and the same for the same seed.
+
+A random entry happens once in every period of `every` seconds, at a moment that is uniform over those at which it also ends
+within the period. So its events never overlap one another, the time they take is exactly `for / every` of the run whatever the
+seed, and the process is stationary. Each host of an entry has moments of its own; the links of an entry change together, as
+links through one congested place do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+
+from laggard.errors import Problem, ScenarioError
+from laggard.hosts import Host, select
+from laggard.network_emulation.dynamics.changes import Quantity, Target, TimedChange, Values, in_order
+from laggard.network_emulation.dynamics.traces import TracePoint
+from laggard.network_emulation.links import LinkPlan
+from laggard.network_emulation.model import (
+    Heterogeneity,
+    HostEvent,
+    LinkEvent,
+    RandomHostEvent,
+    RandomLinkEvent,
+    Recurrence,
+    TimedHostEvent,
+    TimedLinkEvent,
+    TraceEvent,
+)
+
+MAX_CHANGES = 200_000
+"""Changes of one run; an entry that makes more is a mistake in its period."""
+
+_Spans = Iterator[tuple[float, float]]
+
+
+def expand_events(
+    heterogeneity: Heterogeneity,
+    hosts: Sequence[Host],
+    plan: LinkPlan,
+    horizon_s: float,
+    traces: Mapping[str, Sequence[TracePoint]] | None = None,
+) -> tuple[TimedChange, ...]:
+    """Everything that changes during a run, in order of time.
+
+    Args:
+        heterogeneity: the entries; patterns have been checked when the links were planned.
+        hosts: every host of the continuum.
+        plan: the links as planned; a changed link is one of its pairs.
+        horizon_s: virtual seconds after the first-step barrier beyond which nothing begins.
+        traces: points of every trace file by the name written (see `read_traces`).
+
+    Raises:
+        ScenarioError: more than `MAX_CHANGES` changes, or a trace that was not read.
+    """
+    changes: list[TimedChange] = []
+    number = 0
+    for index, event in enumerate(heterogeneity.events):
+        for targets, spans in _occurrences(event, hosts, plan, horizon_s):
+            if isinstance(event, TraceEvent):
+                changes.extend(_follow(event, number, targets, traces or {}, horizon_s))
+                number += 1
+                continue
+            for begin_s, end_s in spans:
+                changes.append(TimedChange(begin_s, "begin", number, targets, _values(event)))
+                changes.append(TimedChange(end_s, "end", number, targets))
+                number += 1
+                _require_few(len(changes), index)
+    return in_order(changes)
+
+
+def _occurrences(
+    event: HostEvent | LinkEvent, hosts: Sequence[Host], plan: LinkPlan, horizon_s: float
+) -> Iterator[tuple[tuple[Target, ...], _Spans]]:
+    if isinstance(event, TimedHostEvent | RandomHostEvent):
+        names = tuple(host.name for host in select(event.hosts, hosts))
+        if event.cpu is None:
+            return
+        if isinstance(event, TimedHostEvent):
+            yield names, _once(event.at_s, event.for_s, horizon_s)
+            return
+        for name in names:
+            yield (name,), _again(event.random, name, horizon_s)
+        return
+    links = _links(event, hosts, plan)
+    if isinstance(event, TimedLinkEvent):
+        yield links, _once(event.at_s, event.for_s, horizon_s)
+    elif isinstance(event, RandomLinkEvent):
+        yield links, _again(event.random, f"{event.src} {event.dst}", horizon_s)
+    else:
+        yield links, iter(())
+
+
+def _links(event: LinkEvent, hosts: Sequence[Host], plan: LinkPlan) -> tuple[Target, ...]:
+    pairs = [(s.name, d.name) for s in select(event.src, hosts) for d in select(event.dst, hosts)]
+    both = [*pairs, *((d, s) for s, d in pairs)] if event.symmetric else pairs
+    return tuple(pair for pair in dict.fromkeys(both) if pair in plan.pairs)
+
+
+def _once(at_s: float, for_s: float, horizon_s: float) -> _Spans:
+    if at_s < horizon_s:
+        yield at_s, at_s + for_s
+
+
+def _again(recurrence: Recurrence, salt: str, horizon_s: float) -> _Spans:
+    digest = hashlib.sha256(f"{recurrence.seed} {salt}".encode()).digest()
+    chance = random.Random(digest)  # noqa: S311 - moments of an experiment, to be reproduced
+    period = 0
+    while period * recurrence.every_s < horizon_s:
+        begin_s = period * recurrence.every_s + chance.random() * (recurrence.every_s - recurrence.for_s)
+        if begin_s < horizon_s:
+            yield begin_s, begin_s + recurrence.for_s
+        period += 1
+
+
+def _values(event: TimedHostEvent | RandomHostEvent | TimedLinkEvent | RandomLinkEvent) -> Values:
+    if isinstance(event, TimedHostEvent | RandomHostEvent):
+        return () if event.cpu is None else (("cpu", event.cpu),)
+    written: tuple[tuple[Quantity, float | None], ...] = (
+        ("delay_ms", event.delay_ms),
+        ("jitter_ms", event.jitter_ms),
+        ("rate_mbps", event.rate_mbps),
+        ("loss_percent", event.loss_percent),
+    )
+    return tuple((name, value) for name, value in written if value is not None)
+
+
+def _follow(
+    event: TraceEvent,
+    number: int,
+    targets: tuple[Target, ...],
+    traces: Mapping[str, Sequence[TracePoint]],
+    horizon_s: float,
+) -> Iterator[TimedChange]:
+    """A trace begins with its first point and keeps its last one to the end of the run."""
+    if event.trace not in traces:
+        problem = Problem("heterogeneity.yaml", 0, 0, event.trace, "this trace has not been read", "read it first")
+        raise ScenarioError((problem,))
+    for i, point in enumerate(traces[event.trace]):
+        if point.seconds < horizon_s:
+            yield TimedChange(point.seconds, "step" if i else "begin", number, targets, point.values)
+
+
+def _require_few(count: int, index: int) -> None:
+    if count > MAX_CHANGES:
+        rule = f"more than {MAX_CHANGES} changes until the run ends"
+        fix = "lengthen `every`, or give the run a stopping time"
+        raise ScenarioError((Problem("heterogeneity.yaml", 0, 0, f"dynamic.{index}", rule, fix),))

@@ -1,0 +1,159 @@
+"""Applies changes when they are due, and records when each was asked for and when it really took effect."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from laggard.errors import EmulationError
+from laggard.network_emulation.backend import LinkBackend
+from laggard.network_emulation.dynamics.changes import Overlay, Quantity, Target, TimedChange, moments
+from laggard.network_emulation.links import Constraint, Pair, dilate_constraint
+from laggard.virtual_time import Dilation
+
+_log = logging.getLogger(__name__)
+_STOP_TIMEOUT_S = 10.0
+
+
+class ShareSetter(Protocol):
+    """What the scheduler needs of a `ShareController`."""
+
+    def set_share(self, host: str, share: float) -> int:
+        """Give a host another real share; returns CLOCK_MONOTONIC nanoseconds when it was in effect."""
+
+
+@dataclass(frozen=True)
+class EventRecord:
+    """One row of `events.parquet`, in virtual units; times are seconds after the first-step barrier.
+
+    Attributes:
+        kind: `begin`, `step` or `end` of an event.
+        src: the host, or the sending end of the link.
+        dst: the receiving end of the link; empty for a host.
+        quantity: `cpu` (share of one core), `delay_ms`, `jitter_ms`, `rate_mbps` or `loss_percent`.
+        value: what it was from then on; NaN for a rate that nothing limits.
+        asked_s: when it was due.
+        effective_s: when it was in effect.
+    """
+
+    kind: Literal["begin", "step", "end"]
+    src: str
+    dst: str
+    quantity: Quantity
+    value: float
+    asked_s: float
+    effective_s: float
+
+
+class Scheduler:
+    """A thread that applies changes on time.
+
+    Args:
+        changes: in virtual units, in order of time.
+        links: applies link changes.
+        shares: applies CPU changes.
+        dilation: between virtual and real time.
+        base_shares: virtual share of every host that a change names, which ends go back to.
+        base_links: virtual constraint of every link that a change names; unconstrained where missing.
+    """
+
+    def __init__(
+        self,
+        changes: Sequence[TimedChange],
+        links: LinkBackend,
+        shares: ShareSetter,
+        dilation: Dilation,
+        base_shares: Mapping[str, float],
+        base_links: Mapping[Pair, Constraint],
+    ) -> None:
+        self._changes = tuple(changes)
+        self._links = links
+        self._shares = shares
+        self._dilation = dilation
+        self._overlay = Overlay(base_shares, base_links)
+        self._records: list[EventRecord] = []
+        self._failure: Exception | None = None
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._zero_ns = 0
+
+    def start(self, zero_ns: int) -> None:
+        """Begin; time zero is the first-step barrier.
+
+        Args:
+            zero_ns: CLOCK_MONOTONIC nanoseconds of the barrier; changes already due are applied at once.
+        """
+        self._zero_ns = zero_ns
+        self._thread = threading.Thread(target=self._run, name="laggard-dynamics", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> tuple[EventRecord, ...]:
+        """End, applying nothing more.
+
+        Returns:
+            What was applied, in order.
+
+        Raises:
+            EmulationError: a change could not be applied.
+        """
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_TIMEOUT_S)
+        if self._failure is not None:
+            raise EmulationError(f"a dynamic change could not be applied: {self._failure}") from self._failure
+        return tuple(self._records)
+
+    @property
+    def failure(self) -> Exception | None:
+        """What stopped the scheduler before its time."""
+        return self._failure
+
+    def _run(self) -> None:
+        try:
+            for at_s, changes in moments(self._changes):
+                due_ns = self._zero_ns + round(self._dilation.real_s(at_s) * 1e9)
+                if self._stopping.wait(max(0.0, (due_ns - time.monotonic_ns()) / 1e9)):
+                    return
+                self._apply(at_s, changes)
+        except Exception as error:  # noqa: BLE001 - it ends this thread, and `stop` raises it in the caller's
+            _log.error("dynamics stop: %s", error)
+            self._failure = error
+
+    def _apply(self, at_s: float, changes: Sequence[TimedChange]) -> None:
+        """Apply all changes of one moment, each target once."""
+        touched: dict[Target, list[tuple[TimedChange, tuple[Quantity, ...]]]] = {}
+        for change in changes:
+            for target in change.targets:
+                touched.setdefault(target, []).append((change, self._overlay.quantities(change, target)))
+            self._overlay.apply(change)
+        pairs = [target for target in touched if not isinstance(target, str)]
+        effective: dict[Target, int] = {}
+        if pairs:
+            real = {pair: dilate_constraint(self._overlay.constraint(pair), self._dilation) for pair in pairs}
+            effective.update(dict.fromkeys(pairs, self._links.change(real)))
+        for target in touched:
+            if isinstance(target, str):
+                share = self._dilation.real_share(self._overlay.share(target))
+                effective[target] = self._shares.set_share(target, share)
+        for target, what in touched.items():
+            self._record(at_s, target, what, effective[target])
+
+    def _record(
+        self,
+        at_s: float,
+        target: Target,
+        what: Sequence[tuple[TimedChange, tuple[Quantity, ...]]],
+        effective_ns: int,
+    ) -> None:
+        src, dst = (target, "") if isinstance(target, str) else target
+        effective_s = self._dilation.virtual_s((effective_ns - self._zero_ns) / 1e9)
+        for change, quantities in what:
+            for quantity in quantities:
+                value = self._overlay.value(target, quantity)
+                shown = math.nan if math.isinf(value) else value
+                self._records.append(EventRecord(change.kind, src, dst, quantity, shown, at_s, effective_s))

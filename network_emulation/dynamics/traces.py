@@ -1,0 +1,124 @@
+"""Trace files: how a link was, second by second, as CSV with the columns seconds, delay_ms, rate_mbps, loss_percent."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from laggard.errors import Problem, ScenarioError
+from laggard.network_emulation.dynamics.changes import Quantity, Values
+from laggard.network_emulation.model import Heterogeneity, TraceEvent
+
+COLUMNS: tuple[Quantity, ...] = ("delay_ms", "rate_mbps", "loss_percent")
+MAX_ROWS = 1_000_000
+MAX_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class TracePoint:
+    """From `seconds` after the first-step barrier until the next point, a link has `values`."""
+
+    seconds: float
+    values: Values
+
+
+def read_traces(heterogeneity: Heterogeneity, folder: Path) -> Mapping[str, tuple[TracePoint, ...]]:
+    """Read every trace that the dynamic entries name.
+
+    Args:
+        heterogeneity: the scenario's.
+        folder: the scenario folder, which the names are relative to.
+
+    Returns:
+        Points by the name written in the scenario.
+
+    Raises:
+        ScenarioError: a file that cannot be read or is not such a trace, with its line.
+    """
+    names = {event.trace for event in heterogeneity.events if isinstance(event, TraceEvent)}
+    return {name: parse_trace(_read(folder / name, name), name) for name in sorted(names)}
+
+
+def parse_trace(text: str, path: str) -> tuple[TracePoint, ...]:
+    """Points of a trace; an empty cell leaves that quantity as it is.
+
+    Args:
+        text: the file's content.
+        path: shown in messages.
+
+    Raises:
+        ScenarioError: with line, value, rule and fix.
+    """
+    reader = csv.reader(io.StringIO(text))
+    header = [name.strip() for name in next(reader, [])]
+    unknown = [name for name in header if name != "seconds" and name not in COLUMNS]
+    if "seconds" not in header or len(header) < 2 or unknown or len(set(header)) != len(header):
+        raise _refuse(
+            path, 1, ",".join(header), "the first line names the columns", f"write seconds,{','.join(COLUMNS)}"
+        )
+    points: list[TracePoint] = []
+    for row in reader:
+        if not any(cell.strip() for cell in row):
+            continue
+        point = _point(header, row, path, reader.line_num)
+        if points and point.seconds <= points[-1].seconds:
+            raise _refuse(
+                path, reader.line_num, f"{point.seconds:g}", "seconds increase from row to row", "sort the file"
+            )
+        points.append(point)
+        if len(points) > MAX_ROWS:
+            raise _refuse(path, reader.line_num, "", f"a trace has at most {MAX_ROWS} rows", "thin it out")
+    if not points:
+        raise _refuse(path, 1, "", "a trace has at least one row under its header", "add one")
+    return tuple(points)
+
+
+def _point(header: list[str], row: list[str], path: str, line: int) -> TracePoint:
+    if len(row) != len(header):
+        raise _refuse(path, line, ",".join(row), f"a row has {len(header)} cells, as the header", "complete it")
+    cells = dict(zip(header, row, strict=True))
+    seconds = _number(cells["seconds"], path, line, "seconds", math.inf)
+    values: list[tuple[Quantity, float]] = []
+    for name in COLUMNS:
+        text = cells.get(name, "").strip()
+        if text:
+            most = 100.0 if name == "loss_percent" else math.inf
+            number = _number(text, path, line, name, most)
+            if name == "rate_mbps" and number == 0:
+                raise _refuse(path, line, text, "rate_mbps is above 0", "write a small rate, or loss_percent 100")
+            values.append((name, number))
+    return TracePoint(seconds, tuple(values))
+
+
+def _number(text: str, path: str, line: int, name: str, most: float) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= most or math.isinf(number):
+        top = "" if math.isinf(most) else f" to {most:g}"
+        raise _refuse(
+            path, line, text.strip(), f"{name} is a number from 0{top}", "write it without a unit, such as 12.5"
+        )
+    return number
+
+
+def _refuse(path: str, line: int, value: str, rule: str, fix: str) -> ScenarioError:
+    return ScenarioError((Problem(path, line, 1, value[:60], rule, fix),))
+
+
+def _read(file: Path, name: str) -> str:
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise _refuse(name, 0, "", f"a trace has at most {MAX_BYTES >> 20} MiB", "thin it out")
+        return file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise _refuse(
+            name, 0, "", f"cannot be read: {error.strerror}", "put the trace into the scenario folder"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise _refuse(name, 0, f"byte {error.start}", "a trace is UTF-8 text", "save it as UTF-8") from error

@@ -1,0 +1,275 @@
+"""The report: one file, right numbers, nothing unescaped, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from laggard.analysis.answer import answer
+from laggard.analysis.findings import Analysis
+from laggard.analysis.load import Run
+from laggard.analysis.report import write_report
+from laggard.analysis.report.fidelity import fidelity_part
+from laggard.analysis.report.outcome import outcome_tiles
+from laggard.analysis.report.setup import facts, hosts_line, setup_tables
+from laggard.analysis.report.stragglers import MOST_ROWS, straggler_rows
+from laggard.analysis.report.write import keep_units
+from laggard.analysis.store import write_run
+from laggard.run_schema import FidelityCheck, Finding
+
+VOID = {"meta", "img", "br", "source", "link", "input", "hr"}
+
+
+class Outline(HTMLParser):
+    """Tags in balance, headings in order, attributes and visible text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.headings: list[int] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if re.fullmatch(r"h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            data = data.replace("\N{NO-BREAK SPACE}", " ")
+            self.text += data if "pre" in self.open else f"{data} "
+
+
+def read(path: Path) -> Outline:
+    outline = Outline()
+    outline.feed(path.read_text(encoding="utf-8"))
+    outline.close()
+    assert outline.open == []
+    return outline
+
+
+@pytest.fixture(scope="module")
+def page(quickstart_run: Run, quickstart_analysis: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(quickstart_run, quickstart_analysis, tmp_path_factory.mktemp("report"))
+
+
+def test_it_opens_with_the_answer(page: Path, quickstart_run: Run, quickstart_analysis: Analysis) -> None:
+    said = answer(quickstart_run, quickstart_analysis)
+    outline = read(page)
+    assert page.name == "report.html"
+    assert f"<h1>{said[0]}</h1>" in page.read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
+    places = [outline.text.index(s) for s in said]
+    assert places == sorted(places)
+    assert places[-1] < outline.text.index("Outcome")
+
+
+def test_parts_come_in_order(page: Path) -> None:
+    source = page.read_text(encoding="utf-8")
+    order = [
+        source.index(f'<h2 id="{part}"') for part in ("outcome", "stragglers", "fidelity", "figures", "how", "words")
+    ]
+    assert order == sorted(order)
+
+
+def test_it_is_well_formed_and_accessible(page: Path) -> None:
+    outline = read(page)
+    tags = outline.tags
+    assert ("html", {"lang": "en"}) in tags
+    assert outline.headings.count(1) == 1
+    assert all(after - before <= 1 for before, after in zip(outline.headings, outline.headings[1:], strict=False))
+    assert all((attributes.get("alt") or "").endswith(".") for tag, attributes in tags if tag == "img")
+    assert all("scope" in attributes for tag, attributes in tags if tag == "th")
+    ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    anchors = [a["href"] for tag, a in tags if tag == "a"]
+    assert all((href or "").removeprefix("#") in ids for href in anchors)
+
+
+def test_it_stands_alone(page: Path) -> None:
+    outline = read(page)
+    for tag, attributes in outline.tags:
+        assert tag not in {"script", "link", "iframe", "object", "embed", "base", "form"}
+        assert not [name for name in attributes if name.startswith("on")]
+        for name in ("src", "srcset"):
+            assert attributes.get(name) is None or str(attributes[name]).startswith("data:image/svg+xml;base64,")
+    assert "url(" not in page.read_text(encoding="utf-8")
+    assert "default-src 'none'" in page.read_text(encoding="utf-8")
+
+
+def test_figures_are_there_wide_narrow_and_as_files(page: Path) -> None:
+    tags = [tag for tag, _ in read(page).tags]
+    assert tags.count("figure") == tags.count("img") == tags.count("source") == 5
+    assert len(list((page.parent / "figures").iterdir())) == 10
+    assert page.stat().st_size < 3_000_000
+
+
+def test_the_numbers_are_those_of_the_run(page: Path) -> None:
+    text = " ".join(read(page).text.split())
+    for said in (
+        "Makespan 112 s",
+        "edge.trainer.1.3 (rank 6)",
+        "edge.trainer.1.1 → cloud.trainer.1.1",
+        "steps 120-165",
+        "Yes: all 10 measured quantities are within tolerance.",
+        "8 hosts: 2 cloud, 2 fog, 4 edge",
+        "laggard run experiments/quickstart --set workload.batch_size=64",
+        "torch 2.13.0",
+    ):
+        assert said in text
+
+
+def test_nothing_a_run_says_becomes_markup(quickstart_run: Run, quickstart_analysis: Analysis, tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>\"'&"
+    assert quickstart_run.record is not None
+    hosts = tuple(replace(h, host=f"{evil}{h.rank}", tier=evil, address=evil) for h in quickstart_run.hosts)
+    record = quickstart_run.record.model_copy(
+        update={
+            "id": evil,
+            "scenario": evil,
+            "status": "failed",
+            "command": (evil,),
+            "versions": {evil: evil},
+            "git": evil,
+            "testbed": evil,
+            "backend": evil,
+            "started": evil,
+            "error": evil,
+            "warnings": (evil,),
+            "hosts": ({evil: evil},),
+        }
+    )
+    check = FidelityCheck(
+        kind="cpu", src=evil, dst=evil, requested=1, measured=9, unit=evil, tolerance=1, ok=False, detail=evil
+    )
+    findings = tuple(f.model_copy(update={"host": evil}) for f in quickstart_analysis.findings)
+    run = replace(quickstart_run, hosts=hosts, record=record, fidelity=(check,))
+    analysis = replace(quickstart_analysis, hosts=hosts, findings=findings, notes=(evil,))
+    path = write_report(run, analysis, tmp_path)
+    outline = read(path)
+    assert "script" not in {tag for tag, _ in outline.tags}
+    assert outline.text.count("<script>alert(1)</script>") > 20
+
+
+@pytest.mark.parametrize("status", ["failed", "unfaithful", "interrupted"])
+def test_a_run_that_never_trained_has_a_report(quickstart_run: Run, tmp_path: Path, status: str) -> None:
+    assert quickstart_run.record is not None
+    record = quickstart_run.record.model_copy(update={"status": status, "outcome": None, "error": "line one\nline two"})
+    text = read(write_report(replace(quickstart_run, record=record), None, tmp_path)).text
+    assert status in text
+    assert "line one\nline two" in text
+    assert "Fidelity" in text
+    assert not (tmp_path / "figures").exists()
+
+
+def test_a_folder_without_run_json_has_a_report(
+    quickstart_run: Run, quickstart_analysis: Analysis, tmp_path: Path
+) -> None:
+    text = read(write_report(replace(quickstart_run, record=None), quickstart_analysis, tmp_path)).text
+    assert "as far as it got" in text
+    assert "Makespan so far" in text
+
+
+def test_a_level_run_says_there_is_no_straggler(level_run: Run, level_analysis: Analysis, tmp_path: Path) -> None:
+    text = read(write_report(level_run, level_analysis, tmp_path)).text
+    assert "No straggler" in text
+    assert "None: no host and no link was slow enough" in text
+    assert "Not measured" in text
+
+
+def test_the_report_is_replaced_whole(level_run: Run, tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("old")
+    write_report(level_run, None, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [("38 % of 12 min 5 s", "38~% of 12~min 5~s"), ("4 steps", "4 steps"), ("96.5 Mbit/s", "96.5~Mbit/s"), (3, 3)],
+)
+def test_a_number_keeps_its_unit(said: object, kept: object) -> None:
+    result = keep_units(said)
+    assert (result.replace("\N{NO-BREAK SPACE}", "~") if isinstance(result, str) else result) == kept
+
+
+def test_misses_come_first_and_open_the_list(quickstart_run: Run) -> None:
+    missed = quickstart_run.fidelity[-1].model_copy(update={"ok": False, "measured": 9.0})
+    part = fidelity_part((*quickstart_run.fidelity[:-1], missed))
+    assert part.verdict.text == "No: 1 of 10 measured quantities missed their tolerance."
+    assert part.verdict.tone == "bad"
+    assert part.opened
+    assert [row.ok for row in part.rows] == [False] + [True] * 9
+    assert [(k.name, k.within, k.missed) for k in part.kinds][-1] == ("CPU slowdown", "3 of 4", True)
+
+
+def test_many_good_measurements_stay_folded(quickstart_run: Run) -> None:
+    part = fidelity_part(quickstart_run.fidelity * 3)
+    assert not part.opened
+    assert part.verdict.tone == "good"
+    assert fidelity_part(()).verdict.tone == "care"
+
+
+def test_rows_are_dearest_first_masked_last_and_not_without_end(
+    quickstart_run: Run, quickstart_analysis: Analysis
+) -> None:
+    base = quickstart_analysis.findings[0]
+    many: tuple[Finding, ...] = tuple(
+        base.model_copy(update={"cost_s": float(n), "masked": n % 2 == 0}) for n in range(100)
+    )
+    rows = straggler_rows(quickstart_run, replace(quickstart_analysis, findings=many))
+    assert len(rows) == MOST_ROWS
+    assert [row.masked for row in rows] == sorted(row.masked for row in rows)
+    assert rows[0].cost.startswith("99 s")
+
+
+def test_what_is_not_known_is_not_shown(quickstart_run: Run) -> None:
+    assert quickstart_run.record is not None
+    bare = quickstart_run.record.model_copy(
+        update={"git": None, "backend": None, "versions": {}, "stages": (), "hosts": (), "outcome": None}
+    )
+    run = replace(quickstart_run, record=bare)
+    names = [name for name, _ in facts(run)]
+    assert {"Revision", "Links made by", "Versions"}.isdisjoint(names)
+    assert [table.title for table in setup_tables(run)] == ["Hosts (8 ranks)"]
+    assert outcome_tiles(run, None) == ()
+    assert hosts_line(replace(run, hosts=())) == ""
+
+
+def test_equal_machines_are_told_once(quickstart_run: Run) -> None:
+    assert quickstart_run.record is not None
+    hosts = tuple({"host": f"h{n}", "cpu": "EPYC", "cores": 2 if n else 4} for n in range(8))
+    run = replace(quickstart_run, record=quickstart_run.record.model_copy(update={"hosts": hosts}))
+    machines = setup_tables(run)[-1]
+    assert machines.columns == ("Hosts", "cpu", "cores")
+    assert sorted(machines.rows) == [("1", "EPYC", "4"), ("7", "EPYC", "2")]
+
+
+@pytest.mark.slow
+def test_a_report_takes_seconds_from_a_cold_start(quickstart_run: Run, tmp_path: Path) -> None:
+    """Five seconds of processor time, imports included: wall time would judge the machine's other work."""
+    folder = write_run(quickstart_run, tmp_path / "run")
+    code = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from laggard.analysis.load import load_run\n"
+        "from laggard.analysis.findings import analyse\n"
+        "run = load_run(Path(sys.argv[1])); found = analyse(run)\n"
+        "before = time.process_time()\n"
+        "from laggard.analysis.report import write_report\n"
+        "write_report(run, found, Path(sys.argv[1]))\n"
+        "sys.stdout.write(str(time.process_time() - before))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], check=True, capture_output=True, text=True)
+    assert float(done.stdout) < 5.0
+    assert done.stderr == ""

@@ -1,0 +1,37 @@
+"""Scenario folders to break: the template's files, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from laggard.errors import Problem, ScenarioError
+from laggard.experiments.overrides import SCENARIO_FILES
+from laggard.experiments.scenario import load_scenario
+from laggard.experiments.scenario_template import template_text
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SHIPPED = ("experiments/quickstart", "experiments/homogeneous")
+
+
+def template() -> dict[str, str]:
+    """The template's files by name without `.yaml`."""
+    return {name: template_text(name) for name in SCENARIO_FILES}
+
+
+def write(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    """A scenario folder with these files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        data = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
+        (folder / f"{name}.yaml").write_bytes(data)
+    return folder
+
+
+def problems_of(folder: Path, *overrides: str) -> tuple[Problem, ...]:
+    """What is wrong with a scenario; nothing when it loads."""
+    try:
+        load_scenario(folder, overrides)
+    except ScenarioError as error:
+        return error.problems
+    return ()

@@ -1,0 +1,66 @@
+"""Measuring shares: what is measured, that an honest share passes and a dishonest one does not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laggard.network_emulation.compute import CgroupSet, open_shares, prepare_cgroups
+from laggard.network_emulation.compute.measure import QUOTA_TOLERANCE, tolerance, verify_shares
+from laggard.network_emulation.compute.phases import plan_phases
+from laggard.network_emulation.cpu_plan import plan_cpus, usable_cores
+from laggard.virtual_time import Dilation
+
+_SHARES = {"cloud": 0.32, "fog": 0.16, "edge1": 0.1, "edge2": 0.1}
+
+
+@given(st.floats(0.005, 1.0))
+def test_phases_of_every_length_fit_the_time(share: float) -> None:
+    phases = plan_phases(share)
+    assert [each.cpu_ms for each in phases[:2]] == [1.0, 10.0]
+    assert phases[2].cpu_ms == pytest.approx(min(100.0, 2000 * share))
+    assert sum(each.cpu_ms * each.count for each in phases) <= max(50 + 30 + 2000 * share, 2600 * share)
+
+
+@pytest.fixture
+def cgroups() -> Iterator[CgroupSet]:
+    stat = Path("/proc/self/stat").read_text()
+    found = prepare_cgroups(_SHARES, f"{os.getpid()}-{stat[stat.rindex(')') + 2 :].split()[19]}")
+    if found is None:
+        pytest.skip("this user may not make cgroups")
+    yield found
+    found.close()
+    found.remove()
+
+
+def test_honest_shares_pass_in_virtual_time_and_a_wrong_one_fails(cgroups: CgroupSet) -> None:
+    cpus = plan_cpus(_SHARES, usable_cores(), 0.5).cpus
+    with open_shares(_SHARES, cgroups, cpus) as controller:
+        checks = verify_shares(_SHARES, controller, Dilation(2.0))
+        controller.set_share("fog", 0.16 * 1.15)
+        wrong = verify_shares({"fog": 0.16}, controller, Dilation(2.0))
+    assert [(check.src, check.kind, check.unit) for check in checks] == [
+        (h, "cpu", "x") for h in sorted(_SHARES) for _ in "abc"
+    ]
+    by_host = {check.src: check for check in checks}
+    assert by_host["cloud"].requested == pytest.approx(1 / 0.32 / 2)
+    assert by_host["cloud"].tolerance == pytest.approx(QUOTA_TOLERANCE / 0.32 / 2)
+    # Not all: with every core of a small machine taken by something else no share can be kept, and the check is to say so.
+    assert sum(check.ok for check in checks) >= len(checks) - 2, checks
+    assert not all(check.ok for check in wrong), wrong
+    assert "measured 3 times" in wrong[2].detail
+
+
+def test_a_limit_that_is_not_there_fails(cgroups: CgroupSet) -> None:
+    with open_shares({"cloud": 1.0}, cgroups, {"cloud": usable_cores()[0]}) as controller:
+        checks = verify_shares({"cloud": 0.4}, controller, Dilation())
+    assert not any(check.ok for check in checks), checks
+
+
+def test_signals_have_a_wider_tolerance_of_their_own() -> None:
+    assert tolerance("stop-signal") > tolerance("cgroup-quota") == QUOTA_TOLERANCE == 0.05

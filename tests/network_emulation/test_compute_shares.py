@@ -1,0 +1,230 @@
+"""Real processes held to real shares, by both mechanisms."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from laggard.errors import EmulationError
+from laggard.network_emulation.compute import CgroupSet, Mechanism, ShareController, open_shares, prepare_cgroups
+from laggard.network_emulation.cpu_plan import usable_cores
+from laggard.network_emulation.forked import end_companion, fork_companion
+
+_BOTH = pytest.mark.parametrize("mechanism", ["cgroup-quota", "stop-signal"])
+
+
+def _own_name() -> str:
+    stat = Path("/proc/self/stat").read_text()
+    return f"{os.getpid()}-{stat[stat.rindex(')') + 2 :].split()[19]}"
+
+
+@contextmanager
+def _controller(mechanism: Mechanism, shares: dict[str, float]) -> Iterator[ShareController]:
+    cgroups: CgroupSet | None = None
+    if mechanism == "cgroup-quota":
+        cgroups = prepare_cgroups(shares, _own_name())
+        if cgroups is None:
+            pytest.skip("this user may not make cgroups")
+    cores = usable_cores()
+    cpus = {host: cores[i % len(cores)] for i, host in enumerate(shares)}
+    try:
+        with open_shares(shares, cgroups, cpus) as controller:
+            assert controller.mechanism == mechanism
+            yield controller
+    finally:
+        if cgroups is not None:
+            cgroups.close()
+            _remove_with_patience(cgroups)
+
+
+def _remove_with_patience(cgroups: CgroupSet) -> None:
+    deadline = time.monotonic() + 5
+    while cgroups.path.exists():
+        cgroups.remove()
+        assert time.monotonic() < deadline, "a process is left in the run's cgroups"
+        time.sleep(0.02)
+
+
+@contextmanager
+def _busy(threads: int = 1) -> Iterator[int]:
+    def body() -> int:
+        for _ in range(threads - 1):
+            threading.Thread(target=_spin, daemon=True).start()
+        return _spin()
+
+    pid = fork_companion("laggard-test", body)
+    try:
+        yield pid
+    finally:
+        end_companion(pid)
+
+
+def _spin() -> int:
+    while True:
+        sum(range(10_000))
+
+
+def _speed(pid: int, seconds: float) -> float:
+    clock = (~pid << 3) | 2
+    cpu_ns, wall_ns = time.clock_gettime_ns(clock), time.monotonic_ns()
+    time.sleep(seconds)
+    return (time.clock_gettime_ns(clock) - cpu_ns) / (time.monotonic_ns() - wall_ns)
+
+
+def _eventually(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()
+
+
+@_BOTH
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_busy_process_gets_its_share_with_all_its_threads(mechanism: Mechanism, threads: int) -> None:
+    with _controller(mechanism, {"a": 0.2}) as controller, _busy(threads) as pid:
+        controller.attach("a", pid)
+        time.sleep(0.2)
+        speeds = sorted(_speed(pid, 0.4) for _ in range(3))
+        assert speeds[1] == pytest.approx(0.2, rel=0.15)
+        assert os.sched_getaffinity(pid) == {controller.cpus["a"]}
+
+
+@_BOTH
+def test_processes_of_one_host_share_its_share(mechanism: Mechanism) -> None:
+    with _controller(mechanism, {"a": 0.3}) as controller, _busy() as one, _busy() as other:
+        controller.attach("a", one)
+        controller.attach("a", other)
+        time.sleep(0.2)
+        before = [time.clock_gettime_ns((~pid << 3) | 2) for pid in (one, other)]
+        began_ns = time.monotonic_ns()
+        time.sleep(1.0)
+        used = sum(time.clock_gettime_ns((~pid << 3) | 2) for pid in (one, other)) - sum(before)
+        assert used / (time.monotonic_ns() - began_ns) == pytest.approx(0.3, rel=0.2)
+
+
+@_BOTH
+def test_a_share_changes_while_the_process_computes(mechanism: Mechanism) -> None:
+    with _controller(mechanism, {"a": 1.0}) as controller, _busy() as pid:
+        controller.attach("a", pid)
+        asked_ns = time.monotonic_ns()
+        effective_ns = controller.set_share("a", 0.1)
+        assert asked_ns <= effective_ns <= time.monotonic_ns()
+        assert sorted(_speed(pid, 0.4) for _ in range(3))[1] == pytest.approx(0.1, rel=0.2)
+        controller.set_share("a", 0.4)
+        assert sorted(_speed(pid, 0.4) for _ in range(3))[1] == pytest.approx(0.4, rel=0.25)
+        assert controller.shares == {"a": 0.4}
+
+
+@_BOTH
+def test_a_change_takes_a_few_milliseconds(mechanism: Mechanism) -> None:
+    with _controller(mechanism, {"a": 0.3}) as controller, _busy() as pid:
+        controller.attach("a", pid)
+        taken_ms = []
+        for i in range(11):
+            asked_ns = time.monotonic_ns()
+            taken_ms.append((controller.set_share("a", 0.1 + 0.02 * i) - asked_ns) / 1e6)
+        assert sorted(taken_ms)[5] < 5
+
+
+@_BOTH
+def test_closing_lets_the_process_go(mechanism: Mechanism) -> None:
+    with _busy() as pid, _controller_kept_open(mechanism) as controller:
+        controller.attach("a", pid)
+        time.sleep(0.3)
+        controller.close()
+        clock = (~pid << 3) | 2
+        before_ns = time.clock_gettime_ns(clock)
+        assert _eventually(lambda: time.clock_gettime_ns(clock) - before_ns > 300_000_000)
+        end_companion(pid)
+
+
+@contextmanager
+def _controller_kept_open(mechanism: Mechanism) -> Iterator[ShareController]:
+    with _controller(mechanism, {"a": 0.01}) as controller:
+        yield controller
+
+
+@_BOTH
+def test_limiters_die_with_their_parent(mechanism: Mechanism) -> None:
+    reading, writing = os.pipe()
+
+    def parent() -> int:
+        cgroups = prepare_cgroups(["a"], _own_name()) if mechanism == "cgroup-quota" else None
+        controller = open_shares({"a": 0.2}, cgroups, {"a": usable_cores()[0]})
+        os.write(writing, str(controller._processes[0].pid).encode())
+        time.sleep(60)
+        return 0
+
+    pid = fork_companion("laggard-test", parent)
+    limiter = int(os.read(reading, 20))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(reading)
+    os.close(writing)
+    assert _eventually(lambda: not Path(f"/proc/{limiter}").exists() or _is_zombie(limiter))
+    from laggard.network_emulation.compute import sweep_cgroups
+
+    sweep_cgroups()
+
+
+def _is_zombie(pid: int) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return True
+
+
+@_BOTH
+def test_a_process_that_ends_leaves_the_others_held(mechanism: Mechanism) -> None:
+    with _controller(mechanism, {"a": 0.2}) as controller, _busy() as lasting:
+        with _busy() as short:
+            controller.attach("a", short)
+            controller.attach("a", lasting)
+            time.sleep(0.2)
+        time.sleep(0.2)
+        assert sorted(_speed(lasting, 0.4) for _ in range(3))[1] == pytest.approx(0.2, rel=0.2)
+
+
+def test_a_limiter_that_died_is_told() -> None:
+    with _controller("stop-signal", {"a": 0.2}) as controller:
+        os.kill(controller._processes[0].pid, signal.SIGKILL)
+        with pytest.raises(EmulationError, match=r"limiter of CPU shares .* is gone"):
+            controller.set_share("a", 0.3)
+
+
+def test_what_cannot_be_held_is_refused() -> None:
+    with pytest.raises(EmulationError, match="no core or cgroup"):
+        open_shares({"a": 0.2}, None, {})
+    with pytest.raises(EmulationError, match="share of 0 of one core"):
+        open_shares({"a": 0.0}, None, {"a": 0})
+    with _controller("stop-signal", {"a": 0.2}) as controller:
+        with pytest.raises(EmulationError, match="b: no such host"):
+            controller.set_share("b", 0.2)
+        with pytest.raises(EmulationError, match=r"share of 1\.5"):
+            controller.set_share("a", 1.5)
+        with pytest.raises(EmulationError, match="cannot be held to a share"):
+            controller.attach("a", 4_000_000)
+
+
+def test_an_ordinary_user_holds_shares_too() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to become another user; without it the other tests are this one")
+
+    def unprivileged() -> int:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        with _controller("stop-signal", {"a": 0.2}) as controller, _busy() as pid:
+            controller.attach("a", pid)
+            time.sleep(0.2)
+            speed = sorted(_speed(pid, 0.4) for _ in range(3))[1]
+            return 0 if not controller.realtime and abs(speed / 0.2 - 1) < 0.25 else 1
+
+    pid = fork_companion("laggard-test", unprivileged)
+    assert os.waitpid(pid, 0)[1] == 0

@@ -1,0 +1,67 @@
+"""The smallest dilation: against brute force over all placements."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laggard.network_emulation.dilation import CORE_CAPACITY, auto_dilation, best_placement, needed
+
+_shares = st.lists(st.sampled_from([0.05, 0.1, 0.16, 0.25, 0.32, 0.5, 0.8, 1.0]), min_size=1, max_size=6)
+
+
+def _named(shares: list[float]) -> dict[str, float]:
+    return {f"h{i}": share for i, share in enumerate(shares)}
+
+
+def _by_brute_force(shares: dict[str, float], cores: int, reserve: float) -> float:
+    hosts = list(shares)
+    placements = (
+        tuple(tuple(h for h, c in zip(hosts, chosen, strict=True) if c == core) for core in range(cores))
+        for chosen in itertools.product(range(cores), repeat=len(hosts))
+    )
+    return max(1.0, sum(shares.values()) / (cores - reserve), min(needed(p, shares) for p in placements))
+
+
+@pytest.mark.parametrize(
+    ("shares", "cores", "reserve", "expected"),
+    [
+        ([0.25, 0.25], 2, 0.5, 1.0),
+        ([1.0], 2, 0.5, 1.0),
+        ([1.0] * 8, 2, 0.5, 8 / 1.5),
+        ([1.0, 1.0], 2, 0.0, 1.0),
+        ([0.5, 0.5, 0.5], 2, 0.5, 1 / CORE_CAPACITY),
+        ([0.32, 0.32, 0.16, 0.16, 0.08, 0.08, 0.08, 0.08], 2, 0.5, 1.0),
+        ([], 1, 0.5, 1.0),
+    ],
+)
+def test_known_cases(shares: list[float], cores: int, reserve: float, expected: float) -> None:
+    assert auto_dilation(_named(shares), cores, reserve) == pytest.approx(expected)
+
+
+@settings(deadline=None, max_examples=150)
+@given(_shares, st.integers(1, 3), st.sampled_from([0.0, 0.25, 0.5]))
+def test_as_good_as_brute_force_within_multifit_s_bound(shares: list[float], cores: int, reserve: float) -> None:
+    named = _named(shares)
+    best = _by_brute_force(named, cores, reserve)
+    found = auto_dilation(named, cores, reserve)
+    assert best - 1e-9 <= found <= best * 13 / 11 / CORE_CAPACITY + 1e-9
+
+
+@given(_shares, st.integers(1, 4))
+def test_every_host_is_placed_once_and_fits(shares: list[float], cores: int) -> None:
+    named = _named(shares)
+    placement, dilation = best_placement(named, cores, 0.5)
+    assert sorted(host for core in placement for host in core) == sorted(named)
+    for core in placement:
+        load = sum(named[host] for host in core) / dilation
+        assert load <= (1.0 if len(core) == 1 else CORE_CAPACITY) + 1e-9
+
+
+@pytest.mark.parametrize(("shares", "cores", "reserve"), [([0.5], 1, 1.0), ([0.0], 2, 0.5), ([1.5], 2, 0.5)])
+def test_nonsense_is_refused(shares: list[float], cores: int, reserve: float) -> None:
+    with pytest.raises(ValueError, match=r"share|reserve"):
+        auto_dilation(_named(shares), cores, reserve)

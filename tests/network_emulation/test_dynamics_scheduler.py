@@ -1,0 +1,156 @@
+"""Changes applied on time, to what is composed of the events under way, and recorded in virtual time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+
+import pytest
+
+from laggard.errors import EmulationError
+from laggard.network_emulation.backend import LinkCounters
+from laggard.network_emulation.dynamics import EventRecord, Scheduler, TimedChange
+from laggard.network_emulation.links import Constraint, Pair
+from laggard.span_schema import event_schema
+from laggard.virtual_time import Dilation
+
+_PAIR = ("edge.w.1.1", "cloud.w.1.1")
+_BASE = Constraint(delay_ms=10.0, rate_mbps=100.0)
+
+
+class _Links:
+    name = "userspace"
+
+    def __init__(self) -> None:
+        self.asked: list[Mapping[Pair, Constraint]] = []
+
+    def change(self, changes: Mapping[Pair, Constraint]) -> int:
+        self.asked.append(dict(changes))
+        return time.monotonic_ns()
+
+    def counters(self) -> Mapping[Pair, LinkCounters]:
+        return {}
+
+    def lateness_ms(self) -> float | None:
+        return None
+
+    def close(self) -> None:
+        return
+
+
+class _Shares:
+    def __init__(self, failure: str = "") -> None:
+        self.asked: list[tuple[str, float]] = []
+        self._failure = failure
+
+    def set_share(self, host: str, share: float) -> int:
+        if self._failure:
+            raise EmulationError(self._failure)
+        self.asked.append((host, share))
+        return time.monotonic_ns()
+
+
+def _scheduler(changes: list[TimedChange], links: _Links, shares: _Shares, factor: float = 1.0) -> Scheduler:
+    return Scheduler(changes, links, shares, Dilation(factor), {"edge.w.1.1": 0.5}, {_PAIR: _BASE})
+
+
+def _wait_for(condition: Sequence[object], scheduler: Scheduler, count: int) -> None:
+    deadline = time.monotonic() + 5
+    while len(condition) < count and scheduler.failure is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def test_changes_are_applied_dilated_and_recorded_in_virtual_time() -> None:
+    links, shares = _Links(), _Shares()
+    changes = [
+        TimedChange(0.05, "begin", 0, ("edge.w.1.1",), (("cpu", 0.2),)),
+        TimedChange(0.1, "begin", 1, (_PAIR,), (("rate_mbps", 5.0),)),
+        TimedChange(0.15, "end", 0, ("edge.w.1.1",)),
+        TimedChange(0.2, "end", 1, (_PAIR,)),
+    ]
+    scheduler = _scheduler(changes, links, shares, factor=2.0)
+    scheduler.start(time.monotonic_ns())
+    _wait_for(links.asked, scheduler, 2)
+    time.sleep(0.02)
+    records = scheduler.stop()
+    assert shares.asked == [("edge.w.1.1", 0.1), ("edge.w.1.1", 0.25)]
+    assert links.asked == [{_PAIR: Constraint(20.0, 0.0, 2.5)}, {_PAIR: Constraint(20.0, 0.0, 50.0)}]
+    assert [(r.kind, r.src, r.dst, r.quantity, r.value, r.asked_s) for r in records] == [
+        ("begin", "edge.w.1.1", "", "cpu", 0.2, 0.05),
+        ("begin", *_PAIR, "rate_mbps", 5.0, 0.1),
+        ("end", "edge.w.1.1", "", "cpu", 0.5, 0.15),
+        ("end", *_PAIR, "rate_mbps", 100.0, 0.2),
+    ]
+    lateness = sorted(r.effective_s - r.asked_s for r in records)
+    assert lateness[0] >= 0
+    assert lateness[len(lateness) // 2] < 0.02
+
+
+def test_changes_of_one_moment_reach_each_target_once() -> None:
+    links, shares = _Links(), _Shares()
+    host = ("edge.w.1.1",)
+    changes = [
+        TimedChange(0.01, "begin", 0, host, (("cpu", 0.2),)),
+        TimedChange(0.01, "begin", 1, (_PAIR,), (("delay_ms", 3.0),)),
+        TimedChange(0.05, "end", 0, host),
+        TimedChange(0.05, "end", 1, (_PAIR,)),
+        TimedChange(0.05, "begin", 2, host, (("cpu", 0.1),)),
+        TimedChange(0.05, "begin", 3, (_PAIR,), (("delay_ms", 7.0),)),
+    ]
+    scheduler = _scheduler(changes, links, shares)
+    scheduler.start(time.monotonic_ns())
+    _wait_for(shares.asked, scheduler, 2)
+    time.sleep(0.02)
+    scheduler.stop()
+    assert shares.asked == [("edge.w.1.1", 0.2), ("edge.w.1.1", 0.1)]
+    assert [asked[_PAIR].delay_ms for asked in links.asked] == [3.0, 7.0]
+
+
+def test_changes_already_due_are_applied_at_once() -> None:
+    shares = _Shares()
+    scheduler = _scheduler([TimedChange(1.0, "begin", 0, ("edge.w.1.1",), (("cpu", 0.2),))], _Links(), shares)
+    scheduler.start(time.monotonic_ns() - 5_000_000_000)
+    _wait_for(shares.asked, scheduler, 1)
+    (record,) = scheduler.stop()
+    assert record.effective_s == pytest.approx(5.0, abs=0.5)
+
+
+def test_stopping_applies_nothing_more() -> None:
+    shares = _Shares()
+    scheduler = _scheduler([TimedChange(60.0, "begin", 0, ("edge.w.1.1",), (("cpu", 0.2),))], _Links(), shares)
+    scheduler.start(time.monotonic_ns())
+    began = time.monotonic()
+    assert scheduler.stop() == ()
+    assert time.monotonic() - began < 2
+    assert shares.asked == []
+
+
+def test_a_rate_that_nothing_limits_is_recorded_as_not_a_number() -> None:
+    links = _Links()
+    pair = ("a", "b")
+    changes = [
+        TimedChange(0.0, "begin", 0, (pair,), (("rate_mbps", 5.0),)),
+        TimedChange(0.01, "end", 0, (pair,)),
+    ]
+    scheduler = _scheduler(changes, links, _Shares())
+    scheduler.start(time.monotonic_ns())
+    _wait_for(links.asked, scheduler, 2)
+    time.sleep(0.02)
+    assert math.isnan(scheduler.stop()[1].value)
+    assert links.asked[1] == {pair: Constraint()}
+
+
+def test_a_failure_surfaces_when_it_is_stopped() -> None:
+    changes = [TimedChange(0.0, "begin", 0, ("edge.w.1.1",), (("cpu", 0.2),))]
+    shares = _Shares(failure="the limiter is gone")
+    scheduler = _scheduler(changes, _Links(), shares)
+    scheduler.start(time.monotonic_ns())
+    _wait_for(shares.asked, scheduler, 1)
+    with pytest.raises(EmulationError, match="dynamic change could not be applied: the limiter is gone"):
+        scheduler.stop()
+
+
+def test_records_are_rows_of_the_table() -> None:
+    assert [field.name for field in fields(EventRecord)] == event_schema().names

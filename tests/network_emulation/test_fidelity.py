@@ -1,0 +1,199 @@
+"""Fidelity: what is measured when, and that a wrong link does not pass."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laggard.network_emulation.fidelity import (
+    HOST_MBPS,
+    ORDINARY,
+    REALTIME,
+    RTT_PAIRS,
+    Task,
+    Tolerance,
+    choose_representatives,
+    echo_probe,
+    jitter_error_ms,
+    links_used,
+    loss_probe,
+    plan_rounds,
+    rate_probe,
+    sample_round_trips,
+    verify_links,
+)
+from laggard.network_emulation.link_emulator import UserspaceBackend
+from laggard.network_emulation.links import (
+    AccessLink,
+    Constraint,
+    LinkPlan,
+    Pair,
+    SharedLink,
+    dilate_links,
+    tier_pairs,
+)
+from laggard.run_schema import FidelityCheck
+from laggard.virtual_time import Dilation
+from tests.network_emulation.emulated import Continuum, in_sandbox, make_hosts, needs_tun
+
+Verified = tuple[tuple[FidelityCheck, ...], float]
+"""The checks, and the seconds they took."""
+
+PLAIN = Dilation()
+BETWEEN = {
+    ("cloud", "fog"): Constraint(10.0, rate_mbps=100.0),
+    ("cloud", "edge"): Constraint(15.0, rate_mbps=20.0),
+    ("edge", "cloud"): Constraint(15.0, rate_mbps=10.0),
+    ("fog", "edge"): Constraint(5.0, rate_mbps=50.0),
+}
+
+
+def tiered(cloud: int, fog: int, edge: int) -> LinkPlan:
+    hosts = make_hosts(cloud, fog, edge)
+    pairs: dict[Pair, Constraint] = {}
+    for a, b in itertools.permutations(hosts, 2):
+        constraint = BETWEEN.get((a.layer, b.layer)) or BETWEEN.get((b.layer, a.layer))
+        if constraint is not None:
+            pairs[a.name, b.name] = constraint
+    return LinkPlan(hosts, pairs)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 2), (2, 2, 4), (1, 1, 10), (8, 8, 16), (10, 20, 70)])
+def test_every_group_has_one_representative_and_few_rounds_measure_them(sizes: tuple[int, int, int]) -> None:
+    plan = tiered(*sizes)
+    tasks = choose_representatives(plan)
+    groups = tier_pairs(plan)
+    assert len(tasks) == len(groups) == 6
+    assert all(any(task.pair in group.pairs for task in tasks) for group in groups)
+    assert len({frozenset(task.pair) for task in tasks}) == 3, "the way back is measured on the same two hosts"
+    assert len(plan_rounds(plan, tasks, PLAIN)) == 2
+    sampled = sample_round_trips(plan, tasks)
+    assert len({frozenset(task.pair) for task in sampled}) == len(sampled) <= RTT_PAIRS
+    assert {frozenset(task.pair) for task in tasks} <= {frozenset(task.pair) for task in sampled}
+
+
+def test_representatives_spread_over_the_hosts() -> None:
+    tasks = choose_representatives(tiered(2, 2, 4))
+    assert len({host for task in tasks for host in task.pair}) == 6
+
+
+names = [host.name for host in make_hosts(2, 2, 4)]
+pair_lists = st.lists(
+    st.tuples(st.sampled_from(names), st.sampled_from(names)).filter(lambda pair: pair[0] != pair[1]),
+    unique=True,
+    max_size=20,
+)
+
+
+@given(pair_lists, st.sets(st.sampled_from(names)), st.sets(st.integers(0, 19)), st.sampled_from([1.0, 300.0, 2000.0]))
+def test_rounds_never_put_two_flows_on_one_link(
+    pairs: list[Pair], with_access: set[str], bottlenecked: set[int], rate: float
+) -> None:
+    shared = SharedLink("wan", frozenset(pairs[i] for i in bottlenecked if i < len(pairs)), rate)
+    access = {name: AccessLink(name, rate, rate) for name in with_access}
+    plan = LinkPlan(make_hosts(2, 2, 4), dict.fromkeys(pairs, Constraint(rate_mbps=rate)), access, (shared,))
+    tasks = [Task(pair, plan.expected(*pair), Constraint()) for pair in pairs]
+    rounds = plan_rounds(plan, tasks, PLAIN)
+    assert sorted(task.pair for chosen in rounds for task in chosen) == sorted(pairs)
+    for chosen in rounds:
+        used = [link for task in chosen for link in links_used(plan, task.pair)]
+        assert len(used) == len(set(used))
+        if len(chosen) > 1:
+            for name in names:
+                assert sum(rate for task in chosen if name in task.pair) <= HOST_MBPS
+
+
+def test_probes_leave_a_slow_link_idle_and_dilate() -> None:
+    slow = Task(("a", "b"), Constraint(5.0, rate_mbps=0.5), Constraint(5.0, rate_mbps=0.5))
+    assert echo_probe(slow, PLAIN).spacing_ms > 2 * 2 * 1058 * 8 / 500 - 0.01
+    assert 8 <= echo_probe(slow, PLAIN).count < 48
+    probe = rate_probe(replace(slow, there=Constraint(5.0, rate_mbps=40.0)), Dilation(4.0))
+    assert (probe.rate_mbps, probe.delay_ms, probe.rtt_ms, probe.transport) == (10.0, 20.0, 40.0, "tcp")
+    lossy = replace(slow, there=Constraint(5.0, rate_mbps=100.0, loss_percent=5.0))
+    assert rate_probe(lossy, PLAIN).transport == "udp"
+    assert loss_probe(lossy, PLAIN, 1).count == 1900
+    assert loss_probe(lossy, PLAIN, 100).per_s == 160.0
+    assert jitter_error_ms(slow, PLAIN) == 0.0
+    assert 1.0 < jitter_error_ms(replace(slow, there=Constraint(5.0, jitter_ms=2.0)), PLAIN) < 2.0
+
+
+def verify(
+    continuum: Continuum, asked: LinkPlan, given: LinkPlan, dilation: Dilation, tolerance: Tolerance
+) -> Verified:
+    backend = UserspaceBackend.start(dilate_links(given, dilation), continuum.namespaces, dilation)
+    start_s = time.monotonic()
+    checks = verify_links(asked, continuum.namespaces, dilation, tolerance)
+    took_s = time.monotonic() - start_s
+    backend.close()
+    return checks, took_s
+
+
+LOOSE = replace(REALTIME, rtt_ms=3.0)
+"""The tests' own: other programs keep this machine busy, in the kernel too, where no priority helps."""
+
+
+def faithful(continuum: Continuum) -> Verified:
+    plan = tiered(1, 1, 2)
+    return verify(continuum, plan, plan, PLAIN, LOOSE)
+
+
+@needs_tun
+def test_faithful_links_pass_in_seconds() -> None:
+    checks, took_s = in_sandbox(faithful)
+    assert [check for check in checks if not check.ok] == []
+    assert {check.kind for check in checks} == {"rtt", "rate"}
+    assert sum(check.kind == "rate" for check in checks) == 6
+    assert took_s < 8.0
+
+
+def mixed(continuum: Continuum) -> Verified:
+    plan = tiered(1, 1, 2)
+    edge = continuum.hosts[2].name
+    lossy = Constraint(10.0, jitter_ms=2.0, rate_mbps=10.0, loss_percent=5.0)
+    changed = {pair: lossy if edge in pair else each for pair, each in plan.pairs.items()}
+    asked = replace(plan, pairs=changed, access={edge: AccessLink(edge, 8.0, 9.0)})
+    return verify(continuum, asked, asked, Dilation(2.0), LOOSE)
+
+
+@needs_tun
+def test_lossy_jittery_and_dilated_links_pass_in_virtual_units() -> None:
+    checks, _ = in_sandbox(mixed)
+    assert [check for check in checks if not check.ok] == []
+    assert {check.kind for check in checks} == {"rtt", "rate", "loss"}
+    assert {8.0, 9.0} <= {check.requested for check in checks if check.kind == "rate"}
+
+
+def unfaithful(continuum: Continuum) -> Verified:
+    asked = tiered(1, 1, 2)
+    edge1, edge2 = (host.name for host in continuum.hosts[2:])
+    asked = replace(asked, pairs=asked.pairs | {(edge1, edge2): Constraint(loss_percent=10.0)})
+    wrong = {
+        pair: Constraint(each.delay_ms + 4.0, rate_mbps=each.rate_mbps and each.rate_mbps * 0.8)
+        for pair, each in asked.pairs.items()
+    }
+    return verify(continuum, asked, replace(asked, pairs=wrong), PLAIN, LOOSE)
+
+
+@needs_tun
+def test_links_that_are_not_what_was_asked_for_fail() -> None:
+    checks, _ = in_sandbox(unfaithful)
+    assert [check for check in checks if check.ok] == []
+    assert {check.kind for check in checks} == {"rtt", "rate", "loss"}
+
+
+def unreachable(continuum: Continuum) -> Verified:
+    asked = LinkPlan(continuum.hosts, {(continuum.hosts[0].name, continuum.hosts[1].name): Constraint(1.0, 0.0, 10.0)})
+    dead = replace(asked, pairs={pair: Constraint(loss_percent=100.0) for pair in asked.pairs})
+    return verify(continuum, asked, dead, PLAIN, ORDINARY)
+
+
+@needs_tun
+def test_a_dead_link_is_a_failed_check_and_not_an_exception() -> None:
+    checks, _ = in_sandbox(unreachable)
+    assert [(check.kind, check.ok) for check in checks] == [("rtt", False), ("rate", False)]
+    assert "no echo" in checks[0].detail

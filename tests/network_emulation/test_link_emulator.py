@@ -1,0 +1,247 @@
+"""The emulator for real: TUN devices in namespaces, and what the hosts see of each other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from laggard.errors import EmulationError, PrerequisiteError
+from laggard.network_emulation.backend import LinkBackend
+from laggard.network_emulation.link_emulator import UserspaceBackend, tun
+from laggard.network_emulation.links import AccessLink, Constraint, LinkPlan, Pair, SharedLink
+from laggard.network_emulation.measure import (
+    EchoProbe,
+    LossProbe,
+    RateProbe,
+    measure_loss,
+    measure_rate,
+    measure_rtt,
+)
+from laggard.network_emulation.probes.endpoint import listener_in, socket_in
+from tests.network_emulation.emulated import Continuum, in_sandbox, make_hosts, needs_tun
+
+pytestmark = needs_tun
+
+CLOUD, FOG, EDGE1, EDGE2 = (host.name for host in make_hosts())
+
+
+def both(a: str, b: str, constraint: Constraint) -> dict[Pair, Constraint]:
+    return {(a, b): constraint, (b, a): constraint}
+
+
+def rtt_ms(continuum: Continuum, *pairs: Pair) -> list[float | None]:
+    probes = [EchoProbe(*pair, count=20, spacing_ms=8.0, patience_ms=200.0) for pair in pairs]
+    measured = measure_rtt(probes, continuum.endpoints, busy=False)
+    return [measured[pair] for pair in pairs]
+
+
+def start_and_see(continuum: Continuum) -> dict[str, object]:
+    pairs = both(CLOUD, EDGE1, Constraint(10.0, rate_mbps=50.0)) | {(CLOUD, FOG): Constraint(25.0)}
+    backend: LinkBackend = UserspaceBackend.start(LinkPlan(continuum.hosts, pairs), continuum.namespaces)
+    seen: dict[str, object] = {"name": backend.name}
+    seen["rtt"] = rtt_ms(continuum, (CLOUD, EDGE1), (FOG, CLOUD), (EDGE1, EDGE2))
+    seen["rate"] = measure_rate([RateProbe(CLOUD, EDGE1, 50.0, 10.0, 20.0)], continuum.endpoints)[CLOUD, EDGE1]
+    seen["counters"] = backend.counters()[CLOUD, EDGE1]
+    seen["changed_ns"] = (time.monotonic_ns(), backend.change({(CLOUD, FOG): Constraint(60.0)}), time.monotonic_ns())
+    seen["rtt changed"] = rtt_ms(continuum, (FOG, CLOUD))
+    backend.change({(CLOUD, FOG): Constraint()})
+    seen["rtt free"] = rtt_ms(continuum, (FOG, CLOUD))
+    seen["lateness_ms"] = backend.lateness_ms()
+    assert isinstance(backend, UserspaceBackend)
+    seen["p50_ms"] = backend.lateness_quantile_ms(0.5)
+    seen["realtime"] = backend.realtime
+    backend.close()
+    backend.close()
+    with pytest.raises(OSError, match="unreachable"), socket_in(continuum.endpoints[FOG], socket.SOCK_DGRAM) as orphan:
+        orphan.connect((continuum.endpoints[CLOUD].address, 9))
+    return seen
+
+
+def test_links_are_what_the_plan_says_and_change_while_they_run() -> None:
+    seen = in_sandbox(start_and_see)
+    assert seen["name"] == "userspace"
+    assert seen["rtt"] == pytest.approx([20.0, 25.0, 0.0], abs=2.0)
+    assert seen["rate"] == pytest.approx(50.0, rel=0.1)
+    assert seen["rtt changed"] == pytest.approx([60.0], abs=2.0)
+    assert seen["rtt free"] == pytest.approx([0.0], abs=2.0)
+    before, effective, after = seen["changed_ns"]  # type: ignore[misc]
+    assert before <= effective <= after
+    counters = seen["counters"]
+    assert counters.bytes > 1e6  # type: ignore[attr-defined]
+    assert 60 <= counters.bytes / counters.packets <= 1514  # type: ignore[attr-defined]
+    assert seen["lateness_ms"] >= 0.0  # type: ignore[operator]
+    assert seen["p50_ms"] < 5.0  # type: ignore[operator]
+    assert seen["realtime"] is True
+
+
+def lose(continuum: Continuum) -> list[float]:
+    backend = UserspaceBackend.start(LinkPlan(continuum.hosts), continuum.namespaces)
+    rates = []
+    for percent in (0.0, 5.0, 20.0, 0.0):
+        backend.change({(EDGE1, CLOUD): Constraint(1.0, loss_percent=percent)})
+        probe = LossProbe(EDGE1, CLOUD, count=2000, per_s=4000.0, patience_ms=20.0)
+        count = measure_loss([probe], continuum.endpoints)[EDGE1, CLOUD]
+        assert backend.counters()[EDGE1, CLOUD].dropped >= count.lost
+        rates.append(100 * count.lost / count.sent)
+    backend.close()
+    return rates
+
+
+def test_loss_is_what_was_asked_and_stops_when_told() -> None:
+    assert in_sandbox(lose) == pytest.approx([0.0, 5.0, 20.0, 0.0], abs=4.0)
+
+
+def transfer_through_changes(continuum: Continuum) -> tuple[int, int, int]:
+    """A TCP stream across links that change thrice, one of them losing packets."""
+    backend = UserspaceBackend.start(
+        LinkPlan(continuum.hosts, both(EDGE1, FOG, Constraint(5.0, rate_mbps=100.0))), continuum.namespaces
+    )
+    with (
+        listener_in(continuum.endpoints[FOG], socket.SOCK_STREAM) as listener,
+        socket_in(continuum.endpoints[EDGE1], socket.SOCK_STREAM) as sender,
+    ):
+        for each in (listener, sender):
+            each.settimeout(10.0)
+        sender.connect(listener.getsockname())
+        receiver, _ = listener.accept()
+        reader = os.fork()
+        if reader == 0:
+            total = sum(len(chunk) for chunk in iter(lambda: receiver.recv(1 << 16), b""))
+            os._exit(total == 40 << 18)
+        receiver.close()
+        for constraint in (Constraint(20.0, rate_mbps=50.0), Constraint(loss_percent=1.0), Constraint(2.0, 0.5, 400.0)):
+            for _ in range(10):
+                sender.sendall(bytes(1 << 18))
+            backend.change({(EDGE1, FOG): constraint})
+        for _ in range(10):
+            sender.sendall(bytes(1 << 18))
+        sender.shutdown(socket.SHUT_WR)
+        _, status = os.waitpid(reader, 0)
+    counters, discarded = backend.counters()[EDGE1, FOG], backend.discarded()
+    backend.close()
+    return os.waitstatus_to_exitcode(status), counters.bytes, discarded.undelivered
+
+
+def test_a_stream_survives_live_changes_of_everything() -> None:
+    complete, carried, undelivered = in_sandbox(transfer_through_changes)
+    assert complete == 1
+    assert carried > 40 << 18
+    assert undelivered == 0
+
+
+def share(continuum: Continuum) -> dict[str, list[float]]:
+    hosts = continuum.hosts
+    access = {EDGE1: AccessLink(EDGE1, up_mbps=30.0, down_mbps=60.0)}
+    shared = (SharedLink("wan", frozenset({(FOG, EDGE2), (CLOUD, EDGE2)}), 40.0),)
+    backend = UserspaceBackend.start(LinkPlan(hosts, {}, access, shared), continuum.namespaces)
+
+    def rates(*pairs: Pair, expected: float) -> list[float]:
+        probes = [RateProbe(*pair, rate_mbps=expected, delay_ms=0.0, rtt_ms=1.0) for pair in pairs]
+        measured = measure_rate(probes, continuum.endpoints)
+        return [measured[pair] for pair in pairs]
+
+    seen = {
+        "up": rates((EDGE1, CLOUD), (EDGE1, FOG), expected=30.0),
+        "down": rates((CLOUD, EDGE1), expected=60.0),
+        "shared": rates((FOG, EDGE2), (CLOUD, EDGE2), expected=40.0),
+    }
+    backend.close()
+    return seen
+
+
+def test_flows_share_an_uplink_and_a_bottleneck() -> None:
+    seen = in_sandbox(share)
+    assert sum(seen["up"]) == pytest.approx(30.0, rel=0.15)
+    assert seen["down"] == pytest.approx([60.0], rel=0.1)
+    assert sum(seen["shared"]) == pytest.approx(40.0, rel=0.15)
+
+
+def stray_traffic(continuum: Continuum) -> tuple[int, int]:
+    backend = UserspaceBackend.start(LinkPlan(continuum.hosts), continuum.namespaces)
+    with socket_in(continuum.endpoints[CLOUD], socket.SOCK_DGRAM) as sender:
+        for _ in range(3):
+            sender.sendto(b"x", ("10.77.9.9", 9))
+    time.sleep(0.05)
+    discarded = backend.discarded()
+    backend.close()
+    return discarded.unrouted, discarded.ipv6
+
+
+def test_packets_to_nobody_are_counted() -> None:
+    assert in_sandbox(stray_traffic) == (3, 0)
+
+
+def die(continuum: Continuum) -> tuple[bool, str]:
+    """Whether the emulator dies with its parent, and what a backend says whose emulator was killed."""
+    reading, writing = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        backend = UserspaceBackend.start(LinkPlan(continuum.hosts), continuum.namespaces)
+        os.write(writing, str(backend.pid).encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+    emulator = int(os.read(reading, 32))
+    os.waitpid(parent, 0)
+    deadline = time.monotonic() + 5.0
+    while Path(f"/proc/{emulator}").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    gone = not Path(f"/proc/{emulator}").exists()
+    backend = UserspaceBackend.start(LinkPlan(continuum.hosts), continuum.namespaces)
+    os.kill(backend.pid, signal.SIGKILL)
+    with pytest.raises(EmulationError) as caught:
+        backend.change({(CLOUD, FOG): Constraint(1.0)})
+    backend.close()
+    return gone, str(caught.value)
+
+
+def test_it_dies_with_its_parent_and_its_death_is_told() -> None:
+    gone, message = in_sandbox(die)
+    assert gone
+    assert "link emulator" in message
+
+
+def refuse(continuum: Continuum) -> list[str]:
+    messages = []
+    plan = LinkPlan(continuum.hosts)
+    backend = UserspaceBackend.start(plan, continuum.namespaces)
+    with pytest.raises(EmulationError) as taken:
+        UserspaceBackend.start(plan, continuum.namespaces)
+    messages.append(str(taken.value))
+    with pytest.raises(EmulationError) as unknown:
+        backend.change({(CLOUD, "moon"): Constraint(1.0)})
+    messages.append(str(unknown.value))
+    backend.close()
+    with pytest.raises(EmulationError) as missing:
+        UserspaceBackend.start(plan, {**continuum.namespaces, FOG: Path("/run/netns/none")})
+    messages.append(str(missing.value))
+    tun.CLONE_DEVICE = Path("/run/no-tun")  # type: ignore[misc]  # in the sandbox's own process
+    with pytest.raises(PrerequisiteError) as driver:
+        UserspaceBackend.start(plan, continuum.namespaces)
+    messages.append(driver.value.grant)
+    return messages
+
+
+def test_what_cannot_be_is_refused_with_the_reason() -> None:
+    taken, unknown, missing, grant = in_sandbox(refuse)
+    assert "exists already" in taken
+    assert "moon" in unknown
+    assert "/run/netns/none" in missing
+    assert "chmod 0666" in grant
+
+
+def ordinary(continuum: Continuum) -> tuple[bool, list[float | None]]:
+    plan = LinkPlan(continuum.hosts, both(CLOUD, EDGE1, Constraint(10.0)))
+    backend = UserspaceBackend.start(plan, continuum.namespaces)
+    measured = rtt_ms(continuum, (CLOUD, EDGE1))
+    backend.close()
+    return backend.realtime, measured
+
+
+def test_without_realtime_priority_it_works_and_says_so() -> None:
+    realtime, measured = in_sandbox(ordinary, realtime=False)
+    assert not realtime
+    assert measured == pytest.approx([20.0], abs=10.0)

@@ -1,0 +1,69 @@
+"""TCP of the hosts: what is chosen, and what connections then really use."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+import pytest
+
+from laggard.network_emulation.link_emulator import UserspaceBackend
+from laggard.network_emulation.links import Constraint, LinkPlan
+from laggard.network_emulation.probes.endpoint import listener_in, socket_in
+from laggard.network_emulation.tcp import TcpSettings, choose_settings, configure_tcp
+from laggard.virtual_time import Dilation
+from tests.network_emulation.emulated import Continuum, in_sandbox, needs_tun
+
+_RTO_US = struct.Struct("8xI")
+
+
+@pytest.mark.parametrize(
+    ("available", "dilation", "expected"),
+    [
+        (("reno", "bbr", "cubic"), 1.0, TcpSettings("cubic", None)),
+        (("reno", "bbr"), 1.0, TcpSettings("reno", None)),
+        (("reno", "cubic"), 4.0, TcpSettings("reno", 800.0)),
+    ],
+)
+def test_choice(available: tuple[str, ...], dilation: float, expected: TcpSettings) -> None:
+    assert choose_settings(available, Dilation(dilation)) == expected
+
+
+def connect(continuum: Continuum) -> tuple[str, str, int]:
+    first, second = (continuum.endpoints[host.name] for host in continuum.hosts[:2])
+    with listener_in(second, socket.SOCK_STREAM) as listener, socket_in(first, socket.SOCK_STREAM) as active:
+        listener.settimeout(5.0)
+        active.settimeout(5.0)
+        active.connect(listener.getsockname())
+        passive, _ = listener.accept()
+        with passive:
+            active.sendall(b"x")
+            passive.recv(1)
+            used = [
+                s.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") for s in (active, passive)
+            ]
+            (rto_us,) = _RTO_US.unpack(active.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTO_US.size))
+    return used[0].decode(), used[1].decode(), rto_us // 1000
+
+
+def dilate(continuum: Continuum) -> list[tuple[str, str, int]]:
+    delays = dict.fromkeys(
+        [(a.name, b.name) for a in continuum.hosts for b in continuum.hosts if a != b], Constraint(1.0)
+    )
+    backend = UserspaceBackend.start(LinkPlan(continuum.hosts, delays), continuum.namespaces)
+    seen = [connect(continuum)]
+    for host in continuum.hosts:
+        configure_tcp(continuum.namespaces[host.name], Dilation(5.0))
+    seen.append(connect(continuum))
+    backend.close()
+    return seen
+
+
+@needs_tun
+def test_connections_of_both_ends_use_what_was_chosen() -> None:
+    plain, dilated = in_sandbox(dilate)
+    assert plain[0] == plain[1]
+    assert plain[0] in {"cubic", "reno"}
+    assert 200 <= plain[2] < 900
+    assert dilated[:2] == ("reno", "reno")
+    assert 1000 <= dilated[2] < 2000

@@ -1,0 +1,194 @@
+"""`workload.yaml`: what is understood and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from laggard.errors import InputError, ScenarioError
+from laggard.hosts import Host
+from laggard.workloads.callables import load_callable
+from laggard.workloads.model import Workload
+from laggard.workloads.plan import WorkerPlan, place, plan_evaluator, plan_link_sampler, plan_workers
+from laggard.yaml_source import parse_yaml, validated
+
+DESIGN = """
+model: resnet8
+dataset: digits
+batch_size: 128
+optimizer: {name: sgd, lr: 0.05, momentum: 0.9}
+strategy: allreduce
+placement: {workers: ["cloud.*", "fog.*", "edge.*"], per_host: 1, server: "cloud.*"}
+objective: {name: makespan, prices: {cloud: 1.20, fog: 0.40, edge: 0.05, gigabyte: 0.09}}
+stop: {accuracy: 0.95, steps: 2000, time: 10min}
+seed: 1
+"""
+
+
+def test_the_example_of_the_design() -> None:
+    workload = validated(parse_yaml(DESIGN, "workload.yaml"), Workload)
+    assert workload.stop.time_s == 600
+    assert workload.placement.workers == ("cloud.*", "fog.*", "edge.*")
+    assert workload.objective.prices["gigabyte"] == 0.09
+    assert workload.strategy.name == "allreduce"
+
+
+def test_a_model_and_a_dataset_are_enough() -> None:
+    workload = Workload.model_validate({"model": "mlp", "dataset": "digits"})
+    assert workload.batch_size == 128
+    assert workload.stop.steps is not None
+    assert workload.evaluate_every is None
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"model": "resnet9"}, "mlp, cnn, resnet8, resnet18, vgg11, transformer"),
+        ({"model": "os.system"}, "no such model"),
+        ({"model": 3}, "string"),
+        ({"dataset": "mnist"}, "digits, synthetic, cifar10, image_folder"),
+        ({"dataset": "cifar10"}, "Field required"),
+        ({"dataset": {"name": "digits", "folder": "x"}}, "Extra inputs"),
+        ({"dataset": {"name": "synthetic", "classes": 1}}, "greater than or equal to 2"),
+        ({"batch_size": 0}, "greater than or equal to 1"),
+        ({"batch_size": "many"}, "integer"),
+        ({"strategy": "gossip"}, "no such strategy — use allreduce"),
+        ({"strategy": {"name": "bounded_staleness", "staleness": 4}}, "no such strategy — use allreduce"),
+        ({"optimizer": {"name": "adam", "momentum": 0.9}}, "adam has no momentum"),
+        ({"optimizer": {"lr": -1}}, "greater than 0"),
+        ({"optimizer": {"lr": float("nan")}}, "finite number"),
+        ({"optimizer": "lion"}, "'sgd', 'adam' or 'adamw'"),
+        ({"stop": {}}, "at least one of accuracy, steps and time"),
+        ({"stop": {"accuracy": 95}}, "less than or equal to 1"),
+        ({"stop": {"time": "0s"}}, "positive duration"),
+        ({"stop": {"time": "ten minutes"}}, "a duration is a number"),
+        ({"stop": {"epochs": 3}}, "Extra inputs"),
+        ({"placement": {"workers": []}}, "at least 1 item"),
+        ({"placement": {"per_host": 0}}, "greater than or equal to 1"),
+        ({"seed": -1}, "greater than or equal to 0"),
+        ({"evaluate_every": 0}, "greater than or equal to 1"),
+        ({"objective": {"prices": {"cloud": -1}}}, "greater than or equal to 0"),
+        ({"color": "red"}, "Extra inputs"),
+    ],
+)
+def test_refused(change: dict[str, object], says: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Workload.model_validate({"model": "mlp", "dataset": "digits", **change})
+    assert says in str(refused.value)
+
+
+def test_a_refusal_points_at_the_place() -> None:
+    text = "model: mlp\ndataset: {name: cifar11, folder: x}\nstrategy:\n  name: gossip\n"
+    with pytest.raises(ScenarioError) as refused:
+        validated(parse_yaml(text, "workload.yaml"), Workload)
+    places = {(problem.line, problem.rule) for problem in refused.value.problems}
+    assert (2, "no such dataset") in places
+    assert (4, "no such strategy") in places
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        "digits",
+        {"name": "synthetic", "kind": "tokens", "length": 12},
+        {"name": "cifar10", "folder": "data"},
+        {"name": "image_folder", "folder": "data", "size": 16},
+        "package.module:data",
+    ],
+)
+def test_it_survives_json(dataset: object) -> None:
+    workload = Workload.model_validate({"model": "a.b:c", "dataset": dataset, "stop": {"time": "3min"}})
+    again = Workload.model_validate_json(workload.model_dump_json(by_alias=True))
+    assert again == workload
+
+
+def test_the_schema_allows_a_bare_name_and_a_mapping() -> None:
+    schema = Workload.model_json_schema()
+    assert [option["type"] for option in schema["properties"]["dataset"]["anyOf"] if "type" in option] == ["string"]
+    assert "time" in schema["$defs"]["Stop"]["properties"]
+    assert schema["required"] == ["model", "dataset"]
+    json.dumps(schema)
+
+
+def test_a_dataset_lies_beside_its_scenario(tmp_path: Path) -> None:
+    workload = Workload.model_validate({"model": "cnn", "dataset": {"name": "cifar10", "folder": "data"}})
+    located = workload.located(tmp_path).dataset
+    assert located.model_dump()["folder"] == str(tmp_path / "data")
+    digits = Workload.model_validate({"model": "cnn", "dataset": "digits"})
+    assert digits.located(tmp_path) == digits
+
+
+HOSTS = [
+    Host(f"{layer}.trainer.1.{i}", layer, "trainer", 1, i, f"10.77.0.{n}", layer_id=layer_id)
+    for n, (layer, layer_id, i) in enumerate(
+        [("edge", 1, 1), ("edge", 1, 2), ("fog", 2, 1), ("cloud", 3, 1), ("cloud", 3, 2)], start=1
+    )
+]
+
+
+def workload(**settings: object) -> Workload:
+    return Workload.model_validate({"model": "mlp", "dataset": "digits", **settings})
+
+
+@pytest.mark.parametrize(
+    ("placement", "expected"),
+    [
+        ({"workers": ["cloud.*", "fog.*", "edge.*"]}, ["cloud.1", "cloud.2", "fog.1", "edge.1", "edge.2"]),
+        ({"workers": ["edge.*", "cloud.*"]}, ["edge.1", "edge.2", "cloud.1", "cloud.2"]),
+        ({"workers": ["cloud.trainer.1.2", "cloud.*"]}, ["cloud.2", "cloud.1"]),
+        ({"workers": ["edge.*"], "per_host": 2}, ["edge.1", "edge.1", "edge.2", "edge.2"]),
+        ({"workers": "fog.*"}, ["fog.1"]),
+    ],
+)
+def test_ranks_follow_the_patterns(placement: dict[str, object], expected: list[str]) -> None:
+    placed = place(workload(placement=placement).placement, HOSTS)
+    assert [f"{host.layer}.{host.machine_id}" for host in placed] == expected
+
+
+def test_every_host_trains_by_default() -> None:
+    assert len(plan_workers(workload(), HOSTS, Path("/spool"))) == len(HOSTS)
+
+
+def test_plans(tmp_path: Path) -> None:
+    plans = plan_workers(workload(placement={"workers": ["cloud.*", "edge.*"]}), HOSTS, tmp_path, 2.0)
+    assert [plan.rank for plan in plans] == [0, 1, 2, 3]
+    assert {plan.world_size for plan in plans} == {4}
+    assert plans[0].host == "cloud.trainer.1.1"
+    assert plans[0].hosts_by_rank[3] == "edge.trainer.1.2"
+    assert plans[0].timeout_s == 600
+    assert plans[2] == WorkerPlan.model_validate_json(plans[2].to_json())
+    assert plan_evaluator(plans).world_size == 4
+    sampler = plan_link_sampler(plans, HOSTS, {"cloud.trainer.1.1": tmp_path / "ns"})
+    assert [host.name for host in sampler.hosts] == list(plans[0].hosts_by_rank)
+    assert [host.address for host in sampler.hosts] == ["10.77.0.4", "10.77.0.5", "10.77.0.1", "10.77.0.2"]
+    assert sampler.hosts[0].namespace == str(tmp_path / "ns")
+    assert sampler.interval_s == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"batch_size": 4}, "every one of the 5 workers"),
+        ({"placement": {"workers": ["clod.*"]}}, "clod.* names no host"),
+        ({"placement": {"workers": ["edge.*"], "server": "mars.*"}}, "mars.* names no host"),
+    ],
+)
+def test_plans_that_cannot_be(settings: dict[str, object], says: str) -> None:
+    with pytest.raises(InputError, match=says.replace("*", r"\*")):
+        plan_workers(workload(**settings), HOSTS, Path("/spool"))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("no_such_package.x:y", "No module"), ("json:no_such", "no attribute"), ("json:decoder", "not something to call")],
+)
+def test_callables_that_are_none(name: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        load_callable(name)
+
+
+def test_a_callable() -> None:
+    assert load_callable("json:JSONDecoder.decode") is json.JSONDecoder.decode

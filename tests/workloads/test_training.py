@@ -1,0 +1,275 @@
+"""Whole trainings of several real processes over loopback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import textwrap
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from laggard.span_schema import Flag, Lane, span_schema, step_schema
+from laggard.workloads.heartbeat import read_heartbeats, suspects
+from laggard.workloads.spool import read_lines
+
+if TYPE_CHECKING:
+    from tests.workloads.conftest import Forkery, Train, Training
+
+DIGITS = {"model": "mlp", "dataset": "digits", "batch_size": 128}
+
+
+@pytest.fixture(scope="module")
+def accurate(train: Train) -> Training:
+    return train({**DIGITS, "model": "resnet8", "stop": {"accuracy": 0.95, "steps": 300}}, 3)
+
+
+def test_imports_start_no_thread(forkery: Forkery) -> None:
+    """Or forking would not be safe."""
+    assert forkery.after_imports == {"threads": 1, "sklearn": False}
+
+
+def test_digits_are_learnt(accurate: Training) -> None:
+    done = accurate.done()
+    assert done["stopped_by"] == "accuracy"
+    assert done["accuracy"] >= 0.95
+    evaluations = read_lines(accurate.spool.evaluations)
+    assert [line["evaluation"] for line in evaluations] == list(range(len(evaluations)))
+    assert all(float(line["accuracy"] or 0) >= 0.95 for line in evaluations[-3:])
+    assert not all(float(line["accuracy"] or 0) >= 0.95 for line in evaluations[-4:-1])
+
+
+def test_spans_tile_every_rank(accurate: Training) -> None:
+    """No gaps, no overlap, in order; a step begins where the one before it, or its evaluation, ended."""
+    spans = accurate.table("spans")
+    main = spans[spans.lane == Lane.MAIN]
+    assert (main.dur_ns >= 0).all()
+    for _, of_rank in main.groupby("rank"):
+        ordered = of_rank.sort_values(["start_ns", "step", "seq"])
+        start, duration = ordered.start_ns.to_numpy(), ordered.dur_ns.to_numpy()
+        assert start[0] == 0
+        assert np.array_equal(start[1:], start[:-1] + duration[:-1])
+        assert (np.diff(ordered.step) >= 0).all()
+
+
+def test_phases_of_a_step(accurate: Training) -> None:
+    spans = accurate.table("spans")
+    done = accurate.done()
+    order = ["fetch", "prep", "comm", "forward", "backward", "comm", "optimizer"]
+    for (step, _), of_step in spans.groupby(["step", "rank"]):
+        phases = [phase for phase in of_step.sort_values("seq").phase if phase not in ("other", "evaluate")]
+        assert phases == order
+        assert list(of_step.sort_values("seq").seq) == list(range(len(of_step)))
+        warm_up = bool((of_step["flags"] & int(Flag.WARM_UP)).any())
+        assert warm_up == (step < 5)
+        assert not (of_step["flags"] & int(Flag.TRUNCATED)).any()
+    assert spans.step.max() + 1 == done["steps"]
+
+
+def test_evaluations_end_together_and_are_outside_the_clock(accurate: Training) -> None:
+    spans, done = accurate.table("spans"), accurate.done()
+    paused_ns = 0
+    evaluations = spans[spans.phase == "evaluate"]
+    assert set(evaluations.group) == set(range(int(done["evaluations"])))
+    for _, of_evaluation in evaluations.groupby("group"):
+        assert sorted(of_evaluation["rank"]) == [0, 1, 2]
+        ends = of_evaluation.start_ns + of_evaluation.dur_ns
+        assert ends.max() - ends.min() < 100e6
+        paused_ns += ends.min() - of_evaluation.start_ns.max()
+    assert paused_ns == pytest.approx(done["paused_ns"], abs=50e6)
+    makespan_s = (spans.start_ns + spans.dur_ns).max() / 1e9 - paused_ns / 1e9
+    assert done["makespan_s"] == pytest.approx(makespan_s, abs=0.3)
+
+
+def test_tables_have_the_documented_schemas(accurate: Training) -> None:
+    import pyarrow.parquet as pq
+
+    run = accurate.collect()
+    assert pq.read_schema(run / "spans.parquet") == span_schema()
+    assert pq.read_schema(run / "steps.parquet") == step_schema()
+    hosts = accurate.table("hosts")
+    assert list(hosts.host) == [host.name for host in accurate.hosts]
+    steps = accurate.table("steps")
+    per_step = steps.groupby("step").samples.sum()
+    assert per_step.sum() == accurate.done()["samples"]
+    assert (per_step == steps.groupby("step").batch_size.first()).all()
+    evaluated = steps.dropna(subset=["accuracy"])
+    assert evaluated.step.nunique() == accurate.done()["evaluations"]
+    assert (steps.end_ns > steps.start_ns).all()
+
+
+def test_connections_are_sampled(accurate: Training) -> None:
+    links = accurate.table("links")
+    assert len(links) > 0
+    assert (links.time_ns >= 0).all()
+    assert set(links.src) <= {host.name for host in accurate.hosts}
+    assert (
+        links.groupby(["src_port", "dst_port"]).bytes_acked.apply(lambda acked: acked.diff().min()).dropna() >= 0
+    ).all()
+
+
+def test_progress_lines(accurate: Training) -> None:
+    lines = read_lines(accurate.spool.progress)
+    steps = [line for line in lines if "loss" in line]
+    assert steps
+    assert all(set(line) == {"time_ns", "step", "samples", "loss"} for line in steps)
+    assert all(set(line) == {"time_ns", "step", "accuracy"} for line in lines if "accuracy" in line)
+
+
+def losses(training: Training) -> np.ndarray:
+    steps: pd.DataFrame = training.table("steps")
+    return steps.sort_values(["rank", "step"]).loss.to_numpy()
+
+
+@pytest.mark.parametrize("model", ["cnn", "resnet8", "transformer"])
+def test_the_same_seed_gives_the_same_losses_bit_for_bit(train: Train, model: str) -> None:
+    workload = {**DIGITS, "model": model, "stop": {"steps": 15}, "seed": 4}
+    first, second = losses(train(workload, 3)), losses(train(workload, 3))
+    other = losses(train({**workload, "seed": 5}, 3))
+    assert len(first) == 45
+    assert np.array_equal(first, second, equal_nan=True)
+    assert not np.array_equal(first, other, equal_nan=True)
+
+
+def test_steps_stop_training(train: Train) -> None:
+    training = train({**DIGITS, "stop": {"steps": 7}}, 2)
+    assert training.done()["stopped_by"] == "steps"
+    assert training.done()["steps"] == 7
+    assert list(training.table("steps").groupby("rank").step.max()) == [6, 6]
+
+
+def test_time_stops_training_at_the_same_step_everywhere(train: Train) -> None:
+    training = train({**DIGITS, "stop": {"time": "1s"}, "evaluate_every": 6400}, 3)
+    done = training.done()
+    assert done["stopped_by"] == "time"
+    assert 1.0 <= done["makespan_s"] < 2.5
+    assert set(training.table("steps").groupby("rank").step.max()) == {done["steps"] - 1}
+
+
+def test_dilated_time_is_recorded_undilated(train: Train) -> None:
+    training = train({**DIGITS, "stop": {"time": "500ms"}}, 2, dilation=3.0)
+    wall_s = (training.done()["end_ns"] - training.done()["zero_ns"] - training.done()["paused_ns"]) / 1e9
+    assert wall_s == pytest.approx(3 * training.done()["makespan_s"])
+    assert training.done()["makespan_s"] >= 0.5
+    training.collect(3.0)
+    spans = pd.read_parquet(training.folder / "run" / "spans.parquet").sort_values(["rank", "start_ns", "step", "seq"])
+    for _, of_rank in spans.groupby("rank"):
+        start, duration = of_rank.start_ns.to_numpy(), of_rank.dur_ns.to_numpy()
+        assert np.array_equal(start[1:], start[:-1] + duration[:-1])
+
+
+def test_a_dead_peer_is_an_error_at_once_and_the_trace_survives(train: Train) -> None:
+    training = train({**DIGITS, "stop": {"time": "60s"}}, 3, wait=False)
+    training.go()
+    training.wait_for(lambda: bool(read_lines(training.spool.progress)))
+    time.sleep(1.5)
+    os.kill(training.pids[1], signal.SIGKILL)
+    killed = time.monotonic()
+    statuses = training.forkery.wait(training.pids, 20)
+    for pid in training.aside:
+        os.kill(pid, signal.SIGTERM)
+    training.forkery.wait(training.aside, 10)
+    assert time.monotonic() - killed < 10
+    assert statuses == [1, -signal.SIGKILL, 1]
+    assert "Traceback" in training.log("0").read_text()
+    assert "peer" in training.log("0").read_text().lower()
+    spans = training.table("spans")
+    assert set(spans["rank"]) == {0, 1, 2}
+    assert (spans["flags"][spans["rank"] == 0] & int(Flag.TRUNCATED)).any()
+
+
+def test_sigterm_ends_a_worker_at_once(train: Train) -> None:
+    training = train({**DIGITS, "stop": {"time": "60s"}}, 2, wait=False)
+    training.go()
+    training.wait_for(lambda: bool(read_lines(training.spool.progress)))
+    for pid in (*training.pids, *training.aside):
+        os.kill(pid, signal.SIGTERM)
+    assert training.forkery.wait([*training.pids, *training.aside], 5) == [-signal.SIGTERM] * 4
+
+
+OWN_CODE = """
+import os, time
+import numpy as np
+from torch import nn
+
+class Sleeper(nn.Module):
+    def __init__(self, size, classes):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(size, classes))
+        self.calls = 0
+    def forward(self, x):
+        self.calls += 1
+        if self.calls == 20 and open(f"/proc/{os.getpid()}/cmdline") and self.training and RANK_FILE():
+            time.sleep(600)
+        return self.layers(x)
+
+def RANK_FILE():
+    import torch.distributed as dist
+    return dist.is_initialized() and dist.get_rank() == 2
+
+def model(shape, classes):
+    return Sleeper(int(np.prod(shape)), classes)
+
+def broken(shape, classes):
+    raise RuntimeError("no such layer")
+
+def data(seed):
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 3, 400)
+    inputs = (labels[:, None, None, None] + random.normal(0, 0.1, (400, 1, 8, 8))).astype(np.float32)
+    return inputs[:300], labels[:300], inputs[300:], labels[300:]
+"""
+
+
+@pytest.fixture(scope="module")
+def own_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "own_workload.py").write_text(textwrap.dedent(OWN_CODE))
+    return folder
+
+
+def test_the_heartbeat_tells_who_hangs(train: Train, own_code: Path) -> None:
+    workload = {"model": "own_workload:model", "dataset": "own_workload:data", "batch_size": 32, "stop": {"steps": 100}}
+    training = train(workload, 4, path=own_code, wait=False)
+    training.go()
+    training.wait_for(lambda: suspected(training, 1.0) != ())
+    assert suspected(training, 1.0) == (2,)
+    beats = read_heartbeats(training.spool.heartbeat, 4)
+    assert [beat.pid for beat in beats] == training.pids
+    assert beats[2].phase == "forward"
+    assert {beats[rank].phase for rank in (0, 1, 3)} == {"comm"}
+    for pid in (*training.pids, *training.aside):
+        os.kill(pid, signal.SIGKILL)
+    training.forkery.wait([*training.pids, *training.aside], 5)
+
+
+def suspected(training: Training, patience_s: float) -> tuple[int, ...]:
+    return suspects(read_heartbeats(training.spool.heartbeat, 4), time.monotonic_ns(), patience_s)
+
+
+def test_a_worker_that_fails_says_why(train: Train, own_code: Path) -> None:
+    workload = {"model": "own_workload:broken", "dataset": "own_workload:data", "batch_size": 32, "stop": {"steps": 10}}
+    training = train(workload, 2, path=own_code, wait=False)
+    statuses = training.forkery.wait([*training.pids, training.aside[0]], 20)
+    os.kill(training.aside[1], signal.SIGKILL)
+    training.forkery.wait([training.aside[1]], 5)
+    assert statuses == [1, 1, 1]
+    assert "RuntimeError: no such layer" in training.log("0").read_text()
+
+
+def test_workers_start_with_little_cpu_time(train: Train) -> None:
+    """A worker may have a twentieth of a core: what it does itself before the first step must be small."""
+    training = train({**DIGITS, "model": "resnet8", "stop": {"steps": 1}}, 4, wait=False)
+    training.wait_for(lambda: all(training.spool.ready(rank).exists() for rank in range(4)))
+    ticks = os.sysconf("SC_CLK_TCK")
+    used_s = []
+    for pid in training.pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        used_s.append((int(fields[11]) + int(fields[12])) / ticks)
+    training.spool.go.touch()
+    training.finish()
+    assert np.median(used_s) < 0.5
