@@ -12,7 +12,7 @@ from laggard.network_emulation.backend import LinkBackend
 from laggard.network_emulation.compute import ShareController, open_shares
 from laggard.network_emulation.compute.measure import verify_shares
 from laggard.network_emulation.constraints import LinkPlan, dilate_links
-from laggard.network_emulation.fidelity import verify_links
+from laggard.network_emulation.fidelity import ORDINARY, REALTIME, Tolerance, verify_links
 from laggard.network_emulation.tcp import configure_tcp
 from laggard.run_schema import FidelityCheck
 
@@ -39,10 +39,10 @@ def bring_up(job: Job, imports_done: Callable[[], object]) -> Iterator[Continuum
     with job.journal.stage("hosts", f"{len(hosts)} network namespaces"):
         namespaces = create_namespaces(hosts, "bridge" if job.links == "netem" else "tun")
     with job.journal.stage("links", f"{len(job.scenario.links.pairs)} host pairs, {job.links}"):
-        links = _start_links(job, namespaces)
+        links, tolerance = _start_links(job, namespaces)
     try:
         with job.journal.stage("verify links", "round trips and rates, against what was asked for"):
-            checks = verify_links(job.scenario.links, namespaces.paths, job.dilation)
+            checks = verify_links(job.scenario.links, namespaces.paths, job.dilation, tolerance)
         with job.journal.stage("imports"):
             imports_done()
         shares = open_shares(_real_shares(job), job.cgroups, job.cpu.cpus)
@@ -60,22 +60,24 @@ def _real_shares(job: Job) -> Mapping[str, float]:
     return {host: job.dilation.real_share(share) for host, share in job.scenario.shares.items()}
 
 
-def _start_links(job: Job, namespaces: HostNamespaces) -> LinkBackend:
+def _start_links(job: Job, namespaces: HostNamespaces) -> tuple[LinkBackend, Tolerance]:
+    """The links, and how exact they can be: an emulator without real-time priority is late when the cores are busy."""
     plan = dilate_links(job.scenario.links, job.dilation)
     if job.links == "userspace":
         from laggard.network_emulation.link_emulator import UserspaceBackend
 
-        return UserspaceBackend.start(plan, namespaces.paths, job.dilation)
+        emulator = UserspaceBackend.start(plan, namespaces.paths, job.dilation)
+        return emulator, REALTIME if emulator.realtime else ORDINARY
     for path in namespaces.paths.values():
         configure_tcp(path, job.dilation)
-    return _start_netem(plan, namespaces)
+    return _start_netem(plan, namespaces), REALTIME
 
 
 def _start_netem(plan: LinkPlan, namespaces: HostNamespaces) -> LinkBackend:
-    from laggard.layers_services.local.provider import enoslib_roles, use_namespace_connection
-
-    use_namespace_connection()
-    from laggard.network_emulation.netem import NetemBackend
+    from laggard.layers_services.local.provider import ansible_workspace, enoslib_roles
 
     roles, networks = enoslib_roles(plan.hosts)
-    return NetemBackend.start(plan, roles, networks, namespaces.ports)
+    from laggard.network_emulation.netem import NetemBackend
+
+    with ansible_workspace():
+        return NetemBackend.start(plan, roles, networks, namespaces.ports)

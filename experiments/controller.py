@@ -16,7 +16,9 @@ from laggard.errors import FidelityError, LaggardError
 from laggard.experiments.continuum import bring_up
 from laggard.experiments.job import Job
 from laggard.experiments.training import train
+from laggard.layers_services.e2clab_bridge import Stage, run_workflow
 from laggard.layers_services.launch import ForkServer
+from laggard.layers_services.local.provider import enoslib_roles
 from laggard.run_schema import FidelityCheck
 from laggard.workloads.plan import ENVIRONMENT, PRELOAD
 
@@ -55,7 +57,23 @@ def _run(job: Job) -> None:
         server = stack.enter_context(ForkServer.start(PRELOAD, log=job.logs / "imports.log"))
         continuum = stack.enter_context(bring_up(job, lambda: server.wait_ready(IMPORT_TIMEOUT_S)))
         _require_fidelity(job, continuum.checks)
+        _run_tasks(job, "prepare")
+        _run_tasks(job, "launch")
         train(job, continuum, server)
+        _run_tasks(job, "finalize")
+
+
+def _run_tasks(job: Job, stage: Stage) -> None:
+    """The user's own Ansible tasks; a workflow without any costs nothing."""
+    if not any(stage in play.model_fields_set for play in job.scenario.workflow.plays):
+        return
+    hosts = job.scenario.hosts
+    with job.journal.stage(f"workflow: {stage}"):
+        roles, _ = enoslib_roles(hosts)
+        output = job.folder / "workflow"
+        output.mkdir(exist_ok=True)
+        workflow = job.journal.folder.scenario / "workflow.yaml"
+        run_workflow(job.scenario.folder, workflow, stage, roles, hosts, output)
 
 
 def _require_fidelity(job: Job, checks: Sequence[FidelityCheck]) -> None:

@@ -68,6 +68,8 @@ class LimitedHost:
     def attach(self, pid: int, now_ns: int) -> None:
         """Hold one more process."""
         self._free(now_ns)
+        if not self._meters:  # what processes now gone owed, or had waited, is not this one's
+            self.ledger = Ledger(self.ledger.share)
         self.gate.admit(pid)
         self._meters.append(ProcessMeter(pid))
         self._apply(now_ns)

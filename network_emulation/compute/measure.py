@@ -119,10 +119,12 @@ def _run_probes(
     try:
         for number, (host, plan) in enumerate(plans.items()):
             probes[host] = _start_probe(plan, seed * 1000 + number)
-            controller.attach(host, probes[host][0])
+        for host, (pid, connection) in probes.items():
+            _receive(host, connection)  # it is ready and idle: waiting for a core to start up on earns it nothing
+            controller.attach(host, pid)
         for _, connection in probes.values():
             connection.send_bytes(b"go")
-        return {host: _result(host, connection) for host, (_, connection) in probes.items()}
+        return {host: pickle.loads(_receive(host, each)) for host, (_, each) in probes.items()}  # noqa: S301 - our own forks'
     finally:
         for pid, connection in probes.values():
             connection.close()
@@ -142,6 +144,7 @@ def _probe(plan: Sequence[PhaseSet], seed: int, unrelated: Connection, connectio
     _libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     chance = random.Random(seed)  # noqa: S311 - gaps, not secrets
     with suppress(EOFError):
+        connection.send_bytes(b"ready")
         connection.recv_bytes()
         timings = tuple(run_phases(phases, chance) for phases in plan)
         connection.send_bytes(pickle.dumps(timings))
@@ -149,13 +152,11 @@ def _probe(plan: Sequence[PhaseSet], seed: int, unrelated: Connection, connectio
     return 0
 
 
-def _result(host: str, connection: Connection) -> tuple[Timing, ...]:
+def _receive(host: str, connection: Connection) -> bytes:
     try:
         if not connection.poll(_PATIENCE_S):
             raise EmulationError(f"{host}: measuring its CPU share takes longer than {_PATIENCE_S:g} s")
-        timings: tuple[Timing, ...] = pickle.loads(connection.recv_bytes())  # noqa: S301 - written by our own fork
+        return connection.recv_bytes()
     except EOFError as error:
-        raise EmulationError(
-            f"{host}: the probe that measures its CPU share died; its output on stderr says why"
-        ) from error
-    return timings
+        message = f"{host}: the probe that measures its CPU share died; its output on stderr says why"
+        raise EmulationError(message) from error

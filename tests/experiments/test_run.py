@@ -60,6 +60,16 @@ def test_same_seed_same_losses(laggard: Laggard, make_scenario: Callable[..., Pa
     assert first.equals(second)
 
 
+def test_workflow_runs_on_the_hosts_it_names(
+    laggard: Laggard, make_scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    stages = "".join(f"  {s}: [{{shell: hostname >> {tmp_path}/{s}}}]\n" for s in ("prepare", "launch", "finalize"))
+    scenario = make_scenario(workflow=f"- hosts: edge.*\n{stages}")
+    laggard.run(scenario, "--set", "workload.stop.steps=5")
+    for stage in ("prepare", "launch", "finalize"):
+        assert sorted((tmp_path / stage).read_text().split()) == ["edge.trainer.1.1", "edge.trainer.1.2"]
+
+
 def test_dilated_run_reports_virtual_time(laggard: Laggard, make_scenario: Callable[..., Path]) -> None:
     """Three full cores do not fit this machine's: the continuum runs slower and is reported as if it had them."""
     cores = "deterministic:\n  - {hosts: '*', cpu: 100%}\n"

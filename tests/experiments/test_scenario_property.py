@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
+import os
 import time
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from laggard.experiments import scenario_files
 from laggard.experiments.scenario_files import dump_yaml
 from laggard.yaml_source import YamlValue, parse_yaml
 from tests.experiments.scenario_folders import problems_of, template, write
@@ -19,6 +21,8 @@ from tests.experiments.scenario_folders import problems_of, template, write
 FILES = template()
 VALUES: dict[str, YamlValue] = {name: parse_yaml(text, name).value for name, text in FILES.items()}
 PATIENCE_S = 20.0
+FACTOR = int(os.environ.get("LAGGARD_EXPLORE", "1"))
+"""How many times more examples than usual, new ones each time."""
 
 Path_ = tuple[str | int, ...]
 
@@ -62,13 +66,20 @@ def _put(value: YamlValue, path: Path_, change: Callable[[YamlValue], YamlValue]
     return value
 
 
+@pytest.fixture(scope="module", autouse=True)
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One folder for all, and every text parsed once: parsing is pure, and most files of most examples are unchanged."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scenario_files, "parse_yaml", lru_cache(maxsize=64)(parse_yaml))
+        patch.chdir(tmp_path_factory.mktemp("scenario"))
+        yield
+
+
 def _judge(files: dict[str, str], *overrides: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder), files)
-        began = time.process_time()
-        problems = problems_of(Path(folder), *overrides)
-        spent_s = time.process_time() - began
-    assert spent_s < PATIENCE_S
+    write(Path("mine"), files)
+    began = time.process_time()
+    problems = problems_of(Path("mine"), *overrides)
+    assert time.process_time() - began < PATIENCE_S
     assert len(problems) <= 101
     for problem in problems:
         assert problem.path
@@ -78,7 +89,11 @@ def _judge(files: dict[str, str], *overrides: str) -> None:
 
 def _explored(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return settings(
-        max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
+        max_examples=examples * FACTOR,
+        deadline=None,
+        derandomize=FACTOR == 1,
+        suppress_health_check=list(HealthCheck),
+        database=None,
     )
 
 

@@ -130,7 +130,9 @@ def test_one_flow_sees_the_slowest_rate_on_its_way() -> None:
     entries = """{deterministic: [
         {hosts: "edge.*", uplink: 20mbit}, {hosts: "fog.*", downlink: 15mbit}, {between: ["edge.*", "cloud.*"], shared: 5mbit}]}"""
     planned = plan(rules(rule("edge.*", "fog.*", symmetric=True)), entries)
-    rates = [planned.expected(*pair).rate_mbps for pair in ((EDGE1, FOG1), (FOG1, EDGE1), (EDGE1, CLOUD), (CLOUD, FOG1))]
+    rates = [
+        planned.expected(*pair).rate_mbps for pair in ((EDGE1, FOG1), (FOG1, EDGE1), (EDGE1, CLOUD), (CLOUD, FOG1))
+    ]
     assert rates == [15.0, 100.0, 5.0, 15.0]
 
 
@@ -217,8 +219,10 @@ def test_warnings_name_bare_groups_and_tiers_without_a_rule() -> None:
     shown = [str(w) for w in link_warnings(planned, read[0], read[1], talking, read[2], read[3])]
     assert shown == [
         "network.yaml:2:11: edge: a bare group name reaches only its first host in E2Clab — for all of them write edge.*",
-        "network.yaml:2:3: fog to edge: no rule constrains 1 of 1 host pairs here, which exchange training traffic — "
-        "add a rule from fog.* to edge.*, or `symmetric: true` to the one that returns",
+        (
+            "network.yaml:2:3: fog to edge: no rule constrains 1 of 1 host pairs here, which exchange training traffic — "
+            "add a rule from fog.* to edge.*, or `symmetric: true` to the one that returns"
+        ),
     ]
 
 

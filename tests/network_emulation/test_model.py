@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from e2clab.schemas.network_schema import NetworkValidator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from e2clab.schemas.network_schema import NetworkValidator
 from laggard.errors import ScenarioError
 from laggard.network_emulation.model import (
     Heterogeneity,
@@ -131,7 +131,7 @@ def test_no_heterogeneity_is_homogeneous(text: str) -> None:
     [
         ('deterministic:\n  - {hosts: "edge.*"}', (2, 5), "add cpu, memory"),
         ('deterministic:\n  - {hosts: "edge.*", cpu: 0%}', (2, 28), "above 0%"),
-        ('deterministic:\n  - {cpu: 5%}', (2, 5), "write `hosts:`"),
+        ("deterministic:\n  - {cpu: 5%}", (2, 5), "write `hosts:`"),
         ('deterministic:\n  - {between: ["edge.*"], shared: 1mbit}', (2, 15), ""),
         ('deterministic:\n  - {src: "edge.*", jitter: 2ms}', (2, 5), "`dst` is missing"),
         ('deterministic:\n  - {src: "a", dst: "b", delay: 2ms}', (2, 5), "`jitter` is missing"),

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from enoslib import NetemHTB
 from enoslib.objects import DefaultNetwork, IPAddress, NetDevice
 from enoslib.objects import Host as EnosHost
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from laggard.errors import EmulationError
 from laggard.hosts import Host
 from laggard.network_emulation.links import AccessLink, Constraint, LinkPlan, Pair, SharedLink
@@ -211,7 +211,10 @@ class Recorder:
                 shown.append(f"class htb {words[7]} root leaf 15: prio 0 rate {words[10]} ceil {words[10]} burst 1600b")
             elif words[0] == "filter" and "flowid" in words:
                 address = bytes(int(part) for part in words[words.index("dst") + 1].split(".")).hex()
-                shown += [f"filter parent 1: u32 fh 800::800 flowid {words[-1]} not_in_hw", f"  match {address}/ffffffff at 16"]
+                shown += [
+                    f"filter parent 1: u32 fh 800::800 flowid {words[-1]} not_in_hw",
+                    f"  match {address}/ffffffff at 16",
+                ]
         return "\n".join(shown)
 
 
@@ -261,9 +264,11 @@ def test_a_link_that_the_plan_does_not_name_cannot_be_changed() -> None:
 
 def test_a_failed_batch_shows_the_line_that_failed(tmp_path: Path) -> None:
     fake = tmp_path / "tc"
-    fake.write_text("#!/bin/sh\ncat > /dev/null; echo 'Error: Specified qdisc kind is unknown.\nCommand failed -:2' >&2; exit 1\n")
+    fake.write_text(
+        "#!/bin/sh\ncat > /dev/null; echo 'Error: Specified qdisc kind is unknown.\nCommand failed -:2' >&2; exit 1\n"
+    )
     fake.chmod(0o755)
-    with pytest.raises(EmulationError, match="kind is unknown.* in `qdisc add netem`"):
+    with pytest.raises(EmulationError, match=r"kind is unknown.* in `qdisc add netem`"):
         InNamespaces({})(None, (str(fake), "-batch", "-"), "qdisc add htb\nqdisc add netem\n")
 
 

@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from laggard.hosts import Host
 
@@ -22,7 +22,6 @@ NAMESPACES = Path("/run/netns")
 _NEW_NETWORK = 0x40000000
 _TCP_CONGESTION = 13
 _SO_RCVBUFFORCE = 33
-_T = TypeVar("_T")
 
 
 def run(*command: str) -> str:
