@@ -23,7 +23,7 @@ from laggard.analysis.intervals import (
     shared_drift,
     slow_intervals,
 )
-from laggard.analysis.links import any_link_slowed, link_that_changed, slow_links
+from laggard.analysis.links import Window, any_link_changed, link_that_changed, slow_links
 from laggard.analysis.load import RankHost
 from laggard.analysis.reference import References, log_ratio
 from laggard.analysis.replay.timeline import Timeline
@@ -169,23 +169,29 @@ def find_transfer_causes(
     levels = segment(series)
     baseline = baseline_level(levels)
     parts = [p for p in slow_intervals(series, levels, baseline) if p.first > 0 or p.last < len(series) - 1]
-    rows = [_rows_during(timeline, links, int(usable[p.first]), int(usable[p.last])) for p in parts]
-    quiet = ~np.any(rows, axis=0) if rows else np.ones(len(links), dtype=np.bool_)
+    windows = [_window(timeline, links, int(usable[p.first]), int(usable[p.last])) for p in parts]
+    quiet = _without(links, len(usable), windows)
     found: list[Cause] = []
     marked = list(local)
-    for part, inside in zip(parts, rows, strict=True):
+    for part, inside in zip(parts, windows, strict=True):
         first, last = int(usable[part.first]), int(usable[part.last])
+        excess_s = _excess_s(transfers, first, last)
         culprits = [i for i, c in enumerate(marked) if _starves(c, first, last)]
-        if culprits and not any_link_slowed(links, inside, quiet):
+        if culprits and not any_link_changed(links, inside, quiet, excess_s, hosts):
             for index in culprits:
                 marked[index] = replace(marked[index], burdens_transfer=(first, last))
             continue
-        named = link_that_changed(links, inside, quiet, hosts)
+        link = link_that_changed(links, inside, quiet, excess_s, hosts)
         confidence = levels.confidence(part.level - baseline, part.length)
         slowdown = math.exp(part.level - baseline)
-        link = None if named is None else named.ends
         found.append(Cause("network", "dynamic", None, first, last, slowdown, confidence, baseline, link))
     return tuple(found), tuple(marked)
+
+
+def _excess_s(transfers: Transfers, first: int, last: int) -> float:
+    """Seconds per step that transfers took longer than usual."""
+    usual = transfers.step_seconds[first : last + 1] / np.exp(transfers.step_logs[first : last + 1])
+    return max(float(np.median(transfers.step_seconds[first : last + 1] - usual)), 1e-9)
 
 
 def _starves(cause: Cause, first: int, last: int) -> bool:
@@ -193,12 +199,20 @@ def _starves(cause: Cause, first: int, last: int) -> bool:
     return cause.kind == "dynamic" and cause.family == "compute" and shared >= FOLDED_SHARE * (last - first + 1)
 
 
-def _rows_during(timeline: Timeline, links: LinkColumns, first: int, last: int) -> BoolArray:
-    """Link samples taken from the first collective of step `first` to the last of step `last`."""
+def _window(timeline: Timeline, links: LinkColumns, first: int, last: int) -> Window:
+    """From the first collective of step `first` to the last of step `last`."""
     at = ~timeline.pause & (timeline.barrier_step >= first) & (timeline.barrier_step <= last)
     begin, end = timeline.arrival[at].min(initial=np.inf), timeline.finish[at].max(initial=-np.inf)
     during: BoolArray = (links.time_ns >= begin * 1e9) & (links.time_ns <= end * 1e9)
-    return during
+    return Window(during, last - first + 1)
+
+
+def _without(links: LinkColumns, steps: int, windows: Sequence[Window]) -> Window:
+    """All the rest of a run of `steps` steps."""
+    rows = np.ones(len(links), dtype=np.bool_)
+    for window in windows:
+        rows &= ~window.rows
+    return Window(rows, max(steps - sum(window.steps for window in windows), 1))
 
 
 def find_slow_links(
@@ -220,14 +234,11 @@ def find_slow_links(
     Returns:
         Causes, and busy seconds per step of the busiest link that is not slow.
     """
-    quiet = np.ones(len(links), dtype=np.bool_)
-    counted = ~timeline.warm_up.copy()
-    for cause in dynamic:
-        quiet &= ~_rows_during(timeline, links, cause.first, cause.last)
-        counted &= ~cause.covers(len(timeline.steps))
-    slow = slow_links(links, quiet, hosts)
     usable = np.flatnonzero(~timeline.warm_up)
-    steps = max(int(counted.sum()), 1)
+    windows = [_window(timeline, links, cause.first, cause.last) for cause in dynamic]
+    quiet = _without(links, len(timeline.steps), windows)
+    steps = quiet.steps
+    slow = slow_links(links, quiet.rows, hosts)
     usual = transfers.usual_step_s
     found = []
     for link in slow.links:

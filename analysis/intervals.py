@@ -18,6 +18,7 @@ LEAST_RATIO = 1.10
 LEAST_STEPS = 10
 LEAST_Z = 3.5
 LEAST_SCALE = 0.02
+ALIKE = 0.5
 CLIP_SIGMAS = 3.0
 MEDIAN_WINDOW = 9
 _CHUNK = 4000
@@ -186,13 +187,16 @@ def slow_intervals(values: FloatArray, levels: Levels, baseline: float) -> tuple
         baseline: log ratio of normal.
 
     Returns:
-        Maximal runs of adjacent slow segments; the level is the median over the run.
+        Maximal runs of adjacent slow segments whose slowness (in log) is within a factor of two; the level is their median.
     """
     runs: list[tuple[int, int]] = []
+    before = -math.inf
     for part in levels.segments:
+        excess = part.level - baseline
         if is_raised(part, levels, baseline):
-            first = runs.pop()[0] if runs and runs[-1][1] + 1 == part.first else part.first
-            runs.append((first, part.last))
+            joined = runs and runs[-1][1] + 1 == part.first and min(excess, before) >= ALIKE * max(excess, before)
+            runs.append((runs.pop()[0] if joined else part.first, part.last))
+        before = excess
     found = []
     for first, last in runs:
         bounds = [max(first - 2 * LEAST_STEPS, 0), first, last + 1, min(last + 1 + 2 * LEAST_STEPS, len(values))]

@@ -16,10 +16,20 @@ from laggard.analysis.load import RankHost
 
 LEAST_SHARE_OF_BYTES = 0.25
 LEAST_SAMPLES = 5
-NAMED_SLOWDOWN = 1.25
+NAMED_SLOWDOWN = 1.1
+LEAST_BLAME_BUSY = 0.7
+LEAST_BLAME_TRIP = 0.4
 CLEAR_LEAD = 1.25
 SLOW_CLASS = 1.5
 SLOW_PROBE = 1.3
+
+
+@dataclass(frozen=True)
+class Window:
+    """Some time: which link samples fall into it, [N], and how many steps."""
+
+    rows: BoolArray
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,7 @@ class Link:
         busy_s: busy seconds.
         delivery_mbps: upper quartile of the kernel's delivery rate where the application was not the limit (NaN: never).
         reached_mbps: upper decile of the delivery rate whatever the limit: it can carry at least that.
+        rtt_ms: median smoothed round trip.
         min_rtt_ms: least round trip, which queues and delayed acknowledgements do not lengthen.
     """
 
@@ -42,6 +53,7 @@ class Link:
     busy_s: float
     delivery_mbps: float
     reached_mbps: float
+    rtt_ms: float
     min_rtt_ms: float
 
     @property
@@ -112,7 +124,8 @@ def measure_links(links: LinkColumns, during: BoolArray) -> tuple[Link, ...]:
         min_rtt_ms = float(np.median(table.min_rtt_us[rows])) / 1e3
         if src != dst:
             delivery_mbps = _delivery(table, rows)
-            found.append(Link(src, dst, rate_mbps, float(busy[index]), delivery_mbps, reached_mbps, min_rtt_ms))
+            rtt_ms = float(np.median(table.rtt_us[rows])) / 1e3
+            found.append(Link(src, dst, rate_mbps, float(busy[index]), delivery_mbps, reached_mbps, rtt_ms, min_rtt_ms))
     return tuple(found)
 
 
@@ -140,41 +153,74 @@ def tier_pair(link: Link, tiers: dict[str, str]) -> tuple[str, str]:
 
 
 def link_that_changed(
-    links: LinkColumns, inside: BoolArray, outside: BoolArray, hosts: tuple[RankHost, ...]
-) -> SlowLink | None:
-    """The link that was slower during an interval than at other times, if one tier pair stands out.
+    links: LinkColumns, inside: Window, outside: Window, excess_s: float, hosts: tuple[RankHost, ...]
+) -> tuple[str, str] | None:
+    """The link that held up the collectives of an interval, if one tier pair stands out.
+
+    A link that holds up a ring is busy longer by what the collective takes longer; its round trip may show it, too. Others
+    are only grazed (acknowledgements delayed by peers that wait), which is why seconds are compared, not ratios.
 
     Args:
         links: TCP samples.
-        inside: rows of the interval, [N].
-        outside: rows to compare with, [N].
+        inside: the interval.
+        outside: what to compare with.
+        excess_s: how much longer a step's transfer took than usual.
         hosts: the ranks' hosts, for their tiers.
 
     Returns:
-        The slowest link of the tier pair that slowed most, or None when none did (1.25x) or none clearly more than others.
+        (src, dst) of the tier pair's link that changed most, or None.
     """
-    tiers = {host.host: host.tier for host in hosts}
-    before = {link.ends: link for link in measure_links(links, outside)}
-    slowed: dict[tuple[str, str], list[SlowLink]] = {}
-    for link in measure_links(links, inside):
+    changes = _changes(links, inside, outside)
+    hops = 2 * max(len(hosts) - 1, 1)
+    by_busy = [(change.busy_s / excess_s, change.link) for change in changes]
+    by_trip = [(change.trip_s * hops / excess_s, change.link) for change in changes]
+    return _leader(by_busy, LEAST_BLAME_BUSY, hosts) or _leader(by_trip, LEAST_BLAME_TRIP, hosts)
+
+
+@dataclass(frozen=True)
+class _Change:
+    """How much busier (seconds per step) and farther (seconds per round trip) a link was inside than outside."""
+
+    link: Link
+    busy_s: float
+    trip_s: float
+
+
+def _changes(links: LinkColumns, inside: Window, outside: Window) -> list[_Change]:
+    before = {link.ends: link for link in measure_links(links, outside.rows)}
+    changes = []
+    for link in measure_links(links, inside.rows):
         usual = before.get(link.ends)
-        if usual is not None:
-            change = usual.rate_mbps / link.rate_mbps
-            pair = tier_pair(link, tiers)
-            slowed.setdefault(pair, []).append(
-                SlowLink(link.ends, pair, change, link.busy_s, link.busy_s / change, 0.0)
-            )
-    worst = sorted((max(group, key=lambda s: s.slowdown) for group in slowed.values()), key=lambda s: -s.slowdown)
-    if not worst or worst[0].slowdown < NAMED_SLOWDOWN:
+        if usual is not None and usual.rate_mbps >= NAMED_SLOWDOWN * link.rate_mbps:
+            busy_s = link.busy_s / inside.steps - usual.busy_s / outside.steps
+            changes.append(_Change(link, busy_s, (link.rtt_ms - usual.rtt_ms) * 1e-3))
+    return changes
+
+
+def _leader(scores: list[tuple[float, Link]], least: float, hosts: tuple[RankHost, ...]) -> tuple[str, str] | None:
+    """The link of the tier pair with the highest score, if high enough and clearly above the next pair's."""
+    tiers = {host.host: host.tier for host in hosts}
+    best: dict[tuple[str, str], tuple[float, Link]] = {}
+    for score, link in scores:
+        pair = tier_pair(link, tiers)
+        if pair not in best or score > best[pair][0]:
+            best[pair] = (score, link)
+    ranked = sorted(best.values(), key=lambda entry: -entry[0])
+    if not ranked or ranked[0][0] < least:
         return None
-    alone = len(worst) == 1 or worst[0].slowdown >= CLEAR_LEAD * worst[1].slowdown
-    return worst[0] if alone else None
+    alone = len(ranked) == 1 or ranked[0][0] >= CLEAR_LEAD * ranked[1][0]
+    return ranked[0][1].ends if alone else None
 
 
-def any_link_slowed(links: LinkColumns, inside: BoolArray, outside: BoolArray) -> bool:
-    """Whether some link was at least 1.25x slower inside than outside."""
-    before = {link.ends: link.rate_mbps for link in measure_links(links, outside)}
-    return any(before.get(link.ends, 0.0) >= NAMED_SLOWDOWN * link.rate_mbps for link in measure_links(links, inside))
+def any_link_changed(
+    links: LinkColumns, inside: Window, outside: Window, excess_s: float, hosts: tuple[RankHost, ...]
+) -> bool:
+    """Whether some link changed enough to account for the interval's excess (arguments as `link_that_changed`)."""
+    hops = 2 * max(len(hosts) - 1, 1)
+    return any(
+        change.busy_s >= LEAST_BLAME_BUSY * excess_s or change.trip_s * hops >= LEAST_BLAME_TRIP * excess_s
+        for change in _changes(links, inside, outside)
+    )
 
 
 def slow_links(links: LinkColumns, usual: BoolArray, hosts: tuple[RankHost, ...]) -> SlowLinks:

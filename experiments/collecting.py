@@ -38,6 +38,14 @@ def collect_and_analyse(job: Job) -> None:
     shutil.rmtree(job.spool.folder)
 
 
+def tell_without_training(job: Job) -> None:
+    """The report of a run that never began to train: why, and what was measured until then."""
+    from laggard.analysis.load import load_run
+
+    publish(load_run(job.folder), None, job.folder)
+    shutil.rmtree(job.spool.folder, ignore_errors=True)
+
+
 def _outcome(job: Job, run: Run, analysis: Analysis, done: Mapping[str, object]) -> Outcome:
     """What the first rank says of the end, and the tables of the rest."""
     makespan_s = float(str(done["makespan_s"]))

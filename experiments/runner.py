@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from laggard.experiments import fingerprint
-from laggard.experiments.collecting import collect_and_analyse
+from laggard.experiments.collecting import collect_and_analyse, tell_without_training
 from laggard.experiments.controller import control
 from laggard.experiments.job import Job, Journal
 from laggard.experiments.progress import SilentDisplay, TextDisplay
@@ -129,4 +129,6 @@ def _conclude(job: Job, status: int) -> None:
         journal.update(status="failed", error=f"the controller ended with status {status}, without a word")
     if job.spool.zero.exists():
         collect_and_analyse(job)
+    else:
+        tell_without_training(job)
     journal.display.close()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -38,6 +38,9 @@ from laggard.virtual_time import Dilation
 
 RTT_PAIRS = 24
 """Pairs whose round trip is measured, unless more tiers than that need one."""
+
+ATTEMPTS = 3
+"""How often a quantity is measured before it counts as out of tolerance."""
 
 HOST_MBPS, ROUND_MBPS = 1000.0, 1200.0
 """What flows of one round may ask of one host and of the machine together; a flow alone may ask for anything."""
@@ -89,7 +92,8 @@ class Task:
 def verify_links(
     plan: LinkPlan, namespaces: Mapping[str, Path], dilation: Dilation, tolerance: Tolerance = REALTIME
 ) -> tuple[FidelityCheck, ...]:
-    """Measure every constrained pair of tiers; takes two to three seconds, longer for round trips above 100 ms.
+    """Measure every constrained pair of tiers; takes two to three seconds, longer for round trips above 100 ms, and up to three
+    times that where links are wrong.
 
     Args:
         plan: the links in *virtual* units, as asked for; hosts carry their addresses.
@@ -105,11 +109,33 @@ def verify_links(
     """
     hosts = {host.name: Endpoint(namespaces[host.name], host.address) for host in plan.hosts}
     tasks = choose_representatives(plan)
+    sampled = sample_round_trips(plan, tasks)
+    limited = [task for task in tasks if task.there.rate_mbps is not None and task.there.loss_percent < 100]
+    lossy = [task for task in tasks if task.there.loss_percent > 0]
     return (
-        *_verify_round_trips(sample_round_trips(plan, tasks), hosts, dilation, tolerance),
-        *_verify_rates(plan, tasks, hosts, dilation, tolerance),
-        *_verify_losses(tasks, hosts, dilation, tolerance),
+        *measure_patiently(sampled, lambda some: _verify_round_trips(some, hosts, dilation, tolerance)),
+        *measure_patiently(limited, lambda some: _verify_rates(plan, some, hosts, dilation, tolerance)),
+        *measure_patiently(lossy, lambda some: _verify_losses(some, hosts, dilation, tolerance)),
     )
+
+
+def measure_patiently(
+    tasks: Sequence[Task], measure: Callable[[Sequence[Task]], Sequence[FidelityCheck]]
+) -> tuple[FidelityCheck, ...]:
+    """Checks of all tasks, in their order; what is out of tolerance is measured again, up to `ATTEMPTS` times in all.
+
+    A link that is wrong stays wrong, while something else that kept the machine busy passes. The last measurement counts, and says
+    which it was.
+    """
+    checks: dict[Pair, FidelityCheck] = {}
+    failed = list(tasks)
+    for attempt in range(1, ATTEMPTS + 1):
+        for check in measure(failed) if failed else ():
+            note = f"; measured {attempt} times" if attempt > 1 else ""
+            assert check.dst is not None
+            checks[check.src, check.dst] = check.model_copy(update={"detail": check.detail + note})
+        failed = [task for task in tasks if not checks[task.pair].ok]
+    return tuple(checks[task.pair] for task in tasks)
 
 
 def choose_representatives(plan: LinkPlan) -> tuple[Task, ...]:
@@ -213,9 +239,8 @@ def jitter_error_ms(task: Task, dilation: Dilation) -> float:
 def _verify_rates(
     plan: LinkPlan, tasks: Sequence[Task], hosts: Mapping[str, Endpoint], dilation: Dilation, tolerance: Tolerance
 ) -> list[FidelityCheck]:
-    limited = [task for task in tasks if task.there.rate_mbps is not None and task.there.loss_percent < 100]
     checks = []
-    for chosen in plan_rounds(plan, limited, dilation):
+    for chosen in plan_rounds(plan, tasks, dilation):
         probes = {task.pair: rate_probe(task, dilation) for task in chosen}
         measured = measure_rate(list(probes.values()), hosts)
         for task in chosen:
@@ -240,10 +265,9 @@ def rate_probe(task: Task, dilation: Dilation) -> RateProbe:
 def _verify_losses(
     tasks: Sequence[Task], hosts: Mapping[str, Endpoint], dilation: Dilation, tolerance: Tolerance
 ) -> list[FidelityCheck]:
-    lossy = [task for task in tasks if task.there.loss_percent > 0]
-    measured = measure_loss([loss_probe(task, dilation, len(lossy)) for task in lossy], hosts)
+    measured = measure_loss([loss_probe(task, dilation, len(tasks)) for task in tasks], hosts)
     checks = []
-    for task in lossy:
+    for task in tasks:
         count = measured[task.pair]
         requested = task.there.loss_percent
         allowed = tolerance.loss_fraction * requested + binomial_error_percent(requested, count)

@@ -100,6 +100,7 @@ def draw_gantt(run: Run, analysis: Analysis, width_in: float) -> Figure:
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.margins(x=0.01)
+    axes.set_xlim(left=0)
     rest = "" if len(shown) == world else f"\n({len(shown)} of {world} ranks shown)"
     axes.set_xlabel(f"milliseconds since the step began{rest}")
     axes.grid(axis="x")

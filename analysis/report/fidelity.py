@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from laggard.analysis.report.tone import Verdict
 from laggard.run_schema import FidelityCheck
 
-OPENED_ROWS = 12
+MOST_SHOWN = 12
 _NAMES = {"rtt": "Round-trip time", "rate": "Rate", "loss": "Loss", "cpu": "CPU slowdown", "storage": "Storage rate"}
 
 
@@ -38,24 +38,25 @@ class CheckRow:
 
 @dataclass(frozen=True)
 class FidelityPart:
-    """The report's part about fidelity; `opened` when every row is shown at once."""
+    """The report's part about fidelity: `shown` rows are seen at once, `folded` ones on request; misses are always shown."""
 
     verdict: Verdict
     kinds: tuple[KindRow, ...]
-    rows: tuple[CheckRow, ...]
-    opened: bool
+    shown: tuple[CheckRow, ...]
+    folded: tuple[CheckRow, ...]
 
 
 def fidelity_part(checks: Sequence[FidelityCheck]) -> FidelityPart:
     """What the emulation gave against what it was asked for; misses come first."""
     ordered = sorted(checks, key=lambda c: c.ok)
     kinds = dict.fromkeys(c.kind for c in checks)
-    missed = any(not c.ok for c in checks)
+    rows = tuple(_row(check) for check in ordered)
+    few = len(rows) <= MOST_SHOWN
     return FidelityPart(
         verdict=_verdict(checks),
         kinds=tuple(_kind_row([c for c in checks if c.kind == kind]) for kind in kinds),
-        rows=tuple(_row(check) for check in ordered),
-        opened=missed or len(checks) <= OPENED_ROWS,
+        shown=rows if few else tuple(row for row in rows if not row.ok),
+        folded=() if few else rows,
     )
 
 

@@ -208,14 +208,19 @@ def test_misses_come_first_and_open_the_list(quickstart_run: Run) -> None:
     part = fidelity_part((*quickstart_run.fidelity[:-1], missed))
     assert part.verdict.text == "No: 1 of 10 measured quantities missed their tolerance."
     assert part.verdict.tone == "bad"
-    assert part.opened
-    assert [row.ok for row in part.rows] == [False] + [True] * 9
+    assert [row.ok for row in part.shown] == [False] + [True] * 9
+    assert part.folded == ()
     assert [(k.name, k.within, k.missed) for k in part.kinds][-1] == ("CPU slowdown", "3 of 4", True)
 
 
 def test_many_good_measurements_stay_folded(quickstart_run: Run) -> None:
     part = fidelity_part(quickstart_run.fidelity * 3)
-    assert not part.opened
+    assert part.shown == ()
+    assert len(part.folded) == 30
+    one_missed = fidelity_part(
+        (*quickstart_run.fidelity * 3, quickstart_run.fidelity[0].model_copy(update={"ok": False}))
+    )
+    assert [row.ok for row in one_missed.shown] == [False]
     assert part.verdict.tone == "good"
     assert fidelity_part(()).verdict.tone == "care"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Runner
+    from tests.users import Runner
 
 HEAD = """
     import json, os, sys

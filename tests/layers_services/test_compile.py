@@ -12,7 +12,7 @@ from laggard.layers_services.compile import NETWORK, compile_hosts, role_names, 
 from laggard.layers_services.model import LayersServices
 
 if TYPE_CHECKING:
-    from conftest import Runner
+    from tests.users import Runner
 
 steady = settings(derandomize=True, deadline=None)
 Document = dict[str, object]

@@ -12,7 +12,7 @@ from laggard.layers_services.compile import compile_hosts
 from laggard.layers_services.model import LayersServices
 
 if TYPE_CHECKING:
-    from conftest import Runner
+    from tests.users import Runner
 
 CONTINUUM = {
     "environment": {"g5k": {}},

@@ -13,7 +13,7 @@ import pytest
 from laggard.layers_services.local.janitor import remove_tree, run_name, sweep
 
 if TYPE_CHECKING:
-    from conftest import Runner
+    from tests.users import Runner
 
 CGROUPS = [Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")]
 

@@ -11,7 +11,7 @@ import pytest
 from laggard.layers_services.launch import ProcessSpec
 
 if TYPE_CHECKING:
-    from conftest import Runner
+    from tests.users import Runner
 
 WORK = """
 import os, pathlib, signal, sys, time

@@ -10,7 +10,7 @@ from laggard.hosts import Host
 from laggard.layers_services.local.namespaces import create_namespaces, host_name_of
 
 if TYPE_CHECKING:
-    from conftest import Runner
+    from tests.users import Runner
 
 HEAD = """
     import json, os, socket, sys, time

@@ -11,7 +11,7 @@ from laggard.layers_services.local.diagnosis import KernelSettings, explain, rea
 from laggard.layers_services.local.prerequisites import TUN, no_tun
 
 if TYPE_CHECKING:
-    from conftest import Runner
+    from tests.users import Runner
 
 CHECK = """
     import sys

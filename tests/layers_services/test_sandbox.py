@@ -22,7 +22,7 @@ from laggard.errors import DeploymentError
 from laggard.layers_services.local import sandbox
 
 if TYPE_CHECKING:
-    from conftest import Runner
+    from tests.users import Runner
 
 CALL = """
     import os, signal, sys, time

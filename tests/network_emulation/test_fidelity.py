@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -22,6 +23,7 @@ from laggard.network_emulation.fidelity import (
     jitter_error_ms,
     links_used,
     loss_probe,
+    measure_patiently,
     plan_rounds,
     rate_probe,
     sample_round_trips,
@@ -122,6 +124,29 @@ def test_probes_leave_a_slow_link_idle_and_dilate() -> None:
     assert 1.0 < jitter_error_ms(replace(slow, there=Constraint(5.0, jitter_ms=2.0)), PLAIN) < 2.0
 
 
+def check(task: Task, measured: float) -> FidelityCheck:
+    src, dst = task.pair
+    return FidelityCheck(
+        kind="rtt", src=src, dst=dst, requested=1.0, measured=measured, unit="ms", tolerance=0.5, ok=measured < 1.5
+    )
+
+
+def test_only_what_fails_is_measured_again_and_stays_failed_when_it_does() -> None:
+    steady, disturbed, wrong = (Task((name, "z"), Constraint(), Constraint()) for name in "abc")
+    asked: list[list[str]] = []
+
+    def measure(tasks: Sequence[Task]) -> list[FidelityCheck]:
+        asked.append([task.pair[0] for task in tasks])
+        slow = {"a": 1.0, "b": 9.0 if len(asked) < 2 else 1.0, "c": 9.0}
+        return [check(task, slow[task.pair[0]]) for task in reversed(tasks)]
+
+    checks = measure_patiently([steady, disturbed, wrong], measure)
+    assert asked == [["a", "b", "c"], ["b", "c"], ["c"]]
+    assert [(each.src, each.ok) for each in checks] == [("a", True), ("b", True), ("c", False)]
+    assert checks[1].detail.endswith("measured 2 times")
+    assert measure_patiently([], measure) == ()
+
+
 def verify(
     continuum: Continuum, asked: LinkPlan, given: LinkPlan, dilation: Dilation, tolerance: Tolerance
 ) -> Verified:
@@ -197,3 +222,17 @@ def test_a_dead_link_is_a_failed_check_and_not_an_exception() -> None:
     checks, _ = in_sandbox(unreachable)
     assert [(check.kind, check.ok) for check in checks] == [("rtt", False), ("rate", False)]
     assert "no echo" in checks[0].detail
+
+
+def overtaxed(continuum: Continuum) -> Verified:
+    first, second = (host.name for host in continuum.hosts[:2])
+    asked = LinkPlan(continuum.hosts, {(first, second): Constraint(1.0, rate_mbps=400_000.0)})
+    return verify(continuum, asked, asked, PLAIN, ORDINARY)
+
+
+@needs_tun
+def test_a_rate_that_no_machine_carries_fails_honestly() -> None:
+    checks, _ = in_sandbox(overtaxed)
+    (rate,) = [check for check in checks if check.kind == "rate"]
+    assert not rate.ok
+    assert 0.0 < rate.measured < 300_000.0

@@ -10,7 +10,7 @@ import pytest
 from laggard.network_emulation.link_emulator import UserspaceBackend
 from laggard.network_emulation.links import Constraint, LinkPlan
 from laggard.network_emulation.probes.endpoint import listener_in, socket_in
-from laggard.network_emulation.tcp import TcpSettings, choose_settings, configure_tcp
+from laggard.network_emulation.tcp import TcpSettings, choose_settings, configure_tcp, configure_tcp_of
 from laggard.virtual_time import Dilation
 from tests.network_emulation.emulated import Continuum, in_sandbox, needs_tun
 
@@ -52,8 +52,10 @@ def dilate(continuum: Continuum) -> list[tuple[str, str, int]]:
     )
     backend = UserspaceBackend.start(LinkPlan(continuum.hosts, delays), continuum.namespaces)
     seen = [connect(continuum)]
-    for host in continuum.hosts:
-        configure_tcp(continuum.namespaces[host.name], Dilation(5.0))
+    first, *rest = continuum.hosts
+    one = configure_tcp(continuum.namespaces[first.name], Dilation(5.0))
+    others = configure_tcp_of({host.name: continuum.namespaces[host.name] for host in rest}, Dilation(5.0))
+    assert set(others.values()) == {one}
     seen.append(connect(continuum))
     backend.close()
     return seen

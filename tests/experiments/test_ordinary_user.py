@@ -1,0 +1,48 @@
+"""`laggard run` as an ordinary user, who has no real-time priority and no cgroups of their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.experiments.conftest import SMALL
+from tests.users import Runner
+
+RUN = """
+    import sys
+    from laggard.experiments.cli import main
+    sys.argv = ["laggard", "run", *sys.argv[1:], "--json"]
+    main()
+"""
+
+
+def write(folder: Path) -> Path:
+    scenario = folder / "small"
+    scenario.mkdir()
+    for name, text in SMALL.items():
+        (scenario / name).write_text(text)
+    return scenario
+
+
+def test_runs_to_the_end(nobody_with_tun: Runner) -> None:
+    scenario = write(nobody_with_tun.folder)
+    runs = nobody_with_tun.folder / "runs"
+    done = nobody_with_tun.run(RUN, str(scenario), "--runs", str(runs), timeout_s=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["status"] == "done"
+    assert answer["outcome"]["steps"] == 60
+    assert {check["kind"] for check in answer["fidelity"]} == {"rtt", "rate", "cpu"}
+    edge = {f["host"] for f in answer["stragglers"] if f["family"] == "compute" and not f["masked"]}
+    assert edge == {"edge.trainer.1.1", "edge.trainer.1.2"}
+
+
+def test_says_what_is_missing_before_anything_starts(runner: Runner) -> None:
+    """Where the TUN device is root's alone, an ordinary user is told the command that opens it."""
+    scenario = write(runner.folder)
+    runs = runner.folder / "runs"
+    done = runner.run(RUN, str(scenario), "--runs", str(runs), "--links", "netem", timeout_s=60)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert json.loads(done.stdout)["kind"] == "PrerequisiteError"
+    assert "netem" in json.loads(done.stdout)["error"]
+    assert not runs.exists()

@@ -1,0 +1,98 @@
+"""`laggard plan`: the description of a run, for a machine that is given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from laggard.experiments.plan import Description, Machine, describe
+from laggard.experiments.scenario import load_scenario
+from tests.experiments.scenario_folders import template, write
+
+MACHINE = Machine(cores=(2, 3), links="userspace")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path / "mine", template())
+
+
+def test_the_template_is_described(folder: Path) -> None:
+    plan = describe(load_scenario(folder), MACHINE)
+    assert [(host.name, host.cpu_share, host.ranks) for host in plan.hosts] == [
+        ("cloud.trainer.1.1", 0.4, (0,)),
+        ("fog.trainer.1.1", 0.2, (1,)),
+        ("edge.trainer.1.1", 0.1, (2,)),
+        ("edge.trainer.1.2", 0.1, (3,)),
+    ]
+    assert {host.core for host in plan.hosts} <= {2, 3}
+    assert {(link.src_layer, link.dst_layer): (link.pairs, link.delay_ms, link.rate_mbps) for link in plan.links} == {
+        ("edge", "fog"): (2, 5.0, 100.0), ("fog", "edge"): (2, 5.0, 100.0),
+        ("edge", "cloud"): (2, 15.0, 50.0), ("cloud", "edge"): (2, 15.0, 50.0),
+        ("fog", "cloud"): (1, 10.0, 200.0), ("cloud", "fog"): (1, 10.0, 200.0),
+    }  # fmt: skip
+    ((event),) = plan.events
+    assert (event.at_s, event.for_s, event.count, event.change) == (20.0, 10.0, 4, "rate 4 Mbit/s")
+    assert plan.dilation == 1.0
+    assert plan.stop == "accuracy 0.95 or 300 steps or 300 s"
+
+
+def test_text_and_json_say_the_same(folder: Path) -> None:
+    plan = describe(load_scenario(folder), MACHINE)
+    assert Description.model_validate_json(plan.json_text()) == plan
+    assert json.loads(plan.json_text())["backend"] == "userspace"
+    text = plan.text()
+    for expected in (
+        "mine: 4 hosts, 4 workers",
+        "edge.trainer.1.2",
+        "10% of a core",
+        "50 Mbit/s",
+        "userspace emulator",
+        "in real time",
+    ):
+        assert expected in text
+
+
+def test_more_than_the_machine_has_is_dilated(folder: Path) -> None:
+    shares = [f"heterogeneity.deterministic.{i}.cpu=100%" for i in range(3)]
+    plan = describe(load_scenario(folder, shares), MACHINE)
+    assert plan.dilation >= 4 / 1.5
+    assert "times slower" in plan.text()
+
+
+def test_a_share_that_rises_later_counts(folder: Path) -> None:
+    rise = [
+        "heterogeneity.deterministic=[{hosts: '*', cpu: 10%}]",
+        "heterogeneity.dynamic=[{at: 1s, for: 1s, hosts: '*', cpu: 100%}]",
+    ]
+    assert describe(load_scenario(folder, rise), MACHINE).dilation > 2
+
+
+@pytest.mark.parametrize(
+    ("event", "when", "change", "count"),
+    [
+        ("{at: 4s, for: 1s, hosts: 'edge.*', cpu: 5%}", "at 4 s for 1 s", "cpu 5%", 2),
+        ("{at: 4s, for: 1s, src: 'edge.*', dst: 'fog.*', delay: 1ms, jitter: 1ms, loss: '2%'}", "at 4 s for 1 s", "delay 1 ms, loss 2 %, jitter 1 ms", 2),
+        ("{random: {every: 30s, for: 5s, seed: 7}, hosts: 'edge.*', cpu: 5%}", "for 5 s in every 30 s (seed 7)", "cpu 5%", 2),
+        ("{random: {every: 30s, for: 5s, seed: 7}, src: 'edge.*', dst: 'edge.*', rate: 1mbit}", "for 5 s in every 30 s (seed 7)", "rate 1 Mbit/s", 2),
+        ("{trace: lte.csv, src: 'edge.*', dst: 'fog.*', symmetric: true}", "all the time", "as in lte.csv", 4),
+    ],
+)  # fmt: skip
+def test_every_kind_of_event_is_described(event: str, when: str, change: str, count: int, folder: Path) -> None:
+    (folder / "lte.csv").write_text("seconds,rate_mbps\n0,10\n")
+    (described,) = describe(load_scenario(folder, [f"heterogeneity.dynamic=[{event}]"]), MACHINE).events
+    assert (described.when, described.change, described.count) == (when, change, count)
+
+
+def test_this_machine_can_be_asked(folder: Path) -> None:
+    plan = describe(load_scenario(folder))
+    assert plan.cores >= 1
+    assert plan.backend in ("netem", "userspace")
+
+
+def test_warnings_are_repeated(folder: Path) -> None:
+    plan = describe(load_scenario(folder, ["network.networks=[]"]), MACHINE)
+    assert plan.links == ()
+    assert "warning:" in plan.text()
