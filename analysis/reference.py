@@ -18,6 +18,8 @@ from laggard.analysis.replay.timeline import Timeline
 from laggard.span_schema import COMPUTE_PHASES
 
 COMPUTE_CODES = tuple(phase.code for phase in COMPUTE_PHASES)
+LEAST_SCATTER = 0.03
+"""Equal hosts are given equal shares within 5 %, evenly spread: 3 % in standard deviation."""
 _COMPUTE = list(COMPUTE_CODES)
 _LEAST_SECONDS = 1e-9
 
@@ -31,7 +33,7 @@ class References:
         device: of the rank's device class.
         fleet: of the fastest device class.
         fastest: names (tier/device class) of the classes that reference is of.
-        scatter: robust standard deviation of the log compute of ranks within their class: how unlike equal hosts are.
+        scatter: robust standard deviation of the log compute of equal ranks (of a class, or of the fastest classes).
     """
 
     own: FloatArray
@@ -72,7 +74,7 @@ def fit_references(timeline: Timeline, hosts: tuple[RankHost, ...]) -> Reference
         device=_predict(device, timeline.samples),
         fleet=_predict(np.broadcast_to(fleet, fits.shape), timeline.samples),
         fastest=fastest,
-        scatter=_scatter(compute, classes.values()),
+        scatter=max(LEAST_SCATTER, _scatter(compute, classes.values()), _scatter(compute, [leaders])),
     )
 
 
@@ -144,13 +146,13 @@ def _class_fit(fits: FloatArray, at_usual: FloatArray, ranks: list[int]) -> Floa
     return chosen
 
 
-def _scatter(compute: FloatArray, classes: Iterable[list[int]]) -> float:
-    """From the lower third of what ranks deviate from the middle one of their class; a single deviation tells nothing.
+def _scatter(compute: FloatArray, groups: Iterable[list[int]]) -> float:
+    """From the lower third of what ranks deviate from the middle one of their group; a single deviation tells nothing.
 
-    The lower third, because half of a class may be slow; for a normal distribution it is 0.43 standard deviations.
+    The lower third, because half of a group may be slow; for a normal distribution it is 0.43 standard deviations.
     """
     deviations: list[float] = []
-    for ranks in classes:
+    for ranks in groups:
         middle = _lower_median(compute, ranks)
         others = [rank for rank in ranks if rank != middle]
         deviations += np.abs(log_ratio(compute[others], np.full(len(others), compute[middle]))).tolist()

@@ -50,6 +50,7 @@ class Supervisor:
     world_size: int
     dilation: float
     watched: dict[int, Watched] = field(default_factory=dict)
+    _ended: set[int] = field(default_factory=set)
     _cpu_s: dict[int, tuple[float, int]] = field(default_factory=dict)
 
     def watch(self, process: Watched) -> None:
@@ -62,10 +63,9 @@ class Supervisor:
         Raises:
             WorkerError: a process failed or hangs; it names the one that caused it.
         """
-        failed = _failures(self.server.exits(timeout_s))
+        failed = self._failures(timeout_s)
         if failed:
-            failed += _failures(self.server.exits(BLAME_GRACE_S))
-            raise self._death(failed)
+            raise self._death(failed + self._failures(BLAME_GRACE_S))
         self._check_hanging()
 
     def wait_for(self, paths: Sequence[Path], timeout_s: float, waiting_for: str) -> None:
@@ -97,17 +97,18 @@ class Supervisor:
         Raises:
             WorkerError: one failed, or did not end within `timeout_s` real seconds.
         """
-        left = {pid for pid, process in self.watched.items() if process.rank >= 0}
         deadline = time.monotonic() + timeout_s
-        while left:
-            exits = self.server.exits(0.1)
-            failed = _failures(exits)
-            if failed:
+        while left := [p for p in self.watched.values() if p.rank >= 0 and p.pid not in self._ended]:
+            if failed := self._failures(0.1):
                 raise self._death(failed)
-            left -= {exit_.pid for exit_ in exits}
-            if left and time.monotonic() > deadline:
-                process = self.watched[min(left)]
+            if time.monotonic() > deadline:
+                process = left[0]
                 raise WorkerError("did not end after the last step", process.rank, process.host, tail(process.log))
+
+    def _failures(self, timeout_s: float) -> list[Exit]:
+        exits = self.server.exits(timeout_s)
+        self._ended.update(exit_.pid for exit_ in exits)
+        return [exit_ for exit_ in exits if exit_.status != 0]
 
     def _death(self, failed: Sequence[Exit]) -> WorkerError:
         culprit = min(failed, key=self._innocence)
@@ -146,10 +147,6 @@ class Supervisor:
             self._cpu_s[rank] = (used_s, now_ns)
             return False
         return waited_s >= 2.0
-
-
-def _failures(exits: Sequence[Exit]) -> list[Exit]:
-    return [exit_ for exit_ in exits if exit_.status != 0]
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -55,6 +55,7 @@ def _remove_with_patience(cgroups: CgroupSet) -> None:
 @contextmanager
 def _busy(threads: int = 1) -> Iterator[int]:
     def body() -> int:
+        os.setsid()  # as workers do: the kernel's autogroups weigh it like a session
         for _ in range(threads - 1):
             threading.Thread(target=_spin, daemon=True).start()
         return _spin()
@@ -103,11 +104,11 @@ def test_a_busy_process_gets_its_share_with_all_its_threads(mechanism: Mechanism
 
 @_BOTH
 def test_processes_of_one_host_share_its_share(mechanism: Mechanism) -> None:
-    with _controller(mechanism, {"a": 0.3}) as controller, _busy() as one, _busy() as other:
+    with _controller(mechanism, {"a": 0.15}) as controller, _busy() as one, _busy() as other:
         controller.attach("a", one)
         controller.attach("a", other)
         time.sleep(0.2)
-        assert _settles_at((one, other), 0.3)
+        assert _settles_at((one, other), 0.15)
 
 
 @_BOTH
@@ -118,9 +119,9 @@ def test_a_share_changes_while_the_process_computes(mechanism: Mechanism) -> Non
         effective_ns = controller.set_share("a", 0.1)
         assert asked_ns <= effective_ns <= time.monotonic_ns()
         assert _settles_at(pid, 0.1)
-        controller.set_share("a", 0.4)
-        assert _settles_at(pid, 0.4)
-        assert controller.shares == {"a": 0.4}
+        controller.set_share("a", 0.2)
+        assert _settles_at(pid, 0.2)
+        assert controller.shares == {"a": 0.2}
 
 
 @_BOTH

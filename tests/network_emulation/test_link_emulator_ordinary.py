@@ -6,13 +6,7 @@ import json
 
 import pytest
 
-from tests.layers_services.conftest import (
-    Runner,
-    nobody_with_tun,
-    open_folder,
-)
-
-__all__ = ["nobody_with_tun", "open_folder"]  # fixtures
+from tests.users import Runner
 
 SCRIPT = """
     import json
