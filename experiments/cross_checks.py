@@ -27,6 +27,7 @@ from laggard.yaml_source import KeyPath, Source
 
 MAX_HOSTS = 500
 MAX_WORKERS = 500
+MAX_ROLES = 10_000
 MAX_RULES = 1000
 MAX_PAIRS = 500_000
 MIN_SHARE = 0.001
@@ -47,10 +48,14 @@ class Sources:
 
 
 def host_problems(hosts: Sequence[Host], source: Source) -> Iterator[Problem]:
-    """More hosts than one machine holds."""
+    """More hosts than one machine holds, or more roles than any pattern could be matched against."""
     if len(hosts) > MAX_HOSTS:
         rule = f"{len(hosts)} hosts, and the local testbed holds at most {MAX_HOSTS}"
         yield source.problem(("layers",), rule, "lower the quantities", value="")
+    roles = sum(len(host.roles) for host in hosts)
+    if roles > MAX_ROLES:
+        rule = f"{roles} roles of all hosts together, and a continuum has at most {MAX_ROLES}"
+        yield source.problem(("layers",), rule, "name fewer roles", value="")
 
 
 def rule_problems(

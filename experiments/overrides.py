@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from laggard.errors import Problem, ScenarioError
 from laggard.yaml_source import MAX_DEPTH, KeyPath, Source, YamlValue, parse_yaml
 
+_LONGEST_SHOWN = 120
 SCENARIO_FILES = ("layers_services", "network", "workflow", "heterogeneity", "workload")
 
 
@@ -27,7 +28,7 @@ class Override:
     @property
     def origin(self) -> str:
         """How messages name it."""
-        return f"--set {self.text}"
+        return _origin(self.text)
 
 
 def parse_override(text: str) -> Override:
@@ -45,7 +46,7 @@ def parse_override(text: str) -> Override:
     if file not in SCENARIO_FILES:
         raise _error(text, file, "not a file of a scenario", f"the files are {', '.join(SCENARIO_FILES)}")
     try:
-        value = parse_yaml(written, f"--set {text}").value
+        value = parse_yaml(written, _origin(text)).value
     except ScenarioError as error:
         raise ScenarioError(tuple(replace(p, line=0, column=0) for p in error.problems)) from error
     return Override(text, file, tuple(int(p) if p.isdecimal() and len(p) < 9 else p for p in parts), value)
@@ -113,5 +114,9 @@ def _replaced(value: YamlValue, key: KeyPath, override: Override) -> tuple[YamlV
     raise _error(override.text, path, "a plain value, which has no keys", "set it as a whole, such as key={a: 1}")
 
 
+def _origin(text: str) -> str:
+    return f"--set {text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + '...'}"
+
+
 def _error(text: str, value: str, rule: str, fix: str) -> ScenarioError:
-    return ScenarioError((Problem(f"--set {text}", 0, 0, value, rule, fix),))
+    return ScenarioError((Problem(_origin(text), 0, 0, value, rule, fix),))
