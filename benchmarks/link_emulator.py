@@ -64,7 +64,9 @@ class Bench:
         """Errors of the median round trip of each of eight pairs, every core busy."""
         backend = self.start(between_all(self.hosts, Constraint(delay_ms)))
         if backend.realtime is not realtime:
-            raise SystemExit(f"the emulator's real-time priority is {backend.realtime}, and this row is about {realtime}")
+            raise SystemExit(
+                f"the emulator's real-time priority is {backend.realtime}, and this row is about {realtime}"
+            )
         pairs = [(a.name, b.name) for a, b in permutations(self.hosts, 2)][:8]
         probes = [EchoProbe(*pair, count=80, spacing_ms=12.0, patience_ms=4 * delay_ms + 100) for pair in pairs]
         measured = measure_rtt(probes, self.endpoints)

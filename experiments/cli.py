@@ -131,17 +131,29 @@ def plan(scenario: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     show_default=True,
     help="What shapes the links: the kernel's netem, or our userspace emulator.",
 )
+@click.option(
+    "--dilation",
+    type=click.FloatRange(min=1),
+    help="Run so many times slower than real time; without it, as little as the CPU shares allow.",
+)
 @json_option
 @_reported
-def run(scenario: Path, overrides: tuple[str, ...], runs: Path, on: str, links: Requested, as_json: bool) -> int:
+def run(
+    scenario: Path,
+    overrides: tuple[str, ...],
+    runs: Path,
+    on: str,
+    links: Requested,
+    dilation: float | None,
+    as_json: bool,
+) -> int:
     """Bring the continuum up, verify it, train, collect and analyse."""
     from laggard.experiments.runner import Options, execute
     from laggard.experiments.scenario import load_scenario
 
     loaded = load_scenario(scenario, overrides)
-    record, folder = execute(
-        loaded, Options(runs=runs, testbed=on, links=links, quiet=as_json, command=tuple(sys.argv))
-    )
+    options = Options(runs=runs, testbed=on, links=links, dilation=dilation, quiet=as_json, command=tuple(sys.argv))
+    record, folder = execute(loaded, options)
     _show_result(record, folder, as_json=as_json)
     return {"done": 0, "unfaithful": 3}.get(record.status, 1)
 

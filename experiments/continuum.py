@@ -13,7 +13,7 @@ from laggard.network_emulation.compute import ShareController, open_shares
 from laggard.network_emulation.compute.measure import verify_shares
 from laggard.network_emulation.constraints import LinkPlan, dilate_links
 from laggard.network_emulation.fidelity import ORDINARY, REALTIME, Tolerance, verify_links
-from laggard.network_emulation.tcp import configure_tcp
+from laggard.network_emulation.tcp import configure_tcp_of
 from laggard.run_schema import FidelityCheck
 
 
@@ -68,8 +68,7 @@ def _start_links(job: Job, namespaces: HostNamespaces) -> tuple[LinkBackend, Tol
 
         emulator = UserspaceBackend.start(plan, namespaces.paths, job.dilation)
         return emulator, REALTIME if emulator.realtime else ORDINARY
-    for path in namespaces.paths.values():
-        configure_tcp(path, job.dilation)
+    configure_tcp_of(namespaces.paths, job.dilation)
     return _start_netem(plan, namespaces), REALTIME
 
 

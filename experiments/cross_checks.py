@@ -142,11 +142,16 @@ def share_problems(heterogeneity: Heterogeneity, source: Source) -> Iterator[Pro
                 yield source.problem((section, i, "cpu"), rule, "raise it")
 
 
+def event_horizon_s(workload: Workload) -> float:
+    """Seconds after the first step within which events can begin: evaluations pause the training, not the events."""
+    return 2 * workload.stop.time_s if workload.stop.time_s else DEFAULT_HORIZON_S
+
+
 def event_problems(
     heterogeneity: Heterogeneity, workload: Workload, hosts: Sequence[Host], source: Source
 ) -> Iterator[Problem]:
     """Random events that would come too often to be applied."""
-    horizon_s = workload.stop.time_s or DEFAULT_HORIZON_S
+    horizon_s = event_horizon_s(workload)
     for i, event in enumerate(heterogeneity.events):
         if isinstance(event, RandomHostEvent | RandomLinkEvent):
             targets = len(select(event.hosts, hosts)) if isinstance(event, RandomHostEvent) else 1

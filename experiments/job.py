@@ -13,7 +13,6 @@ from laggard.experiments.progress import Display
 from laggard.experiments.run_store import RunFolder, load_record
 from laggard.experiments.scenario import Scenario
 from laggard.network_emulation.cpu_plan import CpuPlan
-from laggard.network_emulation.dynamics.changes import TimedChange
 from laggard.network_emulation.probe import BackendName
 from laggard.run_schema import RunRecord, Stage
 from laggard.virtual_time import Dilation
@@ -62,7 +61,6 @@ class Job:
         scenario: what to run.
         links: what shapes the links.
         cpu: the core of every host, and the dilation.
-        changes: what changes during the run, in virtual time.
         cgroups: open control files; None where this user may not make any.
         journal: where to put down how it goes.
         started_ns: CLOCK_MONOTONIC when the command began.
@@ -71,7 +69,6 @@ class Job:
     scenario: Scenario
     links: BackendName
     cpu: CpuPlan
-    changes: tuple[TimedChange, ...]
     cgroups: CgroupSet | None
     journal: Journal
     started_ns: int

@@ -52,24 +52,6 @@ def parse_override(text: str) -> Override:
     return Override(text, file, tuple(int(p) if p.isdecimal() and len(p) < 9 else p for p in parts), value)
 
 
-def parse_overrides(texts: Sequence[str]) -> tuple[Override, ...]:
-    """Read every `--set`, in order.
-
-    Raises:
-        ScenarioError: with the problems of all of them.
-    """
-    overrides: list[Override] = []
-    problems: list[Problem] = []
-    for text in texts:
-        try:
-            overrides.append(parse_override(text))
-        except ScenarioError as error:
-            problems.extend(error.problems)
-    if problems:
-        raise ScenarioError(tuple(problems))
-    return tuple(overrides)
-
-
 def apply_overrides(source: Source, overrides: Sequence[Override]) -> Source:
     """The source as if the overrides stood in the file; a later one wins.
 

@@ -24,6 +24,7 @@ from laggard.network_emulation.probe import choose_backend
 from laggard.run_schema import Record
 
 RESERVED_CORES = 0.5
+"""Kept free for the link emulator, what holds the shares, the controller and the samplers."""
 
 
 @dataclass(frozen=True)

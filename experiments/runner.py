@@ -16,6 +16,7 @@ from laggard.experiments import fingerprint
 from laggard.experiments.collecting import collect_and_analyse, tell_without_training
 from laggard.experiments.controller import control
 from laggard.experiments.job import Job, Journal
+from laggard.experiments.plan import RESERVED_CORES
 from laggard.experiments.progress import SilentDisplay, TextDisplay
 from laggard.experiments.run_store import RunFolder
 from laggard.experiments.scenario import Scenario
@@ -24,17 +25,8 @@ from laggard.layers_services.local.janitor import Janitor, run_name
 from laggard.layers_services.local.prerequisites import check_prerequisites
 from laggard.network_emulation.compute.cgroups import CgroupSet, prepare_cgroups, run_folders, sweep_cgroups
 from laggard.network_emulation.cpu_plan import CpuPlan, plan_cpus, usable_cores
-from laggard.network_emulation.dynamics.changes import TimedChange, peak_shares
-from laggard.network_emulation.dynamics.expand import expand_events
-from laggard.network_emulation.dynamics.traces import read_traces
 from laggard.network_emulation.probe import BackendName, Requested, choose_backend
 from laggard.run_schema import RunRecord
-
-RESERVED_CORES = 0.5
-"""Kept free for the link emulator, what holds the shares, the controller and the samplers."""
-
-LONGEST_RUN_S = 24 * 3600.0
-"""How far ahead changes are planned when no stopping time is given."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +37,7 @@ class Options:
         runs: where run folders are kept.
         testbed: `local`.
         links: what shapes the links; `auto` takes the kernel's netem where there is one.
+        dilation: real seconds per virtual second; None takes the smallest that the shares fit with.
         quiet: say nothing while it runs.
         command: the command line, for the record.
     """
@@ -52,6 +45,7 @@ class Options:
     runs: Path
     testbed: str = "local"
     links: Requested = "auto"
+    dilation: float | None = None
     quiet: bool = False
     command: tuple[str, ...] = ()
 
@@ -73,8 +67,7 @@ def execute(scenario: Scenario, options: Options) -> tuple[RunRecord, Path]:
     started_ns = time.monotonic_ns()
     backend = choose_backend(options.links)
     check_prerequisites(need_tun=backend == "userspace")
-    changes = planned_changes(scenario)
-    cpu = plan_cpus(peak_shares(scenario.shares, changes), usable_cores(), RESERVED_CORES)
+    cpu = plan_cpus(scenario.peak_shares, usable_cores(), RESERVED_CORES, options.dilation)
     with ExitStack() as stack:
         janitor = stack.enter_context(Janitor.start())
         folder, record = RunFolder.create(options.runs, _draft(scenario, options, backend, cpu))
@@ -82,18 +75,10 @@ def execute(scenario: Scenario, options: Options) -> tuple[RunRecord, Path]:
         journal = Journal(record, folder, SilentDisplay() if options.quiet else TextDisplay())
         folder.logs.mkdir()
         folder.write_scenario(scenario.files())
-        job = Job(scenario, backend, cpu, changes, _cgroups(scenario, janitor), journal, started_ns)
+        job = Job(scenario, backend, cpu, _cgroups(scenario, janitor), journal, started_ns)
         status = sandbox.call(lambda: control(job))
         _conclude(job, status)
         return journal.record, folder.path
-
-
-def planned_changes(scenario: Scenario) -> tuple[TimedChange, ...]:
-    """Everything that the scenario changes during a run, for as long as it can last (evaluations pause the training)."""
-    time_s = scenario.workload.stop.time_s
-    horizon_s = 2 * time_s if time_s else LONGEST_RUN_S
-    traces = read_traces(scenario.heterogeneity, scenario.folder)
-    return expand_events(scenario.heterogeneity, scenario.hosts, scenario.links, horizon_s, traces)
 
 
 def _draft(scenario: Scenario, options: Options, backend: BackendName, cpu: CpuPlan) -> RunRecord:

@@ -228,7 +228,7 @@ def _expand(
     assert models.heterogeneity is not None
     assert models.workload is not None
     points = {name: _points(data, str(folder / name)) for name, data in traces.items()}
-    horizon_s = models.workload.stop.time_s or cross_checks.DEFAULT_HORIZON_S
+    horizon_s = cross_checks.event_horizon_s(models.workload)
     return expand_events(models.heterogeneity, hosts, links, horizon_s, points)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -81,16 +81,6 @@ class Supervisor:
                 names = ", ".join(path.name for path in missing[:8])
                 raise WorkerError(f"{waiting_for}: still missing {names} after {timeout_s:.0f} s", -1, "the continuum")
 
-    def wait_until(self, finished: Callable[[], bool], each: Callable[[], None]) -> None:
-        """Check until `finished`, calling `each` between checks.
-
-        Raises:
-            WorkerError: see `check`.
-        """
-        while not finished():
-            self.check()
-            each()
-
     def wait_for_exits(self, timeout_s: float) -> None:
         """Wait for every rank to end by itself after the last step.
 
@@ -129,13 +119,24 @@ class Supervisor:
             return
         still = suspects(beats, now_ns, IDLE_PATIENCE_S * self.dilation)
         idle = [rank for rank in still if self._is_idle(rank, now_ns)]
-        hung = idle or suspects(beats, now_ns, BUSY_PATIENCE_S * self.dilation)
+        stopped = [rank for rank in range(self.world_size) if idle and self._is_stopped(rank)]
+        hung = stopped or idle or suspects(beats, now_ns, BUSY_PATIENCE_S * self.dilation)
         if hung:
             beat = beats[hung[0]]
             process = next(p for p in self.watched.values() if p.rank == hung[0])
             still_s = (now_ns - beat.time_ns) / 1e9
             message = f"{process.name} hangs: in phase {beat.phase} of step {beat.step} for {still_s:.0f} s"
             raise WorkerError(message, process.rank, process.host, tail(process.log))
+
+    def _is_stopped(self, rank: int) -> bool:
+        """Whether somebody stopped a rank, which may have happened while it waited for others as they now do for it."""
+        import psutil
+
+        process = next(p for p in self.watched.values() if p.rank == rank)
+        try:
+            return bool(psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+        except psutil.NoSuchProcess:
+            return False
 
     def _is_idle(self, rank: int, now_ns: int) -> bool:
         """Whether a rank used no CPU to speak of since it was first suspected, a patience ago."""

@@ -98,12 +98,21 @@ def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor) -> None:
     zero_ns = int(json.loads(job.spool.zero.read_text())["zero_ns"])
     job.journal.update(first_step_s=round((zero_ns - job.started_ns) / 1e9, 3))
     scheduler = Scheduler(
-        job.changes, continuum.links, continuum.shares, job.dilation, job.scenario.shares, job.scenario.links.pairs
+        job.scenario.changes,
+        continuum.links,
+        continuum.shares,
+        job.dilation,
+        job.scenario.shares,
+        job.scenario.links.pairs,
     )
     scheduler.start(zero_ns)
     try:
         show = _Shown(job, zero_ns)
-        supervisor.wait_until(job.spool.done.exists, show.update)
+        while not job.spool.done.exists():
+            supervisor.check()
+            continuum.links.check_alive()
+            continuum.shares.check_alive()
+            show.update()
     finally:
         write_events(job, scheduler.stop())
 

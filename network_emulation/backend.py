@@ -44,5 +44,12 @@ class LinkBackend(Protocol):
     def lateness_ms(self) -> float | None:
         """How late the emulator itself sent packets at worst so far; None where the kernel does the work."""
 
+    def check_alive(self) -> None:
+        """Do nothing while links are being emulated.
+
+        Raises:
+            EmulationError: what emulates them is gone.
+        """
+
     def close(self) -> None:
         """Stop emulating."""

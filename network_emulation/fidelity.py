@@ -71,8 +71,8 @@ REALTIME = Tolerance("real-time", rtt_ms=0.5, rtt_fraction=0.02, rate_fraction=0
 """For netem, whose timers the kernel runs, and for an emulator with real-time priority."""
 
 ORDINARY = Tolerance("ordinary", rtt_ms=5.0, rtt_fraction=0.05, rate_fraction=0.10, loss_fraction=0.10)
-"""For an emulator without real-time priority, which shares busy cores with what it emulates: with both cores of a machine busy,
-160 round trips were off by 0.8 ms (median) to 3.7 ms (worst); with real-time priority by 0.12 to 0.14 ms."""
+"""For an emulator without real-time priority, which waits its turn among whatever else runs: with nothing but the probes' own burners
+round trips were off by up to 1 ms, beside other programs (load 7 to 9 on two cores) by up to 3.7 ms in one series."""
 
 
 @dataclass(frozen=True)

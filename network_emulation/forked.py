@@ -80,6 +80,14 @@ def _default_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
 
+def companion_is_alive(pid: int) -> bool:
+    """Whether a companion still runs; one that has ended stays to be waited for."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:
+        return False
+
+
 def end_companion(pid: int) -> None:
     """Kill a companion and wait for it; one that has already been waited for is fine."""
     try:

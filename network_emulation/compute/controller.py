@@ -17,7 +17,7 @@ from laggard.network_emulation.compute.cgroups import CgroupSet
 from laggard.network_emulation.compute.gates import Gate, QuotaGate, SignalGate
 from laggard.network_emulation.compute.limiter import Attach, LimitedHost, SetShare, limit
 from laggard.network_emulation.compute.placement import place
-from laggard.network_emulation.forked import end_companion, fork_companion
+from laggard.network_emulation.forked import companion_is_alive, end_companion, fork_companion
 
 Mechanism = Literal["cgroup-quota", "stop-signal"]
 
@@ -105,6 +105,16 @@ class ShareController:
     def cpu_s(self) -> float:
         """CPU seconds that the limiters have used so far, together."""
         return sum(time.clock_gettime((~process.pid << 3) | _CPUCLOCK_SCHED) for process in self._processes)
+
+    def check_alive(self) -> None:
+        """Do nothing while shares are being held.
+
+        Raises:
+            EmulationError: a limiter is gone.
+        """
+        for process in self._processes:
+            if not companion_is_alive(process.pid):
+                raise _gone(process.pid)
 
     def close(self) -> None:
         """End the limiters and let every process go."""

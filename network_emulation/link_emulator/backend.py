@@ -10,7 +10,7 @@ from pathlib import Path
 
 from laggard.errors import EmulationError
 from laggard.network_emulation.backend import LinkCounters
-from laggard.network_emulation.forked import PackedError, end_companion, fork_companion, run_forked
+from laggard.network_emulation.forked import PackedError, companion_is_alive, end_companion, fork_companion, run_forked
 from laggard.network_emulation.host_namespace import entered
 from laggard.network_emulation.link_emulator import control
 from laggard.network_emulation.link_emulator.forwarding import emulate
@@ -145,6 +145,11 @@ class UserspaceBackend:
         """An upper bound, within a factor of two, of a quantile (0 to 1) of how late packets were sent; None before any."""
         late_ns = self._tally.late_ns(quantile)
         return None if late_ns is None else late_ns / 1e6
+
+    def check_alive(self) -> None:
+        """See `LinkBackend.check_alive`."""
+        if not companion_is_alive(self.pid):
+            raise EmulationError(f"the link emulator (process {self.pid}) is gone, and with it every link")
 
     def close(self) -> None:
         """Stop emulating; the hosts' devices vanish. A second call does nothing."""

@@ -105,6 +105,9 @@ class NetemBackend:
         """None: the kernel's timers do the work, and what they gave is measured on the links."""
         return None
 
+    def check_alive(self) -> None:
+        """See `LinkBackend.check_alive`; the kernel does not go away."""
+
     def close(self) -> None:
         """Remove every queue, filter and device that was added."""
         for host, source in self.program.sources.items():

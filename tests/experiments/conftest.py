@@ -34,9 +34,9 @@ deterministic:
   - {hosts: "edge.*", cpu: 20%}
 """,
     "workload.yaml": """
-model: mlp
+model: cnn
 dataset: digits
-batch_size: 48
+batch_size: 96
 optimizer: {name: sgd, lr: 0.05, momentum: 0.9}
 placement: {workers: ["cloud.*", "edge.*"]}
 stop: {steps: 60}

@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -311,6 +312,29 @@ def test_a_name_from_a_dot_and_a_folder_with_odd_letters(tmp_path: Path, monkeyp
     with pytest.raises(ScenarioError) as caught:
         load_scenario(odd)
     assert str(caught.value).isprintable()
+
+
+MANY = "layers_services.layers.2.services.0.quantity=498"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rule"),
+    [
+        ([MANY, "workload.batch_size=1000"], ""),
+        ([MANY, "workload.batch_size=1000", "network.networks=[{src: '*', dst: '*', delay: 1ms, rate: 1mbit}]"], ""),
+        ([MANY, f"network.networks=[{'{src: x, dst: y, delay: 1ms, rate: 1mbit},' * 3000}]"], "at most 1000"),
+        ([MANY, f"network.networks=[{'{src: all, dst: all, delay: 1ms, rate: 1mbit},' * 9}]"], "host pairs"),
+        ([MANY, "workload.placement.per_host=64"], "workers"),
+        ([MANY, f"layers_services.layers.2.services.0.roles=[{','.join(f'r{i}' for i in range(20_000))}]"], "roles"),
+        ([f"workload.objective.prices={{{','.join(f'l{i}: 1' for i in range(20_000))}}}"], "a price is of a layer"),
+        ([f"network.networks=[{(chr(123) + 'src: ' + chr(39) + '*a' * 100 + chr(39) + ', dst: all, delay: 1ms, rate: 1mbit},') * 500}]"], "no host"),
+    ],
+)  # fmt: skip
+def test_what_is_large_is_refused_or_planned_soon(overrides: list[str], rule: str, folder: Path) -> None:
+    began = time.process_time()
+    problems = problems_of(folder, *overrides)
+    assert time.process_time() - began < 15.0
+    assert any(rule in problem.rule for problem in problems) if rule else problems == ()
 
 
 CHECK = "from pathlib import Path; from laggard.experiments.scenario import load_scenario; load_scenario(Path(r'{}'))"
