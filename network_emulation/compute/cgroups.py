@@ -35,13 +35,13 @@ and they cannot take more than their shares."""
 class _Version:
     quota_file: str
     unlimited: bytes
-    grant: bytes
+    grant: str
     weight_file: str
     weight: int
 
 
-_V1 = _Version("cpu.cfs_quota_us", b"-1", str(QUOTA_US).encode(), "cpu.shares", 1024 * _WEIGHT)
-_V2 = _Version("cpu.max", b"max", f"{QUOTA_US} {PERIOD_US}".encode(), "cpu.weight", 100 * _WEIGHT)
+_V1 = _Version("cpu.cfs_quota_us", b"-1", "{}", "cpu.shares", 1024 * _WEIGHT)
+_V2 = _Version("cpu.max", b"max", f"{{}} {PERIOD_US}", "cpu.weight", 100 * _WEIGHT)
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,19 @@ class HostCgroup:
 
     Attributes:
         processes: takes the ids of processes that are to compute in it.
-        quota: takes `grant` and `unlimited`.
-        grant: allows `QUOTA_US` of CPU time from now, whatever was left.
+        quota: takes what `grant_of` returns, and `unlimited`.
+        grant: format of a grant.
         unlimited: lifts the limit.
     """
 
     processes: int
     quota: int
-    grant: bytes
+    grant: str
     unlimited: bytes
+
+    def grant_of(self, cpu_us: int) -> bytes:
+        """What to write to allow so much CPU time from now, whatever was left; at least `QUOTA_US`."""
+        return self.grant.format(cpu_us).encode()
 
     def admit(self, pid: int) -> None:
         """Put a process, with all its threads, into the group (`pid` as this process's PID namespace counts).

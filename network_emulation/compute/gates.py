@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from contextlib import suppress
 from typing import Protocol
 
 from laggard.network_emulation.compute.cgroups import QUOTA_US, HostCgroup
+
+_GRANTS_US = tuple(range(QUOTA_US, QUOTA_US * 3 // 2, QUOTA_US // 16))
 
 
 class Gate(Protocol):
@@ -37,20 +40,26 @@ class QuotaGate:
     A host that computed its slice while nobody looked is stopped all the same, and sleeping threads are not disturbed.
     """
 
-    slice_ns = QUOTA_US * 1000
     idle_ns = 1_000_000
     early = float("inf")
     queue_remembers = True
 
     def __init__(self, group: HostCgroup) -> None:
         self._group = group
+        self._chance = random.Random(group.quota)  # noqa: S311 - only against resonance
+        self._grants = tuple((us * 1000, group.grant_of(us)) for us in _GRANTS_US)
+        self.slice_ns = _GRANTS_US[0] * 1000
 
     def admit(self, pid: int) -> None:
         """The controller has put the process into the group."""
 
     def grant(self) -> None:
-        """Refill the group's quota; a write starts it anew, whatever was left."""
-        os.pwrite(self._group.quota, self._group.grant, 0)
+        """Refill the group's quota; a write starts it anew, whatever was left.
+
+        Grants differ, since phases as long as a slice would otherwise come to end just where they are held back.
+        """
+        self.slice_ns, grant = self._chance.choice(self._grants)
+        os.pwrite(self._group.quota, grant, 0)
 
     def hold(self) -> None:
         """The kernel has stopped the group when its quota was used up, and stops it again at its next tick if not."""
@@ -67,12 +76,12 @@ class SignalGate:
     of a slice is collected as soon as the host is seen to compute, since a short phase may end before the next look.
     """
 
-    slice_ns = 500_000
     idle_ns = 500_000
     early = 0.6
     queue_remembers = False
 
     def __init__(self) -> None:
+        self.slice_ns = 500_000
         self._processes: list[int] = []
 
     def admit(self, pid: int) -> None:

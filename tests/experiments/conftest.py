@@ -44,6 +44,9 @@ seed: 3
 """,
 }
 
+UNFAITHFUL = 3
+MORE_ATTEMPTS = 3
+
 
 @dataclass(frozen=True)
 class Laggard:
@@ -60,11 +63,21 @@ class Laggard:
 
     def run(self, scenario: Path, *arguments: str, status: int = 0, timeout_s: float = 240) -> dict[str, object]:
         command = [*self.command("run", str(scenario), "--json", *arguments), "--runs", str(self.runs)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = faithful(lambda: subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False))
         assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         answer: dict[str, object] = json.loads(done.stdout)
         return answer
+
+
+def faithful(run: Callable[[], subprocess.CompletedProcess[str]]) -> subprocess.CompletedProcess[str]:
+    """A run that was not refused because other programs had the cores; on a shared machine that is no defect."""
+    done = run()
+    for _ in range(MORE_ATTEMPTS):
+        if done.returncode != UNFAITHFUL:
+            break
+        done = run()
+    return done
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.experiments.conftest import SMALL
+from tests.experiments.conftest import SMALL, faithful
 from tests.users import Runner
 
 RUN = """
@@ -27,7 +27,7 @@ def write(folder: Path) -> Path:
 def test_runs_to_the_end(nobody_with_tun: Runner) -> None:
     scenario = write(nobody_with_tun.folder)
     runs = nobody_with_tun.folder / "runs"
-    done = nobody_with_tun.run(RUN, str(scenario), "--runs", str(runs), timeout_s=240)
+    done = faithful(lambda: nobody_with_tun.run(RUN, str(scenario), "--runs", str(runs), timeout_s=240))
     assert done.returncode == 0, done.stdout + done.stderr
     answer = json.loads(done.stdout)
     assert answer["status"] == "done"
