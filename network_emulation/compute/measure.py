@@ -25,7 +25,7 @@ from laggard.virtual_time import Dilation
 QUOTA_TOLERANCE = 0.05
 """Relative error allowed where the kernel stops hosts (`cgroup-quota`)."""
 
-STOP_SIGNAL_TOLERANCE = 0.10
+STOP_SIGNAL_TOLERANCE = 0.15
 """Relative error allowed where an ordinary user's signals do (`stop-signal`)."""
 
 ROUNDS = 3
