@@ -1,6 +1,6 @@
 """Wall over CPU time of phases of 1, 10 and 100 ms with random gaps, eight hosts at once, for both ways of holding shares.
 
-    python benchmarks/cpu_shares.py > benchmarks/cpu_shares.md        (as root, on two cores or more; half a minute)
+    python benchmarks/cpu_shares.py > benchmarks/cpu_shares.md        (as root, on two cores or more; three minutes)
 
 `plain quota` is a cgroup quota with a period of 1 ms / share and nothing else, for comparison.
 """
@@ -159,4 +159,4 @@ def load() -> str:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 12.0)
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 60.0)
