@@ -1,7 +1,7 @@
 """A campaign: one scenario run at every combination of some keys, some number of times, resumable at any point.
 
 The file says what varies; execo's `ParamSweeper` keeps on disk what is done, so that a campaign cut short, by anything, goes
-on where it stopped when it is started again, and several machines may share one.
+on where it stopped when it is started again.
 
     scenario: quickstart            # a folder, relative to this file
     repeats: 5                      # of each combination
@@ -99,6 +99,7 @@ def run_campaign(
     folder.mkdir(parents=True, exist_ok=True)
     table = folder / "results.csv"
     sweeper = ParamSweeper(str(folder / "state"), sweeps=_points(campaign), save_sweeps=True)
+    sweeper.reset(reset_inprogress=True)  # what was under way when a campaign was killed is to be done again
     failed = 0
     for point in iter(sweeper.get_next, None):
         combination = Combination({k: v for k, v in point.items() if k != "repeat"}, int(point["repeat"]))
@@ -108,6 +109,13 @@ def run_campaign(
         sweeper.done(point)
         on_result(combination, row)
     return table, failed
+
+
+def told(combination: Combination, row: Mapping[str, object]) -> str:
+    """One run of a campaign as a line."""
+    parts = [*combination.overrides(), f"repeat {combination.repeat}", str(row["status"])]
+    parts += [f"{name} {row[name]}" for name in ("makespan_s", "accuracy", "stragglers") if row.get(name) is not None]
+    return " · ".join([*parts, str(row.get("folder", ""))])
 
 
 def _points(campaign: Campaign) -> list[dict[str, Scalar]]:

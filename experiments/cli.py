@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ParamSpec
 import click
 
 from laggard import __version__
-from laggard.errors import InputError, LaggardError, ScenarioError
+from laggard.errors import LaggardError, ScenarioError
 
 if TYPE_CHECKING:
     from laggard.network_emulation.probe import Requested
@@ -181,16 +181,19 @@ def runs_command(runs: Path, as_json: bool) -> None:
 
 
 @main.command()
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run", metavar="RUN")
+@runs_option
 @json_option
 @_reported
-def report(folder: Path, as_json: bool) -> None:
-    """Analyse a run folder again and rewrite its findings, figures and report."""
-    from laggard.experiments.analysing import analyse_folder
-    from laggard.experiments.run_store import load_record
+def report(run: str, runs: Path, as_json: bool) -> None:
+    """Analyse a run again and rewrite its findings, figures and report.
 
-    if not folder.is_dir():
-        raise InputError(f"{folder}: not a run folder — `laggard runs` lists them")
+    RUN is a run folder, a run's id or the beginning of one, or a scenario's name for its latest run.
+    """
+    from laggard.experiments.analysing import analyse_folder
+    from laggard.experiments.run_store import find_run, load_record
+
+    folder = find_run(run, runs)
     analyse_folder(folder)
     _show_result(load_record(folder), folder, as_json=as_json)
 
@@ -201,9 +204,9 @@ def report(folder: Path, as_json: bool) -> None:
 @_reported
 def campaign(file: Path, runs: Path) -> int:
     """Run a scenario at every combination of what a campaign file varies; resumable."""
-    from laggard.experiments.campaign import run_campaign
+    from laggard.experiments.campaign import run_campaign, told
 
-    table, failed = run_campaign(file, runs, lambda combination, row: click.echo(f"{combination} {json.dumps(row)}"))
+    table, failed = run_campaign(file, runs, lambda combination, row: click.echo(told(combination, row)))
     click.echo(f"results: {table}")
     return 1 if failed else 0
 

@@ -1,0 +1,94 @@
+"""Campaigns: what is run, in which order it may resume, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from laggard.errors import InputError
+from laggard.experiments import campaign as campaigns
+from laggard.experiments.campaign import Combination, load_campaign, told
+from tests.experiments.conftest import Laggard, needs_tun
+
+FILE = """
+scenario: small
+repeats: 2
+vary: {workload.seed: [1, 2]}
+"""
+
+
+def test_overrides_are_yaml_values() -> None:
+    combination = Combination({"workload.seed": 2, "network.networks.0.delay": "5ms"}, 0)
+    assert combination.overrides() == ('network.networks.0.delay="5ms"', "workload.seed=2")
+    assert told(combination, {"status": "failed"}).startswith('network.networks.0.delay="5ms" · workload.seed=2')
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("scenario: small\nrepeat: 2\n", "repeat"),
+        ("repeats: 2\n", "scenario"),
+        ("scenario: x\nrepeats: 0\n", "repeats"),
+    ],
+)
+def test_what_is_no_campaign_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "campaign.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=says):
+        load_campaign(path)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        load_campaign(tmp_path / "none.yaml")
+
+
+def test_scenario_is_relative_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "campaign.yaml").write_text(FILE)
+    assert load_campaign(tmp_path / "campaign.yaml").scenario == (tmp_path / "small").resolve()
+
+
+def test_resumes_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed process of the third run ends the campaign; started again, it does what is left and only that."""
+    path = tmp_path / "campaign.yaml"
+    path.write_text(FILE)
+    script = tmp_path / "answer.py"
+    script.write_text("import json, sys; print(json.dumps({'status': 'done', 'id': sys.argv[-1], 'stragglers': []}))")
+    started: list[list[str]] = []
+
+    def answer(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        started.append(command)
+        if len(started) == 3:
+            raise KeyboardInterrupt
+        return real([sys.executable, str(script), command[-1]], **options)  # type: ignore[call-overload]
+
+    real = subprocess.run
+    monkeypatch.setattr(campaigns.subprocess, "run", answer)
+    with pytest.raises(KeyboardInterrupt):
+        campaigns.run_campaign(path, tmp_path / "runs", lambda _, __: None)
+    table, failed = campaigns.run_campaign(path, tmp_path / "runs", lambda _, __: None)
+    assert failed == 0
+    assert len(started) == 5
+    with table.open() as file:
+        rows = [(row["workload.seed"], row["repeat"]) for row in csv.DictReader(file)]
+    assert sorted(rows) == [("1", "0"), ("1", "1"), ("2", "0"), ("2", "1")]
+
+
+@needs_tun
+def test_runs_for_real(laggard: Laggard, make_scenario: Callable[..., Path], tmp_path: Path) -> None:
+    make_scenario()
+    path = tmp_path / "campaign.yaml"
+    path.write_text("scenario: small\nvary: {workload.stop.steps: [5]}\n")
+    process = laggard.start("campaign", str(path))
+    out, errors = process.communicate(timeout=240)
+    assert "workload.stop.steps=5 · repeat 0 ·" in out, errors
+    listing = subprocess.run(
+        [*laggard.command("runs", "--json"), "--runs", str(laggard.runs)], capture_output=True, text=True, check=True
+    )
+    assert [run["scenario"] for run in json.loads(listing.stdout)] == ["small"]
