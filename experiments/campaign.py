@@ -99,7 +99,7 @@ def run_campaign(
     folder.mkdir(parents=True, exist_ok=True)
     table = folder / "results.csv"
     sweeper = ParamSweeper(str(folder / "state"), sweeps=_points(campaign), save_sweeps=True)
-    sweeper.reset(reset_inprogress=True)  # what was under way when a campaign was killed is to be done again
+    sweeper.cancel_batch(sweeper.get_inprogress())  # under way when a campaign was killed; `reset` would forget them
     failed = 0
     for point in iter(sweeper.get_next, None):
         combination = Combination({k: v for k, v in point.items() if k != "repeat"}, int(point["repeat"]))
