@@ -235,6 +235,8 @@ def find_slow_links(
         Causes, and busy seconds per step of the busiest link that is not slow.
     """
     usable = np.flatnonzero(~timeline.warm_up)
+    if not len(usable):
+        return (), 0.0
     windows = [_window(timeline, links, cause.first, cause.last) for cause in dynamic]
     quiet = _without(links, len(timeline.steps), windows)
     steps = quiet.steps

@@ -66,6 +66,8 @@ def measure(scenario: Path, runs: Path) -> tuple[float, dict[str, float]]:
     """Seconds to the first step, and of every stage."""
     command = [sys.executable, "-m", "laggard.experiments.cli", "run", str(scenario), "--json", "--runs", str(runs)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if not done.stdout:
+        sys.exit(done.stderr)
     answer = json.loads(done.stdout)
     if answer.get("status") != "done":
         sys.exit(f"{scenario.name}: {answer.get('error')}")

@@ -17,7 +17,7 @@ import psutil
 from laggard.experiments.run_store import list_runs
 
 SCENARIO = Path(__file__).parent.parent / "experiments" / "quickstart"
-LONGEST_S = 25.0
+LONGEST_S = 15.0
 PATIENCE_S = 10.0
 
 

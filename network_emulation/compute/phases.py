@@ -48,7 +48,7 @@ def plan_phases(share: float) -> tuple[PhaseSet, ...]:
     """
     long_ms = min(100.0, 2000.0 * share)
     return (
-        PhaseSet(1.0, _count(0.5, share, 1.0, 20, 40)),
+        PhaseSet(1.0, _count(0.75, share, 1.0, 40, 60)),
         PhaseSet(10.0, _count(0.6, share, 10.0, 3, 12)),
         PhaseSet(long_ms, _count(0.8, share, long_ms, 1, 3)),
     )

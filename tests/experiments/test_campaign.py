@@ -91,4 +91,5 @@ def test_runs_for_real(laggard: Laggard, make_scenario: Callable[..., Path], tmp
     listing = subprocess.run(
         [*laggard.command("runs", "--json"), "--runs", str(laggard.runs)], capture_output=True, text=True, check=True
     )
-    assert [run["scenario"] for run in json.loads(listing.stdout)] == ["small"]
+    (run,) = json.loads(listing.stdout)
+    assert (run["scenario"], run["outcome"]["steps"]) == ("small", 5), run["error"]
