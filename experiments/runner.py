@@ -75,7 +75,7 @@ def execute(scenario: Scenario, options: Options) -> tuple[RunRecord, Path]:
         journal = Journal(record, folder, SilentDisplay() if options.quiet else TextDisplay())
         folder.logs.mkdir()
         folder.write_scenario(scenario.files())
-        job = Job(scenario, backend, cpu, _cgroups(scenario, janitor), journal, started_ns)
+        job = Job(scenario, backend, cpu, _cgroups(scenario, janitor, stack), journal, started_ns)
         status = sandbox.call(lambda: control(job))
         _conclude(job, status)
         return journal.record, folder.path
@@ -99,11 +99,15 @@ def _draft(scenario: Scenario, options: Options, backend: BackendName, cpu: CpuP
     )
 
 
-def _cgroups(scenario: Scenario, janitor: Janitor) -> CgroupSet | None:
-    """The janitor knows their folders before they exist; what dead runs left goes first."""
+def _cgroups(scenario: Scenario, janitor: Janitor, stack: ExitStack) -> CgroupSet | None:
+    """Removed here at the end, by the janitor if this process is killed, and by the next run if the janitor is too."""
     sweep_cgroups()
     janitor.watch(run_folders(run_name()))
-    return prepare_cgroups(scenario.shares, run_name())
+    cgroups = prepare_cgroups(scenario.shares, run_name())
+    if cgroups is not None:
+        stack.callback(cgroups.remove)
+        stack.callback(cgroups.close)
+    return cgroups
 
 
 def _conclude(job: Job, status: int) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from laggard.errors import DeploymentError
 from laggard.layers_services.local import syscalls
 from laggard.layers_services.local.forked import end_with, fork
 
@@ -78,11 +79,17 @@ class Janitor:
 
         Args:
             folders: removed with the folders in them, if empty of files and processes.
+
+        Raises:
+            DeploymentError: it was killed.
         """
         line = json.dumps([str(folder) for folder in folders]) + "\n"
         data = line.encode()
-        while data:
-            data = data[os.write(self._pipe, data) :]
+        try:
+            while data:
+                data = data[os.write(self._pipe, data) :]
+        except BrokenPipeError as error:
+            raise DeploymentError(f"the janitor (process {self._pid}) was killed; start the run again") from error
 
     def close(self) -> None:
         """Let go of the folders here and wait until they are removed, or until other processes of the run hold them."""

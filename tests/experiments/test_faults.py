@@ -114,6 +114,14 @@ def test_any_process_killed_leaves_nothing(training: subprocess.Popen[str], lagg
     assert record.status in {"interrupted", "failed"}
 
 
+def test_a_run_cleans_up_without_its_janitor(training: subprocess.Popen[str]) -> None:
+    named(training.pid, "laggard-janitor").kill()
+    assert cgroups_of(training.pid)
+    training.send_signal(signal.SIGINT)
+    training.communicate(timeout=60)
+    assert cgroups_of(training.pid) == []
+
+
 def test_interrupted_by_the_user(training: subprocess.Popen[str], laggard: Laggard) -> None:
     processes = tree(training.pid)
     training.send_signal(signal.SIGINT)
