@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from laggard.errors import RunFolderError
 from laggard.experiments import fingerprint
 from laggard.experiments.collecting import collect_and_analyse, tell_without_training
 from laggard.experiments.controller import control
@@ -62,9 +63,13 @@ def execute(scenario: Scenario, options: Options) -> tuple[RunRecord, Path]:
 
     Raises:
         PrerequisiteError: this machine lacks something; nothing was started.
-        RunFolderError: the run folder cannot be made.
+        RunFolderError: the run folder cannot be made, or the sandbox would not see it.
     """
     started_ns = time.monotonic_ns()
+    if sandbox.hides(options.runs):
+        raise RunFolderError(
+            f"{options.runs}: hosts of a run have a folder of their own there — choose another with --runs"
+        )
     backend = choose_backend(options.links)
     check_prerequisites(need_tun=backend == "userspace")
     cpu = plan_cpus(scenario.peak_shares, usable_cores(), RESERVED_CORES, options.dilation)

@@ -33,6 +33,7 @@ from laggard.layers_services.local.forked import end_with, fork
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIGNAL_GRACE_S = 0.05
 _HOME = Path("/run/home")
+_OWN_FOLDERS = tuple(Path(os.path.realpath(name)) for name in ("/proc", "/sys", "/run", "/dev/shm"))  # noqa: S108 - private inside
 Result = TypeVar("Result")
 _Handler = Callable[[int, FrameType | None], object] | int | None
 _log = logging.getLogger(__name__)
@@ -61,6 +62,12 @@ class _Pipes:
     @classmethod
     def make(cls) -> _Pipes:
         return cls(*os.pipe(), *os.pipe())
+
+
+def hides(path: Path) -> bool:
+    """Whether a sandbox has something of its own in the place of this folder, so that what is put there is lost."""
+    resolved = path.resolve()
+    return any(resolved.is_relative_to(own) for own in _OWN_FOLDERS)
 
 
 def call(function: Callable[[], int]) -> int:

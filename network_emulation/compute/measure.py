@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, Pipe
 
 from laggard.errors import EmulationError
 from laggard.network_emulation.compute.controller import Mechanism, ShareController
-from laggard.network_emulation.compute.phases import PhaseSet, Timing, plan_phases, run_phases
+from laggard.network_emulation.compute.phases import PhaseSet, Timing, expected_s, lengthen, plan_probes, run_phases
 from laggard.network_emulation.forked import end_companion, fork_companion
 from laggard.run_schema import FidelityCheck
 from laggard.virtual_time import Dilation
@@ -30,9 +30,10 @@ STOP_SIGNAL_TOLERANCE = 0.15
 """Relative error allowed where an ordinary user's signals do (`stop-signal`)."""
 
 ROUNDS = 3
-"""A miss is measured again, twice and then four times as long, and counts only if all that was measured misses together."""
+"""A miss is measured again, for a second and a half and then for three, and counts only if all that was measured misses together."""
 
 _PATIENCE_S = 60.0
+_PATIENCE_FACTOR = 10.0
 _PR_SET_TIMERSLACK = 29
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -61,13 +62,15 @@ def verify_shares(
         seed: of the gaps between phases.
 
     Returns:
-        Three checks per host, of kind `cpu`: slowdown against a whole core, in virtual time.
+        Three checks per host, or one where many have the same share (`plan_probes`), of kind `cpu`: slowdown against a whole
+        core, in virtual time.
 
     Raises:
         EmulationError: a probe died.
     """
     allowed = tolerance(controller.mechanism)
-    plans = {host: plan_phases(share) for host, share in shares.items()}
+    whole = plan_probes(shares)
+    plans: Mapping[str, tuple[PhaseSet, ...]] = whole
     found: dict[tuple[str, int], _Measured] = {}
     for attempt in range(ROUNDS):
         for host, timings in _run_probes(plans, controller, seed + attempt).items():
@@ -75,18 +78,21 @@ def verify_shares(
         missed = {key for key, each in found.items() if _error(each, shares[key[0]]) > allowed}
         if not missed:
             break
-        plans = _again(missed, {host: plan_phases(share) for host, share in shares.items()}, 2 ** (attempt + 1))
+        plans = _again(missed, whole, shares, attempt + 1)
     return tuple(_check(host, shares[host], each, dilation, allowed) for (host, _), each in sorted(found.items()))
 
 
 def _again(
-    missed: AbstractSet[tuple[str, int]], plans: Mapping[str, Sequence[PhaseSet]], times: int
+    missed: AbstractSet[tuple[str, int]],
+    plans: Mapping[str, tuple[PhaseSet, ...]],
+    shares: Mapping[str, float],
+    times: int,
 ) -> dict[str, tuple[PhaseSet, ...]]:
-    """What missed, so many times as often, and nothing else of these hosts: a longer series is surer."""
+    """What missed, for longer, and nothing else of these hosts: a longer series is surer."""
     hosts = sorted({host for host, _ in missed})
     return {
         host: tuple(
-            replace(phases, count=times * phases.count if (host, i) in missed else 0)
+            lengthen(phases, shares[host], times) if (host, i) in missed else replace(phases, count=0)
             for i, phases in enumerate(plans[host])
         )
         for host in hosts
@@ -97,9 +103,9 @@ def _enter(
     found: dict[tuple[str, int], _Measured], host: str, plan: Sequence[PhaseSet], timings: Sequence[Timing]
 ) -> None:
     for i, (phases, timing) in enumerate(zip(plan, timings, strict=True)):
-        before = found.get((host, i))
-        if before is not None and phases.count == 0:
+        if phases.count == 0:
             continue
+        before = found.get((host, i))
         if before is None:
             found[host, i] = _Measured(phases, timing)
         else:
@@ -133,14 +139,18 @@ def _run_probes(
 ) -> Mapping[str, tuple[Timing, ...]]:
     probes: dict[str, tuple[int, Connection]] = {}
     try:
+        patience_s = _PATIENCE_S
         for number, (host, plan) in enumerate(plans.items()):
+            patience_s = max(patience_s, _PATIENCE_FACTOR * expected_s(plan, controller.shares[host]))
             probes[host] = _start_probe(plan, seed * 1000 + number)
         for host, (pid, connection) in probes.items():
-            _receive(host, connection)  # it is ready and idle: waiting for a core to start up on earns it nothing
+            _receive(
+                host, connection, patience_s
+            )  # it is ready and idle: waiting for a core to start up on earns it nothing
             controller.attach(host, pid)
         for _, connection in probes.values():
             connection.send_bytes(b"go")
-        return {host: pickle.loads(_receive(host, each)) for host, (_, each) in probes.items()}  # noqa: S301 - our own forks'
+        return {host: pickle.loads(_receive(host, each, patience_s)) for host, (_, each) in probes.items()}  # noqa: S301 - our own forks'
     finally:
         for pid, connection in probes.values():
             connection.close()
@@ -168,10 +178,10 @@ def _probe(plan: Sequence[PhaseSet], seed: int, unrelated: Connection, connectio
     return 0
 
 
-def _receive(host: str, connection: Connection) -> bytes:
+def _receive(host: str, connection: Connection, patience_s: float) -> bytes:
     try:
-        if not connection.poll(_PATIENCE_S):
-            raise EmulationError(f"{host}: measuring its CPU share takes longer than {_PATIENCE_S:g} s")
+        if not connection.poll(patience_s):
+            raise EmulationError(f"{host}: measuring its CPU share takes longer than {patience_s:g} s")
         return connection.recv_bytes()
     except EOFError as error:
         message = f"{host}: the probe that measures its CPU share died; its output on stderr says why"

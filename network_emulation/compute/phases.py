@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
+MANY_ALIKE = 9
+"""From so many hosts of one share on, each length of phase is measured on a third of them."""
+
+_LONG_MS = 1500.0
 _MS = 1_000_000
 
 
@@ -44,14 +49,41 @@ def plan_phases(share: float) -> tuple[PhaseSet, ...]:
     """Phases of about 1, 10 and 100 ms that tell a share to a few per cent within about three seconds.
 
     Debts are carried from phase to phase, so the time of n phases in a row is certain to one slice: their number decides. A
-    share so small that a phase of 100 ms would take longer than two seconds gets a shorter one.
+    share so small that a phase of 100 ms would take longer than a second and a half gets a shorter one.
     """
-    long_ms = min(100.0, 2000.0 * share)
+    long_ms = min(100.0, _LONG_MS * share)
     return (
         PhaseSet(1.0, _count(0.75, share, 1.0, 40, 60)),
         PhaseSet(10.0, _count(0.6, share, 10.0, 3, 12)),
         PhaseSet(long_ms, _count(0.8, share, long_ms, 1, 3)),
     )
+
+
+def plan_probes(shares: Mapping[str, float]) -> dict[str, tuple[PhaseSet, ...]]:
+    """What every host is to compute. Many that are alike share the work: each takes one length in turn, for longer."""
+    alike: dict[float, list[str]] = {}
+    for host, share in shares.items():
+        alike.setdefault(share, []).append(host)
+    plans = {host: plan_phases(share) for host, share in shares.items()}
+    for share, hosts in alike.items():
+        for number, host in enumerate(hosts if len(hosts) >= MANY_ALIKE else ()):
+            plans[host] = _only(number % len(plans[host]), plans[host], share)
+    return plans
+
+
+def _only(chosen: int, plan: tuple[PhaseSet, ...], share: float) -> tuple[PhaseSet, ...]:
+    return tuple(lengthen(each, share, 1) if i == chosen else replace(each, count=0) for i, each in enumerate(plan))
+
+
+def lengthen(phases: PhaseSet, share: float, times: int) -> PhaseSet:
+    """As many phases as take a second and a half, or `times` as long."""
+    each_ms = phases.cpu_ms / share + phases.gap_ms / 2
+    return replace(phases, count=max(times, round(times * _LONG_MS / each_ms)))
+
+
+def expected_s(plan: Iterable[PhaseSet], share: float) -> float:
+    """Wall seconds that sets of phases take at a share, gaps included."""
+    return sum(each.count * (each.cpu_ms / share + each.gap_ms / 2) for each in plan) / 1000
 
 
 def _count(budget_s: float, share: float, cpu_ms: float, least: int, most: int) -> int:
@@ -61,18 +93,15 @@ def _count(budget_s: float, share: float, cpu_ms: float, least: int, most: int) 
 def run_phases(phases: PhaseSet, chance: random.Random) -> Timing:
     """Compute a set of phases in this thread, and time them.
 
-    A phase begins when its gap ends, as a worker's does when what it waited for arrives, not when the core is first had.
+    A phase begins when its gap ends, as a worker's does when what it waited for arrives, not when the core is first had. What is
+    computed on the way into a gap counts to the phase behind it, and so does being held back there: only idling is left out.
     """
-    total = Timing(0, 0)
+    began_ns, cpu_began_ns, idle_ns = time.monotonic_ns(), time.thread_time_ns(), 0
     for _ in range(phases.count):
-        total += _run_phase(round(phases.cpu_ms * _MS), round(chance.random() * phases.gap_ms * _MS))
-    return total
-
-
-def _run_phase(cpu_ns: int, gap_ns: int) -> Timing:
-    cpu_began_ns, began_ns = time.thread_time_ns(), time.monotonic_ns() + gap_ns
-    time.sleep(gap_ns / 1e9)
-    while True:
-        used_ns = time.thread_time_ns() - cpu_began_ns
-        if used_ns >= cpu_ns:
-            return Timing(time.monotonic_ns() - began_ns, used_ns)
+        gap_ns = round(chance.random() * phases.gap_ms * _MS)
+        done_ns = time.thread_time_ns() + round(phases.cpu_ms * _MS)
+        time.sleep(gap_ns / 1e9)  # until a moment that is fixed at the call: coming late shortens the idling by as much
+        idle_ns += gap_ns
+        while time.thread_time_ns() < done_ns:
+            pass
+    return Timing(time.monotonic_ns() - began_ns - idle_ns, time.thread_time_ns() - cpu_began_ns)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from tests.experiments.conftest import SMALL, faithful
 from tests.users import Runner
 
@@ -37,9 +35,10 @@ def test_runs_to_the_end(nobody_with_tun: Runner) -> None:
     assert answer["status"] == "done"
     assert answer["outcome"]["steps"] == 60
     assert {check["kind"] for check in answer["fidelity"]} == {"rtt", "rate", "cpu"}
-    spans = pq.read_table(Path(answer["folder"]) / "spans.parquet").to_pandas()
-    backward = spans[spans["phase"] == "backward"].groupby("rank")["dur_ns"].median()
-    assert backward[[1, 2]].min() > 1.3 * backward[0]  # half the share, within what stop signals hold on a busy machine
+    slow = {
+        each["rank"] for each in answer["stragglers"] if (each["family"], each["kind"]) == ("compute", "deterministic")
+    }
+    assert slow == {1, 2}, answer["stragglers"]
 
 
 def test_says_what_is_missing_before_anything_starts(runner: Runner) -> None:

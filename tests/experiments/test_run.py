@@ -97,3 +97,12 @@ def test_bad_input_is_refused_before_anything_starts(
     answer = laggard.run(make_scenario(), "--set", setting, status=2)
     assert says in str(answer["error"])
     assert not laggard.runs.exists()
+
+
+@pytest.mark.parametrize("folder", ["/run/laggard-runs", "/dev/shm/laggard-runs"])
+def test_runs_are_not_kept_where_the_sandbox_has_folders_of_its_own(
+    make_scenario: Callable[..., Path], folder: str
+) -> None:
+    answer = Laggard(Path(folder)).run(make_scenario(), status=2)
+    assert "--runs" in str(answer["error"])
+    assert not Path(folder).exists()

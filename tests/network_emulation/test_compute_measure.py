@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from laggard.network_emulation.compute import CgroupSet, open_shares, prepare_cgroups
 from laggard.network_emulation.compute.measure import QUOTA_TOLERANCE, tolerance, verify_shares
-from laggard.network_emulation.compute.phases import plan_phases
+from laggard.network_emulation.compute.phases import MANY_ALIKE, plan_phases, plan_probes
 from laggard.network_emulation.cpu_plan import plan_cpus, usable_cores
 from laggard.virtual_time import Dilation
 
@@ -23,8 +23,22 @@ _SHARES = {"cloud": 0.32, "fog": 0.16, "edge1": 0.1, "edge2": 0.1}
 def test_phases_of_every_length_fit_the_time(share: float) -> None:
     phases = plan_phases(share)
     assert [each.cpu_ms for each in phases[:2]] == [1.0, 10.0]
-    assert phases[2].cpu_ms == pytest.approx(min(100.0, 2000 * share))
-    assert sum(each.cpu_ms * each.count for each in phases) <= max(50 + 30 + 2000 * share, 2600 * share)
+    assert phases[2].cpu_ms == pytest.approx(min(100.0, 1500 * share))
+    assert sum(each.cpu_ms * each.count for each in phases) <= max(50 + 30 + 1500 * share, 2600 * share)
+
+
+@given(st.integers(1, 60), st.integers(0, 5), st.floats(0.005, 0.5))
+def test_many_alike_share_the_lengths_of_phases(many: int, few: int, share: float) -> None:
+    alike, others = [f"edge{i}" for i in range(many)], [f"cloud{i}" for i in range(few)]
+    plans = plan_probes(dict.fromkeys(alike, share) | dict.fromkeys(others, 0.6))
+    assert plans.keys() == {*alike, *others}
+    assert all(plans[host] == plan_phases(0.6) for host in others)
+    lengths = [sum(plans[host][i].count > 0 for host in alike) for i in range(3)]
+    if many < MANY_ALIKE:
+        assert all(plans[host] == plan_phases(share) for host in alike)
+    else:
+        assert sum(lengths) == many
+        assert max(lengths) - min(lengths) <= 1
 
 
 @pytest.fixture

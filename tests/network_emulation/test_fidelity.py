@@ -15,6 +15,7 @@ from laggard.network_emulation.fidelity import (
     HOST_MBPS,
     ORDINARY,
     REALTIME,
+    ROUND_MBPS,
     RTT_PAIRS,
     Task,
     Tolerance,
@@ -73,7 +74,8 @@ def test_every_group_has_one_representative_and_few_rounds_measure_them(sizes: t
     assert len(tasks) == len(groups) == 6
     assert all(any(task.pair in group.pairs for task in tasks) for group in groups)
     assert len({frozenset(task.pair) for task in tasks}) == 3, "the way back is measured on the same two hosts"
-    assert len(plan_rounds(plan, tasks, PLAIN)) == 2
+    assert len(plan_rounds(plan, tasks, PLAIN, ROUND_MBPS[0])) == 2
+    assert all(len(chosen) == 1 for chosen in plan_rounds(plan, tasks, PLAIN, ROUND_MBPS[-1])), "at last, one by one"
     sampled = sample_round_trips(plan, tasks)
     assert len({frozenset(task.pair) for task in sampled}) == len(sampled) <= RTT_PAIRS
     assert {frozenset(task.pair) for task in tasks} <= {frozenset(task.pair) for task in sampled}
@@ -100,7 +102,7 @@ def test_rounds_never_put_two_flows_on_one_link(
     access = {name: AccessLink(name, rate, rate) for name in with_access}
     plan = LinkPlan(make_hosts(2, 2, 4), dict.fromkeys(pairs, Constraint(rate_mbps=rate)), access, (shared,))
     tasks = [Task(pair, plan.expected(*pair), Constraint()) for pair in pairs]
-    rounds = plan_rounds(plan, tasks, PLAIN)
+    rounds = plan_rounds(plan, tasks, PLAIN, ROUND_MBPS[0])
     assert sorted(task.pair for chosen in rounds for task in chosen) == sorted(pairs)
     for chosen in rounds:
         used = [link for task in chosen for link in links_used(plan, task.pair)]
@@ -135,7 +137,8 @@ def test_only_what_fails_is_measured_again_and_stays_failed_when_it_does() -> No
     steady, disturbed, wrong = (Task((name, "z"), Constraint(), Constraint()) for name in "abc")
     asked: list[list[str]] = []
 
-    def measure(tasks: Sequence[Task]) -> list[FidelityCheck]:
+    def measure(tasks: Sequence[Task], attempt: int) -> list[FidelityCheck]:
+        assert attempt == len(asked)
         asked.append([task.pair[0] for task in tasks])
         slow = {"a": 1.0, "b": 9.0 if len(asked) < 2 else 1.0, "c": 9.0}
         return [check(task, slow[task.pair[0]]) for task in reversed(tasks)]
