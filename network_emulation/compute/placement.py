@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import logging
 import os
-import platform
-import struct
 from contextlib import suppress
 
-_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
-_ATTRIBUTES = struct.Struct("=IIQiIQQQ")
+from laggard.network_emulation.realtime import shorten_slice
+
 _SLICE_NS = 200_000
-_log = logging.getLogger(__name__)
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def place(pid: int, core: int) -> None:
@@ -30,14 +23,4 @@ def place(pid: int, core: int) -> None:
     for name in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - names are all that is needed
         with suppress(ProcessLookupError):  # a thread that has just ended
             os.sched_setaffinity(int(name), {core})
-            _shorten_slice(int(name))
-
-
-def _shorten_slice(thread: int) -> None:
-    number = _SCHED_SETATTR.get(platform.machine())
-    if number is None:
-        return
-    attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, 0, 0, _SLICE_NS, 0, 0)
-    if _libc.syscall(number, thread, ctypes.c_char_p(attributes), 0) < 0:
-        name = errno.errorcode.get(ctypes.get_errno(), "?")
-        _log.debug("this kernel refuses thread %d a short slice (%s)", thread, name)
+            shorten_slice(int(name), _SLICE_NS)
