@@ -24,7 +24,10 @@ def test_phases_of_every_length_fit_the_time(share: float) -> None:
     phases = plan_phases(share)
     assert [each.cpu_ms for each in phases[:2]] == [1.0, 10.0]
     assert phases[2].cpu_ms == pytest.approx(min(100.0, 1500 * share))
-    assert sum(each.cpu_ms * each.count for each in phases) <= max(50 + 30 + 1500 * share, 2600 * share)
+    # What the fewest phases take where the share is small; else three parts of a second, each with half a phase of rounding.
+    fewest_ms, parts_ms = (40.0, 30.0, phases[2].cpu_ms), (750.0, 600.0, 800.0)
+    for each, least_ms, part_ms in zip(phases, fewest_ms, parts_ms, strict=True):
+        assert each.cpu_ms * each.count <= max(least_ms, part_ms * share + each.cpu_ms / 2) + 1e-6
 
 
 @given(st.integers(1, 60), st.integers(0, 5), st.floats(0.005, 0.5))
