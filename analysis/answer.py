@@ -199,7 +199,7 @@ def _doing(cause: Cause, subject: Subject, *, present: bool) -> str:
 def _against(cause: Cause, analysis: Analysis) -> str:
     """What a lasting slowness is slower than: the tiers of the fastest ranks, where they are others."""
     if cause.first.family == "network":
-        return " than the fastest links"
+        return " than the fastest links" + (" between tiers" if len({h.tier for h in analysis.hosts}) > 1 else "")
     own = {h.tier for h in analysis.hosts if h.host in {f.host for f in cause.findings}}
     fastest = fastest_tiers(analysis)
     if cause.first.family == "storage" or not fastest or own & set(fastest):

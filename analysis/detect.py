@@ -16,6 +16,7 @@ from laggard.analysis.intervals import (
     Levels,
     Segment,
     baseline_level,
+    is_raised,
     is_slow,
     mask_of,
     measure_segment,
@@ -149,7 +150,7 @@ def find_transfer_causes(
 
     A collective that slowed while a rank's compute did, with no link slower than usual, is not a network cause: a starved
     host reduces slowly. Its excess is charged to that rank. What slows three quarters of the ranks' compute as well is the
-    machine under them, and taken out first.
+    machine under them, and taken out.
 
     Args:
         timeline: the run.
@@ -163,12 +164,14 @@ def find_transfer_causes(
         Network causes, and `local` with burdens marked.
     """
     usable = np.flatnonzero(~timeline.warm_up)
-    series = transfers.step_logs[usable] - np.maximum(machine_drift(timeline, references)[usable], 0.0)
+    series = transfers.step_logs[usable]
     if len(usable) < 2 * LEAST_STEPS or transfers.step_seconds.sum() < LEAST_SHARE * timeline.makespan:
         return (), tuple(local)
     levels = segment(series)
     baseline = baseline_level(levels)
-    parts = [p for p in slow_intervals(series, levels, baseline) if p.first > 0 or p.last < len(series) - 1]
+    drift = machine_drift(timeline, references)[usable]
+    slow = [_without_drift(part, drift) for part in slow_intervals(series, levels, baseline)]
+    parts = [p for p in slow if is_raised(p, levels, baseline) and (p.first > 0 or p.last < len(series) - 1)]
     windows = [_window(timeline, links, int(usable[p.first]), int(usable[p.last])) for p in parts]
     quiet = _without(links, len(usable), windows)
     found: list[Cause] = []
@@ -186,6 +189,18 @@ def find_transfer_causes(
         slowdown = math.exp(part.level - baseline)
         found.append(Cause("network", "dynamic", None, first, last, slowdown, confidence, baseline, link))
     return tuple(found), tuple(marked)
+
+
+def _without_drift(part: Segment, drift: FloatArray) -> Segment:
+    """An interval less what the machine was slower in it than in the rest.
+
+    Only what was found slow as measured is corrected: correcting all of a series would make intervals of a steady one slow.
+    """
+    inside = mask_of((part,), len(drift))
+    if inside.all():
+        return part
+    shift = max(float(np.median(drift[inside]) - np.median(drift[~inside])), 0.0)
+    return replace(part, level=part.level - shift, quartile=part.quartile - shift)
 
 
 def _excess_s(transfers: Transfers, first: int, last: int) -> float:

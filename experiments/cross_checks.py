@@ -172,6 +172,10 @@ def workload_warnings(
             yield source.problem(key, rule, f"for all of them write {term}.*", value=pattern)
     if len(ranks) == 1:
         yield source.problem(("placement",), "one worker has nobody to wait for", "place more", value="")
+    train = _train_samples(workload)
+    if train is not None and workload.batch_size > train:
+        rule = f"there are only {train} training samples, so every step has fewer than the batch size"
+        yield source.problem(("batch_size",), rule, f"take {train} or less")
     least = _least_steps_to_accuracy(workload)
     if stop.accuracy is not None and stop.steps is not None and least is not None and stop.steps < least:
         rule = f"{stop.steps} steps end before {EVALUATIONS_TO_STOP} evaluations, so the accuracy cannot end the run"

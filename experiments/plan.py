@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from laggard.experiments.cross_checks import EVALUATIONS_TO_STOP
 from laggard.experiments.scenario import Scenario
 from laggard.hosts import select
 from laggard.network_emulation.constraints import Constraint, tier_pairs
@@ -91,6 +92,8 @@ class Description(Record):
     backend: Literal["netem", "userspace"]
     cores: int
     dilation: float
+    cpu_shares: float
+    usable_cores: float
     workflow_plays: int
     warnings: tuple[str, ...]
 
@@ -111,7 +114,7 @@ class Description(Record):
         yield "here"
         yield f"  links shaped by {'the kernel (netem)' if self.backend == 'netem' else 'the userspace emulator'}"
         slower = f"real time runs {self.dilation:.2f} times slower" if self.dilation > 1 else "in real time"
-        yield f"  {self.cores} cores, {slower}"
+        yield f"  {self.cores} cores, {self.usable_cores:g} of them for the hosts, whose shares add up to {self.cpu_shares:g}: {slower}"
         if self.workflow_plays:
             yield f"  {self.workflow_plays} plays of workflow.yaml"
         yield from (f"warning: {warning}" for warning in self.warnings)
@@ -144,6 +147,8 @@ def describe(scenario: Scenario, machine: Machine | None = None) -> Description:
         backend=machine.links,
         cores=len(machine.cores),
         dilation=round(cpu.dilation, 4),
+        cpu_shares=round(sum(scenario.peak_shares.values()), 4),
+        usable_cores=len(machine.cores) - machine.reserved_cores,
         workflow_plays=len(scenario.workflow.plays),
         warnings=scenario.warnings,
     )
@@ -221,7 +226,9 @@ def _change(event: HostEvent | LinkEvent) -> str:
 def _stop(scenario: Scenario) -> str:
     stop = scenario.workload.stop
     parts = [
-        f"accuracy {stop.accuracy:g}" if stop.accuracy is not None else "",
+        f"accuracy {stop.accuracy:g} in {EVALUATIONS_TO_STOP} evaluations in a row"
+        if stop.accuracy is not None
+        else "",
         f"{stop.steps} steps" if stop.steps is not None else "",
         f"{stop.time_s:g} s" if stop.time_s is not None else "",
     ]
@@ -237,7 +244,13 @@ def _link_row(link: PlannedLink) -> tuple[str, ...]:
     jitter = f" ± {link.jitter_ms:g}" if link.jitter_ms else ""
     rate = "unlimited" if link.rate_mbps is None else f"{link.rate_mbps:g} Mbit/s"
     loss = f"{link.loss_percent:g} % loss" if link.loss_percent else ""
-    return f"{link.src_layer} to {link.dst_layer}", f"{link.pairs} pairs", f"{link.delay_ms:g}{jitter} ms", rate, loss
+    return (
+        f"{link.src_layer} to {link.dst_layer}",
+        f"{link.pairs} pair{'s' * (link.pairs > 1)}",
+        f"{link.delay_ms:g}{jitter} ms",
+        rate,
+        loss,
+    )
 
 
 def _table(title: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:

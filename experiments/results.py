@@ -49,7 +49,7 @@ def listing_document(records: Sequence[tuple[RunRecord, Path]]) -> list[JsonValu
 def listing_text(records: Sequence[tuple[RunRecord, Path]]) -> str:
     """One line per run."""
     if not records:
-        return "no runs yet: laggard run experiments/quickstart"
+        return "no runs there yet: laggard run experiments/quickstart makes one"
     rows = [_row(record, folder) for record, folder in records]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(

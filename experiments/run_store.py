@@ -189,6 +189,10 @@ def find_run(text: str, root: Path) -> Path:
         return path.resolve()
     if (root / text / LATEST / RECORD).is_file():
         return (root / text / LATEST).resolve()
+    if path.is_dir():
+        raise RunFolderError(
+            f"{text}: there is no {RECORD} in it — name the folder of one run, or a scenario or run id"
+        )
     found = [folder for _, folder in list_runs(root) if text and folder.name.startswith(text)]
     if len(found) == 1:
         return found[0]

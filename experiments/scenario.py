@@ -16,7 +16,7 @@ from laggard.errors import Problem, ScenarioError
 from laggard.experiments import cross_checks
 from laggard.experiments.cross_checks import Sources
 from laggard.experiments.overrides import parse_override
-from laggard.experiments.scenario_files import ScenarioFile, read_bounded, read_files
+from laggard.experiments.scenario_files import ScenarioFile, file_warnings, read_bounded, read_files
 from laggard.hosts import Host
 from laggard.layers_services.compile import compile_hosts
 from laggard.layers_services.model import LayersServices, Workflow
@@ -260,6 +260,7 @@ def _scenario(
     links, shares, changes = network
     sources = _sources(folder, files)
     warnings = (
+        *file_warnings(folder, files),
         *link_warnings(
             links,
             models.network,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import os
 import re
@@ -15,6 +16,7 @@ from laggard.experiments.overrides import SCENARIO_FILES, Override, apply_overri
 from laggard.yaml_source import MAX_BYTES, Source, YamlValue, parse_yaml
 
 OPTIONAL_FILES = ("heterogeneity",)
+_E2CLAB_FILES = ("workflow_env.yaml",)
 _TEMPLATE = "`laggard init DIR` writes a scenario to start from"
 
 
@@ -59,6 +61,22 @@ def read_files(folder: Path, overrides: Sequence[Override]) -> tuple[Mapping[str
         except ScenarioError as error:
             problems.extend(error.problems)
     return files, tuple(problems)
+
+
+def file_warnings(folder: Path, files: Mapping[str, ScenarioFile]) -> tuple[Problem, ...]:
+    """Files that look like a misspelt one of the scenario's, which nothing reads, and optional ones that are not there."""
+    known = sorted(f"{name}.yaml" for name in SCENARIO_FILES)
+    found: list[Problem] = []
+    for path in sorted(folder.glob("*.y*ml")):
+        near = difflib.get_close_matches(path.with_suffix(".yaml").name, known, n=1, cutoff=0.8)
+        if near and path.name not in (*known, *_E2CLAB_FILES):
+            rule = "no file of a scenario has this name, and nothing reads it"
+            found.append(Problem(str(path), 0, 0, "", rule, f"rename it to {near[0]}, if that is what it is"))
+    for name in OPTIONAL_FILES:
+        if files[name].as_run() is None:
+            rule = "the file is missing: all hosts are alike, and nothing changes during the run"
+            found.append(Problem(str(folder / f"{name}.yaml"), 0, 0, "", rule, "fine, if it is meant so"))
+    return tuple(found)
 
 
 def read_bounded(path: Path, shown: str, most: int = 4 * MAX_BYTES) -> bytes:

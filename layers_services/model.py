@@ -25,6 +25,9 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
+
+from laggard.yaml_source import AT
 
 MAX_HOSTS = 10_000
 _RESERVED = {"all", "ungrouped"}
@@ -214,7 +217,9 @@ class LayersServices(_Strict):
         counts = Counter(layer.name.lower() for layer in self.layers)
         twice = [name for name, count in counts.items() if count > 1]
         if twice:
-            raise ValueError(f"layer `{twice[0]}` is there twice (case does not matter) — put its services together")
+            second = [i for i, layer in enumerate(self.layers) if layer.name.lower() == twice[0]][1]
+            rule = "this layer is there twice (case does not matter) — put its services together"
+            raise PydanticCustomError("twice", rule, {AT: ("layers", second, "name")})
         machines = sum(layer.machines for layer in self.layers)
         if machines > MAX_HOSTS:
             raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from laggard.errors import Problem
@@ -10,6 +11,8 @@ from laggard.network_emulation.constraints import UNPLACED_HETEROGENEITY, UNPLAC
 from laggard.network_emulation.links import LinkPlan
 from laggard.network_emulation.model import Heterogeneity, Network, SharedRule
 from laggard.yaml_source import KeyPath, Source
+
+_NO_UNIT = re.compile(r"[\d.]*[1-9][\d.]*", re.ASCII)
 
 
 def link_warnings(
@@ -31,11 +34,12 @@ def link_warnings(
         heterogeneity_source: where `heterogeneity` was read.
 
     Returns:
-        Ordered pairs of different tiers whose traffic no rule constrains, and bare group names, of which E2Clab reaches
-        only the first host.
+        Ordered pairs of different tiers whose traffic no rule constrains, delays and rates without a unit, and bare group
+        names, of which E2Clab reaches only the first host.
     """
     bare: list[Problem] = []
     for i, rule in enumerate(network.rules):
+        bare += _unitless(network_source, ("networks", i))
         bare += _bare(network_source, ("networks", i), [("src", rule.src), ("dst", rule.dst)], plan.hosts)
     for section, entries in (("deterministic", heterogeneity.rules), ("dynamic", heterogeneity.events)):
         for i, entry in enumerate(entries):
@@ -45,6 +49,14 @@ def link_warnings(
                 for side, pattern in enumerate(entry.between):
                     bare += _bare(heterogeneity_source, (section, i, "between"), [(side, pattern)], plan.hosts)
     return (*bare, *_unruled(plan, talking, network_source))
+
+
+def _unitless(source: Source, key: KeyPath) -> Iterable[Problem]:
+    for name, unit, fix in (("delay", "microseconds", "10ms"), ("rate", "bits a second", "100mbit")):
+        written = source.at((*key, name))
+        if isinstance(written, str) and _NO_UNIT.fullmatch(written.strip()):
+            rule = f"a {name} without a unit is in {unit}, as tc reads it"
+            yield source.problem((*key, name), rule, f"write the unit, such as {fix}")
 
 
 def _bare(

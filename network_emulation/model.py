@@ -39,7 +39,7 @@ class _Strict(BaseModel):
 def _written_as_text(value: object) -> object:
     if isinstance(value, str):
         return value
-    raise ValueError("E2Clab takes text here, with its unit — quote it, such as '10ms', '100mbit' or '1%'")
+    raise ValueError("E2Clab takes text here, a number with its unit — write it such as 10ms, 100mbit or 1%")
 
 
 _Text = BeforeValidator(_written_as_text)

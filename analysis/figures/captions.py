@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from laggard.analysis.figures.gantt import median_step, step_bars
+from laggard.analysis.figures.gantt import median_step, step_bars, waited_for
 from laggard.analysis.figures.palette import WAIT
 from laggard.analysis.figures.progress import accuracy_curve, loss_curve
 from laggard.analysis.figures.step_ecdf import compute_groups
@@ -22,8 +22,8 @@ def heatmap_caption(_run: Run, analysis: Analysis) -> str:
         )
     return (
         "Darker is slower, against what the fastest hosts usually take: stragglers are outlined in blue, solid if they "
-        "last the whole run and dashed if they come and go; the lowest row is the collectives' transfer against its own "
-        "usual time."
+        "last the whole run and dashed if they come and go; dark first steps are the warm-up. The lowest row is the "
+        "collectives' transfer against its own usual time, so that only what changes on the links darkens it."
     )
 
 
@@ -52,10 +52,11 @@ def gantt_caption(run: Run, analysis: Analysis) -> str:
             np.add.at(waited, group.rank, group.length_ms / 1000)
     if not waited.any():
         return f"In step {step}, which took the median time, no rank waited for another."
-    least, most = int(np.argmin(waited)), int(np.argmax(waited))
+    most, last = int(np.argmax(waited)), waited_for(run.spans, step)
     return (
         f"In step {step}, which took the median time, {_host(analysis, most)} waited {seconds_text(float(waited[most]))} "
-        f"(hatched) for the last to arrive; {_host(analysis, least)} waited least ({seconds_text(float(waited[least]))})."
+        f"(hatched) for the last to arrive; the collective that all together waited for longest began when "
+        f"{_host(analysis, last)} came. Ranks begin a step when the one before has ended for them, so not together."
     )
 
 

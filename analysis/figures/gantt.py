@@ -73,6 +73,23 @@ def step_bars(spans: SpanColumns, step: int) -> tuple[list[Bars], FloatArray]:
     return [b for b in bars if b.length_ms.max(initial=0.0) > least], (arrivals - zero) * _MS
 
 
+def waited_for(spans: SpanColumns, step: int) -> int:
+    """The rank that came last to the collective at which the ranks together waited longest; -1 where none waited.
+
+    Args:
+        spans: a run's spans.
+        step: which step.
+    """
+    rows = spans.where((spans.step == step) & (spans.phase == Phase.COMM.code) & (spans.lane == Lane.MAIN))
+    rows = rows.where(rows.group != NO_GROUP)
+    waited = np.clip(latest_arrivals(rows) - rows.start_ns, 0, rows.dur_ns)
+    if not waited.any():
+        return -1
+    groups, instance = np.unique(rows.group, return_inverse=True)
+    longest = rows.where(rows.group == groups[int(np.argmax(np.bincount(instance, weights=waited)))])
+    return int(longest.rank[int(np.argmax(longest.start_ns))])
+
+
 def draw_gantt(run: Run, analysis: Analysis, width_in: float) -> Figure:
     """Draws the step.
 

@@ -46,7 +46,7 @@ def _achieved(outcome: Outcome) -> tuple[Tile, ...]:
     if outcome.accuracy is not None:
         known.insert(2, Tile("Accuracy", percent_text(outcome.accuracy), "at the last evaluation"))
     if outcome.cost is not None:
-        known.append(Tile("Cost", f"{outcome.cost:.3g}", "in the unit of the scenario's prices"))
+        known.append(Tile("Price", f"{outcome.cost:.3g}", "in the unit of the scenario's prices"))
     return tuple(known)
 
 
@@ -58,5 +58,5 @@ def _lost(analysis: Analysis | None) -> tuple[Tile, ...]:
         percent_text(max(analysis.lost_s, 0.0) / analysis.makespan_s),
         f"{seconds_text(max(analysis.lost_s, 0.0))} of the makespan",
     )
-    remark = "costs can be relied on" if analysis.reliable else "costs are not to be relied on"
-    return lost, Tile("Explained", percent_text(analysis.explained), remark)
+    relied = "costs can be relied on" if analysis.reliable else "costs are not to be relied on"
+    return lost, Tile("Explained", f"{100 * analysis.explained:.1f} %", f"of the makespan, by the model; {relied}")

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ruamel.yaml.error import StringMark, YAMLError
     from ruamel.yaml.events import Event, ScalarEvent
 
+AT = "at"
+"""In the context of a model's `PydanticCustomError`: the keys below the model that it is about."""
+
 MAX_BYTES = 1 << 18
 MAX_DEPTH = 32
 
@@ -261,7 +264,7 @@ def _plain(text: str) -> YamlValue:
 
 
 def _problem(source: Source, model: type[BaseModel], details: ErrorDetails) -> Problem:
-    key = _written_key(source, details["loc"])
+    key = (*_written_key(source, details["loc"]), *details.get("ctx", {}).get(AT, ()))
     kind = details["type"]
     if kind == "extra_forbidden":
         problem = source.problem(key, "unknown key", _known_keys(model, details["loc"]), value=str(key[-1]))
@@ -295,6 +298,8 @@ def _known_keys(model: type[BaseModel], location: Sequence[str | int]) -> str:
     """The fix for an unknown key: the nearest known one, or all that its place allows."""
     names = sorted({name for each in _models_at(model, location[:-1]) for name in _field_names(each)})
     near = difflib.get_close_matches(str(location[-1]), names, n=1)
+    if near and near[0] == location[-1]:  # of another kind of rule than this one's other keys say it is
+        return "it does not go with the other keys here; remove it, or them"
     if near:
         return f"did you mean `{near[0]}`?"
     return f"the keys are {', '.join(names)}" if names else "remove it"

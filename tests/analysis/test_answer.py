@@ -103,7 +103,7 @@ CASES = [
     pytest.param(
         [link("edge.trainer.1.4", "cloud.trainer.1.1")],
         "The links between edge and cloud (worst: edge.trainer.1.4 to cloud.trainer.1.1) are 4.1x slower than the fastest "
-        "links for the whole run; they cost 10 % of the makespan.",
+        "links between tiers for the whole run; they cost 10 % of the makespan.",
         id="slow links",
     ),
     pytest.param(

@@ -23,7 +23,7 @@ from matplotlib.text import Text
 from laggard.analysis.columns import FloatArray
 from laggard.analysis.figures import CATALOGUE, FigureKind, draw, draw_all, draw_svg
 from laggard.analysis.figures.canvas import NARROW_IN, WIDE_IN, house_style, to_svg
-from laggard.analysis.figures.gantt import median_step, step_bars
+from laggard.analysis.figures.gantt import median_step, step_bars, waited_for
 from laggard.analysis.figures.heatmap import MOST_COLUMNS, bin_steps, finding_rows, outlines
 from laggard.analysis.figures.labels import drawable, rank_labels, shown_ranks
 from laggard.analysis.figures.palette import TRANSFER, WAIT
@@ -33,7 +33,7 @@ from laggard.analysis.findings import Analysis, analyse
 from laggard.analysis.generate import QUIET, Injection, Tier, TraceSpec, generate_run
 from laggard.analysis.load import Run
 from laggard.analysis.step_clock import step_clock
-from laggard.span_schema import Lane, Phase
+from laggard.span_schema import NO_GROUP, Lane, Phase
 
 WIDTHS = (WIDE_IN, NARROW_IN)
 SMALLEST_POINTS = 8.0
@@ -196,6 +196,19 @@ def test_bars_of_a_step_add_up_to_its_spans(quickstart_run: Run) -> None:
     waits = next(b for b in bars if b.paint is WAIT)
     ends = waits.start_ms + waits.length_ms
     assert np.all(np.isin(ends.round(6), arrivals.round(6)) | (ends < arrivals.max()))
+
+
+def test_who_is_waited_for_came_last_to_the_longest_wait(quickstart_run: Run) -> None:
+    spans = quickstart_run.spans
+    main = spans.where((spans.step == 130) & (spans.phase == Phase.COMM.code) & (spans.lane == Lane.MAIN))
+    waits = {}
+    for group in set(main.group.tolist()) - {NO_GROUP}:
+        members = main.where(main.group == group)
+        starts = dict(zip(members.rank.tolist(), members.start_ns.tolist(), strict=True))
+        waits[sum(max(starts.values()) - start for start in starts.values())] = max(starts, key=starts.__getitem__)
+    assert waited_for(spans, 130) == waits[max(waits)]
+    alone = generate_run(TraceSpec(tiers=(Tier("cloud", 1),), steps=12))
+    assert waited_for(alone.spans, 6) == -1
 
 
 def test_buckets_are_drawn_beside_the_main_lane(quickstart_run: Run) -> None:

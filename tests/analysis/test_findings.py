@@ -168,6 +168,24 @@ def test_slow_drift_of_everything_is_left_unexplained_but_said() -> None:
     assert any("not to be relied on" in note for note in analysis.notes)
 
 
+def drifting(seed: int, *injections: Injection) -> Analysis:
+    """Of a level run on a machine whose speed drifts by 15 % both ways, while the links do not."""
+    noise = dataclasses.replace(Noise(), drift=0.15)
+    return analyse(generate_run(TraceSpec(tiers=LEVEL, steps=103, seed=seed, noise=noise, injections=injections)))
+
+
+def test_a_drifting_machine_does_not_make_steady_links_slow() -> None:
+    assert [drifting(seed).stragglers for seed in range(10)] == [()] * 10
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_slow_network_is_found_on_a_drifting_machine(seed: int) -> None:
+    found = drifting(seed, Injection("network", 2.5, 50, 80, tiers=("cloud", "edge"))).stragglers
+    assert [(each.family, each.kind) for each in found] == [("network", "dynamic")]
+    assert abs(found[0].first_step - 50) <= 3
+    assert abs(found[0].last_step - 79) <= 3
+
+
 def test_a_run_too_short_says_so() -> None:
     analysis = analysed(steps=8)
     assert analysis.findings == ()

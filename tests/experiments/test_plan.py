@@ -36,7 +36,7 @@ def test_the_template_is_described(folder: Path) -> None:
     ((event),) = plan.events
     assert (event.at_s, event.for_s, event.count, event.change) == (20.0, 10.0, 4, "rate 4 Mbit/s")
     assert plan.dilation == 1.0
-    assert plan.stop == "accuracy 0.95 or 300 steps or 300 s"
+    assert plan.stop == "accuracy 0.95 in 3 evaluations in a row or 300 steps or 300 s"
 
 
 def test_text_and_json_say_the_same(folder: Path) -> None:

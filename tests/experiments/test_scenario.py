@@ -50,10 +50,35 @@ def test_heterogeneity_may_be_left_out(folder: Path) -> None:
     (folder / "heterogeneity.yaml").unlink()
     scenario = load_scenario(folder)
     assert set(scenario.shares.values()) == {1.0}
+    assert any("all hosts are alike" in warning for warning in scenario.warnings)
     assert set(scenario.files()) == {"layers_services.yaml", "network.yaml", "workflow.yaml", "workload.yaml"}
     scenario = load_scenario(folder, ["heterogeneity.deterministic.0={hosts: edge.*, cpu: 10%}"])
     assert scenario.shares["edge.trainer.1.1"] == 0.1
     assert "heterogeneity.yaml" in scenario.files()
+    assert scenario.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "warned"),
+    [
+        ("hetrogeneity.yaml", True),
+        ("heterogeneity.yml", True),
+        ("workloads.yaml", True),
+        ("workflow_env.yaml", False),
+        ("sweep.yaml", False),
+        ("notes.txt", False),
+    ],
+)
+def test_a_misspelt_file_is_not_passed_over_in_silence(folder: Path, name: str, warned: bool) -> None:
+    (folder / name).write_text("{}\n")
+    assert any(name in warning for warning in load_scenario(folder).warnings) is warned
+
+
+def test_a_key_of_another_kind_of_rule_is_told_so(folder: Path) -> None:
+    rule = "heterogeneity.dynamic.0={at: 1s, for: 1s, hosts: edge.*, src: edge.*, dst: fog.*, rate: 1mbit}"
+    told = str(problems_of(folder, rule))
+    assert "does not go with the other keys" in told
+    assert "did you mean `src`" not in told
 
 
 def test_overrides_reach_every_file(folder: Path) -> None:
@@ -294,6 +319,9 @@ def test_an_endless_list_of_problems_is_cut(tmp_path: Path) -> None:
         ("workload.placement.workers=[cloud.*]", "nobody to wait for"),
         ("workload.placement.workers=[edge, cloud.*]", "edge.*"),
         ("network.networks=[]", "no rule constrains"),
+        ("network.networks.0.delay='5'", "microseconds"),
+        ("network.networks.0.rate='5000000'", "bits a second"),
+        ("workload.batch_size=100000", "only 1437 training samples"),
     ],
 )
 def test_warnings(override: str, warning: str, folder: Path) -> None:

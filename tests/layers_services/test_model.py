@@ -65,7 +65,7 @@ def test_a_good_file() -> None:
         ("name: Trainer", f"name: {'a' * 64}", "at most 63"),
         ("name: Trainer", "name: 3", "a name is letters, digits"),
         ("name: cloud", "name: all", "names every host in a pattern"),
-        ("name: edge", "name: Cloud", "layer `cloud` is there twice"),
+        ("name: edge", "name: Cloud", 'layers.1.name: "Cloud": this layer is there twice'),
         ("roles: [monitoring]", 'roles: ["a b"]', "a name is letters, digits"),
         ("roles: [monitoring]", "roles: monitoring", 'roles: "monitoring"'),
         ("environment: g5k", "environment: mars", 'environment: "mars"'),
