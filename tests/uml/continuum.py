@@ -10,6 +10,7 @@ import subprocess
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -150,26 +151,51 @@ def rtt_ms(src: Host, dst: Host) -> float:
     return min(rtts_ms(src, dst))
 
 
-def goodput_mbps(*flows: tuple[Host, Host], seconds: float = 2.0, skip_s: float = 0.5) -> list[float]:
+def goodput_mbps(*flows: tuple[Host, Host]) -> list[float]:
     """Goodput of one TCP flow per (src, dst), all at once, without the beginning."""
+    return [round(flow.late_mbps, 3) for flow in _run_flows(flows)]
 
-    def receive(port: int) -> Callable[[Callable[[], None]], float]:
-        def serve(ready: Callable[[], None]) -> float:
+
+def shared_mbps(*flows: tuple[Host, Host]) -> list[float]:
+    """Goodput of flows together, from the first arrival of any to the last of any, and the part of the least of them.
+
+    Not the sum of each one's own: while one is not yet, or no longer, another may have all of what they share.
+    """
+    received = _run_flows(flows)
+    total = sum(flow.total for flow in received)
+    took_s = max(flow.last_s for flow in received) - min(flow.first_s for flow in received)
+    return [round(total * 8e-6 / took_s, 3), round(min(flow.total for flow in received) / total, 3)]
+
+
+@dataclass(frozen=True)
+class Received:
+    """What arrived of a flow: bytes, from when to when, and the rate without the first half second."""
+
+    total: int
+    first_s: float
+    last_s: float
+    late_mbps: float
+
+
+def _run_flows(flows: Sequence[tuple[Host, Host]], seconds: float = 2.0, skip_s: float = 0.5) -> list[Received]:
+    def receive(port: int) -> Callable[[Callable[[], None]], Received]:
+        def serve(ready: Callable[[], None]) -> Received:
             buffer = bytearray(1 << 18)
             with socket.create_server(("0.0.0.0", port)) as server:
                 ready()
                 connection = server.accept()[0]
-            total, since, last, began = 0, 0.0, 0.0, 0.0
+            total, late, since, last, began = 0, 0, 0.0, 0.0, 0.0
             while size := connection.recv_into(buffer):
                 last = time.monotonic()
                 began = began or last
+                total += size
                 if last - began < skip_s:
                     continue
                 if since:
-                    total += size
+                    late += size
                 else:
                     since = last
-            return total * 8e-6 / (last - since)
+            return Received(total, began, last, late * 8e-6 / (last - since))
 
         return serve
 
@@ -188,7 +214,9 @@ def goodput_mbps(*flows: tuple[Host, Host], seconds: float = 2.0, skip_s: float 
     senders = [Inside(src, send(dst.address, 5100 + i)) for i, (src, dst) in enumerate(flows)]
     for sender in senders:
         sender.answer()
-    return [round(float(str(receiver.answer())), 3) for receiver in receivers]
+    answers = [receiver.answer() for receiver in receivers]
+    assert all(isinstance(answer, Received) for answer in answers)
+    return [answer for answer in answers if isinstance(answer, Received)]
 
 
 def message_ms(src: Host, dst: Host, size: int, count: int = 6) -> float:
