@@ -43,7 +43,21 @@ class Outcome(Record):
     bytes_sent: int
     cost: float | None
     fairness: float
-    stopped_by: Literal["accuracy", "steps", "time"]
+    stopped_by: Literal["accuracy", "steps", "time", "walltime"]
+
+
+class HeldJob(Record):
+    """A reservation that a run made on a remote testbed; `released` once the testbed said that it is over.
+
+    `job_id` is the testbed's own number; where only the name is known yet, because the run died in between, it is 0.
+    """
+
+    testbed: Literal["g5k"]
+    site: str
+    job_id: int
+    name: str
+    nodes: int
+    released: bool = False
 
 
 class RunRecord(Record):
@@ -67,6 +81,7 @@ class RunRecord(Record):
     outcome: Outcome | None = None
     error: str | None = None
     warnings: tuple[str, ...] = ()
+    jobs: tuple[HeldJob, ...] = ()
 
 
 class FidelityCheck(Record):
