@@ -1,0 +1,98 @@
+"""The network between stand-in nodes: a namespace with `eth0` for each, one bridge for all, an address on it for the controller."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from laggard.layers_services.local import syscalls
+from tests.testbed.boot import NodeSpec
+
+BRIDGE = "testbed"
+NETNS = Path("/run/netns")
+_NETWORKS = (("172.31.255.254", 12), ("10.63.255.254", 10), ("192.168.255.254", 16))
+
+
+@contextmanager
+def inside(namespace: Path) -> Iterator[None]:
+    """This thread in another network namespace."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        syscalls.enter(namespace, syscalls.CLONE_NEWNET)
+        yield
+    finally:
+        syscalls.setns(home, syscalls.CLONE_NEWNET)
+        os.close(home)
+
+
+def port(number: int) -> str:
+    """The bridge's end of the link of the node with this number."""
+    return f"node{number}"
+
+
+def create_bridge() -> None:
+    """Make the bridge, on which the controller has an address in every network that nodes can be in."""
+    from pyroute2 import IPRoute
+
+    with IPRoute() as route:
+        route.link("add", ifname=BRIDGE, kind="bridge", br_stp_state=0, br_forward_delay=0)
+        bridge = route.link_lookup(ifname=BRIDGE)[0]
+        for address, prefix in _NETWORKS:
+            route.addr("add", index=bridge, address=address, prefixlen=prefix)
+        route.link("set", index=bridge, state="up")
+
+
+def set_port(device: str, state: str) -> None:
+    """Bring the bridge's end of a link `up` or `down`."""
+    from pyroute2 import IPRoute
+
+    with IPRoute() as route:
+        route.link("set", index=route.link_lookup(ifname=device)[0], state=state)
+
+
+def create_networks(specs: Sequence[NodeSpec], first: int) -> None:
+    """A network namespace for each node, with `lo` up and `eth0` on the bridge."""
+    from pyroute2 import IPRoute
+
+    for spec in specs:
+        _create_namespace(NETNS / spec.name)
+    with IPRoute() as route:
+        bridge = route.link_lookup(ifname=BRIDGE)[0]
+        for number, spec in enumerate(specs, first):
+            descriptor = os.open(NETNS / spec.name, os.O_RDONLY | os.O_CLOEXEC)
+            peer = {"ifname": "eth0", "net_ns_fd": descriptor}
+            route.link("add", ifname=port(number), kind="veth", peer=peer, master=bridge, state="up")
+            os.close(descriptor)
+    for spec in specs:
+        with inside(NETNS / spec.name):
+            address(spec.address, spec.prefix_length)
+
+
+def _create_namespace(path: Path) -> None:
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        syscalls.unshare(syscalls.CLONE_NEWNET)
+        path.touch(exist_ok=False)
+        syscalls.mount("/proc/thread-self/ns/net", str(path), "", syscalls.MS_BIND)
+        Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1", encoding="ascii")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+            syscalls.set_device_up(control, "lo")
+    finally:
+        syscalls.setns(home, syscalls.CLONE_NEWNET)
+        os.close(home)
+
+
+def address(address: str, prefix_length: int) -> None:
+    """Give `eth0` of the namespace this thread is in one address, and routes to wherever nodes and controller can be."""
+    from pyroute2 import IPRoute
+
+    with IPRoute() as route:
+        device = route.link_lookup(ifname="eth0")[0]
+        route.flush_addr(index=device)
+        route.link("set", index=device, state="up")
+        route.addr("add", index=device, address=address, prefixlen=prefix_length)
+        for network in ("172.16.0.0/12", "10.0.0.0/10", "192.168.0.0/16"):
+            route.route("add", dst=network, oif=device, scope="link", priority=1000)
