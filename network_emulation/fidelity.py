@@ -220,15 +220,16 @@ def _verify_round_trips(
     tasks: Sequence[Task], hosts: Mapping[str, Endpoint], dilation: Dilation, tolerance: Tolerance
 ) -> list[FidelityCheck]:
     measured = measure_rtt([echo_probe(task, dilation) for task in tasks], hosts)
-    checks = []
-    for task in tasks:
-        real_ms = measured[task.pair]
-        allowed = max(tolerance.rtt_ms, tolerance.rtt_fraction * task.rtt_ms) + jitter_error_ms(task, dilation)
-        detail = f"empty packet, every core busy; {tolerance.name} tolerance"
-        value = -1.0 if real_ms is None else real_ms / dilation.factor
-        shown = "no echo came back" if real_ms is None else detail
-        checks.append(_check("rtt", task, task.rtt_ms, value, "ms", allowed, shown))
-    return checks
+    return [rtt_check(task, measured[task.pair], dilation, tolerance) for task in tasks]
+
+
+def rtt_check(task: Task, real_ms: float | None, dilation: Dilation, tolerance: Tolerance) -> FidelityCheck:
+    """What a measured round trip (real ms; None where no echo came back) says of a task."""
+    allowed = max(tolerance.rtt_ms, tolerance.rtt_fraction * task.rtt_ms) + jitter_error_ms(task, dilation)
+    detail = f"empty packet, every core busy; {tolerance.name} tolerance"
+    value = -1.0 if real_ms is None else real_ms / dilation.factor
+    shown = "no echo came back" if real_ms is None else detail
+    return _check("rtt", task, task.rtt_ms, value, "ms", allowed, shown)
 
 
 def echo_probe(task: Task, dilation: Dilation) -> EchoProbe:
@@ -253,42 +254,50 @@ def jitter_error_ms(task: Task, dilation: Dilation) -> float:
 def _verify_rates(
     rounds: Sequence[Sequence[Task]], hosts: Mapping[str, Endpoint], dilation: Dilation, tolerance: Tolerance
 ) -> list[FidelityCheck]:
-    checks = []
+    checks: list[FidelityCheck] = []
     for chosen in rounds:
         probes = {task.pair: rate_probe(task, dilation) for task in chosen}
         measured = measure_rate(list(probes.values()), hosts)
-        for task in chosen:
-            assert task.there.rate_mbps is not None
-            rate = measured[task.pair] * dilation.factor
-            allowed = tolerance.rate_fraction * task.there.rate_mbps
-            detail = f"link rate from the goodput of one {probes[task.pair].transport} flow; {tolerance.name} tolerance"
-            checks.append(_check("rate", task, task.there.rate_mbps, rate, "Mbit/s", allowed, detail))
+        checks += [rate_check(task, measured[task.pair], dilation, tolerance) for task in chosen]
     return checks
+
+
+def rate_check(task: Task, real_mbps: float, dilation: Dilation, tolerance: Tolerance) -> FidelityCheck:
+    """What a measured rate (real Mbit/s on the wire) says of a task."""
+    assert task.there.rate_mbps is not None
+    allowed = tolerance.rate_fraction * task.there.rate_mbps
+    detail = f"link rate from the goodput of one {transport_for(task)} flow; {tolerance.name} tolerance"
+    return _check("rate", task, task.there.rate_mbps, real_mbps * dilation.factor, "Mbit/s", allowed, detail)
 
 
 def rate_probe(task: Task, dilation: Dilation) -> RateProbe:
     """A TCP flow, or UDP where packets get lost or jitter in either direction."""
     real = dilate_constraint(task.there, dilation)
     assert real.rate_mbps is not None
-    rough = any(each.loss_percent or each.jitter_ms for each in (task.there, task.back))
     rtt_ms = dilation.real_ms(task.rtt_ms)
-    transport: Literal["tcp", "udp"] = "udp" if rough else "tcp"
-    return RateProbe(*task.pair, real.rate_mbps, real.delay_ms, rtt_ms, transport, real.loss_percent / 100)
+    return RateProbe(*task.pair, real.rate_mbps, real.delay_ms, rtt_ms, transport_for(task), real.loss_percent / 100)
+
+
+def transport_for(task: Task) -> Literal["tcp", "udp"]:
+    """What to measure a rate with: TCP where nothing is lost or jitters in either direction."""
+    rough = any(each.loss_percent or each.jitter_ms for each in (task.there, task.back))
+    return "udp" if rough else "tcp"
 
 
 def _verify_losses(
     tasks: Sequence[Task], hosts: Mapping[str, Endpoint], dilation: Dilation, tolerance: Tolerance
 ) -> list[FidelityCheck]:
     measured = measure_loss([loss_probe(task, dilation, len(tasks)) for task in tasks], hosts)
-    checks = []
-    for task in tasks:
-        count = measured[task.pair]
-        requested = task.there.loss_percent
-        allowed = tolerance.loss_fraction * requested + binomial_error_percent(requested, count)
-        detail = f"{count.lost} of {count.sent} datagrams lost"
-        percent = 100.0 * count.lost / max(1, count.sent)
-        checks.append(_check("loss", task, requested, percent, "%", allowed, detail))
-    return checks
+    return [loss_check(task, measured[task.pair], tolerance) for task in tasks]
+
+
+def loss_check(task: Task, count: LossCount, tolerance: Tolerance) -> FidelityCheck:
+    """What counted datagrams say of a task."""
+    requested = task.there.loss_percent
+    allowed = tolerance.loss_fraction * requested + binomial_error_percent(requested, count)
+    detail = f"{count.lost} of {count.sent} datagrams lost"
+    percent = 100.0 * count.lost / max(1, count.sent)
+    return _check("loss", task, requested, percent, "%", allowed, detail)
 
 
 def loss_probe(task: Task, dilation: Dilation, probes: int) -> LossProbe:

@@ -38,6 +38,11 @@ class Constraint:
         """Whether it constrains nothing."""
         return self == Constraint()
 
+    @property
+    def only_rate(self) -> bool:
+        """Whether it neither delays nor loses."""
+        return self == Constraint(rate_mbps=self.rate_mbps)
+
 
 @dataclass(frozen=True)
 class AccessLink:

@@ -47,7 +47,9 @@ class NetemBackend:
         execute: Execute | None = None,
         *,
         deployment: Deployment = "ansible",
-        base_delay_ms: float = 0.0,
+        base_delays_ms: Mapping[Pair, float] | None = None,
+        plain: bool = False,
+        unshaped_port: int = 0,
     ) -> NetemBackend:
         """Apply a whole plan in one deployment and read it back.
 
@@ -58,13 +60,17 @@ class NetemBackend:
             ports: fabric-side device of each host; needed for downlinks and shared links only.
             execute: runs commands on hosts and on the fabric; the hosts' named namespaces where it is not given.
             deployment: by EnOSlib's one Ansible task, or by `execute` (the same commands, without Ansible's start-up).
-            base_delay_ms: one-way delay of the testbed itself, subtracted from every delay.
+            base_delays_ms: one-way delay of the testbed itself by pair, subtracted from that pair's.
+            plain: for kernels without netem, where only rates are asked for.
+            unshaped_port: UDP port whose datagrams pass unshaped; 0 for none.
 
         Raises:
             EmulationError: a command failed, or the kernel does not show what it was told.
         """
         considered = None if networks is None else [network for group in networks.values() for network in group]
-        program = compile_links(plan, roles, considered, ports, base_delay_ms)
+        program = compile_links(
+            plan, roles, considered, ports, base_delays_ms, plain=plain, unshaped_port=unshaped_port
+        )
         backend = cls(program, execute or InNamespaces.named(host.name for host in plan.hosts))
         backend._deploy_fabric()
         shown = backend._deploy_by_ansible() if deployment == "ansible" else backend._deploy_directly()
@@ -81,6 +87,8 @@ class NetemBackend:
                 raise EmulationError(
                     f"{pair[0]} to {pair[1]}: a link is changed only if the plan it started with names it"
                 )
+            if self.program.plain and not constraint.only_rate:
+                raise EmulationError(f"{pair[0]} to {pair[1]}: without netem only its rate can change")
             changed = self.program.in_tc_terms(pair, constraint).change_commands()
             commands.setdefault(pair[0], []).extend(changed)
         for host, lines in commands.items():
@@ -95,7 +103,7 @@ class NetemBackend:
             shown = json.loads(self.execute(host, ("tc", "-s", "-j", "qdisc", "show", "dev", source.device)))
             for qdisc in shown:
                 number = str(qdisc.get("parent", "")).removeprefix("1:")
-                if qdisc["kind"] == "netem" and number.isdigit() and int(number) in names:
+                if qdisc["kind"] in {"netem", "pfifo"} and number.isdigit() and int(number) in names:
                     dropped = int(qdisc.get("drops", 0))
                     counts = LinkCounters(int(qdisc["bytes"]), int(qdisc["packets"]), dropped)
                     counted[host, names[int(number)]] = counts

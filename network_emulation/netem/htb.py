@@ -79,6 +79,7 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
         burst: bytes that HTB may send at once.
         parent: class that this one borrows from.
         guaranteed: rate that is this link's even when its parent is busy; empty for all of `rate`.
+        plain: a queue in place of netem, for a link that only ever has a rate.
     """
 
     number: int = 0
@@ -87,6 +88,7 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
     burst: int = _ONE_PACKET
     parent: str = ROOT
     guaranteed: str = ""
+    plain: bool = False
 
     def commands(self, _: int = 0) -> list[str]:
         """EnOSlib's three commands (class, netem, filter) with our additions."""
@@ -106,6 +108,9 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
         return f"{head} htb rate {self.guaranteed or self.rate}{borrow} burst {self.burst} cburst {self.burst}"
 
     def _delayed(self, command: str, *, in_order: bool) -> str:
+        if self.plain:
+            head, _, _ = command.partition(" netem ")
+            return f"{head} pfifo limit {self.limit}"
         varied = command.replace(f"delay {self.delay}", f"delay {self.delay} {self.jitter}".rstrip(), 1)
         return f"{varied} limit {self.limit}" + (f" {IN_ORDER}" if in_order else "")
 
@@ -118,11 +123,13 @@ class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
         device: the device, also where the host has an uplink and no constraint.
         uplink_mbps: rate that everything leaving the host shares; None for no such limit.
         segment: whether packets are handed over one by one: batches of 64 KiB would be delayed and lost as one.
+        unshaped_port: UDP port whose datagrams pass unshaped, for those who measure clocks; 0 for none.
     """
 
     device: str = "eth0"
     uplink_mbps: float | None = None
     segment: bool = True
+    unshaped_port: int = 0
 
     def remove_commands(self) -> list[str]:
         """Replace whatever was there (EnOSlib's `del || true` has no place in a batch)."""
@@ -132,7 +139,7 @@ class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
         """The root, and the uplink's class with one beneath it for traffic that no pair's rule names."""
         root = f"tc qdisc replace dev {self.device} root handle {ROOT} htb"
         if self.uplink_mbps is None:
-            return [root]
+            return [root, *self._unshaped()]
         rate, burst = rate_text(self.uplink_mbps), burst_bytes(self.uplink_mbps)
         rest = rate_text(guaranteed_mbps(self.uplink_mbps, len(self.constraints)))
         add = f"tc class add dev {self.device} parent"
@@ -140,7 +147,17 @@ class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
             f"{root} default 2",
             f"{add} {ROOT} classid {UPLINK_CLASS} htb rate {rate} burst {burst} cburst {burst}",
             f"{add} {UPLINK_CLASS} classid {DEFAULT_CLASS} htb rate {rest} ceil {rate} burst {burst} cburst {burst}",
+            *self._unshaped(),
         ]
+
+    def _unshaped(self) -> list[str]:
+        """A filter before all others; HTB sends at once what is steered to its root."""
+        if not self.unshaped_port:
+            return []
+        steer = (
+            f"tc filter add dev {self.device} parent {ROOT} protocol ip prio 1 u32 match ip protocol 17 0xff match ip"
+        )
+        return [f"{steer} {end} {self.unshaped_port} 0xffff flowid {ROOT}0" for end in ("dport", "sport")]
 
     def commands(self) -> list[str]:
         """Every constraint's commands, in the order of their numbers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from enoslib.objects import Host as EnosHost
 from enoslib.objects import Network as EnosNetwork
@@ -42,7 +42,7 @@ class LinkProgram:
 
     Attributes:
         plan: the plan it makes true, in real units.
-        base_delay_ms: what the testbed itself takes one way, subtracted from every delay.
+        base_delays_ms: what the testbed itself takes one way, by pair, subtracted from that pair's delay; 0 where missing.
         numbers: class number of each destination, the same on every host.
         addresses: address of each host.
         fan_out: how many constrained links leave each host.
@@ -50,10 +50,11 @@ class LinkProgram:
         sources: the same by host name.
         fabric_devices: lines for one `ip -batch -` between the hosts.
         fabric_queues: lines for one `tc -batch -` between the hosts.
+        plain: only rates are ever asked for, which takes no netem.
     """
 
     plan: LinkPlan
-    base_delay_ms: float
+    base_delays_ms: Mapping[Pair, float]
     numbers: Mapping[str, int]
     addresses: Mapping[str, str]
     fan_out: Mapping[str, int]
@@ -61,6 +62,7 @@ class LinkProgram:
     sources: Mapping[str, LinkSource]
     fabric_devices: tuple[str, ...]
     fabric_queues: tuple[str, ...]
+    plain: bool = False
 
     def in_tc_terms(self, pair: Pair, constraint: Constraint) -> LinkConstraint:
         """One ordered pair's constraint as EnOSlib's extended object.
@@ -89,13 +91,15 @@ class LinkProgram:
             burst=burst_bytes(rate_mbps),
             parent=UPLINK_CLASS if guaranteed else ROOT,
             guaranteed=guaranteed,
+            plain=self.plain,
         )
 
     def _emulated_ms(self, pair: Pair, delay_ms: float) -> float:
-        if 0 < delay_ms < self.base_delay_ms:
-            rule = f"a delay is end to end, and this testbed itself takes {self.base_delay_ms:g} ms one way"
+        base_ms = self.base_delays_ms.get(pair, 0.0)
+        if 0 < delay_ms < base_ms:
+            rule = f"a delay is end to end, and this testbed itself takes {base_ms:.3g} ms one way between them"
             raise EmulationError(f"{pair[0]} to {pair[1]}, {delay_ms:g} ms: {rule}; ask for at least that")
-        return max(0.0, delay_ms - self.base_delay_ms)
+        return max(0.0, delay_ms - base_ms)
 
 
 def compile_links(
@@ -103,7 +107,10 @@ def compile_links(
     roles: Mapping[str, Sequence[EnosHost]],
     networks: Sequence[EnosNetwork] | None,
     ports: Mapping[str, str],
-    base_delay_ms: float = 0.0,
+    base_delays_ms: Mapping[Pair, float] | None = None,
+    *,
+    plain: bool = False,
+    unshaped_port: int = 0,
 ) -> LinkProgram:
     """Compile a plan in real units to commands.
 
@@ -112,24 +119,30 @@ def compile_links(
         roles: EnOSlib's roles; hosts are found by the address they carry.
         networks: EnOSlib's networks to consider; None for all.
         ports: fabric-side device of each host; needed for downlinks and shared links only.
-        base_delay_ms: one-way delay of the testbed itself, to subtract.
+        base_delays_ms: one-way delay of the testbed itself, by pair, to subtract.
+        plain: for kernels without netem: queues in its place, which give rates only.
+        unshaped_port: UDP port whose datagrams pass unshaped; 0 for none.
 
     Raises:
-        EmulationError: a host is missing from the roles, a delay is below the testbed's own, a port is missing.
+        EmulationError: a host is missing from the roles, a delay is below the testbed's own, a port is missing, or
+            something but a rate is asked for where `plain`.
     """
+    if plain:
+        _require_only_rates(plan)
     if len(plan.hosts) > MAX_HOSTS:
         raise EmulationError(f"{len(plan.hosts)} hosts: tc numbers at most {MAX_HOSTS} classes of a device")
     devices, queues = _fabric(plan, ports)
     program = LinkProgram(
         plan=plan,
-        base_delay_ms=base_delay_ms,
+        base_delays_ms=base_delays_ms or {},
         numbers={host.name: _FIRST_NUMBER + i for i, host in enumerate(plan.hosts)},
         addresses={host.name: host.address for host in plan.hosts},
         fan_out=Counter(src for src, _ in plan.pairs),
         links=ShapedLinks(),
-        sources=_sources(plan, roles, networks),
+        sources=_sources(plan, roles, networks, unshaped_port),
         fabric_devices=devices,
         fabric_queues=queues,
+        plain=plain,
     )
     program.links.sources = {source.host: source for source in program.sources.values()}
     for pair, constraint in plan.pairs.items():
@@ -137,8 +150,20 @@ def compile_links(
     return program
 
 
+def _require_only_rates(plan: LinkPlan) -> None:
+    for (src, dst), constraint in plan.pairs.items():
+        if not constraint.only_rate:
+            rule = "a delay, jitter or loss takes a kernel with netem, and none of these has it"
+            raise EmulationError(
+                f"{src} to {dst}: {rule}; load the module sch_netem on the nodes, or ask for rates only"
+            )
+
+
 def _sources(
-    plan: LinkPlan, roles: Mapping[str, Sequence[EnosHost]], networks: Sequence[EnosNetwork] | None
+    plan: LinkPlan,
+    roles: Mapping[str, Sequence[EnosHost]],
+    networks: Sequence[EnosNetwork] | None,
+    unshaped_port: int,
 ) -> dict[str, LinkSource]:
     """A constraint-less source for every host that sends through a constraint or an uplink."""
     by_address = {
@@ -150,7 +175,7 @@ def _sources(
     }
     sending = {src for src, _ in plan.pairs} | {name for name, link in plan.access.items() if link.up_mbps is not None}
     return {
-        host.name: _source(plan, host, by_address.get(host.address), networks)
+        host.name: replace(_source(plan, host, by_address.get(host.address), networks), unshaped_port=unshaped_port)
         for host in plan.hosts
         if host.name in sending
     }

@@ -40,6 +40,8 @@ def parse_shown(text: str) -> Mapping[int, AppliedLink]:
     for line in text.splitlines():
         if found := re.match(r"qdisc netem \w+: parent 1:(\d+) (.*)", line):
             applied.setdefault(int(found[1]), {}).update(_netem(found[2]))
+        elif found := re.match(r"qdisc pfifo \w+: parent 1:(\d+) limit (\d+)p", line):
+            applied.setdefault(int(found[1]), {})["limit"] = int(found[2])
         elif found := re.match(r"class htb 1:(\d+) .*?\bceil (\S+)", line):
             applied.setdefault(int(found[1]), {})["rate_mbps"] = parse_rate_mbps(found[2])
         elif found := re.search(r"\bflowid 1:(\d+)", line):

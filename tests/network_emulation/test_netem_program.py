@@ -47,9 +47,13 @@ def program(
     pairs: Mapping[Pair, Constraint],
     access: Mapping[str, AccessLink] | None = None,
     shared: tuple[SharedLink, ...] = (),
-    base_delay_ms: float = 0.0,
+    base_delays_ms: Mapping[Pair, float] | None = None,
+    *,
+    plain: bool = False,
+    unshaped_port: int = 0,
 ) -> LinkProgram:
-    return compile_links(LinkPlan(HOSTS, pairs, access or {}, shared), enos(HOSTS), None, PORTS, base_delay_ms)
+    plan = LinkPlan(HOSTS, pairs, access or {}, shared)
+    return compile_links(plan, enos(HOSTS), None, PORTS, base_delays_ms, plain=plain, unshaped_port=unshaped_port)
 
 
 def slices(commands: Sequence[str]) -> dict[str, list[str]]:
@@ -174,14 +178,34 @@ def test_downlinks_and_shared_links_are_on_the_fabric() -> None:
 
 
 def test_the_testbeds_own_delay_is_subtracted() -> None:
-    made = program({(EDGE1, FOG): Constraint(10, 0, 10), (EDGE1, CLOUD): Constraint()}, base_delay_ms=0.25)
+    asked = {(EDGE1, FOG): Constraint(10, 0, 10), (EDGE1, CLOUD): Constraint(), (EDGE1, EDGE2): Constraint(3)}
+    made = program(asked, base_delays_ms={(EDGE1, FOG): 0.25, (FOG, EDGE1): 7.0, (EDGE1, CLOUD): 0.5})
     delays = [re.search(r"netem delay (\S+)", line) for line in made.sources[EDGE1].commands()]
-    assert [found[1] for found in delays if found] == ["0ms", "9.75ms"]
+    assert [found[1] for found in delays if found] == ["0ms", "9.75ms", "3ms"]
 
 
 def test_a_delay_below_the_testbeds_own_is_refused() -> None:
     with pytest.raises(EmulationError, match="this testbed itself takes 3 ms one way"):
-        program({(EDGE1, FOG): Constraint(2, 0, 10)}, base_delay_ms=3)
+        program({(EDGE1, FOG): Constraint(2, 0, 10)}, base_delays_ms={(EDGE1, FOG): 3.0})
+
+
+def test_rates_alone_take_no_netem() -> None:
+    made = program({(EDGE1, FOG): Constraint(0, 0, 10)}, plain=True)
+    shaped, queue, steered = made.sources[EDGE1].commands()
+    assert "htb rate 10000kbit" in shaped
+    assert queue.endswith(f"pfifo limit {limit_packets(Constraint(rate_mbps=10))}")
+    assert "match ip dst" in steered
+    with pytest.raises(EmulationError, match="sch_netem"):
+        program({(EDGE1, FOG): Constraint(1, 0, 10)}, plain=True)
+
+
+@pytest.mark.parametrize("uplink_mbps", [None, 20.0])
+def test_clocks_are_compared_past_the_shaping(uplink_mbps: float | None) -> None:
+    access = {} if uplink_mbps is None else {EDGE1: AccessLink(EDGE1, uplink_mbps)}
+    made = program({(EDGE1, FOG): Constraint(10, 0, 10)}, access, unshaped_port=7)
+    filters = [line for line in made.sources[EDGE1].add_commands() if "filter" in line]
+    assert [("dport 7 " in line, "sport 7 " in line) for line in filters] == [(True, False), (False, True)]
+    assert all(line.endswith("flowid 1:0") and " prio 1 " in line for line in filters)
 
 
 def test_a_host_that_was_not_deployed_is_named() -> None:

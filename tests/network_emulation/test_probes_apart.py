@@ -1,0 +1,72 @@
+"""Rates and losses measured with one process at each end of an emulated link, as on two machines."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from laggard.network_emulation.constraints import dilate_links
+from laggard.network_emulation.forked import end_companion, fork_companion, run_forked
+from laggard.network_emulation.host_namespace import entered
+from laggard.network_emulation.links import Constraint, LinkPlan
+from laggard.network_emulation.probes.apart import FlowProbe, Sink, send_flow
+from laggard.virtual_time import Dilation
+from tests.network_emulation.emulated import Continuum, in_sandbox, needs_tun
+
+
+def flows(continuum: Continuum) -> dict[str, float]:
+    from laggard.network_emulation.link_emulator import UserspaceBackend
+
+    cloud, fog, edge, _ = continuum.hosts
+    pairs = {
+        (cloud.name, edge.name): Constraint(delay_ms=5, rate_mbps=20),
+        (edge.name, cloud.name): Constraint(delay_ms=5),
+        (cloud.name, fog.name): Constraint(delay_ms=2, rate_mbps=10, loss_percent=5),
+        (fog.name, cloud.name): Constraint(delay_ms=2),
+    }
+    backend = UserspaceBackend.start(
+        dilate_links(LinkPlan(continuum.hosts, pairs), Dilation(1.0)), continuum.namespaces, Dilation(1.0)
+    )
+
+    def pass_through(dst: str, probe: FlowProbe) -> float:
+        target = next(host for host in continuum.hosts if host.name == dst)
+        with entered(continuum.namespaces[dst]):
+            sink = Sink(target.address, probe.transport)
+
+        def send() -> int:
+            with entered(continuum.namespaces[cloud.name]):
+                send_flow(cloud.address, (target.address, sink.port), probe)
+            return 0
+
+        sender = fork_companion("sender", send)
+        try:
+            return run_forked("sink", lambda: sink.receive(probe))
+        finally:
+            sink.close()
+            end_companion(sender)
+
+    found = {
+        "tcp": pass_through(edge.name, FlowProbe("tcp", 20.0, 10.0, 0.6, 0.6)),
+        "udp": pass_through(fog.name, FlowProbe("udp", 10.0, 4.0, 0.4, 0.8, loss=0.05)),
+        "count": pass_through(fog.name, FlowProbe("count", 0.0, 4.0, 0.0, 0.0, 2000, 2000.0)),
+    }
+    began = time.monotonic()
+    with entered(continuum.namespaces[edge.name]):
+        sink = Sink(edge.address, "count")
+    with pytest.raises(Exception, match="no packet of a probe arrived"):
+        run_forked("sink", lambda: sink.receive(FlowProbe("count", 0.0, 1.0, 0.0, 0.0, 10, 1000.0)))
+    found["silence"] = time.monotonic() - began
+    sink.close()
+    backend.close()
+    return found
+
+
+@needs_tun
+def test_both_ends_together_find_what_the_link_is() -> None:
+    found = in_sandbox(flows)
+    assert found["tcp"] == pytest.approx(20, rel=0.05)
+    assert found["udp"] == pytest.approx(10, rel=0.05), "a link that loses still serves its rate"
+    lost = 1 - found["count"] / 2000
+    assert lost == pytest.approx(0.05, abs=4 * (0.05 * 0.95 / 2000) ** 0.5)
+    assert found["silence"] < 20
