@@ -1,123 +1,127 @@
 """Runs the plays of `workflow.yaml` through E2Clab's own `Workflow`, on the hosts of any testbed.
 
-E2Clab hands plays what it knows of each service (`{{ _self.url }}`, `depends_on`); its own `Service.register_service` says
-it here too. The code of service plugins is not run: namespaces share the machine's file system, on which a plugin would
-install its software.
+E2Clab hands plays what it knows of each service (`{{ _self.url }}`, `depends_on`); `e2clab_services` has it registered by
+E2Clab's own `Service`.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from laggard.errors import DeploymentError
 from laggard.hosts import Host
-from laggard.layers_services.local.provider import ansible_workspace
+from laggard.layers_services import workflow_env
+from laggard.layers_services.ansible_runs import failure_reason, working_in
+from laggard.layers_services.e2clab_services import DeployedServices, register_hosts
 from laggard.layers_services.model import Workflow
+from laggard.layers_services.play_facts import can_see_facts
 from laggard.yaml_source import parse_yaml, validated
 
 if TYPE_CHECKING:
     from enoslib import Roles
 
-
-class _AnsibleRecord(Protocol):
-    host: str
-    task: str
-    status: str
-    payload: Mapping[str, object]
-
-
 Stage = Literal["prepare", "launch", "finalize"]
 STAGES: tuple[Stage, ...] = ("prepare", "launch", "finalize")
 
 
+@dataclass(frozen=True)
+class _Job:
+    """What E2Clab's `Workflow` is made of; every path is absolute."""
+
+    workflow_file: Path
+    output_dir: Path
+    scenario_dir: Path
+    artifacts_dir: Path
+    services: DeployedServices
+    app_conf: str | None
+    sets: Path
+    variables: Mapping[str, object]
+
+
 def run_workflow(
-    scenario_dir: Path, workflow_file: Path, stage: Stage, roles: Roles, hosts: Sequence[Host], output_dir: Path
+    scenario_dir: Path,
+    workflow_file: Path,
+    stage: Stage,
+    roles: Roles,
+    hosts: Sequence[Host],
+    output_dir: Path,
+    *,
+    services: DeployedServices | None = None,
+    app_conf: str | None = None,
+    artifacts_dir: Path | None = None,
+    workspace: Path | None = None,
 ) -> bool:
     """Run one stage of a workflow as E2Clab does; does not even import E2Clab when the stage has no task.
 
     Args:
-        scenario_dir: `{{ scenario_dir }}` and `{{ artifacts_dir }}` in plays; also the working directory of all but finalize.
+        scenario_dir: `{{ scenario_dir }}` in plays.
         workflow_file: the validated `workflow.yaml`.
         stage: which tasks of each play.
         roles: EnOSlib roles of the hosts (`enoslib_roles`).
         hosts: the same hosts.
-        output_dir: E2Clab's `{{ working_dir }}` of finalize; also gets `workflow-validate.out`.
+        output_dir: E2Clab's `{{ working_dir }}` of finalize; also gets `workflow-validate.out`. With `app_conf`, the folder of
+            that name in it, except for prepare.
+        services: what `deploy_services` registered; None registers every host as E2Clab's `Default` service does.
+        app_conf: the set of variables of the `workflow_env.yaml` beside `workflow_file` that launch and finalize see.
+        artifacts_dir: `{{ artifacts_dir }}` in plays, and `{{ working_dir }}` of all but finalize; None is `scenario_dir`.
+        workspace: the current folder for the time that Ansible runs; None is the sandbox's own.
 
     Returns:
         Whether there was anything to run.
 
     Raises:
         DeploymentError: a task failed or a host could not be reached.
-        ScenarioError: the file is not a workflow.
+        ScenarioError: the file is not a workflow, or there is no such set of variables.
     """
     workflow = validated(parse_yaml(workflow_file.read_bytes(), str(workflow_file)), Workflow)
+    sets = workflow_file.resolve().with_name(workflow_env.FILE)
+    variables = {} if app_conf is None else workflow_env.variables_of(sets, app_conf)
     if not any(getattr(play, stage) for play in workflow.plays):
         return False
-    _run(scenario_dir.resolve(), workflow_file.resolve(), stage, roles, hosts, output_dir.resolve())
+    job = _Job(
+        workflow_file=workflow_file.resolve(),
+        output_dir=output_dir.resolve(),
+        scenario_dir=scenario_dir.resolve(),
+        artifacts_dir=(artifacts_dir or scenario_dir).resolve(),
+        services=register_hosts(roles, hosts) if services is None else services,
+        # E2Clab prepares once for all sets, and so without any.
+        app_conf=None if stage == "prepare" else app_conf,
+        sets=sets,
+        variables=variables,
+    )
+    with working_in(workspace):
+        _run(job, stage)
     return True
 
 
-def _run(
-    scenario_dir: Path, workflow_file: Path, stage: Stage, roles: Roles, hosts: Sequence[Host], output_dir: Path
-) -> None:
+def _run(job: _Job, stage: Stage) -> None:
     from e2clab.constants import WorkflowTasks
     from e2clab.errors import E2clabError
     from e2clab.workflow import Workflow as E2clabWorkflow
 
-    registered, information = register_services(roles, hosts)
     try:
-        with ansible_workspace():
-            workflow = E2clabWorkflow(
-                config=workflow_file,
-                experiment_dir=output_dir,
-                scenario_dir=scenario_dir,
-                artifacts_dir=scenario_dir,
-                roles=registered,
-                all_serv_extra_inf=information,
-            )
-            workflow.run_task(WorkflowTasks(stage))
+        workflow = E2clabWorkflow(
+            config=job.workflow_file,
+            experiment_dir=job.output_dir,
+            scenario_dir=job.scenario_dir,
+            artifacts_dir=job.artifacts_dir,
+            roles=job.services.roles,
+            all_serv_extra_inf=job.services.information,
+            app_conf=job.app_conf,
+            env_config=job.sets,
+        )
+        for play in workflow.config:
+            if not can_see_facts(play, job.variables, job.services.information):
+                play["gather_facts"] = False
+        workflow.run_task(WorkflowTasks(stage))
     except E2clabError as error:
-        raise DeploymentError(f"{workflow_file}: stage `{stage}`: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    """What failed on which host, from the records that EnOSlib puts into its errors."""
-    cause = error.args[0] if error.args else error
-    records = getattr(cause, "hosts", ())
-    return "\n".join(_failure(record) for record in records) or str(error)
-
-
-def _failure(record: _AnsibleRecord) -> str:
-    said = [str(record.payload[key]).strip() for key in ("msg", "stderr") if record.payload.get(key)]
-    return f"{record.host}: task `{record.task}` {record.status.lower()}: {': '.join(said)}"
-
-
-def register_services(roles: Roles, hosts: Sequence[Host]) -> tuple[Roles, Mapping[str, Mapping[str, str]]]:
-    """Roles in which every service key's host carries what E2Clab tells plays about it, and all of that by service key.
-
-    Args:
-        roles: EnOSlib roles of the hosts.
-        hosts: the same hosts, in compiled order.
-    """
-    from e2clab.services.plugins.Default import Default
-    from enoslib import Roles
-
-    registered = Roles(dict(roles))
-    information: dict[str, Mapping[str, str]] = {}
-    for (layer_id, service_id), group in itertools.groupby(hosts, lambda host: (host.layer_id, host.service_id)):
-        members = list(group)
-        metadata = {
-            "_id": f"{layer_id}_{service_id}",
-            "layer_name": members[0].layer,
-            "layer_id": layer_id,
-            "name": members[0].service,
-            "service_id": service_id,
-        }
-        service = Default([roles[member.name][0] for member in members], metadata)
-        service.deploy()
-        information.update(service.service_extra_info)
-        registered.update(service.service_roles)
-    return registered, information
+        raise DeploymentError(f"{job.workflow_file}: stage `{stage}`: {failure_reason(error)}") from error
+    except (LookupError, StopIteration) as error:
+        # E2Clab takes what a selector finds for granted.
+        raise DeploymentError(
+            f"{job.workflow_file}: stage `{stage}`: E2Clab failed with {failure_reason(error)}. A `service_selector` of"
+            " `depends_on` names registered services, such as cloud.*, not a bare layer"
+        ) from error

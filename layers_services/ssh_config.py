@@ -1,0 +1,48 @@
+"""One ssh_config(5) file for all machines of a run, so that ssh, sftp, execo and Ansible reach them alike, by the hosts' names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from laggard.layers_services.machine import Machine
+
+CONNECT_TIMEOUT_S = 15
+KEEP_ALIVE_S = 10
+
+
+def ssh_config(machines: Sequence[Machine]) -> str:
+    """The text of the file; a machine answers to its host's name. Whose host keys are checked, `Access.options` says."""
+    common = [
+        "Host *",
+        "    BatchMode yes",
+        "    LogLevel ERROR",
+        f"    ConnectTimeout {CONNECT_TIMEOUT_S}",
+        f"    ServerAliveInterval {KEEP_ALIVE_S}",
+        "    ServerAliveCountMax 3",
+        "    RequestTTY no",
+    ]
+    return "\n".join([*(line for machine in machines for line in _entry(machine)), *common]) + "\n"
+
+
+def _entry(machine: Machine) -> list[str]:
+    access = machine.access
+    key = [f'    IdentityFile "{access.key}"', "    IdentitiesOnly yes"] if access.key is not None else []
+    jump = [f"    ProxyJump {access.gateway}"] if access.gateway else []
+    options = [f"    {name} {value}" for name, _, value in (option.partition("=") for option in access.options)]
+    return [
+        f"Host {machine.alias}",
+        f"    HostName {access.address}",
+        f"    User {access.user}",
+        f"    Port {access.port}",
+        *key,
+        *jump,
+        *options,
+    ]
+
+
+def write_ssh_config(machines: Sequence[Machine], path: Path) -> Path:
+    """Write the file, for its owner only as ssh demands."""
+    path.write_text(ssh_config(machines), encoding="utf-8")
+    path.chmod(0o600)
+    return path

@@ -1,0 +1,328 @@
+"""Reservations on a stand-in Grid'5000, through EnOSlib's own provider, with every fault that the stand-in knows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.testbed.nodes import lacking
+
+if TYPE_CHECKING:
+    from tests.users import Runner
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+needs_nodes = pytest.mark.skipif(lacking() is not None, reason=str(lacking()))
+PARASILO = ["parasilo-1.rennes.grid5000.fr", "parasilo-2.rennes.grid5000.fr"]
+GEMINI = "gemini-1.lyon.grid5000.fr"
+
+
+def played(case: str) -> dict[str, object]:
+    """The row of `benchmarks/g5k_faults.py` for a case."""
+    command = [sys.executable, str(REPOSITORY / "benchmarks/g5k_faults.py"), "--json", case]
+    # pytest's own temporary folders have names too long for the sockets of ssh's shared connections.
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout.splitlines()[-1])
+    assert isinstance(row, dict)
+    return row
+
+
+@needs_nodes
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "machines", "made"),
+    [
+        ("none, two sites", [GEMINI, *PARASILO], 2),
+        (
+            "none, deployed, in a VLAN",
+            ["parasilo-1-kavlan-4.rennes.grid5000.fr", "parasilo-2-kavlan-4.rennes.grid5000.fr"],
+            1,
+        ),
+        ("none, in a job that is there", PARASILO, 1),
+        ("three 500s", PARASILO, 1),
+        ("three 500s to the submission", PARASILO, 1),
+        ("slow answers", PARASILO, 1),
+        ("slow answer to the submission", PARASILO, 2),  # the first one is carried out after all, and ended
+        ("Reservation not valid, two sites", [GEMINI, *PARASILO], 2),
+        ("a node fails to deploy once", PARASILO, 1),
+        ("a release that fails twice", PARASILO, 1),
+    ],
+)
+def test_what_passes_ends_in_a_reservation_that_is_given_back(case: str, machines: list[str], made: int) -> None:
+    row = played(case)
+    assert row["error"] == "", row["seen"]
+    assert row["machines"] == machines
+    names = [name.replace("-kavlan-4", "").partition(".")[0] for name in machines]
+    assert [str(reached).partition(".")[0] for reached in list_of(row["reached"])] == [f"root {name}" for name in names]
+    assert row["made"] == made
+    assert row["held"] == (2 if GEMINI in machines else 1)
+    assert row["kept"] == (1 if case == "none, in a job that is there" else 0)
+    assert row["left"] == 0
+    assert all(job["released"] for job in list_of(row["told"]))
+
+
+@needs_nodes
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "error", "said"),
+    [
+        (
+            "wrong password",
+            "PrerequisiteError",
+            "refuses your user name or password (401)\n  to grant it: write `username:`",
+        ),
+        ("401 in between", "PrerequisiteError", "~/.python-grid5000.yaml"),
+        ("500 for ever", "DeploymentError", "too many 500 error responses"),
+        ("a job that never starts", "DeploymentError", "not started within 3 s: job 1800001 at rennes, state waiting"),
+        ("killed by the walltime", "DeploymentError", "job 1800001 at rennes ended"),
+        (
+            "Reservation not valid",
+            "DeploymentError",
+            "could give these nodes from 2031-03-04 19:05:00 on — --reservation",
+        ),
+        ("a node fails to deploy", "DeploymentError", "failed to deploy, three times: parasilo-2.rennes.grid5000.fr"),
+        ("a node that stops answering SSH", "DeploymentError", "do not answer SSH: parasilo-2.rennes.grid5000.fr"),
+        ("interrupted while it waits", "KeyboardInterrupt", ""),
+    ],
+)
+def test_what_does_not_pass_ends_in_one_clear_message_and_no_job(case: str, error: str, said: str) -> None:
+    row = played(case)
+    assert row["error"] == error
+    assert said in str(row["seen"])
+    assert row["left"] == 0
+    assert "Traceback" not in str(row["seen"])
+    assert all(job["released"] for job in list_of(row["told"]))
+
+
+def list_of(value: object) -> list[dict[str, object]]:
+    assert isinstance(value, list)
+    return value
+
+
+HEAD = f"""
+    import datetime, json, os, sys, time
+    from pathlib import Path
+    sys.path.insert(0, {str(REPOSITORY)!r})
+    from laggard.errors import LaggardError
+    from laggard.layers_services.compile import compile_hosts
+    from laggard.layers_services.g5k_api import Pace
+    from laggard.layers_services.g5k_plan import plan_g5k
+    from laggard.layers_services.g5k_request import G5kOptions
+    from laggard.layers_services.local import sandbox
+    from laggard.layers_services.model import LayersServices
+    from laggard.layers_services.release import destroy, find_jobs, how_to_release, release, still_held
+    from laggard.run_schema import HeldJob
+    from tests.testbed.faults import Fault
+    from tests.testbed.g5k_api import stand_in
+    from tests.testbed.oar import Timing
+
+    PACE = Pace(request_timeout_s=2.0, attempts=2, backoff_s=0.1, poll_s=0.1)
+
+    def document(cluster="parasilo", quantity=2, **g5k):
+        return LayersServices.model_validate({{
+            "environment": {{"g5k": {{"cluster": cluster, **g5k}}}},
+            "layers": [{{"name": "edge", "services": [{{"name": "trainer", "quantity": quantity}}]}}],
+        }})
+
+    def submit(grid, site="rennes", name="laggard-a", cluster="parasilo", types=(), hours=1):
+        from enoslib.infra.enos_g5k.g5k_api_utils import get_api_client
+        resources = f"{{{{cluster='{{cluster}}'}}}}/nodes=1,walltime={{hours}}"
+        wish = {{"name": name, "types": list(types), "resources": resources, "command": "sleep 1"}}
+        return get_api_client().sites[site].jobs.create(wish)
+
+    def shown(jobs):
+        return [[job.site, job.job_id, job.name, job.released] for job in jobs]
+
+    def states(grid):
+        return [[held.site, held.uid, held.state] for held in grid.held_jobs()]
+
+    def raised(function):
+        try:
+            function()
+        except LaggardError as error:
+            return [type(error).__name__, str(error)]
+        return None
+
+    def inside(function, **options):
+        def entered():
+            with stand_in(None, {{"gemini": 2, "parasilo": 3}}, **options) as grid:
+                home = Path.cwd() / "home"
+                grid.write_account(home)
+                os.environ["HOME"] = str(home)
+                print(json.dumps(function(grid)), flush=True)
+            return 0
+        sys.exit(sandbox.call(entered))
+"""
+
+
+def answer(runner: Runner, script: str, timeout_s: float = 120.0) -> object:
+    done = runner.run(HEAD + script, timeout_s=timeout_s)
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_jobs_are_found_by_name_and_released(own_runner: Runner) -> None:
+    found = answer(
+        own_runner,
+        """
+    def act(grid):
+        submit(grid), submit(grid, "lyon", cluster="gemini", types=["exotic"]), submit(grid, name="laggard-b"), submit(grid, name="mine")
+        by_name = find_jobs("laggard-a", pace=PACE)
+        return {
+            "by name": shown(by_name),
+            "at a site": shown(find_jobs("laggard-a", ["rennes"], PACE)),
+            "all": shown(find_jobs(pace=PACE)),
+            "other": shown(find_jobs("laggard-c", pace=PACE)),
+            "released": shown(release(by_name, PACE)),
+            "again": shown(release(by_name, PACE)),
+            "destroyed": shown(destroy(name="", pace=PACE)),
+            "left": [held[1] for held in states(grid)],
+        }
+    inside(act)
+""",
+    )
+    one, two, three, mine = 1800001, 1800002, 1800003, 1800004
+    assert found == {
+        "by name": [["lyon", two, "laggard-a", False], ["rennes", one, "laggard-a", False]],
+        "at a site": [["rennes", one, "laggard-a", False]],
+        "all": [
+            ["lyon", two, "laggard-a", False],
+            ["rennes", three, "laggard-b", False],
+            ["rennes", one, "laggard-a", False],
+        ],
+        "other": [],
+        "released": [["lyon", two, "laggard-a", True], ["rennes", one, "laggard-a", True]],
+        "again": [["lyon", two, "laggard-a", True], ["rennes", one, "laggard-a", True]],
+        "destroyed": [["rennes", three, "laggard-b", True]],
+        "left": [mine],
+    }
+
+
+def test_a_job_known_by_name_only_or_not_at_all_is_released(own_runner: Runner) -> None:
+    found = answer(
+        own_runner,
+        """
+    def job(number, name="laggard-a", site="rennes"):
+        return HeldJob(testbed="g5k", site=site, job_id=number, name=name, nodes=1)
+
+    def act(grid):
+        submit(grid)
+        return [shown(release([job(0), job(0, "laggard-never"), job(77)], PACE)), states(grid)]
+    inside(act)
+""",
+    )
+    assert found == [
+        [
+            ["rennes", 0, "laggard-never", True],
+            ["rennes", 1800001, "laggard-a", True],
+            ["rennes", 77, "laggard-a", True],
+        ],
+        [],
+    ]
+
+
+def test_what_cannot_be_released_is_returned_with_the_command_that_does(own_runner: Runner) -> None:
+    found = answer(
+        own_runner,
+        """
+    def act(grid):
+        submit(grid)
+        found = find_jobs("laggard-a", pace=PACE)
+        grid.inject(Fault.RELEASE_FAILS, times=1000)
+        after = release(found, PACE, wait_s=1.0)
+        grid.clear_faults()
+        grid.inject(Fault.SERVER_ERRORS, times=1000)
+        unasked = find_jobs("laggard-a", ["rennes"], Pace(attempts=1))
+        grid.clear_faults()
+        return [shown(after), how_to_release(still_held(after)), shown(unasked), how_to_release(unasked), shown(release(after, PACE))]
+    inside(act)
+""",
+    )
+    assert found == [
+        [["rennes", 1800001, "laggard-a", False]],
+        "job 1800001 at rennes may still hold nodes: `laggard destroy`, or `oardel 1800001` on rennes's frontend",
+        [["rennes", 0, "laggard-a", False]],
+        (
+            "a job named laggard-a at rennes may still hold nodes: `laggard destroy`,"
+            " or `oarstat -u, then oardel` on rennes's frontend"
+        ),
+        [["rennes", 1800001, "laggard-a", True]],
+    ]
+
+
+def test_a_job_that_is_there_must_exist_run_and_fit(own_runner: Runner) -> None:
+    found = answer(
+        own_runner,
+        """
+    def act(grid):
+        from laggard.layers_services.g5k import reserve
+        submit(grid), submit(grid, types=["deploy"])
+        release(find_jobs("laggard-a", ["rennes"], PACE)[1:], PACE)
+        told = []
+
+        def use(job, env_name=None):
+            plan = plan_g5k(document(), G5kOptions(jobs=(job,), env_name=env_name))
+            return raised(lambda: reserve(plan, compile_hosts(document()), "laggard-b", told.append, 1.0, PACE, False))
+
+        return [use("9"), use("1800001"), use("1800002"), told, [held[1] for held in states(grid)]]
+    inside(act)
+""",
+    )
+    assert found == [
+        ["NoSuchJobError", "Grid'5000 knows nothing of job 9 at rennes (404) — check the site and the number"],
+        ["InputError", "job 1800001 at rennes is over (error) — give one that runs, or leave --job out"],
+        [
+            "InputError",
+            "job 1800002 at rennes is of type `deploy`, so its nodes need a system — add --env-name, such as debian12-nfs",
+        ],
+        [],
+        [1800002],
+    ]
+
+
+def test_an_estimate_of_the_start_reserves_nothing(own_runner: Runner) -> None:
+    found = answer(
+        own_runner,
+        """
+    def act(grid):
+        from laggard.layers_services.g5k import start_estimate
+        now = datetime.datetime.now(datetime.timezone.utc)
+
+        def estimate(quantity, **options):
+            plan = plan_g5k(document(quantity=quantity), G5kOptions(**options))
+            return start_estimate(plan, now, horizon_s=3600, pace=PACE)
+
+        soon, later = estimate(3), estimate(3, reservation="2031-03-04 19:00:00")
+        submit(grid, hours=2)
+        while states(grid)[0][2] != "running":
+            time.sleep(0.1)
+        made = len([call for call in grid.calls() if call.method == "POST"])
+        never = estimate(8)
+        grid.inject(Fault.UNAUTHORIZED)
+        unknown = estimate(3)
+        posts = len([call for call in grid.calls() if call.method == "POST"]) - made
+        wait_s = (soon.start - now).total_seconds()
+        return [
+            59 <= wait_s <= 61, later.start.isoformat(), never.start, never.reason, unknown.start,
+            unknown.reason.splitlines()[0], made, posts,
+        ]
+    inside(act)
+""",
+    )
+    assert found == [
+        True,
+        "2031-03-04T19:00:00+01:00",
+        None,
+        "these nodes are not free for 01:00:00 within 1 hours",
+        None,
+        "Grid'5000's API refuses your user name or password (401)",
+        1,
+        0,
+    ]

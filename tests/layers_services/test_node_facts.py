@@ -1,0 +1,124 @@
+"""What a node says of itself, read and asked."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from laggard.errors import DeploymentError
+from laggard.layers_services.node_facts import Interpreter, choose_python, facts_command, parse_facts
+from laggard.run_schema import RunRecord
+
+SAID = """\
+Warning: Permanently added '10.0.0.1' (ED25519) to the list of known hosts.
+laggard-fact user root
+laggard-fact architecture x86_64
+laggard-fact kernel 6.1.0-28-amd64
+laggard-fact glibc glibc 2.36
+laggard-fact cores 64
+laggard-fact cpu Intel(R) Xeon(R) Gold 6126 CPU @ 2.60GHz
+laggard-fact memory_kib 197756940
+laggard-fact governor performance
+laggard-fact smt on
+laggard-fact disk_free /dev/mapper/my disk  479152824 11000000 443739316       3% /var/my tmp
+laggard-fact rotational 0
+laggard-fact rotational 1
+laggard-fact python 3.9 /usr/bin/python3
+laggard-fact python 3.12 /opt/my python/bin/python3.12
+laggard-fact python 3.11 /usr/local/bin/python3.11
+laggard-fact root yes
+laggard-fact netem yes
+laggard-fact device 2: eno1    inet 172.16.66.1/20 brd 172.16.79.255 scope global eno1
+laggard-fact gpu Tesla P100-PCIE-16GB
+laggard-fact gpu Tesla P100-PCIE-16GB
+laggard-fact infiniband mlx5_0
+laggard-fact complete yes
+"""
+
+
+def test_reads_what_a_node_says() -> None:
+    facts = parse_facts("edge.trainer.1.1", SAID)
+    assert (facts.user, facts.architecture, facts.kernel, facts.glibc) == ("root", "x86_64", "6.1.0-28-amd64", (2, 36))
+    assert (facts.cores, facts.memory_bytes, facts.free_bytes) == (64, 197756940 * 1024, 443739316 * 1024)
+    assert [python.version for python in facts.pythons] == [(3, 9), (3, 12), (3, 11)]
+    assert facts.pythons[1].path == "/opt/my python/bin/python3.12"
+    assert (facts.netem, facts.root, facts.device, facts.disk) == (True, True, "eno1", "rotational")
+    assert facts.gpus == ("Tesla P100-PCIE-16GB",) * 2
+    assert facts.infiniband == ("mlx5_0",)
+
+
+def test_its_fingerprint_fits_into_run_json() -> None:
+    fingerprint = parse_facts("edge.trainer.1.1", SAID).fingerprint()
+    record = RunRecord(
+        id="1", scenario="s", status="running", command=(), seed=1, versions={}, git=None, testbed="ssh", started="", hosts=(fingerprint,)
+    )  # fmt: skip
+    assert record.hosts[0]["gpu"] == "Tesla P100-PCIE-16GB, Tesla P100-PCIE-16GB"
+    assert record.hosts[0]["memory_gib"] == 188.6
+
+
+@pytest.mark.parametrize(
+    ("line", "device"),
+    [
+        ("3: eth0.100@eth0    inet 10.0.0.1/24 scope global eth0.100", "eth0.100"),
+        ("12: br0    inet 10.0.0.1/24", "br0"),
+        ("", ""),
+    ],
+)
+def test_the_device(line: str, device: str) -> None:
+    assert parse_facts("x", f"laggard-fact device {line}\nlaggard-fact complete yes\n").device == device
+
+
+def test_a_node_that_says_little() -> None:
+    facts = parse_facts("x", "laggard-fact complete yes\r\n")
+    assert (facts.pythons, facts.glibc, facts.device, facts.netem, facts.cores) == ((), None, "", False, 0)
+    assert parse_facts("x", "laggard-fact glibc musl\nlaggard-fact complete yes").glibc is None
+
+
+def test_an_answer_that_is_cut_short() -> None:
+    with pytest.raises(DeploymentError, match="x: its answer is cut short"):
+        parse_facts("x", SAID.partition("laggard-fact gpu")[0])
+
+
+@pytest.mark.parametrize(
+    ("versions", "preferred", "chosen"),
+    [
+        ([(3, 9), (3, 12), (3, 11)], (3, 11), (3, 11)),
+        ([(3, 9), (3, 12), (3, 11)], (3, 13), (3, 12)),
+        ([(3, 9), (3, 14)], (3, 11), None),
+        ([], (3, 11), None),
+    ],
+)
+def test_the_python_to_use(
+    versions: list[tuple[int, int]], preferred: tuple[int, int], chosen: tuple[int, int] | None
+) -> None:
+    pythons = tuple(Interpreter(version, f"/usr/bin/python{version}") for version in versions)
+    got = choose_python(replace(parse_facts("x", SAID), pythons=pythons), preferred)
+    assert (got and got.version) == chosen
+
+
+def test_asked_of_this_machine() -> None:
+    command = facts_command("127.0.0.1")
+    said = subprocess.run(["/bin/sh", "-c", command], check=True, capture_output=True, text=True)
+    facts = parse_facts("here", said.stdout)
+    assert facts.kernel == platform.release()
+    assert facts.architecture == platform.machine()
+    assert facts.cores == os.cpu_count()
+    assert facts.memory_bytes == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert facts.glibc == tuple(int(part) for part in platform.libc_ver()[1].split(".")[:2])
+    assert facts.device == "lo"
+    disk = os.statvfs("/var/tmp")
+    assert facts.free_bytes == pytest.approx(disk.f_bavail * disk.f_frsize, rel=0.05)
+    assert any(python.version == sys.version_info[:2] for python in facts.pythons)
+    assert facts.root == (os.geteuid() == 0) or facts.root
+
+
+def test_an_address_is_no_command() -> None:
+    command = facts_command("127.0.0.1; echo laggard-fact user evil")
+    said = subprocess.run(["/bin/sh", "-c", command], check=True, capture_output=True, text=True)
+    assert parse_facts("here", said.stdout).user != "evil"
+    assert parse_facts("here", said.stdout).device == ""

@@ -1,0 +1,358 @@
+"""Which wheels a node needs, how pip is asked for them, and that they are fetched once."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import hashlib
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.utils import canonicalize_name
+
+import laggard
+from laggard.errors import DeploymentError, LaggardError, PrerequisiteError
+from laggard.layers_services.own_wheel import build_own_wheel, pack
+from laggard.layers_services.wheel_plan import (
+    WORKER_DISTRIBUTIONS,
+    Accelerator,
+    Installed,
+    Platform,
+    download_error,
+    pinned,
+    pip_command,
+    platform_tags,
+    requirements,
+)
+from laggard.layers_services.wheels import default_cache, installed_closure, wheel_set
+from tests.layers_services.tiny_wheels import write_wheel
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+X86 = Platform((3, 11), "x86_64", (2, 36))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "glibc", "first", "last", "count"),
+    [
+        ("x86_64", (2, 36), "manylinux_2_36_x86_64", "linux_x86_64", 36),
+        ("x86_64", (2, 17), "manylinux_2_17_x86_64", "linux_x86_64", 17),
+        ("aarch64", (2, 31), "manylinux_2_31_aarch64", "linux_aarch64", 17),
+        ("aarch64", (2, 17), "manylinux_2_17_aarch64", "linux_aarch64", 3),
+    ],
+)
+def test_platform_tags(architecture: str, glibc: tuple[int, int], first: str, last: str, count: int) -> None:
+    tags = platform_tags(Platform((3, 11), architecture, glibc))
+    assert (tags[0], tags[-1], len(tags)) == (first, last, count)
+    assert f"manylinux2014_{architecture}" in tags
+    assert tags.index(f"manylinux2014_{architecture}") == tags.index(f"manylinux_2_17_{architecture}") + 1
+
+
+def test_platform_tags_are_those_of_pip_for_this_machine() -> None:
+    """Against what pip itself says here, whichever machine this is."""
+    said = subprocess.run(
+        [sys.executable, "-m", "pip", "debug", "--verbose"], check=True, capture_output=True, text=True
+    ).stdout.split()
+    own = [tag.rpartition("-")[2] for tag in said if tag.startswith("cp3") and "linux" in tag]
+    newest = next(tag for tag in own if tag.startswith("manylinux_"))
+    _, major, minor, architecture = newest.split("_", 3)
+    assert set(platform_tags(Platform((3, 11), architecture, (int(major), int(minor))))) == set(own)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "accelerator", "expected"),
+    [
+        ("numpy", "2.4.6", "cpu", "numpy==2.4.6"),
+        ("torch", "2.13.0", "cpu", "torch==2.13.0+cpu"),
+        ("torch", "2.13.0+cpu", "cpu", "torch==2.13.0+cpu"),
+        ("torch", "2.13.0+cu130", "cpu", "torch==2.13.0+cpu"),
+        ("torch", "2.13.0+cpu", "cuda", "torch===2.13.0"),
+    ],
+)
+def test_pinned(name: str, version: str, accelerator: Accelerator, expected: str) -> None:
+    assert pinned(name, version, accelerator) == expected
+
+
+# The metadata of torch's CUDA build on PyPI and of what it needs, shortened.
+CUDA_TORCH = Installed(
+    "2.13.0",
+    (
+        "filelock",
+        "setuptools; python_version >= '3.12'",
+        'cuda-toolkit[cublas,cudart]==13.0.3; platform_system == "Linux"',
+        'nvidia-nccl-cu13==2.29.7; platform_system == "Linux"',
+        'triton==3.7.1; platform_system == "Linux" and platform_machine == "x86_64"',
+        'pywin32; platform_system == "Windows"',
+        'optree>=0.13; extra == "optree"',
+    ),
+)
+CUDA_TOOLKIT = Installed(
+    "13.0.3",
+    (
+        'nvidia-cublas==13.1.1.3.*; sys_platform == "linux" and extra == "cublas"',
+        'nvidia-cuda-runtime==13.0.96.*; sys_platform == "linux" and extra == "cudart"',
+        'nvidia-cufft==12.0.0.61.*; sys_platform == "linux" and extra == "cufft"',
+    ),
+)
+KNOWN = {
+    "torch": CUDA_TORCH,
+    "filelock": Installed("4.2", ()),
+    "scikit-learn": Installed("1.9.1", ("scipy>=1.10", "joblib>=1.4")),
+    "pydantic": Installed("2.14", ("pydantic-core==2.50", "typing-extensions>=4.16")),
+    "pydantic-core": Installed("2.50", ("Typing.Extensions",)),
+    "typing-extensions": Installed("4.16", ()),
+}
+PINS = {name: each.version for name, each in KNOWN.items()}
+DOWNLOADED = KNOWN | {"cuda-toolkit": CUDA_TOOLKIT, "nvidia-nccl-cu13": Installed("2.29.7", ("nvidia-cublas>=13",))}
+CUDA = [
+    *("cuda-toolkit==13.0.3", "filelock==4.2", "nvidia-cublas==13.1.1.3.*,>=13", "nvidia-cuda-runtime==13.0.96.*"),
+    *("nvidia-nccl-cu13==2.29.7", "torch===2.13.0"),
+]
+
+
+@pytest.mark.parametrize(
+    ("roots", "platform", "expected"),
+    [
+        (["pydantic"], X86, ["pydantic-core==2.50", "pydantic==2.14", "typing-extensions==4.16"]),
+        (["scikit_learn"], X86, ["scikit-learn==1.9.1"]),  # of which a file is read
+        (["torch"], Platform((3, 11), "x86_64", (2, 36), "cuda"), [*CUDA, "triton==3.7.1"]),
+        (["torch"], Platform((3, 12), "aarch64", (2, 36), "cuda"), sorted([*CUDA, "setuptools"])),
+    ],
+)
+def test_requirements(roots: list[str], platform: Platform, expected: list[str]) -> None:
+    assert list(requirements(roots, DOWNLOADED, PINS, platform)) == expected
+
+
+def test_what_is_not_known_yet_is_asked_for_alone() -> None:
+    known = {name: each for name, each in KNOWN.items() if name != "torch"}
+    assert requirements(["torch"], known, PINS, X86) == ("torch==2.13.0+cpu",)
+
+
+def test_pips_command() -> None:
+    command = pip_command(["psutil==7.2.2"], Platform((3, 12), "aarch64", (2, 17)), Path("/cache/x"), ["https://index"])
+    assert command[:4] == (sys.executable, "-m", "pip", "download")
+    assert "--no-deps" in command
+    assert "--only-binary=:all:" in command
+    assert command[command.index("--python-version") + 1] == "3.12"
+    assert [command[i + 1] for i, word in enumerate(command) if word == "--platform"] == [
+        "manylinux_2_17_aarch64",
+        "manylinux2014_aarch64",
+        "linux_aarch64",
+    ]
+    assert command[command.index("--extra-index-url") + 1] == "https://index"
+    assert command[-3:] == ("--dest", "/cache/x", "psutil==7.2.2")
+
+
+NOT_FOUND = (
+    "ERROR: Could not find a version that satisfies the requirement {0} (from versions: {1})\n"
+    "ERROR: No matching distribution found for {0}\n"
+)
+NO_NETWORK = (
+    "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError('Failed to establish a new "
+    "connection: [Errno -3] Temporary failure in name resolution')': /simple/psutil/\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "message"),
+    [
+        (
+            NOT_FOUND.format("psutil==9", "5.1, 7.2.2"),
+            DeploymentError,
+            "psutil==9: no wheel for Python 3.11, x86_64, glibc 2.36, cpu; the newest that is offered: 7.2.2; ",
+        ),
+        (
+            NOT_FOUND.format("nosuch==9", "none"),
+            DeploymentError,
+            "nosuch==9: no wheel for Python 3.11, x86_64, glibc 2.36, cpu; the newest that is offered: none; ",
+        ),
+        (
+            NO_NETWORK + NOT_FOUND.format("psutil==9", "none"),
+            DeploymentError,
+            "psutil==9: the package index cannot be reached (Python 3.11, x86_64, glibc 2.36, cpu); ",
+        ),
+        ("/usr/bin/python3: No module named pip\n", PrerequisiteError, "pip, which fetches the nodes' wheels"),
+        ("ERROR: something\nERROR: else\n", DeploymentError, "a==1, b==2: pip could not fetch it for Python 3.11"),
+    ],
+)
+def test_why_a_wheel_was_not_fetched(said: str, kind: type[LaggardError], message: str) -> None:
+    error = download_error(said, ["a==1", "b==2"], X86)
+    assert isinstance(error, kind)
+    assert str(error).startswith(message)
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which alone pip looks."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    return folder
+
+
+def offer(index: Path, *names: str) -> None:
+    """Wheels named as the distributions installed here, with what they need."""
+    for name, each in installed_closure(names).items():
+        write_wheel(index, name.replace("-", "_"), each.version, each.requires)
+
+
+def names_of(folder: Path) -> set[str]:
+    return {path.name.split("-")[0] for path in folder.rglob("*.whl")}
+
+
+def test_wheels_are_fetched_once(index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    offer(index, "pydantic", "psutil")
+    first = wheel_set(X86, ("pydantic", "psutil"), cache)
+    assert set(first.versions) == {
+        *(
+            "annotated-types",
+            "laggard",
+            "psutil",
+            "pydantic",
+            "pydantic-core",
+            "typing-extensions",
+            "typing-inspection",
+        ),
+    }
+    assert first.versions["psutil"] == metadata.version("psutil")
+    assert first.size == sum(wheel.path.stat().st_size for wheel in first.files)
+    for path in index.glob("*.whl"):
+        path.unlink()
+    assert wheel_set(X86, ("psutil", "pydantic"), cache) == first
+
+
+def test_a_damaged_cache_is_fetched_again(index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    offer(index, "psutil")
+    first = wheel_set(X86, ("psutil",), cache)
+    wheel = next(each.path for each in first.files if each.path.name.startswith("psutil"))
+    wheel.write_bytes(wheel.read_bytes()[:-1])
+    assert wheel_set(X86, ("psutil",), cache) == first
+    wheel.unlink()
+    assert wheel_set(X86, ("psutil",), cache) == first
+
+
+def test_what_the_downloaded_wheels_need_is_what_counts(index: Path, tmp_path: Path) -> None:
+    """PyTorch's CUDA build needs what the build installed here need not; and less of the rest."""
+    version = metadata.version("torch").partition("+")[0]
+    write_wheel(
+        index, "torch", version, ('toolkit[nccl]==13.0; platform_system == "Linux"', "nvidia_nccl_cu13", "psutil")
+    )
+    write_wheel(index, "torch", f"{version}+cpu", ("psutil",))
+    write_wheel(index, "toolkit", "13.0", ('nvidia_nccl_cu13==2.29.*; extra == "nccl"', 'other; extra == "other"'))
+    for number in ("2.29.7", "2.30.0"):  # torch takes any, so the newer one is fetched before the toolkit is known
+        write_wheel(index, "nvidia_nccl_cu13", number, tag="py3-none-manylinux2014_x86_64")
+    offer(index, "psutil")
+    cuda = wheel_set(Platform((3, 11), "x86_64", (2, 36), "cuda"), ("torch",), tmp_path / "cache")
+    assert dict(cuda.versions) == {
+        "laggard": metadata.version("laggard"),
+        "nvidia-nccl-cu13": "2.29.7",
+        "psutil": metadata.version("psutil"),
+        "toolkit": "13.0",
+        "torch": version,
+    }
+    cpu = wheel_set(X86, ("torch",), tmp_path / "cache")
+    assert cpu.versions["torch"] == f"{version}+cpu"
+    assert "nvidia-nccl-cu13" not in cpu.versions
+    assert cpu.hash != cuda.hash
+
+
+def test_no_wheel_for_the_platform(index: Path, tmp_path: Path) -> None:
+    version = metadata.version("psutil")
+    write_wheel(index, "psutil", version, tag="cp36-abi3-manylinux_2_28_x86_64")
+    assert "psutil" in wheel_set(X86, ("psutil",), tmp_path / "cache").versions
+    for platform in (Platform((3, 11), "x86_64", (2, 27)), Platform((3, 11), "aarch64", (2, 36))):
+        with pytest.raises(DeploymentError) as caught:
+            wheel_set(platform, ("psutil",), tmp_path / "cache")
+        assert str(caught.value).startswith(f"psutil=={version}: no wheel for {platform}; ")
+    assert not list((tmp_path / "cache").glob(".*"))
+
+
+def test_a_distribution_that_is_not_installed(tmp_path: Path) -> None:
+    with pytest.raises(PrerequisiteError, match="nosuchthing is not installed here"):
+        wheel_set(X86, ("nosuchthing",), tmp_path)
+
+
+def test_the_cache_is_where_the_desktop_keeps_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert default_cache() == Path("/somewhere/laggard/wheels")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert default_cache() == Path.home() / ".cache/laggard/wheels"
+
+
+def test_laggards_own_wheel_has_its_files(tmp_path: Path) -> None:
+    path = build_own_wheel(tmp_path)
+    assert build_own_wheel(tmp_path) == path
+    package = Path(laggard.__file__).parent
+    with zipfile.ZipFile(path) as archive:
+        names = set(archive.namelist())
+        assert archive.read("laggard/workloads/worker.py") == (package / "workloads/worker.py").read_bytes()
+        (info,) = {name.split("/")[0] for name in names} - {"laggard"}
+        record = archive.read(f"{info}/RECORD").decode().splitlines()
+        listed = {line.split(",")[0]: line.split(",")[1] for line in record}
+        assert set(listed) == names
+        digest = base64.urlsafe_b64encode(hashlib.sha256((package / "errors.py").read_bytes()).digest())
+        assert listed["laggard/errors.py"] == f"sha256={digest.rstrip(b'=').decode()}"
+    assert not [name for name in names if "__pycache__" in name]
+    assert {"laggard/py.typed", f"{info}/METADATA", f"{info}/WHEEL"} <= names
+
+
+def test_the_same_files_make_the_same_wheel(tmp_path: Path) -> None:
+    package = tmp_path / "one" / "here"
+    package.mkdir(parents=True)
+    (package / "b.py").write_text("b")
+    (package / "a.py").write_text("a")
+    first = pack(package, "1")
+    package.rename(tmp_path / "here")
+    (tmp_path / "here/a.py").touch()
+    assert pack(tmp_path / "here", "1") == first
+    (tmp_path / "here/a.py").write_text("A")
+    assert pack(tmp_path / "here", "1") != first
+
+
+def _provided() -> set[str]:
+    """Top-level modules that the wheel set has; of scikit-learn only files are read."""
+    wanted = set(installed_closure(set(WORKER_DISTRIBUTIONS) - {"scikit-learn"}))
+    providers = metadata.packages_distributions()
+    return {top for top, names in providers.items() if {str(canonicalize_name(name)) for name in names} & wanted}
+
+
+def _third_party(tops: set[str]) -> set[str]:
+    known = set(metadata.packages_distributions())
+    return {top for top in tops if top in known} - {"laggard"} - set(sys.stdlib_module_names)
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    """Names that a module imports, in functions too, unless it is for the type checker alone."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+        yield from _imported(node)
+
+
+def test_a_node_has_what_ranks_and_their_limiters_import() -> None:
+    folders = ["src/laggard", "workloads", "network_emulation/compute", "network_emulation/dynamics"]
+    own = [path for folder in folders for path in (REPOSITORY / folder).rglob("*.py")]
+    own += [REPOSITORY / "layers_services" / name for name in ("launch.py", "fork_server.py", "local/forked.py")]
+    tops = {name.split(".")[0] for path in own for name in _imported(ast.parse(path.read_text(encoding="utf-8")))}
+    assert _third_party(tops) >= {"torch", "numpy", "pydantic", "pyarrow", "ruamel"}
+    assert _third_party(tops) - _provided() == set()
+
+
+def test_a_node_has_what_the_agent_imports() -> None:
+    code = "import sys, laggard.experiments.remote.agent; print(*sys.modules, sep='\\n')"
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    tops = {name.split(".")[0] for name in said.split() if not name.startswith("_")}
+    assert "laggard" in tops
+    assert _third_party(tops) - _provided() == set()
