@@ -50,7 +50,7 @@ def main(argument: str) -> None:
 
 def _serve(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
     spool = Spool(plan.spool_path)
-    gates = Gates(spool.gates, plan.world_size)
+    gates = Gates(spool.gates, plan.world_size, relayed=plan.relayed)
     accuracies: list[float] = []
     is_over = False
     while not is_over:

@@ -2,6 +2,9 @@
 
 A gate opens for all at one announced instant, so its wait sends no training traffic and ends alike everywhere. The ranks meet in
 shared memory, which is what the processes of one machine have; the first-step gate is number 1, evaluation e is e + 2.
+
+Where ranks live on several machines, each machine has such a memory and a relay (gate_relay.py) carries what is written into one over to
+the others, on a way that is not shaped. Rank 0, the evaluator and the memory they write into are the head's.
 """
 
 from __future__ import annotations
@@ -17,10 +20,13 @@ from laggard.workloads.heartbeat import map_file
 
 START_GATE = 1
 LEAD_NS = 10_000_000
+RELAYED_LEAD_NS = 250_000_000
+"""How far ahead a gate's opening is announced: the relay has to reach every machine before."""
+
 POLL_S = 0.002
 
 _WORDS = 16
-_OPENED, _OPEN_NS, _PAUSED_NS, _VERDICT, _LAST_STEP, _REASON, _STEP, _FINAL = range(8)
+_OPENED, _OPEN_NS, _PAUSED_NS, _VERDICT, _LAST_STEP, _REASON, _STEP, _FINAL, _CONFIRMED, _STOP_ASKED = range(10)
 _ARRIVED, _ARRIVAL_NS = range(2)
 
 
@@ -37,6 +43,7 @@ class Reason(enum.IntEnum):
     NONE = 0
     STEPS = 1
     TIME = 2
+    WALLTIME = 3
 
 
 @dataclass(frozen=True)
@@ -53,9 +60,16 @@ def evaluation_gate(evaluation: int) -> int:
 
 
 class Gates:
-    """The shared memory of one training."""
+    """The shared memory of one training.
 
-    def __init__(self, path: Path, world_size: int) -> None:
+    Args:
+        path: the file behind it.
+        world_size: number of ranks.
+        relayed: whether ranks of other machines read it through a relay.
+    """
+
+    def __init__(self, path: Path, world_size: int, *, relayed: bool = False) -> None:
+        self._relayed = relayed
         self._map = map_file(path, (1 + world_size) * _WORDS * 8)
         words = np.frombuffer(self._map, dtype=np.int64).reshape(1 + world_size, _WORDS)
         self._head, self._ranks = words[0], words[1:]
@@ -86,12 +100,25 @@ class Gates:
         Returns:
             When it opens, CLOCK_MONOTONIC nanoseconds.
         """
-        open_ns = time.monotonic_ns() + LEAD_NS
+        open_ns = time.monotonic_ns() + (RELAYED_LEAD_NS if self._relayed else LEAD_NS)
         if paused_since_ns is not None:
             self._head[_PAUSED_NS] += open_ns - paused_since_ns
-        self._head[_OPEN_NS], self._head[_VERDICT] = open_ns, verdict
-        self._head[_OPENED] = gate
+        self.announce(gate, Opening(open_ns, verdict))
         return open_ns
+
+    def announce(self, gate: int, opening: Opening) -> None:
+        """Let all who wait at a gate go when it opens."""
+        self._head[_OPEN_NS], self._head[_VERDICT] = opening.open_ns, opening.verdict
+        self._head[_OPENED] = gate
+
+    @property
+    def announced(self) -> tuple[int, Opening]:
+        """The last gate that opened, or is about to (0: none yet), and when."""
+        return int(self._head[_OPENED]), Opening(int(self._head[_OPEN_NS]), Verdict(int(self._head[_VERDICT])))
+
+    def arrival(self, rank: int) -> tuple[int, int]:
+        """The last gate at which a rank arrived (0: none yet), and when."""
+        return int(self._ranks[rank, _ARRIVED]), int(self._ranks[rank, _ARRIVAL_NS])
 
     def wait(self, gate: int) -> Opening:
         """Wait until a gate opens."""
@@ -118,10 +145,30 @@ class Gates:
     def name_last_step(self, step: int, reason: Reason) -> None:
         """Rank 0 says, before it begins a step, that this one is the last.
 
-        Nobody can finish that step without rank 0's gradient, so everybody reads this in time.
+        Nobody can finish that step without rank 0's gradient, so everybody reads this in time; ranks of other machines do once the
+        relay has confirmed that it told them all, which this waits for.
         """
+        self.learn_last_step(step, reason)
+        while self._relayed and not self._head[_CONFIRMED]:
+            time.sleep(POLL_S)
+
+    def learn_last_step(self, step: int, reason: Reason) -> None:
+        """Put down which step is the last."""
         self._head[_REASON] = reason
         self._head[_LAST_STEP] = step + 1
+
+    def confirm_last_step(self) -> None:
+        """Every machine knows of the last step."""
+        self._head[_CONFIRMED] = 1
+
+    def ask_stop(self) -> None:
+        """Ask rank 0 to make the next step the last: the machines are about to be taken away."""
+        self._head[_STOP_ASKED] = 1
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether somebody did."""
+        return bool(self._head[_STOP_ASKED])
 
     def last_step(self) -> tuple[int, Reason] | None:
         """The last step and why it is, once rank 0 has named it."""

@@ -28,7 +28,7 @@ class Ending:
     Attributes:
         last_step: number of the last step, from 0.
         samples: that all ranks learnt from.
-        stopped_by: accuracy, steps or time.
+        stopped_by: accuracy, steps, time or walltime.
         open_ns: when the last evaluation was over.
     """
 
@@ -95,6 +95,8 @@ class Loop:
             self.gates.name_last_step(step, Reason.STEPS)
         elif is_last_by_time(elapsed_s, self.plan.workload.stop):
             self.gates.name_last_step(step, Reason.TIME)
+        elif self.gates.stop_asked and self.gates.last_step() is None:
+            self.gates.name_last_step(step, Reason.WALLTIME)
 
     def _step(self, step: int, begun_ns: int) -> None:
         recorder, share = self.recorder, self.partition.share(step, self.plan.rank)
@@ -123,9 +125,22 @@ class Loop:
         arrival_ns = self.recorder.enter(Phase.EVALUATE, group=number)
         if self.plan.rank == 0:
             torch.save(self.strategy.model.state_dict(), self.spool.snapshot(number))
+            if final and self.plan.relayed:
+                self._write_checkpoint(step)
             self.gates.ask_evaluation(step, final=final)
         self.gates.arrive(self.plan.rank, gate, arrival_ns)
         return self.gates.wait(gate)
+
+    def _write_checkpoint(self, step: int) -> None:
+        """What training could be taken up from where its machines are taken away."""
+        state = {
+            "step": step,
+            "model": self.strategy.model.state_dict(),
+            "optimizer": self.strategy.optimizer.state_dict(),
+        }
+        partial = self.spool.checkpoint.with_suffix(".partial")
+        torch.save(state, partial)
+        partial.rename(self.spool.checkpoint)
 
 
 def pad(indices: Indices, least: int) -> Indices:

@@ -58,12 +58,14 @@ class TrainingPlan(ProcessPlan):
         workload: what they train.
         spool: folder, shared by all processes of the training, that they stream their records into.
         dilation: real seconds per virtual second.
+        relayed: whether there are ranks on other machines, each with a spool of its own.
     """
 
     world_size: int = Field(ge=1)
     workload: Workload
     spool: str
     dilation: float = Field(default=1.0, ge=1)
+    relayed: bool = False
 
     @property
     def spool_path(self) -> Path:
@@ -184,7 +186,11 @@ def plan_evaluator(workers: Sequence[WorkerPlan]) -> EvaluatorPlan:
     """The evaluator of these workers."""
     first = workers[0]
     return EvaluatorPlan(
-        world_size=first.world_size, workload=first.workload, spool=first.spool, dilation=first.dilation
+        world_size=first.world_size,
+        workload=first.workload,
+        spool=first.spool,
+        dilation=first.dilation,
+        relayed=first.relayed,
     )
 
 

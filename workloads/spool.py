@@ -34,6 +34,11 @@ class Spool:
         return self.folder / f"snapshot-{evaluation}.pt"
 
     @property
+    def checkpoint(self) -> Path:
+        """State of the model and the optimizer after the last step, of a training on remote machines."""
+        return self.folder / "checkpoint.pt"
+
+    @property
     def go(self) -> Path:
         """The runner makes this file when training may begin."""
         return self.folder / "go"

@@ -46,7 +46,7 @@ def main(argument: str) -> None:
     _configure_process(plan)
     spool = Spool(plan.spool_path)
     data = open_data(plan.workload, plan.spool_path)
-    gates = Gates(spool.gates, plan.world_size)
+    gates = Gates(spool.gates, plan.world_size, relayed=plan.relayed)
     with Recorder(spool, plan.rank, plan.world_size) as recorder, _process_group(plan):
         loop = _build_loop(plan, data, recorder, gates)
         write_whole(spool.ready(plan.rank), b"")

@@ -142,13 +142,20 @@ Train = Callable[..., Training]
 @pytest.fixture(scope="session")
 def train(forkery: Forkery, tmp_path_factory: pytest.TempPathFactory) -> Train:
     def run(
-        workload: dict[str, object], world_size: int, *, path: Path = HERE, wait: bool = True, dilation: float = 1.0
+        workload: dict[str, object],
+        world_size: int,
+        *,
+        path: Path = HERE,
+        wait: bool = True,
+        dilation: float = 1.0,
+        relayed: bool = False,
     ) -> Training:
         folder = tmp_path_factory.mktemp("training")
         hosts = make_hosts(world_size)
         plans = plan_workers(
             Workload.model_validate(workload), hosts, folder / "spool", dilation, interface="lo", timeout_s=60
         )
+        plans = tuple(plan.model_copy(update={"relayed": relayed}) for plan in plans)
         training = Training(forkery, folder, plans, hosts, path)
         training.start()
         if wait:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from laggard.span_schema import Flag, Lane, span_schema, step_schema
+from laggard.workloads.gates import Gates, Reason
 from laggard.workloads.heartbeat import read_heartbeats, suspects
 from laggard.workloads.spool import read_lines
 
@@ -140,6 +142,27 @@ def test_steps_stop_training(train: Train) -> None:
     assert training.done()["stopped_by"] == "steps"
     assert training.done()["steps"] == 7
     assert list(training.table("steps").groupby("rank").step.max()) == [6, 6]
+
+
+def test_training_ends_with_a_checkpoint_when_its_machines_are_about_to_go(train: Train) -> None:
+    """Rank 0 waits until every machine knows of the last step, which here this test says."""
+    training = train({**DIGITS, "stop": {"time": "60s"}, "evaluate_every": 10**9}, 2, wait=False, relayed=True)
+    training.go()
+    training.wait_for(lambda: bool(read_lines(training.spool.progress)))
+    gates = Gates(training.spool.gates, 2)
+    gates.ask_stop()
+    training.wait_for(lambda: gates.last_step() is not None)
+    last = gates.last_step()
+    assert last is not None
+    assert last[1] is Reason.WALLTIME
+    gates.confirm_last_step()
+    training.finish()
+    done = training.done()
+    assert done["stopped_by"] == "walltime"
+    assert set(training.table("steps").groupby("rank").step.max()) == {done["steps"] - 1}
+    state = torch.load(training.spool.checkpoint, weights_only=True)
+    assert state["step"] == done["steps"] - 1
+    assert set(state) == {"step", "model", "optimizer"}
 
 
 def test_time_stops_training_at_the_same_step_everywhere(train: Train) -> None:

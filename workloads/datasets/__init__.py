@@ -43,6 +43,18 @@ def prepare_data(workload: Workload, spool: Path) -> None:
     write_whole(folder / COMPLETE, b"")
 
 
+def prepare_main(argument: str) -> None:
+    """A process that prepares the data of a machine that has no evaluator.
+
+    Args:
+        argument: a `WorkerPlan` as JSON: that of any worker of the machine.
+    """
+    from laggard.workloads.plan import WorkerPlan
+
+    plan = WorkerPlan.model_validate_json(argument)
+    prepare_data(plan.workload, plan.spool_path)
+
+
 def open_data(workload: Workload, spool: Path, patience_s: float = 300.0) -> Data:
     """The prepared dataset; waits for `prepare_data` in another process.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import torch
 from torch import nn
 
 from laggard.workloads.datasets.dataset import Batch
@@ -16,6 +17,10 @@ class Strategy(Protocol):
     @property
     def model(self) -> nn.Module:
         """This rank's copy of the model."""
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """What updates it."""
 
     def step(self, batch: Batch, share: Share) -> float:
         """Learn from one batch.

@@ -32,7 +32,7 @@ class AllReduce:
         self, model: nn.Module, optimizer: torch.optim.Optimizer, recorder: Recorder, *, trace_buckets: bool = False
     ) -> None:
         self.model = model
-        self._optimizer = optimizer
+        self.optimizer = optimizer
         self._recorder = recorder
         self._ddp = ObservedDDP(model)
         self._ddp.listener = self
@@ -57,8 +57,8 @@ class AllReduce:
         self._recorder.enter(Phase.BACKWARD, work=self._computed)
         loss.backward()  # type: ignore[no-untyped-call]
         self._recorder.enter(Phase.OPTIMIZER)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
         self._recorder.enter(Phase.OTHER)
         return summed.item() / counted if counted else float("nan")
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from laggard.clocks import ClockFit
 from laggard.hosts import Host
 from laggard.span_schema import ROW_GROUP_ROWS, Flag, Phase, host_schema, link_schema, span_schema, step_schema
 from laggard.virtual_time import Dilation
@@ -20,6 +21,9 @@ from laggard.workloads.tracing.stream import LINK_ROW, SPAN_ROW, STEP_ROW, Rows,
 
 Integers = npt.NDArray[np.int64]
 _DEVICE_CLASS = "cpu"
+
+SUSPECT_NS = 1_000_000
+"""A span is marked where its clock may be off by more: a millisecond is what findings about waits can bear."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,35 @@ class Collected:
     links: int
 
 
+@dataclass(frozen=True)
+class Source:
+    """What one machine's processes streamed.
+
+    Attributes:
+        spool: where it lies now.
+        ranks: whose spans and steps are in it.
+        clock: from the machine's clock to that of the machine that rank 0 ran on.
+    """
+
+    spool: Spool
+    ranks: tuple[int, ...]
+    clock: ClockFit
+
+
 def collect(
     spool_folder: Path,
+    run_folder: Path,
+    hosts_by_rank: Sequence[Host],
+    dilation: Dilation,
+    cpu_shares: Mapping[str, float] | None = None,
+) -> Collected:
+    """`collect_from` of a training whose processes all ran on this machine, and so had one clock."""
+    source = Source(Spool(spool_folder), tuple(range(len(hosts_by_rank))), ClockFit.identity())
+    return collect_from([source], run_folder, hosts_by_rank, dilation, cpu_shares)
+
+
+def collect_from(
+    sources: Sequence[Source],
     run_folder: Path,
     hosts_by_rank: Sequence[Host],
     dilation: Dilation,
@@ -41,7 +72,7 @@ def collect(
     """Write `spans.parquet`, `steps.parquet`, `links.parquet` and `hosts.parquet`; also of a training that was killed.
 
     Args:
-        spool_folder: what the training streamed into.
+        sources: what the training streamed, by machine; that of rank 0 comes first.
         run_folder: where the tables go.
         hosts_by_rank: every rank's host.
         dilation: between real and virtual time.
@@ -50,20 +81,45 @@ def collect(
     Returns:
         Numbers of rows.
     """
-    spool, ranks = Spool(spool_folder), range(len(hosts_by_rank))
-    zero_ns = read_zero_ns(spool)
-    spans = np.concatenate([read_rows(spool.spans(rank), SPAN_ROW) for rank in ranks])
-    steps = np.concatenate([read_rows(spool.steps(rank), STEP_ROW) for rank in ranks])
-    links = read_rows(spool.links, LINK_ROW)
+    zero_ns = read_zero_ns(sources[0].spool)
+    spans = np.concatenate([_spans_of(source) for source in sources])
+    steps = np.concatenate([_steps_of(source) for source in sources])
+    links = np.concatenate([_links_of(source) for source in sources])
     if zero_ns is None:
         spans, steps, links = spans[:0], steps[:0], links[:0]
     clock = _Clock(zero_ns or 0, dilation.factor)
     links = links[links["time_ns"] >= clock.zero_ns]
     _write(run_folder / "spans.parquet", _span_table(spans, steps, clock))
-    _write(run_folder / "steps.parquet", _step_table(steps, clock, read_lines(spool.evaluations)))
+    _write(run_folder / "steps.parquet", _step_table(steps, clock, read_lines(sources[0].spool.evaluations)))
     _write(run_folder / "links.parquet", _link_table(links, clock, _sampled_hosts(hosts_by_rank)))
-    _write(run_folder / "hosts.parquet", _host_table(hosts_by_rank, cpu_shares or {}))
+    clocks = dict.fromkeys(range(len(hosts_by_rank)), ClockFit.identity())
+    clocks |= {rank: source.clock for source in sources for rank in source.ranks}
+    _write(run_folder / "hosts.parquet", _host_table(hosts_by_rank, cpu_shares or {}, clocks, spans))
     return Collected(len(spans), len(steps), len(links))
+
+
+def _spans_of(source: Source) -> Rows:
+    """A machine's spans, in the reference clock; those whose instants cannot be trusted are marked."""
+    rows = np.concatenate([read_rows(source.spool.spans(rank), SPAN_ROW) for rank in source.ranks])
+    start_ns = rows["start_ns"].copy()
+    end_ns = source.clock.to_reference(start_ns + rows["dur_ns"])
+    rows["start_ns"] = source.clock.to_reference(start_ns)
+    rows["dur_ns"] = end_ns - rows["start_ns"]
+    rows["flags"] |= source.clock.span_flags(start_ns, SUSPECT_NS)
+    return rows
+
+
+def _steps_of(source: Source) -> Rows:
+    rows = np.concatenate([read_rows(source.spool.steps(rank), STEP_ROW) for rank in source.ranks])
+    for name in ("start_ns", "end_ns"):
+        rows[name] = source.clock.to_reference(rows[name].copy())
+    return rows
+
+
+def _links_of(source: Source) -> Rows:
+    rows = read_rows(source.spool.links, LINK_ROW)
+    rows["time_ns"] = source.clock.to_reference(rows["time_ns"].copy())
+    return rows
 
 
 def read_zero_ns(spool: Spool) -> int | None:
@@ -141,7 +197,11 @@ def _link_table(rows: Rows, clock: _Clock, names: Sequence[str]) -> pa.Table:
     return _table(link_schema(), rows, special)
 
 
-def _host_table(hosts_by_rank: Sequence[Host], cpu_shares: Mapping[str, float]) -> pa.Table:
+def _host_table(
+    hosts_by_rank: Sequence[Host], cpu_shares: Mapping[str, float], clocks: Mapping[int, ClockFit], spans: Rows
+) -> pa.Table:
+    """Offset of each rank's clock when training began, and the largest error that it can have had meanwhile."""
+    ends = np.array([spans["start_ns"].min(), spans["start_ns"].max()]) if len(spans) else np.zeros(2, dtype=np.int64)
     rows = [
         {
             "rank": rank,
@@ -150,12 +210,16 @@ def _host_table(hosts_by_rank: Sequence[Host], cpu_shares: Mapping[str, float]) 
             "tier": host.layer,
             "device_class": _DEVICE_CLASS,
             "cpu_share": cpu_shares.get(host.name, 1.0),
-            "clock_offset_ns": 0,
-            "clock_error_ns": 0,
+            "clock_offset_ns": _offset_ns(clocks[rank], ends),
+            "clock_error_ns": round(float(clocks[rank].error_ns(clocks[rank].to_local(ends)).max())),
         }
         for rank, host in enumerate(hosts_by_rank)
     ]
     return pa.Table.from_pylist(rows, schema=host_schema())
+
+
+def _offset_ns(clock: ClockFit, times_ns: Integers) -> int:
+    return int(times_ns[0] - clock.to_local(times_ns)[0])
 
 
 def _table(schema: pa.Schema, rows: Rows, special: Mapping[str, object]) -> pa.Table:
