@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING, ParamSpec
 import click
 
 from laggard import __version__
-from laggard.errors import LaggardError, ScenarioError
+from laggard.errors import InputError, LaggardError, ScenarioError
+from laggard.experiments.testbed_options import Where, testbed_options
 
 if TYPE_CHECKING:
     from laggard.network_emulation.probe import Requested
     from laggard.run_schema import RunRecord
 
 Parameters = ParamSpec("Parameters")
+
+_TALKATIVE = ("grid5000", "stevedore", "urllib3")
+"""Libraries that warn of what is retried, or of nobody's concern."""
 
 EPILOG = "Exit status: 0 done, 1 the run failed, 2 the input is wrong, 3 the emulation missed its tolerance."
 
@@ -74,6 +78,9 @@ def _report(error: LaggardError, *, as_json: bool) -> None:
 def main(verbose: bool) -> None:
     """Train deep networks across an edge-fog-cloud continuum and name what slows them down."""
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(name)s: %(message)s")
+    if not verbose:
+        for name in _TALKATIVE:
+            logging.getLogger(name).setLevel(logging.ERROR)
 
 
 @main.command()
@@ -110,12 +117,13 @@ def check(scenario: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 @set_option
 @json_option
 @_reported
-def plan(scenario: Path, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Print what a run would do; nothing is started."""
-    from laggard.experiments.plan import describe
+@testbed_options
+def plan(scenario: Path, overrides: tuple[str, ...], as_json: bool, where: Where) -> None:
+    """Print what a run would do; nothing is started or reserved."""
     from laggard.experiments.scenario import load_scenario
+    from laggard.experiments.testbed_options import describe_on
 
-    description = describe(load_scenario(scenario, overrides))
+    description = describe_on(load_scenario(scenario, overrides), where)
     click.echo(description.json_text() if as_json else description.text())
 
 
@@ -123,7 +131,6 @@ def plan(scenario: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 @scenario_argument
 @set_option
 @runs_option
-@click.option("--on", type=click.Choice(["local"]), default="local", show_default=True, help="The testbed.")
 @click.option(
     "--links",
     type=click.Choice(["auto", "netem", "userspace"]),
@@ -136,26 +143,47 @@ def plan(scenario: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     type=click.FloatRange(min=1),
     help="Run so many times slower than real time; without it, as little as the CPU shares allow.",
 )
+@click.option("--app-conf", metavar="NAME", help="The set of variables of workflow_env.yaml that the workflow sees.")
 @json_option
 @_reported
+@testbed_options
 def run(
     scenario: Path,
     overrides: tuple[str, ...],
     runs: Path,
-    on: str,
+    where: Where,
     links: Requested,
     dilation: float | None,
+    app_conf: str | None,
     as_json: bool,
 ) -> int:
     """Bring the continuum up, verify it, train, collect and analyse."""
-    from laggard.experiments.runner import Options, execute
     from laggard.experiments.scenario import load_scenario
 
     loaded = load_scenario(scenario, overrides)
-    options = Options(runs=runs, testbed=on, links=links, dilation=dilation, quiet=as_json, command=tuple(sys.argv))
-    record, folder = execute(loaded, options)
+    if where.testbed == "local":
+        from laggard.experiments.runner import Options, execute
+
+        options = Options(
+            runs, links=links, dilation=dilation, quiet=as_json, command=tuple(sys.argv), app_conf=app_conf
+        )
+        record, folder = execute(loaded, options)
+    else:
+        from laggard.experiments.remote.run import execute_remote
+
+        _require_remote(links, dilation)
+        record, folder = execute_remote(loaded, where.remote_options(runs, app_conf, quiet=as_json))
     _show_result(record, folder, as_json=as_json)
     return {"done": 0, "unfaithful": 3}.get(record.status, 1)
+
+
+def _require_remote(links: Requested, dilation: float | None) -> None:
+    if links == "userspace":
+        raise InputError(
+            "--links userspace: real machines are shaped by their own kernels — leave it out, or run --on local"
+        )
+    if dilation not in (None, 1.0):
+        raise InputError(f"--dilation {dilation:g}: real machines run in real time — leave it out, or run --on local")
 
 
 def _show_result(record: RunRecord, folder: Path, *, as_json: bool) -> None:
@@ -196,6 +224,24 @@ def report(run: str, runs: Path, as_json: bool) -> None:
     folder = find_run(run, runs)
     analyse_folder(folder)
     _show_result(load_record(folder), folder, as_json=as_json)
+
+
+@main.command()
+@click.argument("run", metavar="[RUN]", required=False)
+@runs_option
+@json_option
+@_reported
+def destroy(run: str | None, runs: Path, as_json: bool) -> int:
+    """Give back what a killed run left on a remote testbed.
+
+    RUN is a run folder, a run's id or the beginning of one; without it, all runs of the runs folder.
+    """
+    from laggard.experiments.remote.destroying import destroy_run, destroy_runs
+    from laggard.experiments.run_store import find_run
+
+    report = destroy_run(find_run(run, runs)) if run else destroy_runs(runs)
+    click.echo(report.json_text() if as_json else report.text())
+    return 1 if report.held else 0
 
 
 @main.command()

@@ -7,11 +7,13 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laggard.experiments.analysing import find, publish
-from laggard.experiments.job import Job
+from laggard.experiments.job import Job, Journal
 from laggard.experiments.outcome import RankUse, cost, fairness
+from laggard.experiments.scenario import Scenario
 from laggard.run_schema import Outcome
 
 if TYPE_CHECKING:
@@ -21,38 +23,50 @@ if TYPE_CHECKING:
 
 def collect_and_analyse(job: Job) -> None:
     """Write the tables, the outcome and the analysis of a training that began, however it ended; the spool goes."""
-    from laggard.analysis.load import load_run
     from laggard.workloads.tracing.collect import collect
 
-    journal = job.journal
-    with journal.stage("collect"):
+    with job.journal.stage("collect"):
         collect(job.spool.folder, job.folder, job.scenario.ranks, job.dilation, job.scenario.shares)
         done = json.loads(job.spool.done.read_text()) if job.spool.done.exists() else None
-    with journal.stage("analyse"):
-        run = load_run(job.folder)
-        analysis = find(run)
-        if done is not None and analysis is not None and journal.record.status == "running":
-            journal.update(status="done", outcome=_outcome(job, run, analysis, done))
-    with journal.stage("report"):
-        publish(replace(run, record=journal.record), analysis, job.folder)
+    analyse_training(job.journal, job.scenario, done)
     shutil.rmtree(job.spool.folder)
 
 
-def tell_without_training(job: Job) -> None:
+def analyse_training(journal: Journal, scenario: Scenario, done: Mapping[str, object] | None) -> None:
+    """Outcome, findings and report of a training whose tables are in the run folder.
+
+    Args:
+        journal: of the run.
+        scenario: what was run.
+        done: what the first rank said of the end; None where there was none.
+    """
+    from laggard.analysis.load import load_run
+
+    folder = journal.folder.path
+    with journal.stage("analyse"):
+        run = load_run(folder)
+        analysis = find(run)
+        if done is not None and analysis is not None and journal.record.status == "running":
+            journal.update(status="done", outcome=_outcome(scenario, run, analysis, done))
+    with journal.stage("report"):
+        publish(replace(run, record=journal.record), analysis, folder)
+
+
+def tell_without_training(folder: Path) -> None:
     """The report of a run that never began to train: why, and what was measured until then."""
     from laggard.analysis.load import load_run
 
-    publish(load_run(job.folder), None, job.folder)
-    shutil.rmtree(job.spool.folder, ignore_errors=True)
+    publish(load_run(folder), None, folder)
+    shutil.rmtree(folder / "spool", ignore_errors=True)
 
 
-def _outcome(job: Job, run: Run, analysis: Analysis, done: Mapping[str, object]) -> Outcome:
+def _outcome(scenario: Scenario, run: Run, analysis: Analysis, done: Mapping[str, object]) -> Outcome:
     """What the first rank says of the end, and the tables of the rest."""
     makespan_s = float(str(done["makespan_s"]))
     samples = [int(run.steps.samples[run.steps.rank == rank].sum()) for rank in range(run.world_size)]
     uses = [RankUse(count, float(analysis.compute_s[:, rank].sum())) for rank, count in enumerate(samples)]
-    sent, across = _bytes_sent(job)
-    tiers = Counter(host.layer for host in job.scenario.hosts)
+    sent, across = _bytes_sent(scenario, run.folder)
+    tiers = Counter(host.layer for host in scenario.hosts)
     return Outcome.model_validate(
         {
             "makespan_s": makespan_s,
@@ -60,17 +74,17 @@ def _outcome(job: Job, run: Run, analysis: Analysis, done: Mapping[str, object])
             "accuracy": done["accuracy"],
             "samples_per_s": sum(samples) / makespan_s if makespan_s > 0 else 0.0,
             "bytes_sent": sent,
-            "cost": cost(makespan_s, tiers, across, job.scenario.workload.objective.prices),
+            "cost": cost(makespan_s, tiers, across, scenario.workload.objective.prices),
             "fairness": fairness(uses, makespan_s),
             "stopped_by": done["stopped_by"],
         }
     )
 
 
-def _bytes_sent(job: Job) -> tuple[int, int]:
+def _bytes_sent(scenario: Scenario, folder: Path) -> tuple[int, int]:
     """Bytes that all links carried during training, and those that the links between tiers did."""
-    document = json.loads((job.folder / "counters.json").read_text())
-    layer = {host.name: host.layer for host in job.scenario.hosts}
+    document = json.loads((folder / "counters.json").read_text())
+    layer = {host.name: host.layer for host in scenario.hosts}
     links = document["links"]
     across = sum(link["bytes"] for link in links if layer[link["src"]] != layer[link["dst"]])
     return sum(link["bytes"] for link in links), across

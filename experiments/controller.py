@@ -11,6 +11,7 @@ import os
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 from laggard.errors import FidelityError, LaggardError
 from laggard.experiments.continuum import bring_up
@@ -56,7 +57,7 @@ def _run(job: Job) -> None:
     with ExitStack() as stack:
         server = stack.enter_context(ForkServer.start(PRELOAD, log=job.logs / "imports.log"))
         continuum = stack.enter_context(bring_up(job, lambda: server.wait_ready(IMPORT_TIMEOUT_S)))
-        _require_fidelity(job, continuum.checks)
+        require_fidelity(job.folder, continuum.checks)
         _run_tasks(job, "prepare")
         _run_tasks(job, "launch")
         train(job, continuum, server)
@@ -73,12 +74,17 @@ def _run_tasks(job: Job, stage: Stage) -> None:
         output = job.folder / "workflow"
         output.mkdir(exist_ok=True)
         workflow = job.journal.folder.scenario / "workflow.yaml"
-        run_workflow(job.scenario.folder, workflow, stage, roles, hosts, output)
+        run_workflow(job.scenario.folder, workflow, stage, roles, hosts, output, app_conf=job.app_conf)
 
 
-def _require_fidelity(job: Job, checks: Sequence[FidelityCheck]) -> None:
+def require_fidelity(folder: Path, checks: Sequence[FidelityCheck]) -> None:
+    """Put `fidelity.json` down.
+
+    Raises:
+        FidelityError: a promise is not kept.
+    """
     document = [check.model_dump(mode="json") for check in checks]
-    (job.folder / "fidelity.json").write_text(json.dumps(document, indent=1) + "\n")
+    (folder / "fidelity.json").write_text(json.dumps(document, indent=1) + "\n")
     missed = [check for check in checks if not check.ok]
     if missed:
         text = "\n".join(f"  {_told(check)}" for check in missed)

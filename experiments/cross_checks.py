@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,8 +85,15 @@ def rule_problems(
         yield sources.network.problem(("networks",), rule, "use fewer hosts or rules", "")
 
 
-def workflow_problems(workflow: Workflow, hosts: Sequence[Host], source: Source) -> Iterator[Problem]:
-    """Patterns of `workflow.yaml` that are none or name no host."""
+def workflow_problems(
+    workflow: Workflow, hosts: Sequence[Host], source: Source, own_classes: Collection[str] = ()
+) -> Iterator[Problem]:
+    """Patterns of `workflow.yaml` that are none or name no host.
+
+    Services with a class of their own may register sub-services when they are deployed: then who a pattern names shows only there.
+    """
+    if own_classes:
+        return
     for i, play in enumerate(workflow.plays):
         yield from _pattern_problem(source, (i, "hosts"), play.hosts, hosts)
         for j, needed in enumerate(play.depends_on):

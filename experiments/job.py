@@ -64,6 +64,7 @@ class Job:
         cgroups: open control files; None where this user may not make any.
         journal: where to put down how it goes.
         started_ns: CLOCK_MONOTONIC when the command began.
+        app_conf: the set of variables of `workflow_env.yaml` that the workflow sees; None for none.
     """
 
     scenario: Scenario
@@ -72,6 +73,7 @@ class Job:
     cgroups: CgroupSet | None
     journal: Journal
     started_ns: int
+    app_conf: str | None = None
 
     @property
     def dilation(self) -> Dilation:

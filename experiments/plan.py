@@ -1,4 +1,4 @@
-"""What a run of a scenario would do on this machine, as values, text and JSON; nothing is started."""
+"""What a run of a scenario would do, as values, text and JSON; nothing is started."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Literal
 from laggard.experiments.cross_checks import EVALUATIONS_TO_STOP
 from laggard.experiments.scenario import Scenario
 from laggard.hosts import select
+from laggard.layers_services.g5k_description import G5kDescription
 from laggard.network_emulation.constraints import Constraint, tier_pairs
 from laggard.network_emulation.cpu_plan import plan_cpus, usable_cores
 from laggard.network_emulation.model import (
@@ -49,7 +50,7 @@ class PlannedHost(Record):
     layer: str
     address: str
     cpu_share: float
-    core: int
+    core: int | None
     ranks: tuple[int, ...]
 
 
@@ -90,12 +91,13 @@ class Description(Record):
     workers: int
     stop: str
     backend: Literal["netem", "userspace"]
-    cores: int
+    cores: int | None
     dilation: float
     cpu_shares: float
-    usable_cores: float
+    usable_cores: float | None
     workflow_plays: int
     warnings: tuple[str, ...]
+    g5k: G5kDescription | None = None
 
     def json_text(self) -> str:
         """For machines."""
@@ -111,13 +113,20 @@ class Description(Record):
         yield from _table("hosts", [_host_row(host) for host in self.hosts])
         yield from _table("links, one way", [_link_row(link) for link in self.links])
         yield from _table("events", [(event.when, event.targets, event.change) for event in self.events])
-        yield "here"
-        yield f"  links shaped by {'the kernel (netem)' if self.backend == 'netem' else 'the userspace emulator'}"
-        slower = f"real time runs {self.dilation:.2f} times slower" if self.dilation > 1 else "in real time"
-        yield f"  {self.cores} cores, {self.usable_cores:g} of them for the hosts, whose shares add up to {self.cpu_shares:g}: {slower}"
+        if self.g5k is not None:
+            yield from self.g5k.lines()
+        if self.cores is not None:
+            yield from self._here()
         if self.workflow_plays:
             yield f"  {self.workflow_plays} plays of workflow.yaml"
         yield from (f"warning: {warning}" for warning in self.warnings)
+
+    def _here(self) -> Iterator[str]:
+        yield "here"
+        yield f"  links shaped by {'the kernel (netem)' if self.backend == 'netem' else 'the userspace emulator'}"
+        slower = f"real time runs {self.dilation:.2f} times slower" if self.dilation > 1 else "in real time"
+        usable = f"{self.usable_cores:g} of them for the hosts"
+        yield f"  {self.cores} cores, {usable}, whose shares add up to {self.cpu_shares:g}: {slower}"
 
 
 def describe(scenario: Scenario, machine: Machine | None = None) -> Description:
@@ -132,10 +141,29 @@ def describe(scenario: Scenario, machine: Machine | None = None) -> Description:
     """
     machine = machine or Machine.this()
     cpu = plan_cpus(scenario.peak_shares, machine.cores, machine.reserved_cores)
+    return _described(scenario, cpu.cpus).model_copy(
+        update={
+            "backend": machine.links,
+            "cores": len(machine.cores),
+            "dilation": round(cpu.dilation, 4),
+            "usable_cores": len(machine.cores) - machine.reserved_cores,
+        }
+    )
+
+
+def describe_reservation(scenario: Scenario, reservation: G5kDescription) -> Description:
+    """Describe a run on Grid'5000, where every host has a machine of its own."""
+    described = _described(scenario, {})
+    hosts = tuple(host.model_copy(update={"address": ""}) for host in described.hosts)
+    return described.model_copy(update={"g5k": reservation, "hosts": hosts})
+
+
+def _described(scenario: Scenario, cpus: Mapping[str, int]) -> Description:
+    """What holds on every testbed, and netem in real time on machines of the hosts' own."""
     workload = scenario.workload
     return Description(
         scenario=scenario.name,
-        hosts=tuple(_hosts(scenario, cpu.cpus)),
+        hosts=tuple(_hosts(scenario, cpus)),
         links=tuple(_links(scenario)),
         events=tuple(_event(scenario, event) for event in scenario.heterogeneity.events),
         model=workload.model,
@@ -144,11 +172,11 @@ def describe(scenario: Scenario, machine: Machine | None = None) -> Description:
         batch_size=workload.batch_size,
         workers=len(scenario.ranks),
         stop=_stop(scenario),
-        backend=machine.links,
-        cores=len(machine.cores),
-        dilation=round(cpu.dilation, 4),
+        backend="netem",
+        cores=None,
+        dilation=1.0,
         cpu_shares=round(sum(scenario.peak_shares.values()), 4),
-        usable_cores=len(machine.cores) - machine.reserved_cores,
+        usable_cores=None,
         workflow_plays=len(scenario.workflow.plays),
         warnings=scenario.warnings,
     )
@@ -161,7 +189,7 @@ def _hosts(scenario: Scenario, cpus: Mapping[str, int]) -> Iterator[PlannedHost]
             layer=host.layer,
             address=host.address,
             cpu_share=scenario.shares[host.name],
-            core=cpus[host.name],
+            core=cpus.get(host.name),
             ranks=tuple(rank for rank, placed in enumerate(scenario.ranks) if placed.name == host.name),
         )
 
@@ -237,7 +265,8 @@ def _stop(scenario: Scenario) -> str:
 
 def _host_row(host: PlannedHost) -> tuple[str, ...]:
     ranks = f"rank {', '.join(map(str, host.ranks))}" if host.ranks else "no worker"
-    return host.name, host.address, f"{100 * host.cpu_share:g}% of a core", f"core {host.core}", ranks
+    core = "" if host.core is None else f"core {host.core}"
+    return host.name, host.address, f"{100 * host.cpu_share:g}% of a core", core, ranks
 
 
 def _link_row(link: PlannedLink) -> tuple[str, ...]:

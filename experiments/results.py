@@ -61,7 +61,17 @@ def _row(record: RunRecord, folder: Path) -> tuple[str, ...]:
     outcome = record.outcome
     makespan = f"{outcome.makespan_s:.1f} s" if outcome else "-"
     accuracy = f"{100 * outcome.accuracy:.1f} %" if outcome and outcome.accuracy is not None else "-"
-    return (record.started, record.scenario, record.status, makespan, accuracy, str(folder))
+    return (record.started, record.scenario, record.status, makespan, accuracy, _held(record), str(folder))
+
+
+def _held(record: RunRecord) -> str:
+    """What a run that is over still holds on a testbed."""
+    nodes = sum(job.nodes for job in record.jobs if not job.released)
+    jobs = [f"{job.site}:{job.job_id or '?'}" for job in record.jobs if not job.released]
+    if not jobs:
+        return ""
+    fix = "" if record.status == "running" else f", laggard destroy {record.id}"
+    return f"holds {nodes} nodes ({', '.join(jobs)}){fix}"
 
 
 def _answer(folder: Path) -> list[JsonValue]:

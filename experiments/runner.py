@@ -21,6 +21,8 @@ from laggard.experiments.plan import RESERVED_CORES
 from laggard.experiments.progress import SilentDisplay, TextDisplay
 from laggard.experiments.run_store import RunFolder
 from laggard.experiments.scenario import Scenario
+from laggard.layers_services.e2clab_managers import manager_problems
+from laggard.layers_services.e2clab_services import service_warnings
 from laggard.layers_services.local import sandbox
 from laggard.layers_services.local.janitor import Janitor, run_name
 from laggard.layers_services.local.prerequisites import check_prerequisites
@@ -41,6 +43,7 @@ class Options:
         dilation: real seconds per virtual second; None takes the smallest that the shares fit with.
         quiet: say nothing while it runs.
         command: the command line, for the record.
+        app_conf: the set of variables of `workflow_env.yaml` that the workflow sees.
     """
 
     runs: Path
@@ -49,6 +52,7 @@ class Options:
     dilation: float | None = None
     quiet: bool = False
     command: tuple[str, ...] = ()
+    app_conf: str | None = None
 
 
 def execute(scenario: Scenario, options: Options) -> tuple[RunRecord, Path]:
@@ -80,7 +84,7 @@ def execute(scenario: Scenario, options: Options) -> tuple[RunRecord, Path]:
         journal = Journal(record, folder, SilentDisplay() if options.quiet else TextDisplay())
         folder.logs.mkdir()
         folder.write_scenario(scenario.files())
-        job = Job(scenario, backend, cpu, _cgroups(scenario, janitor, stack), journal, started_ns)
+        job = Job(scenario, backend, cpu, _cgroups(scenario, janitor, stack), journal, started_ns, options.app_conf)
         status = sandbox.call(lambda: control(job))
         _conclude(job, status)
         return journal.record, folder.path
@@ -100,8 +104,15 @@ def _draft(scenario: Scenario, options: Options, backend: BackendName, cpu: CpuP
         dilation=cpu.dilation,
         hosts=(fingerprint.machine(),),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
-        warnings=scenario.warnings,
+        warnings=(*scenario.warnings, *_not_run(scenario)),
     )
+
+
+def _not_run(scenario: Scenario) -> tuple[str, ...]:
+    """What the scenario asks of E2Clab that this testbed does not do: the run goes on without."""
+    source = scenario.sources.layers_services
+    services = service_warnings(scenario.layers, run_plugins=False, source=source)
+    return tuple(str(problem) for problem in (*services, *manager_problems(scenario.layers, "local", source)))
 
 
 def _cgroups(scenario: Scenario, janitor: Janitor, stack: ExitStack) -> CgroupSet | None:
@@ -124,5 +135,5 @@ def _conclude(job: Job, status: int) -> None:
     if job.spool.zero.exists():
         collect_and_analyse(job)
     else:
-        tell_without_training(job)
+        tell_without_training(job.folder)
     journal.display.close()

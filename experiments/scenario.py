@@ -18,7 +18,9 @@ from laggard.experiments.cross_checks import Sources
 from laggard.experiments.overrides import parse_override
 from laggard.experiments.scenario_files import ScenarioFile, file_warnings, read_bounded, read_files
 from laggard.hosts import Host
+from laggard.layers_services import workflow_env
 from laggard.layers_services.compile import compile_hosts
+from laggard.layers_services.e2clab_services import own_classes
 from laggard.layers_services.model import LayersServices, Workflow
 from laggard.network_emulation.constraints import LinkPlan, plan_links
 from laggard.network_emulation.dynamics.changes import TimedChange, peak_shares
@@ -84,7 +86,9 @@ class Scenario:
     def files(self) -> Mapping[str, bytes]:
         """Every file as run, overrides applied, by its path within the folder."""
         written = {f"{name}.yaml": file.as_run() for name, file in self._files.items()}
-        return {name: data for name, data in written.items() if data is not None} | dict(self._traces)
+        beside = self.folder / workflow_env.FILE
+        kept = {workflow_env.FILE: beside.read_bytes()} if beside.is_file() else {}
+        return {name: data for name, data in written.items() if data is not None} | dict(self._traces) | kept
 
 
 class _Problems:
@@ -148,8 +152,9 @@ def load_scenario(folder: Path, overrides: Sequence[str] = ()) -> Scenario:
     hosts = () if models.layers is None else compile_hosts(models.layers)
     if not hosts or problems.add(cross_checks.host_problems(hosts, sources.layers_services)):
         raise problems.error()
-    if models.workflow is not None:
-        problems.add(cross_checks.workflow_problems(models.workflow, hosts, sources.workflow))
+    if models.workflow is not None and models.layers is not None:
+        own = own_classes(models.layers)
+        problems.add(cross_checks.workflow_problems(models.workflow, hosts, sources.workflow, own))
     ranks = _placed(models, hosts, sources, problems)
     network = _plan_network(models, hosts, sources, problems)
     traces = _read_traces(models, folder, sources, problems)

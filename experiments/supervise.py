@@ -108,9 +108,7 @@ class Supervisor:
 
     def _innocence(self, exit_: Exit) -> tuple[bool, bool]:
         """What a peer's death does to a worker is an error about a connection, in its log, and exit status 1."""
-        words = tail(self.watched[exit_.pid].log).lower()
-        victim = any(sign in words for sign in ("connection closed by peer", "connection reset", "broken pipe"))
-        return (exit_.status > 0, victim)
+        return (exit_.status > 0, is_victim(tail(self.watched[exit_.pid].log)))
 
     def _check_hanging(self) -> None:
         beats = read_heartbeats(self.spool.heartbeat, self.world_size)
@@ -148,6 +146,12 @@ class Supervisor:
             self._cpu_s[rank] = (used_s, now_ns)
             return False
         return waited_s >= 2.0
+
+
+def is_victim(last_words: str) -> bool:
+    """Whether a process died because a peer had died before."""
+    signs = ("connection closed by peer", "connection reset", "broken pipe")
+    return any(sign in last_words.lower() for sign in signs)
 
 
 def _cpu_seconds(pid: int) -> float:

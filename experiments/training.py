@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from laggard.experiments.continuum import Continuum
 from laggard.experiments.job import Job
@@ -40,7 +41,7 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> None:
     with job.journal.stage("train"):
         _keep_time(job, continuum, supervisor)
     supervisor.wait_for_exits(END_TIMEOUT_S * job.dilation.factor)
-    write_counters(job, continuum.links, before)
+    write_counters(job.folder, continuum.links, before)
 
 
 def _start(
@@ -114,7 +115,7 @@ def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor) -> None:
             continuum.shares.check_alive()
             show.update()
     finally:
-        write_events(job, scheduler.stop())
+        write_events(job.folder, scheduler.stop())
 
 
 @dataclass
@@ -161,16 +162,16 @@ def training_state(lines: Sequence[Mapping[str, Scalar]], elapsed_s: float, stop
     )
 
 
-def write_events(job: Job, events: Sequence[EventRecord]) -> None:
+def write_events(folder: Path, events: Sequence[EventRecord]) -> None:
     """`events.parquet`: what was injected and when it took effect."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     rows = [asdict(event) for event in events]
-    pq.write_table(pa.Table.from_pylist(rows, schema=event_schema()), job.folder / "events.parquet")
+    pq.write_table(pa.Table.from_pylist(rows, schema=event_schema()), folder / "events.parquet")
 
 
-def write_counters(job: Job, links: LinkBackend, before: Mapping[Pair, LinkCounters]) -> None:
+def write_counters(folder: Path, links: LinkBackend, before: Mapping[Pair, LinkCounters]) -> None:
     """`counters.json`: what every link carried during training, and how late the emulator was at worst."""
     rows = []
     for (src, dst), after in links.counters().items():
@@ -178,4 +179,4 @@ def write_counters(job: Job, links: LinkBackend, before: Mapping[Pair, LinkCount
         change = LinkCounters(after.bytes - first.bytes, after.packets - first.packets, after.dropped - first.dropped)
         rows.append({"src": src, "dst": dst, **asdict(change)})
     document = {"backend": links.name, "lateness_ms": links.lateness_ms(), "links": rows}
-    (job.folder / "counters.json").write_text(json.dumps(document, indent=1) + "\n")
+    (folder / "counters.json").write_text(json.dumps(document, indent=1) + "\n")

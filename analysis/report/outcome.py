@@ -9,7 +9,12 @@ from laggard.analysis.load import Run
 from laggard.analysis.wording import bytes_text, percent_text, seconds_text
 from laggard.run_schema import Outcome
 
-_STOPPED_BY = {"accuracy": "accuracy reached", "steps": "number of steps", "time": "time limit"}
+_STOPPED_BY = {
+    "accuracy": "accuracy reached",
+    "steps": "number of steps",
+    "time": "time limit",
+    "walltime": "end of the reservation",
+}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ SMALL: Mapping[str, str] = {
     "layers_services.yaml": """
 environment:
   job_name: small
-  g5k: {cluster: paravance}
+  g5k: {cluster: paradoxe}
 layers:
   - name: cloud
     services: [{name: trainer, quantity: 1}]

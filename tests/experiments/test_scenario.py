@@ -194,7 +194,7 @@ BOMB = "a: &a [1]\nb: &b [*a, *a]\nc: [*b, *b]\n"
         (_replace(LAYERS, "quantity: 2", "quantity: -2"), "layers_services.yaml:", "greater than or equal to 1"),
         (_replace(LAYERS, "quantity: 2", "quantity: 1.5"), "layers_services.yaml:", "integer"),
         (_replace(LAYERS, "quantity: 2", "quantitty: 2"), "layers_services.yaml:", "quantity"),
-        (_replace(LAYERS, "cluster: paravance", "clutser: paravance"), "layers_services.yaml:", "unknown key"),
+        (_replace(LAYERS, "cluster: paradoxe", "clutser: paradoxe"), "layers_services.yaml:", "unknown key"),
         (_replace(HETEROGENEITY, "cpu: 40%", "cpu: 0%"), "heterogeneity.yaml:4:", "a cpu share"),
         (_replace(HETEROGENEITY, "cpu: 40%", "cpu: 0.01%"), "heterogeneity.yaml:4:", "at least 0.1%"),
         (_replace(HETEROGENEITY, "cpu: 40%", "cpu: 40"), "heterogeneity.yaml:4:", "a cpu share"),

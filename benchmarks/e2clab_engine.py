@@ -1,0 +1,224 @@
+"""The same E2Clab scenario through E2Clab's own engine and through Laggard, on the same hosts: seconds per stage, side by side.
+
+    python benchmarks/e2clab_engine.py [repeats]
+
+Hosts are network namespaces in a sandbox, for both. E2Clab has no provider for hosts that are there already and its list of
+providers is closed, so its `Experiment` is handed EnOSlib's `Static` provider, which does after that what E2Clab's Grid'5000
+provider does (`wait_for`, `sync_info`). All else is its own code: `Infrastructure`, `Network.deploy`, `Workflow`. Its ping test
+(`Network.validate`) is left out, and so are the making of the namespaces and the imports, of which Laggard's infrastructure
+has the former too. On a kernel without netem E2Clab's network stage leaves rates only, while Laggard's applies delays as well.
+
+Every stage of the workflow is one shell task on every host; that it ran there is checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from enoslib import Networks, Roles
+
+    from laggard.hosts import Host
+
+HOSTS = (4, 12, 32)
+STAGES = ("infrastructure", "network", "prepare", "launch", "finalize")
+ENGINES: tuple[Engine, ...] = ("e2clab", "laggard")
+Engine = Literal["e2clab", "laggard"]
+
+LAYERS = """\
+environment:
+  job_name: engines
+  g5k: {{cluster: paravance}}
+layers:
+  - name: cloud
+    services: [{{name: trainer, quantity: {cloud}}}]
+  - name: fog
+    services: [{{name: trainer, quantity: {fog}}}]
+  - name: edge
+    services: [{{name: trainer, quantity: {edge}}}]
+"""
+NETWORK = """\
+networks:
+  - {src: "edge.*", dst: "fog.*", delay: 5ms, rate: 100mbit, symmetric: true}
+  - {src: "edge.*", dst: "cloud.*", delay: 15ms, rate: 50mbit, symmetric: true}
+  - {src: "fog.*", dst: "cloud.*", delay: 10ms, rate: 200mbit, symmetric: true}
+"""
+TASK = 'shell: "echo {{ _self._id }} > {{ scenario_dir }}/done/STAGE-{{ inventory_hostname }}"'
+
+
+def write_scenario(folder: Path, hosts: int) -> Path:
+    """A scenario of so many hosts: a quarter cloud, a quarter fog, the rest edge."""
+    quarter = hosts // 4
+    # E2Clab needs its state folder to be there.
+    for each in (folder, folder / "done", folder / ".e2c_state"):
+        each.mkdir()
+    tasks = [f"  {stage}: [{{{TASK.replace('STAGE', stage)}}}]" for stage in STAGES[2:]]
+    files = {
+        "layers_services": LAYERS.format(cloud=quarter, fog=quarter, edge=hosts - 2 * quarter),
+        "network": NETWORK,
+        "workflow": "\n".join(['- hosts: "*.trainer.*"', *tasks, ""]),
+    }
+    for name, text in files.items():
+        (folder / f"{name}.yaml").write_text(text)
+    return folder
+
+
+class Watch:
+    """Seconds of every stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a stage."""
+        began = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - began
+
+
+def by_e2clab(scenario: Path, watch: Watch) -> None:
+    """All stages by E2Clab's engine, inside a sandbox."""
+    from laggard.layers_services.local.namespaces import create_namespaces
+    from laggard.layers_services.local.provider import ansible_workspace, use_namespace_connection
+
+    hosts = _hosts(scenario)
+    create_namespaces(hosts, "bridge")
+    use_namespace_connection()
+    import enoslib
+    from e2clab import infra
+    from e2clab.constants import Environment, WorkflowTasks
+    from e2clab.experiment import Experiment
+    from e2clab.network import Network
+    from e2clab.providers import Provider
+
+    from laggard.layers_services.compile import static_description
+
+    description = static_description(hosts)
+    for machine, host in zip(description["resources"]["machines"], hosts, strict=True):
+        machine["roles"] = list(host.groups)  # service keys are E2Clab's to add
+
+    class Static(Provider):  # type: ignore[misc]  # E2Clab ships no types
+        def init(self) -> tuple[Roles, Networks]:
+            roles, networks = enoslib.Static(enoslib.StaticConf.from_dictionary(description)).init()
+            enoslib.wait_for(roles)
+            return enoslib.sync_info(roles, networks), networks
+
+    infra.load_providers = lambda _: {Environment.G5K: Static}
+    enoslib.set_config(ansible_stdout="noop")
+    with ansible_workspace():
+        experiment = Experiment(scenario, scenario)
+        with watch.stage("infrastructure"):
+            experiment.infrastructure()
+        with watch.stage("network"):
+            network = Network(scenario / "network.yaml", experiment.roles, experiment.networks)
+            network.prepare()
+            network.deploy()
+        with watch.stage("prepare"):
+            experiment.application(WorkflowTasks.PREPARE)
+        with watch.stage("launch"):
+            experiment.application(WorkflowTasks.LAUNCH)
+        with watch.stage("finalize"):
+            experiment.finalize()
+
+
+def by_laggard(scenario: Path, watch: Watch) -> None:
+    """The same stages by Laggard, inside a sandbox."""
+    from laggard.layers_services.local.provider import enoslib_roles, use_namespace_connection
+
+    use_namespace_connection()
+    import e2clab.services
+    import e2clab.workflow  # noqa: F401 - as above, not timed
+
+    from laggard.layers_services.e2clab_bridge import STAGES as WORKFLOW_STAGES
+    from laggard.layers_services.e2clab_bridge import run_workflow
+    from laggard.layers_services.e2clab_services import deploy_services
+    from laggard.layers_services.local.namespaces import create_namespaces
+    from laggard.layers_services.model import LayersServices
+    from laggard.network_emulation.constraints import plan_links
+    from laggard.network_emulation.link_emulator import UserspaceBackend
+    from laggard.network_emulation.model import Heterogeneity, Network
+    from laggard.virtual_time import Dilation
+    from laggard.yaml_source import parse_yaml, validated
+
+    hosts = _hosts(scenario)
+    layers = validated(parse_yaml((scenario / "layers_services.yaml").read_bytes(), "layers"), LayersServices)
+    with watch.stage("infrastructure"):
+        namespaces = create_namespaces(hosts, "tun")
+        roles, _ = enoslib_roles(hosts)
+        services = deploy_services(layers, roles, hosts, run_plugins=False)
+    with watch.stage("network"):
+        network = validated(parse_yaml((scenario / "network.yaml").read_bytes(), "network"), Network)
+        links = UserspaceBackend.start(plan_links(network, Heterogeneity(), hosts), namespaces.paths, Dilation(1.0))
+    for stage in WORKFLOW_STAGES:
+        with watch.stage(stage):
+            run_workflow(scenario, scenario / "workflow.yaml", stage, roles, hosts, scenario, services=services)
+    links.close()
+
+
+def _hosts(scenario: Path) -> tuple[Host, ...]:
+    from laggard.layers_services.compile import compile_hosts
+    from laggard.layers_services.model import LayersServices
+    from laggard.yaml_source import parse_yaml, validated
+
+    path = scenario / "layers_services.yaml"
+    return compile_hosts(validated(parse_yaml(path.read_bytes(), str(path)), LayersServices))
+
+
+def inside(engine: Engine, scenario: Path) -> int:
+    """One measurement, printed as JSON."""
+    watch = Watch()
+    (by_e2clab if engine == "e2clab" else by_laggard)(scenario, watch)
+    print("\n" + json.dumps(watch.seconds), flush=True)
+    return 0
+
+
+def measure(engine: Engine, hosts: int) -> dict[str, float]:
+    """Seconds of every stage by one engine, in a fresh process and a fresh scenario."""
+    with tempfile.TemporaryDirectory() as folder:
+        scenario = write_scenario(Path(folder) / f"hosts-{hosts}", hosts)
+        command = [sys.executable, __file__, "--inside", engine, str(scenario)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        ran = len(list((scenario / "done").iterdir()))
+        if done.returncode != 0 or ran != 3 * hosts:
+            sys.exit(
+                f"{engine}, {hosts} hosts: {ran} of {3 * hosts} tasks ran\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+            )
+        seconds: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+        return seconds
+
+
+def main() -> None:
+    """Print a table of medians."""
+    if sys.argv[1:2] == ["--inside"]:
+        from laggard.layers_services.local import sandbox
+
+        engine: Engine = "e2clab" if sys.argv[2] == "e2clab" else "laggard"
+        sys.exit(sandbox.call(lambda: inside(engine, Path(sys.argv[3]))))
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    measured: dict[tuple[int, Engine], list[dict[str, float]]] = {(h, e): [] for h in HOSTS for e in ENGINES}
+    for _ in range(repeats):
+        for (hosts, engine), seconds in measured.items():
+            seconds.append(measure(engine, hosts))
+    print(f"median of {repeats}, load {os.getloadavg()[0]:.1f} at the end\n")
+    print(f"| hosts | engine | {' | '.join(STAGES)} | all, s |")
+    print("|---" * (len(STAGES) + 3) + "|")
+    for (hosts, engine), runs in measured.items():
+        stages = [statistics.median(run[stage] for run in runs) for stage in STAGES]
+        total = statistics.median(sum(run[stage] for stage in STAGES) for run in runs)
+        name = "E2Clab 3.7.0" if engine == "e2clab" else "Laggard"
+        print(f"| {hosts} | {name} | {' | '.join(f'{s:.2f}' for s in stages)} | {total:.1f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""Writes `layers_services/g5k_reference.json` from a checkout of the testbed's reference repository.
+
+    git clone https://github.com/grid5000/reference-repository
+    python benchmarks/g5k_reference.py reference-repository
+
+Only facts that a scenario is checked against are kept: names, counts, sizes and rates. A bare repository will do.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+import tarfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from laggard.layers_services.g5k_reference import FILE, Cluster, Gpus, PowerMeter, Reference, shortened
+
+REPOSITORY = "https://github.com/grid5000/reference-repository"
+FOLDER = "data/grid5000/sites"
+METERS: Sequence[tuple[str, PowerMeter]] = (
+    ("wattmetre_power_watt", "wattmetre"),
+    ("pdu_outlet_power_watt", "pdu"),
+    ("bmc_node_power_watt", "bmc"),
+)
+Json = dict[str, Any]  # the repository's own documents
+
+
+def git(checkout: Path, *arguments: str) -> bytes:
+    """What a git command prints."""
+    return subprocess.run(["git", "-C", str(checkout), *arguments], check=True, capture_output=True).stdout
+
+
+def documents(checkout: Path) -> dict[str, Json]:
+    """Every cluster's and node's document, by path."""
+    wanted = re.compile(rf"{FOLDER}/\w+/clusters/\w+/(\w+\.json|nodes/[\w-]+\.json)")
+    found = {}
+    with tarfile.open(fileobj=io.BytesIO(git(checkout, "archive", "HEAD", FOLDER))) as archive:
+        for member in archive.getmembers():
+            file = archive.extractfile(member) if wanted.fullmatch(member.name) else None
+            if file is not None:
+                found[member.name] = json.loads(file.read())
+    return found
+
+
+def cluster_of(site: str, described: Json, nodes: Mapping[int, Json]) -> Cluster:
+    """The facts of one cluster; where its nodes differ, the smallest counts."""
+    every = list(nodes.values())
+    rates = [_rates(node) for node in every]
+    return Cluster(
+        name=described["uid"],
+        site=site,
+        numbers=shortened(nodes),
+        cores=min(node["architecture"]["nb_cores"] for node in every),
+        memory_gib=round(min(node["main_memory"]["ram_size"] for node in every) / 2**30),
+        cpu=_cpu(every[0]),
+        architecture=every[0]["architecture"]["platform_type"],
+        queues=tuple(queue for queue in described["queues"] if queue != "admin"),
+        exotic=any(node.get("exotic", False) for node in every),
+        deploy=all(node["supported_job_types"]["deploy"] for node in every),
+        kavlan=all(node.get("kavlan") for node in every),
+        gpus=_gpus(every),
+        ethernet_gbps=min(rate["ethernet"] for rate in rates),
+        ethernets=min(int(rate["ethernets"]) for rate in rates),
+        infiniband_gbps=min(rate["infiniband"] for rate in rates),
+        omnipath_gbps=min(rate["omnipath"] for rate in rates),
+        power_meter=_meter(described),
+        longest_hours=_longest(nodes),
+    )
+
+
+def _cpu(node: Json) -> str:
+    processor, count = node["processor"], node["architecture"]["nb_procs"]
+    words = (processor["vendor"], processor["model"].removeprefix(processor["vendor"]), processor["version"])
+    return f"{count} x {' '.join(' '.join(str(word) for word in words).split())}"
+
+
+def _gpus(nodes: Iterable[Json]) -> Gpus | None:
+    sets = [list(node.get("gpu_devices", {}).values()) for node in nodes]
+    if not all(sets):
+        return None
+    fewest = min(sets, key=len)
+    memory = min(device["memory"] for device in fewest)
+    return Gpus(model=fewest[0]["model"], count=len(fewest), memory_gib=round(memory / 2**30))
+
+
+def _rates(node: Json) -> dict[str, float]:
+    usable = [a for a in node["network_adapters"] if a.get("enabled") and not a.get("management")]
+    ethernet = [a for a in usable if a.get("interface") == "Ethernet" and a.get("mountable")]
+    mounted = [a for a in ethernet if a.get("mounted")] or ethernet
+
+    def fastest(kind: str) -> float:
+        rates = [a.get("rate") or 0 for a in usable if a.get("interface") == kind and a.get("mountable")]
+        return max(rates, default=0) / 1e9
+
+    return {
+        "ethernet": max((a.get("rate") or 0 for a in mounted), default=0) / 1e9,
+        "ethernets": len(ethernet),
+        "infiniband": fastest("InfiniBand"),
+        "omnipath": fastest("Omni-Path"),
+    }
+
+
+def _meter(described: Json) -> PowerMeter:
+    names = {metric["name"] for metric in described.get("metrics", [])}
+    return next((meter for metric, meter in METERS if metric in names), "")
+
+
+def _longest(nodes: Mapping[int, Json]) -> dict[str, float]:
+    limits = {number: node["supported_job_types"].get("max_walltime") or 0 for number, node in nodes.items()}
+    return {
+        shortened(n for n, limit in limits.items() if limit == seconds): seconds / 3600
+        for seconds in sorted(set(limits.values()) - {0})
+    }
+
+
+def reference_of(checkout: Path) -> Reference:
+    """All clusters of the checkout's newest commit."""
+    found = documents(checkout)
+    clusters = []
+    for path in sorted(found):
+        described, parts = found[path], path.split("/")
+        if parts[-2] == "nodes" or described.get("type") != "cluster":
+            continue
+        folder = path.rpartition("/")[0]
+        nodes = {
+            int(other.rpartition("-")[2].removesuffix(".json")): node
+            for other, node in found.items()
+            if other.startswith(f"{folder}/nodes/")
+        }
+        if nodes:
+            clusters.append(cluster_of(parts[3], described, nodes))
+    commit, date = git(checkout, "log", "-1", "--format=%H %cs").decode().split()
+    return Reference(repository=REPOSITORY, commit=commit, date=date, clusters=tuple(clusters))
+
+
+def text_of(reference: Reference) -> str:
+    """The file: one cluster a line, so that a change of the testbed shows as a change of lines."""
+    head = reference.model_dump(exclude={"clusters"})
+    lines = ",\n".join(json.dumps(c.model_dump(exclude_defaults=True)) for c in reference.clusters)
+    opened = json.dumps(head, indent=1).removesuffix("\n}")
+    return f'{opened},\n "clusters": [\n{lines}\n]\n}}\n'
+
+
+def main() -> None:
+    """Write the file and say what is in it."""
+    reference = reference_of(Path(sys.argv[1]))
+    FILE.write_text(text_of(reference), encoding="utf-8")
+    per_site = Counter(cluster.site for cluster in reference.clusters)
+    nodes = sum(cluster.nodes for cluster in reference.clusters)
+    print(f"{FILE.name}: {len(reference.clusters)} clusters, {nodes} nodes, {FILE.stat().st_size} bytes")
+    print(
+        f"  of {reference.date} ({reference.commit[:12]}): {', '.join(f'{s} {n}' for s, n in sorted(per_site.items()))}"
+    )
+
+
+if __name__ == "__main__":
+    main()

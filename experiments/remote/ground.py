@@ -1,0 +1,227 @@
+"""The machines of a run on a remote testbed: reserved or taken from an inventory, asked what they are, prepared."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from laggard.errors import DeploymentError, InputError, PrerequisiteError, ScenarioError
+from laggard.experiments.job import Journal
+from laggard.experiments.scenario import Scenario
+from laggard.layers_services.e2clab_managers import manager_problems
+from laggard.layers_services.g5k_request import G5kOptions, G5kPlan
+from laggard.layers_services.machine import Machine
+from laggard.layers_services.node_facts import NodeFacts, ask_nodes
+from laggard.layers_services.prepare import PreparedNode, Store, platforms, prepare, site_stores
+from laggard.layers_services.release import job_name, still_held
+from laggard.layers_services.wheels import Platform, WheelSet, wheel_set
+from laggard.run_schema import HeldJob
+
+if TYPE_CHECKING:
+    from enoslib import Networks, Roles
+
+RemoteTestbed = Literal["g5k", "ssh"]
+
+
+@dataclass(frozen=True)
+class RemoteOptions:
+    """How a scenario is to be run on a remote testbed.
+
+    Attributes:
+        runs: where run folders are kept.
+        testbed: `g5k`, or `ssh` for machines of one's own.
+        inventory: the machines of `ssh`.
+        reservation: what is asked of Grid'5000.
+        patience_s: longest wait for a reservation to start.
+        quiet: say nothing while it runs.
+        command: the command line, for the record.
+        app_conf: the set of variables of `workflow_env.yaml` that the workflow sees.
+    """
+
+    runs: Path
+    testbed: RemoteTestbed
+    inventory: Path | None = None
+    reservation: G5kOptions = field(default_factory=G5kOptions)
+    patience_s: float = 900.0
+    quiet: bool = False
+    command: tuple[str, ...] = ()
+    app_conf: str | None = None
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Machines that may be used.
+
+    Attributes:
+        machines: one per host, in the hosts' order.
+        ends_s: `time.monotonic()` at which they are taken away; None: never.
+        stores: where wheels for a machine are put, where that is not root's own home.
+    """
+
+    machines: tuple[Machine, ...]
+    ends_s: float | None
+    stores: Mapping[str, Store] = field(default_factory=dict)
+
+
+Claim = tuple[Machine, ...] | G5kPlan
+"""Machines of an inventory, or what Grid'5000 will be asked for."""
+
+
+def claim(scenario: Scenario, options: RemoteOptions) -> Claim:
+    """Which machines are to be used; nothing is started or reserved.
+
+    Raises:
+        InputError: the inventory or the reservation cannot be used.
+    """
+    problems = manager_problems(scenario.layers, options.testbed, scenario.sources.layers_services)
+    if problems:
+        raise ScenarioError(problems)
+    if options.testbed == "ssh":
+        return _listed(scenario, options)
+    from laggard.layers_services.g5k_plan import plan_g5k
+
+    return plan_g5k(scenario.layers, options.reservation, scenario.sources.layers_services)
+
+
+@contextmanager
+def reserved(scenario: Scenario, plan: Claim, patience_s: float, journal: Journal) -> Iterator[Ground]:
+    """Hold the machines for the body; they are given back however it ends.
+
+    Raises:
+        InputError: a reservation that was named cannot be used.
+        DeploymentError: the testbed did not give the machines.
+    """
+    if isinstance(plan, tuple):
+        yield Ground(plan, None)
+        return
+    from laggard.layers_services.g5k import reserve
+
+    def told(jobs: tuple[HeldJob, ...]) -> None:
+        journal.update(jobs=jobs)
+
+    with journal.stage("reserve", f"{len(scenario.hosts)} nodes of Grid'5000"):
+        reservation = reserve(plan, scenario.hosts, job_name(journal.record.id), told, patience_s)
+    try:
+        ends_s = time.monotonic() + reservation.ends_at_s - time.time()
+        yield Ground(reservation.machines, ends_s, _homes(reservation.machines))
+    finally:
+        with journal.stage("release"):
+            after = reservation.release()
+            if reservation.owned:
+                told(after)
+        left = still_held(after) if reservation.owned else ()
+        if left:
+            _tell_held(journal, left)
+
+
+def _tell_held(journal: Journal, left: tuple[HeldJob, ...]) -> None:
+    from laggard.layers_services.release import how_to_release
+
+    journal.update(warnings=(*journal.record.warnings, how_to_release(left)))
+
+
+def _homes(machines: tuple[Machine, ...]) -> Mapping[str, Store]:
+    """The user's own home, which a site's machines share by NFS and where their root may not write."""
+    from enoslib.infra.enos_g5k.g5k_api_utils import get_api_username
+
+    return site_stores(machines, get_api_username())
+
+
+def _listed(scenario: Scenario, options: RemoteOptions) -> tuple[Machine, ...]:
+    from laggard.layers_services.inventory import assign, parse_inventory
+
+    if options.inventory is None:
+        raise InputError("--on ssh needs to know the machines: write them into a file and name it with --hosts")
+    try:
+        content = options.inventory.read_bytes()
+    except OSError as error:
+        raise InputError(f"{options.inventory}: cannot be read ({error.strerror}) — name it with --hosts") from error
+    return assign(parse_inventory(content, options.inventory), scenario.hosts)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Machines that workers can be started on.
+
+    Attributes:
+        machines: one per host, in the hosts' order.
+        facts: what each is, by its host's name.
+        nodes: the environment of each, by its host's name.
+        roles: EnOSlib's, with the network devices.
+        networks: EnOSlib's.
+    """
+
+    machines: tuple[Machine, ...]
+    facts: Mapping[str, NodeFacts]
+    nodes: Mapping[str, PreparedNode]
+    roles: Roles
+    networks: Networks
+
+
+def make_ready(ground: Ground, journal: Journal, *, shaped: bool, netem: bool) -> Prepared:
+    """Ask the machines what they are, and give them what workers need.
+
+    Args:
+        ground: the machines.
+        journal: of the run.
+        shaped: whether links are to be shaped, which takes root.
+        netem: whether that takes netem, too.
+
+    Raises:
+        DeploymentError: a machine cannot be reached, or cannot run workers.
+        PrerequisiteError: links are to be shaped, and a machine cannot.
+    """
+    from laggard.layers_services.inventory import enoslib_roles_of
+
+    machines = ground.machines
+    with journal.stage("ask nodes", f"{len(machines)} of them what they are"):
+        roles, _ = enoslib_roles_of(machines)
+        facts = ask_nodes(machines, roles)
+        _require(facts, shaped=shaped, netem=netem)
+        roles, networks = enoslib_roles_of(machines, {name: each.device for name, each in facts.items()})
+    journal.update(hosts=tuple(each.fingerprint() for each in facts.values()))
+    with journal.stage("wheels", "what workers need, fetched once"):
+        wheels = _wheels(platforms(facts, sys.version_info[:2]))
+    with journal.stage("prepare nodes"):
+        prepared = prepare(machines, roles, facts, wheels, ground.stores)
+    return Prepared(machines, facts, prepared.nodes, roles, networks)
+
+
+def _wheels(of_nodes: Mapping[str, Platform]) -> dict[str, WheelSet]:
+    sets = {platform: wheel_set(platform) for platform in dict.fromkeys(of_nodes.values())}
+    return {name: sets[platform] for name, platform in of_nodes.items()}
+
+
+def _require(facts: Mapping[str, NodeFacts], *, shaped: bool, netem: bool) -> None:
+    if not shaped:
+        return
+    lost = [name for name, each in facts.items() if not each.device]
+    if lost:
+        raise DeploymentError(
+            f"{', '.join(lost[:5])}: no network device there carries the address that was given for it"
+        )
+    powerless = [name for name, each in facts.items() if not each.root]
+    if powerless:
+        raise PrerequisiteError(f"shaping links takes root on {', '.join(powerless[:5])}", "log in as root there")
+    bare = [name for name, each in facts.items() if netem and not each.netem]
+    if bare:
+        raise PrerequisiteError(
+            f"delay, jitter and loss take netem, which the kernel of {', '.join(bare[:5])} lacks",
+            "modprobe sch_netem there, or ask for rates only",
+        )
+
+
+def placed_on(scenario: Scenario, machines: tuple[Machine, ...]) -> Scenario:
+    """The scenario with the addresses that its hosts really have."""
+    hosts = {machine.host.name: machine.host for machine in machines}
+    return replace(
+        scenario,
+        hosts=tuple(hosts[host.name] for host in scenario.hosts),
+        ranks=tuple(hosts[host.name] for host in scenario.ranks),
+        links=replace(scenario.links, hosts=tuple(hosts[host.name] for host in scenario.links.hosts)),
+    )

@@ -1,0 +1,177 @@
+"""Links between real machines: their own delay measured, the plan's applied on top of what is missing, and the sum measured again.
+
+Every measurement is made on the nodes by their agents, a round trip from one end, a rate or a loss with a sink at the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from pydantic import JsonValue
+
+from laggard.errors import EmulationError
+from laggard.experiments.remote.crew import Crew
+from laggard.network_emulation.constraints import LinkPlan, Pair
+from laggard.network_emulation.dynamics.changes import TimedChange
+from laggard.network_emulation.fidelity import (
+    REALTIME,
+    Task,
+    choose_representatives,
+    echo_probe,
+    loss_check,
+    loss_probe,
+    measure_patiently,
+    rate_check,
+    rtt_check,
+    sample_round_trips,
+    transport_for,
+)
+from laggard.network_emulation.measure import EchoProbe, LossCount
+from laggard.network_emulation.probes.apart import FlowProbe
+from laggard.run_schema import FidelityCheck
+from laggard.virtual_time import Dilation
+
+_REAL_TIME = Dilation(1.0)
+_BASE_ECHOES = 20
+_BASE_SPACING_MS = 5.0
+_BASE_PATIENCE_MS = 400.0
+_MEASURE_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class ThroughAgents:
+    """Runs commands on nodes by their agents: an `Execute` of the netem backend."""
+
+    crew: Crew
+
+    def __call__(self, host: str | None, command: Sequence[str], text: str = "") -> str:
+        """See `Execute`; there is no fabric between real machines."""
+        if host is None:
+            raise EmulationError("nothing between real machines can be shaped, only what leaves them")
+        return str(self.crew.call(host, "command", {"words": list(command), "text": text}))
+
+
+def measure_bases(crew: Crew, plan: LinkPlan) -> dict[Pair, float]:
+    """What the testbed itself takes, one way in ms, of every pair with a rule: half the round trip of an empty packet.
+
+    Raises:
+        EmulationError: two nodes do not reach each other.
+    """
+    peers: dict[str, list[str]] = {}
+    for src, dst in {(min(pair), max(pair)) for pair in plan.pairs}:
+        peers.setdefault(src, []).append(dst)
+    probes = {
+        src: [EchoProbe(src, dst, _BASE_ECHOES, _BASE_SPACING_MS, _BASE_PATIENCE_MS) for dst in dsts]
+        for src, dsts in peers.items()
+    }
+    bases: dict[Pair, float] = {}
+    for (src, dst), rtt_ms in _round_trips(crew, plan, probes, busy=False).items():
+        if rtt_ms is None:
+            raise EmulationError(
+                f"{dst} does not answer {src}'s echoes on the experiment network; is it routed, is ICMP let through?"
+            )
+        bases[src, dst] = bases[dst, src] = rtt_ms / 2
+    return bases
+
+
+def on_top_of(plan: LinkPlan, bases_ms: Mapping[Pair, float]) -> LinkPlan:
+    """What the links will be: the plan's delays, or the testbed's own where the plan asks for none."""
+    pairs = {
+        pair: replace(constraint, delay_ms=max(constraint.delay_ms, bases_ms.get(pair, 0.0)))
+        for pair, constraint in plan.pairs.items()
+    }
+    return replace(plan, pairs=pairs)
+
+
+def verify(crew: Crew, plan: LinkPlan, bases_ms: Mapping[Pair, float]) -> tuple[FidelityCheck, ...]:
+    """Measure every pair of tiers, as `fidelity.verify_links` does for namespaces.
+
+    Args:
+        crew: the agents.
+        plan: what was asked for; pairs that are alike in it have one representative.
+        bases_ms: what the testbed itself takes one way, by pair.
+    """
+    actual = on_top_of(plan, bases_ms)
+
+    def based(tasks: Sequence[Task]) -> tuple[Task, ...]:
+        pairs = [task.pair for task in tasks]
+        return tuple(Task((src, dst), actual.expected(src, dst), actual.expected(dst, src)) for src, dst in pairs)
+
+    chosen = choose_representatives(plan)
+    tasks, sampled = based(chosen), based(sample_round_trips(plan, chosen))
+    limited = [task for task in tasks if task.there.rate_mbps is not None and task.there.loss_percent < 100]
+    lossy = [task for task in tasks if task.there.loss_percent > 0]
+    return (
+        *measure_patiently(sampled, lambda some, _: _verify_round_trips(crew, plan, some)),
+        *measure_patiently(limited, lambda some, _: [_verify_rate(crew, plan, task) for task in some]),
+        *measure_patiently(lossy, lambda some, _: [_verify_loss(crew, plan, task) for task in some]),
+    )
+
+
+def _verify_round_trips(crew: Crew, plan: LinkPlan, tasks: Sequence[Task]) -> list[FidelityCheck]:
+    probes: dict[str, list[EchoProbe]] = {}
+    for task in tasks:
+        probes.setdefault(task.pair[0], []).append(echo_probe(task, _REAL_TIME))
+    measured = _round_trips(crew, plan, probes, busy=True)
+    return [rtt_check(task, measured[task.pair], _REAL_TIME, REALTIME) for task in tasks]
+
+
+def _round_trips(
+    crew: Crew, plan: LinkPlan, probes: Mapping[str, Sequence[EchoProbe]], *, busy: bool
+) -> dict[Pair, float | None]:
+    addresses = {host.name: host.address for host in plan.hosts}
+    arguments: dict[str, Mapping[str, JsonValue]] = {
+        src: {
+            "probes": [asdict(probe) for probe in some],
+            "addresses": {probe.dst: addresses[probe.dst] for probe in some},
+            "busy": busy,
+        }
+        for src, some in probes.items()
+    }
+    answers = crew.call_all("echo", arguments, _MEASURE_TIMEOUT_S) if arguments else {}
+    found: dict[Pair, float | None] = {}
+    for src, answer in answers.items():
+        assert isinstance(answer, dict)
+        found |= {(src, dst): None if value is None else float(str(value)) for dst, value in answer.items()}
+    return found
+
+
+def _verify_rate(crew: Crew, plan: LinkPlan, task: Task) -> FidelityCheck:
+    return rate_check(task, _flow(crew, plan, task.pair, rate_flow(task)), _REAL_TIME, REALTIME)
+
+
+def rate_flow(task: Task) -> FlowProbe:
+    """A TCP flow, or UDP where packets get lost or jitter in either direction; long enough to fill the link's queue first."""
+    assert task.there.rate_mbps is not None
+    slow_s = 60 * 1514 * 8e-6 / task.there.rate_mbps
+    warm_up_s = 0.3 + 14 * task.rtt_ms / 1e3 + slow_s
+    window_s = min(3.0, max(0.5, slow_s))
+    loss = task.there.loss_percent / 100
+    return FlowProbe(transport_for(task), task.there.rate_mbps, task.rtt_ms, warm_up_s, window_s, loss=loss)
+
+
+def _verify_loss(crew: Crew, plan: LinkPlan, task: Task) -> FidelityCheck:
+    probe = loss_probe(task, _REAL_TIME, 1)
+    flow = FlowProbe("count", 0.0, task.rtt_ms, 0.0, 0.0, probe.count, probe.per_s)
+    came = int(_flow(crew, plan, task.pair, flow))
+    return loss_check(task, LossCount(probe.count, probe.count - came), REALTIME)
+
+
+def _flow(crew: Crew, plan: LinkPlan, pair: Pair, probe: FlowProbe) -> float:
+    src, dst = pair
+    address = next(host.address for host in plan.hosts if host.name == dst)
+    told: dict[str, JsonValue] = {"probe": asdict(probe)}
+    port = crew.call(dst, "open_sink", told)
+    receiving = crew.ask(dst, "receive", {**told, "port": port})
+    sending = crew.ask(src, "send", {**told, "port": port, "address": address})
+    crew.answer(sending, _MEASURE_TIMEOUT_S)
+    return float(str(crew.answer(receiving, _MEASURE_TIMEOUT_S)))
+
+
+def needs_netem(plan: LinkPlan, changes: Sequence[TimedChange]) -> bool:
+    """Whether more than rates is asked for, at the start or by a later event."""
+    later = {name for change in changes for name, _ in change.values}
+    return bool(later & {"delay_ms", "jitter_ms", "loss_percent"}) or not all(
+        constraint.only_rate for constraint in plan.pairs.values()
+    )

@@ -1,0 +1,204 @@
+"""What the controller and the agent on every node say to each other: one JSON object per line.
+
+The controller writes `AgentPlan`, then `Request`s, gate news and `Alive`; the agent answers every request by id, and tells the rest
+unasked. Times are those of the reference clock (the head's CLOCK_MONOTONIC, ns) unless they are ages.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
+
+from laggard.workloads.gate_relay import Arrived, LastStep, LastStepConfirmed, LastStepKnown, Opened, StopAsked
+from laggard.workloads.plan import EvaluatorPlan, LinkSamplerPlan, WorkerPlan
+
+Scalar = int | float | str | None
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class AgentPlan(_Message):
+    """What a node's agent is told first.
+
+    Attributes:
+        host: the host that this node is.
+        address: its address on the experiment network.
+        folder: where the agent keeps the run's data on this node.
+        workers: of this node; their interface is found by the agent.
+        evaluator: on the head only.
+        sampler: of this node's connections.
+        share: fraction of one core to hold the workers to from the start; None where nothing ever limits them.
+        core: which of the usable cores, counted round.
+        reference: address of the head, whose clock all are compared with.
+        lease_s: seconds of silence after which the controller counts as dead.
+    """
+
+    kind: Literal["plan"] = "plan"
+    host: str
+    address: str
+    folder: str
+    workers: tuple[WorkerPlan, ...]
+    evaluator: EvaluatorPlan | None
+    sampler: LinkSamplerPlan
+    share: float | None
+    core: int
+    reference: str
+    lease_s: float = 60.0
+
+
+class Request(_Message):
+    """Something to do; answered by an `Answer` of the same number."""
+
+    kind: Literal["request"] = "request"
+    number: int
+    do: str
+    argument: JsonValue = None
+
+
+class Alive(_Message):
+    """The controller lives."""
+
+    kind: Literal["alive"] = "alive"
+
+
+class Answer(_Message):
+    """What a request came to: a result, or the message of a LaggardError."""
+
+    kind: Literal["answer"] = "answer"
+    number: int
+    result: JsonValue = None
+    error: str = ""
+
+
+class Hello(_Message):
+    """The agent runs and has taken its plan."""
+
+    kind: Literal["hello"] = "hello"
+    host: str
+    pid: int
+
+
+class Imported(_Message):
+    """What the workers need is imported."""
+
+    kind: Literal["imported"] = "imported"
+    import_s: float
+
+
+class Ready(_Message):
+    """A rank has met the others."""
+
+    kind: Literal["ready"] = "ready"
+    rank: int
+
+
+class Zero(_Message):
+    """The first step began (head)."""
+
+    kind: Literal["zero"] = "zero"
+    time_ns: int
+
+
+class Done(_Message):
+    """Training has ended (head): the spool's `done.json`."""
+
+    kind: Literal["done"] = "done"
+    document: dict[str, Scalar]
+
+
+class Progress(_Message):
+    """Lines of the spool's `progress.jsonl` (head)."""
+
+    kind: Literal["progress"] = "progress"
+    lines: tuple[dict[str, Scalar], ...]
+
+
+class RankBeat(_Message):
+    """A rank's last sign of life."""
+
+    rank: int
+    step: int
+    phase: int
+    age_s: float
+    cpu_s: float
+    stopped: bool
+
+
+class Beats(_Message):
+    """Those of a node's ranks, twice a second: also the agent's own sign of life."""
+
+    kind: Literal["beats"] = "beats"
+    beats: tuple[RankBeat, ...]
+
+
+class Ended(_Message):
+    """A process of the training ended; `rank` is -1 for the evaluator and the sampler."""
+
+    kind: Literal["ended"] = "ended"
+    name: str
+    rank: int
+    status: int
+    log_tail: str
+
+
+class Log(_Message):
+    """What was added to a log."""
+
+    kind: Literal["log"] = "log"
+    name: str
+    text: str
+
+
+class Failed(_Message):
+    """The agent itself cannot go on."""
+
+    kind: Literal["failed"] = "failed"
+    error: str
+
+
+ToAgent = Annotated[
+    Request | Alive | Arrived | Opened | LastStep | LastStepKnown | LastStepConfirmed | StopAsked,
+    Field(discriminator="kind"),
+]
+FromAgent = Annotated[
+    Answer
+    | Hello
+    | Imported
+    | Ready
+    | Zero
+    | Done
+    | Progress
+    | Beats
+    | Ended
+    | Log
+    | Failed
+    | Arrived
+    | Opened
+    | LastStep
+    | LastStepKnown
+    | LastStepConfirmed
+    | StopAsked,
+    Field(discriminator="kind"),
+]
+
+_to_agent: TypeAdapter[ToAgent] = TypeAdapter(ToAgent)
+_from_agent: TypeAdapter[FromAgent] = TypeAdapter(FromAgent)
+
+
+def line_of(message: BaseModel) -> str:
+    """A message as a line of ASCII, which survives being cut into pieces anywhere."""
+    return json.dumps(message.model_dump(mode="json"))
+
+
+def parse_to_agent(line: str) -> ToAgent:
+    """A line that the controller wrote, as its message; pydantic's ValidationError for anything else."""
+    return _to_agent.validate_json(line)
+
+
+def parse_from_agent(line: str) -> FromAgent:
+    """A line that an agent wrote, as its message; pydantic's ValidationError for anything else."""
+    return _from_agent.validate_json(line)

@@ -1,0 +1,197 @@
+"""The training's processes on one node: started by fork, watched through the node's own spool, told of as messages."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from laggard.errors import DeploymentError
+from laggard.experiments.remote.messages import (
+    AgentPlan,
+    Beats,
+    Done,
+    Ended,
+    FromAgent,
+    Log,
+    Progress,
+    RankBeat,
+    Ready,
+    Zero,
+)
+from laggard.experiments.remote.node_clock import NodeClock
+from laggard.experiments.supervise import tail
+from laggard.layers_services.launch import ForkServer, ProcessSpec
+from laggard.network_emulation.compute import ShareController
+from laggard.workloads.gate_relay import GateNews, GateRelay
+from laggard.workloads.gates import Gates
+from laggard.workloads.heartbeat import read_heartbeats
+from laggard.workloads.plan import ENVIRONMENT
+from laggard.workloads.spool import Spool, write_whole
+
+BEAT_S = 0.5
+_LOG_CHUNK = 1 << 16
+_ENTRIES = {
+    "worker": "laggard.workloads.worker:main",
+    "evaluator": "laggard.workloads.evaluator:main",
+    "sampler": "laggard.workloads.tracing.link_sampler:main",
+    "preparer": "laggard.workloads.datasets:prepare_main",
+}
+
+
+class NodeTraining:
+    """One node's part of a training.
+
+    Args:
+        plan: what the agent was told.
+        server: what forks the processes.
+        clock: between this node's clock and the reference.
+        shares: holds the workers to the host's share; None where nothing limits them.
+    """
+
+    def __init__(self, plan: AgentPlan, server: ForkServer, clock: NodeClock, shares: ShareController | None) -> None:
+        self._plan, self._server, self._clock, self._shares = plan, server, clock, shares
+        self.spool = Spool(Path(plan.folder) / "spool")
+        self.logs = Path(plan.folder) / "logs"
+        self._processes: dict[int, tuple[str, int]] = {}
+        self._told: set[str] = set()
+        self._read: dict[Path, int] = {}
+        self._beat_s = 0.0
+        ranks = [worker.rank for worker in plan.workers]
+        gates = Gates(self.spool.gates, plan.workers[0].world_size if plan.workers else 1)
+        self.relay = GateRelay(gates, ranks, clock.to_reference, clock.to_local)
+
+    def start(self) -> None:
+        """Start this node's processes; the workers wait for each other, then for `go`."""
+        plan = self._plan
+        if plan.evaluator is not None:
+            self._spawn("evaluator", -1, plan.evaluator.to_json())
+        elif plan.workers:
+            self._spawn("preparer", -1, plan.workers[0].to_json())
+        if not plan.workers:
+            return
+        self._spawn("sampler", -1, plan.sampler.to_json())
+        device = device_of(plan.address)
+        for worker in plan.workers:
+            local = worker.model_copy(update={"interface": device})
+            self._spawn("worker", worker.rank, local.to_json())
+
+    def _spawn(self, kind: str, rank: int, argument: str) -> None:
+        name = f"rank-{rank}" if rank >= 0 else f"{kind}-{self._plan.host}"
+        log = self.logs / f"{name}.log"
+        spec = ProcessSpec(name, self._plan.host, _ENTRIES[kind], argument, dict(ENVIRONMENT), log)
+        self._processes[self._server.spawn(spec)] = (name, rank)
+
+    def go(self) -> None:
+        """Let the workers begin; from here on they are held to their share."""
+        if self._shares is not None:
+            for pid, (_, rank) in self._processes.items():
+                if rank >= 0:
+                    self._shares.attach(self._plan.host, pid)
+        write_whole(self.spool.go, b"")
+
+    def end(self) -> None:
+        """Training is over everywhere: let the sampler end."""
+        if not self.spool.done.exists():
+            write_whole(self.spool.done, b"{}")
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether none of the processes is left."""
+        return not self._processes
+
+    def news(self) -> Iterator[FromAgent]:
+        """What has happened since the last call."""
+        for ended in self._server.exits():
+            name, rank = self._processes.pop(ended.pid)
+            yield from self._new_log(self.logs / f"{name}.log")
+            yield Ended(name=name, rank=rank, status=ended.status, log_tail=tail(self.logs / f"{name}.log"))
+        yield from self.relay.news()
+        yield from self._milestones()
+        if time.monotonic() - self._beat_s >= BEAT_S:
+            self._beat_s = time.monotonic()
+            yield Beats(beats=tuple(self._beats()))
+            yield from self._new_progress()
+            for path in sorted(self.logs.glob("*.log")):
+                yield from self._new_log(path)
+
+    def take(self, news: GateNews) -> GateNews | None:
+        """What other nodes' ranks have done."""
+        return self.relay.take(news)
+
+    def _milestones(self) -> Iterator[FromAgent]:
+        for worker in self._plan.workers:
+            if self._is_new(self.spool.ready(worker.rank)):
+                yield Ready(rank=worker.rank)
+        if not self.relay.is_head:
+            return
+        if self._is_new(self.spool.zero):
+            zero_ns = int(json.loads(self.spool.zero.read_bytes())["zero_ns"])
+            yield Zero(time_ns=self._clock.to_reference(zero_ns))
+        if self._is_new(self.spool.done):
+            yield from self._new_progress()
+            yield Done(document=json.loads(self.spool.done.read_bytes()))
+
+    def _is_new(self, path: Path) -> bool:
+        if path.name in self._told or not path.exists():
+            return False
+        self._told.add(path.name)
+        return True
+
+    def _beats(self) -> Iterator[RankBeat]:
+        pids = {rank: pid for pid, (_, rank) in self._processes.items() if rank >= 0}
+        world = self._plan.workers[0].world_size if self._plan.workers else 0
+        now_ns = time.monotonic_ns()
+        for beat in read_heartbeats(self.spool.heartbeat, world):
+            if beat.rank in pids and beat.time_ns:
+                cpu_s, stopped = _condition(pids[beat.rank])
+                yield RankBeat(
+                    rank=beat.rank,
+                    step=beat.step,
+                    phase=beat.phase.code,
+                    age_s=(now_ns - beat.time_ns) / 1e9,
+                    cpu_s=cpu_s,
+                    stopped=stopped,
+                )
+
+    def _new_progress(self) -> Iterator[Progress]:
+        lines = self._new_bytes(self.spool.progress, whole_lines=True).splitlines()
+        if lines:
+            yield Progress(lines=tuple(json.loads(line) for line in lines))
+
+    def _new_log(self, path: Path) -> Iterator[Log]:
+        if text := self._new_bytes(path, whole_lines=False):
+            yield Log(name=path.name, text=text.decode(errors="replace"))
+
+    def _new_bytes(self, path: Path, *, whole_lines: bool) -> bytes:
+        if not path.exists():
+            return b""
+        at = self._read.get(path, 0)
+        with path.open("rb") as file:
+            file.seek(at)
+            content = file.read(_LOG_CHUNK)
+        if whole_lines:
+            content = content[: content.rfind(b"\n") + 1]
+        self._read[path] = at + len(content)
+        return content
+
+
+def _condition(pid: int) -> tuple[float, bool]:
+    """CPU seconds that a process has used, and whether somebody stopped it."""
+    try:
+        process = psutil.Process(pid)
+        times = process.cpu_times()
+        return times.user + times.system, process.status() == psutil.STATUS_STOPPED
+    except psutil.NoSuchProcess:
+        return 0.0, False
+
+
+def device_of(address: str) -> str:
+    """The network device of this node that carries an address; the name gloo is told."""
+    for device, addresses in psutil.net_if_addrs().items():
+        if any(each.address == address for each in addresses):
+            return device
+    raise DeploymentError(f"no network device of this node carries {address}, the address that the others know it by")

@@ -1,0 +1,172 @@
+"""One run on a remote testbed, from reservation to report.
+
+Everything that needs the machines happens while they are held; what does not, the analysis, comes after they were given back. Data comes
+home before the release is even tried.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+
+from laggard.errors import DeploymentError, FidelityError, LaggardError
+from laggard.experiments import fingerprint
+from laggard.experiments.collecting import analyse_training, tell_without_training
+from laggard.experiments.job import Journal
+from laggard.experiments.progress import SilentDisplay, TextDisplay
+from laggard.experiments.remote.crew import Crew
+from laggard.experiments.remote.e2clab_stages import e2clab_stages
+from laggard.experiments.remote.gather import Gathered, Way, gather
+from laggard.experiments.remote.ground import Claim, Prepared, RemoteOptions, claim, make_ready, placed_on, reserved
+from laggard.experiments.remote.links import needs_netem
+from laggard.experiments.remote.planning import plan_agents
+from laggard.experiments.remote.training import Course, bring_up, train
+from laggard.experiments.run_store import RunFolder
+from laggard.experiments.scenario import Scenario
+from laggard.layers_services.remote_processes import RemoteProcesses
+from laggard.layers_services.ssh_config import write_ssh_config
+from laggard.run_schema import RunRecord
+from laggard.workloads.gate_relay import GateHub
+from laggard.workloads.plan import ENVIRONMENT
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+AGENT = "laggard.experiments.remote.agent"
+
+
+def execute_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecord, Path]:
+    """Run a scenario to its end.
+
+    Args:
+        scenario: as loaded.
+        options: where and how.
+
+    Returns:
+        The final record, and the run folder; a failed run is a record that says so.
+
+    Raises:
+        InputError: the inventory or the reservation cannot be used; nothing was started.
+        RunFolderError: the run folder cannot be made.
+    """
+    plan = claim(scenario, options)
+    told = () if isinstance(plan, tuple) else tuple(str(warning) for warning in plan.warnings)
+    folder, record = RunFolder.create(options.runs, _draft(scenario, options, told))
+    with folder:
+        journal = Journal(record, folder, SilentDisplay() if options.quiet else TextDisplay())
+        folder.logs.mkdir()
+        folder.write_scenario(scenario.files())
+        with _ended_by_signals():
+            gathered = _attempt(scenario, plan, options, journal)
+        if gathered is not None and gathered.began:
+            analyse_training(journal, scenario, gathered.done)
+        else:
+            tell_without_training(folder.path)
+        journal.display.close()
+        return journal.record, folder.path
+
+
+def _draft(scenario: Scenario, options: RemoteOptions, told: tuple[str, ...]) -> RunRecord:
+    return RunRecord(
+        id="",
+        scenario=scenario.name,
+        status="running",
+        command=options.command,
+        seed=scenario.workload.seed,
+        versions=fingerprint.versions(),
+        git=fingerprint.git_commit(scenario.folder),
+        testbed=options.testbed,
+        backend="netem",
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        warnings=(*scenario.warnings, *told),
+    )
+
+
+def _attempt(scenario: Scenario, plan: Claim, options: RemoteOptions, journal: Journal) -> Gathered | None:
+    """The run on its machines; whatever happens is in the record, and the machines are given back."""
+    holder, started_ns = _Holder(), time.monotonic_ns()
+    try:
+        with reserved(scenario, plan, options.patience_s, journal) as ground:
+            shaped = bool(scenario.links.pairs or scenario.links.access or scenario.links.shared)
+            netem = needs_netem(scenario.links, scenario.changes)
+            ready = make_ready(ground, journal, shaped=shaped, netem=netem)
+            course = Course(journal, netem, ground.ends_s, started_ns, options.app_conf)
+            _run(placed_on(scenario, ready.machines), ready, course, holder)
+    except LaggardError as error:
+        journal.update(status="unfaithful" if isinstance(error, FidelityError) else "failed", error=str(error))
+    except KeyboardInterrupt:
+        journal.update(status="interrupted", error="interrupted by the user")
+    except Exception:  # noqa: BLE001 - the last place that can still put a defect on record
+        text = traceback.format_exc()
+        (journal.folder.logs / "controller.log").write_text(text)
+        last = text.strip().splitlines()[-1]
+        journal.update(status="failed", error=f"a defect of Laggard: {last} (see logs/controller.log)")
+    return holder.gathered
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let the first SIGINT, SIGTERM or SIGHUP end the run as Ctrl-C does; further ones do not stop the machines being given back.
+
+    What is ignored already, as SIGHUP is under nohup(1), stays so.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        for each in _ENDING:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {each: signal.signal(each, end) for each in _ENDING if signal.getsignal(each) is not signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+class _Holder:
+    """What has come home, also where something failed afterwards."""
+
+    gathered: Gathered | None = None
+
+
+def _run(scenario: Scenario, ready: Prepared, course: Course, holder: _Holder) -> None:
+    journal = course.journal
+    plans = plan_agents(scenario, ready, journal.record.id)
+    ssh_config = write_ssh_config(ready.machines, journal.folder.path / "ssh_config")
+    # Libraries that the agent imports would start threads without these, and a process with threads cannot fork workers.
+    settings = ("env", *(f"{name}={value}" for name, value in ENVIRONMENT.items()))
+    commands = {name: shlex.join((*settings, node.python, "-m", AGENT)) for name, node in ready.nodes.items()}
+    head = scenario.ranks[0].name
+    with ExitStack() as stack:
+        stages = stack.enter_context(e2clab_stages(scenario, ready, journal, course.app_conf))
+        processes = stack.enter_context(RemoteProcesses(ready.machines, ssh_config, commands))
+        crew = Crew(processes, plans, GateHub([m.alias for m in ready.machines], head), journal.folder.logs)
+        with journal.stage("start agents", f"one on each of {len(plans)} nodes"):
+            crew.start()
+            crew.call_all("fingerprint", timeout_s=60.0)
+        with bring_up(scenario, ready, crew, course) as links:
+            stages.run("prepare")
+            stages.run("launch")
+            try:
+                train(scenario, crew, links, course)
+            finally:
+                with journal.stage("collect"):
+                    way = Way(ssh_config, {name: node.python for name, node in ready.nodes.items()})
+                    holder.gathered = gather(scenario, crew, journal.folder.path, way)
+        came = [name for name in plans if name not in holder.gathered.missing]
+        crew.call_all("leave", {name: {} for name in came})
+        stages.run("finalize")
+        if holder.gathered.missing:
+            raise DeploymentError(_not_home(holder.gathered))
+
+
+def _not_home(gathered: Gathered) -> str:
+    where = "\n".join(f"  {name}: {folder}" for name, folder in gathered.missing.items())
+    return f"the data of {len(gathered.missing)} nodes did not come home; it lies there in\n{where}"

@@ -1,0 +1,133 @@
+"""Watches the ranks of a remote training by what their nodes' agents tell: who died, who hangs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from laggard.errors import WorkerError
+from laggard.experiments.remote.crew import Crew
+from laggard.experiments.remote.messages import Beats, Done, Ended, FromAgent, Progress, RankBeat, Ready, Scalar, Zero
+from laggard.experiments.supervise import BLAME_GRACE_S, BUSY_PATIENCE_S, IDLE_PATIENCE_S, is_victim
+from laggard.workloads.heartbeat import PHASES, Beat, suspects
+
+_POLL_S = 0.05
+_IDLE_CPU = 0.02
+
+
+@dataclass
+class RemoteWatch:
+    """Looks after one training.
+
+    Args:
+        crew: the agents.
+        hosts_by_rank: name of each rank's host.
+    """
+
+    crew: Crew
+    hosts_by_rank: Sequence[str]
+    ready: set[int] = field(default_factory=set)
+    zero_ns: int | None = None
+    done: dict[str, Scalar] | None = None
+    progress: list[dict[str, Scalar]] = field(default_factory=list)
+    _beats: dict[int, tuple[float, RankBeat]] = field(default_factory=dict)
+    _suspected: dict[int, tuple[float, float]] = field(default_factory=dict)
+    _failed: list[tuple[str, Ended]] = field(default_factory=list)
+
+    def check(self, timeout_s: float = _POLL_S) -> None:
+        """Take in what has been told, waiting at most `timeout_s` seconds for something.
+
+        Raises:
+            WorkerError: a rank failed or hangs; it names the one that caused it.
+            DeploymentError: an agent is gone.
+        """
+        self._listen(timeout_s)
+        if self._failed:
+            deadline_s = time.monotonic() + BLAME_GRACE_S
+            while (left_s := deadline_s - time.monotonic()) > 0:
+                self._listen(left_s)
+            raise self._death()
+        if self.zero_ns is not None and self.done is None:
+            self._check_hanging()
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Wait until all ranks have met.
+
+        Raises:
+            WorkerError: one failed, or `timeout_s` seconds passed.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while missing := set(range(len(self.hosts_by_rank))) - self.ready:
+            self.check()
+            if time.monotonic() > deadline_s:
+                rank = min(missing)
+                message = f"the workers did not meet within {timeout_s:.0f} s: {len(missing)} of them are missing"
+                raise WorkerError(message, rank, self.hosts_by_rank[rank])
+
+    def wait_zero(self, timeout_s: float) -> int:
+        """When the first step began, reference clock; raises as `wait_ready`."""
+        deadline_s = time.monotonic() + timeout_s
+        while self.zero_ns is None:
+            self.check()
+            if time.monotonic() > deadline_s:
+                raise WorkerError(f"the first step did not begin within {timeout_s:.0f} s", 0, self.hosts_by_rank[0])
+        return self.zero_ns
+
+    def _listen(self, timeout_s: float) -> None:
+        for told in self.crew.hear(timeout_s):
+            self._take(told.host, told.message)
+
+    def _take(self, host: str, message: FromAgent) -> None:
+        if isinstance(message, Ready):
+            self.ready.add(message.rank)
+        elif isinstance(message, Zero):
+            self.zero_ns = message.time_ns
+        elif isinstance(message, Done):
+            self.done = message.document
+        elif isinstance(message, Progress):
+            self.progress.extend(message.lines)
+        elif isinstance(message, Beats):
+            self._beats |= {beat.rank: (time.monotonic(), beat) for beat in message.beats}
+        elif isinstance(message, Ended) and message.status != 0:
+            self._failed.append((host, message))
+
+    def _death(self) -> WorkerError:
+        """The first to die of itself: what a peer's death does is an error about a connection, and exit status 1."""
+        host, ended = min(self._failed, key=lambda each: (each[1].status > 0, is_victim(each[1].log_tail)))
+        how = f"killed by signal {-ended.status}" if ended.status < 0 else f"exit status {ended.status}"
+        return WorkerError(f"{ended.name} died ({how})", ended.rank, host, ended.log_tail)
+
+    def _check_hanging(self) -> None:
+        now_s = time.monotonic()
+        beats = tuple(self._as_beat(rank, now_s) for rank in range(len(self.hosts_by_rank)))
+        now_ns = round(now_s * 1e9)
+        still = suspects(beats, now_ns, IDLE_PATIENCE_S)
+        self._suspected = {rank: self._suspected.get(rank, self._used(rank, now_s)) for rank in still}
+        idle = [rank for rank in still if self._is_idle(rank, now_s)]
+        stopped = [rank for rank, (_, beat) in self._beats.items() if idle and beat.stopped]
+        hung = stopped or idle or list(suspects(beats, now_ns, BUSY_PATIENCE_S))
+        if hung:
+            beat = beats[hung[0]]
+            still_s = (now_ns - beat.time_ns) / 1e9
+            message = f"rank {beat.rank} hangs: in phase {beat.phase} of step {beat.step} for {still_s:.0f} s"
+            raise WorkerError(message, beat.rank, self.hosts_by_rank[beat.rank])
+
+    def _as_beat(self, rank: int, now_s: float) -> Beat:
+        if rank not in self._beats:
+            return Beat(rank, 0, PHASES[0], 0, 0)
+        heard_s, beat = self._beats[rank]
+        age_s = beat.age_s + now_s - heard_s
+        return Beat(rank, beat.step, PHASES[beat.phase], round((now_s - age_s) * 1e9), 0)
+
+    def _used(self, rank: int, now_s: float) -> tuple[float, float]:
+        return now_s, self._beats[rank][1].cpu_s
+
+    def _is_idle(self, rank: int, now_s: float) -> bool:
+        """Whether a rank used no CPU to speak of since it was first suspected."""
+        since_s, before_s = self._suspected[rank]
+        used_s = self._beats[rank][1].cpu_s - before_s
+        if used_s > _IDLE_CPU * max(1.0, now_s - since_s):
+            self._suspected[rank] = self._used(rank, now_s)
+            return False
+        return now_s - since_s >= 2.0

@@ -1,0 +1,121 @@
+"""`--on g5k`, end to end against the stand-in: the command line as a user starts it, two sites, every node given back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.experiments.remote_bed import answer_of
+from tests.testbed.nodes import lacking
+from tests.users import Runner
+
+pytestmark = [pytest.mark.skipif(lacking() is not None, reason=str(lacking())), pytest.mark.slow]
+
+SCRIPT = """
+    def play():
+        from tests.testbed.faults import Fault
+        from tests.testbed.g5k_api import stand_in
+        with stand_in(here / "n", {"gemini": 2, "parasilo": 3}) as grid:
+            home = here / "home"
+            home.mkdir()
+            grid.write_account(home, timeout=5.0)
+            private_ssh(home / ".ssh")
+            os.environ["XDG_CACHE_HOME"] = str(default_cache().parents[1])
+            os.environ |= {"HOME": str(home), "ENOSLIB_G5K_AUTO_JUMP": "0", "PYTHONPATH": sys.path[0] + "/src"}
+            command = [sys.executable, "-c", CLI, "--runs", str(here / "runs")]
+
+            def laggard(*words):
+                done = subprocess.run([*command[:3], *words, *command[3:]], capture_output=True, text=True, cwd=here)
+                return {"status": done.returncode, "said": done.stdout, "error": done.stderr}
+
+            def start(*words):
+                return subprocess.Popen([*command[:3], *words, *command[3:]], cwd=here, stdout=subprocess.DEVNULL)
+
+            def records():
+                paths = sorted((here / "runs" / "small").glob("2*/run.json"))
+                return [json.loads(path.read_text()) for path in paths]
+
+            def until(condition, seconds):
+                ends = time.monotonic() + seconds
+                while not condition():
+                    assert time.monotonic() < ends, records()
+                    time.sleep(0.05)
+
+            def left():
+                return [[held.site, held.uid] for held in grid.held_jobs()]
+
+            run = ("run", str(scenario_folder), "--on", "g5k")
+            found = {"whole": laggard(*run, "--json"), "calls": len(grid.calls()), "whole left": left()}
+
+            long = (*run, "--set", "workload.stop={steps: 100000, time: 90s}")
+            ended = start(*long)
+            until(lambda: len(list((here / "runs" / "small").glob("2*/run.json"))) == 2, 30)
+            until(lambda: records()[1].get("first_step_s"), 200)
+            grid.crash("parasilo-1.rennes.grid5000.fr")
+            found["crashed status"] = ended.wait(120)
+            found["crashed"], found["crashed left"] = records()[1], left()
+
+            told = start(*long)
+            until(lambda: len(list((here / "runs" / "small").glob("2*/run.json"))) == 3, 30)
+            until(lambda: records()[2].get("first_step_s"), 200)
+            told.terminate()
+            told.wait(120)
+            found["told"], found["told left"] = records()[2], left()
+
+            killed = start(*long)
+            until(lambda: len(list((here / "runs" / "small").glob("2*/run.json"))) == 4, 30)
+            until(lambda: any(job["job_id"] for job in records()[3]["jobs"]), 60)
+            killed.kill()
+            killed.wait()
+            found["killed left"] = left()
+            found["runs"] = laggard("runs")
+            found["destroy"] = laggard("destroy")
+            found["destroyed left"] = left()
+            found["runs after"] = laggard("runs")
+            found["nothing to destroy"] = laggard("destroy")
+            return found
+
+    CLI = '''
+    import enoslib
+    enoslib.set_config(g5k_auto_jump=False)
+    from laggard.experiments.cli import main
+    main()
+    '''.replace("\\n    ", "\\n").strip()
+
+    inside(play)
+"""
+
+
+def test_every_node_is_given_back(own_runner: Runner) -> None:
+    found = answer_of(own_runner, SCRIPT, timeout_s=500)
+    _a_whole_run(found)
+    assert found["crashed status"] == 1
+    assert found["crashed"]["status"] == "failed"
+    assert "edge.trainer.1." in found["crashed"]["error"]
+    assert found["crashed left"] == []
+    assert found["told"]["status"] == "interrupted"
+    assert found["told left"] == []
+    assert found["killed left"], "a killed run holds its nodes"
+    assert "interrupted" in found["runs"]["said"]
+    assert "laggard destroy" in found["runs"]["said"]
+    assert found["destroy"]["status"] == 0
+    assert "released job" in found["destroy"]["said"]
+    assert found["destroyed left"] == []
+    assert "holds" not in found["runs after"]["said"]
+    assert "nothing is held" in found["nothing to destroy"]["said"]
+
+
+def _a_whole_run(found: dict[str, object]) -> None:
+    whole = found["whole"]
+    assert isinstance(whole, dict)
+    assert whole["status"] == 0, whole
+    record = json.loads(whole["said"])
+    assert record["status"] == "done"
+    assert record["testbed"] == "g5k"
+    assert {(job["site"], job["released"]) for job in record["jobs"]} == {("lyon", True), ("rennes", True)}
+    assert found["whole left"] == []
+    assert found["calls"] < 120
+    assert (Path(record["folder"]) / "spans.parquet").exists()
+    assert all(check["ok"] for check in record["fidelity"])
