@@ -64,7 +64,7 @@ def strike(seed: int, runs: Path) -> str:
     name = victim.name()
     victim.kill()
     killed = time.monotonic()
-    run.wait(timeout=120)
+    run.wait(timeout=600)
     left = left_behind(processes, run.pid, before)
     gone_s = time.monotonic() - killed
     records = list_runs(runs)

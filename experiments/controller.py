@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from laggard.errors import FidelityError, LaggardError
+from laggard.errors import FidelityError
 from laggard.experiments.continuum import bring_up
 from laggard.experiments.job import Job
+from laggard.experiments.recording import record_failure
 from laggard.experiments.training import train
 from laggard.layers_services.e2clab_bridge import Stage, run_workflow
 from laggard.layers_services.launch import ForkServer
@@ -34,19 +34,8 @@ def control(job: Job) -> int:
     """
     try:
         _run(job)
-    except LaggardError as error:
-        status = "unfaithful" if isinstance(error, FidelityError) else "failed"
-        job.journal.update(status=status, error=str(error))
-        return error.exit_status
-    except KeyboardInterrupt:
-        job.journal.update(status="interrupted", error="interrupted by the user")
-        return 130
-    except Exception:  # noqa: BLE001 - the last place that can still put a defect on record
-        text = traceback.format_exc()
-        (job.logs / "controller.log").write_text(text)
-        last = text.strip().splitlines()[-1]
-        job.journal.update(status="failed", error=f"a defect of Laggard: {last} (see logs/controller.log)")
-        return 1
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last place that can still put a defect on record
+        return record_failure(job.journal, error)
     finally:
         job.journal.display.close()
     return 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from laggard.errors import RunFolderError
@@ -19,6 +18,7 @@ from laggard.experiments.controller import control
 from laggard.experiments.job import Job, Journal
 from laggard.experiments.plan import RESERVED_CORES
 from laggard.experiments.progress import SilentDisplay, TextDisplay
+from laggard.experiments.recording import first_record
 from laggard.experiments.run_store import RunFolder
 from laggard.experiments.scenario import Scenario
 from laggard.layers_services.e2clab_managers import manager_problems
@@ -91,21 +91,8 @@ def execute(scenario: Scenario, options: Options) -> tuple[RunRecord, Path]:
 
 
 def _draft(scenario: Scenario, options: Options, backend: BackendName, cpu: CpuPlan) -> RunRecord:
-    return RunRecord(
-        id="",
-        scenario=scenario.name,
-        status="running",
-        command=options.command,
-        seed=scenario.workload.seed,
-        versions=fingerprint.versions(),
-        git=fingerprint.git_commit(scenario.folder),
-        testbed=options.testbed,
-        backend=backend,
-        dilation=cpu.dilation,
-        hosts=(fingerprint.machine(),),
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        warnings=(*scenario.warnings, *_not_run(scenario)),
-    )
+    first = first_record(scenario, options.testbed, backend, options.command, _not_run(scenario))
+    return first.model_copy(update={"dilation": cpu.dilation, "hosts": (fingerprint.machine(),)})
 
 
 def _not_run(scenario: Scenario) -> tuple[str, ...]:

@@ -8,19 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from laggard.errors import WorkerError
+from laggard.experiments.hanging import HangWatch, condition_of, told
 from laggard.layers_services.launch import Exit, ForkServer
-from laggard.workloads.heartbeat import read_heartbeats, suspects
+from laggard.workloads.heartbeat import read_heartbeats
 from laggard.workloads.spool import Spool
 
 TAIL_LINES = 25
 BLAME_GRACE_S = 0.5
 """How long to listen, after a first death, for the one that caused it: its peers die of the broken connection."""
-
-IDLE_PATIENCE_S = 15.0
-"""Virtual seconds that a worker may stand still without using its CPU before it counts as hung."""
-
-BUSY_PATIENCE_S = 600.0
-"""The same for a worker that computes."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,10 @@ class Supervisor:
     dilation: float
     watched: dict[int, Watched] = field(default_factory=dict)
     _ended: set[int] = field(default_factory=set)
-    _cpu_s: dict[int, tuple[float, int]] = field(default_factory=dict)
+    _hang_watch: HangWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._hang_watch = HangWatch(self.dilation)
 
     def watch(self, process: Watched) -> None:
         """Look after one more process."""
@@ -111,57 +109,20 @@ class Supervisor:
         return (exit_.status > 0, is_victim(tail(self.watched[exit_.pid].log)))
 
     def _check_hanging(self) -> None:
-        beats = read_heartbeats(self.spool.heartbeat, self.world_size)
-        now_ns = time.monotonic_ns()
         if not self.spool.zero.exists():
             return
-        still = suspects(beats, now_ns, IDLE_PATIENCE_S * self.dilation)
-        idle = [rank for rank in still if self._is_idle(rank, now_ns)]
-        stopped = [rank for rank in range(self.world_size) if idle and self._is_stopped(rank)]
-        hung = stopped or idle or suspects(beats, now_ns, BUSY_PATIENCE_S * self.dilation)
-        if hung:
-            beat = beats[hung[0]]
-            process = next(p for p in self.watched.values() if p.rank == hung[0])
-            still_s = (now_ns - beat.time_ns) / 1e9
-            message = f"{process.name} hangs: in phase {beat.phase} of step {beat.step} for {still_s:.0f} s"
-            raise WorkerError(message, process.rank, process.host, tail(process.log))
-
-    def _is_stopped(self, rank: int) -> bool:
-        """Whether somebody stopped a rank, which may have happened while it waited for others as they now do for it."""
-        import psutil
-
-        process = next(p for p in self.watched.values() if p.rank == rank)
-        try:
-            return bool(psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
-        except psutil.NoSuchProcess:
-            return False
-
-    def _is_idle(self, rank: int, now_ns: int) -> bool:
-        """Whether a rank used no CPU to speak of since it was first suspected, a patience ago."""
-        process = next(p for p in self.watched.values() if p.rank == rank)
-        used_s = _cpu_seconds(process.pid)
-        before_s, since_ns = self._cpu_s.setdefault(rank, (used_s, now_ns))
-        waited_s = (now_ns - since_ns) / 1e9
-        if used_s - before_s > 0.02 * max(1.0, waited_s):
-            self._cpu_s[rank] = (used_s, now_ns)
-            return False
-        return waited_s >= 2.0
+        beats, now_ns = read_heartbeats(self.spool.heartbeat, self.world_size), time.monotonic_ns()
+        processes = {process.rank: process for process in self.watched.values()}
+        beat = self._hang_watch.hung(beats, now_ns, lambda rank: condition_of(processes[rank].pid))
+        if beat is not None:
+            hung = processes[beat.rank]
+            raise WorkerError(f"{hung.name} {told(beat, now_ns)}", hung.rank, hung.host, tail(hung.log))
 
 
 def is_victim(last_words: str) -> bool:
     """Whether a process died because a peer had died before."""
     signs = ("connection closed by peer", "connection reset", "broken pipe")
     return any(sign in last_words.lower() for sign in signs)
-
-
-def _cpu_seconds(pid: int) -> float:
-    import psutil
-
-    try:
-        times = psutil.Process(pid).cpu_times()
-    except psutil.NoSuchProcess:
-        return 0.0
-    return float(times.user + times.system)
 
 
 def tail(log: Path, lines: int = TAIL_LINES) -> str:

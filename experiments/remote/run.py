@@ -9,18 +9,16 @@ from __future__ import annotations
 import shlex
 import signal
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from laggard.errors import DeploymentError, FidelityError, LaggardError
-from laggard.experiments import fingerprint
+from laggard.errors import DeploymentError
 from laggard.experiments.collecting import analyse_training, tell_without_training
 from laggard.experiments.job import Journal
 from laggard.experiments.progress import SilentDisplay, TextDisplay
+from laggard.experiments.recording import first_record, record_failure
 from laggard.experiments.remote.crew import Crew
 from laggard.experiments.remote.e2clab_stages import e2clab_stages
 from laggard.experiments.remote.gather import Gathered, Way, gather
@@ -56,7 +54,9 @@ def execute_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecor
     """
     plan = claim(scenario, options)
     told = () if isinstance(plan, tuple) else tuple(str(warning) for warning in plan.warnings)
-    folder, record = RunFolder.create(options.runs, _draft(scenario, options, told))
+    folder, record = RunFolder.create(
+        options.runs, first_record(scenario, options.testbed, "netem", options.command, told)
+    )
     with folder:
         journal = Journal(record, folder, SilentDisplay() if options.quiet else TextDisplay())
         folder.logs.mkdir()
@@ -71,22 +71,6 @@ def execute_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecor
         return journal.record, folder.path
 
 
-def _draft(scenario: Scenario, options: RemoteOptions, told: tuple[str, ...]) -> RunRecord:
-    return RunRecord(
-        id="",
-        scenario=scenario.name,
-        status="running",
-        command=options.command,
-        seed=scenario.workload.seed,
-        versions=fingerprint.versions(),
-        git=fingerprint.git_commit(scenario.folder),
-        testbed=options.testbed,
-        backend="netem",
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        warnings=(*scenario.warnings, *told),
-    )
-
-
 def _attempt(scenario: Scenario, plan: Claim, options: RemoteOptions, journal: Journal) -> Gathered | None:
     """The run on its machines; whatever happens is in the record, and the machines are given back."""
     holder, started_ns = _Holder(), time.monotonic_ns()
@@ -97,15 +81,8 @@ def _attempt(scenario: Scenario, plan: Claim, options: RemoteOptions, journal: J
             ready = make_ready(ground, journal, shaped=shaped, netem=netem)
             course = Course(journal, netem, ground.ends_s, started_ns, options.app_conf)
             _run(placed_on(scenario, ready.machines), ready, course, holder)
-    except LaggardError as error:
-        journal.update(status="unfaithful" if isinstance(error, FidelityError) else "failed", error=str(error))
-    except KeyboardInterrupt:
-        journal.update(status="interrupted", error="interrupted by the user")
-    except Exception:  # noqa: BLE001 - the last place that can still put a defect on record
-        text = traceback.format_exc()
-        (journal.folder.logs / "controller.log").write_text(text)
-        last = text.strip().splitlines()[-1]
-        journal.update(status="failed", error=f"a defect of Laggard: {last} (see logs/controller.log)")
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last place that can still put a defect on record
+        record_failure(journal, error)
     return holder.gathered
 
 

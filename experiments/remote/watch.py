@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from laggard.errors import WorkerError
+from laggard.experiments.hanging import Condition, HangWatch, told
 from laggard.experiments.remote.crew import Crew
 from laggard.experiments.remote.messages import Beats, Done, Ended, FromAgent, Progress, RankBeat, Ready, Scalar, Zero
-from laggard.experiments.supervise import BLAME_GRACE_S, BUSY_PATIENCE_S, IDLE_PATIENCE_S, is_victim
-from laggard.workloads.heartbeat import PHASES, Beat, suspects
+from laggard.experiments.supervise import BLAME_GRACE_S, is_victim
+from laggard.workloads.heartbeat import PHASES, Beat
 
 _POLL_S = 0.05
-_IDLE_CPU = 0.02
 
 
 @dataclass
@@ -32,7 +32,7 @@ class RemoteWatch:
     done: dict[str, Scalar] | None = None
     progress: list[dict[str, Scalar]] = field(default_factory=list)
     _beats: dict[int, tuple[float, RankBeat]] = field(default_factory=dict)
-    _suspected: dict[int, tuple[float, float]] = field(default_factory=dict)
+    _hang_watch: HangWatch = field(default_factory=HangWatch)
     _failed: list[tuple[str, Ended]] = field(default_factory=list)
 
     def check(self, timeout_s: float = _POLL_S) -> None:
@@ -75,8 +75,8 @@ class RemoteWatch:
         return self.zero_ns
 
     def _listen(self, timeout_s: float) -> None:
-        for told in self.crew.hear(timeout_s):
-            self._take(told.host, told.message)
+        for news in self.crew.hear(timeout_s):
+            self._take(news.host, news.message)
 
     def _take(self, host: str, message: FromAgent) -> None:
         if isinstance(message, Ready):
@@ -100,18 +100,16 @@ class RemoteWatch:
 
     def _check_hanging(self) -> None:
         now_s = time.monotonic()
-        beats = tuple(self._as_beat(rank, now_s) for rank in range(len(self.hosts_by_rank)))
-        now_ns = round(now_s * 1e9)
-        still = suspects(beats, now_ns, IDLE_PATIENCE_S)
-        self._suspected = {rank: self._suspected.get(rank, self._used(rank, now_s)) for rank in still}
-        idle = [rank for rank in still if self._is_idle(rank, now_s)]
-        stopped = [rank for rank, (_, beat) in self._beats.items() if idle and beat.stopped]
-        hung = stopped or idle or list(suspects(beats, now_ns, BUSY_PATIENCE_S))
-        if hung:
-            beat = beats[hung[0]]
-            still_s = (now_ns - beat.time_ns) / 1e9
-            message = f"rank {beat.rank} hangs: in phase {beat.phase} of step {beat.step} for {still_s:.0f} s"
-            raise WorkerError(message, beat.rank, self.hosts_by_rank[beat.rank])
+        beats, now_ns = tuple(self._as_beat(rank, now_s) for rank in range(len(self.hosts_by_rank))), round(now_s * 1e9)
+        beat = self._hang_watch.hung(beats, now_ns, self._condition)
+        if beat is not None:
+            raise WorkerError(f"rank {beat.rank} {told(beat, now_ns)}", beat.rank, self.hosts_by_rank[beat.rank])
+
+    def _condition(self, rank: int) -> Condition:
+        if rank not in self._beats:
+            return Condition(0.0, stopped=False)
+        beat = self._beats[rank][1]
+        return Condition(beat.cpu_s, beat.stopped)
 
     def _as_beat(self, rank: int, now_s: float) -> Beat:
         if rank not in self._beats:
@@ -119,15 +117,3 @@ class RemoteWatch:
         heard_s, beat = self._beats[rank]
         age_s = beat.age_s + now_s - heard_s
         return Beat(rank, beat.step, PHASES[beat.phase], round((now_s - age_s) * 1e9), 0)
-
-    def _used(self, rank: int, now_s: float) -> tuple[float, float]:
-        return now_s, self._beats[rank][1].cpu_s
-
-    def _is_idle(self, rank: int, now_s: float) -> bool:
-        """Whether a rank used no CPU to speak of since it was first suspected."""
-        since_s, before_s = self._suspected[rank]
-        used_s = self._beats[rank][1].cpu_s - before_s
-        if used_s > _IDLE_CPU * max(1.0, now_s - since_s):
-            self._suspected[rank] = self._used(rank, now_s)
-            return False
-        return now_s - since_s >= 2.0

@@ -1,0 +1,78 @@
+"""Decides from the ranks' signs of life which one hangs; the same for ranks here and on far machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from laggard.workloads.heartbeat import Beat, suspects
+
+IDLE_PATIENCE_S = 15.0
+"""Virtual seconds that a worker may stand still without using its CPU before it counts as hung."""
+
+BUSY_PATIENCE_S = 600.0
+"""The same for a worker that computes."""
+
+_IDLE_CPU = 0.02
+_IDLE_FOR_S = 2.0
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A process as its kernel sees it: CPU seconds used so far, and whether somebody stopped it."""
+
+    cpu_s: float
+    stopped: bool
+
+
+@dataclass
+class HangWatch:
+    """Remembers who is suspected since when.
+
+    Args:
+        dilation: real seconds per virtual second.
+    """
+
+    dilation: float = 1.0
+    _suspected: dict[int, tuple[int, float]] = field(default_factory=dict)
+
+    def hung(self, beats: Sequence[Beat], now_ns: int, condition: Callable[[int], Condition]) -> Beat | None:
+        """The last beat of a rank that hangs; None while nobody does.
+
+        A rank that was stopped may have been waiting for others, as they now do for it: it comes first.
+
+        Args:
+            beats: the last of every rank, in rank order.
+            now_ns: on the beats' clock.
+            condition: of a rank's process; asked only once somebody is suspected.
+        """
+        still = suspects(beats, now_ns, IDLE_PATIENCE_S * self.dilation)
+        used = {rank: condition(rank).cpu_s for rank in still}
+        self._suspected = {rank: self._since(rank, now_ns, used[rank]) for rank in still}
+        idle = [rank for rank in still if now_ns - self._suspected[rank][0] >= _IDLE_FOR_S * 1e9]
+        stopped = [beat.rank for beat in beats if idle and condition(beat.rank).stopped]
+        found = stopped or idle or suspects(beats, now_ns, BUSY_PATIENCE_S * self.dilation)
+        return beats[found[0]] if found else None
+
+    def _since(self, rank: int, now_ns: int, cpu_s: float) -> tuple[int, float]:
+        """Since when a rank has used no CPU to speak of, and how much it had used then."""
+        since_ns, before_s = self._suspected.get(rank, (now_ns, cpu_s))
+        busy = cpu_s - before_s > _IDLE_CPU * max(1.0, (now_ns - since_ns) / 1e9)
+        return (now_ns, cpu_s) if busy else (since_ns, before_s)
+
+
+def told(beat: Beat, now_ns: int) -> str:
+    """Where a hung rank stands, and for how long it has."""
+    return f"hangs: in phase {beat.phase} of step {beat.step} for {(now_ns - beat.time_ns) / 1e9:.0f} s"
+
+
+def condition_of(pid: int) -> Condition:
+    """Of a process of this machine; one that has gone has used nothing."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        times = process.cpu_times()
+        return Condition(float(times.user + times.system), bool(process.status() == psutil.STATUS_STOPPED))
+    except psutil.NoSuchProcess:
+        return Condition(0.0, False)
