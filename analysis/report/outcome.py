@@ -30,7 +30,8 @@ def outcome_tiles(run: Run, analysis: Analysis | None) -> tuple[Tile, ...]:
     """What the run achieved; of a run that did not end, what its spans say."""
     outcome = run.record.outcome if run.record is not None else None
     if outcome is not None:
-        return (*_achieved(outcome), *_lost(analysis))
+        dilated = run.record is not None and run.record.dilation != 1
+        return (*_achieved(outcome, dilated=dilated), *_drawn(run), *_lost(analysis))
     if analysis is None:
         return ()
     return (
@@ -40,9 +41,9 @@ def outcome_tiles(run: Run, analysis: Analysis | None) -> tuple[Tile, ...]:
     )
 
 
-def _achieved(outcome: Outcome) -> tuple[Tile, ...]:
+def _achieved(outcome: Outcome, *, dilated: bool) -> tuple[Tile, ...]:
     known = [
-        Tile("Makespan", seconds_text(outcome.makespan_s), "virtual time"),
+        Tile("Makespan", seconds_text(outcome.makespan_s), "virtual time" if dilated else "first step to last"),
         Tile("Steps", f"{outcome.steps}", f"stopped by: {_STOPPED_BY[outcome.stopped_by]}"),
         Tile("Throughput", f"{outcome.samples_per_s:.4g}", "samples per second"),
         Tile("Sent", bytes_text(outcome.bytes_sent), "over the network"),
@@ -53,6 +54,16 @@ def _achieved(outcome: Outcome) -> tuple[Tile, ...]:
     if outcome.cost is not None:
         known.append(Tile("Price", f"{outcome.cost:.3g}", "in the unit of the scenario's prices"))
     return tuple(known)
+
+
+def _drawn(run: Run) -> tuple[Tile, ...]:
+    drawn = run.record.energy if run.record is not None else ()
+    if not drawn:
+        return ()
+    kilojoules = sum(each.joules for each in drawn) / 1e3
+    of_all = len({host.host for host in run.hosts})
+    who = "all hosts, as metered" if len(drawn) == of_all else f"the {len(drawn)} metered of {of_all} hosts"
+    return (Tile("Energy", f"{kilojoules:.3g} kJ", who),)
 
 
 def _lost(analysis: Analysis | None) -> tuple[Tile, ...]:

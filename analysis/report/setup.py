@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from laggard.analysis.figures.labels import tiers_in_order
 from laggard.analysis.load import Run
 from laggard.analysis.wording import percent_text, seconds_text
-from laggard.run_schema import RunRecord
+from laggard.run_schema import HeldJob, RunRecord
 
 _BACKENDS = {"userspace": "Laggard's userspace link emulator", "netem": "the kernel's netem, through EnOSlib"}
 _NAMES_A_HOST = frozenset({"host", "name", "rank", "tier", "address"})
@@ -44,6 +44,8 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
         ("Testbed", record.testbed),
         ("Links made by", _BACKENDS.get(record.backend or "", record.backend or "")),
         ("Time dilation", _dilation(record)),
+        ("Clocks", _clocks(run)),
+        ("Reservations", ", ".join(_held(job) for job in record.jobs)),
         ("First step", "" if record.first_step_s is None else f"{seconds_text(record.first_step_s)} after the command"),
         ("Seed", str(record.seed)),
         ("Revision", record.git or ""),
@@ -66,6 +68,20 @@ def _dilation(record: RunRecord) -> str:
     return (
         f"{record.dilation:.3g}: the continuum ran that many times slower than real time, and is reported as asked for"
     )
+
+
+def _clocks(run: Run) -> str:
+    """How far the hosts' clocks may still be off; nothing where they share one."""
+    errors_ns = [host.clock_error_ns for host in run.hosts]
+    if not any(errors_ns):
+        return ""
+    worst = max(run.hosts, key=lambda host: host.clock_error_ns)
+    return f"one per host, brought together; each off by at most {worst.clock_error_ns / 1e6:.2g} ms ({worst.host})"
+
+
+def _held(job: HeldJob) -> str:
+    released = "given back" if job.released else "NOT given back: laggard destroy"
+    return f"{job.name} ({job.job_id}) at {job.site}, {job.nodes} nodes, {released}"
 
 
 def _hosts(run: Run) -> Table:

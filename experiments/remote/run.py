@@ -21,6 +21,7 @@ from laggard.experiments.progress import SilentDisplay, TextDisplay
 from laggard.experiments.recording import first_record, record_failure
 from laggard.experiments.remote.crew import Crew
 from laggard.experiments.remote.e2clab_stages import e2clab_stages
+from laggard.experiments.remote.energy import record_energy
 from laggard.experiments.remote.gather import Gathered, Way, gather
 from laggard.experiments.remote.ground import Claim, Prepared, RemoteOptions, claim, make_ready, placed_on, reserved
 from laggard.experiments.remote.links import needs_netem
@@ -28,6 +29,7 @@ from laggard.experiments.remote.planning import plan_agents
 from laggard.experiments.remote.training import Course, bring_up, train
 from laggard.experiments.run_store import RunFolder
 from laggard.experiments.scenario import Scenario
+from laggard.layers_services.machine import Machine
 from laggard.layers_services.remote_processes import RemoteProcesses
 from laggard.layers_services.ssh_config import write_ssh_config
 from laggard.run_schema import RunRecord
@@ -62,16 +64,18 @@ def execute_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecor
         folder.logs.mkdir()
         folder.write_scenario(scenario.files())
         with _ended_by_signals():
-            gathered = _attempt(scenario, plan, options, journal)
-        if gathered is not None and gathered.began:
-            analyse_training(journal, scenario, gathered.done)
+            holder = _attempt(scenario, plan, options, journal)
+        if options.testbed == "g5k" and holder.trained_s is not None:
+            record_energy(journal, holder.machines, *holder.trained_s)
+        if holder.gathered is not None and holder.gathered.began:
+            analyse_training(journal, scenario, holder.gathered.done)
         else:
             tell_without_training(folder.path)
         journal.display.close()
         return journal.record, folder.path
 
 
-def _attempt(scenario: Scenario, plan: Claim, options: RemoteOptions, journal: Journal) -> Gathered | None:
+def _attempt(scenario: Scenario, plan: Claim, options: RemoteOptions, journal: Journal) -> _Holder:
     """The run on its machines; whatever happens is in the record, and the machines are given back."""
     holder, started_ns = _Holder(), time.monotonic_ns()
     try:
@@ -83,7 +87,7 @@ def _attempt(scenario: Scenario, plan: Claim, options: RemoteOptions, journal: J
             _run(placed_on(scenario, ready.machines), ready, course, holder)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last place that can still put a defect on record
         record_failure(journal, error)
-    return holder.gathered
+    return holder
 
 
 @contextmanager
@@ -108,13 +112,22 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 class _Holder:
-    """What has come home, also where something failed afterwards."""
+    """What a run has come to, also where something failed afterwards.
+
+    Attributes:
+        gathered: what has come home.
+        machines: on which it ran.
+        trained_s: Unix times of the first step's beginning and of the end; None where training was not finished.
+    """
 
     gathered: Gathered | None = None
+    machines: tuple[Machine, ...] = ()
+    trained_s: tuple[float, float] | None = None
 
 
 def _run(scenario: Scenario, ready: Prepared, course: Course, holder: _Holder) -> None:
     journal = course.journal
+    holder.machines = ready.machines
     plans = plan_agents(scenario, ready, journal.record.id)
     ssh_config = write_ssh_config(ready.machines, journal.folder.path / "ssh_config")
     # Libraries that the agent imports would start threads without these, and a process with threads cannot fork workers.
@@ -132,7 +145,7 @@ def _run(scenario: Scenario, ready: Prepared, course: Course, holder: _Holder) -
             stages.run("prepare")
             stages.run("launch")
             try:
-                train(scenario, crew, links, course)
+                holder.trained_s = train(scenario, crew, links, course)
             finally:
                 with journal.stage("collect"):
                     way = Way(ssh_config, {name: node.python for name, node in ready.nodes.items()})

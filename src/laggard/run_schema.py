@@ -60,6 +60,14 @@ class HeldJob(Record):
     released: bool = False
 
 
+class HostEnergy(Record):
+    """What a host's power meter counted between the first step and the last, evaluations included."""
+
+    host: str
+    joules: float
+    metric: str
+
+
 class RunRecord(Record):
     """`run.json`. `first_step_s` and the stages are real seconds; `first_step_s` counts from the start of the command."""
 
@@ -82,6 +90,7 @@ class RunRecord(Record):
     error: str | None = None
     warnings: tuple[str, ...] = ()
     jobs: tuple[HeldJob, ...] = ()
+    energy: tuple[HostEnergy, ...] = ()
 
 
 class FidelityCheck(Record):

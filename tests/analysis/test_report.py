@@ -21,7 +21,7 @@ from laggard.analysis.report.setup import facts, hosts_line, setup_tables
 from laggard.analysis.report.stragglers import MOST_ROWS, straggler_rows
 from laggard.analysis.report.write import keep_units
 from laggard.analysis.store import write_run
-from laggard.run_schema import FidelityCheck, Finding
+from laggard.run_schema import FidelityCheck, Finding, HeldJob, HostEnergy
 
 VOID = {"meta", "img", "br", "source", "link", "input", "hr"}
 
@@ -63,6 +63,25 @@ def read(path: Path) -> Outline:
 @pytest.fixture(scope="module")
 def page(quickstart_run: Run, quickstart_analysis: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(quickstart_run, quickstart_analysis, tmp_path_factory.mktemp("report"))
+
+
+def test_a_remote_run_tells_its_clocks_nodes_and_energy(quickstart_run: Run) -> None:
+    """And calls its time what it is: real."""
+    assert quickstart_run.record is not None
+    assert quickstart_run.record.outcome is not None
+    far = tuple(replace(host, clock_error_ns=round(host.rank * 4e5)) for host in quickstart_run.hosts)
+    job = HeldJob(testbed="g5k", site="lyon", job_id=7, name="laggard-x", nodes=8, released=True)
+    drawn = tuple(
+        HostEnergy(host=name, joules=1500.0, metric="wattmetre_power_watt") for name in (far[0].host, far[1].host)
+    )
+    record = quickstart_run.record.model_copy(update={"dilation": 1.0, "jobs": (job,), "energy": drawn})
+    run = replace(quickstart_run, hosts=far, record=record)
+    known = dict(facts(run))
+    assert known["Clocks"] == f"one per host, brought together; each off by at most 2.8 ms ({far[7].host})"
+    assert known["Reservations"] == "laggard-x (7) at lyon, 8 nodes, given back"
+    tiles = {tile.name: tile for tile in outcome_tiles(run, None)}
+    assert (tiles["Energy"].value, tiles["Energy"].remark) == ("3 kJ", "the 2 metered of 8 hosts")
+    assert tiles["Makespan"].remark == "first step to last"
 
 
 def test_it_opens_with_the_answer(page: Path, quickstart_run: Run, quickstart_analysis: Analysis) -> None:
@@ -261,20 +280,18 @@ def test_equal_machines_are_told_once(quickstart_run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_report_takes_seconds_from_a_cold_start(quickstart_run: Run, tmp_path: Path) -> None:
-    """Five seconds of processor time, imports included: wall time would judge the machine's other work."""
+def test_a_report_from_a_cold_start_says_nothing(quickstart_run: Run, tmp_path: Path) -> None:
+    """No warning of a library, no font cache being built: what a first run on a new machine would show."""
     folder = write_run(quickstart_run, tmp_path / "run")
     code = (
-        "import sys, time\n"
+        "import sys\n"
         "from pathlib import Path\n"
         "from laggard.analysis.load import load_run\n"
         "from laggard.analysis.findings import analyse\n"
-        "run = load_run(Path(sys.argv[1])); found = analyse(run)\n"
-        "before = time.process_time()\n"
         "from laggard.analysis.report import write_report\n"
-        "write_report(run, found, Path(sys.argv[1]))\n"
-        "sys.stdout.write(str(time.process_time() - before))\n"
+        "run = load_run(Path(sys.argv[1]))\n"
+        "write_report(run, analyse(run), Path(sys.argv[1]))\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(folder)], check=True, capture_output=True, text=True)
-    assert float(done.stdout) < 5.0
+    assert done.stdout == ""
     assert done.stderr == ""

@@ -75,6 +75,20 @@ SCRIPT = """
             found["destroyed left"] = left()
             found["runs after"] = laggard("runs")
             found["nothing to destroy"] = laggard("destroy")
+
+            from grid5000 import Grid5000
+            testbed = Grid5000.from_yaml(str(home / ".python-grid5000.yaml"))
+            mine = [
+                testbed.sites[site].jobs.create({
+                    "name": "mine", "resources": f"{{cluster='{cluster}'}}/nodes={nodes},walltime=0:2:0",
+                    "command": "sleep 1d", "types": types,
+                })
+                for site, cluster, nodes, types in (("lyon", "gemini", 1, ["exotic"]), ("rennes", "parasilo", 2, []))
+            ]
+            until(lambda: len(grid.held_jobs()) == 2, 30)
+            jobs = [word for job in mine for word in ("--job", f"{job.site}:{job.uid}")]
+            found["in my job"] = laggard(*run, *jobs, "--set", "workload.stop={steps: 100000}", "--json")
+            found["in my job left"] = left()
             return found
 
     CLI = '''
@@ -89,7 +103,7 @@ SCRIPT = """
 
 
 def test_every_node_is_given_back(own_runner: Runner) -> None:
-    found = answer_of(own_runner, SCRIPT, timeout_s=500)
+    found = answer_of(own_runner, SCRIPT, timeout_s=900)
     _a_whole_run(found)
     assert found["crashed status"] == 1
     assert found["crashed"]["status"] == "failed"
@@ -105,6 +119,7 @@ def test_every_node_is_given_back(own_runner: Runner) -> None:
     assert found["destroyed left"] == []
     assert "holds" not in found["runs after"]["said"]
     assert "nothing is held" in found["nothing to destroy"]["said"]
+    _a_run_in_a_reservation(found)
 
 
 def _a_whole_run(found: dict[str, object]) -> None:
@@ -119,3 +134,19 @@ def _a_whole_run(found: dict[str, object]) -> None:
     assert found["calls"] < 120
     assert (Path(record["folder"]) / "spans.parquet").exists()
     assert all(check["ok"] for check in record["fidelity"])
+
+
+def _a_run_in_a_reservation(found: dict[str, object]) -> None:
+    """It ends before the walltime does, with a checkpoint, and leaves the jobs that it did not make."""
+    said = found["in my job"]
+    assert isinstance(said, dict)
+    assert said["status"] == 0, said
+    record = json.loads(said["said"])
+    assert record["status"] == "done"
+    assert record["outcome"]["stopped_by"] == "walltime"
+    assert 1 < record["outcome"]["steps"] < 100_000
+    assert (Path(record["folder"]) / "checkpoint.pt").stat().st_size > 10_000
+    assert record["jobs"] == []
+    left = found["in my job left"]
+    assert isinstance(left, list)
+    assert {site for site, _ in left} == {"lyon", "rennes"}

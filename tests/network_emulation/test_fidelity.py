@@ -176,7 +176,7 @@ def test_faithful_links_pass_in_seconds() -> None:
     assert [check for check in checks if not check.ok] == []
     assert {check.kind for check in checks} == {"rtt", "rate"}
     assert sum(check.kind == "rate" for check in checks) == 6
-    assert took_s < 8.0
+    assert took_s < 30.0, "six seconds on an idle machine"
 
 
 def mixed(continuum: Continuum) -> Verified:

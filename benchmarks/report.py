@@ -1,0 +1,53 @@
+"""Processor seconds that analysing a run and writing its report take, imports included, each time in a new process.
+
+    python benchmarks/report.py [run folder]
+
+Without a folder, of a generated run of eight ranks and three hundred steps.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+TIMES = 7
+CODE = """
+import sys, time
+from pathlib import Path
+from laggard.analysis.load import load_run
+from laggard.analysis.findings import analyse
+run = load_run(Path(sys.argv[1])); found = analyse(run)
+analysed = time.process_time()
+from laggard.analysis.report import write_report
+write_report(run, found, Path(sys.argv[2]))
+sys.stdout.write(f"{analysed} {time.process_time() - analysed}")
+"""
+
+
+def generated(folder: Path) -> Path:
+    """A run made by the trace generator."""
+    from laggard.analysis.generate import Injection, TraceSpec, generate_run
+    from laggard.analysis.store import write_run
+
+    burst = Injection("compute", 2.0, 120, 165, rank=5)
+    return write_run(generate_run(TraceSpec(steps=300, injections=(burst,))), folder / "run")
+
+
+def main() -> None:
+    """Print medians."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(sys.argv[1]) if len(sys.argv) > 1 else generated(Path(scratch))
+        pairs = []
+        for _ in range(TIMES):
+            words = [sys.executable, "-c", CODE, str(folder), scratch]
+            done = subprocess.run(words, check=True, capture_output=True, text=True)
+            pairs.append([float(word) for word in done.stdout.split()])
+    analysed, written = (statistics.median(column) for column in zip(*pairs, strict=True))
+    print(f"analyse {analysed:.1f} s, write the report {written:.1f} s of processor time; medians of {TIMES}")
+
+
+if __name__ == "__main__":
+    main()
