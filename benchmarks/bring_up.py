@@ -15,26 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-HOSTS = (4, 12, 32)
+from three_layers import HOSTS, write_scenario
+
 CORES = 1.2
-LAYERS = """\
-environment:
-  job_name: bring-up
-  g5k: {{cluster: paravance}}
-layers:
-  - name: cloud
-    services: [{{name: trainer, quantity: {cloud}}}]
-  - name: fog
-    services: [{{name: trainer, quantity: {fog}}}]
-  - name: edge
-    services: [{{name: trainer, quantity: {edge}}}]
-"""
-NETWORK = """\
-networks:
-  - {src: "edge.*", dst: "fog.*", delay: 5ms, rate: 100mbit, symmetric: true}
-  - {src: "edge.*", dst: "cloud.*", delay: 15ms, rate: 50mbit, symmetric: true}
-  - {src: "fog.*", dst: "cloud.*", delay: 10ms, rate: 200mbit, symmetric: true}
-"""
 WORKLOAD = """\
 model: mlp
 dataset: digits
@@ -44,22 +27,10 @@ stop: {steps: 3}
 """
 
 
-def write_scenario(folder: Path, hosts: int) -> Path:
-    """A scenario of so many hosts: a quarter cloud, a quarter fog, the rest edge."""
-    quarter = hosts // 4
-    folder.mkdir()
-    layers = LAYERS.format(cloud=quarter, fog=quarter, edge=hosts - 2 * quarter)
+def further_files(hosts: int) -> dict[str, str]:
+    """What this benchmark adds to the scenario."""
     share = f'deterministic:\n  - {{hosts: "*", cpu: {100 * CORES / hosts:.3f}%}}\n'
-    files = {
-        "layers_services": layers,
-        "network": NETWORK,
-        "workflow": "[]\n",
-        "workload": WORKLOAD,
-        "heterogeneity": share,
-    }
-    for name, text in files.items():
-        (folder / f"{name}.yaml").write_text(text)
-    return folder
+    return {"workflow": "[]\n", "workload": WORKLOAD, "heterogeneity": share}
 
 
 def measure(scenario: Path, runs: Path) -> tuple[float, dict[str, float]]:
@@ -78,7 +49,7 @@ def main() -> None:
     """Print a table of medians."""
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     with tempfile.TemporaryDirectory() as folder:
-        scenarios = {hosts: write_scenario(Path(folder) / f"hosts-{hosts}", hosts) for hosts in HOSTS}
+        scenarios = {h: write_scenario(Path(folder) / f"hosts-{h}", h, further_files(h)) for h in HOSTS}
         measured = [
             {hosts: measure(s, Path(folder) / "runs") for hosts, s in scenarios.items()} for _ in range(repeats)
         ]

@@ -25,51 +25,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from three_layers import HOSTS, write_scenario
+
 if TYPE_CHECKING:
     from enoslib import Networks, Roles
 
     from laggard.hosts import Host
 
-HOSTS = (4, 12, 32)
 STAGES = ("infrastructure", "network", "prepare", "launch", "finalize")
 ENGINES: tuple[Engine, ...] = ("e2clab", "laggard")
 Engine = Literal["e2clab", "laggard"]
 
-LAYERS = """\
-environment:
-  job_name: engines
-  g5k: {{cluster: paravance}}
-layers:
-  - name: cloud
-    services: [{{name: trainer, quantity: {cloud}}}]
-  - name: fog
-    services: [{{name: trainer, quantity: {fog}}}]
-  - name: edge
-    services: [{{name: trainer, quantity: {edge}}}]
-"""
-NETWORK = """\
-networks:
-  - {src: "edge.*", dst: "fog.*", delay: 5ms, rate: 100mbit, symmetric: true}
-  - {src: "edge.*", dst: "cloud.*", delay: 15ms, rate: 50mbit, symmetric: true}
-  - {src: "fog.*", dst: "cloud.*", delay: 10ms, rate: 200mbit, symmetric: true}
-"""
 TASK = 'shell: "echo {{ _self._id }} > {{ scenario_dir }}/done/STAGE-{{ inventory_hostname }}"'
 
 
-def write_scenario(folder: Path, hosts: int) -> Path:
-    """A scenario of so many hosts: a quarter cloud, a quarter fog, the rest edge."""
-    quarter = hosts // 4
-    # E2Clab needs its state folder to be there.
-    for each in (folder, folder / "done", folder / ".e2c_state"):
-        each.mkdir()
+def write_with_tasks(folder: Path, hosts: int) -> Path:
+    """The scenario with a task on every host in every stage of its workflow."""
     tasks = [f"  {stage}: [{{{TASK.replace('STAGE', stage)}}}]" for stage in STAGES[2:]]
-    files = {
-        "layers_services": LAYERS.format(cloud=quarter, fog=quarter, edge=hosts - 2 * quarter),
-        "network": NETWORK,
-        "workflow": "\n".join(['- hosts: "*.trainer.*"', *tasks, ""]),
-    }
-    for name, text in files.items():
-        (folder / f"{name}.yaml").write_text(text)
+    write_scenario(folder, hosts, {"workflow": "\n".join(['- hosts: "*.trainer.*"', *tasks, ""])})
+    # E2Clab needs its state folder to be there.
+    for name in ("done", ".e2c_state"):
+        (folder / name).mkdir()
     return folder
 
 
@@ -186,7 +162,7 @@ def inside(engine: Engine, scenario: Path) -> int:
 def measure(engine: Engine, hosts: int) -> dict[str, float]:
     """Seconds of every stage by one engine, in a fresh process and a fresh scenario."""
     with tempfile.TemporaryDirectory() as folder:
-        scenario = write_scenario(Path(folder) / f"hosts-{hosts}", hosts)
+        scenario = write_with_tasks(Path(folder) / f"hosts-{hosts}", hosts)
         command = [sys.executable, __file__, "--inside", engine, str(scenario)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         ran = len(list((scenario / "done").iterdir()))

@@ -33,6 +33,7 @@ from laggard.run_schema import HeldJob  # noqa: E402
 from laggard.yaml_source import parse_yaml, validated  # noqa: E402
 from tests.testbed.faults import Fault  # noqa: E402
 from tests.testbed.g5k_api import PASSWORD, StandIn, stand_in  # noqa: E402
+from tests.testbed.oar import Timing  # noqa: E402
 
 PACE = Pace(request_timeout_s=2.0, backoff_s=0.2, poll_s=0.3)
 SMALL = Pace(request_timeout_s=2.0, attempts=2, backoff_s=0.1, poll_s=0.3)
@@ -67,6 +68,7 @@ class Case:
     password: str = PASSWORD
     interrupted: bool = False
     reused: bool = False
+    timing: Timing = field(default_factory=Timing)
 
 
 CASES: Mapping[str, Case] = {
@@ -79,7 +81,10 @@ CASES: Mapping[str, Case] = {
     "three 500s to the submission": Case([(Fault.SERVER_ERRORS, {"method": "POST", "times": 3})]),
     "500 for ever": Case([(Fault.SERVER_ERRORS, {"times": 100_000})], pace=SMALL),
     "slow answers": Case([(Fault.SLOW_ANSWERS, {"times": 2, "delay_s": 3.0, "method": "GET"})]),
-    "slow answer to the submission": Case([(Fault.SLOW_ANSWERS, {"delay_s": 3.0, "method": "POST"})]),
+    # The job of the second submission must not run before the first one is carried out.
+    "slow answer to the submission": Case(
+        [(Fault.SLOW_ANSWERS, {"delay_s": 3.0, "method": "POST"})], timing=Timing(waiting_s=2.5)
+    ),
     "a job that never starts": Case([(Fault.JOB_NEVER_STARTS, {})], patience_s=3.0),
     "killed by the walltime": Case([(Fault.KILLED_BY_WALLTIME, {"delay_s": 0.0})]),
     "Reservation not valid": Case(
@@ -96,12 +101,16 @@ CASES: Mapping[str, Case] = {
 
 @dataclass(frozen=True)
 class Row:
-    """What came of a case; `held` are the jobs while the nodes were there, `kept` those after a job that was there was used."""
+    """What came of a case; `held` are the jobs while the nodes were there, `kept` those after a job that was there was used.
+
+    `addresses` are the machines' own as Laggard knows them, `reached` what each says that it is, `statuses` all of the API's answers.
+    """
 
     case: str
     seen: str
     error: str
     machines: tuple[str, ...]
+    addresses: tuple[str, ...]
     reached: tuple[str, ...]
     made: int
     held: int
@@ -109,6 +118,7 @@ class Row:
     left: int
     told: tuple[dict[str, object], ...]
     calls: int
+    statuses: tuple[int, ...]
     seconds: float
 
 
@@ -132,6 +142,7 @@ def play(name: str, grid: StandIn, home: Path) -> Row:
 
     began = time.monotonic()
     machines: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
     reached: tuple[str, ...] = ()
     error, during, kept = "", 0, 0
     try:
@@ -139,6 +150,7 @@ def play(name: str, grid: StandIn, home: Path) -> Row:
         seconds = time.monotonic() - began
         seen = f"{len(reservation.machines)} nodes after {seconds:.1f} s"
         machines = tuple(machine.access.address for machine in reservation.machines)
+        addresses = tuple(machine.host.address for machine in reservation.machines)
         reached = tuple(_whoami(machine.access.ssh_arguments()) for machine in reservation.machines)
         during = len(grid.held_jobs())
         if case.reused:
@@ -151,6 +163,7 @@ def play(name: str, grid: StandIn, home: Path) -> Row:
         seen=seen,
         error=error,
         machines=machines,
+        addresses=addresses,
         reached=reached,
         made=sum(call.method == "POST" and call.path.endswith("/jobs") and call.status == 201 for call in grid.calls()),
         held=during,
@@ -158,6 +171,7 @@ def play(name: str, grid: StandIn, home: Path) -> Row:
         left=len(grid.held_jobs()),
         told=tuple(job.model_dump() for job in told[-1]) if told else (),
         calls=len(grid.calls()),
+        statuses=tuple(sorted({call.status for call in grid.calls()})),
         seconds=round(time.monotonic() - began, 1),
     )
 
@@ -177,7 +191,8 @@ def _nothing_is_told(jobs: tuple[HeldJob, ...]) -> None:
 
 
 def _whoami(ssh_arguments: Sequence[str]) -> str:
-    done = subprocess.run(["ssh", *ssh_arguments, "id -un; hostname"], capture_output=True, text=True, check=False)
+    ask = "id -un; hostname; ip -4 -o address show eth0 | awk '{print $4}'"
+    done = subprocess.run(["ssh", *ssh_arguments, ask], capture_output=True, text=True, check=False)
     return " ".join(done.stdout.split()) or done.stderr.strip()
 
 
@@ -188,7 +203,7 @@ def one(name: str) -> int:
         with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
             os.chdir(folder)
             nodes = Path.cwd() / "nodes"
-            with stand_in(nodes, {"gemini": 1, "parasilo": 2}) as grid:
+            with stand_in(nodes, {"gemini": 1, "parasilo": 2}, CASES[name].timing) as grid:
                 row = play(name, grid, Path.cwd() / "home")
             os.chdir("/")
         print(json.dumps(asdict(row)), flush=True)

@@ -11,6 +11,7 @@ from laggard.experiments.cross_checks import EVALUATIONS_TO_STOP
 from laggard.experiments.scenario import Scenario
 from laggard.hosts import select
 from laggard.layers_services.g5k_description import G5kDescription
+from laggard.layers_services.machine import Machine as RemoteMachine
 from laggard.network_emulation.constraints import Constraint, tier_pairs
 from laggard.network_emulation.cpu_plan import plan_cpus, usable_cores
 from laggard.network_emulation.model import (
@@ -77,6 +78,14 @@ class PlannedEvent(Record):
     change: str
 
 
+class PlannedMachine(Record):
+    """Which machine of an inventory a host would be, and how it is reached."""
+
+    host: str
+    reached: str
+    gateway: str
+
+
 class Description(Record):
     """What `laggard plan` says."""
 
@@ -98,6 +107,7 @@ class Description(Record):
     workflow_plays: int
     warnings: tuple[str, ...]
     g5k: G5kDescription | None = None
+    machines: tuple[PlannedMachine, ...] = ()
 
     def json_text(self) -> str:
         """For machines."""
@@ -115,6 +125,7 @@ class Description(Record):
         yield from _table("events", [(event.when, event.targets, event.change) for event in self.events])
         if self.g5k is not None:
             yield from self.g5k.lines()
+        yield from _table("machines", [_machine_row(machine) for machine in self.machines])
         if self.cores is not None:
             yield from self._here()
         if self.workflow_plays:
@@ -156,6 +167,27 @@ def describe_reservation(scenario: Scenario, reservation: G5kDescription) -> Des
     described = _described(scenario, {})
     hosts = tuple(host.model_copy(update={"address": ""}) for host in described.hosts)
     return described.model_copy(update={"g5k": reservation, "hosts": hosts})
+
+
+def describe_machines(scenario: Scenario, machines: Sequence[RemoteMachine]) -> Description:
+    """Describe a run on machines of one's own, one for each host, in the hosts' order; none of them is asked."""
+    described = _described(scenario, {})
+    addresses = {machine.host.name: machine.host.address for machine in machines}
+    hosts = tuple(host.model_copy(update={"address": addresses[host.name]}) for host in described.hosts)
+    planned = tuple(_planned(machine) for machine in machines)
+    return described.model_copy(update={"hosts": hosts, "machines": planned})
+
+
+def _planned(machine: RemoteMachine) -> PlannedMachine:
+    access = machine.access
+    port = f":{access.port}" if access.port != 22 else ""
+    return PlannedMachine(
+        host=machine.host.name, reached=f"{access.user}@{access.address}{port}", gateway=access.jumps_over
+    )
+
+
+def _machine_row(machine: PlannedMachine) -> tuple[str, ...]:
+    return machine.host, machine.reached, f"through {machine.gateway}" if machine.gateway else ""
 
 
 def _described(scenario: Scenario, cpus: Mapping[str, int]) -> Description:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,12 @@ class Access:
     def sftp_arguments(self) -> tuple[str, ...]:
         """Arguments of sftp(1), the destination included."""
         return (*self._options("-P"), f"{self.user}@{self.address}")
+
+    @property
+    def jumps_over(self) -> str:
+        """`user@host` that the connection goes through; empty for a direct one."""
+        proxies = [option for option in self.options if option.startswith("ProxyCommand=")]
+        return shlex.split(proxies[0])[-1] if proxies else self.gateway
 
     def _options(self, port_flag: str) -> tuple[str, ...]:
         key = ("-i", str(self.key)) if self.key is not None else ()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from laggard.errors import DeploymentError
+from laggard.layers_services.gpus import Gpu, parse_gpu, why_not
 from laggard.layers_services.machine import Machine
 from laggard.layers_services.remote_task import run_on_nodes
 
@@ -45,7 +46,9 @@ if unshare -n tc qdisc add dev lo root netem delay 1ms 2>/dev/null \
   || [ -d /sys/module/sch_netem ] || grep -qs '/sch_netem\.ko' "/lib/modules/$(uname -r)/modules.builtin" \
   || modprobe -n -q sch_netem 2>/dev/null; then say netem yes; fi
 say device "$(ip -o -4 address show to "$LAGGARD_ADDRESS" 2>/dev/null | head -n 1)"
-nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | while read -r name; do say gpu "$name"; done
+gpus=$(nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader 2>/dev/null) \
+  || gpus=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null) || gpus=
+printf '%s\n' "$gpus" | while read -r gpu; do say gpu "$gpu"; done
 for port in /sys/class/infiniband/*; do [ ! -e "$port" ] || say infiniband "${port##*/}"; done
 say complete yes
 """
@@ -80,7 +83,7 @@ class NodeFacts:
         netem: whether the kernel has, or can load, sch_netem.
         device: the network device that has the experiment's address; empty where none has.
         root: whether the user is root, or becomes it without a password.
-        gpus: models, as the NVIDIA driver names them.
+        gpus: of NVIDIA.
         infiniband: devices that could carry traffic past an emulated link.
     """
 
@@ -100,8 +103,13 @@ class NodeFacts:
     netem: bool
     device: str
     root: bool
-    gpus: tuple[str, ...]
+    gpus: tuple[Gpu, ...]
     infiniband: tuple[str, ...]
+
+    @property
+    def usable_gpus(self) -> int:
+        """How many GPUs ranks can have."""
+        return 0 if why_not(self.gpus) else len(self.gpus)
 
     def fingerprint(self) -> dict[str, Fact]:
         """What speed depends on, for `run.json`; keys as of the controller's own fingerprint."""
@@ -114,7 +122,7 @@ class NodeFacts:
             "smt": self.smt or None,
             "memory_gib": round(self.memory_bytes / 2**30, 1),
             "disk": self.disk or None,
-            "gpu": ", ".join(self.gpus) or None,
+            "gpu": ", ".join(gpu.model for gpu in self.gpus) or None,
             "infiniband": ", ".join(self.infiniband) or None,
         }
 
@@ -175,7 +183,7 @@ def parse_facts(host: str, printed: str) -> NodeFacts:
         netem="netem" in said,
         device=_device(one.get("device", "")),
         root="root" in said,
-        gpus=tuple(said.get("gpu", ())),
+        gpus=tuple(map(parse_gpu, said.get("gpu", ()))),
         infiniband=tuple(said.get("infiniband", ())),
     )
 

@@ -126,7 +126,7 @@ def _platform(node: NodeFacts, preferred: PythonVersion) -> Platform:
     python = choose_python(node, preferred)
     assert python is not None
     assert node.glibc is not None
-    return Platform(python.version, node.architecture, node.glibc, "cuda" if node.gpus else "cpu")
+    return Platform(python.version, node.architecture, node.glibc, "cuda" if node.usable_gpus else "cpu")
 
 
 def site_stores(machines: Iterable[Machine], user: str) -> Mapping[str, Store]:

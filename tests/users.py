@@ -75,14 +75,15 @@ class Runner:
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-def _environment(*paths: Path) -> dict[str, str]:
+def clean_environment(*paths: Path) -> dict[str, str]:
+    """This process's environment for a fresh interpreter that looks for modules in `paths`."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "PYTHON"))}
     search = os.pathsep.join(str(path) for path in paths)
     return kept | {"PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONWARNINGS": "ignore"}
 
 
 def _runner_as_self(user: str, folder: Path) -> Runner:
-    return Runner(user, folder, (sys.executable,), _environment(_PACKAGES, folder), None)
+    return Runner(user, folder, (sys.executable,), clean_environment(_PACKAGES, folder), None)
 
 
 def _runner_as_nobody(folder: Path, tun: Path | None = None) -> Runner:
@@ -112,7 +113,7 @@ def _runner_as_nobody(folder: Path, tun: Path | None = None) -> Runner:
     for path in (seen_repository, seen_site):
         path.mkdir()
     os.chown(folder, NOBODY, NOBODY)
-    environment = _environment(seen_packages, seen_site, folder) | {"HOME": "/nonexistent"}
+    environment = clean_environment(seen_packages, seen_site, folder) | {"HOME": "/nonexistent"}
     return Runner("nobody", folder, (str(SYSTEM_PYTHON),), environment, become_nobody)
 
 

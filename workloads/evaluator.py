@@ -18,6 +18,7 @@ from torch import nn
 from laggard.workloads.datasets import open_data, prepare_data
 from laggard.workloads.datasets.dataset import Data, Split
 from laggard.workloads.gates import POLL_S, Gates, Verdict, evaluation_gate
+from laggard.workloads.model_state import load_state
 from laggard.workloads.models import build_model
 from laggard.workloads.plan import EvaluatorPlan
 from laggard.workloads.spool import Spool, append_line
@@ -75,7 +76,7 @@ def _wait_for_all(gates: Gates, gate: int) -> int:
 
 
 def _evaluate_snapshot(model: nn.Module, snapshot: Path, test: Split) -> float:
-    model.load_state_dict(torch.load(snapshot, weights_only=True))
+    model.load_state_dict(load_state(snapshot))
     snapshot.unlink()
     return evaluate(model, test)
 

@@ -11,6 +11,7 @@ import torch
 from laggard.span_schema import Phase
 from laggard.workloads.datasets.dataset import Split
 from laggard.workloads.gates import Gates, Opening, Reason, Verdict, evaluation_gate
+from laggard.workloads.model_state import save_state
 from laggard.workloads.partition import Indices, Partition
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.spool import Spool, append_line
@@ -60,11 +61,13 @@ class Loop:
     gates: Gates
     padded_to: int
     spool: Spool = field(init=False)
+    device: torch.device = field(init=False)
     _evaluations: int = 0
     _progress_ns: int = 0
 
     def __post_init__(self) -> None:
         self.spool = Spool(self.plan.spool_path)
+        self.device = torch.device(self.plan.device)
 
     def run(self, zero_ns: int) -> Ending:
         """Train from `zero_ns` (CLOCK_MONOTONIC) to the stopping rule."""
@@ -106,6 +109,9 @@ class Loop:
         raw = self.train.fetch(indices)
         recorder.enter(Phase.PREP, work=len(indices))
         batch = self.train.prepare(raw)
+        if self.device.type != "cpu":
+            recorder.enter(Phase.H2D, work=len(indices))
+            batch = batch.to(self.device)
         loss = self.strategy.step(batch, share)
         recorder.end_step(loss, len(share.indices), share.batch_size)
         if self.plan.rank == 0:
@@ -124,7 +130,7 @@ class Loop:
         self._evaluations += 1
         arrival_ns = self.recorder.enter(Phase.EVALUATE, group=number)
         if self.plan.rank == 0:
-            torch.save(self.strategy.model.state_dict(), self.spool.snapshot(number))
+            save_state(self.strategy.model.state_dict(), self.spool.snapshot(number))
             if final and self.plan.relayed:
                 self._write_checkpoint(step)
             self.gates.ask_evaluation(step, final=final)
@@ -139,7 +145,7 @@ class Loop:
             "optimizer": self.strategy.optimizer.state_dict(),
         }
         partial = self.spool.checkpoint.with_suffix(".partial")
-        torch.save(state, partial)
+        save_state(state, partial)
         partial.rename(self.spool.checkpoint)
 
 

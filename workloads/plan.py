@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -32,12 +33,15 @@ ENVIRONMENT: Mapping[str, str] = MappingProxyType(
         "OPENBLAS_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "JE_ARROW_MALLOC_CONF": "background_thread:false",
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
 )
 """Set before the imports, so that they start no thread: a process with threads is not safe to fork, and a worker's share is
-of one core."""
+of one core. Nor do they initialise CUDA, should one of them ask whether there is any: no child could use it then."""
 
 LINK_SAMPLE_HZ = 5.0
+
+Backend = Literal["gloo", "nccl"]
 
 
 class ProcessPlan(BaseModel):
@@ -83,6 +87,8 @@ class WorkerPlan(TrainingPlan):
         init_method: where the workers meet (torch.distributed).
         interface: network device that carries the training traffic.
         timeout_s: real seconds after which a collective that does not move is an error.
+        device: what it computes on, as torch names it.
+        backend: what carries the collectives of all ranks.
     """
 
     rank: int = Field(ge=0)
@@ -91,6 +97,8 @@ class WorkerPlan(TrainingPlan):
     init_method: str
     interface: str = "eth0"
     timeout_s: float = Field(default=300.0, gt=0)
+    device: str = Field(default="cpu", pattern=r"^(cpu|cuda:\d+)$")
+    backend: Backend = "gloo"
 
 
 class EvaluatorPlan(TrainingPlan):

@@ -29,6 +29,10 @@ class Spool:
         """Exists once a rank has met the others and built its model."""
         return self.folder / f"ready-{rank}"
 
+    def device_class(self, rank: int) -> Path:
+        """Model of the GPU that a rank computes on; absent where that is the processor."""
+        return self.folder / f"device-{rank}"
+
     def snapshot(self, evaluation: int) -> Path:
         """State of the model for one evaluation."""
         return self.folder / f"snapshot-{evaluation}.pt"

@@ -16,8 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from laggard.errors import DeploymentError
 from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.dataset import Data
+from laggard.workloads.devices import CPU, collective_environment
 from laggard.workloads.gates import START_GATE, Gates
 from laggard.workloads.loop import Ending, Loop
 from laggard.workloads.model import OptimizerSpec
@@ -40,11 +42,13 @@ def main(argument: str) -> None:
 
     Raises:
         InputError: the model or the dataset is not what it should be.
+        DeploymentError: the rank's GPU cannot be used.
         RuntimeError: a peer died, or a collective timed out; torch's message says which.
     """
     plan = WorkerPlan.model_validate_json(argument)
     _configure_process(plan)
     spool = Spool(plan.spool_path)
+    _take_device(plan, spool)
     data = open_data(plan.workload, plan.spool_path)
     gates = Gates(spool.gates, plan.world_size, relayed=plan.relayed)
     with Recorder(spool, plan.rank, plan.world_size) as recorder, _process_group(plan):
@@ -59,22 +63,41 @@ def main(argument: str) -> None:
 
 
 def _configure_process(plan: WorkerPlan) -> None:
-    """One thread, the default reaction to signals, and gloo on the emulated network."""
+    """One thread, the default reaction to signals, and collectives on the emulated network."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    os.environ["GLOO_SOCKET_IFNAME"] = plan.interface
+    os.environ.update(collective_environment(plan))
     torch.set_num_threads(1)
+
+
+def _take_device(plan: WorkerPlan, spool: Spool) -> None:
+    """Make the rank's GPU this process's own and try it: a driver or a GPU too old for these wheels is told of before training."""
+    if plan.device == CPU:
+        return
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.set_device(plan.device)
+        torch.ones(1, device=plan.device).item()
+        model = torch.cuda.get_device_name(plan.device)
+    except (RuntimeError, AssertionError) as error:
+        raise DeploymentError(
+            f"{plan.host}: {plan.device} cannot be used: {str(error).partition(chr(10))[0]} — PyTorch {torch.__version__} "
+            f"needs a GPU and a driver that know CUDA {torch.version.cuda}: choose other nodes"
+        ) from error
+    write_whole(spool.device_class(plan.rank), model.encode())
 
 
 @contextmanager
 def _process_group(plan: WorkerPlan) -> Iterator[None]:
     dist.init_process_group(
-        "gloo",
+        plan.backend,
         init_method=plan.init_method,
         rank=plan.rank,
         world_size=plan.world_size,
         timeout=timedelta(seconds=plan.timeout_s),
+        # With it NCCL connects here and not in the first step.
+        device_id=torch.device(plan.device) if plan.backend == "nccl" else None,
     )
     yield
     # Only after a good end: with a dead peer this would wait for it.
@@ -82,23 +105,28 @@ def _process_group(plan: WorkerPlan) -> Iterator[None]:
 
 
 def _build_loop(plan: WorkerPlan, data: Data, recorder: Recorder, gates: Gates) -> Loop:
-    workload = plan.workload
-    model = build_model(workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary)
+    workload, device = plan.workload, torch.device(plan.device)
+    model = build_model(workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary).to(device)
     torch.manual_seed(workload.seed * 1_000_003 + plan.rank)
     optimizer = build_optimizer(workload.optimizer, model)
-    strategy = AllReduce(model, optimizer, recorder, trace_buckets=workload.strategy.trace_buckets)
+    trace_buckets = workload.strategy.trace_buckets and plan.backend == "gloo"
+    if workload.strategy.trace_buckets and not trace_buckets:
+        LOGGER.warning("gradient buckets are not recorded: NCCL does not tell the host when one was reduced")
+    strategy = AllReduce(model, optimizer, recorder, trace_buckets=trace_buckets, device=device)
     partition = Partition(len(data.train), min(workload.batch_size, len(data.train)), plan.world_size, workload.seed)
     return Loop(plan, data.train, partition, strategy, recorder, gates, fewest_samples(model))
 
 
 def build_optimizer(spec: OptimizerSpec, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer that `workload.yaml` names, over all of a model's parameters."""
+    """The optimizer that `workload.yaml` names, over all of a model's parameters, which are where they will be."""
+    # On a GPU torch's own choice, one kernel for many tensors; on the processor it is one by one, which torch need not find out each step.
+    foreach = None if any(parameter.is_cuda for parameter in model.parameters()) else False
     if spec.name == "sgd":
         return torch.optim.SGD(
-            model.parameters(), lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, foreach=False
+            model.parameters(), lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, foreach=foreach
         )
     kind = torch.optim.Adam if spec.name == "adam" else torch.optim.AdamW
-    return kind(model.parameters(), lr=spec.lr, weight_decay=spec.weight_decay, foreach=False)
+    return kind(model.parameters(), lr=spec.lr, weight_decay=spec.weight_decay, foreach=foreach)
 
 
 def fewest_samples(model: nn.Module) -> int:

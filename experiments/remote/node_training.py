@@ -74,9 +74,9 @@ class NodeTraining:
         if not plan.workers:
             return
         self._spawn("sampler", -1, plan.sampler.to_json())
-        device = device_of(plan.address)
+        interface = interface_of(plan.address)
         for worker in plan.workers:
-            local = worker.model_copy(update={"interface": device})
+            local = worker.model_copy(update={"interface": interface})
             self._spawn("worker", worker.rank, local.to_json())
 
     def _spawn(self, kind: str, rank: int, argument: str) -> None:
@@ -189,9 +189,9 @@ def _condition(pid: int) -> tuple[float, bool]:
         return 0.0, False
 
 
-def device_of(address: str) -> str:
-    """The network device of this node that carries an address; the name gloo is told."""
-    for device, addresses in psutil.net_if_addrs().items():
+def interface_of(address: str) -> str:
+    """The network device of this node that carries an address; the name gloo and NCCL are told."""
+    for interface, addresses in psutil.net_if_addrs().items():
         if any(each.address == address for each in addresses):
-            return device
+            return interface
     raise DeploymentError(f"no network device of this node carries {address}, the address that the others know it by")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from laggard.experiments.remote.ground import Prepared
 from laggard.experiments.remote.messages import AgentPlan
 from laggard.experiments.scenario import Scenario
+from laggard.workloads.devices import on_devices
 from laggard.workloads.plan import plan_evaluator, plan_link_sampler, plan_workers
 
 RENDEZVOUS_PORT = 28320
@@ -19,12 +20,16 @@ def plan_agents(scenario: Scenario, ready: Prepared, run_id: str) -> Mapping[str
         scenario: with the hosts' real addresses.
         ready: the machines.
         run_id: names the run's folder on the nodes.
+
+    Raises:
+        InputError: a node has GPUs, and more ranks than those.
     """
-    return agent_plans(scenario, {name: f"{node.runs}/{run_id}-{name}" for name, node in ready.nodes.items()})
+    folders = {name: f"{node.runs}/{run_id}-{name}" for name, node in ready.nodes.items()}
+    return agent_plans(scenario, folders, {name: facts.usable_gpus for name, facts in ready.facts.items()})
 
 
-def agent_plans(scenario: Scenario, folders: Mapping[str, str]) -> Mapping[str, AgentPlan]:
-    """As `plan_agents`, of the run's folder on every node."""
+def agent_plans(scenario: Scenario, folders: Mapping[str, str], gpus: Mapping[str, int]) -> Mapping[str, AgentPlan]:
+    """As `plan_agents`, of the run's folder and the number of GPUs of every node."""
     from pathlib import Path
 
     head = scenario.ranks[0]
@@ -34,7 +39,7 @@ def agent_plans(scenario: Scenario, folders: Mapping[str, str]) -> Mapping[str, 
     for number, host in enumerate(scenario.hosts):
         spool = Path(folders[host.name]) / "spool"
         workers = plan_workers(scenario.workload, scenario.hosts, spool, init_method=meeting)
-        workers = tuple(worker.model_copy(update={"relayed": True}) for worker in workers)
+        workers = on_devices([worker.model_copy(update={"relayed": True}) for worker in workers], gpus)
         plans[host.name] = AgentPlan(
             host=host.name,
             address=host.address,

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from laggard.experiments.plan import Description, Machine, describe
+from laggard.experiments.plan import Description, Machine, describe, describe_machines
 from laggard.experiments.scenario import load_scenario
+from laggard.layers_services.inventory import assign, parse_inventory
 from tests.experiments.scenario_folders import template, write
 
 MACHINE = Machine(cores=(2, 3), links="userspace")
@@ -17,6 +18,27 @@ MACHINE = Machine(cores=(2, 3), links="userspace")
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return write(tmp_path / "mine", template())
+
+
+INVENTORY = """\
+machines:
+  - {address: 10.9.0.1, hosts: "cloud.*"}
+  - {address: 10.9.0.2, user: alice, port: 2222, gateway: gate.example.org}
+  - {address: 10.9.0.3}
+  - {address: 10.9.0.4}
+"""
+
+
+def test_machines_of_ones_own_are_described_and_not_this_one(folder: Path) -> None:
+    scenario = load_scenario(folder)
+    plan = describe_machines(scenario, assign(parse_inventory(INVENTORY, folder / "hosts.yaml"), scenario.hosts))
+    assert [host.address for host in plan.hosts] == [f"10.9.0.{number}" for number in (1, 2, 3, 4)]
+    assert (plan.cores, plan.usable_cores, plan.dilation, plan.backend) == (None, None, 1.0, "netem")
+    text = plan.text()
+    assert "fog.trainer.1.1    alice@10.9.0.2:2222  through gate.example.org" in text
+    assert "edge.trainer.1.2   root@10.9.0.4" in text
+    assert "\nhere\n" not in text
+    assert Description.model_validate_json(plan.json_text()) == plan
 
 
 def test_the_template_is_described(folder: Path) -> None:

@@ -2,36 +2,90 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.testbed.nodes import lacking
+from tests.testbed.scripts import Scripts
 
-if TYPE_CHECKING:
-    from tests.users import Runner
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 needs_nodes = pytest.mark.skipif(lacking() is not None, reason=str(lacking()))
 PARASILO = ["parasilo-1.rennes.grid5000.fr", "parasilo-2.rennes.grid5000.fr"]
+IN_VLAN = ["parasilo-1-kavlan-4.rennes.grid5000.fr", "parasilo-2-kavlan-4.rennes.grid5000.fr"]
 GEMINI = "gemini-1.lyon.grid5000.fr"
+ADDRESSES = dict(
+    zip(
+        [GEMINI, *PARASILO, *IN_VLAN],
+        ["172.16.53.1/20", "172.16.97.1/20", "172.16.97.2/20", "10.24.7.1/18", "10.24.7.2/18"],
+        strict=True,
+    )
+)
+
+HEAD = """
+    import datetime, os, sys, time
+    from contextlib import contextmanager
+    from pathlib import Path
+    import enoslib
+    from benchmarks import g5k_faults
+    from laggard.errors import LaggardError
+    from laggard.layers_services.compile import compile_hosts
+    from laggard.layers_services.g5k_api import Pace
+    from laggard.layers_services.g5k_plan import plan_g5k
+    from laggard.layers_services.g5k_request import G5kOptions
+    from laggard.layers_services.model import LayersServices
+    from laggard.layers_services.release import destroy, find_jobs, how_to_release, release, still_held
+    from laggard.run_schema import HeldJob
+    from tests.testbed.faults import Fault
+    from tests.testbed.g5k_api import stand_in
+    from tests.testbed.scripts import in_sandbox
+
+    PACE = Pace(request_timeout_s=2.0, attempts=2, backoff_s=0.1, poll_s=0.1)
+
+    def document(cluster="parasilo", quantity=2, **g5k):
+        return LayersServices.model_validate({
+            "environment": {"g5k": {"cluster": cluster, **g5k}},
+            "layers": [{"name": "edge", "services": [{"name": "trainer", "quantity": quantity}]}],
+        })
+
+    def submit(grid, site="rennes", name="laggard-a", cluster="parasilo", types=(), hours=1):
+        from enoslib.infra.enos_g5k.g5k_api_utils import get_api_client
+        resources = f"{{cluster='{cluster}'}}/nodes=1,walltime={hours}"
+        wish = {"name": name, "types": list(types), "resources": resources, "command": "sleep 1"}
+        return get_api_client().sites[site].jobs.create(wish)
+
+    def shown(jobs):
+        return [[job.site, job.job_id, job.name, job.released] for job in jobs]
+
+    def states(grid):
+        return [[held.site, held.uid, held.state] for held in grid.held_jobs()]
+
+    def raised(function):
+        try:
+            function()
+        except LaggardError as error:
+            return [type(error).__name__, str(error)]
+        return None
+
+    @contextmanager
+    def on_paper():
+        with stand_in(None, {"gemini": 2, "parasilo": 3}) as grid:
+            home = Path.cwd() / "home"
+            grid.write_account(home)
+            os.environ["HOME"] = str(home)
+            yield grid
+"""
 
 
-def played(case: str) -> dict[str, object]:
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[Scripts]:
+    with Scripts(HEAD) as scripts:
+        yield scripts
+
+
+def played(scripts: Scripts, case: str) -> Any:
     """The row of `benchmarks/g5k_faults.py` for a case."""
-    command = [sys.executable, str(REPOSITORY / "benchmarks/g5k_faults.py"), "--json", case]
-    # pytest's own temporary folders have names too long for the sockets of ssh's shared connections.
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    row = json.loads(done.stdout.splitlines()[-1])
-    assert isinstance(row, dict)
-    return row
+    return scripts.answer(f"sys.exit(g5k_faults.one({case!r}))", timeout_s=240)
 
 
 @needs_nodes
@@ -40,11 +94,7 @@ def played(case: str) -> dict[str, object]:
     ("case", "machines", "made"),
     [
         ("none, two sites", [GEMINI, *PARASILO], 2),
-        (
-            "none, deployed, in a VLAN",
-            ["parasilo-1-kavlan-4.rennes.grid5000.fr", "parasilo-2-kavlan-4.rennes.grid5000.fr"],
-            1,
-        ),
+        ("none, deployed, in a VLAN", IN_VLAN, 1),
         ("none, in a job that is there", PARASILO, 1),
         ("three 500s", PARASILO, 1),
         ("three 500s to the submission", PARASILO, 1),
@@ -55,17 +105,23 @@ def played(case: str) -> dict[str, object]:
         ("a release that fails twice", PARASILO, 1),
     ],
 )
-def test_what_passes_ends_in_a_reservation_that_is_given_back(case: str, machines: list[str], made: int) -> None:
-    row = played(case)
+def test_what_passes_ends_in_a_reservation_that_is_given_back(
+    scripts: Scripts, case: str, machines: list[str], made: int
+) -> None:
+    row = played(scripts, case)
     assert row["error"] == "", row["seen"]
     assert row["machines"] == machines
-    names = [name.replace("-kavlan-4", "").partition(".")[0] for name in machines]
-    assert [str(reached).partition(".")[0] for reached in list_of(row["reached"])] == [f"root {name}" for name in names]
+    plain = [name.replace("-kavlan-4", "") for name in machines]
+    there = [f"root {name} {ADDRESSES[address]}" for name, address in zip(plain, machines, strict=True)]
+    assert row["reached"] == there
+    assert row["addresses"] == [ADDRESSES[name].partition("/")[0] for name in machines]
     assert row["made"] == made
     assert row["held"] == (2 if GEMINI in machines else 1)
     assert row["kept"] == (1 if case == "none, in a job that is there" else 0)
     assert row["left"] == 0
-    assert all(job["released"] for job in list_of(row["told"]))
+    assert all(job["released"] for job in row["told"])
+    if case.startswith("none, "):
+        assert row["statuses"] == [200, 201, 202]
 
 
 @needs_nodes
@@ -92,85 +148,19 @@ def test_what_passes_ends_in_a_reservation_that_is_given_back(case: str, machine
         ("interrupted while it waits", "KeyboardInterrupt", ""),
     ],
 )
-def test_what_does_not_pass_ends_in_one_clear_message_and_no_job(case: str, error: str, said: str) -> None:
-    row = played(case)
+def test_what_does_not_pass_ends_in_one_clear_message_and_no_job(
+    scripts: Scripts, case: str, error: str, said: str
+) -> None:
+    row = played(scripts, case)
     assert row["error"] == error
     assert said in str(row["seen"])
     assert row["left"] == 0
     assert "Traceback" not in str(row["seen"])
-    assert all(job["released"] for job in list_of(row["told"]))
+    assert all(job["released"] for job in row["told"])
 
 
-def list_of(value: object) -> list[dict[str, object]]:
-    assert isinstance(value, list)
-    return value
-
-
-HEAD = f"""
-    import datetime, json, os, sys, time
-    from pathlib import Path
-    sys.path.insert(0, {str(REPOSITORY)!r})
-    from laggard.errors import LaggardError
-    from laggard.layers_services.compile import compile_hosts
-    from laggard.layers_services.g5k_api import Pace
-    from laggard.layers_services.g5k_plan import plan_g5k
-    from laggard.layers_services.g5k_request import G5kOptions
-    from laggard.layers_services.local import sandbox
-    from laggard.layers_services.model import LayersServices
-    from laggard.layers_services.release import destroy, find_jobs, how_to_release, release, still_held
-    from laggard.run_schema import HeldJob
-    from tests.testbed.faults import Fault
-    from tests.testbed.g5k_api import stand_in
-    from tests.testbed.oar import Timing
-
-    PACE = Pace(request_timeout_s=2.0, attempts=2, backoff_s=0.1, poll_s=0.1)
-
-    def document(cluster="parasilo", quantity=2, **g5k):
-        return LayersServices.model_validate({{
-            "environment": {{"g5k": {{"cluster": cluster, **g5k}}}},
-            "layers": [{{"name": "edge", "services": [{{"name": "trainer", "quantity": quantity}}]}}],
-        }})
-
-    def submit(grid, site="rennes", name="laggard-a", cluster="parasilo", types=(), hours=1):
-        from enoslib.infra.enos_g5k.g5k_api_utils import get_api_client
-        resources = f"{{{{cluster='{{cluster}}'}}}}/nodes=1,walltime={{hours}}"
-        wish = {{"name": name, "types": list(types), "resources": resources, "command": "sleep 1"}}
-        return get_api_client().sites[site].jobs.create(wish)
-
-    def shown(jobs):
-        return [[job.site, job.job_id, job.name, job.released] for job in jobs]
-
-    def states(grid):
-        return [[held.site, held.uid, held.state] for held in grid.held_jobs()]
-
-    def raised(function):
-        try:
-            function()
-        except LaggardError as error:
-            return [type(error).__name__, str(error)]
-        return None
-
-    def inside(function, **options):
-        def entered():
-            with stand_in(None, {{"gemini": 2, "parasilo": 3}}, **options) as grid:
-                home = Path.cwd() / "home"
-                grid.write_account(home)
-                os.environ["HOME"] = str(home)
-                print(json.dumps(function(grid)), flush=True)
-            return 0
-        sys.exit(sandbox.call(entered))
-"""
-
-
-def answer(runner: Runner, script: str, timeout_s: float = 120.0) -> object:
-    done = runner.run(HEAD + script, timeout_s=timeout_s)
-    assert done.stdout, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def test_jobs_are_found_by_name_and_released(own_runner: Runner) -> None:
-    found = answer(
-        own_runner,
+def test_jobs_are_found_by_name_and_released(scripts: Scripts) -> None:
+    found = scripts.answer(
         """
     def act(grid):
         submit(grid), submit(grid, "lyon", cluster="gemini", types=["exotic"]), submit(grid, name="laggard-b"), submit(grid, name="mine")
@@ -184,9 +174,10 @@ def test_jobs_are_found_by_name_and_released(own_runner: Runner) -> None:
             "again": shown(release(by_name, PACE)),
             "destroyed": shown(destroy(name="", pace=PACE)),
             "left": [held[1] for held in states(grid)],
+            "deletions": [[call.path, call.status] for call in grid.calls() if call.method == "DELETE"],
         }
-    inside(act)
-""",
+    in_sandbox(on_paper, act)
+"""
     )
     one, two, three, mine = 1800001, 1800002, 1800003, 1800004
     assert found == {
@@ -202,12 +193,16 @@ def test_jobs_are_found_by_name_and_released(own_runner: Runner) -> None:
         "again": [["lyon", two, "laggard-a", True], ["rennes", one, "laggard-a", True]],
         "destroyed": [["rennes", three, "laggard-b", True]],
         "left": [mine],
+        "deletions": [  # each job's once
+            [f"/sites/lyon/jobs/{two}", 202],
+            [f"/sites/rennes/jobs/{one}", 202],
+            [f"/sites/rennes/jobs/{three}", 202],
+        ],
     }
 
 
-def test_a_job_known_by_name_only_or_not_at_all_is_released(own_runner: Runner) -> None:
-    found = answer(
-        own_runner,
+def test_a_job_known_by_name_only_or_not_at_all_is_released(scripts: Scripts) -> None:
+    found = scripts.answer(
         """
     def job(number, name="laggard-a", site="rennes"):
         return HeldJob(testbed="g5k", site=site, job_id=number, name=name, nodes=1)
@@ -215,8 +210,8 @@ def test_a_job_known_by_name_only_or_not_at_all_is_released(own_runner: Runner) 
     def act(grid):
         submit(grid)
         return [shown(release([job(0), job(0, "laggard-never"), job(77)], PACE)), states(grid)]
-    inside(act)
-""",
+    in_sandbox(on_paper, act)
+"""
     )
     assert found == [
         [
@@ -228,9 +223,8 @@ def test_a_job_known_by_name_only_or_not_at_all_is_released(own_runner: Runner) 
     ]
 
 
-def test_what_cannot_be_released_is_returned_with_the_command_that_does(own_runner: Runner) -> None:
-    found = answer(
-        own_runner,
+def test_what_cannot_be_released_is_returned_with_the_command_that_does(scripts: Scripts) -> None:
+    found = scripts.answer(
         """
     def act(grid):
         submit(grid)
@@ -242,8 +236,8 @@ def test_what_cannot_be_released_is_returned_with_the_command_that_does(own_runn
         unasked = find_jobs("laggard-a", ["rennes"], Pace(attempts=1))
         grid.clear_faults()
         return [shown(after), how_to_release(still_held(after)), shown(unasked), how_to_release(unasked), shown(release(after, PACE))]
-    inside(act)
-""",
+    in_sandbox(on_paper, act)
+"""
     )
     assert found == [
         [["rennes", 1800001, "laggard-a", False]],
@@ -257,9 +251,8 @@ def test_what_cannot_be_released_is_returned_with_the_command_that_does(own_runn
     ]
 
 
-def test_a_job_that_is_there_must_exist_run_and_fit(own_runner: Runner) -> None:
-    found = answer(
-        own_runner,
+def test_a_job_that_is_there_must_exist_run_and_fit(scripts: Scripts) -> None:
+    found = scripts.answer(
         """
     def act(grid):
         from laggard.layers_services.g5k import reserve
@@ -272,8 +265,8 @@ def test_a_job_that_is_there_must_exist_run_and_fit(own_runner: Runner) -> None:
             return raised(lambda: reserve(plan, compile_hosts(document()), "laggard-b", told.append, 1.0, PACE, False))
 
         return [use("9"), use("1800001"), use("1800002"), told, [held[1] for held in states(grid)]]
-    inside(act)
-""",
+    in_sandbox(on_paper, act)
+"""
     )
     assert found == [
         ["NoSuchJobError", "Grid'5000 knows nothing of job 9 at rennes (404) — check the site and the number"],
@@ -287,9 +280,8 @@ def test_a_job_that_is_there_must_exist_run_and_fit(own_runner: Runner) -> None:
     ]
 
 
-def test_an_estimate_of_the_start_reserves_nothing(own_runner: Runner) -> None:
-    found = answer(
-        own_runner,
+def test_an_estimate_of_the_start_reserves_nothing(scripts: Scripts) -> None:
+    found = scripts.answer(
         """
     def act(grid):
         from laggard.layers_services.g5k import start_estimate
@@ -313,8 +305,8 @@ def test_an_estimate_of_the_start_reserves_nothing(own_runner: Runner) -> None:
             59 <= wait_s <= 61, later.start.isoformat(), never.start, never.reason, unknown.start,
             unknown.reason.splitlines()[0], made, posts,
         ]
-    inside(act)
-""",
+    in_sandbox(on_paper, act)
+"""
     )
     assert found == [
         True,

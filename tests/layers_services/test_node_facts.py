@@ -7,10 +7,12 @@ import platform
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from laggard.errors import DeploymentError
+from laggard.layers_services.gpus import Gpu, parse_gpu, why_not
 from laggard.layers_services.node_facts import Interpreter, choose_python, facts_command, parse_facts
 from laggard.run_schema import RunRecord
 
@@ -34,8 +36,8 @@ laggard-fact python 3.11 /usr/local/bin/python3.11
 laggard-fact root yes
 laggard-fact netem yes
 laggard-fact device 2: eno1    inet 172.16.66.1/20 brd 172.16.79.255 scope global eno1
-laggard-fact gpu Tesla P100-PCIE-16GB
-laggard-fact gpu Tesla P100-PCIE-16GB
+laggard-fact gpu Tesla P100-PCIE-16GB, 6.0, 535.183.06
+laggard-fact gpu Tesla P100-PCIE-16GB, 6.0, 535.183.06
 laggard-fact infiniband mlx5_0
 laggard-fact complete yes
 """
@@ -48,8 +50,27 @@ def test_reads_what_a_node_says() -> None:
     assert [python.version for python in facts.pythons] == [(3, 9), (3, 12), (3, 11)]
     assert facts.pythons[1].path == "/opt/my python/bin/python3.12"
     assert (facts.netem, facts.root, facts.device, facts.disk) == (True, True, "eno1", "rotational")
-    assert facts.gpus == ("Tesla P100-PCIE-16GB",) * 2
+    assert facts.gpus == (Gpu("Tesla P100-PCIE-16GB", (6, 0), 535),) * 2
+    assert facts.usable_gpus == 0
     assert facts.infiniband == ("mlx5_0",)
+
+
+@pytest.mark.parametrize(
+    ("line", "gpu", "why"),
+    [
+        ("NVIDIA H100 80GB HBM3, 9.0, 580.95.05", Gpu("NVIDIA H100 80GB HBM3", (9, 0), 580), ""),
+        ("Tesla V100-SXM2-32GB, 7.0, 580.95.05", Gpu("Tesla V100-SXM2-32GB", (7, 0), 580), "capability 7.0"),
+        ("Quadro RTX 6000, 7.5, 535.183.06", Gpu("Quadro RTX 6000", (7, 5), 535), "version 535"),
+        ("Tesla T4", Gpu("Tesla T4"), ""),
+        ("Tesla T4, [N/A], [N/A]", Gpu("Tesla T4"), ""),
+    ],
+)
+def test_gpus_that_are_too_old_are_left_alone(line: str, gpu: Gpu, why: str) -> None:
+    assert parse_gpu(line) == gpu
+    assert bool(why_not([gpu])) == bool(why)
+    assert why in why_not([gpu])
+    both = parse_facts("x", f"laggard-fact gpu {line}\nlaggard-fact gpu {line}\nlaggard-fact complete yes")
+    assert both.usable_gpus == (0 if why else 2)
 
 
 def test_its_fingerprint_fits_into_run_json() -> None:
@@ -122,3 +143,21 @@ def test_an_address_is_no_command() -> None:
     said = subprocess.run(["/bin/sh", "-c", command], check=True, capture_output=True, text=True)
     assert parse_facts("here", said.stdout).user != "evil"
     assert parse_facts("here", said.stdout).device == ""
+
+
+@pytest.mark.parametrize(("knows", "driver"), [("compute_cap", 580), ("name", None)])
+def test_an_old_nvidia_smi_is_asked_for_less(knows: str, driver: int | None, tmp_path: Path) -> None:
+    """A script in the place of the driver's program: an old one refuses a field that it does not know, on standard output."""
+    program = tmp_path / "nvidia-smi"
+    new = '*compute_cap*) printf "Tesla T4, 7.5, 580.95.05\\n%.0s" 1 2;;' if knows == "compute_cap" else ""
+    old = '*=name) printf "Tesla T4\\n%.0s" 1 2;;'
+    program.write_text(f"""#!/bin/sh
+case "$1" in {new} {old} *) echo 'Field "compute_cap" is not a valid field to query.'; exit 2;; esac
+""")
+    program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ["/bin/sh", "-c", facts_command("127.0.0.1")]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    facts = parse_facts("here", said.stdout)
+    assert [(gpu.model, gpu.driver) for gpu in facts.gpus] == [("Tesla T4", driver)] * 2
+    assert facts.usable_gpus == 2

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from laggard.errors import DeploymentError
+from laggard.layers_services.gpus import Gpu
 from laggard.layers_services.node_facts import Interpreter, NodeFacts
 from laggard.layers_services.prepare import install_command, platforms
 from laggard.layers_services.wheels import Platform, Wheel, WheelSet
 from tests.testbed.nodes import lacking
+from tests.testbed.scripts import Scripts
 
-if TYPE_CHECKING:
-    from tests.users import Runner
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 FACTS = NodeFacts(
     host="edge.trainer.1.1",
     user="root",
@@ -46,7 +44,8 @@ def test_platforms_that_differ_in_their_c_library_share_the_older_ones_wheels() 
         "old": replace(FACTS, glibc=(2, 31)),
         "new": replace(FACTS, glibc=(2, 41)),
         "board": replace(FACTS, architecture="aarch64"),
-        "gpu": replace(FACTS, gpus=("H100",)),
+        "gpu": replace(FACTS, gpus=(Gpu("H100", (9, 0), 580),)),
+        "old gpu": replace(FACTS, gpus=(Gpu("P100", (6, 0), 580),)),
         "newest": replace(FACTS, pythons=(Interpreter((3, 13), "/p"), Interpreter((3, 9), "/q"))),
     }
     assert platforms(nodes, (3, 11)) == {
@@ -54,6 +53,7 @@ def test_platforms_that_differ_in_their_c_library_share_the_older_ones_wheels() 
         "new": Platform((3, 11), "x86_64", (2, 31)),
         "board": Platform((3, 11), "aarch64", (2, 36)),
         "gpu": Platform((3, 11), "x86_64", (2, 36), "cuda"),
+        "old gpu": Platform((3, 11), "x86_64", (2, 31)),
         "newest": Platform((3, 13), "x86_64", (2, 36)),
     }
 
@@ -89,19 +89,17 @@ def test_the_command_fits_into_one_argument() -> None:
     assert len(command) < 100_000
 
 
-HEAD = f"""
-    import json, os, shutil, subprocess, sys, time
+HEAD = """
+    import os, shutil, sys
+    from contextlib import contextmanager
     from pathlib import Path
-    repository = {str(REPOSITORY)!r}
-    sys.path.insert(0, repository)
-    here = Path.cwd() / "nodes"
-    here.mkdir()
-    os.environ |= {{"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null", "PIP_FIND_LINKS": str(here / "index")}}
+    index, cache = Path.cwd() / "index", Path.cwd() / "cache"
+    os.environ |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null", "PIP_FIND_LINKS": str(index)}
 
+    import enoslib
     from laggard.errors import LaggardError
     from laggard.layers_services.compile import compile_hosts
     from laggard.layers_services.inventory import assign, enoslib_roles_of, parse_inventory
-    from laggard.layers_services.local import sandbox
     from laggard.layers_services.model import LayersServices
     from laggard.layers_services.node_facts import ask_nodes
     from laggard.layers_services.prepare import platforms, prepare, site_stores
@@ -109,16 +107,17 @@ HEAD = f"""
     from laggard.layers_services.wheels import Platform, wheel_set
     from tests.layers_services.tiny_wheels import pack_installed
     from tests.testbed.nodes import USER, USER_ID, NodeSpec, machines, start_nodes
+    from tests.testbed.scripts import in_sandbox
 
     names = ["gemini-1.lyon.grid5000.fr", "gemini-2.lyon.grid5000.fr", "chifflot-1.lille.grid5000.fr"]
-    hosts = compile_hosts(LayersServices.model_validate({{
-        "environment": {{"g5k": {{}}}},
-        "layers": [{{"name": "edge", "services": [{{"name": "trainer", "quantity": 3}}]}}],
-    }}))
+    hosts = compile_hosts(LayersServices.model_validate({
+        "environment": {"g5k": {}},
+        "layers": [{"name": "edge", "services": [{"name": "trainer", "quantity": 3}]}],
+    }))
     first, second, third = (host.name for host in hosts)
-    pack_installed(here / "index", "psutil", "cp36-abi3-linux_x86_64")
-    pack_installed(here / "index", "pyroute2")
-    wheels = wheel_set(Platform(sys.version_info[:2], os.uname().machine, (2, 36)), ("psutil", "pyroute2"), here / "cache")
+    pack_installed(index, "psutil", "cp36-abi3-linux_x86_64")
+    pack_installed(index, "pyroute2")
+    wheels = wheel_set(Platform(sys.version_info[:2], os.uname().machine, (2, 36)), ("psutil", "pyroute2"), cache)
 
     class Bed:
         def __init__(self, nodes):
@@ -130,7 +129,7 @@ HEAD = f"""
 
         def prepare(self, base="", stores=None):
             self.prepared = prepare(
-                self.machines, self.roles, self.facts, {{host.name: wheels for host in hosts}}, stores, base
+                self.machines, self.roles, self.facts, {host.name: wheels for host in hosts}, stores, base
             )
             built = [node.built for node in self.prepared.nodes.values()]
             return [self.prepared.tasks, self.prepared.shipments, self.prepared.sent_bytes, built]
@@ -139,7 +138,7 @@ HEAD = f"""
             return self.nodes.home(name) / USER / ".laggard/wheels"
 
         def on(self, name, command):
-            return run_on_nodes(self.roles, {{name: command}}, "testing")[name].strip()
+            return run_on_nodes(self.roles, {name: command}, "testing")[name].strip()
 
     def error_of(function):
         try:
@@ -147,32 +146,28 @@ HEAD = f"""
         except LaggardError as error:
             return str(error)
 
-    def inside(function):
-        def entered():
-            specs = [NodeSpec(name, f"172.30.0.{{i}}", name.split(".")[1]) for i, name in enumerate(names, 1)]
-            with start_nodes(specs, here, squashed=True) as nodes:
-                print(json.dumps(function(nodes)), flush=True)
-            return 0
-        sys.exit(sandbox.call(entered))
+    @contextmanager
+    def bed_here():
+        specs = [NodeSpec(name, f"172.30.0.{i}", name.split(".")[1]) for i, name in enumerate(names, 1)]
+        with start_nodes(specs, Path.cwd() / "nodes", squashed=True) as nodes:
+            yield Bed(nodes)
 """
 
 needs_nodes = pytest.mark.skipif(lacking() is not None, reason=str(lacking()))
 
 
-def _answer(runner: Runner, script: str) -> Any:
-    result = runner.run(HEAD + script, timeout_s=120)
-    assert result.stdout, result.stderr
-    return json.loads(result.stdout.splitlines()[-1])
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[Scripts]:
+    with Scripts(HEAD) as scripts:
+        yield scripts
 
 
 @needs_nodes
 @pytest.mark.slow
-def test_wheels_travel_once_per_site(own_runner: Runner) -> None:
-    answer = _answer(
-        own_runner,
+def test_wheels_travel_once_per_site(scripts: Scripts) -> None:
+    answer = scripts.answer(
         """
-    def look(nodes):
-        bed = Bed(nodes)
+    def look(bed):
         found = {"size": wheels.size, "first": bed.prepare(stores=bed.stores), "again": bed.prepare(stores=bed.stores)}
         node = bed.prepared.nodes[third]
         found["paths"] = [node.python, node.runs]
@@ -185,8 +180,8 @@ def test_wheels_travel_once_per_site(own_runner: Runner) -> None:
         found["facts"] = [[facts.device, facts.root, facts.user] for facts in bed.facts.values()]
         found["platforms"] = len(set(platforms(bed.facts, sys.version_info[:2]).values()))
         return found
-    inside(look)
-""",
+    in_sandbox(bed_here, look)
+"""
     )
     size, environment = answer["size"], Path(answer["paths"][0]).parents[1]
     assert answer["first"] == [2, 2, 2 * size, [True] * 3]
@@ -205,13 +200,11 @@ def test_wheels_travel_once_per_site(own_runner: Runner) -> None:
 
 @needs_nodes
 @pytest.mark.slow
-def test_what_went_wrong_before_is_made_good(own_runner: Runner) -> None:
+def test_what_went_wrong_before_is_made_good(scripts: Scripts) -> None:
     """Transfers that broke off are resumed, wrong files replaced; two runs may prepare the same nodes at once."""
-    answer = _answer(
-        own_runner,
+    answer = scripts.answer(
         """
-    def look(nodes):
-        bed = Bed(nodes)
+    def look(bed):
         bed.prepare(stores=bed.stores)
         largest = max(wheels.files, key=lambda wheel: wheel.size)
         half = largest.size // 2
@@ -238,8 +231,8 @@ def test_what_went_wrong_before_is_made_good(own_runner: Runner) -> None:
                 os._exit(0 if both is not None else 1)
         status = os.waitstatus_to_exitcode(os.waitpid(other, 0)[1])
         return [largest.size, half, resumed, misled, len(both), status, bed.prepare("/var/tmp/four", bed.stores)[:2]]
-    inside(look)
-""",
+    in_sandbox(bed_here, look)
+"""
     )
     size, half, resumed, misled, both, status, afterwards = answer
     assert resumed == [2, 2, size - half + size, [True] * 3]
@@ -250,12 +243,10 @@ def test_what_went_wrong_before_is_made_good(own_runner: Runner) -> None:
 
 @needs_nodes
 @pytest.mark.slow
-def test_nodes_that_cannot_be_prepared_are_named(own_runner: Runner) -> None:
-    answer = _answer(
-        own_runner,
+def test_nodes_that_cannot_be_prepared_are_named(scripts: Scripts) -> None:
+    answer = scripts.answer(
         """
-    def look(nodes):
-        bed = Bed(nodes)
+    def look(bed):
         bed.on(second, "mkdir /small && mount -t tmpfs -o size=100k none /small")
         little = error_of(lambda: bed.prepare("/small/base", bed.stores))
         bed.on(second, "umount /small && mount -t tmpfs -o size=67600k none /small")
@@ -263,11 +254,11 @@ def test_nodes_that_cannot_be_prepared_are_named(own_runner: Runner) -> None:
         less = error_of(lambda: bed.prepare("/small", bed.stores))
         failed = error_of(lambda: run_on_nodes(bed.roles, {first: "echo {{ this }}; exit 3", third: "true"}, "testing"))
         for name in names[1:]:
-            nodes.kill_ssh(name)
+            bed.nodes.kill_ssh(name)
         unreachable = error_of(lambda: ask_nodes(bed.machines, bed.roles))
         return [little, less, failed, unreachable]
-    inside(look)
-""",
+    in_sandbox(bed_here, look)
+"""
     )
     little, less, failed, unreachable = answer
     one, two, three = (f"edge.trainer.1.{i}" for i in (1, 2, 3))
@@ -293,13 +284,11 @@ machines:
 
 @needs_nodes
 @pytest.mark.slow
-def test_a_gateway_is_jumped_over(own_runner: Runner) -> None:
-    answer = _answer(
-        own_runner,
+def test_a_gateway_is_jumped_over(scripts: Scripts) -> None:
+    answer = scripts.answer(
         f"""
-    def look(nodes):
-        bed = Bed(nodes)
-        inventory = parse_inventory({INVENTORY!r}, here / "inventory.yaml")
+    def look(bed):
+        inventory = parse_inventory({INVENTORY!r}, Path.cwd() / "nodes/inventory.yaml")
         bed.machines = assign(inventory, hosts)
         bed.roles, networks = enoslib_roles_of(bed.machines)
         seen = run_on_nodes(bed.roles, {{host.name: "echo $SSH_CONNECTION" for host in hosts}}, "testing")
@@ -307,8 +296,8 @@ def test_a_gateway_is_jumped_over(own_runner: Runner) -> None:
             {{name: said.split()[0] for name, said in seen.items()}},
             bed.prepare(), [machine.host.address for machine in bed.machines], [str(n.network) for n in networks["experiment"]],
         ]
-    inside(look)
-""",
+    in_sandbox(bed_here, look)
+"""
     )
     came_from, prepared, addresses, networks = answer
     assert came_from["edge.trainer.1.3"] == "172.30.0.1"

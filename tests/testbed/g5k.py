@@ -46,23 +46,8 @@ class Machines(Protocol):
         """Cut a node off."""
 
 
-class Paper:
+class Paper(Machines):
     """Nodes on paper, to which nothing has to be done: for tests of the API alone."""
-
-    def open(self, name: str) -> None:
-        """Nothing to open."""
-
-    def release(self, names: Sequence[str]) -> None:
-        """Nothing to end."""
-
-    def deploy(self, names: Sequence[str], environment: str, vlan: str | None) -> None:
-        """Nothing to bring up."""
-
-    def fail(self, name: str) -> None:
-        """Nothing to take down."""
-
-    def silence(self, name: str) -> None:
-        """Nothing to cut."""
 
 
 class Lent:

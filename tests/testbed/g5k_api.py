@@ -242,6 +242,7 @@ class Server:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # else every payload waits 40 ms for its headers to be acknowledged
 
             def do_GET(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)

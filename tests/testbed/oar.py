@@ -58,8 +58,7 @@ class Timing:
     """How long the stages of jobs and deployments take, in seconds.
 
     Attributes:
-        waiting_s: before the scheduler looks at a job. EnOSlib looks for its new jobs by name while they wait, and does not see a
-            job in `tolaunch`.
+        waiting_s: before the scheduler looks at a job.
         to_launch_s: in `tolaunch`.
         launching_s: in `launching`.
         killing_s: from a deletion to the end.
@@ -67,7 +66,7 @@ class Timing:
         honours_reservations: whether jobs for a later date wait for it; otherwise they start as if it had come.
     """
 
-    waiting_s: float = 2.5
+    waiting_s: float = 0.7
     to_launch_s: float = 0.2
     launching_s: float = 0.3
     killing_s: float = 0.3

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from tests.testbed.nodes import NodeSpec, lacking
-
-if TYPE_CHECKING:
-    from tests.users import Runner
+from tests.testbed.scripts import Scripts
 
 pytestmark = pytest.mark.skipif(lacking() is not None, reason=str(lacking()))
 
 LYON = ("gemini-1.lyon.grid5000.fr", "gemini-2.lyon.grid5000.fr")
 LILLE = "chifflot-1.lille.grid5000.fr"
 HEAD = f"""
-    import json, os, socket, subprocess, sys, time
+    import os, socket, subprocess, sys, time
     from pathlib import Path
-    sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})
-    from laggard.layers_services.local import sandbox
     from tests.testbed.nodes import Boot, NodeSpec, start_nodes, USER
+    from tests.testbed.scripts import REPOSITORY, in_sandbox
 
     one, two, other = names = {[*LYON, LILLE]!r}
-    here = Path.cwd() / "nodes"
 
-    def specs(**offsets):
+    def nodes_here(offsets=(), **options):
         sites = ["lyon", "lyon", "lille"]
         vlans = {{"4": "10.12.5.1/18"}}
-        return [
-            NodeSpec(name, f"172.30.0.{{n}}", site, offsets.get(site, 0.0), vlans=vlans if n == 1 else {{}})
+        specs = [
+            NodeSpec(name, f"172.30.0.{{n}}", site, dict(offsets).get(site, 0.0), vlans=vlans if n == 1 else {{}})
             for n, (name, site) in enumerate(zip(names, sites), 1)
         ]
+        return start_nodes(specs, Path.cwd() / "nodes", **options)
 
     def ssh(access, command, stdin=None):
         return subprocess.run(["ssh", *access.ssh_arguments(), command], input=stdin, capture_output=True, text=True)
@@ -42,55 +37,45 @@ HEAD = f"""
         done = ssh(nodes.access(name, user), command)
         return done.stdout.strip() if done.returncode == 0 else f"{{done.returncode}}: {{done.stderr.strip()}}"
 
-    def inside(function, **options):
-        def entered():
-            with start_nodes(specs(**options.pop("offsets", {{}})), here, **options) as nodes:
-                print(json.dumps(function(nodes)), flush=True)
-            return 0
-        sys.exit(sandbox.call(entered))
+    def each(nodes, name, *commands):
+        # One login for several commands.
+        return [said.strip() for said in on(nodes, name, "; echo ==; ".join(commands) + "; true").split("==")]
 """
 
 
-def _answer(result: object) -> dict[str, object]:
-    output, errors = getattr(result, "stdout", ""), getattr(result, "stderr", "")
-    assert output, errors
-    answer = json.loads(output.splitlines()[-1])
-    assert isinstance(answer, dict)
-    return answer
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[Scripts]:
+    with Scripts(HEAD) as scripts:
+        yield scripts
 
 
-def test_ssh_reaches_each_node_by_its_access(own_runner: Runner) -> None:
-    answer = _answer(
-        own_runner.run(
-            HEAD
-            + """
+def test_ssh_reaches_each_node_by_its_access(scripts: Scripts) -> None:
+    answer = scripts.answer(
+        """
     def look(nodes):
+        here = Path.cwd() / "nodes"
         (here / "sent").write_text("sent by sftp")
         put = subprocess.run(
             ["sftp", "-b", "-", *nodes.access(one).sftp_arguments()],
             input=f"put {here}/sent /tmp/here\\n", capture_output=True, text=True,
         )
         on(nodes, one, f"echo shared > /home/{USER}/note; echo mine > /etc/mark; echo kept > /var/tmp/kept")
+        everywhere = ["hostname", "ls /tmp", f"cat /home/{USER}/note 2>/dev/null", "cat /etc/mark 2>/dev/null"]
+        hosts, tmp, home, etc = zip(*(each(nodes, name, *everywhere) for name in names))
+        processes, devices, python, repository, root, others = each(
+            nodes, one, "ls -d /proc/[0-9]* | wc -l", "ls /sys/class/net", "python3 -c 'import sys; print(sys.executable)'",
+            f"ls {REPOSITORY} 2>/dev/null", "ls -A /root", f"getent hosts {other}",
+        )
         return {
-            "names": [on(nodes, name, "hostname") for name in names],
-            "put": put.returncode,
-            "tmp": [on(nodes, name, "ls /tmp") for name in names],
-            "home": [on(nodes, name, f"cat /home/{USER}/note || true") for name in names],
-            "etc": [on(nodes, name, "cat /etc/mark || true") for name in names] + [os.path.exists("/etc/mark")],
+            "names": hosts, "put": put.returncode, "tmp": tmp, "home": home, "etc": [*etc, os.path.exists("/etc/mark")],
             "disk": (here / "disks" / one / "kept").read_text(),
-            "processes": int(on(nodes, one, "ls -d /proc/[0-9]* | wc -l")),
-            "devices": on(nodes, one, "ls /sys/class/net").split(),
-            "python": on(nodes, one, "python3 -c 'import sys; print(sys.executable)'"),
-            "repository": on(nodes, one, "ls %s 2>/dev/null || true" % sys.path[0]),
-            "root": on(nodes, one, "ls -A /root"),
-            "others": on(nodes, one, f"getent hosts {other}").split()[:2],
+            "processes": int(processes), "devices": devices.split(), "python": python, "repository": repository, "root": root,
+            "others": others.split()[:2],
             "by_name": subprocess.run(["ssh", f"root@{other}", "hostname"], capture_output=True, text=True).stdout.strip(),
             "resolved": socket.gethostbyname("gemini-1-kavlan-4.lyon.grid5000.fr"),
         }
-    inside(look)
-""",
-            timeout_s=60,
-        )
+    in_sandbox(nodes_here, look)
+"""
     )
     processes = answer.pop("processes")
     assert isinstance(processes, int)
@@ -112,11 +97,9 @@ def test_ssh_reaches_each_node_by_its_access(own_runner: Runner) -> None:
     }
 
 
-def test_the_user_becomes_root_by_sudo_g5k_only(own_runner: Runner) -> None:
-    answer = _answer(
-        own_runner.run(
-            HEAD
-            + """
+def test_the_user_becomes_root_by_sudo_g5k_only(scripts: Scripts) -> None:
+    answer = scripts.answer(
+        """
     def look(nodes):
         before = on(nodes, one, "true")
         who = on(nodes, one, "id -un", USER)
@@ -129,10 +112,8 @@ def test_the_user_becomes_root_by_sudo_g5k_only(own_runner: Runner) -> None:
             "sudo": on(nodes, one, "sudo-g5k sh -c 'id -u; echo \\"$1\\"' sh 'two  words'", USER),
             "shut": on(nodes, two, "true", USER),
         }
-    inside(look, boot=Boot(root_key=False))
-""",
-            timeout_s=60,
-        )
+    in_sandbox(lambda: nodes_here(boot=Boot(root_key=False)), look)
+"""
     )
     assert answer.pop("who") == "jdoe"
     assert answer.pop("root") == "root"
@@ -141,19 +122,16 @@ def test_the_user_becomes_root_by_sudo_g5k_only(own_runner: Runner) -> None:
     assert "not yours" in str(answer["shut"])
 
 
-def test_clocks_are_really_wrong(own_runner: Runner) -> None:
-    answer = _answer(
-        own_runner.run(
-            HEAD
-            + """
+def test_clocks_are_really_wrong(scripts: Scripts) -> None:
+    answer = scripts.answer(
+        """
     def skew(nodes, name):
         before = time.monotonic()
         there = float(on(nodes, name, "python3 -c 'import time; print(time.monotonic())'"))
         return [there - time.monotonic(), there - before]
-    inside(lambda nodes: {name: skew(nodes, name) for name in names}, offsets={"lyon": 1234.5, "lille": -0.25})
-""",
-            timeout_s=60,
-        )
+    wrong = {"lyon": 1234.5, "lille": -0.25}
+    in_sandbox(lambda: nodes_here(wrong), lambda nodes: {name: skew(nodes, name) for name in names})
+"""
     )
     for name, truth in zip((*LYON, LILLE), (1234.5, 1234.5, -0.25), strict=True):
         bounds = answer[name]
@@ -162,31 +140,26 @@ def test_clocks_are_really_wrong(own_runner: Runner) -> None:
         assert low <= truth <= high
 
 
-def test_a_node_that_does_not_come_up_says_why(own_runner: Runner) -> None:
-    answer = _answer(
-        own_runner.run(
-            HEAD
-            + """
-    def entered():
+def test_a_node_that_does_not_come_up_says_why(scripts: Scripts) -> None:
+    answer = scripts.answer(
+        """
+    from contextlib import nullcontext
+
+    def refusal(_nothing):
         try:
-            start_nodes(specs(lille=-1e9), here)
+            nodes_here({"lille": -1e9})
         except RuntimeError as error:
-            print(json.dumps({"said": str(error)}), flush=True)
-        return 0
-    sys.exit(sandbox.call(entered))
-""",
-            timeout_s=60,
-        )
+            return {"said": str(error)}
+    in_sandbox(nullcontext, refusal)
+"""
     )
     assert str(answer["said"]).startswith(f"{LILLE} does not answer SSH at 172.30.0.3:\n")
     assert "Numerical result out of range" in str(answer["said"])
 
 
-def test_nodes_stop_answering_in_every_way(own_runner: Runner) -> None:
-    answer = _answer(
-        own_runner.run(
-            HEAD
-            + """
+def test_nodes_stop_answering_in_every_way(scripts: Scripts) -> None:
+    answer = scripts.answer(
+        """
     def connect(nodes, name):
         try:
             socket.create_connection((nodes.node(name).spec.address, 22), timeout=0.5).close()
@@ -215,10 +188,8 @@ def test_nodes_stop_answering_in_every_way(own_runner: Runner) -> None:
         seen["crashed"] = connect(nodes, other)
         seen["left"] = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout.count("sleep 4321")
         return seen
-    inside(look)
-""",
-            timeout_s=60,
-        )
+    in_sandbox(nodes_here, look)
+"""
     )
     assert answer == {
         "session": 255,
@@ -231,11 +202,9 @@ def test_nodes_stop_answering_in_every_way(own_runner: Runner) -> None:
     }
 
 
-def test_hosts_stand_on_nodes_in_order(own_runner: Runner) -> None:
-    answer = _answer(
-        own_runner.run(
-            HEAD
-            + """
+def test_hosts_stand_on_nodes_in_order(scripts: Scripts) -> None:
+    answer = scripts.answer(
+        """
     from laggard.hosts import Host
     from tests.testbed.nodes import machines
     hosts = [Host("cloud.server.1.1", "cloud", "server", 1, 1), Host("edge.trainer.1.1", "edge", "trainer", 1, 1)]
@@ -251,10 +220,8 @@ def test_hosts_stand_on_nodes_in_order(own_runner: Runner) -> None:
             "reached": [ssh(each.access, "hostname").stdout.strip() for each in made],
             "refusal": refusal,
         }
-    inside(look)
-""",
-            timeout_s=60,
-        )
+    in_sandbox(nodes_here, look)
+"""
     )
     assert answer == {
         "machines": [

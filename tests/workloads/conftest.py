@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,9 +32,9 @@ class Forkery:
         )
         self.after_imports = self._answer()
 
-    def _answer(self) -> dict[str, int]:
+    def _answer(self) -> dict[str, object]:
         assert self._process.stdout is not None
-        answer: dict[str, int] = json.loads(self._process.stdout.readline())
+        answer: dict[str, object] = json.loads(self._process.stdout.readline())
         return answer
 
     def _ask(self, request: dict[str, object]) -> object:
@@ -149,13 +149,14 @@ def train(forkery: Forkery, tmp_path_factory: pytest.TempPathFactory) -> Train:
         wait: bool = True,
         dilation: float = 1.0,
         relayed: bool = False,
+        change: Mapping[str, object] | None = None,
     ) -> Training:
         folder = tmp_path_factory.mktemp("training")
         hosts = make_hosts(world_size)
         plans = plan_workers(
             Workload.model_validate(workload), hosts, folder / "spool", dilation, interface="lo", timeout_s=60
         )
-        plans = tuple(plan.model_copy(update={"relayed": relayed}) for plan in plans)
+        plans = tuple(plan.model_copy(update={"relayed": relayed, **(change or {})}) for plan in plans)
         training = Training(forkery, folder, plans, hosts, path)
         training.start()
         if wait:

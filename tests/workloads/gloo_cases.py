@@ -12,7 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from laggard.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.heartbeat import read_heartbeats
 from laggard.workloads.loop import pad
 from laggard.workloads.models import build_model
 from laggard.workloads.partition import Partition
@@ -71,6 +73,34 @@ def uneven(argument: str) -> None:
     recorder.close()
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
     np.savez(folder / f"result-{rank}.npz", weights=weights, losses=np.array(losses))
+    dist.destroy_process_group()
+
+
+class Noted:
+    """A device's clock that notes in which phase the host waits for the device."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.phases = folder, list[str]()
+
+    def settle(self) -> None:
+        (beat,) = read_heartbeats(Spool(self.folder).heartbeat, 1)
+        self.phases.append(beat.phase.value)
+
+
+def settled(argument: str) -> None:
+    """Take one step of a model with buffers, alone; note when the device's clock is asked."""
+    case = json.loads(argument)
+    folder = Path(case["folder"])
+    _setup(case, folder)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
+    with Recorder(Spool(folder), 0, 1) as recorder:
+        strategy = AllReduce(model, torch.optim.SGD(model.parameters(), lr=0.01), recorder)
+        clock = Noted(folder)
+        strategy._clock = clock
+        recorder.begin_step(0)
+        recorder.enter(Phase.PREP)
+        strategy.step(Batch(*problem(8)), Partition(8, 8, 1, 7).share(0, 0))
+    (folder / "settled.json").write_text(json.dumps(clock.phases))
     dist.destroy_process_group()
 
 

@@ -30,9 +30,9 @@ def accurate(train: Train) -> Training:
     return train({**DIGITS, "model": "resnet8", "stop": {"accuracy": 0.95, "steps": 300}}, 3)
 
 
-def test_imports_start_no_thread(forkery: Forkery) -> None:
+def test_imports_start_no_thread_and_do_not_touch_cuda(forkery: Forkery) -> None:
     """Or forking would not be safe."""
-    assert forkery.after_imports == {"threads": 1, "sklearn": False}
+    assert forkery.after_imports == {"threads": 1, "sklearn": False, "cuda": []}
 
 
 def test_digits_are_learnt(accurate: Training) -> None:

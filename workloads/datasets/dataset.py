@@ -32,6 +32,10 @@ class Batch:
     inputs: torch.Tensor
     labels: torch.Tensor
 
+    def to(self, device: torch.device) -> Batch:
+        """This batch on a device; it is there when this returns."""
+        return Batch(self.inputs.to(device), self.labels.to(device))
+
 
 class Split(Protocol):
     """The training or the test samples."""

@@ -17,6 +17,7 @@ from laggard.hosts import Host
 from laggard.span_schema import ROW_GROUP_ROWS, Flag, Phase, host_schema, link_schema, span_schema, step_schema
 from laggard.virtual_time import Dilation
 from laggard.workloads.spool import Spool, read_lines
+from laggard.workloads.tracing.device_classes import with_device_classes
 from laggard.workloads.tracing.stream import LINK_ROW, SPAN_ROW, STEP_ROW, Rows, read_rows
 
 Integers = npt.NDArray[np.int64]
@@ -94,7 +95,10 @@ def collect_from(
     _write(run_folder / "links.parquet", _link_table(links, clock, _sampled_hosts(hosts_by_rank)))
     clocks = dict.fromkeys(range(len(hosts_by_rank)), ClockFit.identity())
     clocks |= {rank: source.clock for source in sources for rank in source.ranks}
-    _write(run_folder / "hosts.parquet", _host_table(hosts_by_rank, cpu_shares or {}, clocks, spans))
+    _write(
+        run_folder / "hosts.parquet",
+        with_device_classes(_host_table(hosts_by_rank, cpu_shares or {}, clocks, spans), sources),
+    )
     return Collected(len(spans), len(steps), len(links))
 
 

@@ -4,6 +4,10 @@
 engine runs when the pass is done, queued before DDP queues its own, runs at the instant that DDP calls `backward_compute_time_end`
 (within microseconds: the tests compare them), costs a twentieth of reading DDP's own log, is in our clock, and lets the heartbeat tell
 who computes from who waits.
+
+On CUDA all of this happens while kernels are launched, ahead of the device: autograd's own thread makes the callback when it has launched the
+pass, on the stream that the pass was computed on and before DDP makes that stream wait for the collectives. Who wants to know when
+the device had its last gradient settles the device's clock there (device_clock.py).
 """
 
 from __future__ import annotations
@@ -63,6 +67,9 @@ class BucketListener(Protocol):
 
 def observe_buckets(ddp: DistributedDataParallel, listener: BucketListener, clock: Callable[[], int]) -> None:
     """Tell of every gradient bucket, by a communication hook that averages as DDP does by default.
+
+    This is the host's view. Gloo's futures end when a bucket is reduced. NCCL's end when it is launched, so that with NCCL the spans
+    would say nothing, and with CUDA tensors over gloo they begin when the host, ahead of the device, hands a bucket over.
 
     Args:
         ddp: whose buckets.
