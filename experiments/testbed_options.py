@@ -117,11 +117,20 @@ def _require_fitting(where: Where) -> None:
 
 
 def describe_on(scenario: Scenario, where: Where) -> Description:
-    """What a run there would do; asks Grid'5000 when it could start, where this machine has an account's configuration."""
-    from laggard.experiments.plan import describe, describe_reservation
+    """What a run there would do; asks Grid'5000 when it could start, where this machine has an account's configuration.
 
-    if where.testbed != "g5k":
+    Raises:
+        InputError: it could do nothing: the testbed, or the reservation, is not for such a scenario.
+    """
+    from laggard.experiments.plan import describe, describe_machines, describe_reservation
+
+    if where.testbed == "local":
         return describe(scenario)
+    from laggard.experiments.remote.ground import listed, require_possible
+
+    require_possible(scenario, "g5k" if where.testbed == "g5k" else "ssh")
+    if where.testbed == "ssh":
+        return describe_machines(scenario, listed(scenario, where.inventory))
     from datetime import UTC, datetime
 
     from laggard.layers_services.g5k import start_estimate

@@ -262,11 +262,13 @@ def _verify_rates(
     return checks
 
 
-def rate_check(task: Task, real_mbps: float, dilation: Dilation, tolerance: Tolerance) -> FidelityCheck:
-    """What a measured rate (real Mbit/s on the wire) says of a task."""
+def rate_check(
+    task: Task, real_mbps: float, dilation: Dilation, tolerance: Tolerance, transport: str = ""
+) -> FidelityCheck:
+    """What a rate (real Mbit/s on the wire) says of a task, measured by `transport_for` it unless another `transport` is named."""
     assert task.there.rate_mbps is not None
     allowed = tolerance.rate_fraction * task.there.rate_mbps
-    detail = f"link rate from the goodput of one {transport_for(task)} flow; {tolerance.name} tolerance"
+    detail = f"link rate from the goodput of one {transport or transport_for(task)} flow; {tolerance.name} tolerance"
     return _check("rate", task, task.there.rate_mbps, real_mbps * dilation.factor, "Mbit/s", allowed, detail)
 
 

@@ -11,7 +11,7 @@ from laggard.analysis.wording import percent_text, seconds_text
 from laggard.run_schema import HeldJob, RunRecord
 
 _BACKENDS = {"userspace": "Laggard's userspace link emulator", "netem": "the kernel's netem, through EnOSlib"}
-_NAMES_A_HOST = frozenset({"host", "name", "rank", "tier", "address"})
+_NAMES_A_HOST = frozenset({"host", "name", "rank", "tier", "address", "machine"})
 
 
 @dataclass(frozen=True)

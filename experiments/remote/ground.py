@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,11 +15,13 @@ from laggard.experiments.job import Journal
 from laggard.experiments.scenario import Scenario
 from laggard.layers_services.e2clab_managers import manager_problems
 from laggard.layers_services.g5k_request import G5kOptions, G5kPlan
+from laggard.layers_services.gpus import why_not
 from laggard.layers_services.machine import Machine
 from laggard.layers_services.node_facts import NodeFacts, ask_nodes
 from laggard.layers_services.prepare import PreparedNode, Store, platforms, prepare, site_stores
 from laggard.layers_services.release import job_name, still_held
 from laggard.layers_services.wheels import Platform, WheelSet, wheel_set
+from laggard.network_emulation.without_fabric import bottleneck_problems
 from laggard.run_schema import HeldJob
 
 if TYPE_CHECKING:
@@ -76,16 +78,30 @@ def claim(scenario: Scenario, options: RemoteOptions) -> Claim:
     """Which machines are to be used; nothing is started or reserved.
 
     Raises:
+        ScenarioError: the testbed cannot do what the scenario asks for.
         InputError: the inventory or the reservation cannot be used.
     """
-    problems = manager_problems(scenario.layers, options.testbed, scenario.sources.layers_services)
-    if problems:
-        raise ScenarioError(problems)
+    require_possible(scenario, options.testbed)
     if options.testbed == "ssh":
-        return _listed(scenario, options)
+        return listed(scenario, options.inventory)
     from laggard.layers_services.g5k_plan import plan_g5k
 
     return plan_g5k(scenario.layers, options.reservation, scenario.sources.layers_services)
+
+
+def require_possible(scenario: Scenario, testbed: RemoteTestbed) -> None:
+    """Do nothing where a testbed can do what a scenario asks for, as far as the scenario alone tells.
+
+    Raises:
+        ScenarioError: managers or links that cannot be had there.
+    """
+    sources = scenario.sources
+    problems = (
+        *manager_problems(scenario.layers, testbed, sources.layers_services),
+        *bottleneck_problems(scenario.links, scenario.heterogeneity, sources.heterogeneity),
+    )
+    if problems:
+        raise ScenarioError(problems)
 
 
 @contextmanager
@@ -132,16 +148,21 @@ def _homes(machines: tuple[Machine, ...]) -> Mapping[str, Store]:
     return site_stores(machines, get_api_username())
 
 
-def _listed(scenario: Scenario, options: RemoteOptions) -> tuple[Machine, ...]:
+def listed(scenario: Scenario, inventory: Path | None) -> tuple[Machine, ...]:
+    """A machine of an inventory for every host, in the hosts' order.
+
+    Raises:
+        InputError: there is no inventory, it cannot be read, or it has not enough machines.
+    """
     from laggard.layers_services.inventory import assign, parse_inventory
 
-    if options.inventory is None:
+    if inventory is None:
         raise InputError("--on ssh needs to know the machines: write them into a file and name it with --hosts")
     try:
-        content = options.inventory.read_bytes()
+        content = inventory.read_bytes()
     except OSError as error:
-        raise InputError(f"{options.inventory}: cannot be read ({error.strerror}) — name it with --hosts") from error
-    return assign(parse_inventory(content, options.inventory), scenario.hosts)
+        raise InputError(f"{inventory}: cannot be read ({error.strerror}) — name it with --hosts") from error
+    return assign(parse_inventory(content, inventory), scenario.hosts)
 
 
 @dataclass(frozen=True)
@@ -163,11 +184,14 @@ class Prepared:
     networks: Networks
 
 
-def make_ready(ground: Ground, journal: Journal, *, shaped: bool, netem: bool) -> Prepared:
+def make_ready(
+    ground: Ground, hosts_by_rank: Sequence[str], journal: Journal, *, shaped: bool, netem: bool
+) -> Prepared:
     """Ask the machines what they are, and give them what workers need.
 
     Args:
         ground: the machines.
+        hosts_by_rank: names of all ranks' hosts.
         journal: of the run.
         shaped: whether links are to be shaped, which takes root.
         netem: whether that takes netem, too.
@@ -175,16 +199,22 @@ def make_ready(ground: Ground, journal: Journal, *, shaped: bool, netem: bool) -
     Raises:
         DeploymentError: a machine cannot be reached, or cannot run workers.
         PrerequisiteError: links are to be shaped, and a machine cannot.
+        InputError: a machine has GPUs, and more ranks than those.
     """
     from laggard.layers_services.inventory import enoslib_roles_of
+    from laggard.workloads.devices import plan_devices
 
     machines = ground.machines
     with journal.stage("ask nodes", f"{len(machines)} of them what they are"):
         roles, _ = enoslib_roles_of(machines)
         facts = ask_nodes(machines, roles)
         _require(facts, shaped=shaped, netem=netem)
+        plan_devices(hosts_by_rank, {name: each.usable_gpus for name, each in facts.items()})
         roles, networks = enoslib_roles_of(machines, {name: each.device for name, each in facts.items()})
-    journal.update(hosts=tuple(each.fingerprint() for each in facts.values()))
+    journal.update(
+        hosts=tuple({**facts[m.alias].fingerprint(), "machine": m.access.address} for m in machines),
+        warnings=(*journal.record.warnings, *_idle_gpus(facts)),
+    )
     with journal.stage("wheels", "what workers need, fetched once"):
         wheels = _wheels(platforms(facts, sys.version_info[:2]))
     with journal.stage("prepare nodes"):
@@ -195,6 +225,17 @@ def make_ready(ground: Ground, journal: Journal, *, shaped: bool, netem: bool) -
 def _wheels(of_nodes: Mapping[str, Platform]) -> dict[str, WheelSet]:
     sets = {platform: wheel_set(platform) for platform in dict.fromkeys(of_nodes.values())}
     return {name: sets[platform] for name, platform in of_nodes.items()}
+
+
+def _idle_gpus(facts: Mapping[str, NodeFacts]) -> tuple[str, ...]:
+    reasons: dict[str, list[str]] = {}
+    for name, each in facts.items():
+        if reason := why_not(each.gpus):
+            reasons.setdefault(reason, []).append(name)
+    return tuple(
+        f"{', '.join(names)}: ranks compute on the processor, not on the GPU: {reason}"
+        for reason, names in reasons.items()
+    )
 
 
 def _require(facts: Mapping[str, NodeFacts], *, shaped: bool, netem: bool) -> None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Literal
 
 from pydantic import JsonValue
 
 from laggard.errors import EmulationError
 from laggard.experiments.remote.crew import Crew
-from laggard.network_emulation.constraints import LinkPlan, Pair
+from laggard.network_emulation.constraints import Constraint, LinkPlan, Pair, tier_pairs
 from laggard.network_emulation.dynamics.changes import TimedChange
 from laggard.network_emulation.fidelity import (
     REALTIME,
@@ -29,6 +30,7 @@ from laggard.network_emulation.fidelity import (
 )
 from laggard.network_emulation.measure import EchoProbe, LossCount
 from laggard.network_emulation.probes.apart import FlowProbe
+from laggard.network_emulation.without_fabric import Inlet, plan_inlets
 from laggard.run_schema import FidelityCheck
 from laggard.virtual_time import Dilation
 
@@ -37,6 +39,8 @@ _BASE_ECHOES = 20
 _BASE_SPACING_MS = 5.0
 _BASE_PATIENCE_MS = 400.0
 _MEASURE_TIMEOUT_S = 120.0
+_UDP_MBPS = 60.0
+"""As many datagrams as a busy machine takes in without losing any."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +52,23 @@ class ThroughAgents:
     def __call__(self, host: str | None, command: Sequence[str], text: str = "") -> str:
         """See `Execute`; there is no fabric between real machines."""
         if host is None:
-            raise EmulationError("nothing between real machines can be shaped, only what leaves them")
+            raise EmulationError("nothing between real machines can be shaped, only what leaves and reaches them")
         return str(self.crew.call(host, "command", {"words": list(command), "text": text}))
+
+    def undo_at_end(self, host: str, command: Sequence[str]) -> None:
+        """Have a node's agent run a command when it ends, also where it has lost the controller."""
+        self.crew.call(host, "undo_at_end", {"words": list(command)})
 
 
 def measure_bases(crew: Crew, plan: LinkPlan) -> dict[Pair, float]:
-    """What the testbed itself takes, one way in ms, of every pair with a rule: half the round trip of an empty packet.
+    """What the testbed itself takes, one way in ms, of every pair that is constrained: half the round trip of an empty packet.
 
     Raises:
         EmulationError: two nodes do not reach each other.
     """
     peers: dict[str, list[str]] = {}
-    for src, dst in {(min(pair), max(pair)) for pair in plan.pairs}:
+    constrained = {*plan.pairs, *(pair for tier in tier_pairs(plan) for pair in tier.pairs)}
+    for src, dst in {(min(pair), max(pair)) for pair in constrained}:
         peers.setdefault(src, []).append(dst)
     probes = {
         src: [EchoProbe(src, dst, _BASE_ECHOES, _BASE_SPACING_MS, _BASE_PATIENCE_MS) for dst in dsts]
@@ -77,9 +86,10 @@ def measure_bases(crew: Crew, plan: LinkPlan) -> dict[Pair, float]:
 
 def on_top_of(plan: LinkPlan, bases_ms: Mapping[Pair, float]) -> LinkPlan:
     """What the links will be: the plan's delays, or the testbed's own where the plan asks for none."""
+    asked = {**dict.fromkeys(bases_ms, Constraint()), **plan.pairs}
     pairs = {
         pair: replace(constraint, delay_ms=max(constraint.delay_ms, bases_ms.get(pair, 0.0)))
-        for pair, constraint in plan.pairs.items()
+        for pair, constraint in asked.items()
     }
     return replace(plan, pairs=pairs)
 
@@ -138,17 +148,30 @@ def _round_trips(
 
 
 def _verify_rate(crew: Crew, plan: LinkPlan, task: Task) -> FidelityCheck:
-    return rate_check(task, _flow(crew, plan, task.pair, rate_flow(task)), _REAL_TIME, REALTIME)
+    probe = rate_flow(task, plan_inlets(plan))
+    return rate_check(task, _flow(crew, plan, task.pair, probe), _REAL_TIME, REALTIME, probe.transport)
 
 
-def rate_flow(task: Task) -> FlowProbe:
-    """A TCP flow, or UDP where packets get lost or jitter in either direction; long enough to fill the link's queue first."""
+def rate_flow(task: Task, inlets: Sequence[Inlet] = ()) -> FlowProbe:
+    """A flow long enough to fill the link's queue first.
+
+    TCP, or UDP where packets get lost or jitter in either direction, or where the slowest queue on the way is an inlet, on the host that
+    receives: it does not hold the sender back, as one on the sender's own host does, so that how full it is, is up to the sender's
+    congestion control (BBR empties it again and again, cubic lets it overflow).
+    """
     assert task.there.rate_mbps is not None
     slow_s = 60 * 1514 * 8e-6 / task.there.rate_mbps
     warm_up_s = 0.3 + 14 * task.rtt_ms / 1e3 + slow_s
     window_s = min(3.0, max(0.5, slow_s))
     loss = task.there.loss_percent / 100
-    return FlowProbe(transport_for(task), task.there.rate_mbps, task.rtt_ms, warm_up_s, window_s, loss=loss)
+    afar = task.there.rate_mbps <= _UDP_MBPS and any(_is_slowest(inlet, task) for inlet in inlets)
+    transport: Literal["tcp", "udp"] = "udp" if afar else transport_for(task)
+    return FlowProbe(transport, task.there.rate_mbps, task.rtt_ms, warm_up_s, window_s, loss=loss)
+
+
+def _is_slowest(inlet: Inlet, task: Task) -> bool:
+    src, dst = task.pair
+    return inlet.host == dst and src in inlet.senders and inlet.rate_mbps == task.there.rate_mbps
 
 
 def _verify_loss(crew: Crew, plan: LinkPlan, task: Task) -> FidelityCheck:

@@ -82,7 +82,8 @@ def _attempt(scenario: Scenario, plan: Claim, options: RemoteOptions, journal: J
         with reserved(scenario, plan, options.patience_s, journal) as ground:
             shaped = bool(scenario.links.pairs or scenario.links.access or scenario.links.shared)
             netem = needs_netem(scenario.links, scenario.changes)
-            ready = make_ready(ground, journal, shaped=shaped, netem=netem)
+            ranks = [host.name for host in scenario.ranks]
+            ready = make_ready(ground, ranks, journal, shaped=shaped, netem=netem)
             course = Course(journal, netem, ground.ends_s, started_ns, options.app_conf)
             _run(placed_on(scenario, ready.machines), ready, course, holder)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last place that can still put a defect on record

@@ -71,17 +71,18 @@ def bring_up(scenario: Scenario, ready: Prepared, crew: Crew, course: Course) ->
     journal = course.journal
     with journal.stage("base delays", "what the testbed itself takes"):
         bases = measure_bases(crew, scenario.links)
-    _undo_at_end(scenario, ready, crew)
+    agents = ThroughAgents(crew)
     with journal.stage("links", f"{len(scenario.links.pairs)} host pairs, netem"):
         links = NetemBackend.start(
             scenario.links,
             ready.roles,
             None,
-            {},
-            ThroughAgents(crew),
+            None,
+            agents,
             base_delays_ms=bases,
             plain=not course.netem,
             unshaped_port=CLOCK_PORT,
+            undo=agents.undo_at_end,
         )
     try:
         with journal.stage("imports"):
@@ -110,18 +111,11 @@ def _close(links: LinkBackend, crew: Crew) -> None:
         _log.info("%s", error)
 
 
-def _undo_at_end(scenario: Scenario, ready: Prepared, crew: Crew) -> None:
-    """Agents that lose the controller remove the queues themselves."""
-    shaped = {src for src, _ in scenario.links.pairs} | {
-        name for name, link in scenario.links.access.items() if link.up_mbps is not None
-    }
-    for name in sorted(shaped):
-        words = ["tc", "qdisc", "del", "dev", ready.facts[name].device, "root"]
-        crew.call(name, "undo_at_end", {"words": list(words)})
-
-
-def train(scenario: Scenario, crew: Crew, links: LinkBackend, course: Course) -> None:
+def train(scenario: Scenario, crew: Crew, links: LinkBackend, course: Course) -> tuple[float, float]:
     """Run the workload to its stopping rule.
+
+    Returns:
+        Unix times at which the first step began, and at which the last was known to be over.
 
     Raises:
         WorkerError: a worker died or hangs.
@@ -137,18 +131,21 @@ def train(scenario: Scenario, crew: Crew, links: LinkBackend, course: Course) ->
         zero_ns = watch.wait_zero(START_TIMEOUT_S)
     before = links.counters()
     with journal.stage("train"):
-        _keep_time(scenario, crew, watch, links, course, zero_ns)
+        began_s = _keep_time(scenario, crew, watch, links, course, zero_ns)
+        ended_s = time.time()
     with journal.stage("end"):
         _wait_for_end(crew, watch)
     crew.make_do()
     write_counters(journal.folder.path, links, before)
+    return began_s, ended_s
 
 
 def _keep_time(
     scenario: Scenario, crew: Crew, watch: RemoteWatch, links: LinkBackend, course: Course, zero_ns: int
-) -> None:
+) -> float:
     clock = controller_clock(crew, scenario.ranks[0].name)
     zero_here_ns = _here(clock, zero_ns)
+    began_s = time.time() - (time.monotonic_ns() - zero_here_ns) / 1e9
     course.journal.update(first_step_s=round((zero_here_ns - course.started_ns) / 1e9, 3))
     shares = _RemoteShares(crew, clock)
     scheduler = Scheduler(scenario.changes, links, shares, Dilation(1.0), scenario.shares, scenario.links.pairs)
@@ -167,6 +164,7 @@ def _keep_time(
                 course.journal.display.training(training_state(watch.progress, elapsed_s, scenario.workload.stop))
     finally:
         write_events(course.journal.folder.path, scheduler.stop())
+    return began_s
 
 
 def _wait_for_end(crew: Crew, watch: RemoteWatch) -> None:

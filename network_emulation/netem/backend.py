@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,10 +17,13 @@ from laggard.network_emulation.backend import LinkCounters
 from laggard.network_emulation.links import Constraint, LinkPlan, Pair
 from laggard.network_emulation.netem.execute import Execute, InNamespaces
 from laggard.network_emulation.netem.htb import as_batch, segment_command
+from laggard.network_emulation.netem.intake import Command, make_room, received, verify_intake
 from laggard.network_emulation.netem.program import LinkProgram, compile_links
 from laggard.network_emulation.netem.readback import verify
 
 Deployment = Literal["ansible", "direct"]
+Undo = Callable[[str, Command], object]
+"""Is told a host, and a command that removes there what is about to be set up."""
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +34,7 @@ class NetemBackend:
 
     program: LinkProgram
     execute: Execute
+    removals: Mapping[str, tuple[Command, ...]]
 
     @property
     def name(self) -> str:
@@ -43,13 +47,14 @@ class NetemBackend:
         plan: LinkPlan,
         roles: Mapping[str, Sequence[EnosHost]],
         networks: Mapping[str, Sequence[EnosNetwork]] | None,
-        ports: Mapping[str, str],
+        ports: Mapping[str, str] | None,
         execute: Execute | None = None,
         *,
         deployment: Deployment = "ansible",
         base_delays_ms: Mapping[Pair, float] | None = None,
         plain: bool = False,
         unshaped_port: int = 0,
+        undo: Undo | None = None,
     ) -> NetemBackend:
         """Apply a whole plan in one deployment and read it back.
 
@@ -57,22 +62,30 @@ class NetemBackend:
             plan: all links, in real (dilated) units.
             roles: EnOSlib's roles; a host is found by the address it carries.
             networks: EnOSlib's networks to consider, by role; None for all.
-            ports: fabric-side device of each host; needed for downlinks and shared links only.
+            ports: fabric-side device of each host, for downlinks and shared links; None where the hosts have those themselves.
             execute: runs commands on hosts and on the fabric; the hosts' named namespaces where it is not given.
             deployment: by EnOSlib's one Ansible task, or by `execute` (the same commands, without Ansible's start-up).
             base_delays_ms: one-way delay of the testbed itself by pair, subtracted from that pair's.
             plain: for kernels without netem, where only rates are asked for.
             unshaped_port: UDP port whose datagrams pass unshaped; 0 for none.
+            undo: told of every command of `close` on a host before anything is set up there, where hosts outlive this process.
 
         Raises:
-            EmulationError: a command failed, or the kernel does not show what it was told.
+            EmulationError: a command failed, something is in the way, or the kernel does not show what it was told.
         """
         considered = None if networks is None else [network for group in networks.values() for network in group]
         program = compile_links(
             plan, roles, considered, ports, base_delays_ms, plain=plain, unshaped_port=unshaped_port
         )
-        backend = cls(program, execute or InNamespaces.named(host.name for host in plan.hosts))
+        execute = execute or InNamespaces.named(host.name for host in plan.hosts)
+        _make_room(program, execute)
+        backend = cls(program, execute, _removals(program, execute, lasting=undo is not None))
+        if undo is not None:
+            for host, commands in backend.removals.items():
+                for command in commands:
+                    undo(host, command)
         backend._deploy_fabric()
+        backend._deploy_intakes()
         shown = backend._deploy_by_ansible() if deployment == "ansible" else backend._deploy_directly()
         for host, source in program.sources.items():
             verify(host, source, shown[host])
@@ -107,7 +120,15 @@ class NetemBackend:
                     dropped = int(qdisc.get("drops", 0))
                     counts = LinkCounters(int(qdisc["bytes"]), int(qdisc["packets"]), dropped)
                     counted[host, names[int(number)]] = counts
-        return counted
+        return {**self._arrived(), **counted}
+
+    def _arrived(self) -> Mapping[Pair, LinkCounters]:
+        """What came in by a downlink or shared link; what that lost is known only of all its senders together."""
+        return {
+            (src, host): LinkCounters(*counts, dropped=0)
+            for host, intake in self.program.intakes.items()
+            for src, counts in received(intake, self.execute(host, intake.count_command())).items()
+        }
 
     def lateness_ms(self) -> float | None:
         """None: the kernel's timers do the work, and what they gave is measured on the links."""
@@ -118,8 +139,9 @@ class NetemBackend:
 
     def close(self) -> None:
         """Remove every queue, filter and device that was added."""
-        for host, source in self.program.sources.items():
-            self.execute(host, ("tc", "qdisc", "del", "dev", source.device, "root"))
+        for host, commands in self.removals.items():
+            for command in commands:
+                self.execute(host, command)
         devices = [line.split()[2] for line in self.program.fabric_devices if line.startswith("link add ")]
         added = [line.split() for line in self.program.fabric_queues if line.startswith("qdisc ")]
         for words in added:
@@ -134,6 +156,12 @@ class NetemBackend:
             if lines:
                 self.execute(None, (program, "-batch", "-"), "\n".join(lines) + "\n")
 
+    def _deploy_intakes(self) -> None:
+        for host, intake in self.program.intakes.items():
+            self.execute(host, ("ip", "-batch", "-"), "\n".join(intake.devices()) + "\n")
+            shown = self.execute(host, ("tc", "-batch", "-"), "\n".join(intake.batch()) + "\n")
+            verify_intake(host, intake, shown)
+
     def _deploy_by_ansible(self) -> Mapping[str, str]:
         shown = self.program.links.deploy()
         return {host: shown[source.host.alias] for host, source in self.program.sources.items()}
@@ -145,3 +173,25 @@ class NetemBackend:
                 self.execute(host, segment_command(source.device))
             shown[host] = self.execute(host, ("tc", "-batch", "-"), "\n".join(source.batch()) + "\n")
         return shown
+
+
+def _make_room(program: LinkProgram, execute: Execute) -> None:
+    """Remove what the agent of an earlier run left on hosts when it was killed."""
+    for host, intake in program.intakes.items():
+        links = execute(host, ("ip", "-j", "link", "show"))
+        qdiscs = execute(host, ("tc", "-j", "qdisc", "show", "dev", intake.device))
+        for command in make_room(host, intake, links, qdiscs):
+            execute(host, command)
+
+
+def _removals(program: LinkProgram, execute: Execute, *, lasting: bool) -> Mapping[str, tuple[Command, ...]]:
+    """What `close` does on each host; on lasting ones their devices then send batches as before."""
+    removals = dict(program.removals())
+    for host, source in program.sources.items() if lasting else ():
+        if source.segment:
+            shown = execute(host, ("ip", "-j", "-d", "link", "show", "dev", source.device))
+            removals[host] = (
+                *removals[host],
+                segment_command(source.device, int(json.loads(shown)[0]["gso_max_segs"])),
+            )
+    return removals

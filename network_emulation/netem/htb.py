@@ -115,6 +115,35 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
         return f"{varied} limit {self.limit}" + (f" {IN_ORDER}" if in_order else "")
 
 
+@dataclass(frozen=True)
+class SharedClass:
+    """A bottleneck that several links of one host share: the class above theirs.
+
+    Attributes:
+        position: among the host's, from 0.
+        rate_mbps: of the bottleneck.
+        guaranteed_mbps: what it has even when the host's uplink is busy; `rate_mbps` without one.
+        receivers: names of the hosts that its links lead to.
+    """
+
+    position: int
+    rate_mbps: float
+    guaranteed_mbps: float
+    receivers: frozenset[str]
+
+    @property
+    def class_id(self) -> str:
+        """A letter keeps it apart from the links' own."""
+        return f"{ROOT}a{self.position}"
+
+    def command(self, device: str, parent: str) -> str:
+        """The command that adds it."""
+        rates = f"rate {rate_text(self.guaranteed_mbps)} ceil {rate_text(self.rate_mbps)}"
+        burst = burst_bytes(self.rate_mbps)
+        add = f"tc class add dev {device} parent {parent} classid {self.class_id}"
+        return f"{add} htb {rates} burst {burst} cburst {burst}"
+
+
 @dataclass
 class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
     """All constraints of one host's device.
@@ -124,22 +153,24 @@ class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
         uplink_mbps: rate that everything leaving the host shares; None for no such limit.
         segment: whether packets are handed over one by one: batches of 64 KiB would be delayed and lost as one.
         unshaped_port: UDP port whose datagrams pass unshaped, for those who measure clocks; 0 for none.
+        shared: bottlenecks that several of its links share.
     """
 
     device: str = "eth0"
     uplink_mbps: float | None = None
     segment: bool = True
     unshaped_port: int = 0
+    shared: tuple[SharedClass, ...] = ()
 
     def remove_commands(self) -> list[str]:
         """Replace whatever was there (EnOSlib's `del || true` has no place in a batch)."""
         return [f"tc qdisc replace dev {self.device} root handle 8001: pfifo"]
 
     def add_commands(self) -> list[str]:
-        """The root, and the uplink's class with one beneath it for traffic that no pair's rule names."""
+        """The root, the uplink's class with one beneath it for traffic that no pair's rule names, and those of shared links."""
         root = f"tc qdisc replace dev {self.device} root handle {ROOT} htb"
         if self.uplink_mbps is None:
-            return [root, *self._unshaped()]
+            return [root, *(each.command(self.device, ROOT) for each in self.shared), *self._unshaped()]
         rate, burst = rate_text(self.uplink_mbps), burst_bytes(self.uplink_mbps)
         rest = rate_text(guaranteed_mbps(self.uplink_mbps, len(self.constraints)))
         add = f"tc class add dev {self.device} parent"
@@ -147,6 +178,7 @@ class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
             f"{root} default 2",
             f"{add} {ROOT} classid {UPLINK_CLASS} htb rate {rate} burst {burst} cburst {burst}",
             f"{add} {UPLINK_CLASS} classid {DEFAULT_CLASS} htb rate {rest} ceil {rate} burst {burst} cburst {burst}",
+            *(each.command(self.device, UPLINK_CLASS) for each in self.shared),
             *self._unshaped(),
         ]
 
@@ -215,9 +247,9 @@ def as_batch(commands: Sequence[str]) -> tuple[str, ...]:
     return tuple(command.removeprefix("tc ") for command in commands)
 
 
-def segment_command(device: str) -> tuple[str, ...]:
-    """The command that hands packets of a device over one by one."""
-    return ("ip", "link", "set", "dev", device, "gso_max_segs", "1")
+def segment_command(device: str, most: int = 1) -> tuple[str, ...]:
+    """The command that hands packets of a device over one by one, or so many at once at most."""
+    return ("ip", "link", "set", "dev", device, "gso_max_segs", str(most))
 
 
 def guaranteed_mbps(uplink_mbps: float, links: int) -> float:

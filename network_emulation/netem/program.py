@@ -1,7 +1,8 @@
 """A link plan as the commands that make it so: per host through EnOSlib's objects, and on the fabric between the hosts.
 
 Pure: nothing is run here. On the fabric, which is the bridge of a local run, a host's downlink is the queue of its port, and
-a shared bottleneck is an ifb device that the ports of its senders redirect to.
+a shared bottleneck is an ifb device that the ports of its senders redirect to. Without a fabric, between real machines, downlinks and
+shared bottlenecks are on the hosts themselves, as far as they can be (`without_fabric`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from laggard.network_emulation.netem.htb import (
     LinkConstraint,
     LinkSource,
     ShapedLinks,
+    SharedClass,
     as_batch,
     burst_bytes,
     delay_text,
@@ -30,6 +32,8 @@ from laggard.network_emulation.netem.htb import (
     loss_text,
     rate_text,
 )
+from laggard.network_emulation.netem.intake import DEVICE_PREFIX, Command, Intake, IntakeQueue
+from laggard.network_emulation.without_fabric import impossible_links, plan_inlets, plan_outlets
 
 MAX_HOSTS = 9_900
 SEGMENT_BELOW_MBPS = 1_000.0
@@ -41,13 +45,14 @@ class LinkProgram:
     """What to run where.
 
     Attributes:
-        plan: the plan it makes true, in real units.
+        plan: the plan it makes true, in real units; every pair that takes a class of its own has a constraint in it.
         base_delays_ms: what the testbed itself takes one way, by pair, subtracted from that pair's delay; 0 where missing.
         numbers: class number of each destination, the same on every host.
         addresses: address of each host.
         fan_out: how many constrained links leave each host.
         links: EnOSlib's service holding every host's constraints.
         sources: the same by host name.
+        intakes: how hosts shape what they receive, where there is no fabric to do so.
         fabric_devices: lines for one `ip -batch -` between the hosts.
         fabric_queues: lines for one `tc -batch -` between the hosts.
         plain: only rates are ever asked for, which takes no netem.
@@ -60,6 +65,7 @@ class LinkProgram:
     fan_out: Mapping[str, int]
     links: ShapedLinks
     sources: Mapping[str, LinkSource]
+    intakes: Mapping[str, Intake]
     fabric_devices: tuple[str, ...]
     fabric_queues: tuple[str, ...]
     plain: bool = False
@@ -74,11 +80,18 @@ class LinkProgram:
         if src not in self.sources or dst not in self.numbers:
             raise EmulationError(f"{src} to {dst} is not a link of this continuum; its plan names it or no event may")
         source = self.sources[src]
-        rate_mbps, guaranteed = constraint.rate_mbps, ""
-        if source.uplink_mbps is not None:
+        shared = next((each for each in source.shared if dst in each.receivers), None)
+        limits = (constraint.rate_mbps, source.uplink_mbps, shared.rate_mbps if shared else None)
+        rate_mbps = min((limit for limit in limits if limit is not None), default=None)
+        parent, guaranteed = ROOT, ""
+        if shared is not None and rate_mbps is not None:
+            parent, guaranteed = (
+                shared.class_id,
+                rate_text(min(shared.guaranteed_mbps / len(shared.receivers), rate_mbps)),
+            )
+        elif source.uplink_mbps is not None and rate_mbps is not None:
             share_mbps = guaranteed_mbps(source.uplink_mbps, self.fan_out[src])
-            rate_mbps = min(source.uplink_mbps, rate_mbps or source.uplink_mbps)
-            guaranteed = rate_text(min(share_mbps, rate_mbps))
+            parent, guaranteed = UPLINK_CLASS, rate_text(min(share_mbps, rate_mbps))
         return LinkConstraint(
             device=source.device,
             target=self.addresses[dst],
@@ -89,10 +102,22 @@ class LinkProgram:
             jitter=delay_text(constraint.jitter_ms) if constraint.jitter_ms else "",
             limit=limit_packets(constraint),
             burst=burst_bytes(rate_mbps),
-            parent=UPLINK_CLASS if guaranteed else ROOT,
+            parent=parent,
             guaranteed=guaranteed,
             plain=self.plain,
         )
+
+    def removals(self) -> Mapping[str, tuple[Command, ...]]:
+        """Commands that take every host's queues, filters and devices away again, by host."""
+        roots = {name: ("tc", "qdisc", "del", "dev", source.device, "root") for name, source in self.sources.items()}
+        return {
+            host.name: (
+                *([roots[host.name]] if host.name in roots else []),
+                *(self.intakes[host.name].removals() if host.name in self.intakes else ()),
+            )
+            for host in self.plan.hosts
+            if host.name in roots or host.name in self.intakes
+        }
 
     def _emulated_ms(self, pair: Pair, delay_ms: float) -> float:
         base_ms = self.base_delays_ms.get(pair, 0.0)
@@ -106,7 +131,7 @@ def compile_links(
     plan: LinkPlan,
     roles: Mapping[str, Sequence[EnosHost]],
     networks: Sequence[EnosNetwork] | None,
-    ports: Mapping[str, str],
+    ports: Mapping[str, str] | None,
     base_delays_ms: Mapping[Pair, float] | None = None,
     *,
     plain: bool = False,
@@ -118,20 +143,23 @@ def compile_links(
         plan: all links.
         roles: EnOSlib's roles; hosts are found by the address they carry.
         networks: EnOSlib's networks to consider; None for all.
-        ports: fabric-side device of each host; needed for downlinks and shared links only.
+        ports: fabric-side device of each host, for downlinks and shared links; None where the hosts have those themselves.
         base_delays_ms: one-way delay of the testbed itself, by pair, to subtract.
         plain: for kernels without netem: queues in its place, which give rates only.
         unshaped_port: UDP port whose datagrams pass unshaped; 0 for none.
 
     Raises:
-        EmulationError: a host is missing from the roles, a delay is below the testbed's own, a port is missing, or
-            something but a rate is asked for where `plain`.
+        EmulationError: a host is missing from the roles, a delay is below the testbed's own, a port is missing, a shared
+            link cannot be had on the hosts, or something but a rate is asked for where `plain`.
     """
     if plain:
         _require_only_rates(plan)
     if len(plan.hosts) > MAX_HOSTS:
         raise EmulationError(f"{len(plan.hosts)} hosts: tc numbers at most {MAX_HOSTS} classes of a device")
-    devices, queues = _fabric(plan, ports)
+    devices, queues = _fabric(plan, ports) if ports is not None else ((), ())
+    deployed = _Deployed(_by_address(roles, networks), networks)
+    shared, intakes = ({}, {}) if ports is not None else _on_hosts(plan, deployed, unshaped_port)
+    plan = replace(plan, pairs=_with_classes(plan, shared))
     program = LinkProgram(
         plan=plan,
         base_delays_ms=base_delays_ms or {},
@@ -139,7 +167,8 @@ def compile_links(
         addresses={host.name: host.address for host in plan.hosts},
         fan_out=Counter(src for src, _ in plan.pairs),
         links=ShapedLinks(),
-        sources=_sources(plan, roles, networks, unshaped_port),
+        sources=_sources(plan, deployed, shared, unshaped_port),
+        intakes=intakes,
         fabric_devices=devices,
         fabric_queues=queues,
         plain=plain,
@@ -159,34 +188,56 @@ def _require_only_rates(plan: LinkPlan) -> None:
             )
 
 
-def _sources(
-    plan: LinkPlan,
-    roles: Mapping[str, Sequence[EnosHost]],
-    networks: Sequence[EnosNetwork] | None,
-    unshaped_port: int,
-) -> dict[str, LinkSource]:
-    """A constraint-less source for every host that sends through a constraint or an uplink."""
-    by_address = {
+@dataclass(frozen=True)
+class _Deployed:
+    """EnOSlib's hosts by their addresses, and the networks to consider."""
+
+    by_address: Mapping[str, EnosHost]
+    networks: Sequence[EnosNetwork] | None
+
+    def find(self, host: Host) -> tuple[EnosHost, str]:
+        """A host of the continuum and its network device."""
+        found = self.by_address.get(host.address)
+        devices = [] if found is None else found.filter_interfaces(self.networks, include_unknown=False)
+        if found is None or not devices:
+            raise EmulationError(
+                f"{host.name}: none of the deployed hosts carries its address {host.address or '(none)'}"
+            )
+        return found, str(devices[0])
+
+
+def _by_address(
+    roles: Mapping[str, Sequence[EnosHost]], networks: Sequence[EnosNetwork] | None
+) -> Mapping[str, EnosHost]:
+    return {
         str(address.ip.ip): host
         for group in roles.values()
         for host in group
         for address in host.filter_addresses(networks, include_unknown=False)
         if address.ip is not None
     }
+
+
+def _with_classes(plan: LinkPlan, shared: Mapping[str, Sequence[SharedClass]]) -> Mapping[Pair, Constraint]:
+    """The constraints of the plan, and a neutral one for pairs that only a shared class is for."""
+    only = {(src, dst): Constraint() for src, classes in shared.items() for each in classes for dst in each.receivers}
+    return {**only, **plan.pairs}
+
+
+def _sources(
+    plan: LinkPlan, deployed: _Deployed, shared: Mapping[str, tuple[SharedClass, ...]], unshaped_port: int
+) -> dict[str, LinkSource]:
+    """A constraint-less source for every host that sends through a constraint or an uplink."""
     sending = {src for src, _ in plan.pairs} | {name for name, link in plan.access.items() if link.up_mbps is not None}
     return {
-        host.name: replace(_source(plan, host, by_address.get(host.address), networks), unshaped_port=unshaped_port)
+        host.name: replace(_source(plan, host, deployed), shared=shared.get(host.name, ()), unshaped_port=unshaped_port)
         for host in plan.hosts
         if host.name in sending
     }
 
 
-def _source(
-    plan: LinkPlan, host: Host, enos_host: EnosHost | None, networks: Sequence[EnosNetwork] | None
-) -> LinkSource:
-    devices = [] if enos_host is None else enos_host.filter_interfaces(networks, include_unknown=False)
-    if enos_host is None or not devices:
-        raise EmulationError(f"{host.name}: none of the deployed hosts carries its address {host.address or '(none)'}")
+def _source(plan: LinkPlan, host: Host, deployed: _Deployed) -> LinkSource:
+    enos_host, device = deployed.find(host)
     access = plan.access.get(host.name)
     rates = [plan.expected(host.name, dst).rate_mbps for src, dst in plan.pairs if src == host.name]
     lossy = any(constraint.loss_percent for (src, _), constraint in plan.pairs.items() if src == host.name)
@@ -194,10 +245,46 @@ def _source(
     uplink_mbps = access.up_mbps if access else None
     return LinkSource(
         enos_host,
-        device=str(devices[0]),
+        device=device,
         uplink_mbps=uplink_mbps,
         segment=lossy or slow or (uplink_mbps or SEGMENT_BELOW_MBPS) < SEGMENT_BELOW_MBPS,
     )
+
+
+def _on_hosts(
+    plan: LinkPlan, deployed: _Deployed, unshaped_port: int
+) -> tuple[dict[str, tuple[SharedClass, ...]], dict[str, Intake]]:
+    """Downlinks and shared links without a fabric: what hosts add to what they send, and what they do to what they receive."""
+    for name, reason in impossible_links(plan).items():
+        raise EmulationError(f"{name} of heterogeneity.yaml: {reason}; leave it out, or run --on local")
+    return _shared_classes(plan), _intakes(plan, deployed, unshaped_port)
+
+
+def _shared_classes(plan: LinkPlan) -> dict[str, tuple[SharedClass, ...]]:
+    outlets = plan_outlets(plan)
+    leaving = {(outlet.host, dst) for outlet in outlets for dst in outlet.receivers} | set(plan.pairs)
+    classes: dict[str, tuple[SharedClass, ...]] = {}
+    for outlet in outlets:
+        access = plan.access.get(outlet.host)
+        rate_mbps = guaranteed = outlet.rate_mbps
+        if access is not None and access.up_mbps is not None:
+            links = sum(src == outlet.host for src, _ in leaving)
+            rate_mbps = min(rate_mbps, access.up_mbps)
+            guaranteed = min(rate_mbps, len(outlet.receivers) * guaranteed_mbps(access.up_mbps, links))
+        earlier = classes.get(outlet.host, ())
+        each = SharedClass(len(earlier), rate_mbps, guaranteed, frozenset(outlet.receivers))
+        classes[outlet.host] = (*earlier, each)
+    return classes
+
+
+def _intakes(plan: LinkPlan, deployed: _Deployed, unshaped_port: int) -> dict[str, Intake]:
+    hosts = {host.name: host for host in plan.hosts}
+    queues: dict[str, tuple[IntakeQueue, ...]] = {}
+    for inlet in plan_inlets(plan):
+        earlier = queues.get(inlet.host, ())
+        senders = {name: hosts[name].address for name in inlet.senders}
+        queues[inlet.host] = (*earlier, IntakeQueue(f"{DEVICE_PREFIX}{len(earlier)}", inlet.rate_mbps, senders))
+    return {name: Intake(deployed.find(hosts[name])[1], some, unshaped_port) for name, some in queues.items()}
 
 
 def _fabric(plan: LinkPlan, ports: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.experiments.remote_bed import answer_of
+from tests.testbed.g5k_api import power_watts
 from tests.testbed.nodes import lacking
 from tests.users import Runner
 
@@ -133,7 +135,18 @@ def _a_whole_run(found: dict[str, object]) -> None:
     assert found["whole left"] == []
     assert found["calls"] < 120
     assert (Path(record["folder"]) / "spans.parquet").exists()
+    _drawn(record)
     assert all(check["ok"] for check in record["fidelity"])
+
+
+def _drawn(record: dict[str, Any]) -> None:
+    """Every node's constant power times one and the same time: the training's, with its evaluations."""
+    nodes = {host["host"]: str(host["machine"]).partition(".")[0] for host in record["hosts"]}
+    seconds = {each["host"]: each["joules"] / power_watts(nodes[each["host"]]) for each in record["energy"]}
+    assert set(seconds) == set(nodes), "both clusters are metered"
+    assert max(seconds.values()) == pytest.approx(min(seconds.values()), rel=0.01)
+    (trained_s,) = (stage["seconds"] for stage in record["stages"] if stage["name"] == "train")
+    assert record["outcome"]["makespan_s"] < min(seconds.values()) < trained_s + 2.0
 
 
 def _a_run_in_a_reservation(found: dict[str, object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -177,6 +178,88 @@ def test_downlinks_and_shared_links_are_on_the_fabric() -> None:
     )
 
 
+def on_hosts(
+    pairs: Mapping[Pair, Constraint],
+    access: Mapping[str, AccessLink] | None = None,
+    shared: tuple[SharedLink, ...] = (),
+    unshaped_port: int = 0,
+) -> LinkProgram:
+    """As between real machines: no fabric to shape."""
+    return compile_links(
+        LinkPlan(HOSTS, pairs, access or {}, shared), enos(HOSTS), None, None, unshaped_port=unshaped_port
+    )
+
+
+def test_a_downlink_without_a_fabric_is_on_the_host() -> None:
+    made = on_hosts({}, {FOG: AccessLink(FOG, None, 50.0)}, unshaped_port=7)
+    assert (made.sources, made.fabric_devices, made.fabric_queues) == ({}, (), ())
+    intake = made.intakes[FOG]
+    assert intake.devices() == ("link add laggard-in0 type ifb", "link set laggard-in0 up")
+    to_ifb = "action mirred egress redirect dev laggard-in0"
+    assert intake.batch() == (
+        "qdisc replace dev laggard-in0 root handle 1: tbf rate 50000kbit burst 6250 limit 1520250",
+        "qdisc add dev eth0 ingress",
+        "filter add dev eth0 parent ffff: protocol ip prio 1 u32 match ip protocol 17 0xff match ip dport 7 0xffff flowid 1:1",
+        "filter add dev eth0 parent ffff: protocol ip prio 1 u32 match ip protocol 17 0xff match ip sport 7 0xffff flowid 1:1",
+        f"filter add dev eth0 parent ffff: protocol ip prio 2 u32 match ip src 10.77.0.1 {to_ifb}",
+        f"filter add dev eth0 parent ffff: protocol ip prio 2 u32 match ip src 10.77.0.3 {to_ifb}",
+        f"filter add dev eth0 parent ffff: protocol ip prio 2 u32 match ip src 10.77.0.4 {to_ifb}",
+        "qdisc show",
+        "filter show dev eth0 parent ffff:",
+    )
+    assert made.removals() == {
+        FOG: (("tc", "qdisc", "del", "dev", "eth0", "ingress"), ("ip", "link", "del", "laggard-in0"))
+    }
+
+
+def test_links_that_enter_one_host_share_a_queue_there() -> None:
+    shared = SharedLink("s", frozenset({(CLOUD, FOG), (EDGE1, FOG)}), 5.0)
+    other = SharedLink("o", frozenset({(EDGE2, FOG), (EDGE2, CLOUD)}), 4.0)
+    made = on_hosts({(FOG, CLOUD): Constraint(0, 0, 9)}, shared=(shared, other))
+    (queue,) = made.intakes[FOG].queues
+    assert (queue.rate_mbps, queue.senders) == (5.0, {CLOUD: "10.77.0.1", EDGE1: "10.77.0.3"})
+    assert set(made.sources) == {FOG, EDGE2}
+    assert [words[:2] for words in made.removals()[FOG]] == [("tc", "qdisc"), ("tc", "qdisc"), ("ip", "link")]
+
+
+def classes(made: LinkProgram, host: str) -> list[str]:
+    """Parent, id and rates of every class, in order."""
+    lines = [line.split() for line in made.sources[host].batch() if line.startswith("class add")]
+    return [" ".join(line[5 : line.index("burst")]).replace("classid ", "").replace(" htb", "") for line in lines]
+
+
+def test_links_that_leave_one_host_share_a_class_there() -> None:
+    shared = SharedLink("s", frozenset({(CLOUD, EDGE1), (CLOUD, EDGE2)}), 6.0)
+    made = on_hosts({(CLOUD, EDGE1): Constraint(10, 0, 5), (CLOUD, FOG): Constraint(0, 0, 9)}, shared=(shared,))
+    assert made.intakes == {}
+    assert classes(made, CLOUD) == [
+        "1: 1:a0 rate 6000kbit ceil 6000kbit",
+        "1: 1:12 rate 9000kbit",
+        "1:a0 1:13 rate 3000kbit ceil 5000kbit",
+        "1:a0 1:14 rate 3000kbit ceil 6000kbit",
+    ]
+
+
+def test_a_shared_class_is_below_the_uplinks_and_within_it() -> None:
+    """What is guaranteed below a class never exceeds what it has."""
+    shared = SharedLink("s", frozenset({(CLOUD, EDGE1), (CLOUD, EDGE2)}), 8.0)
+    access = {CLOUD: AccessLink(CLOUD, 10.0, None)}
+    assert classes(on_hosts({(CLOUD, FOG): Constraint(0, 0, 9)}, access, (shared,)), CLOUD) == [
+        "1: 1:1 rate 10000kbit",
+        "1:1 1:2 rate 2500kbit ceil 10000kbit",
+        "1:1 1:a0 rate 5000kbit ceil 8000kbit",
+        "1:1 1:12 rate 2500kbit ceil 9000kbit",
+        "1:a0 1:13 rate 2500kbit ceil 8000kbit",
+        "1:a0 1:14 rate 2500kbit ceil 8000kbit",
+    ]
+
+
+def test_a_bottleneck_between_many_takes_a_fabric() -> None:
+    shared = SharedLink("shared-0", frozenset({(CLOUD, EDGE1), (FOG, EDGE2)}), 6.0)
+    with pytest.raises(EmulationError, match=r"shared-0 of heterogeneity\.yaml: 2 hosts send and 2 receive"):
+        on_hosts({}, shared=(shared,))
+
+
 def test_the_testbeds_own_delay_is_subtracted() -> None:
     asked = {(EDGE1, FOG): Constraint(10, 0, 10), (EDGE1, CLOUD): Constraint(), (EDGE1, EDGE2): Constraint(3)}
     made = program(asked, base_delays_ms={(EDGE1, FOG): 0.25, (FOG, EDGE1): 7.0, (EDGE1, CLOUD): 0.5})
@@ -278,6 +361,50 @@ def test_a_live_change_names_the_running_class_and_drops_nothing() -> None:
         "class change dev eth0 parent 1: classid 1:11 htb rate 1000kbit burst 1600 cburst 1600",
         "qdisc change dev eth0 parent 1:11 handle 20: netem delay 20ms loss 2% limit 1002 rate 1000gbit",
     ]
+
+
+def test_what_will_be_undone_is_told_before_anything_is_done() -> None:
+    """Should the one who does it die on the way, somebody else can."""
+
+    class Node(Recorder):
+        def __call__(self, host: str | None, command: Sequence[str], text: str = "") -> str:
+            shown = super().__call__(host, command, text)
+            if command[:2] == ("ip", "-j"):
+                return json.dumps([{"ifname": "eth0", "mtu": 1500, "gso_max_segs": 64}])
+            if command[:2] == ("tc", "-j"):
+                return '[{"kind": "noqueue"}]'
+            return SHOWN_INTAKE if "ingress" in text else shown
+
+    node = Node()
+    told: list[tuple[str, tuple[str, ...]]] = []
+    commands_by_then: list[int] = []
+
+    def undo(host: str, command: tuple[str, ...]) -> None:
+        told.append((host, command))
+        commands_by_then.append(sum(bool(text) for _, _, text in node.calls))
+
+    plan = LinkPlan(HOSTS, {(EDGE1, FOG): Constraint(0, 0, 10)}, {EDGE1: AccessLink(EDGE1, None, 30.0)})
+    backend = NetemBackend.start(plan, enos(HOSTS), None, None, node, deployment="direct", undo=undo)
+    assert [(host, " ".join(command)) for host, command in told] == [
+        (EDGE1, "tc qdisc del dev eth0 root"),
+        (EDGE1, "tc qdisc del dev eth0 ingress"),
+        (EDGE1, "ip link del laggard-in0"),
+        (EDGE1, "ip link set dev eth0 gso_max_segs 64"),
+    ]
+    assert set(commands_by_then) == {0}
+    node.calls.clear()
+    backend.close()
+    assert [(host, command) for host, command, _ in node.calls] == told
+
+
+SHOWN_INTAKE = """\
+qdisc noqueue 0: dev eth0 root refcnt 2
+qdisc ingress ffff: dev eth0 parent ffff:fff1 ----------------
+qdisc tbf 1: dev laggard-in0 root refcnt 2 rate 30Mbit burst 3746b lat 404ms
+""" + "\n".join(
+    f"  match 0a4d000{n}/ffffffff at 12\n\taction order 1: mirred (Egress Redirect to device laggard-in0) stolen"
+    for n in (1, 2, 4)
+)
 
 
 def test_a_link_that_the_plan_does_not_name_cannot_be_changed() -> None:

@@ -27,6 +27,8 @@ PREAMBLE = f"""
         return {{(a.name, b.name): constraint, (b.name, a.name): constraint}}
 """
 
+MODULES = (*kernel.LINK_MODULES, "sch_tbf")
+
 GOODPUT = 1448 / 1514
 """What Ethernet, IP and TCP headers leave of a rate."""
 
@@ -37,7 +39,7 @@ def near(measured: float, rate_mbps: float) -> bool:
 
 
 def guest(script: str, folder: Path, limit_s: float) -> dict[str, list[float]]:
-    value = kernel.boot(_dedent(PREAMBLE) + _dedent(script), folder, limit_s=limit_s)
+    value = kernel.boot(_dedent(PREAMBLE) + _dedent(script), folder, modules=MODULES, limit_s=limit_s)
     assert isinstance(value, dict)
     return value
 
@@ -86,12 +88,24 @@ LINKS = """
     seen["shared"] = c.shared_mbps((cloud, edge1), (cloud, edge2))
     backend.close()
     seen["left"] = [c.run("tc", "qdisc", "show").count(kind) for kind in ("netem", "htb", "ingress")]
+    backend = NetemBackend.start(  # as on machines of their own, between which nothing can be shaped
+        LinkPlan(hosts, both(edge1, fog, Constraint(10, 0, 50)), {fog.name: access[fog.name]}, (shared,)),
+        c.enoslib_roles(hosts), None, None, deployment="direct",
+    )
+    seen["own rtt"] = c.rtt_ms(edge1, fog)
+    seen["own downlink"] = c.shared_mbps((cloud, fog), (edge2, fog))
+    seen["own shared"] = c.shared_mbps((cloud, edge1), (cloud, edge2))
+    counted = backend.counters()
+    seen["own counted"] = [len(counted), counted[cloud.name, fog.name].bytes, counted[edge2.name, fog.name].bytes]
+    backend.close()
+    own = [c.run("ip", "netns", "exec", host.name, *words) for host in hosts for words in (("tc", "qdisc"), ("ip", "link"))]
+    seen["left"] += ["".join(own).count(kind) for kind in ("netem", "htb", "tbf", "ingress", "laggard")]
     result(seen)
 """
 
 
 def test_hosts_see_the_links_that_were_asked_for(tmp_path: Path) -> None:
-    seen = guest(LINKS, tmp_path, limit_s=200)
+    seen = guest(LINKS, tmp_path, limit_s=260)
     print(seen)  # noqa: T201  # shown when a check below fails
     assert seen["chosen"] == "netem"
     assert all(map(takes, seen["rtt"], (20.0, 50.0, 10.0))), f"all rules of a host at once: {seen['rtt']}"
@@ -115,7 +129,13 @@ def test_hosts_see_the_links_that_were_asked_for(tmp_path: Path) -> None:
     assert seen["uplink"][1] > 0.25, "each link has its part of the uplink"
     assert near(seen["downlink"][0], 30), seen["downlink"]
     assert near(seen["shared"][0], 10), seen["shared"]
-    assert seen["left"] == [0, 0, 0]
+    assert takes(seen["own rtt"], 20.0), seen["own rtt"]
+    assert near(seen["own downlink"][0], 30), seen["own downlink"]
+    assert near(seen["own shared"][0], 10), seen["own shared"]
+    assert seen["own shared"][1] > 0.25, "each link has its part of what they share"
+    links, *sent = seen["own counted"]
+    assert (links, min(sent) > 1e5) == (6, True), "two with a rule, two that share, and what else comes to the fog"
+    assert not any(seen["left"]), seen["left"]
 
 
 ANSIBLE = """

@@ -1,0 +1,226 @@
+"""Round trips, rates and CPU shares together under Debian's own kernel with netem, on a machine that QEMU imitates.
+
+    apt-get install qemu-system-x86 busybox-static cpio kmod
+    python benchmarks/netem_machine.py [dilation ...]
+
+The user-mode kernel of the tests has netem, but its processor clock counts in steps of 10 ms. This one has both netem and exact clocks, on
+two processors about ten times slower than this machine's, which dilation makes up for. The machine sees this one's files, writes only to its memory,
+and has no network. Debian's kernel is downloaded, not installed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypedDict
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SCENARIOS = ("quickstart", "homogeneous")
+DILATIONS = ("8",)
+MODULES = (
+    "virtio_pci", "9pnet_virtio", "9p", "overlay", "veth", "bridge", "ifb",
+    "sch_htb", "sch_netem", "sch_ingress", "cls_u32", "cls_matchall", "act_mirred",
+)  # fmt: skip
+LIMIT_S = 3000
+
+INIT = """\
+#!/bin/busybox sh
+b=/bin/busybox
+$b mount -t proc proc /proc; $b mount -t sysfs sys /sys; $b mount -t devtmpfs dev /dev
+for module in /modules/*; do $b insmod $module || echo "cannot load $module"; done
+$b mount -t 9p -o trans=virtio,version=9p2000.L,msize=1048576,cache=loose,ro host /host
+$b mount -t tmpfs memory /memory
+$b mkdir /memory/upper /memory/work /memory/root
+$b mount -t overlay overlay -o lowerdir=/host,upperdir=/memory/upper,workdir=/memory/work /memory/root
+r=/memory/root
+for folder in proc sys dev; do $b mount --move /$folder $r/$folder; done
+$b mkdir -p $r/dev/shm; $b mount -t tmpfs tmpfs $r/dev/shm; $b mount -t tmpfs tmpfs $r/run
+$b mount -t cgroup2 cgroup2 $r/sys/fs/cgroup
+$b mkdir $r/run/home
+exec $b chroot $r /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/run/home PYTHONDONTWRITEBYTECODE=1 PYTHON -c '
+import base64
+exec(base64.b64decode("SCRIPT"))
+'
+"""
+
+INSIDE = """
+import itertools, json, os, pathlib, subprocess, sys, traceback
+
+def measure(name, factor):
+    from laggard.experiments.scenario import load_scenario
+    from laggard.layers_services.local import sandbox
+    from laggard.layers_services.local.janitor import run_name
+    from laggard.network_emulation.compute.cgroups import prepare_cgroups
+    from laggard.network_emulation.cpu_plan import plan_cpus, usable_cores
+    scenario = load_scenario(pathlib.Path(REPOSITORY, "experiments", name))
+    cpu = plan_cpus(scenario.peak_shares, usable_cores(), 0.5, float(factor))
+    cgroups = prepare_cgroups(scenario.shares, run_name())
+    assert cgroups is not None
+    read, write = os.pipe()
+    assert sandbox.call(lambda: inside(scenario, cpu, cgroups, write)) == 0
+    cgroups.close()
+    cgroups.remove()
+    os.close(write)
+    with os.fdopen(read) as stream:
+        return {"scenario": name, "dilation": factor, "checks": json.load(stream)}
+
+def inside(scenario, cpu, cgroups, answer):
+    from laggard.layers_services.local.namespaces import create_namespaces
+    from laggard.layers_services.local.provider import enoslib_roles, use_namespace_connection
+    use_namespace_connection()
+    from laggard.network_emulation.compute import open_shares
+    from laggard.network_emulation.compute.measure import verify_shares
+    from laggard.network_emulation.constraints import dilate_links
+    from laggard.network_emulation.fidelity import verify_links
+    from laggard.network_emulation.netem import NetemBackend
+    from laggard.network_emulation.tcp import configure_tcp_of
+    from laggard.virtual_time import Dilation
+    dilation = Dilation(cpu.dilation)
+    namespaces = create_namespaces(scenario.hosts, "bridge")
+    plan = dilate_links(scenario.links, dilation)
+    configure_tcp_of(namespaces.paths, dilation)
+    roles, networks = enoslib_roles(plan.hosts)
+    NetemBackend.start(plan, roles, networks, namespaces.ports, deployment="direct")
+    checks = verify_links(scenario.links, namespaces.paths, dilation)
+    real = {host: dilation.real_share(share) for host, share in scenario.shares.items()}
+    shares = open_shares(real, cgroups, cpu.cpus)
+    checks += verify_shares(real, shares, dilation)
+    shares.close()
+    with os.fdopen(answer, "w") as stream:
+        json.dump([check.model_dump(mode="json") for check in checks], stream)
+    return 0
+
+try:
+    subprocess.run(("ip", "link", "set", "lo", "up"), check=True)
+    for name, factor in itertools.product(SCENARIOS, DILATIONS):
+        print("<<result>>" + json.dumps(measure(name, factor)) + "<</result>>", flush=True)
+except BaseException:
+    traceback.print_exc()
+os.sync()
+pathlib.Path("/proc/sysrq-trigger").write_text("o")
+"""
+
+
+class Check(TypedDict):
+    """What of a `FidelityCheck` is read here."""
+
+    kind: str
+    requested: float
+    measured: float
+    ok: bool
+
+
+class Series(TypedDict):
+    """All checks of one scenario under one dilation."""
+
+    scenario: str
+    dilation: str
+    checks: list[Check]
+
+
+def fetch_kernel(folder: Path) -> tuple[Path, Path]:
+    """Debian's kernel image, and the folder of its modules, with their dependencies listed."""
+    shown = subprocess.run(
+        ("apt-cache", "depends", "linux-image-amd64"), check=True, capture_output=True, text=True
+    ).stdout
+    package = next(line.split()[-1] for line in shown.splitlines() if "Depends:" in line)
+    subprocess.run(("apt-get", "download", "-qq", package), check=True, cwd=folder, stderr=subprocess.DEVNULL)
+    subprocess.run(("dpkg-deb", "-x", str(next(folder.glob("*.deb"))), str(folder)), check=True)
+    version = package.removeprefix("linux-image-")
+    subprocess.run(("/usr/sbin/depmod", "-b", str(folder), version), check=True)
+    return folder / "boot" / f"vmlinuz-{version}", folder / "lib" / "modules" / version
+
+
+def in_order(modules: Path, wanted: Sequence[str]) -> list[Path]:
+    """The files of modules and of what they need, each after what it needs."""
+    needs = {}
+    for line in (modules / "modules.dep").read_text().splitlines():
+        path, _, rest = line.partition(":")
+        needs[path] = rest.split()
+    by_name = {Path(path).name.removesuffix(".ko").replace("-", "_"): path for path in needs}
+    files = [path for name in wanted for path in (*reversed(needs[by_name[name]]), by_name[name])]
+    return [modules / path for path in dict.fromkeys(files)]
+
+
+def pack(folder: Path, modules: Sequence[Path], dilations: Sequence[str]) -> Path:
+    """The initial file system: busybox, modules, and what to do."""
+    import base64
+
+    root = folder / "initial"
+    for name in ("bin", "proc", "sys", "dev", "host", "memory", "modules"):
+        (root / name).mkdir(parents=True)
+    shutil.copy("/bin/busybox", root / "bin")
+    for number, module in enumerate(modules):
+        shutil.copy(module, root / "modules" / f"{number:02d}.ko")
+    script = INSIDE.replace("REPOSITORY", repr(str(REPOSITORY)))
+    script = script.replace("SCENARIOS", repr(SCENARIOS)).replace("DILATIONS", repr(tuple(dilations)))
+    coded = base64.b64encode(textwrap.dedent(script).encode()).decode()
+    (root / "init").write_text(INIT.replace("PYTHON -c", f"{sys.executable} -c").replace("SCRIPT", coded))
+    (root / "init").chmod(0o755)
+    names = "\n".join(str(path.relative_to(root)) for path in sorted(root.rglob("*")))
+    packed = subprocess.run(
+        ("cpio", "-o", "-H", "newc", "--quiet"), check=True, cwd=root, input=names.encode(), stdout=subprocess.PIPE
+    ).stdout
+    (folder / "initial.cpio").write_bytes(packed)
+    return folder / "initial.cpio"
+
+
+def boot(kernel: Path, initial: Path) -> list[Series]:
+    """What the machine printed."""
+    command = (
+        "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "4G", "-no-reboot",
+        "-display", "none", "-nodefaults", "-serial", "stdio", "-kernel", str(kernel), "-initrd", str(initial),
+        "-append", "console=ttyS0 quiet mitigations=off panic=-1",
+        "-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
+        "-device", "virtio-9p-pci,fsdev=host,mount_tag=host",
+    )  # fmt: skip
+    done = subprocess.run(
+        command, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    found = re.findall("<<result>>(.*?)<</result>>", done.stdout.replace("\r", ""), re.DOTALL)
+    if not found:
+        sys.exit(f"the machine gave no result:\n{done.stdout[-4000:]}{done.stderr[-2000:]}")
+    return [json.loads(text.replace("\n", "")) for text in found]
+
+
+def row(series: Series) -> str:
+    """One line of the table."""
+    checks = series["checks"]
+    trips = [abs(each["measured"] - each["requested"]) for each in checks if each["kind"] == "rtt"]
+    rates = [100 * (each["measured"] / each["requested"] - 1) for each in checks if each["kind"] == "rate"]
+    shares = [100 * abs(each["measured"] / each["requested"] - 1) for each in checks if each["kind"] == "cpu"]
+    cells = [
+        series["scenario"],
+        series["dilation"],
+        f"{len(trips)}: {statistics.median(trips):.2f}, {max(trips):.2f}",
+        f"{len(rates)}: {statistics.median(rates):+.1f}, {min(rates):+.1f}",
+        f"{len(shares)}: {statistics.median(shares):.1f}, {max(shares):.1f}",
+        f"{sum(not each['ok'] for each in checks)} of {len(checks)}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Print a table."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        kernel, modules = fetch_kernel(folder)
+        found = boot(kernel, pack(folder, in_order(modules, MODULES), sys.argv[1:] or DILATIONS))
+    print(
+        "| scenario | D | round trips: median, worst error, ms | rates: median, lowest, % | CPU slowdowns of 1, 10, 100 ms phases: median, worst error, % | missed |"
+    )
+    print("|---|---|---|---|---|---|")
+    for series in found:
+        print(row(series))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""What a scenario asks for and real machines cannot have is refused at its line, before anything is reserved or started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from laggard.errors import ScenarioError
+from laggard.experiments.cli import main
+from laggard.experiments.remote.ground import RemoteOptions, RemoteTestbed, claim
+from laggard.experiments.scenario import load_scenario
+from tests.experiments.scenario_folders import template, write
+
+HETEROGENEITY = """\
+deterministic:
+  - {hosts: "edge.*", downlink: 50mbit}
+  - {between: ["edge.*", "*"], shared: 9mbit}
+"""
+INPUT_IS_WRONG = 2
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path / "mine", {**template(), "heterogeneity": HETEROGENEITY})
+
+
+@pytest.mark.parametrize("testbed", ["ssh", "g5k"])
+def test_a_bottleneck_between_many_is_refused(testbed: RemoteTestbed, folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        claim(load_scenario(folder), RemoteOptions(tmp_path / "runs", testbed))
+    (problem,) = caught.value.problems
+    assert (Path(problem.path).name, problem.line, problem.column) == ("heterogeneity.yaml", 3, 15)
+    assert problem.value == "edge.* and *"
+    assert "a queue on the one host that sends or receives all of it" in problem.rule
+    assert "run --on local" in problem.fix
+
+
+@pytest.mark.parametrize("testbed", ["ssh", "g5k"])
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_plan_and_run_say_the_same(command: str, testbed: str, folder: Path, tmp_path: Path) -> None:
+    runs = ("--runs", str(tmp_path / "runs")) if command == "run" else ()
+    result = CliRunner().invoke(main, [command, str(folder), "--on", testbed, *runs])
+    assert result.exit_code == INPUT_IS_WRONG
+    assert "heterogeneity.yaml:3:15: edge.* and *:" in result.output
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_laptop_can_have_it(folder: Path) -> None:
+    result = CliRunner().invoke(main, ["plan", str(folder)])
+    assert result.exit_code == 0, result.output
