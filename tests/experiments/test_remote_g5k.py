@@ -82,7 +82,7 @@ SCRIPT = """
             testbed = Grid5000.from_yaml(str(home / ".python-grid5000.yaml"))
             mine = [
                 testbed.sites[site].jobs.create({
-                    "name": "mine", "resources": f"{{cluster='{cluster}'}}/nodes={nodes},walltime=0:2:0",
+                    "name": "mine", "resources": f"{{cluster='{cluster}'}}/nodes={nodes},walltime=0:2:30",
                     "command": "sleep 1d", "types": types,
                 })
                 for site, cluster, nodes, types in (("lyon", "gemini", 1, ["exotic"]), ("rennes", "parasilo", 2, []))
@@ -157,7 +157,7 @@ def _a_run_in_a_reservation(found: dict[str, object]) -> None:
     record = json.loads(said["said"])
     assert record["status"] == "done"
     assert record["outcome"]["stopped_by"] == "walltime"
-    assert 1 < record["outcome"]["steps"] < 100_000
+    assert 1 <= record["outcome"]["steps"] < 100_000
     assert (Path(record["folder"]) / "checkpoint.pt").stat().st_size > 10_000
     assert record["jobs"] == []
     left = found["in my job left"]
