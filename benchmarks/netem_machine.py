@@ -20,7 +20,8 @@ import tempfile
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict
+
+from netem_fidelity import Series
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SCENARIOS = ("quickstart", "homogeneous")
@@ -107,23 +108,6 @@ except BaseException:
 os.sync()
 pathlib.Path("/proc/sysrq-trigger").write_text("o")
 """
-
-
-class Check(TypedDict):
-    """What of a `FidelityCheck` is read here."""
-
-    kind: str
-    requested: float
-    measured: float
-    ok: bool
-
-
-class Series(TypedDict):
-    """All checks of one scenario under one dilation."""
-
-    scenario: str
-    dilation: str
-    checks: list[Check]
 
 
 def fetch_kernel(folder: Path) -> tuple[Path, Path]:

@@ -16,7 +16,6 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Self
 
 from laggard.clock_stamps import Exchange
@@ -107,9 +106,7 @@ class Responder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -213,9 +210,7 @@ class Exchanger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _is_through(self) -> bool:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
-from types import TracebackType
 from typing import Literal, Self
 
 from laggard.errors import EmulationError
@@ -133,9 +132,7 @@ class ShareController:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _by_limiter(self) -> list[tuple[int | None, tuple[str, ...]]]:

@@ -7,7 +7,6 @@ of this machine; collection makes them relative to the first step, and virtual.
 from __future__ import annotations
 
 import time
-from types import TracebackType
 from typing import Self
 
 from laggard.span_schema import NO_GROUP, NO_PEER, Flag, Lane, Phase
@@ -134,7 +133,5 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
