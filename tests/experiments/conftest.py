@@ -45,7 +45,7 @@ seed: 3
 }
 
 UNFAITHFUL = 3
-MORE_ATTEMPTS = 3
+MORE_ATTEMPTS = 8
 
 
 @dataclass(frozen=True)
