@@ -17,7 +17,7 @@ from laggard.analysis.intervals import (
     Segment,
     baseline_level,
     is_raised,
-    is_slow,
+    is_steadily_raised,
     mask_of,
     measure_segment,
     segment,
@@ -129,7 +129,8 @@ def _deterministic(series: _Series, levels: Levels, dynamic: BoolArray) -> tuple
     slow_steps = 0
     for part in levels.segments:
         measured = measure_segment(against_fleet, part.first, part.last)
-        slow_steps += part.length if is_slow(measured, levels, 0.0) else 0
+        # Also of parts too short to be intervals: a host that is slow all along may be slower still for a moment.
+        slow_steps += part.length if is_steadily_raised(measured, levels, 0.0) else 0
     if slow_steps < DETERMINISTIC_SHARE * len(series.own) or dynamic.all():
         return None
     level = float(np.median(against_fleet[~dynamic]))

@@ -212,13 +212,18 @@ def is_raised(part: Segment, levels: Levels, baseline: float) -> bool:
 
 
 def is_slow(part: Segment, levels: Levels, baseline: float) -> bool:
-    """Whether an interval is slow by the definition, and steadily so.
+    """Whether an interval is slow by the definition: long enough to be one, and steadily so."""
+    return part.length >= LEAST_STEPS and is_steadily_raised(part, levels, baseline)
+
+
+def is_steadily_raised(part: Segment, levels: Levels, baseline: float) -> bool:
+    """Whether an interval of any length is slow all through.
 
     Steady: three quarters of its steps are at least half as slow (in log) as its median, give or take the noise. A few spikes
     that happen to fall into ten steps are not.
     """
     steady = part.quartile - baseline >= (part.level - baseline) / 2.0 - _QUARTILE_SIGMAS * levels.sigma
-    return steady and part.length >= LEAST_STEPS and is_raised(part, levels, baseline)
+    return steady and is_raised(part, levels, baseline)
 
 
 def shared_drift(logs: FloatArray) -> FloatArray:

@@ -89,6 +89,15 @@ def test_one_slow_member_does_not_make_its_class_slow() -> None:
     assert [(f.rank, f.kind) for f in analysis.stragglers] == [(1, "deterministic")]
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_host_slow_all_along_may_be_slower_still_for_a_moment(seed: int) -> None:
+    """Eight steps of sixty are too short to be a slowness of their own, and no reason to overlook the one that lasts."""
+    tiers = (Tier("cloud", 1), Tier("edge", 2, 2.3))
+    moment = Injection("compute", 1.7, 24, 31, rank=1)
+    found = analysed(moment, tiers=tiers, steps=60, seed=seed).findings
+    assert {f.rank for f in found if (f.family, f.kind) == ("compute", "deterministic")} == {1, 2}
+
+
 def test_slow_storage_is_storage() -> None:
     analysis = analysed(Injection("storage", 100.0, 100, 180, rank=6))
     (finding,) = analysis.stragglers

@@ -49,9 +49,7 @@ def test_run_leaves_a_complete_folder(laggard: Laggard, make_scenario: Callable[
     )
     assert (folder.parent / "latest").resolve() == folder.resolve()
     edge = [f for f in json.loads((folder / "stragglers.json").read_text()) if f["family"] == "compute"]
-    # Both, unless the machine under them swings as much as they are slow: sixty steps do not tell these apart.
-    assert edge
-    assert {f["host"] for f in edge} <= {"edge.trainer.1.1", "edge.trainer.1.2"}
+    assert {f["host"] for f in edge} == {"edge.trainer.1.1", "edge.trainer.1.2"}
 
 
 def test_same_seed_same_losses(laggard: Laggard, make_scenario: Callable[..., Path]) -> None:
