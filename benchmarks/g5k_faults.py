@@ -32,8 +32,8 @@ from laggard.layers_services.model import LayersServices  # noqa: E402
 from laggard.run_schema import HeldJob  # noqa: E402
 from laggard.yaml_source import parse_yaml, validated  # noqa: E402
 from tests.testbed.faults import Fault  # noqa: E402
-from tests.testbed.g5k_api import PASSWORD, StandIn, stand_in  # noqa: E402
 from tests.testbed.oar import Timing  # noqa: E402
+from tests.testbed.stand_in import PASSWORD, StandIn, stand_in  # noqa: E402
 
 PACE = Pace(request_timeout_s=2.0, backoff_s=0.2, poll_s=0.3)
 SMALL = Pace(request_timeout_s=2.0, attempts=2, backoff_s=0.1, poll_s=0.3)

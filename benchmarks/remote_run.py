@@ -23,7 +23,7 @@ def on_grid5000(folder: Path) -> dict[str, object]:
     from laggard.experiments.remote.ground import RemoteOptions
     from laggard.experiments.remote.run import execute_remote
     from laggard.experiments.scenario import load_scenario
-    from tests.testbed.g5k_api import stand_in
+    from tests.testbed.stand_in import stand_in
 
     with stand_in(folder / "n", {"gemini": 2, "parasilo": 3}) as grid:
         home = folder / "home"

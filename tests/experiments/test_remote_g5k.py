@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.experiments.remote_bed import answer_of
-from tests.testbed.g5k_api import power_watts
 from tests.testbed.nodes import lacking
+from tests.testbed.rest_api import power_watts
 from tests.users import Runner
 
 pytestmark = [pytest.mark.skipif(lacking() is not None, reason=str(lacking())), pytest.mark.slow]
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.skipif(lacking() is not None, reason=str(lacking())), 
 SCRIPT = """
     def play():
         from tests.testbed.faults import Fault
-        from tests.testbed.g5k_api import stand_in
+        from tests.testbed.stand_in import stand_in
         with stand_in(here / "n", {"gemini": 2, "parasilo": 3}) as grid:
             home = here / "home"
             home.mkdir()

@@ -37,7 +37,7 @@ HEAD = """
     from laggard.layers_services.release import destroy, find_jobs, how_to_release, release, still_held
     from laggard.run_schema import HeldJob
     from tests.testbed.faults import Fault
-    from tests.testbed.g5k_api import stand_in
+    from tests.testbed.stand_in import stand_in
     from tests.testbed.scripts import in_sandbox
 
     PACE = Pace(request_timeout_s=2.0, attempts=2, backoff_s=0.1, poll_s=0.1)

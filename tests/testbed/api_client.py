@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from tests.testbed import nodes, oar
-from tests.testbed.g5k_api import PASSWORD, StandIn
+from tests.testbed.stand_in import PASSWORD, StandIn
 
 PARASILO = tuple(f"parasilo-{number}.rennes.grid5000.fr" for number in (1, 2))
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.testbed.g5k_api import StandIn, stand_in
 from tests.testbed.oar import Timing
+from tests.testbed.stand_in import StandIn, stand_in
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from tests.testbed import nodes
 from tests.testbed.api_client import PARASILO, await_state, client, submit
 from tests.testbed.faults import Fault
-from tests.testbed.g5k_api import PASSWORD, StandIn
 from tests.testbed.scripts import Scripts
+from tests.testbed.stand_in import PASSWORD, StandIn
 
 real_nodes = pytest.mark.skipif(nodes.lacking() is not None, reason=str(nodes.lacking()))
 HEAD = """
@@ -20,7 +20,7 @@ HEAD = """
     from contextlib import contextmanager
     from pathlib import Path
     from tests.testbed.faults import Fault
-    from tests.testbed.g5k_api import stand_in
+    from tests.testbed.stand_in import stand_in
     from tests.testbed.oar import Timing
     from tests.testbed.scripts import in_sandbox
 

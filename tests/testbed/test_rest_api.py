@@ -10,8 +10,8 @@ import pytest
 
 from tests.testbed import nodes, oar, reference
 from tests.testbed.api_client import PARASILO, await_state, client, submit
-from tests.testbed.g5k_api import PASSWORD, StandIn, stand_in
 from tests.testbed.oar import Timing
+from tests.testbed.stand_in import PASSWORD, StandIn, stand_in
 
 
 def test_a_job_goes_through_the_states_of_oar(grid: StandIn) -> None:
