@@ -43,6 +43,21 @@ runs_option = click.option(
     help="Where run folders are kept.",
 )
 scenario_argument = click.argument("scenario", type=click.Path(path_type=Path))
+links_option = click.option(
+    "--links",
+    type=click.Choice(["auto", "netem", "userspace"]),
+    default="auto",
+    show_default=True,
+    help="What shapes the links: the kernel's netem, or our userspace emulator.",
+)
+dilation_option = click.option(
+    "--dilation",
+    type=click.FloatRange(min=1),
+    help="Run so many times slower than real time; without it, as little as the CPU shares allow.",
+)
+app_conf_option = click.option(
+    "--app-conf", metavar="NAME", help="The set of variables of workflow_env.yaml that the workflow sees."
+)
 
 
 def _reported(command: Callable[Parameters, int | None]) -> Callable[Parameters, None]:
@@ -131,19 +146,9 @@ def plan(scenario: Path, overrides: tuple[str, ...], as_json: bool, where: Where
 @scenario_argument
 @set_option
 @runs_option
-@click.option(
-    "--links",
-    type=click.Choice(["auto", "netem", "userspace"]),
-    default="auto",
-    show_default=True,
-    help="What shapes the links: the kernel's netem, or our userspace emulator.",
-)
-@click.option(
-    "--dilation",
-    type=click.FloatRange(min=1),
-    help="Run so many times slower than real time; without it, as little as the CPU shares allow.",
-)
-@click.option("--app-conf", metavar="NAME", help="The set of variables of workflow_env.yaml that the workflow sees.")
+@links_option
+@dilation_option
+@app_conf_option
 @json_option
 @_reported
 @testbed_options
@@ -193,6 +198,99 @@ def _show_result(record: RunRecord, folder: Path, *, as_json: bool) -> None:
         click.echo(json.dumps(result_document(record, folder), indent=2))
     else:
         click.echo(result_text(record, folder))
+
+
+@main.command()
+@scenario_argument
+@set_option
+@runs_option
+@links_option
+@dilation_option
+@app_conf_option
+@click.option("--for", "duration", metavar="TIME", help="End after so long, such as 10min; without it, at Ctrl-C.")
+@json_option
+@_reported
+def emulate(
+    scenario: Path,
+    overrides: tuple[str, ...],
+    runs: Path,
+    links: Requested,
+    dilation: float | None,
+    app_conf: str | None,
+    duration: str | None,
+    as_json: bool,
+) -> int:
+    """Bring only the continuum up, verified, for programs of your own; no workload.yaml is needed.
+
+    `laggard ssh HOST` runs them in its hosts, `laggard links` shows its links. With --json it answers twice, a line each: when it is
+    up, and when it has ended.
+    """
+    from laggard.experiments.emulating import Up, emulate, up_document, up_text
+    from laggard.experiments.runner import Options
+    from laggard.experiments.scenario import load_scenario
+
+    def tell(up: Up) -> None:
+        click.echo(json.dumps(up_document(up)) if as_json else up_text(up))
+
+    loaded = load_scenario(scenario, overrides, training=False)
+    options = Options(runs, links=links, dilation=dilation, quiet=as_json, command=tuple(sys.argv), app_conf=app_conf)
+    record, folder = emulate(loaded, options, tell, _seconds(duration))
+    if as_json:
+        click.echo(json.dumps({**record.model_dump(mode="json"), "folder": str(folder)}))
+    else:
+        _show_result(record, folder, as_json=False)
+    return {"done": 0, "unfaithful": 3, "interrupted": 130}.get(record.status, 1)
+
+
+def _seconds(duration: str | None) -> float | None:
+    from laggard.units import parse_duration_s
+
+    if duration is None:
+        return None
+    try:
+        return parse_duration_s(duration)
+    except ValueError as error:
+        raise InputError(f"--for {duration}: {error}") from error
+
+
+@main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("host")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option("--run", metavar="RUN", help="The emulation, where several are up: its run folder or id.")
+@runs_option
+@_reported
+def ssh(host: str, command: tuple[str, ...], run: str | None, runs: Path) -> int:
+    """Open a shell in a host of a running emulation, or run a COMMAND there, held to the host's CPU share.
+
+    HOST is a host's name, or a pattern that only it matches. The files and the user are yours; the network, the host name and the
+    processes are the continuum's. Options come before HOST.
+    """
+    from laggard.experiments.host_shell import find_emulation, run_in_host
+
+    return run_in_host(find_emulation(run, runs), host, command[1:] if command[:1] == ("--",) else command)
+
+
+@main.command(name="links")
+@click.argument("run", metavar="[RUN]", required=False)
+@runs_option
+@click.option(
+    "--every", type=click.FloatRange(min=0.2), default=2.0, show_default=True, help="Seconds between two looks."
+)
+@json_option
+@_reported
+def links_command(run: str | None, runs: Path, every: float, as_json: bool) -> None:
+    """Show the links of a running emulation: what was asked for, what holds now, what is measured.
+
+    On a terminal the table lives until Ctrl-C; elsewhere it is printed once.
+    """
+    from laggard.experiments.host_shell import find_emulation
+    from laggard.experiments.links_table import read_links, show_links
+
+    folder = find_emulation(run, runs)
+    if as_json:
+        click.echo(json.dumps(read_links(folder), indent=2))
+    else:
+        show_links(folder, every)
 
 
 @main.command(name="runs")

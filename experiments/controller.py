@@ -47,13 +47,13 @@ def _run(job: Job) -> None:
         server = stack.enter_context(ForkServer.start(PRELOAD, log=job.logs / "imports.log"))
         continuum = stack.enter_context(bring_up(job, lambda: server.wait_ready(IMPORT_TIMEOUT_S)))
         require_fidelity(job.folder, continuum.checks)
-        _run_tasks(job, "prepare")
-        _run_tasks(job, "launch")
+        run_tasks(job, "prepare")
+        run_tasks(job, "launch")
         train(job, continuum, server)
-        _run_tasks(job, "finalize")
+        run_tasks(job, "finalize")
 
 
-def _run_tasks(job: Job, stage: Stage) -> None:
+def run_tasks(job: Job, stage: Stage) -> None:
     """The user's own Ansible tasks; a workflow without any costs nothing."""
     if not any(stage in play.model_fields_set for play in job.scenario.workflow.plays):
         return

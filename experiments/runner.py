@@ -7,6 +7,7 @@ interrupted because nobody holds its lock.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,30 @@ def execute(scenario: Scenario, options: Options) -> tuple[RunRecord, Path]:
         PrerequisiteError: this machine lacks something; nothing was started.
         RunFolderError: the run folder cannot be made, or the sandbox would not see it.
     """
+    return enter(scenario, options, control, _conclude)
+
+
+def enter(
+    scenario: Scenario,
+    options: Options,
+    inside: Callable[[Job], int],
+    conclude: Callable[[Job, int], None],
+) -> tuple[RunRecord, Path]:
+    """Prepare a run of a scenario and do it in a sandbox.
+
+    Args:
+        scenario: as loaded.
+        options: how to run it.
+        inside: what is done in the sandbox; returns an exit status.
+        conclude: what is done outside afterwards with that status, or with 128 + the signal that ended the sandbox.
+
+    Returns:
+        The final record, and the run folder.
+
+    Raises:
+        PrerequisiteError: this machine lacks something; nothing was started.
+        RunFolderError: the run folder cannot be made, or the sandbox would not see it.
+    """
     started_ns = time.monotonic_ns()
     if sandbox.hides(options.runs):
         raise RunFolderError(
@@ -85,8 +110,8 @@ def execute(scenario: Scenario, options: Options) -> tuple[RunRecord, Path]:
         folder.logs.mkdir()
         folder.write_scenario(scenario.files())
         job = Job(scenario, backend, cpu, _cgroups(scenario, janitor, stack), journal, started_ns, options.app_conf)
-        status = sandbox.call(lambda: control(job))
-        _conclude(job, status)
+        status = sandbox.call(lambda: inside(job))
+        conclude(job, status)
         return journal.record, folder.path
 
 
@@ -115,12 +140,17 @@ def _cgroups(scenario: Scenario, janitor: Janitor, stack: ExitStack) -> CgroupSe
 
 def _conclude(job: Job, status: int) -> None:
     """Collect and analyse what there is, whatever the run came to."""
-    journal = job.journal
-    journal.catch_up()
-    if status and journal.record.status == "running":
-        journal.update(status="failed", error=f"the controller ended with status {status}, without a word")
+    settle(job, status)
     if job.spool.zero.exists():
         collect_and_analyse(job)
     else:
         tell_without_training(job.folder)
-    journal.display.close()
+    job.journal.display.close()
+
+
+def settle(job: Job, status: int) -> None:
+    """Read the record that was written in the sandbox; where its end is missing, say so."""
+    journal = job.journal
+    journal.catch_up()
+    if status and journal.record.status == "running":
+        journal.update(status="failed", error=f"the controller ended with status {status}, without a word")

@@ -16,7 +16,13 @@ from laggard.errors import Problem, ScenarioError
 from laggard.experiments import cross_checks
 from laggard.experiments.cross_checks import Sources
 from laggard.experiments.overrides import parse_override
-from laggard.experiments.scenario_files import ScenarioFile, file_warnings, read_bounded, read_files
+from laggard.experiments.scenario_files import (
+    OPTIONAL_FILES,
+    ScenarioFile,
+    file_warnings,
+    read_bounded,
+    read_files,
+)
 from laggard.hosts import Host
 from laggard.layers_services import workflow_env
 from laggard.layers_services.compile import compile_hosts
@@ -35,6 +41,9 @@ from laggard.yaml_source import Source, validated
 
 MAX_PROBLEMS = 100
 MAX_TRACE_BYTES = 16 << 20
+
+_NO_TRAINING = Workload.model_validate({"model": "mlp", "dataset": "digits"})
+"""Stands where there is no `workload.yaml`; nobody reads more of it than that nothing ends it."""
 
 Model = TypeVar("Model", bound=BaseModel)
 Planned = TypeVar("Planned")
@@ -133,29 +142,31 @@ class _Models:
     workload: Workload | None
 
 
-def load_scenario(folder: Path, overrides: Sequence[str] = ()) -> Scenario:
+def load_scenario(folder: Path, overrides: Sequence[str] = (), *, training: bool = True) -> Scenario:
     """Read, check and plan a scenario; nothing is started.
 
     Args:
         folder: the folder with the five files.
         overrides: `file.key=value`, as for `--set`.
+        training: whether anything is to be trained; without, `workload.yaml` may be missing, and nobody is placed by it.
 
     Raises:
         ScenarioError: every problem of every file, in the order of files and lines.
     """
     problems = _Problems()
     parsed = [problems.tried(partial(parse_override, text)) for text in overrides]
-    files, unreadable = read_files(folder, [override for override in parsed if override is not None])
+    optional = OPTIONAL_FILES if training else (*OPTIONAL_FILES, "workload")
+    files, unreadable = read_files(folder, [override for override in parsed if override is not None], optional)
     problems.add(unreadable)
     sources = _sources(folder, files)
-    models = _validate(files, folder, problems)
+    models = _validate(files, folder, problems, training=training)
     hosts = () if models.layers is None else compile_hosts(models.layers)
     if not hosts or problems.add(cross_checks.host_problems(hosts, sources.layers_services)):
         raise problems.error()
     if models.workflow is not None and models.layers is not None:
         own = own_classes(models.layers)
         problems.add(cross_checks.workflow_problems(models.workflow, hosts, sources.workflow, own))
-    ranks = _placed(models, hosts, sources, problems)
+    ranks = _placed(models, hosts, sources, problems) if training else ()
     network = _plan_network(models, hosts, sources, problems)
     traces = _read_traces(models, folder, sources, problems)
     changes = None
@@ -173,11 +184,12 @@ def _sources(folder: Path, files: Mapping[str, ScenarioFile]) -> Sources:
     return Sources(**{name: files[name].source if name in files else unread[name] for name in names})
 
 
-def _validate(files: Mapping[str, ScenarioFile], folder: Path, problems: _Problems) -> _Models:
+def _validate(files: Mapping[str, ScenarioFile], folder: Path, problems: _Problems, *, training: bool) -> _Models:
     def model(name: str, kind: type[Model]) -> Model | None:
         return problems.tried(lambda: validated(files[name].source, kind)) if name in files else None
 
-    workload = model("workload", Workload)
+    unneeded = not training and "workload" in files and files["workload"].as_run() is None
+    workload = _NO_TRAINING if unneeded else model("workload", Workload)
     return _Models(
         model("layers_services", LayersServices),
         model("network", Network),

@@ -37,12 +37,15 @@ class ScenarioFile:
         return f"# {self.name}.yaml, as run with\n{origins}".encode() + dump_yaml(self.source.value)
 
 
-def read_files(folder: Path, overrides: Sequence[Override]) -> tuple[Mapping[str, ScenarioFile], tuple[Problem, ...]]:
+def read_files(
+    folder: Path, overrides: Sequence[Override], optional: Sequence[str] = OPTIONAL_FILES
+) -> tuple[Mapping[str, ScenarioFile], tuple[Problem, ...]]:
     """Read and parse every file of a scenario, overrides applied.
 
     Args:
         folder: the scenario.
         overrides: of any of its files.
+        optional: files that may be missing, without `.yaml`.
 
     Returns:
         The files that could be read, by name without `.yaml`, and what is wrong with the others.
@@ -57,7 +60,8 @@ def read_files(folder: Path, overrides: Sequence[Override]) -> tuple[Mapping[str
     problems: list[Problem] = []
     for name in SCENARIO_FILES:
         try:
-            files[name] = _read(folder, name, tuple(o for o in overrides if o.file == name))
+            named = tuple(override for override in overrides if override.file == name)
+            files[name] = _read(folder, name, named, may_be_missing=name in optional)
         except ScenarioError as error:
             problems.extend(error.problems)
     return files, tuple(problems)
@@ -118,10 +122,10 @@ def dump_yaml(value: YamlValue) -> bytes:
     return text.getvalue()
 
 
-def _read(folder: Path, name: str, overrides: tuple[Override, ...]) -> ScenarioFile:
+def _read(folder: Path, name: str, overrides: tuple[Override, ...], *, may_be_missing: bool) -> ScenarioFile:
     path = folder / f"{name}.yaml"
     shown = str(path)
-    if name in OPTIONAL_FILES and not os.path.lexists(path):
+    if may_be_missing and not os.path.lexists(path):
         return ScenarioFile(name, None, apply_overrides(Source(shown, None, {}), overrides), overrides)
     data = read_bounded(path, shown)
     return ScenarioFile(name, data, apply_overrides(parse_yaml(data, shown), overrides), overrides)

@@ -14,6 +14,7 @@ import sysconfig
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -142,12 +143,24 @@ def runner(request: pytest.FixtureRequest, open_folder: Path) -> Iterator[Runner
     user.clean_up()
 
 
+@contextmanager
+def as_self() -> Iterator[Runner]:
+    """A runner that starts scripts as whoever runs the tests, in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="laggard-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        user = _runner_as_self("self", folder)
+        try:
+            yield user
+        finally:
+            user.clean_up()
+
+
 @pytest.fixture
-def own_runner(open_folder: Path) -> Iterator[Runner]:
+def own_runner() -> Iterator[Runner]:
     """Starts scripts as whoever runs the tests."""
-    user = _runner_as_self("self", open_folder)
-    yield user
-    user.clean_up()
+    with as_self() as user:
+        yield user
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ class HostCgroup:
     """Open control files of one host's group.
 
     Attributes:
-        processes: takes the ids of processes that are to compute in it.
+        processes: takes the ids of processes that are to compute in it, and tells those that do.
         quota: takes what `grant_of` returns, and `unlimited`.
         grant: format of a grant.
         unlimited: lifts the limit.
@@ -74,6 +74,15 @@ class HostCgroup:
             os.pwrite(self.processes, str(pid).encode(), 0)
         except OSError as error:
             raise EmulationError(f"process {pid} cannot be put into its host's cgroup: {error}") from error
+
+    def members(self) -> tuple[int, ...]:
+        """Ids of the processes in the group, as this process's PID namespace counts.
+
+        Opened anew each time: in version 1 the kernel shows a file that stays open the list of its first reading.
+        """
+        anew = os.open(f"/proc/self/fd/{self.processes}", os.O_RDONLY | os.O_CLOEXEC)
+        with os.fdopen(anew, encoding="ascii") as listed:
+            return tuple(int(line) for line in listed)
 
 
 @dataclass(frozen=True)
@@ -163,7 +172,7 @@ def _host_group(folder: Path, version: _Version) -> HostCgroup:
     (folder / version.weight_file).write_text(str(version.weight))
     if version is _V1:
         (folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-    processes = os.open(folder / "cgroup.procs", os.O_WRONLY)
+    processes = os.open(folder / "cgroup.procs", os.O_RDWR)
     quota = os.open(folder / version.quota_file, os.O_WRONLY)
     os.pwrite(quota, version.unlimited, 0)
     return HostCgroup(processes, quota, version.grant, version.unlimited)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -34,6 +36,8 @@ class _Process:
 class ShareController:
     """Holds the processes of every host to the host's share of one core; use it as a context manager.
 
+    Several threads may ask at the same time.
+
     Attributes:
         mechanism: `cgroup-quota` where cgroups were prepared, else `stop-signal`.
         cpus: the core of every host.
@@ -48,6 +52,7 @@ class ShareController:
         self._cgroups = cgroups
         self._processes: list[_Process] = []
         self._attached: dict[int, int] = {}
+        self._asking = threading.Lock()
         try:
             for core, hosts in self._by_limiter():
                 self.realtime &= self._start(core, hosts)
@@ -60,12 +65,13 @@ class ShareController:
         """The share that every host has now, in real units."""
         return dict(self._shares)
 
-    def attach(self, host: str, pid: int) -> int:
+    def attach(self, host: str, pid: int, *, family: bool = False) -> int:
         """Hold a process, with all its threads, to the share of a host, and pin it to the host's core.
 
         Args:
             host: a host that the controller was opened with.
             pid: the process, as this process's PID namespace counts.
+            family: hold whatever it starts, too.
 
         Returns:
             CLOCK_MONOTONIC nanoseconds when it was in effect.
@@ -74,6 +80,7 @@ class ShareController:
             EmulationError: no such host or process, or the limiter is gone.
         """
         process = self._process_of(host)
+        self._forget_ended()
         try:
             self._attached[pid] = os.pidfd_open(pid)
             place(pid, self.cpus[host])
@@ -81,7 +88,8 @@ class ShareController:
             raise EmulationError(f"process {pid} of {host} cannot be held to a share: {error}") from error
         if self._cgroups is not None:
             self._cgroups.hosts[host].admit(pid)
-        return _ask(process, Attach(host, pid))
+        with self._asking:
+            return _ask(process, Attach(host, pid, family))
 
     def set_share(self, host: str, share: float) -> int:
         """Give a host another share, also while it computes.
@@ -97,7 +105,8 @@ class ShareController:
             EmulationError: no such host, no such share, or the limiter is gone.
         """
         _require_share(host, share)
-        effective_ns = _ask(self._process_of(host), SetShare(host, share))
+        with self._asking:
+            effective_ns = _ask(self._process_of(host), SetShare(host, share))
         self._shares[host] = share
         return effective_ns
 
@@ -153,6 +162,15 @@ class ShareController:
 
     def _gate(self, host: str) -> Gate:
         return SignalGate() if self._cgroups is None else QuotaGate(self._cgroups.hosts[host])
+
+    def _forget_ended(self) -> None:
+        waiting = select.poll()
+        for descriptor in self._attached.values():
+            waiting.register(descriptor, select.POLLIN)
+        ended = {descriptor for descriptor, _ in waiting.poll(0)}
+        for descriptor in ended:
+            os.close(descriptor)
+        self._attached = {pid: kept for pid, kept in self._attached.items() if kept not in ended}
 
     def _process_of(self, host: str) -> _Process:
         for process in self._processes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import Protocol
 
@@ -20,9 +21,13 @@ class Gate(Protocol):
     idle_ns: int
     early: float
     queue_remembers: bool
+    starves: bool
 
     def admit(self, pid: int) -> None:
         """Hold this process too from now on."""
+
+    def descendants(self, known: Collection[int]) -> Iterable[int]:
+        """Processes of the host that are not among those known: what these have started."""
 
     def grant(self) -> None:
         """Let the host compute for a slice."""
@@ -43,6 +48,7 @@ class QuotaGate:
     idle_ns = 1_000_000
     early = float("inf")
     queue_remembers = True
+    starves = True
 
     def __init__(self, group: HostCgroup) -> None:
         self._group = group
@@ -51,7 +57,11 @@ class QuotaGate:
         self.slice_ns = _GRANTS_US[0] * 1000
 
     def admit(self, pid: int) -> None:
-        """The controller has put the process into the group."""
+        """The controller has put the process, or its ancestor, into the group."""
+
+    def descendants(self, known: Collection[int]) -> Iterable[int]:
+        """Whatever else is in the group, which no process leaves by itself."""
+        return [pid for pid in self._group.members() if pid not in known]
 
     def grant(self) -> None:
         """Refill the group's quota; a write starts it anew, whatever was left.
@@ -79,6 +89,7 @@ class SignalGate:
     idle_ns = 500_000
     early = 0.6
     queue_remembers = False
+    starves = False
 
     def __init__(self) -> None:
         self.slice_ns = 500_000
@@ -88,6 +99,10 @@ class SignalGate:
         """Keep a descriptor of the process, which no later one with its number can be mistaken for."""
         with suppress(ProcessLookupError):
             self._processes.append(os.pidfd_open(pid))
+
+    def descendants(self, known: Collection[int]) -> Iterable[int]:
+        """Children of those known; one whose parent had ended before anybody looked is not found."""
+        return [child for pid in known for child in _children(pid) if child not in known]
 
     def grant(self) -> None:
         """Continue."""
@@ -108,3 +123,10 @@ class SignalGate:
             except ProcessLookupError:
                 self._processes.remove(process)
                 os.close(process)
+
+
+def _children(pid: int) -> Iterable[int]:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - names are all that is needed
+            with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/task/{thread}/children") as listed:  # noqa: PTH123 - called often
+                yield from map(int, listed.read().split())

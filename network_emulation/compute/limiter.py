@@ -10,7 +10,7 @@ import gc
 import os
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
@@ -29,15 +29,19 @@ _SHORTEST_HOLD_NS = 200_000
 _SHORTEST_SLEEP_NS = 50_000
 _EARLY_WAKE_NS = 20_000
 _ROUNDING_NS = 5_000
+_FAMILY_NS = 2_000_000
+_STARVED_NS = 1_000_000
+_SURELY_STARVED_NS = 20_000_000
 _WITHOUT_END_NS = 1 << 62
 
 
 @dataclass(frozen=True)
 class Attach:
-    """Hold this process of a host to the host's share."""
+    """Hold this process of a host to the host's share; with `family`, whatever it starts too."""
 
     host: str
     pid: int
+    family: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,15 +63,20 @@ class LimitedHost:
         self._free_again_ns = 0
         self._payment_to_recall_ns = 0
         self._limited = False
+        self._family = False
+        self._family_seen_ns = 0
+        self._without_core_ns = 0
+        self.ran_ns = 0
 
     @property
     def needs_looks(self) -> bool:
         """Whether there is anything to hold back."""
         return self._limited and bool(self._meters)
 
-    def attach(self, pid: int, now_ns: int) -> None:
-        """Hold one more process."""
+    def attach(self, pid: int, now_ns: int, *, family: bool = False) -> None:
+        """Hold one more process; with `family`, from now on whatever the host's processes start too."""
         self._free(now_ns)
+        self._family |= family
         if not self._meters:  # what processes now gone owed, or had waited, is not this one's
             self.ledger = Ledger(self.ledger.share)
         self.gate.admit(pid)
@@ -90,13 +99,20 @@ class LimitedHost:
         else:
             self.gate.grant()
 
-    def look(self, now_ns: int, elapsed_ns: int) -> int:
+    def look(self, now_ns: int, elapsed_ns: int, others: Iterable[LimitedHost] = ()) -> int:
         """See what the host did in the last `elapsed_ns`; hold it back or let it go.
+
+        Args:
+            now_ns: the time.
+            elapsed_ns: since the last look.
+            others: all hosts that may have the core.
 
         Returns:
             When to look again at the latest.
         """
         cpu_ns = 0
+        if self._family and now_ns - self._family_seen_ns >= _FAMILY_NS:
+            self._adopt(now_ns)
         for meter in self._meters:
             cpu_ns += meter.cpu_ns()
             if meter.ended:
@@ -106,7 +122,9 @@ class LimitedHost:
         ledger = self.ledger
         ledger.observe(elapsed_ns, cpu_ns, self._queued_ns(now_ns) if cpu_ns else 0)
         if not cpu_ns:
-            return now_ns + self.gate.idle_ns
+            return self._relieve(now_ns) if self._is_starved(now_ns, others) else now_ns + self.gate.idle_ns
+        self.ran_ns = now_ns
+        self._without_core_ns = 0
         return self._collect(now_ns)
 
     def _collect(self, now_ns: int) -> int:
@@ -153,7 +171,40 @@ class LimitedHost:
     def _is_runnable(self) -> bool:
         return any(meter.is_runnable() for meter in self._meters)
 
+    def _is_starved(self, now_ns: int, others: Iterable[LimitedHost]) -> bool:
+        """Whether processes that came and went unseen have used up the slice, so that the others wait for a grant in vain."""
+        if not (self._family and self.gate.starves and self._is_runnable()):
+            self._without_core_ns = 0
+            return False
+        self._without_core_ns = self._without_core_ns or now_ns
+        waited_ns = now_ns - self._without_core_ns
+        # Another host that computes is the other reason for waiting, and no host computes for long at a time.
+        free_ns = now_ns - max((other.ran_ns for other in others if other is not self), default=0)
+        return waited_ns > _SURELY_STARVED_NS or min(waited_ns, free_ns) > _STARVED_NS
+
+    def _relieve(self, now_ns: int) -> int:
+        """Enter what was used unseen: the rest of the slice."""
+        self._without_core_ns = 0
+        self.ledger.owed_ns += max(self.gate.slice_ns - self.ledger.used_ns, 0) * self.ledger.slow_by
+        self.ledger.used_ns = self.gate.slice_ns
+        return self._collect(now_ns)
+
+    def _adopt(self, now_ns: int) -> None:
+        """Hold the children, whose computing so far counts too; one that lived shorter than this comes round is not seen."""
+        self._family_seen_ns = now_ns
+        for pid in self.gate.descendants({meter.pid for meter in self._meters}):
+            meter = ProcessMeter(pid, from_birth=True)
+            if meter.ended:
+                meter.close()
+                continue
+            self.gate.admit(pid)
+            self._meters.append(meter)
+            if self._held_since_ns:
+                self.gate.hold()
+
     def _forget_ended(self, now_ns: int) -> int:
+        if self._family:
+            self._adopt(now_ns)
         for meter in self._meters:
             if meter.ended:
                 meter.close()
@@ -184,7 +235,7 @@ class Limiter:
         due_ns = _WITHOUT_END_NS
         for host in self._hosts.values():
             if host.needs_looks:
-                due_ns = min(due_ns, host.look(now_ns, elapsed_ns))
+                due_ns = min(due_ns, host.look(now_ns, elapsed_ns, self._hosts.values()))
         return due_ns
 
     def _answer(self) -> bool:
@@ -195,7 +246,7 @@ class Limiter:
         host = self._hosts[request.host]
         try:
             if isinstance(request, Attach):
-                host.attach(request.pid, time.monotonic_ns())
+                host.attach(request.pid, time.monotonic_ns(), family=request.family)
             else:
                 host.set_share(request.share, time.monotonic_ns())
         except OSError as error:

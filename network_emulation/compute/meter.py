@@ -16,16 +16,21 @@ _REFRESH_NS = 50_000_000
 
 
 class ProcessMeter:
-    """One process with all its threads. A process that has ended reads as one that no longer computes."""
+    """One process with all its threads. A process that has ended reads as one that no longer computes.
 
-    def __init__(self, pid: int) -> None:
+    Args:
+        pid: the process.
+        from_birth: whether what it has computed before counts too.
+    """
+
+    def __init__(self, pid: int, *, from_birth: bool = False) -> None:
         self.pid = pid
         self.ended = False
         self._clock = (~pid << 3) | _CPUCLOCK_SCHED
         self._threads: dict[str, tuple[int, int]] = {}
         self._refreshed_ns = 0
         self._cpu_ns = 0
-        self._cpu_ns = self._read_cpu()
+        self._cpu_ns = 0 if from_birth else self._read_cpu()
         self._refresh(time.monotonic_ns())
         self._queued_ns = self._read_queued()
 

@@ -76,6 +76,8 @@ class Scheduler:
         self._shares = shares
         self._dilation = dilation
         self._overlay = Overlay(base_shares, base_links)
+        self._base_links = base_links
+        self._overlaying = threading.Lock()
         self._records: list[EventRecord] = []
         self._failure: Exception | None = None
         self._stopping = threading.Event()
@@ -108,6 +110,11 @@ class Scheduler:
             raise EmulationError(f"a dynamic change could not be applied: {self._failure}") from self._failure
         return tuple(self._records)
 
+    def constraints(self) -> dict[Pair, Constraint]:
+        """The virtual constraint that every link of the base has now."""
+        with self._overlaying:
+            return {pair: self._overlay.constraint(pair) for pair in self._base_links}
+
     @property
     def failure(self) -> Exception | None:
         """What stopped the scheduler before its time."""
@@ -127,10 +134,11 @@ class Scheduler:
     def _apply(self, at_s: float, changes: Sequence[TimedChange]) -> None:
         """Apply all changes of one moment, each target once."""
         touched: dict[Target, list[tuple[TimedChange, tuple[Quantity, ...]]]] = {}
-        for change in changes:
-            for target in change.targets:
-                touched.setdefault(target, []).append((change, self._overlay.quantities(change, target)))
-            self._overlay.apply(change)
+        with self._overlaying:
+            for change in changes:
+                for target in change.targets:
+                    touched.setdefault(target, []).append((change, self._overlay.quantities(change, target)))
+                self._overlay.apply(change)
         pairs = [target for target in touched if not isinstance(target, str)]
         effective: dict[Target, int] = {}
         if pairs:

@@ -40,6 +40,14 @@ class EchoProbe:
     patience_ms: float
 
 
+@dataclass(frozen=True)
+class Echoes:
+    """Round trips of one probe in ns, in the order of their arrival, by the size of the echo."""
+
+    small_ns: tuple[int, ...]
+    large_ns: tuple[int, ...]
+
+
 @dataclass
 class _Round:
     """One pair being probed: when each echo left, and the round trips of each size in ns."""
@@ -57,6 +65,12 @@ def measure_echoes(probes: Sequence[EchoProbe], hosts: Mapping[str, Endpoint]) -
 
     All pairs are probed at the same time, their echoes interleaved.
     """
+    sampled = sample_echoes(probes, hosts)
+    return {pair: round_trip_ms(echoes.small_ns, echoes.large_ns) for pair, echoes in sampled.items()}
+
+
+def sample_echoes(probes: Sequence[EchoProbe], hosts: Mapping[str, Endpoint]) -> dict[Pair, Echoes]:
+    """Every round trip of every probe, the time of the packet's own bytes included; all pairs at the same time."""
     sources = {name: socket_in(hosts[name], socket.SOCK_RAW, socket.IPPROTO_ICMP) for name in {p.src for p in probes}}
     for source in sources.values():
         source.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
@@ -67,7 +81,7 @@ def measure_echoes(probes: Sequence[EchoProbe], hosts: Mapping[str, Endpoint]) -
     finally:
         for source in sources.values():
             source.close()
-    return {(r.probe.src, r.probe.dst): round_trip_ms(r.small_ns, r.large_ns) for r in rounds}
+    return {(r.probe.src, r.probe.dst): Echoes(tuple(r.small_ns), tuple(r.large_ns)) for r in rounds}
 
 
 def round_trip_ms(small_ns: Sequence[int], large_ns: Sequence[int]) -> float | None:

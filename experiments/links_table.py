@@ -1,0 +1,99 @@
+"""`laggard links`: the links of a running emulation as they are, again and again."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from laggard.errors import RunFolderError
+from laggard.experiments.control_socket import JsonValue, Request, ask
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_COLUMNS = ("links", "", "asked for", "now", "RTT now, ms", "measured", "carried, Mbit/s", "dropped")
+
+
+def read_links(folder: Path) -> list[JsonValue]:
+    """The live links of an emulation, as `emulating.link_document` writes each.
+
+    Raises:
+        RunFolderError: no emulation is up there.
+    """
+    content, _ = ask(folder, Request(ask="links"))
+    links = content["links"]
+    assert isinstance(links, list)
+    return links
+
+
+def show_links(folder: Path, every_s: float) -> None:
+    """Show the table until an interrupt or the end of the emulation; once where the output is no terminal.
+
+    Raises:
+        RunFolderError: no emulation is up there.
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    table = links_table(read_links(folder))
+    if not sys.stdout.isatty():
+        Console(width=200).print(table)
+        return
+    with Live(table, console=console, auto_refresh=False) as live:
+        while True:
+            live.update(table, refresh=True)
+            time.sleep(every_s)
+            try:
+                table = links_table(read_links(folder))
+            except RunFolderError:
+                return  # the emulation has ended; its last state stays on the screen
+
+
+def links_table(links: list[JsonValue]) -> Table:
+    """The table of live links, one row for all that are alike."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for i, column in enumerate(_COLUMNS):
+        table.add_column(column, justify="right" if i >= 4 else "left")
+    for link in links:
+        assert isinstance(link, dict)
+        table.add_row(*_cells(link))
+    return table
+
+
+def _cells(link: Mapping[str, JsonValue]) -> tuple[str, ...]:
+    pairs, requested, current = link["pairs"], link["requested"], link["current"]
+    assert isinstance(pairs, list)
+    assert isinstance(requested, dict)
+    assert isinstance(current, dict)
+    first = pairs[0]
+    assert isinstance(first, list)
+    asked, now = told(requested), told(current)
+    rtt_ms = link["rtt_ms"]
+    return (
+        f"{link['src_layer']} → {link['dst_layer']}",
+        f"{first[0]} → {first[1]}" if len(pairs) == 1 else f"{len(pairs)}, measured {first[0]} → {first[1]}",
+        asked,
+        "the same" if asked == now else f"[bold]{now}[/bold]",
+        f"{link['asked_rtt_ms']:.1f}",
+        "no echo" if rtt_ms is None else f"{rtt_ms:.1f}",
+        f"{link['carried_mbps']:.2f}",
+        f"{link['dropped']}",
+    )
+
+
+def told(constraint: Mapping[str, JsonValue]) -> str:
+    """A constraint in a few words."""
+    parts = [
+        f"{constraint['delay_ms']:g} ms",
+        f"± {constraint['jitter_ms']:g} ms" if constraint["jitter_ms"] else "",
+        f"{constraint['rate_mbps']:g} Mbit/s" if constraint["rate_mbps"] is not None else "",
+        f"{constraint['loss_percent']:g} % lost" if constraint["loss_percent"] else "",
+    ]
+    return ", ".join(part for part in parts if part)

@@ -1,0 +1,126 @@
+"""Entering one host of a running sandbox from outside it.
+
+The sandbox hands descriptors of its namespaces out (over a Unix socket, unix(7)); whoever has them, and is its user, may enter them
+(setns(2)). What is started then is in the sandbox's PID namespace, and ends with the sandbox like everything in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+
+from laggard.errors import DeploymentError
+from laggard.layers_services.local import syscalls
+from laggard.layers_services.local.forked import end_with, flush_output, require_one_thread
+
+_OWN = ("user", "mnt", "ipc", "pid")
+_FLAGS = (
+    syscalls.CLONE_NEWUSER,
+    syscalls.CLONE_NEWNS,
+    syscalls.CLONE_NEWIPC,
+    syscalls.CLONE_NEWPID,
+    syscalls.CLONE_NEWNET,
+    syscalls.CLONE_NEWUTS,
+)
+_PAUSING = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
+_PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def offered(network: Path, uts: Path) -> Iterator[tuple[int, ...]]:
+    """Descriptors of the namespaces of one host, opened inside the sandbox, for `join`.
+
+    Args:
+        network: file that the host's network namespace is bound to.
+        uts: file that its UTS namespace is bound to.
+    """
+    paths = [*(Path(f"/proc/self/ns/{kind}") for kind in _OWN), network, uts]
+    with ExitStack() as stack:
+        files = [stack.enter_context(path.open("rb", buffering=0)) for path in paths]
+        yield tuple(file.fileno() for file in files)
+
+
+def join(descriptors: Sequence[int]) -> None:
+    """Enter the namespaces of a host, in the folder where one is, and close their descriptors.
+
+    The calling process stays in its own PID namespace: only what it forks from now on is in the sandbox's.
+
+    Raises:
+        DeploymentError: the kernel refuses: the sandbox is another user's, or gone; or this process has threads.
+    """
+    require_one_thread("entering a host")
+    folder = Path.cwd()
+    try:
+        for descriptor, flag in zip(descriptors, _FLAGS, strict=True):
+            if flag != syscalls.CLONE_NEWUSER or not _is_own_user_namespace(descriptor):
+                syscalls.setns(descriptor, flag)
+    except OSError as error:
+        raise DeploymentError(f"the host cannot be entered ({error}): is the emulation yours, and still up?") from error
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    # Entering a mount namespace leads to its root.
+    os.chdir(folder if folder.is_dir() else "/")
+
+
+def run_inside(before: Callable[[], None], command: Sequence[str], environment: dict[str, str]) -> int:
+    """Run a command after `join`, on this terminal, and return its exit status as a shell would.
+
+    Args:
+        before: called in the new process before the command takes its place.
+        command: the program, looked for in PATH, and its arguments.
+        environment: the whole environment of the command.
+
+    Raises:
+        DeploymentError: no process can be made.
+    """
+    flush_output()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        raise DeploymentError(f"no process can be made in the host ({error}): is the emulation still up?") from error
+    if pid == 0:
+        end_with(lambda: _become(before, command, environment))
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        os.kill(pid, number)
+
+    for number in _PASSED_ON:
+        signal.signal(number, pass_on)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's reaches the command, who decides
+    return _wait(pid)
+
+
+def _is_own_user_namespace(descriptor: int) -> bool:
+    return os.path.samestat(os.fstat(descriptor), Path("/proc/self/ns/user").stat())
+
+
+def _become(before: Callable[[], None], command: Sequence[str], environment: dict[str, str]) -> int:
+    syscalls.die_with_parent()
+    before()
+    try:
+        os.execvpe(command[0], list(command), environment)  # noqa: S606 - what the user asked for
+    except FileNotFoundError:
+        _log.error("%s: no such command", command[0])
+        return 127
+    except OSError as error:
+        _log.error("%s: %s", command[0], error.strerror)
+        return 126
+
+
+def _wait(pid: int) -> int:
+    while True:
+        _, status = os.waitpid(pid, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+        # Ctrl-Z pauses both of us; what holds the host to its share also stops the command, and continues it itself.
+        if os.WSTOPSIG(status) in _PAUSING:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os.kill(pid, signal.SIGCONT)
