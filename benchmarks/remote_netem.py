@@ -1,0 +1,138 @@
+"""A whole run on remote machines whose kernel has netem: delay, jitter, loss and rate between SSH hosts, inside Debian's user-mode kernel.
+
+    python benchmarks/remote_netem.py
+
+The kernel boots on this machine's files; in it are three nodes with SSH servers of their own, and the controller. It has one slow virtual
+processor for all of them, so only what the links did is of interest, and how long a stage takes is not.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TypedDict, cast
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+MODULES = ("overlay",)
+
+NETWORK = """
+networks:
+  - {src: "cloud.*", dst: "edge.trainer.1.1", delay: 25ms, rate: 10mbit, symmetric: true}
+  - {src: "cloud.*", dst: "edge.trainer.1.2", delay: 40ms, rate: 20mbit, loss: 1%, symmetric: true}
+"""
+HETEROGENEITY = """
+deterministic:
+  - {src: "cloud.*", dst: "edge.trainer.1.1", jitter: 5ms, symmetric: true}
+dynamic:
+  - {at: 5s, for: 5s, src: "cloud.*", dst: "edge.trainer.1.1", delay: 60ms}
+"""
+
+INSIDE = """
+    import subprocess
+    sys.path.insert(0, REPOSITORY)
+    os.environ["XDG_CACHE_HOME"] = CACHE
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", "/mnt"], check=True)
+    from laggard.layers_services.local import sandbox, syscalls
+
+    def play(answer):
+        here = pathlib.Path("/mnt/bed")
+        (here / "small").mkdir(parents=True)
+        os.chdir(here)
+        from laggard.experiments.remote.ground import RemoteOptions
+        from laggard.experiments.remote.run import execute_remote
+        from laggard.experiments.scenario import load_scenario
+        from tests.experiments.remote_bed import SCENARIO
+        from tests.testbed.nodes import NodeSpec, start_nodes
+
+        files = {**SCENARIO, "network.yaml": NETWORK, "heterogeneity.yaml": HETEROGENEITY}
+        for name, text in files.items():
+            (here / "small" / name).write_text(text)
+        specs = [NodeSpec(f"node-{i}.example.org", f"172.30.0.{i}", "home") for i in (1, 2, 3)]
+        with start_nodes(specs, here / "nodes") as nodes:
+            key = str(nodes.node(specs[0].name).access.key)
+            listed = [{"ssh": spec.name, "address": spec.address, "key": key, "site": "home"} for spec in specs]
+            (here / "inventory.yaml").write_text(json.dumps({"machines": listed}))
+            options = RemoteOptions(here / "runs", "ssh", here / "inventory.yaml")
+            scenario = load_scenario(here / "small", ("workload.stop.steps=40",))
+            record, folder = execute_remote(scenario, options)
+            import pyarrow.parquet as pq
+
+            def table(name):
+                return pq.read_table(folder / name).to_pylist() if (folder / name).exists() else []
+
+            found = {
+                "record": record.model_dump(mode="json"),
+                "checks": json.loads((folder / "fidelity.json").read_text()) if (folder / "fidelity.json").exists() else [],
+                "events": table("events.parquet"),
+                "left": [
+                    subprocess.run(
+                        ["ssh", *nodes.node(spec.name).access.ssh_arguments(), "tc", "qdisc", "show", "dev", "eth0"],
+                        capture_output=True, text=True,
+                    ).stdout
+                    for spec in specs
+                ],
+            }
+        with os.fdopen(answer, "w") as stream:
+            json.dump(found, stream)
+        return 0
+
+    read, write = os.pipe()
+    status = sandbox.call(lambda: play(write))
+    os.close(write)
+    with os.fdopen(read) as stream:
+        result(json.loads(stream.read() or json.dumps({"status": status})))
+"""
+
+
+class Answer(TypedDict):
+    """What the script in the kernel found."""
+
+    record: dict[str, object]
+    checks: list[dict[str, object]]
+    events: list[dict[str, object]]
+    left: list[str]
+
+
+def main() -> int:
+    """Print what was asked for, what was measured, and how the run ended."""
+    sys.path.insert(0, str(REPOSITORY))
+    from laggard.layers_services.wheels import Platform, default_cache, wheel_set
+    from tests.uml import kernel
+
+    wheel_set(Platform((sys.version_info[0], sys.version_info[1]), os.uname().machine, (2, 36)))
+    values = {
+        "REPOSITORY": repr(str(REPOSITORY)),
+        "CACHE": repr(str(default_cache().parents[1])),
+        "NETWORK": repr(NETWORK),
+        "HETEROGENEITY": repr(HETEROGENEITY),
+    }
+    script = INSIDE
+    for name, value in values.items():
+        script = script.replace(name, value)
+    with tempfile.TemporaryDirectory() as folder:
+        modules = (*kernel.LINK_MODULES, *MODULES)
+        answer = cast("Answer", kernel.boot(script, Path(folder), modules=modules, memory="10G", limit_s=1800))
+    print(told(answer))
+    return 0 if answer["record"]["status"] == "done" else 1
+
+
+def told(answer: Answer) -> str:
+    """The answer as a table and a few lines."""
+    record = answer["record"]
+    lines = ["| quantity | from | to | asked for | measured | tolerance |", "|---|---|---|---|---|---|"]
+    for check in answer["checks"]:
+        cells = (check[key] for key in ("kind", "src", "dst", "requested", "measured", "tolerance", "unit"))
+        kind, src, dst, requested, measured, tolerance, unit = cells
+        lines.append(f"| {kind} | {src} | {dst} | {requested:.4g} {unit} | {measured:.4g} | {tolerance:.2g} |")
+    lines.append(f"\nrun: {record['status']} {record['error'] or ''}; outcome {record['outcome']}")
+    lines.append(
+        f"events: {[(e['kind'], e['quantity'], e['value'], e['asked_s'], e['effective_s']) for e in answer['events']]}"
+    )
+    lines.append(f"left on the nodes: {answer['left']}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
