@@ -32,8 +32,10 @@ dynamic:
 INSIDE = """
     import subprocess
     sys.path.insert(0, REPOSITORY)
-    os.environ["XDG_CACHE_HOME"] = CACHE
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", "/mnt"], check=True)
+    import shutil
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755,size=90%", "tmpfs", "/mnt"], check=True)
+    shutil.copytree(f"{CACHE}/laggard", "/mnt/cache/laggard")
+    os.environ["XDG_CACHE_HOME"] = "/mnt/cache"
     from laggard.layers_services.local import sandbox, syscalls
 
     def play(answer):

@@ -225,7 +225,8 @@ def emulate(
     `laggard ssh HOST` runs them in its hosts, `laggard links` shows its links. With --json it answers twice, a line each: when it is
     up, and when it has ended.
     """
-    from laggard.experiments.emulating import Up, emulate, up_document, up_text
+    from laggard.experiments.emulating import emulate as keep_up
+    from laggard.experiments.emulation_documents import Up, up_document, up_text
     from laggard.experiments.runner import Options
     from laggard.experiments.scenario import load_scenario
 
@@ -234,7 +235,7 @@ def emulate(
 
     loaded = load_scenario(scenario, overrides, training=False)
     options = Options(runs, links=links, dilation=dilation, quiet=as_json, command=tuple(sys.argv), app_conf=app_conf)
-    record, folder = emulate(loaded, options, tell, _seconds(duration))
+    record, folder = keep_up(loaded, options, tell, _seconds(duration))
     if as_json:
         click.echo(json.dumps({**record.model_dump(mode="json"), "folder": str(folder)}))
     else:

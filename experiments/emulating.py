@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from laggard.errors import EmulationError, InputError
 from laggard.experiments.continuum import Continuum, bring_up
 from laggard.experiments.control_socket import ControlSocket, JsonValue, Reply, Request
 from laggard.experiments.controller import require_fidelity, run_tasks
+from laggard.experiments.emulation_documents import Up, link_document
 from laggard.experiments.job import Job
 from laggard.experiments.recording import record_failure
 from laggard.experiments.runner import Options, enter, settle
@@ -31,18 +32,6 @@ from laggard.network_emulation.prober import Prober
 from laggard.run_schema import RunRecord
 
 _LOOK_S = 0.2
-_LISTED = 20
-
-
-@dataclass(frozen=True)
-class Up:
-    """A continuum that is up and keeps its promises."""
-
-    run_id: str
-    folder: Path
-    hosts: tuple[Host, ...]
-    shares: Mapping[str, float]
-    dilation: float
 
 
 def emulate(
@@ -173,6 +162,8 @@ class _Emulation:
     def _hold(self, host: Host, pid: int, *, interactive: bool) -> bool:
         """Hold a process to the host's share, unless it is a shell that would take every stop signal for a Ctrl-Z."""
         shares = self.continuum.shares
+        if pid <= 0:
+            raise InputError("a process outside the emulation is not held to a share — run it with `laggard ssh`")
         if interactive and shares.mechanism == "stop-signal":
             return False
         shares.attach(host.name, pid, family=True)
@@ -191,33 +182,6 @@ class _Emulation:
         return live_links(groups, current, measured, last, look, dilation)
 
 
-def up_text(up: Up) -> str:
-    """What to do with a continuum that is up."""
-    last = up.hosts[-1].name
-    slower = "" if up.dilation == 1 else f", {up.dilation:g} times slower than real time"
-    rows = [f"  {host.name}  {host.address}  {_percent(up.shares[host.name])} of a core" for host in up.hosts]
-    return "\n".join(
-        [
-            f"{len(up.hosts)} hosts are up{slower}:",
-            *(rows if len(rows) <= _LISTED else [*rows[:_LISTED], f"  and {len(rows) - _LISTED} more"]),
-            f"in another terminal: laggard ssh {last}, or laggard ssh {last} COMMAND, or laggard links",
-            "Ctrl-C ends it, and every process in it",
-        ]
-    )
-
-
-def up_document(up: Up) -> dict[str, JsonValue]:
-    """The same as JSON."""
-    hosts: list[JsonValue] = [
-        {"name": host.name, "address": host.address, "cpu_share": up.shares[host.name]} for host in up.hosts
-    ]
-    return {"status": "up", "id": up.run_id, "folder": str(up.folder), "dilation": up.dilation, "hosts": hosts}
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:g} %"
-
-
 def one_host(pattern: str, hosts: Sequence[Host]) -> Host:
     """The one host that a user means by its name, or by a pattern that matches nothing else.
 
@@ -231,28 +195,3 @@ def one_host(pattern: str, hosts: Sequence[Host]) -> Host:
     rule = f"{len(chosen)} hosts match" if chosen else "no host matches"
     shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     raise InputError(f"{pattern}: {rule}, and one is entered at a time — name one of {shown}")
-
-
-def link_document(link: LiveLink) -> dict[str, JsonValue]:
-    """A live link as JSON; every quantity in virtual units."""
-    group = link.group
-    return {
-        "src_layer": group.src_layer,
-        "dst_layer": group.dst_layer,
-        "pairs": [[src, dst] for src, dst in group.pairs],
-        "requested": _constraint_document(group.requested),
-        "current": _constraint_document(group.current),
-        "asked_rtt_ms": link.asked_rtt_ms,
-        "rtt_ms": link.rtt_ms,
-        "carried_mbps": link.carried_mbps,
-        "dropped": link.dropped,
-    }
-
-
-def _constraint_document(constraint: Constraint) -> dict[str, JsonValue]:
-    return {
-        "delay_ms": constraint.delay_ms,
-        "jitter_ms": constraint.jitter_ms,
-        "rate_mbps": constraint.rate_mbps,
-        "loss_percent": constraint.loss_percent,
-    }

@@ -14,11 +14,15 @@ from laggard.experiments.control_socket import JsonValue, Request, ask
 if TYPE_CHECKING:
     from rich.table import Table
 
-_COLUMNS = ("links", "", "asked for", "now", "RTT now, ms", "measured", "carried, Mbit/s", "dropped")
+_COLUMNS = ("links", "asked for", "now", "RTT, ms", "measured", "Mbit/s", "dropped")
+_NUMBERS = 3
+_CAPTION = (
+    "RTT: by what holds now; measured on one link of a row. Mbit/s, dropped: of all its links, since the last look."
+)
 
 
 def read_links(folder: Path) -> list[JsonValue]:
-    """The live links of an emulation, as `emulating.link_document` writes each.
+    """The live links of an emulation, as `emulation_documents.link_document` writes each.
 
     Raises:
         RunFolderError: no emulation is up there.
@@ -54,13 +58,13 @@ def show_links(folder: Path, every_s: float) -> None:
 
 
 def links_table(links: list[JsonValue]) -> Table:
-    """The table of live links, one row for all that are alike."""
+    """The table of live links, a row for all that are alike: `8 x cloud → edge`, or a single link by its ends."""
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, caption=_CAPTION, caption_justify="left")
     for i, column in enumerate(_COLUMNS):
-        table.add_column(column, justify="right" if i >= 4 else "left")
+        table.add_column(column, justify="right" if i >= _NUMBERS else "left", overflow="fold")
     for link in links:
         assert isinstance(link, dict)
         table.add_row(*_cells(link))
@@ -77,10 +81,9 @@ def _cells(link: Mapping[str, JsonValue]) -> tuple[str, ...]:
     asked, now = told(requested), told(current)
     rtt_ms = link["rtt_ms"]
     return (
-        f"{link['src_layer']} → {link['dst_layer']}",
-        f"{first[0]} → {first[1]}" if len(pairs) == 1 else f"{len(pairs)}, measured {first[0]} → {first[1]}",
+        " → ".join(map(str, first)) if len(pairs) == 1 else f"{len(pairs)} x {link['src_layer']} → {link['dst_layer']}",
         asked,
-        "the same" if asked == now else f"[bold]{now}[/bold]",
+        "same" if asked == now else f"[bold]{now}[/bold]",
         f"{link['asked_rtt_ms']:.1f}",
         "no echo" if rtt_ms is None else f"{rtt_ms:.1f}",
         f"{link['carried_mbps']:.2f}",

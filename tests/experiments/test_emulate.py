@@ -185,7 +185,9 @@ def test_links_show_what_was_asked_for_and_what_holds(as_root: Emulation) -> Non
     assert delayed["asked_rtt_ms"] == 50.0
     assert 49.5 <= float(str(delayed["rtt_ms"])) < 53.0
     table = as_root.runner.run(COMMAND, "links", *as_root.runs).stdout
-    assert re.search(r"edge → cloud .* 5 ms, 50 Mbit/s .* 45 ms, 50 Mbit/s .* 50\.0 ", table), table
+    assert re.search(r"edge.trainer.1.2 → cloud.trainer.1.1 .* 5 ms, 50 Mbit/s .* 45 ms, 50 Mbit/s .* 50\.0 ", table), (
+        table
+    )
 
 
 @needs_tun
