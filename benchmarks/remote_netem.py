@@ -34,7 +34,7 @@ INSIDE = """
     sys.path.insert(0, REPOSITORY)
     import shutil
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755,size=90%", "tmpfs", "/mnt"], check=True)
-    shutil.copytree(f"{CACHE}/laggard", "/mnt/cache/laggard")
+    shutil.copytree(f"{KEPT}/laggard", "/mnt/cache/laggard")
     os.environ["XDG_CACHE_HOME"] = "/mnt/cache"
     from laggard.layers_services.local import sandbox, syscalls
 
@@ -106,7 +106,7 @@ def main() -> int:
     wheel_set(Platform((sys.version_info[0], sys.version_info[1]), os.uname().machine, (2, 36)))
     values = {
         "REPOSITORY": repr(str(REPOSITORY)),
-        "CACHE": repr(str(default_cache().parents[1])),
+        "KEPT": repr(str(default_cache().parents[1])),
         "NETWORK": repr(NETWORK),
         "HETEROGENEITY": repr(HETEROGENEITY),
     }
