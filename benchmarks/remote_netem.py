@@ -2,7 +2,7 @@
 
     python benchmarks/remote_netem.py
 
-The kernel boots on this machine's files; in it are three nodes with SSH servers of their own, and the controller. It has one slow virtual
+The kernel boots on this machine's files; in it are two nodes with SSH servers of their own, and the controller. It has one slow virtual
 processor for all of them, so only what the links did is of interest, and how long a stage takes is not.
 """
 
@@ -17,16 +17,21 @@ from typing import TypedDict, cast
 REPOSITORY = Path(__file__).resolve().parents[1]
 MODULES = ("overlay",)
 
+LAYERS = """
+environment: {g5k: {cluster: parasilo}, walltime: "01:00:00"}
+layers:
+  - {name: cloud, services: [{name: trainer, quantity: 1}]}
+  - {name: edge, services: [{name: trainer, quantity: 1}]}
+"""
 NETWORK = """
 networks:
-  - {src: "cloud.*", dst: "edge.trainer.1.1", delay: 25ms, rate: 10mbit, symmetric: true}
-  - {src: "cloud.*", dst: "edge.trainer.1.2", delay: 40ms, rate: 20mbit, loss: 1%, symmetric: true}
+  - {src: "cloud.*", dst: "edge.*", delay: 25ms, rate: 10mbit, loss: 1%, symmetric: true}
 """
 HETEROGENEITY = """
 deterministic:
-  - {src: "cloud.*", dst: "edge.trainer.1.1", jitter: 5ms, symmetric: true}
+  - {src: "cloud.*", dst: "edge.*", jitter: 5ms, symmetric: true}
 dynamic:
-  - {at: 5s, for: 5s, src: "cloud.*", dst: "edge.trainer.1.1", delay: 60ms}
+  - {at: 5s, for: 5s, src: "cloud.*", dst: "edge.*", delay: 60ms}
 """
 
 INSIDE = """
@@ -48,10 +53,12 @@ INSIDE = """
         from tests.experiments.remote_bed import SCENARIO
         from tests.testbed.nodes import NodeSpec, start_nodes
 
-        files = {**SCENARIO, "network.yaml": NETWORK, "heterogeneity.yaml": HETEROGENEITY}
+        files = {
+            **SCENARIO, "layers_services.yaml": LAYERS, "network.yaml": NETWORK, "heterogeneity.yaml": HETEROGENEITY,
+        }
         for name, text in files.items():
             (here / "small" / name).write_text(text)
-        specs = [NodeSpec(f"node-{i}.example.org", f"172.30.0.{i}", "home") for i in (1, 2, 3)]
+        specs = [NodeSpec(f"node-{i}.example.org", f"172.30.0.{i}", "home") for i in (1, 2)]
         with start_nodes(specs, here / "nodes") as nodes:
             key = str(nodes.node(specs[0].name).access.key)
             listed = [{"ssh": spec.name, "address": spec.address, "key": key, "site": "home"} for spec in specs]
@@ -107,6 +114,7 @@ def main() -> int:
     values = {
         "REPOSITORY": repr(str(REPOSITORY)),
         "KEPT": repr(str(default_cache().parents[1])),
+        "LAYERS": repr(LAYERS),
         "NETWORK": repr(NETWORK),
         "HETEROGENEITY": repr(HETEROGENEITY),
     }
@@ -128,6 +136,7 @@ def told(answer: Answer) -> str:
         cells = (check[key] for key in ("kind", "src", "dst", "requested", "measured", "tolerance", "unit"))
         kind, src, dst, requested, measured, tolerance, unit = cells
         lines.append(f"| {kind} | {src} | {dst} | {requested:.4g} {unit} | {measured:.4g} | {tolerance:.2g} |")
+    lines.append(f"stages, s: {[(s['name'], s['seconds']) for s in cast('list[dict[str, object]]', record['stages'])]}")
     lines.append(f"\nrun: {record['status']} {record['error'] or ''}; outcome {record['outcome']}")
     lines.append(
         f"events: {[(e['kind'], e['quantity'], e['value'], e['asked_s'], e['effective_s']) for e in answer['events']]}"

@@ -142,8 +142,8 @@ class _Agent:
         self._line.write(Hello(host=self._plan.host, pid=os.getpid()))
         while not self._over and not self._line.closed:
             for text in self._line.read(POLL_S, self._clock.descriptors()):
-                self._heard_s = time.monotonic()
                 self._hear(text)
+                self._heard_s = time.monotonic()  # only now: what was asked for may have taken longer than the lease
             self._clock.step()
             if self._training is not None:
                 for news in self._training.news():
