@@ -76,7 +76,8 @@ class Sampler(threading.Thread):
                 for process in psutil.Process(self._pid).children(recursive=True):
                     with contextlib.suppress(psutil.Error, OSError):
                         kind = process.name().rstrip("0123456789").rstrip("-")
-                        found[kind].append(pss_mib(process.pid))
+                        size_mib = pss_mib(process.pid)
+                        found[kind].append(size_mib)
                         times = process.cpu_times()
                         self.cpu_s[f"{kind} {process.pid}"] = times.user + times.system
             for kind, sizes in found.items():
