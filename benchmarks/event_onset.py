@@ -29,6 +29,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path.insert(0, str(REPOSITORY / "src"))
 
+from laggard.errors import EmulationError  # noqa: E402
 from laggard.hosts import Host  # noqa: E402
 from laggard.layers_services.local.namespaces import create_namespaces  # noqa: E402
 from laggard.network_emulation.backend import LinkBackend  # noqa: E402
@@ -176,7 +177,7 @@ def measure(
 
 class _NoShares:
     def set_share(self, host: str, share: float) -> int:
-        raise NotImplementedError(f"no share of {host} is changed here, to {share}")
+        raise EmulationError(f"{host}: only links change here, and its share was to become {share:g}")
 
 
 def userspace() -> dict[str, object]:

@@ -20,6 +20,7 @@ from typing import Literal, Self
 from pydantic import ValidationError
 
 from laggard.errors import InputError, LaggardError, RunFolderError
+from laggard.experiments.results import JsonValue
 from laggard.run_schema import Record
 
 NAME = "control.sock"
@@ -28,8 +29,6 @@ _ANSWER_S = 90.0
 _LONGEST_REQUEST = 4096
 _MOST_DESCRIPTORS = 16
 _CREDENTIALS = struct.Struct("3i")
-
-JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
 
 class Request(Record):

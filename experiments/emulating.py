@@ -14,11 +14,12 @@ from typing import NoReturn
 
 from laggard.errors import EmulationError, InputError
 from laggard.experiments.continuum import Continuum, bring_up
-from laggard.experiments.control_socket import ControlSocket, JsonValue, Reply, Request
+from laggard.experiments.control_socket import ControlSocket, Reply, Request
 from laggard.experiments.controller import require_fidelity, run_tasks
 from laggard.experiments.emulation_documents import Up, link_document
 from laggard.experiments.job import Job
 from laggard.experiments.recording import record_failure
+from laggard.experiments.results import JsonValue
 from laggard.experiments.runner import Options, enter, settle
 from laggard.experiments.scenario import Scenario
 from laggard.experiments.training import write_counters, write_events

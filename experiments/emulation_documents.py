@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.experiments.control_socket import JsonValue
+from laggard.experiments.results import JsonValue
 from laggard.hosts import Host
 from laggard.network_emulation.links import Constraint
 from laggard.network_emulation.live_links import LiveLink

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laggard.errors import RunFolderError
-from laggard.experiments.control_socket import JsonValue, Request, ask
+from laggard.experiments.control_socket import Request, ask
+from laggard.experiments.results import JsonValue
 
 if TYPE_CHECKING:
     from rich.table import Table
