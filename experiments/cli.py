@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import click
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from laggard.run_schema import RunRecord
 
 Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 _TALKATIVE = ("grid5000", "stevedore", "urllib3")
 """Libraries that warn of what is retried, or of nobody's concern."""
@@ -58,6 +59,13 @@ dilation_option = click.option(
 app_conf_option = click.option(
     "--app-conf", metavar="NAME", help="The set of variables of workflow_env.yaml that the workflow sees."
 )
+
+
+def bring_up_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """What every command that brings a continuum up takes, in the order of its help."""
+    for option in (app_conf_option, dilation_option, links_option, runs_option, set_option):
+        command = option(command)
+    return command
 
 
 def _reported(command: Callable[Parameters, int | None]) -> Callable[Parameters, None]:
@@ -144,11 +152,7 @@ def plan(scenario: Path, overrides: tuple[str, ...], as_json: bool, where: Where
 
 @main.command()
 @scenario_argument
-@set_option
-@runs_option
-@links_option
-@dilation_option
-@app_conf_option
+@bring_up_options
 @json_option
 @_reported
 @testbed_options
@@ -202,11 +206,7 @@ def _show_result(record: RunRecord, folder: Path, *, as_json: bool) -> None:
 
 @main.command()
 @scenario_argument
-@set_option
-@runs_option
-@links_option
-@dilation_option
-@app_conf_option
+@bring_up_options
 @click.option("--for", "duration", metavar="TIME", help="End after so long, such as 10min; without it, at Ctrl-C.")
 @json_option
 @_reported
