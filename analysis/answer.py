@@ -90,6 +90,8 @@ def state_sentences(run: Run) -> tuple[str, ...]:
         total = len(run.fidelity)
         of = f"{missed} of {total} measured quantities" if total > 1 else "the only measured quantity"
         told.append(f"The emulation missed its tolerance ({of}): do not rely on the numbers.")
+    elif status == "unfaithful":
+        told.append("The emulation slipped while this run trained, as told below: do not rely on the numbers.")
     return tuple(told)
 
 

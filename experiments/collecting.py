@@ -14,7 +14,7 @@ from laggard.experiments.analysing import find, publish
 from laggard.experiments.job import Job, Journal
 from laggard.experiments.outcome import RankUse, cost, fairness
 from laggard.experiments.scenario import Scenario
-from laggard.run_schema import Outcome
+from laggard.run_schema import Outcome, Status
 
 if TYPE_CHECKING:
     from laggard.analysis.findings import Analysis
@@ -46,8 +46,10 @@ def analyse_training(journal: Journal, scenario: Scenario, done: Mapping[str, ob
     with journal.stage("analyse"):
         run = load_run(folder)
         analysis = find(run)
-        if done is not None and analysis is not None and journal.record.status == "running":
-            journal.update(status="done", outcome=_outcome(scenario, run, analysis, done))
+        status = journal.record.status
+        if done is not None and analysis is not None and status in {"running", "unfaithful"}:
+            ended: Status = "done" if status == "running" else status
+            journal.update(status=ended, outcome=_outcome(scenario, run, analysis, done))
     with journal.stage("report"):
         publish(replace(run, record=journal.record), analysis, folder)
 

@@ -19,12 +19,13 @@ from laggard.run_schema import FidelityCheck
 
 @dataclass(frozen=True)
 class Continuum:
-    """What is up: everything a training needs to run on it, and how well it keeps its promises."""
+    """What is up: everything a training needs to run on it, how well it kept its promises, and how exact links can be."""
 
     namespaces: HostNamespaces
     links: LinkBackend
     shares: ShareController
     checks: tuple[FidelityCheck, ...]
+    tolerance: Tolerance
 
 
 @contextmanager
@@ -49,7 +50,7 @@ def bring_up(job: Job, imports_done: Callable[[], object]) -> Iterator[Continuum
         try:
             with job.journal.stage("verify shares", "phases of 1, 10 and 100 ms on every host"):
                 checks += verify_shares(_real_shares(job), shares, job.dilation)
-            yield Continuum(namespaces, links, shares, checks)
+            yield Continuum(namespaces, links, shares, checks, tolerance)
         finally:
             shares.close()
     finally:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from laggard.errors import FidelityError
 from laggard.experiments.continuum import bring_up
+from laggard.experiments.guarding import require_faithful
 from laggard.experiments.job import Job
 from laggard.experiments.recording import record_failure
 from laggard.experiments.training import train
@@ -49,8 +50,9 @@ def _run(job: Job) -> None:
         require_fidelity(job.folder, continuum.checks)
         run_tasks(job, "prepare")
         run_tasks(job, "launch")
-        train(job, continuum, server)
+        slips = train(job, continuum, server)
         run_tasks(job, "finalize")
+        require_faithful(job.folder, slips)
 
 
 def run_tasks(job: Job, stage: Stage) -> None:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from laggard.experiments.continuum import Continuum
+from laggard.experiments.guarding import TimedSlip, Watch
 from laggard.experiments.job import Job
 from laggard.experiments.progress import TrainingState
 from laggard.experiments.supervise import Supervisor, Watched
@@ -26,8 +27,11 @@ START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 60.0
 
 
-def train(job: Job, continuum: Continuum, server: ForkServer) -> None:
+def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip, ...]:
     """Run the workload to its stopping rule.
+
+    Returns:
+        Where the emulation slipped meanwhile.
 
     Raises:
         WorkerError: a worker died or hangs.
@@ -39,9 +43,10 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> None:
         _start(job, continuum, server, supervisor, workers)
     before = continuum.links.counters()
     with job.journal.stage("train"):
-        _keep_time(job, continuum, supervisor)
+        slips = _keep_time(job, continuum, supervisor)
     supervisor.wait_for_exits(END_TIMEOUT_S * job.dilation.factor)
     write_counters(job.folder, continuum.links, before)
+    return slips
 
 
 def _start(
@@ -95,7 +100,7 @@ def _worker_process(job: Job, continuum: Continuum, worker: WorkerPlan) -> Proce
     )
 
 
-def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor) -> None:
+def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor) -> tuple[TimedSlip, ...]:
     zero_ns = int(json.loads(job.spool.zero.read_text())["zero_ns"])
     job.journal.update(first_step_s=round((zero_ns - job.started_ns) / 1e9, 3))
     scheduler = Scheduler(
@@ -109,11 +114,13 @@ def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor) -> None:
     scheduler.start(zero_ns)
     try:
         show = _Shown(job, zero_ns)
-        while not job.spool.done.exists():
-            supervisor.check()
-            continuum.links.check_alive()
-            continuum.shares.check_alive()
-            show.update()
+        with Watch(continuum, scheduler, job.dilation) as watch:
+            while not job.spool.done.exists():
+                supervisor.check()
+                continuum.links.check_alive()
+                continuum.shares.check_alive()
+                show.update()
+        return watch.slips(zero_ns)
     finally:
         write_events(job.folder, scheduler.stop())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from laggard.network_emulation.constraints import Constraint, Pair
@@ -16,6 +16,21 @@ class LinkCounters:
     bytes: int
     packets: int
     dropped: int
+
+
+@dataclass(frozen=True)
+class LinkHealth:
+    """What tells, at no cost, whether links are still what they were measured to be; counts since the emulation began.
+
+    Attributes:
+        late: packets by the bit length of their lateness in ns; empty where the kernel sends them.
+        refused: frames that a receiver's device did not take.
+        carried: bytes of every link that has had a constraint; empty where asking is not free.
+    """
+
+    late: tuple[int, ...] = ()
+    refused: int = 0
+    carried: Mapping[Pair, int] = field(default_factory=dict)
 
 
 class LinkBackend(Protocol):
@@ -43,6 +58,9 @@ class LinkBackend(Protocol):
 
     def lateness_ms(self) -> float | None:
         """How late the emulator itself sent packets at worst so far; None where the kernel does the work."""
+
+    def health(self) -> LinkHealth:
+        """What can be watched while training runs."""
 
     def check_alive(self) -> None:
         """Do nothing while links are being emulated.

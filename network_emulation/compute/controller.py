@@ -18,6 +18,7 @@ from laggard.network_emulation.compute.cgroups import CgroupSet
 from laggard.network_emulation.compute.gates import Gate, QuotaGate, SignalGate
 from laggard.network_emulation.compute.limiter import Attach, LimitedHost, SetShare, limit
 from laggard.network_emulation.compute.placement import place
+from laggard.network_emulation.compute.tally import HostUse, host_tallies
 from laggard.network_emulation.forked import companion_is_alive, end_companion, fork_companion
 
 Mechanism = Literal["cgroup-quota", "stop-signal"]
@@ -50,6 +51,7 @@ class ShareController:
         self.realtime = True
         self._shares = dict(shares)
         self._cgroups = cgroups
+        self._tallies = host_tallies(tuple(shares))
         self._processes: list[_Process] = []
         self._attached: dict[int, int] = {}
         self._asking = threading.Lock()
@@ -110,6 +112,10 @@ class ShareController:
         self._shares[host] = share
         return effective_ns
 
+    def uses(self) -> Mapping[str, HostUse]:
+        """How every host has computed since the controller was opened."""
+        return {host: tally.read() for host, tally in self._tallies.items()}
+
     def cpu_s(self) -> float:
         """CPU seconds that the limiters have used so far, together."""
         return sum(time.clock_gettime((~process.pid << 3) | _CPUCLOCK_SCHED) for process in self._processes)
@@ -152,7 +158,7 @@ class ShareController:
         return [(core, tuple(host for host in self._shares if self.cpus[host] == core)) for core in cores]
 
     def _start(self, core: int | None, hosts: tuple[str, ...]) -> bool:
-        limited = {host: LimitedHost(self._shares[host], self._gate(host)) for host in hosts}
+        limited = {host: LimitedHost(self._shares[host], self._gate(host), self._tallies[host]) for host in hosts}
         ours, theirs = Pipe()
         unrelated = [ours, *(process.control for process in self._processes)]
         pid = fork_companion("laggard-limiter", lambda: limit(limited, theirs, core, unrelated))

@@ -19,12 +19,14 @@ class Ledger:
     Attributes:
         owed_ns: wall time for which it is still to be held back; negative while it makes up for waiting.
         used_ns: CPU time since the last time it was held back or granted more.
+        lost_ns: wall time for which others kept it from its core, beyond what it may make up for, until somebody takes note.
     """
 
-    __slots__ = ("_idle_ns", "_rate", "_share", "owed_ns", "used_ns")
+    __slots__ = ("_idle_ns", "_rate", "_share", "lost_ns", "owed_ns", "used_ns")
 
     def __init__(self, share: float) -> None:
         self.owed_ns = 0.0
+        self.lost_ns = 0.0
         self.used_ns = 0
         self._idle_ns = 0
         self._share = share
@@ -61,7 +63,12 @@ class Ledger:
             return
         waited_ns = max(0, min(self._idle_ns, queued_ns))
         self._idle_ns = min(max(self._idle_ns - waited_ns, 0), elapsed_ns)
-        self.owed_ns = max(self.owed_ns + cpu_ns * self._rate - waited_ns, -CATCH_UP_NS)
+        self.owed_ns += cpu_ns * self._rate - waited_ns
+        # At a whole core there is nothing to make up with: what it computes takes its time anyway.
+        least_ns = -CATCH_UP_NS if self._rate > 0 else 0
+        if self.owed_ns < least_ns:
+            self.lost_ns += least_ns - self.owed_ns
+            self.owed_ns = least_ns
         self.used_ns += cpu_ns
 
     def observe_held(self, cpu_ns: int) -> None:

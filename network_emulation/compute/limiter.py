@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from laggard.network_emulation.compute.gates import Gate
 from laggard.network_emulation.compute.ledger import Ledger
 from laggard.network_emulation.compute.meter import ProcessMeter
+from laggard.network_emulation.compute.tally import HostTally
 from laggard.network_emulation.realtime import become_punctual
 
 PRIORITY = 10
@@ -29,6 +30,7 @@ _SHORTEST_HOLD_NS = 200_000
 _SHORTEST_SLEEP_NS = 50_000
 _EARLY_WAKE_NS = 20_000
 _ROUNDING_NS = 5_000
+_WATCH_NS = 5_000_000
 _FAMILY_NS = 2_000_000
 _STARVED_NS = 1_000_000
 _SURELY_STARVED_NS = 20_000_000
@@ -55,14 +57,16 @@ class SetShare:
 class LimitedHost:
     """One host: its processes, its account, and whether it is held back now."""
 
-    def __init__(self, share: float, gate: Gate) -> None:
+    def __init__(self, share: float, gate: Gate, tally: HostTally) -> None:
         self.ledger = Ledger(min(share, 1.0))
         self.gate = gate
+        self._tally = tally
         self._meters: list[ProcessMeter] = []
         self._held_since_ns = 0
         self._free_again_ns = 0
         self._payment_to_recall_ns = 0
         self._limited = False
+        self._watched_ns = 0
         self._family = False
         self._family_seen_ns = 0
         self._without_core_ns = 0
@@ -70,8 +74,8 @@ class LimitedHost:
 
     @property
     def needs_looks(self) -> bool:
-        """Whether there is anything to hold back."""
-        return self._limited and bool(self._meters)
+        """Whether there is anything to hold back, or to see kept from its core."""
+        return bool(self._meters)
 
     def attach(self, pid: int, now_ns: int, *, family: bool = False) -> None:
         """Hold one more process; with `family`, from now on whatever the host's processes start too."""
@@ -91,6 +95,7 @@ class LimitedHost:
 
     def _apply(self, now_ns: int) -> None:
         self._limited = self.ledger.share < FULL_SHARE
+        self._watched_ns = now_ns
         self.ledger.used_ns = 0
         if not self._limited:
             self.gate.lift()
@@ -110,6 +115,10 @@ class LimitedHost:
         Returns:
             When to look again at the latest.
         """
+        if not self._limited:
+            if now_ns < self._watched_ns + _WATCH_NS:
+                return self._watched_ns + _WATCH_NS
+            elapsed_ns, self._watched_ns = now_ns - self._watched_ns, now_ns
         cpu_ns = 0
         if self._family and now_ns - self._family_seen_ns >= _FAMILY_NS:
             self._adopt(now_ns)
@@ -121,11 +130,20 @@ class LimitedHost:
             return self._look_held(now_ns, cpu_ns)
         ledger = self.ledger
         ledger.observe(elapsed_ns, cpu_ns, self._queued_ns(now_ns) if cpu_ns else 0)
+        self._note(cpu_ns)
+        if not self._limited:
+            return now_ns + _WATCH_NS
         if not cpu_ns:
             return self._relieve(now_ns) if self._is_starved(now_ns, others) else now_ns + self.gate.idle_ns
         self.ran_ns = now_ns
         self._without_core_ns = 0
         return self._collect(now_ns)
+
+    def _note(self, cpu_ns: int) -> None:
+        """Tell what happened to whoever looks at the tally."""
+        ledger = self.ledger
+        self._tally.add(cpu_ns / ledger.share, ledger.lost_ns, ledger.owed_ns)
+        ledger.lost_ns = 0.0
 
     def _collect(self, now_ns: int) -> int:
         ledger, gate = self.ledger, self.gate
@@ -143,6 +161,7 @@ class LimitedHost:
     def _look_held(self, now_ns: int, cpu_ns: int) -> int:
         if cpu_ns:
             self.ledger.observe_held(cpu_ns)
+            self._note(cpu_ns)
         if now_ns < self._free_again_ns - _EARLY_WAKE_NS:
             return self._free_again_ns
         self._free(now_ns)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from laggard.errors import EmulationError
-from laggard.network_emulation.backend import LinkCounters
+from laggard.network_emulation.backend import LinkCounters, LinkHealth
 from laggard.network_emulation.forked import PackedError, companion_is_alive, end_companion, fork_companion, run_forked
 from laggard.network_emulation.host_namespace import entered
 from laggard.network_emulation.link_emulator import control
@@ -145,6 +145,12 @@ class UserspaceBackend:
         """An upper bound, within a factor of two, of a quantile (0 to 1) of how late packets were sent; None before any."""
         late_ns = self._tally.late_ns(quantile)
         return None if late_ns is None else late_ns / 1e6
+
+    def health(self) -> LinkHealth:
+        """See `LinkBackend.health`."""
+        counts = self._tally.counts
+        carried = {pair: counts[self._indices[pair] * TALLY_FIELDS + BYTES] for pair in self._constraints}
+        return LinkHealth(tuple(self._tally.lateness), self._tally.gauges[UNDELIVERED], carried)
 
     def check_alive(self) -> None:
         """See `LinkBackend.check_alive`."""

@@ -13,7 +13,7 @@ from enoslib.objects import Host as EnosHost
 from enoslib.objects import Network as EnosNetwork
 
 from laggard.errors import EmulationError
-from laggard.network_emulation.backend import LinkCounters
+from laggard.network_emulation.backend import LinkCounters, LinkHealth
 from laggard.network_emulation.links import Constraint, LinkPlan, Pair
 from laggard.network_emulation.netem.execute import Execute, InNamespaces
 from laggard.network_emulation.netem.htb import as_batch, segment_command
@@ -133,6 +133,10 @@ class NetemBackend:
     def lateness_ms(self) -> float | None:
         """None: the kernel's timers do the work, and what they gave is measured on the links."""
         return None
+
+    def health(self) -> LinkHealth:
+        """Nothing: the kernel is not late by itself, and asking every host for its counters takes a process each."""
+        return LinkHealth()
 
     def check_alive(self) -> None:
         """See `LinkBackend.check_alive`; the kernel does not go away."""

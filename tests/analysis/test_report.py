@@ -192,6 +192,17 @@ def test_a_run_that_never_trained_has_a_report(quickstart_run: Run, tmp_path: Pa
     assert not (tmp_path / "figures").exists()
 
 
+def test_a_run_whose_emulation_slipped_says_so_first(
+    quickstart_run: Run, quickstart_analysis: Analysis, tmp_path: Path
+) -> None:
+    assert quickstart_run.record is not None
+    record = quickstart_run.record.model_copy(
+        update={"status": "unfaithful", "error": "12.0 to 18.4 s: a core was missed"}
+    )
+    text = read(write_report(replace(quickstart_run, record=record), quickstart_analysis, tmp_path)).text
+    assert 0 < text.index("do not rely on the numbers") < text.index("of the makespan") < text.index("12.0 to 18.4 s")
+
+
 def test_a_folder_without_run_json_has_a_report(
     quickstart_run: Run, quickstart_analysis: Analysis, tmp_path: Path
 ) -> None:

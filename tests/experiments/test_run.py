@@ -42,6 +42,7 @@ def test_run_leaves_a_complete_folder(laggard: Laggard, make_scenario: Callable[
     checks = [FidelityCheck.model_validate(c) for c in json.loads((folder / "fidelity.json").read_text())]
     assert {"rtt", "rate", "cpu"} <= {check.kind for check in checks}
     assert all(check.ok for check in checks)
+    assert json.loads((folder / "guard.json").read_text()) == []
     assert json.loads(gzip.decompress((folder / "trace.perfetto.json.gz").read_bytes()))["traceEvents"]
     assert "<html" in (folder / "report.html").read_text()
     assert sorted(f.name for f in (folder / "scenario").iterdir()) == sorted(
@@ -63,11 +64,16 @@ def test_same_seed_same_losses(laggard: Laggard, make_scenario: Callable[..., Pa
 def test_workflow_runs_on_the_hosts_it_names(
     laggard: Laggard, make_scenario: Callable[..., Path], tmp_path: Path
 ) -> None:
-    stages = "".join(f"  {s}: [{{shell: hostname >> {tmp_path}/{s}}}]\n" for s in ("prepare", "launch", "finalize"))
+    stages = "".join(
+        f"  {s}: [{{shell: touch {tmp_path}/{s}-$(hostname)}}]\n" for s in ("prepare", "launch", "finalize")
+    )
     scenario = make_scenario(workflow=f"- hosts: edge.*\n{stages}")
     laggard.run(scenario, "--set", "workload.stop.steps=5")
     for stage in ("prepare", "launch", "finalize"):
-        assert sorted((tmp_path / stage).read_text().split()) == ["edge.trainer.1.1", "edge.trainer.1.2"]
+        assert {file.name for file in tmp_path.glob(f"{stage}-*")} == {
+            f"{stage}-edge.trainer.1.1",
+            f"{stage}-edge.trainer.1.2",
+        }
 
 
 def test_dilated_run_reports_virtual_time(laggard: Laggard, make_scenario: Callable[..., Path]) -> None:

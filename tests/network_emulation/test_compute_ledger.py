@@ -88,6 +88,13 @@ def test_lateness_is_made_up_for_within_bounds() -> None:
         ledger.observe(2 * _MS, 0, 0)
     ledger.observe(_MS, _MS, 200 * _MS)
     assert ledger.owed_ns == -CATCH_UP_NS
+    assert ledger.lost_ns == 200 * _MS - _MS - CATCH_UP_NS
+
+
+def test_a_whole_core_that_is_waited_for_is_lost() -> None:
+    ledger = Ledger(1.0)
+    ledger.observe(5 * _MS, 3 * _MS, 2 * _MS)
+    assert (ledger.lost_ns, ledger.owed_ns) == (2 * _MS, 0)
 
 
 def test_a_new_share_reprices_what_is_owed() -> None:

@@ -229,3 +229,40 @@ def test_an_ordinary_user_holds_shares_too() -> None:
 
     pid = fork_companion("laggard-test", unprivileged)
     assert os.waitpid(pid, 0)[1] == 0
+
+
+@_BOTH
+@pytest.mark.parametrize("share", [0.8, 1.0])
+def test_two_hosts_that_a_core_cannot_both_serve_tell_what_they_lost(mechanism: Mechanism, share: float) -> None:
+    """Each gets half of the core, so of each second its computing should have taken 0.5 s / share."""
+    cores = usable_cores()
+    shares = {"a": share, "b": share}
+    cgroups = prepare_cgroups(shares, _own_name()) if mechanism == "cgroup-quota" else None
+    if mechanism == "cgroup-quota" and cgroups is None:
+        pytest.skip("this user may not make cgroups")
+    try:
+        with open_shares(shares, cgroups, dict.fromkeys(shares, cores[0])) as controller, _busy() as a, _busy() as b:
+            controller.attach("a", a)
+            controller.attach("b", b)
+            time.sleep(0.3)
+            before, began_ns = controller.uses(), time.monotonic_ns()
+            time.sleep(2.0)
+            after, passed_ns = controller.uses(), time.monotonic_ns() - began_ns
+    finally:
+        if cgroups is not None:
+            cgroups.close()
+            _remove_with_patience(cgroups)
+    lost = sum(after[host].lost_ns - before[host].lost_ns for host in shares) / passed_ns
+    due = sum(after[host].due_ns - before[host].due_ns for host in shares) / passed_ns
+    assert due == pytest.approx(1 / share, rel=0.1)
+    assert lost == pytest.approx(2 - 1 / share, rel=0.15)
+
+
+@_BOTH
+def test_a_host_with_a_core_of_its_own_loses_nothing(mechanism: Mechanism) -> None:
+    with _controller(mechanism, {"a": 0.5}) as controller, _busy() as pid:
+        controller.attach("a", pid)
+        time.sleep(1.0)
+        use = controller.uses()["a"]
+    assert use.due_ns > 800_000_000
+    assert use.lost_ns < 0.1 * use.due_ns

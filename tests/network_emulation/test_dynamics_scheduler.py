@@ -10,7 +10,7 @@ from dataclasses import fields
 import pytest
 
 from laggard.errors import EmulationError
-from laggard.network_emulation.backend import LinkCounters
+from laggard.network_emulation.backend import LinkCounters, LinkHealth
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, TimedChange
 from laggard.network_emulation.links import Constraint, Pair
 from laggard.span_schema import event_schema
@@ -35,6 +35,9 @@ class _Links:
 
     def lateness_ms(self) -> float | None:
         return None
+
+    def health(self) -> LinkHealth:
+        return LinkHealth()
 
     def close(self) -> None:
         return

@@ -1,0 +1,288 @@
+"""Whether the emulation kept its promises while training ran: what was verified before, watched until the end.
+
+Once a second a `Sample` is taken of what costs nothing to read: how late the emulator sent, what hosts computed against their
+shares and for how long they were kept from their cores, what the hypervisor stole, what links carried, and three clocks. `Guard`
+looks at the last few of them together and says when, where and how the emulation slipped. One late packet, or a core missed for ten
+milliseconds, changes no step that anybody could see; what counts is what lasts, or returns until it is a part of the whole run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Literal
+
+from laggard.network_emulation.compute.tally import HostUse
+from laggard.network_emulation.links import Pair
+
+SlipKind = Literal[
+    "emulator late",
+    "frames refused",
+    "rate exceeded",
+    "core missed",
+    "share exceeded",
+    "core stolen",
+    "stood still",
+    "clock set",
+]
+
+WINDOW_S = 5
+"""Real seconds that are looked at together."""
+
+STOOD_STILL_S = 1.0
+"""A sample that comes so much too late was taken on a machine that stood still."""
+
+CLOCK_SET_S = 0.1
+"""The wall clock, or the time slept, may move so far from the steady clock between two samples."""
+
+STOLEN = 0.10
+"""Part of a core's time in a window that the hypervisor may take; the tasks' own CPU clocks may count it as theirs."""
+
+LATE_PACKETS = 0.10
+"""Part of a window's packets that may be later than the tolerance."""
+
+FEWEST_PACKETS = 100
+"""Packets of a window without which nothing is said of the emulator."""
+
+REFUSED = 0.001
+"""Part of a window's packets that a receiver's device may refuse."""
+
+EXCEEDED = 0.05
+"""Part by which a link may carry more than its rate in a window: what waited in a device arrives in bursts."""
+
+WHOLE_RUN = 0.01
+"""Part of the whole run for which a host may have been kept from its core."""
+
+_SLICES = 3
+_SLICE_NS = 1_500_000
+_BURST_BYTES = 1 << 17
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The state of an emulation at one moment, in real units; all counts are since the emulation began.
+
+    Attributes:
+        at_ns: CLOCK_MONOTONIC.
+        wall_ns: CLOCK_REALTIME.
+        awake_ns: CLOCK_BOOTTIME, which runs on while a machine sleeps.
+        stolen_ns: what the hypervisor took of every core.
+        hosts: how every host has computed.
+        shares: the share of every host now.
+        late: packets by the bit length of their lateness in ns; empty where the kernel sends them.
+        refused: frames that a receiver's device did not take.
+        carried: bytes that every link has carried; empty where it costs too much to ask.
+        rates: Mbit/s of every link now that has a rate.
+    """
+
+    at_ns: int
+    wall_ns: int
+    awake_ns: int
+    stolen_ns: Mapping[int, int] = field(default_factory=dict)
+    hosts: Mapping[str, HostUse] = field(default_factory=dict)
+    shares: Mapping[str, float] = field(default_factory=dict)
+    late: tuple[int, ...] = ()
+    refused: int = 0
+    carried: Mapping[Pair, int] = field(default_factory=dict)
+    rates: Mapping[Pair, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Slip:
+    """The emulation was not what it should have been.
+
+    Attributes:
+        kind: how.
+        where: the host, link or core; empty for the machine.
+        first_ns: CLOCK_MONOTONIC from when on at the latest.
+        last_ns: until when at the earliest.
+        size: how much, where it was worst: a part of what it should have been, or seconds for clocks and cores missed.
+    """
+
+    kind: SlipKind
+    where: str
+    first_ns: int
+    last_ns: int
+    size: float
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is allowed.
+
+    Attributes:
+        late_ns: lateness of a packet, real.
+        compute: relative error of a host's speed in a window.
+    """
+
+    late_ns: float
+    compute: float
+
+
+class Guard:
+    """Takes samples in order of time and says where the emulation slipped."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._window: deque[Sample] = deque(maxlen=WINDOW_S + 1)
+        self._first: Sample | None = None
+        self._compared = False
+        self._slips: dict[tuple[SlipKind, str], list[Slip]] = {}
+
+    def enter(self, sample: Sample) -> None:
+        """Look at one more sample."""
+        if self._first is None:
+            self._first = sample
+        if self._window:
+            self._note(_clocks(self._window[-1], sample))
+        self._window.append(sample)
+        if len(self._window) > WINDOW_S:
+            self._compare()
+
+    def slips(self) -> tuple[Slip, ...]:
+        """Everything that slipped so far, in order of time; what is shorter than a window is looked at as a whole."""
+        if not self._compared and len(self._window) > 1:
+            self._compare()
+        found = [slip for slips in self._slips.values() for slip in slips]
+        if self._first is not None and self._window:
+            told = {(slip.kind, slip.where) for slip in found}
+            whole = _missed(self._first, self._window[-1], WHOLE_RUN)
+            found += [slip for slip in whole if (slip.kind, slip.where) not in told]
+        return tuple(sorted(found, key=lambda slip: (slip.first_ns, slip.kind, slip.where)))
+
+    def _compare(self) -> None:
+        self._compared = True
+        window = tuple(self._window)
+        self._note([_narrowed(slip, window, self._limits) for slip in _compare(window, self._limits)])
+
+    def _note(self, slips: Sequence[Slip]) -> None:
+        """Enter slips; one that goes on, or is back before a window has passed, is the same."""
+        for slip in slips:
+            known = self._slips.setdefault((slip.kind, slip.where), [])
+            if known and slip.first_ns <= known[-1].last_ns + WINDOW_S * _NS:
+                known[-1] = replace(
+                    known[-1], last_ns=max(known[-1].last_ns, slip.last_ns), size=max(known[-1].size, slip.size)
+                )
+            else:
+                known.append(slip)
+
+
+def _clocks(before: Sample, now: Sample) -> list[Slip]:
+    passed_ns = now.at_ns - before.at_ns
+    slept_ns = (now.awake_ns - before.awake_ns) - passed_ns
+    set_ns = (now.wall_ns - before.wall_ns) - (now.awake_ns - before.awake_ns)
+    still_s = max(passed_ns / _NS - 1.0, slept_ns / _NS)
+    slips = []
+    if still_s > STOOD_STILL_S or slept_ns / _NS > CLOCK_SET_S:
+        slips.append(Slip("stood still", "", before.at_ns, now.at_ns, still_s))
+    if abs(set_ns) / _NS > CLOCK_SET_S:
+        slips.append(Slip("clock set", "", before.at_ns, now.at_ns, set_ns / _NS))
+    return slips
+
+
+def _compare(window: Sequence[Sample], limits: Limits) -> list[Slip]:
+    before, now = window[0], window[-1]
+    return [
+        *_late(before, now, limits),
+        *_refused(before, now),
+        *_exceeded(window),
+        *_missed(before, now, limits.compute),
+        *_stolen(before, now),
+    ]
+
+
+def _narrowed(slip: Slip, window: Sequence[Sample], limits: Limits) -> Slip:
+    """The slip from the first to the last second of the window that shows it by itself."""
+    seconds = [
+        (before, now)
+        for before, now in pairwise(window)
+        if any((each.kind, each.where) == (slip.kind, slip.where) for each in _compare((before, now), limits))
+    ]
+    if not seconds:
+        return slip
+    first_ns = slip.first_ns if slip.first_ns < window[0].at_ns else seconds[0][0].at_ns
+    return replace(slip, first_ns=first_ns, last_ns=seconds[-1][1].at_ns)
+
+
+def _late(before: Sample, now: Sample, limits: Limits) -> list[Slip]:
+    counts = [after - first for after, first in zip(now.late, before.late, strict=True)]
+    total = sum(counts)
+    if total < FEWEST_PACKETS:
+        return []
+    # Bucket b holds what is below 2^b ns: those wholly above the limit are surely too late.
+    late = sum(counts[math.ceil(math.log2(limits.late_ns)) + 1 :]) / total
+    return [Slip("emulator late", "", before.at_ns, now.at_ns, late)] if late > LATE_PACKETS else []
+
+
+def _refused(before: Sample, now: Sample) -> list[Slip]:
+    sent = sum(now.late) - sum(before.late)
+    refused = now.refused - before.refused
+    if sent < FEWEST_PACKETS or refused <= REFUSED * sent:
+        return []
+    return [Slip("frames refused", "", before.at_ns, now.at_ns, refused / sent)]
+
+
+def _exceeded(window: Sequence[Sample]) -> list[Slip]:
+    before, now = window[0], window[-1]
+    slips = []
+    for pair, carried in now.carried.items():
+        rates = [sample.rates.get(pair, math.inf) for sample in window]
+        allowed = max(rates) / 8 * (now.at_ns - before.at_ns) / 1000 + _BURST_BYTES
+        excess = (carried - before.carried.get(pair, 0)) / allowed - 1
+        if excess > EXCEEDED:
+            slips.append(Slip("rate exceeded", f"{pair[0]} -> {pair[1]}", before.at_ns, now.at_ns, excess))
+    return slips
+
+
+def _missed(before: Sample, now: Sample, allowed: float) -> list[Slip]:
+    """Hosts that computed slower or faster than their shares, for more of their computing and of the time than is allowed.
+
+    A host that hardly computes may miss much of that little, and no step would take longer for it.
+    """
+    slips = []
+    for host, use in now.hosts.items():
+        first = before.hosts.get(host, HostUse())
+        due_ns = use.due_ns - first.due_ns
+        lost_ns = use.lost_ns - first.lost_ns
+        ahead_ns = max(use.owed_ns, 0) - max(first.owed_ns, 0) - _SLICES * _SLICE_NS / _least_share(host, before, now)
+        enough_ns = allowed * max(due_ns, now.at_ns - before.at_ns)
+        if lost_ns > enough_ns:
+            # The kernel tells of a wait when it is over, which can be many samples after it began.
+            first_ns = min(before.at_ns, now.at_ns - lost_ns)
+            slips.append(Slip("core missed", host, first_ns, now.at_ns, lost_ns / _NS))
+        if ahead_ns > enough_ns:
+            slips.append(Slip("share exceeded", host, before.at_ns, now.at_ns, ahead_ns / max(due_ns, 1)))
+    return slips
+
+
+def _least_share(host: str, *samples: Sample) -> float:
+    return min(sample.shares.get(host, 1.0) for sample in samples)
+
+
+def _stolen(before: Sample, now: Sample) -> list[Slip]:
+    passed_ns = now.at_ns - before.at_ns
+    parts = {core: (stolen - before.stolen_ns.get(core, 0)) / passed_ns for core, stolen in now.stolen_ns.items()}
+    return [
+        Slip("core stolen", f"core {core}", before.at_ns, now.at_ns, part)
+        for core, part in parts.items()
+        if part > STOLEN
+    ]
+
+
+def describe(slip: Slip) -> str:
+    """What slipped, in words."""
+    part = f"{100 * slip.size:.0f} %"
+    return {
+        "emulator late": f"the link emulator sent {part} of the packets too late",
+        "frames refused": f"{part} of the packets were refused by their receivers' devices",
+        "rate exceeded": f"{slip.where} carried {part} more than its rate",
+        "core missed": f"{slip.where} waited {slip.size:.2f} s for its core, which others had",
+        "share exceeded": f"{slip.where} computed {part} more than its share",
+        "core stolen": f"the hypervisor took {part} of {slip.where}",
+        "stood still": f"the machine stood still for {slip.size:.1f} s",
+        "clock set": f"the wall clock was set by {slip.size:+.1f} s",
+    }[slip.kind]

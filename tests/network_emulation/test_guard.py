@@ -1,0 +1,189 @@
+"""What the guard calls a slip, and what it lets pass: samples made by hand, second by second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laggard.network_emulation.compute.tally import HostUse
+from laggard.network_emulation.guard import Guard, Limits, Sample, Slip, SlipKind, describe
+
+S = 1_000_000_000
+LIMITS = Limits(late_ns=500_000, compute=0.05)
+PAIR = ("edge", "cloud")
+ON_TIME, LATE = 17, 22  # bit lengths: below 0.13 ms, and 2 to 4 ms
+
+Change = Callable[[int, Sample], Sample]
+
+
+def quiet(second: int) -> Sample:
+    """A host at a quarter of a core that computes half of the time, and a link that carries half of its 8 Mbit/s."""
+    late = [0] * 40
+    late[ON_TIME] = 900 * second
+    late[LATE] = 20 * second
+    return Sample(
+        at_ns=10 * S + second * S,
+        wall_ns=1000 * S + second * S,
+        awake_ns=50 * S + second * S,
+        stolen_ns={0: second * S // 100},
+        hosts={"edge": HostUse(due_ns=second * S // 2, lost_ns=second * 1_000_000, owed_ns=5_000_000)},
+        shares={"edge": 0.25},
+        late=tuple(late),
+        carried={PAIR: second * 500_000},
+        rates={PAIR: 8.0},
+    )
+
+
+def run(change: Change, seconds: int = 40) -> tuple[Slip, ...]:
+    guard = Guard(LIMITS)
+    for second in range(seconds):
+        guard.enter(change(second, quiet(second)))
+    return guard.slips()
+
+
+def after(second: int, begin: int, end: int) -> int:
+    """Seconds of [begin, end) that have passed."""
+    return min(max(second - begin, 0), end - begin)
+
+
+def core_missed(second: int, sample: Sample) -> Sample:
+    use = sample.hosts["edge"]
+    lost_ns = use.lost_ns + after(second, 20, 26) * S // 5
+    return replace(sample, hosts={"edge": replace(use, lost_ns=lost_ns)})
+
+
+def share_exceeded(second: int, sample: Sample) -> Sample:
+    use = sample.hosts["edge"]
+    owed_ns = use.owed_ns + after(second, 20, 26) * S // 5
+    return replace(sample, hosts={"edge": replace(use, owed_ns=owed_ns)})
+
+
+def emulator_late(second: int, sample: Sample) -> Sample:
+    late = list(sample.late)
+    late[LATE] += 300 * after(second, 20, 26)
+    return replace(sample, late=tuple(late))
+
+
+def frames_refused(second: int, sample: Sample) -> Sample:
+    return replace(sample, refused=10 * after(second, 20, 26))
+
+
+def rate_exceeded(second: int, sample: Sample) -> Sample:
+    return replace(sample, carried={PAIR: sample.carried[PAIR] + 700_000 * after(second, 20, 26)})
+
+
+def core_stolen(second: int, sample: Sample) -> Sample:
+    return replace(sample, stolen_ns={0: sample.stolen_ns[0] + after(second, 20, 26) * S // 4})
+
+
+def test_a_quiet_run_is_left_alone() -> None:
+    assert run(lambda _, sample: sample) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "where"),
+    [
+        (core_missed, "core missed", "edge"),
+        (share_exceeded, "share exceeded", "edge"),
+        (emulator_late, "emulator late", ""),
+        (frames_refused, "frames refused", ""),
+        (rate_exceeded, "rate exceeded", "edge -> cloud"),
+        (core_stolen, "core stolen", "core 0"),
+    ],
+)
+def test_what_lasts_six_seconds_is_found_where_and_when_it_was(change: Change, kind: SlipKind, where: str) -> None:
+    (slip,) = run(change)
+    assert (slip.kind, slip.where) == (kind, where)
+    assert slip.first_ns == 30 * S
+    assert slip.last_ns == 36 * S
+    assert where in describe(slip)
+
+
+@pytest.mark.parametrize(("slept_s", "set_s", "kinds"), [(3, 0, ["stood still"]), (0, 2, ["clock set"]), (0, 0, [])])
+def test_clocks(slept_s: int, set_s: int, kinds: list[SlipKind]) -> None:
+    """A suspended machine's steady clock stands still while the others go on; setting the clock moves one alone."""
+
+    def jump(second: int, sample: Sample) -> Sample:
+        if second < 20:
+            return sample
+        return replace(sample, awake_ns=sample.awake_ns + slept_s * S, wall_ns=sample.wall_ns + (slept_s + set_s) * S)
+
+    slips = run(jump)
+    assert [slip.kind for slip in slips] == kinds
+    assert all((slip.first_ns, slip.last_ns) == (29 * S, 30 * S) for slip in slips)
+
+
+def test_a_sample_that_comes_late_means_that_the_machine_stood_still() -> None:
+    slips = run(
+        lambda second, sample: replace(quiet(second + 3), at_ns=sample.at_ns + 3 * S) if second > 20 else sample
+    )
+    assert [slip.kind for slip in slips] == ["stood still"]
+
+
+def test_a_wait_told_at_its_end_began_when_it_began() -> None:
+    """The kernel counts a wait in the run queue when it is over."""
+
+    def starved(second: int, sample: Sample) -> Sample:
+        use = sample.hosts["edge"]
+        return replace(sample, hosts={"edge": replace(use, lost_ns=18 * S if second >= 30 else 0)})
+
+    (slip,) = run(starved)
+    assert slip.first_ns <= 22 * S
+    assert slip.last_ns >= 40 * S
+
+
+def test_a_little_all_the_time_is_found_in_the_whole() -> None:
+    """3 % of the time never is a tenth of a window, but a straggler of one per cent would be a matter of it."""
+
+    def drain(second: int, sample: Sample) -> Sample:
+        use = sample.hosts["edge"]
+        return replace(sample, hosts={"edge": replace(use, lost_ns=second * S * 3 // 100)})
+
+    (slip,) = run(drain)
+    assert slip.kind == "core missed"
+    assert (slip.first_ns, slip.last_ns) == (10 * S, 49 * S)
+
+
+def test_a_run_shorter_than_a_window_is_looked_at() -> None:
+    def starved(second: int, sample: Sample) -> Sample:
+        use = sample.hosts["edge"]
+        return replace(sample, hosts={"edge": replace(use, lost_ns=second * S // 2)})
+
+    assert [slip.kind for slip in run(starved, 3)] == ["core missed"]
+
+
+def test_a_link_may_carry_what_its_highest_rate_of_the_window_allows() -> None:
+    """After an event a link is slow again, and what the window carried is not."""
+
+    def event(second: int, sample: Sample) -> Sample:
+        fast = 20 <= second < 30
+        carried = second * 500_000 + 4_500_000 * after(second, 20, 30)
+        return replace(sample, carried={PAIR: carried}, rates={PAIR: 40.0 if fast else 8.0})
+
+    assert run(event) == ()
+
+
+@given(
+    part=st.floats(0, 1),
+    begin=st.integers(5, 25),
+    length=st.integers(5, 10),
+)
+def test_a_host_is_found_if_and_only_if_it_missed_what_its_steps_would_show(
+    part: float, begin: int, length: int
+) -> None:
+    def starved(second: int, sample: Sample) -> Sample:
+        use = sample.hosts["edge"]
+        lost_ns = round(part * after(second, begin, begin + length) * S)
+        return replace(sample, hosts={"edge": replace(use, lost_ns=lost_ns)})
+
+    slips = run(starved)
+    worst_window = part * min(length, 5) / 5
+    whole = part * length / 39
+    if worst_window > LIMITS.compute + 1e-6 or whole > 0.01 + 1e-6:
+        assert [slip.kind for slip in slips] == ["core missed"]
+    elif worst_window < LIMITS.compute - 1e-6 and whole < 0.01 - 1e-6:
+        assert slips == ()
