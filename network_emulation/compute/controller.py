@@ -19,6 +19,7 @@ from laggard.network_emulation.compute.gates import Gate, QuotaGate, SignalGate
 from laggard.network_emulation.compute.limiter import Attach, LimitedHost, SetShare, limit
 from laggard.network_emulation.compute.placement import place
 from laggard.network_emulation.compute.tally import HostUse, host_tallies
+from laggard.network_emulation.compute.warmth import keep_warm
 from laggard.network_emulation.forked import companion_is_alive, end_companion, fork_companion
 
 Mechanism = Literal["cgroup-quota", "stop-signal"]
@@ -55,6 +56,7 @@ class ShareController:
         self._processes: list[_Process] = []
         self._attached: dict[int, int] = {}
         self._asking = threading.Lock()
+        self._warmers = keep_warm(self.cpus.values())
         try:
             for core, hosts in self._by_limiter():
                 self.realtime &= self._start(core, hosts)
@@ -136,6 +138,9 @@ class ShareController:
             process.control.close()
             end_companion(process.pid)
         self._processes.clear()
+        for warmer in self._warmers:
+            end_companion(warmer)
+        self._warmers = ()
         for group in self._cgroups.hosts.values() if self._cgroups else ():
             os.pwrite(group.quota, group.unlimited, 0)
         for descriptor in self._attached.values():

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from laggard.network_emulation.compute.cgroups import QUOTA_US, HostCgroup
 
+_SIGNAL_SLICE_NS = 500_000
 _GRANTS_US = tuple(range(QUOTA_US, QUOTA_US * 3 // 2, QUOTA_US // 16))
 
 
@@ -29,8 +30,8 @@ class Gate(Protocol):
     def descendants(self, known: Collection[int]) -> Iterable[int]:
         """Processes of the host that are not among those known: what these have started."""
 
-    def grant(self) -> None:
-        """Let the host compute for a slice."""
+    def grant(self, least_ns: int = 0) -> None:
+        """Let the host compute for a slice, of `least_ns` or of what is usual, whichever is longer."""
 
     def hold(self) -> None:
         """Keep the host from computing."""
@@ -53,7 +54,6 @@ class QuotaGate:
     def __init__(self, group: HostCgroup) -> None:
         self._group = group
         self._chance = random.Random(group.quota)  # noqa: S311 - only against resonance
-        self._grants = tuple((us * 1000, group.grant_of(us)) for us in _GRANTS_US)
         self.slice_ns = _GRANTS_US[0] * 1000
 
     def admit(self, pid: int) -> None:
@@ -63,13 +63,14 @@ class QuotaGate:
         """Whatever else is in the group, which no process leaves by itself."""
         return [pid for pid in self._group.members() if pid not in known]
 
-    def grant(self) -> None:
+    def grant(self, least_ns: int = 0) -> None:
         """Refill the group's quota; a write starts it anew, whatever was left.
 
         Grants differ, since phases as long as a slice would otherwise come to end just where they are held back.
         """
-        self.slice_ns, grant = self._chance.choice(self._grants)
-        os.pwrite(self._group.quota, grant, 0)
+        granted_us = max(self._chance.choice(_GRANTS_US), least_ns // 1000)
+        self.slice_ns = granted_us * 1000
+        os.pwrite(self._group.quota, self._group.grant_of(granted_us), 0)
 
     def hold(self) -> None:
         """The kernel has stopped the group when its quota was used up, and stops it again at its next tick if not."""
@@ -92,7 +93,7 @@ class SignalGate:
     starves = False
 
     def __init__(self) -> None:
-        self.slice_ns = 500_000
+        self.slice_ns = _SIGNAL_SLICE_NS
         self._processes: list[int] = []
 
     def admit(self, pid: int) -> None:
@@ -104,8 +105,9 @@ class SignalGate:
         """Children of those known; one whose parent had ended before anybody looked is not found."""
         return [child for pid in known for child in _children(pid) if child not in known]
 
-    def grant(self) -> None:
+    def grant(self, least_ns: int = 0) -> None:
         """Continue."""
+        self.slice_ns = max(_SIGNAL_SLICE_NS, least_ns)
         self._signal(signal.SIGCONT)
 
     def hold(self) -> None:

@@ -26,6 +26,12 @@ PRIORITY = 10
 FULL_SHARE = 0.999
 """From here on a host is not held back: one whole core is what pinning alone gives."""
 
+SLICE_OF_BURST = 1 / 16
+"""A slice is at most this part of what a host has computed since it last idled: a phase's end is that exact, and a long phase is
+not cut into more pieces than it takes, each of which begins with cold caches."""
+
+LONGEST_SLICE_NS = 5_000_000
+
 _SHORTEST_HOLD_NS = 200_000
 _SHORTEST_SLEEP_NS = 50_000
 _EARLY_WAKE_NS = 20_000
@@ -67,6 +73,7 @@ class LimitedHost:
         self._payment_to_recall_ns = 0
         self._limited = False
         self._watched_ns = 0
+        self._burst_ns = 0
         self._family = False
         self._family_seen_ns = 0
         self._without_core_ns = 0
@@ -102,7 +109,7 @@ class LimitedHost:
         elif self.ledger.owed_ns > _SHORTEST_HOLD_NS and self._is_runnable():
             self._hold(now_ns)
         else:
-            self.gate.grant()
+            self._grant()
 
     def look(self, now_ns: int, elapsed_ns: int, others: Iterable[LimitedHost] = ()) -> int:
         """See what the host did in the last `elapsed_ns`; hold it back or let it go.
@@ -133,7 +140,9 @@ class LimitedHost:
         self._note(cpu_ns)
         if not self._limited:
             return now_ns + _WATCH_NS
+        self._burst_ns += cpu_ns
         if not cpu_ns:
+            self._burst_ns = 0
             return self._relieve(now_ns) if self._is_starved(now_ns, others) else now_ns + self.gate.idle_ns
         self.ran_ns = now_ns
         self._without_core_ns = 0
@@ -154,7 +163,7 @@ class LimitedHost:
                 self._hold(now_ns)
                 return self._free_again_ns
             if used_up:
-                gate.grant()
+                self._grant()
                 ledger.used_ns = 0
         return now_ns + min(max(gate.slice_ns - ledger.used_ns, _SHORTEST_SLEEP_NS), gate.idle_ns)
 
@@ -165,8 +174,11 @@ class LimitedHost:
         if now_ns < self._free_again_ns - _EARLY_WAKE_NS:
             return self._free_again_ns
         self._free(now_ns)
-        self.gate.grant()
+        self._grant()
         return now_ns + min(self.gate.slice_ns, self.gate.idle_ns)
+
+    def _grant(self) -> None:
+        self.gate.grant(min(int(self._burst_ns * SLICE_OF_BURST), LONGEST_SLICE_NS))
 
     def _hold(self, now_ns: int) -> None:
         self.gate.hold()

@@ -142,7 +142,7 @@ def _run_probes(
         patience_s = _PATIENCE_S
         for number, (host, plan) in enumerate(plans.items()):
             patience_s = max(patience_s, _PATIENCE_FACTOR * expected_s(plan, controller.shares[host]))
-            probes[host] = _start_probe(plan, seed * 1000 + number)
+            probes[host] = _start_probe(plan, controller.shares[host], seed * 1000 + number)
         for host, (pid, connection) in probes.items():
             _receive(
                 host, connection, patience_s
@@ -157,14 +157,14 @@ def _run_probes(
             end_companion(pid)
 
 
-def _start_probe(plan: Sequence[PhaseSet], seed: int) -> tuple[int, Connection]:
+def _start_probe(plan: Sequence[PhaseSet], share: float, seed: int) -> tuple[int, Connection]:
     ours, theirs = Pipe()
-    pid = fork_companion("laggard-probe", lambda: _probe(plan, seed, ours, theirs))
+    pid = fork_companion("laggard-probe", lambda: _probe(plan, share, seed, ours, theirs))
     theirs.close()
     return pid, ours
 
 
-def _probe(plan: Sequence[PhaseSet], seed: int, unrelated: Connection, connection: Connection) -> int:
+def _probe(plan: Sequence[PhaseSet], share: float, seed: int, unrelated: Connection, connection: Connection) -> int:
     unrelated.close()
     os.setsid()  # as workers do, whom the kernel's autogroups then weigh as a session each
     _libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
@@ -172,7 +172,7 @@ def _probe(plan: Sequence[PhaseSet], seed: int, unrelated: Connection, connectio
     with suppress(EOFError):
         connection.send_bytes(b"ready")
         connection.recv_bytes()
-        timings = tuple(run_phases(phases, chance) for phases in plan)
+        timings = tuple(run_phases(phases, chance, share) for phases in plan)
         connection.send_bytes(pickle.dumps(timings))
     os.close(connection.fileno())
     return 0

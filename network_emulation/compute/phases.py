@@ -11,6 +11,9 @@ MANY_ALIKE = 9
 """From so many hosts of one share on, each length of phase is measured on a third of them."""
 
 _LONG_MS = 1500.0
+_SETTLED_BELOW = 0.2
+_SHORT_SLICE_NS = 250_000
+_LONGEST_SLICES_NS = 15_000_000
 _MS = 1_000_000
 
 
@@ -90,12 +93,18 @@ def _count(budget_s: float, share: float, cpu_ms: float, least: int, most: int) 
     return max(least, min(most, round(budget_s * share * 1000 / cpu_ms)))
 
 
-def run_phases(phases: PhaseSet, chance: random.Random) -> Timing:
-    """Compute a set of phases in this thread, and time them.
+def run_phases(phases: PhaseSet, chance: random.Random, share: float = 1.0) -> Timing:
+    """Compute a set of phases in this thread, and time them, from one moment at which nothing is owed to another.
+
+    What is owed for the last slice would be held back from the next phase, were there one. Of a small share a series has so few slices
+    that this one matters, so the thread computes on until it has been held back, before the series and at its end.
 
     A phase begins when its gap ends, as a worker's does when what it waited for arrives, not when the core is first had. What is
     computed on the way into a gap counts to the phase behind it, and so does being held back there: only idling is left out.
     """
+    if not phases.count:
+        return Timing(0, 0)
+    _until_held_back(share)
     began_ns, cpu_began_ns, idle_ns = time.monotonic_ns(), time.thread_time_ns(), 0
     for _ in range(phases.count):
         gap_ns = round(chance.random() * phases.gap_ms * _MS)
@@ -104,4 +113,19 @@ def run_phases(phases: PhaseSet, chance: random.Random) -> Timing:
         idle_ns += gap_ns
         while time.thread_time_ns() < done_ns:
             pass
+    _until_held_back(share)
     return Timing(time.monotonic_ns() - began_ns - idle_ns, time.thread_time_ns() - cpu_began_ns)
+
+
+def _until_held_back(share: float) -> None:
+    """Compute until the thread was kept from it for about as long as a slice costs, or could not have been for so long."""
+    if share > _SETTLED_BELOW:
+        return
+    held_ns = _SHORT_SLICE_NS * (1 / share - 1)
+    done_ns = time.thread_time_ns() + _LONGEST_SLICES_NS
+    before_ns = time.monotonic_ns()
+    while time.thread_time_ns() < done_ns:
+        now_ns = time.monotonic_ns()
+        if now_ns - before_ns >= held_ns:
+            return
+        before_ns = now_ns

@@ -234,7 +234,7 @@ def test_an_ordinary_user_holds_shares_too() -> None:
 @_BOTH
 @pytest.mark.parametrize("share", [0.8, 1.0])
 def test_two_hosts_that_a_core_cannot_both_serve_tell_what_they_lost(mechanism: Mechanism, share: float) -> None:
-    """Each gets half of the core, so of each second its computing should have taken 0.5 s / share."""
+    """Both would compute all the time: what their computing should not have taken of it, they have waited."""
     cores = usable_cores()
     shares = {"a": share, "b": share}
     cgroups = prepare_cgroups(shares, _own_name()) if mechanism == "cgroup-quota" else None
@@ -254,8 +254,8 @@ def test_two_hosts_that_a_core_cannot_both_serve_tell_what_they_lost(mechanism: 
             _remove_with_patience(cgroups)
     lost = sum(after[host].lost_ns - before[host].lost_ns for host in shares) / passed_ns
     due = sum(after[host].due_ns - before[host].due_ns for host in shares) / passed_ns
-    assert due == pytest.approx(1 / share, rel=0.1)
-    assert lost == pytest.approx(2 - 1 / share, rel=0.15)
+    assert 0.8 / share < due < 1.05 / share
+    assert lost == pytest.approx(2 - due, rel=0.15)
 
 
 @_BOTH
