@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
+from laggard.network_emulation.compute.limiter import LONGEST_SLICE_NS
 from laggard.network_emulation.compute.tally import HostUse
 from laggard.network_emulation.links import Pair
 
@@ -57,7 +58,6 @@ WHOLE_RUN = 0.01
 """Part of the whole run for which a host may have been kept from its core."""
 
 _SLICES = 3
-_SLICE_NS = 1_500_000
 _BURST_BYTES = 1 << 17
 _NS = 1_000_000_000
 
@@ -248,7 +248,9 @@ def _missed(before: Sample, now: Sample, allowed: float) -> list[Slip]:
         first = before.hosts.get(host, HostUse())
         due_ns = use.due_ns - first.due_ns
         lost_ns = use.lost_ns - first.lost_ns
-        ahead_ns = max(use.owed_ns, 0) - max(first.owed_ns, 0) - _SLICES * _SLICE_NS / _least_share(host, before, now)
+        ahead_ns = (
+            max(use.owed_ns, 0) - max(first.owed_ns, 0) - _SLICES * LONGEST_SLICE_NS / _least_share(host, before, now)
+        )
         enough_ns = allowed * max(due_ns, now.at_ns - before.at_ns)
         if lost_ns > enough_ns:
             # The kernel tells of a wait when it is over, which can be many samples after it began.

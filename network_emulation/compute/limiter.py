@@ -36,6 +36,7 @@ _SHORTEST_HOLD_NS = 200_000
 _SHORTEST_SLEEP_NS = 50_000
 _EARLY_WAKE_NS = 20_000
 _ROUNDING_NS = 5_000
+_SETTLING_NS = 100_000
 _WATCH_NS = 5_000_000
 _FAMILY_NS = 2_000_000
 _STARVED_NS = 1_000_000
@@ -161,7 +162,7 @@ class LimitedHost:
             # Held back while it does not want to compute, it would pay nothing: then the debt waits for its next phase.
             if ledger.owed_ns > _SHORTEST_HOLD_NS and self._is_runnable():
                 self._hold(now_ns)
-                return self._free_again_ns
+                return min(self._free_again_ns, now_ns + _SETTLING_NS)
             if used_up:
                 self._grant()
                 ledger.used_ns = 0
@@ -172,7 +173,9 @@ class LimitedHost:
             self.ledger.observe_held(cpu_ns)
             self._note(cpu_ns)
         if now_ns < self._free_again_ns - _EARLY_WAKE_NS:
-            return self._free_again_ns
+            # A quota that was not quite used up is settled, and the host stopped, when something else gets the core: this process,
+            # which looks again, or the kernel's tick, which can be milliseconds away.
+            return min(self._free_again_ns, now_ns + _SETTLING_NS) if cpu_ns else self._free_again_ns
         self._free(now_ns)
         self._grant()
         return now_ns + min(self.gate.slice_ns, self.gate.idle_ns)
