@@ -5,7 +5,7 @@ Every measurement is made on the nodes by their agents, a round trip from one en
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
@@ -54,6 +54,18 @@ class ThroughAgents:
         if host is None:
             raise EmulationError("nothing between real machines can be shaped, only what leaves and reaches them")
         return str(self.crew.call(host, "command", {"words": list(command), "text": text}))
+
+    def expect_changes(self, hosts: Iterable[str]) -> None:
+        """Nothing: an agent starts a program for each change."""
+
+    def change(self, batches: Mapping[str, str]) -> None:
+        """See `Execute`: all agents are asked before the first answer is waited for."""
+        self.crew.call_all(
+            "command", {host: {"words": ["tc", "-batch", "-"], "text": text} for host, text in batches.items()}
+        )
+
+    def close(self) -> None:
+        """Nothing is kept open."""
 
     def undo_at_end(self, host: str, command: Sequence[str]) -> None:
         """Have a node's agent run a command when it ends, also where it has lost the controller."""

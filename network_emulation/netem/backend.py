@@ -89,6 +89,7 @@ class NetemBackend:
         shown = backend._deploy_by_ansible() if deployment == "ansible" else backend._deploy_directly()
         for host, source in program.sources.items():
             verify(host, source, shown[host])
+        execute.expect_changes(program.sources)
         _log.info("netem: %d links of %d hosts applied and read back", len(plan.pairs), len(program.sources))
         return backend
 
@@ -104,8 +105,7 @@ class NetemBackend:
                 raise EmulationError(f"{pair[0]} to {pair[1]}: without netem only its rate can change")
             changed = self.program.in_tc_terms(pair, constraint).change_commands()
             commands.setdefault(pair[0], []).extend(changed)
-        for host, lines in commands.items():
-            self.execute(host, ("tc", "-batch", "-"), "\n".join(as_batch(lines)) + "\n")
+        self.execute.change({host: "\n".join(as_batch(lines)) + "\n" for host, lines in commands.items()})
         return time.monotonic_ns()
 
     def counters(self) -> Mapping[Pair, LinkCounters]:
@@ -143,6 +143,7 @@ class NetemBackend:
 
     def close(self) -> None:
         """Remove every queue, filter and device that was added."""
+        self.execute.close()
         for host, commands in self.removals.items():
             for command in commands:
                 self.execute(host, command)

@@ -8,7 +8,7 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -323,6 +323,16 @@ class Recorder:
                     f"  match {address}/ffffffff at 16",
                 ]
         return "\n".join(shown)
+
+    def expect_changes(self, hosts: Iterable[str]) -> None:
+        pass
+
+    def change(self, batches: Mapping[str, str]) -> None:
+        for host, text in batches.items():
+            self(host, ("tc", "-batch", "-"), text)
+
+    def close(self) -> None:
+        pass
 
 
 def start(pairs: Mapping[Pair, Constraint], recorder: Recorder) -> NetemBackend:
