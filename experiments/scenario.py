@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
+from laggard.drive import DriveLimits
 from laggard.errors import Problem, ScenarioError
 from laggard.experiments import cross_checks
 from laggard.experiments.cross_checks import Sources
@@ -35,6 +36,7 @@ from laggard.network_emulation.dynamics.traces import TracePoint, parse_trace
 from laggard.network_emulation.link_warnings import link_warnings
 from laggard.network_emulation.model import Heterogeneity, Network, TraceEvent
 from laggard.network_emulation.shares import plan_shares
+from laggard.network_emulation.storage.plan import plan_drives, storage_warnings
 from laggard.workloads.model import Workload
 from laggard.workloads.plan import place
 from laggard.yaml_source import Source, validated
@@ -64,6 +66,7 @@ class Scenario:
         hosts: every host, in order, with its address.
         links: the plan of all links, in virtual units.
         shares: CPU share of every host, as a fraction of one core, in virtual units.
+        drives: limits of the drive of every host where anything ever limits it, in virtual units.
         changes: everything that `dynamic` changes within the run, in virtual seconds after the first-step barrier.
         ranks: the host of every worker, in rank order.
         warnings: what is allowed and probably not meant, one line each.
@@ -80,6 +83,7 @@ class Scenario:
     hosts: tuple[Host, ...]
     links: LinkPlan
     shares: Mapping[str, float]
+    drives: Mapping[str, DriveLimits]
     changes: tuple[TimedChange, ...]
     ranks: tuple[Host, ...]
     warnings: tuple[str, ...]
@@ -286,6 +290,7 @@ def _scenario(
             sources.network,
             sources.heterogeneity,
         ),
+        *storage_warnings(models.heterogeneity, [host.name for host in ranks], hosts, sources.heterogeneity),
         *cross_checks.workload_warnings(models.workload, models.heterogeneity, ranks, hosts, sources),
     )
     return Scenario(
@@ -299,6 +304,7 @@ def _scenario(
         hosts=hosts,
         links=links,
         shares=MappingProxyType(dict(shares)),
+        drives=MappingProxyType(dict(plan_drives(models.heterogeneity, hosts))),
         changes=changes,
         ranks=ranks,
         warnings=tuple(dict.fromkeys(str(problem) for problem in warnings)),

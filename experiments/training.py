@@ -7,7 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 
+from laggard.drive import DriveCounters
 from laggard.experiments.continuum import Continuum
 from laggard.experiments.job import Job
 from laggard.experiments.progress import TrainingState
@@ -33,7 +35,9 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> None:
         WorkerError: a worker died or hangs.
     """
     job.spool.folder.mkdir()
-    workers = plan_workers(job.scenario.workload, job.scenario.hosts, job.spool.folder, job.dilation.factor)
+    workers = plan_workers(
+        job.scenario.workload, job.scenario.hosts, job.spool.folder, job.dilation.factor, drives=continuum.drives.paths
+    )
     supervisor = Supervisor(server, job.spool, len(workers), job.dilation.factor)
     with job.journal.stage("start workers", f"{len(workers)} ranks"):
         _start(job, continuum, server, supervisor, workers)
@@ -41,7 +45,7 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> None:
     with job.journal.stage("train"):
         _keep_time(job, continuum, supervisor)
     supervisor.wait_for_exits(END_TIMEOUT_S * job.dilation.factor)
-    write_counters(job.folder, continuum.links, before)
+    write_counters(job.folder, continuum.links, before, continuum.drives.counters())
 
 
 def _start(
@@ -105,6 +109,8 @@ def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor) -> None:
         job.dilation,
         job.scenario.shares,
         job.scenario.links.pairs,
+        continuum.drives,
+        job.scenario.drives,
     )
     scheduler.start(zero_ns)
     try:
@@ -171,12 +177,18 @@ def write_events(folder: Path, events: Sequence[EventRecord]) -> None:
     pq.write_table(pa.Table.from_pylist(rows, schema=event_schema()), folder / "events.parquet")
 
 
-def write_counters(folder: Path, links: LinkBackend, before: Mapping[Pair, LinkCounters]) -> None:
-    """`counters.json`: what every link carried during training, and how late the emulator was at worst."""
+def write_counters(
+    folder: Path,
+    links: LinkBackend,
+    before: Mapping[Pair, LinkCounters],
+    drives: Mapping[str, DriveCounters] = MappingProxyType({}),
+) -> None:
+    """`counters.json`: what every link and drive carried during training, and how late the emulator was at worst."""
     rows = []
     for (src, dst), after in links.counters().items():
         first = before.get((src, dst), LinkCounters(0, 0, 0))
         change = LinkCounters(after.bytes - first.bytes, after.packets - first.packets, after.dropped - first.dropped)
         rows.append({"src": src, "dst": dst, **asdict(change)})
     document = {"backend": links.name, "lateness_ms": links.lateness_ms(), "links": rows}
+    document["drives"] = [{"host": host, **asdict(counted)} for host, counted in drives.items()]
     (folder / "counters.json").write_text(json.dumps(document, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""CPU shares of hosts, and the refusal of what hosts cannot be limited in yet."""
+"""CPU shares of hosts, and the refusal of the limit that is not emulated yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def plan_shares(
     """CPU share (of one core) of every host, in virtual units; 1.0 where no entry names it; later entries win.
 
     Raises:
-        ScenarioError: patterns that match nothing, and limits on memory or storage, which are not emulated yet.
+        ScenarioError: patterns that match nothing, and limits on memory, which are not emulated yet.
     """
     draft = Draft(tuple(hosts), UNPLACED_NETWORK, source)
     draft.problems.extend(_not_yet_emulated(heterogeneity, source))
@@ -35,12 +35,7 @@ def plan_shares(
 
 
 def _not_yet_emulated(heterogeneity: Heterogeneity, source: Source) -> Iterable[Problem]:
-    rule, fix = "memory and storage are not yet emulated", "remove it"
-    limited = {"memory_bytes": "memory", "read_mb_per_s": "read", "write_mb_per_s": "write"}
-    sections = (("deterministic", heterogeneity.rules), ("dynamic", heterogeneity.events))
-    for section, entries in sections:
-        for i, entry in enumerate(entries):
-            for attribute, key in limited.items():
-                value = getattr(entry, attribute, None)
-                if value is not None:
-                    yield source.problem((section, i, key), rule, fix, value=None if source.places else f"{value:g}")
+    for i, entry in enumerate(heterogeneity.rules):
+        if isinstance(entry, HostRule) and entry.memory_bytes is not None:
+            value = None if source.places else f"{entry.memory_bytes}"
+            yield source.problem(("deterministic", i, "memory"), "memory is not yet emulated", "remove it", value)

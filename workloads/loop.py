@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from laggard.drive import Drive
 from laggard.span_schema import Phase
 from laggard.workloads.datasets.dataset import Split
 from laggard.workloads.gates import Gates, Opening, Reason, Verdict, evaluation_gate
@@ -51,6 +52,7 @@ class Loop:
         recorder: the trace.
         gates: where the ranks meet.
         padded_to: fewest samples the model can take (BatchNorm needs two).
+        drive: what its host stores samples on; None where nothing limits it.
     """
 
     plan: WorkerPlan
@@ -60,6 +62,7 @@ class Loop:
     recorder: Recorder
     gates: Gates
     padded_to: int
+    drive: Drive | None = None
     spool: Spool = field(init=False)
     device: torch.device = field(init=False)
     _evaluations: int = 0
@@ -107,6 +110,8 @@ class Loop:
         recorder.begin_step(step, begun_ns)
         recorder.enter(Phase.FETCH, work=len(indices), at_ns=begun_ns)
         raw = self.train.fetch(indices)
+        if self.drive is not None:
+            self.drive.transfer("read", raw.stored_bytes, raw.accesses, begun_ns, recorder.still_there)
         recorder.enter(Phase.PREP, work=len(indices))
         batch = self.train.prepare(raw)
         if self.device.type != "cpu":
