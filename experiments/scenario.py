@@ -263,6 +263,14 @@ def _points(data: bytes, path: str) -> tuple[TracePoint, ...]:
         raise ScenarioError((Problem(path, 0, 0, "", f"not a CSV file: {error}", "save it as plain CSV"),)) from error
 
 
+def _storage_warnings(
+    heterogeneity: Heterogeneity, workload: Workload, ranks: Sequence[Host], hosts: Sequence[Host], source: Source
+) -> Iterable[Problem]:
+    workers = [host.name for host in ranks]
+    writers = workers[:1] if workload.checkpoint_every else []
+    return storage_warnings(heterogeneity, workers, writers, hosts, source)
+
+
 def _scenario(
     folder: Path,
     files: Mapping[str, ScenarioFile],
@@ -290,7 +298,7 @@ def _scenario(
             sources.network,
             sources.heterogeneity,
         ),
-        *storage_warnings(models.heterogeneity, [host.name for host in ranks], hosts, sources.heterogeneity),
+        *_storage_warnings(models.heterogeneity, models.workload, ranks, hosts, sources.heterogeneity),
         *cross_checks.workload_warnings(models.workload, models.heterogeneity, ranks, hosts, sources),
     )
     return Scenario(

@@ -118,6 +118,9 @@ class Loop:
             recorder.enter(Phase.H2D, work=len(indices))
             batch = batch.to(self.device)
         loss = self.strategy.step(batch, share)
+        every = self.plan.workload.checkpoint_every
+        if self.plan.rank == 0 and every is not None and (step + 1) % every == 0:
+            self._checkpoint(step)
         recorder.end_step(loss, len(share.indices), share.batch_size)
         if self.plan.rank == 0:
             self._tell_progress(step, loss)
@@ -142,8 +145,16 @@ class Loop:
         self.gates.arrive(self.plan.rank, gate, arrival_ns)
         return self.gates.wait(gate)
 
-    def _write_checkpoint(self, step: int) -> None:
-        """What training could be taken up from where its machines are taken away."""
+    def _checkpoint(self, step: int) -> None:
+        """Within the step: the others wait for it at their next collective."""
+        begun_ns = self.recorder.enter(Phase.CHECKPOINT)
+        size_bytes = self._write_checkpoint(step)
+        if self.drive is not None:
+            self.drive.transfer("write", size_bytes, 1, begun_ns, self.recorder.still_there)
+        self.recorder.enter(Phase.OTHER)
+
+    def _write_checkpoint(self, step: int) -> int:
+        """What training could be taken up from where its machines are taken away; returns its bytes."""
         state = {
             "step": step,
             "model": self.strategy.model.state_dict(),
@@ -152,6 +163,7 @@ class Loop:
         partial = self.spool.checkpoint.with_suffix(".partial")
         save_state(state, partial)
         partial.rename(self.spool.checkpoint)
+        return self.spool.checkpoint.stat().st_size
 
 
 def pad(indices: Indices, least: int) -> Indices:

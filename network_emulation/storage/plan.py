@@ -20,6 +20,11 @@ KEYS: Mapping[str, str] = {
 }
 """Fields of `DriveLimits` and of the entries, and how they are written."""
 
+_NOTHING_WRITTEN = (
+    "nothing is written there: the first worker alone writes, and checkpoints alone",
+    "set checkpoint_every in workload.yaml, or limit the first worker's host",
+)
+
 _HostEntry = HostRule | TimedHostEvent | RandomHostEvent
 
 
@@ -69,13 +74,14 @@ def storage_problems(heterogeneity: Heterogeneity, source: Source, rule: str, fi
 
 
 def storage_warnings(
-    heterogeneity: Heterogeneity, workers: Sequence[str], hosts: Sequence[Host], source: Source
+    heterogeneity: Heterogeneity, workers: Sequence[str], writers: Sequence[str], hosts: Sequence[Host], source: Source
 ) -> Iterator[Problem]:
     """Entries that act on nothing, since only workers read and write through a drive.
 
     Args:
         heterogeneity: the entries; their patterns have been checked.
         workers: names of the hosts that carry one; none where nothing is trained.
+        writers: names of those whose worker writes checkpoints.
         hosts: every host.
         source: where the entries were written.
     """
@@ -83,9 +89,11 @@ def storage_warnings(
     rule = f"only Laggard's workers are held to it: {'none runs there' if workers else unheld}"
     for section, i, entry in _entries(heterogeneity):
         names = {host.name for host in select(entry.hosts, hosts)}
-        if names.isdisjoint(workers):
-            for name in written(entry):
+        for name in written(entry):
+            if names.isdisjoint(workers):
                 yield source.problem((section, i, KEYS[name]), rule)
+            elif name.startswith("write") and names.isdisjoint(writers):
+                yield source.problem((section, i, KEYS[name]), *_NOTHING_WRITTEN)
 
 
 def _entries(heterogeneity: Heterogeneity) -> Iterator[tuple[str, int, _HostEntry]]:

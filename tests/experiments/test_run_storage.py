@@ -17,19 +17,27 @@ pytestmark = needs_tun
 HETEROGENEITY = """
 deterministic:
   - {hosts: "*", cpu: 30%, read: 4MB/s}
+  - {hosts: "cloud.*", write: 2MB/s}
   - {hosts: "edge.trainer.1.2", read: 200kB/s, read_latency: 4ms}
 dynamic:
-  - {at: 3s, for: 3s, hosts: "edge.trainer.1.1", read: 100kB/s}
+  - {at: 2.5s, for: 2.5s, hosts: "edge.trainer.1.1", read: 100kB/s}
 """
-SECONDS = 8
+SECONDS = 7
 SAMPLE_BYTES = 64
 
 
 @pytest.fixture
 def folder(laggard: Laggard, make_scenario: Callable[..., Path]) -> Path:
     four = SMALL["layers_services.yaml"].replace("quantity: 2", "quantity: 3")
-    scenario = make_scenario(layers_services=four, heterogeneity=HETEROGENEITY)
-    settings = ("model=mlp", "batch_size=128", f"stop={{time: {SECONDS}s}}", "evaluate_every=1000000")
+    near = SMALL["network.yaml"].replace("delay: 5ms", "delay: 1ms")
+    scenario = make_scenario(layers_services=four, network=near, heterogeneity=HETEROGENEITY)
+    settings = (
+        "model=mlp",
+        "batch_size=128",
+        f"stop={{time: {SECONDS}s}}",
+        "evaluate_every=1000000",
+        "checkpoint_every=30",
+    )
     answer = laggard.run(scenario, *(part for setting in settings for part in ("--set", f"workload.{setting}")))
     assert answer["status"] == "done"
     return Path(str(answer["folder"]))
@@ -45,6 +53,7 @@ def _check_promises(folder: Path) -> None:
     checks = [FidelityCheck.model_validate(each) for each in json.loads((folder / "fidelity.json").read_text())]
     storage = [(each.src, each.unit, each.requested) for each in checks if each.kind == "storage"]
     assert sorted(storage) == [
+        ("cloud.trainer.1.1", "MB/s", 2.0),
         ("cloud.trainer.1.1", "MB/s", 4.0),
         ("edge.trainer.1.1", "MB/s", 4.0),
         ("edge.trainer.1.2", "MB/s", 0.2),
@@ -56,7 +65,7 @@ def _check_promises(folder: Path) -> None:
         ("read_mb_per_s", "edge.trainer.1.1", 0.1),
         ("read_mb_per_s", "edge.trainer.1.1", 4.0),
     ]
-    assert (begin["asked_s"], end["asked_s"]) == (3.0, 6.0)
+    assert (begin["asked_s"], end["asked_s"]) == (2.5, 5.0)
 
 
 def _check_fetches(folder: Path) -> None:
@@ -77,6 +86,9 @@ def _check_fetches(folder: Path) -> None:
         assert len(took_ms) > 20
         assert took_ms.min() >= expected_ms - 0.01
         assert took_ms.median() == pytest.approx(expected_ms, abs=1.5)
+    checkpoints, size = spans[spans.phase == "checkpoint"], (folder / "checkpoint.pt").stat().st_size
+    assert list(checkpoints.step) == list(range(29, int(spans.step.max()) + 1, 30))
+    assert (checkpoints.dur_ns / 1e6).median() == pytest.approx(size / 2e3, abs=4)
     counted = {each["host"]: each for each in json.loads((folder / "counters.json").read_text())["drives"]}
     assert {each["read_accesses"] for each in counted.values()} == {int(spans.step.max()) + 1}
     assert counted["cloud.trainer.1.1"]["read_bytes"] >= len(fetches[fetches["rank"] == 0]) * 32 * SAMPLE_BYTES

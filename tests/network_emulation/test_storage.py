@@ -58,13 +58,14 @@ dynamic:
     source = parse_yaml(text, "heterogeneity.yaml")
     heterogeneity = validated(source, Heterogeneity)
 
-    def warned(*workers: str) -> list[tuple[int, str]]:
-        problems = tuple(storage_warnings(heterogeneity, workers, HOSTS, source))
-        assert all("only Laggard's workers" in problem.rule for problem in problems)
+    def warned(*workers: str, writers: tuple[str, ...] = (), rule: str = "only Laggard's") -> list[tuple[int, str]]:
+        problems = tuple(storage_warnings(heterogeneity, workers, writers, HOSTS, source))
+        assert all(problem.rule.startswith(rule) for problem in problems)
         return [(problem.line, problem.value.partition(":")[0]) for problem in problems]
 
     idle = [(2, "deterministic.0.read"), (2, "deterministic.0.write_latency")]
-    assert warned("edge.w.1.2") == []
+    assert warned("edge.w.1.2", writers=("edge.w.1.2",)) == []
+    assert warned("edge.w.1.2", rule="nothing is written there") == idle[1:]
     assert warned("cloud.w.1.1") == idle
     assert warned() == [*idle, (4, "dynamic.0.read")]
 
