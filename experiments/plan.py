@@ -46,7 +46,7 @@ class Machine:
 
 
 class PlannedHost(Record):
-    """One host: its share of one core (virtual), the core it would compute on, the ranks it carries, its drive's limits."""
+    """One host: its share of one core (virtual), the core it would compute on, the ranks it carries, its drive's limits, its memory."""
 
     name: str
     layer: str
@@ -55,6 +55,7 @@ class PlannedHost(Record):
     core: int | None
     ranks: tuple[int, ...]
     storage: str = ""
+    memory_bytes: int | None = None
 
 
 class PlannedLink(Record):
@@ -225,6 +226,7 @@ def _hosts(scenario: Scenario, cpus: Mapping[str, int]) -> Iterator[PlannedHost]
             cpu_share=scenario.shares[host.name],
             core=cpus.get(host.name),
             ranks=tuple(rank for rank, placed in enumerate(scenario.ranks) if placed.name == host.name),
+            memory_bytes=scenario.memory.get(host.name),
             storage=_values(scenario.drives[host.name]) if host.name in scenario.drives else "",
         )
 
@@ -312,7 +314,8 @@ def _stop(scenario: Scenario) -> str:
 def _host_row(host: PlannedHost) -> tuple[str, ...]:
     ranks = f"rank {', '.join(map(str, host.ranks))}" if host.ranks else "no worker"
     core = "" if host.core is None else f"core {host.core}"
-    return host.name, host.address, f"{100 * host.cpu_share:g}% of a core", core, ranks, host.storage
+    memory = "" if host.memory_bytes is None else f"{host.memory_bytes / 2**20:.0f} MiB"
+    return host.name, host.address, f"{100 * host.cpu_share:g}% of a core", core, ranks, memory, host.storage
 
 
 def _link_row(link: PlannedLink) -> tuple[str, ...]:

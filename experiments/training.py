@@ -18,6 +18,7 @@ from laggard.layers_services.launch import ForkServer, ProcessSpec
 from laggard.network_emulation.backend import LinkBackend, LinkCounters
 from laggard.network_emulation.constraints import Pair
 from laggard.network_emulation.dynamics import EventRecord, Scheduler
+from laggard.network_emulation.memory.watch import MemoryWatch
 from laggard.span_schema import event_schema
 from laggard.workloads.model import Stop
 from laggard.workloads.plan import ENVIRONMENT, WorkerPlan, plan_evaluator, plan_link_sampler, plan_workers
@@ -38,14 +39,15 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> None:
     workers = plan_workers(
         job.scenario.workload, job.scenario.hosts, job.spool.folder, job.dilation.factor, drives=continuum.drives.paths
     )
-    supervisor = Supervisor(server, job.spool, len(workers), job.dilation.factor)
+    memory = MemoryWatch(job.scenario.memory)
+    supervisor = Supervisor(server, job.spool, len(workers), job.dilation.factor, memory)
     with job.journal.stage("start workers", f"{len(workers)} ranks"):
         _start(job, continuum, server, supervisor, workers)
     before = continuum.links.counters()
     with job.journal.stage("train"):
         _keep_time(job, continuum, supervisor)
     supervisor.wait_for_exits(END_TIMEOUT_S * job.dilation.factor)
-    write_counters(job.folder, continuum.links, before, continuum.drives.counters())
+    write_counters(job.folder, continuum.links, before, continuum.drives.counters(), memory)
 
 
 def _start(
@@ -182,8 +184,9 @@ def write_counters(
     links: LinkBackend,
     before: Mapping[Pair, LinkCounters],
     drives: Mapping[str, DriveCounters] = MappingProxyType({}),
+    memory: MemoryWatch | None = None,
 ) -> None:
-    """`counters.json`: what every link and drive carried during training, and how late the emulator was at worst."""
+    """`counters.json`: what every link and drive carried during training, how late the emulator was at worst, what workers held."""
     rows = []
     for (src, dst), after in links.counters().items():
         first = before.get((src, dst), LinkCounters(0, 0, 0))
@@ -191,4 +194,6 @@ def write_counters(
         rows.append({"src": src, "dst": dst, **asdict(change)})
     document = {"backend": links.name, "lateness_ms": links.lateness_ms(), "links": rows}
     document["drives"] = [{"host": host, **asdict(counted)} for host, counted in drives.items()]
+    seen = {} if memory is None else memory.peaks
+    document["memory"] = [{"host": host, "peak_bytes": held} for host, held in seen.items()]
     (folder / "counters.json").write_text(json.dumps(document, indent=1) + "\n")

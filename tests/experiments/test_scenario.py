@@ -198,7 +198,7 @@ BOMB = "a: &a [1]\nb: &b [*a, *a]\nc: [*b, *b]\n"
         (_replace(HETEROGENEITY, "cpu: 40%", "cpu: 0%"), "heterogeneity.yaml:4:", "a cpu share"),
         (_replace(HETEROGENEITY, "cpu: 40%", "cpu: 0.01%"), "heterogeneity.yaml:4:", "at least 0.1%"),
         (_replace(HETEROGENEITY, "cpu: 40%", "cpu: 40"), "heterogeneity.yaml:4:", "a cpu share"),
-        (_replace(HETEROGENEITY, "cpu: 40%", "memory: 1GiB"), "heterogeneity.yaml:4:", "not yet emulated"),
+        (_replace(HETEROGENEITY, "cpu: 40%", "memory: 200MiB"), "heterogeneity.yaml:4:", "a worker holds 240 MiB"),
         (_replace(HETEROGENEITY, "cpu: 40%", "read: 20"), "heterogeneity.yaml:4:", "a throughput"),
         (_replace(HETEROGENEITY, "cpu: 40%", "read_latency: 5"), "heterogeneity.yaml:4:", "a latency"),
         (_replace(HETEROGENEITY, "at: 20s", "at: -20s"), "heterogeneity.yaml:13:", "a duration"),

