@@ -11,8 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from laggard.errors import ScenarioError
+from laggard.experiments.cli import main
 from laggard.experiments.scenario import load_scenario
 from tests.experiments.scenario_folders import REPOSITORY, SHIPPED, problems_of, template, write
 
@@ -378,3 +380,15 @@ def test_a_check_is_quick(shipped: str) -> None:
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     assert min(cpu_s() for _ in range(3)) < 0.5
+
+
+def test_emulate_warns_of_limits_that_hold_no_program_of_the_users(tmp_path: Path) -> None:
+    """Told before anything is brought up, which here nothing is: runs cannot be kept there."""
+    text = 'deterministic:\n  - {hosts: "edge.*", read: 20MB/s, memory: 1GiB}\n'
+    folder = write(tmp_path / "mine", {**template(), "heterogeneity": text})
+    result = CliRunner().invoke(main, ["emulate", str(folder), "--runs", "/run/laggard-runs"])
+    assert "--runs" in result.output
+    assert "heterogeneity.yaml:2:29: deterministic.0.read" in result.output
+    assert "heterogeneity.yaml:2:45: deterministic.0.memory" in result.output
+    assert "only Laggard's workers are held to it: your own programs" in result.output
+    assert "only Laggard's" not in CliRunner().invoke(main, ["check", str(folder)]).output
