@@ -73,9 +73,20 @@ def find_local_causes(timeline: Timeline, references: References, family: Family
     found: list[Cause] = []
     for rank in range(timeline.samples.shape[1]):
         if seconds[:, rank].sum() >= least:
-            series = _Series(logs[:, rank] - drift, log_ratio(own[:, rank], fleet[:, rank]), usable, references.scatter)
+            steady = family == "storage" and _scatter(logs[:, rank]) <= _scatter(logs[:, rank] - drift)
+            series = _Series(
+                logs[:, rank] - (0.0 if steady else drift),
+                log_ratio(own[:, rank], fleet[:, rank]),
+                usable,
+                references.scatter,
+            )
             found += _causes_of(series, family, rank)
     return tuple(found)
+
+
+def _scatter(logs: FloatArray) -> float:
+    """How far a series usually is from its median: a drive that keeps its pace while the machine drifts shows by it."""
+    return float(np.median(np.abs(logs - np.median(logs))))
 
 
 def machine_drift(timeline: Timeline, references: References) -> FloatArray:

@@ -234,6 +234,8 @@ def emulate(
         click.echo(json.dumps(up_document(up)) if as_json else up_text(up))
 
     loaded = load_scenario(scenario, overrides, training=False)
+    for warning in () if as_json else loaded.warnings:
+        click.echo(f"warning: {warning}", err=True)
     options = Options(runs, links=links, dilation=dilation, quiet=as_json, command=tuple(sys.argv), app_conf=app_conf)
     record, folder = keep_up(loaded, options, tell, _seconds(duration))
     if as_json:

@@ -28,6 +28,8 @@ def collect_and_analyse(job: Job) -> None:
     with job.journal.stage("collect"):
         collect(job.spool.folder, job.folder, job.scenario.ranks, job.dilation, job.scenario.shares)
         done = json.loads(job.spool.done.read_text()) if job.spool.done.exists() else None
+    if job.spool.checkpoint.exists():
+        shutil.move(job.spool.checkpoint, job.folder / job.spool.checkpoint.name)
     analyse_training(job.journal, job.scenario, done)
     shutil.rmtree(job.spool.folder)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from laggard.experiments.job import Job
 from laggard.layers_services.local.namespaces import HostNamespaces, create_namespaces
@@ -13,8 +15,14 @@ from laggard.network_emulation.compute import ShareController, open_shares
 from laggard.network_emulation.compute.measure import verify_shares
 from laggard.network_emulation.constraints import LinkPlan, dilate_links
 from laggard.network_emulation.fidelity import ORDINARY, REALTIME, Tolerance, verify_links
+from laggard.network_emulation.storage.drives import DriveSet
+from laggard.network_emulation.storage.measure import verify_drives
+from laggard.network_emulation.storage.plan import dilate_limits
 from laggard.network_emulation.tcp import configure_tcp_of
 from laggard.run_schema import FidelityCheck
+
+DRIVES = Path("/run/drives")
+"""In the sandbox's own memory, which goes with it."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,7 @@ class Continuum:
     namespaces: HostNamespaces
     links: LinkBackend
     shares: ShareController
+    drives: DriveSet
     checks: tuple[FidelityCheck, ...]
     tolerance: Tolerance
 
@@ -46,19 +55,31 @@ def bring_up(job: Job, imports_done: Callable[[], object]) -> Iterator[Continuum
             checks = verify_links(job.scenario.links, namespaces.paths, job.dilation, tolerance)
         with job.journal.stage("imports"):
             imports_done()
-        shares = open_shares(_real_shares(job), job.cgroups, job.cpu.cpus)
-        try:
+        with _make_drives(job) as drives, open_shares(_real_shares(job), job.cgroups, job.cpu.cpus) as shares:
+            checks += _verify_drives(job, drives)
             with job.journal.stage("verify shares", "phases of 1, 10 and 100 ms on every host"):
                 checks += verify_shares(_real_shares(job), shares, job.dilation)
-            yield Continuum(namespaces, links, shares, checks, tolerance)
-        finally:
-            shares.close()
+            yield Continuum(namespaces, links, shares, drives, checks, tolerance)
     finally:
         links.close()
 
 
 def _real_shares(job: Job) -> Mapping[str, float]:
     return {host: job.dilation.real_share(share) for host, share in job.scenario.shares.items()}
+
+
+def _make_drives(job: Job) -> DriveSet:
+    limits = {host: dilate_limits(each, job.dilation) for host, each in job.scenario.drives.items()}
+    return DriveSet.make(DRIVES, limits, Counter(host.name for host in job.scenario.ranks))
+
+
+def _verify_drives(job: Job, drives: DriveSet) -> tuple[FidelityCheck, ...]:
+    if not job.scenario.drives:
+        return ()
+    with job.journal.stage("verify storage", f"bandwidth and latency of {len(job.scenario.drives)} drives"):
+        checks = verify_drives(job.scenario.drives, drives.paths, job.dilation)
+    drives.forget()
+    return checks
 
 
 def _start_links(job: Job, namespaces: HostNamespaces) -> tuple[LinkBackend, Tolerance]:

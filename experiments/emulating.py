@@ -110,6 +110,8 @@ class _Emulation:
             self.job.dilation,
             scenario.shares,
             scenario.links.pairs,
+            continuum.drives,
+            scenario.drives,
         )
 
     def keep(self, for_s: float | None) -> None:

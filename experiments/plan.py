@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from laggard.drive import DriveLimits
 from laggard.experiments.cross_checks import EVALUATIONS_TO_STOP
 from laggard.experiments.scenario import Scenario
 from laggard.hosts import select
@@ -45,7 +46,7 @@ class Machine:
 
 
 class PlannedHost(Record):
-    """One host: its share of one core (virtual), the core it would compute on, the ranks it carries."""
+    """One host: its share of one core (virtual), the core it would compute on, the ranks it carries, its drive's limits, its memory."""
 
     name: str
     layer: str
@@ -53,6 +54,8 @@ class PlannedHost(Record):
     cpu_share: float
     core: int | None
     ranks: tuple[int, ...]
+    storage: str = ""
+    memory_bytes: int | None = None
 
 
 class PlannedLink(Record):
@@ -223,6 +226,8 @@ def _hosts(scenario: Scenario, cpus: Mapping[str, int]) -> Iterator[PlannedHost]
             cpu_share=scenario.shares[host.name],
             core=cpus.get(host.name),
             ranks=tuple(rank for rank, placed in enumerate(scenario.ranks) if placed.name == host.name),
+            memory_bytes=scenario.memory.get(host.name),
+            storage=_values(scenario.drives[host.name]) if host.name in scenario.drives else "",
         )
 
 
@@ -273,14 +278,25 @@ _QUANTITIES = (
     ("rate_mbps", "rate", " Mbit/s", 1.0),
     ("loss_percent", "loss", " %", 1.0),
     ("jitter_ms", "jitter", " ms", 1.0),
+    ("read_mb_per_s", "read", " MB/s", 1.0),
+    ("write_mb_per_s", "write", " MB/s", 1.0),
+    ("read_latency_ms", "read latency", " ms", 1.0),
+    ("write_latency_ms", "write latency", " ms", 1.0),
 )
 
 
 def _change(event: HostEvent | LinkEvent) -> str:
     if isinstance(event, TraceEvent):
         return f"as in {Path(event.trace).name}"
-    values = [(name, unit, scale, getattr(event, attribute, None)) for attribute, name, unit, scale in _QUANTITIES]
-    return ", ".join(f"{name} {value * scale:g}{unit}" for name, unit, scale, value in values if value is not None)
+    return _values(event)
+
+
+def _values(holder: HostEvent | LinkEvent | DriveLimits) -> str:
+    """What an event sets, or a drive is limited to; a latency of nothing limits nothing."""
+    values = [(name, unit, scale, getattr(holder, attribute, None)) for attribute, name, unit, scale in _QUANTITIES]
+    limits = isinstance(holder, DriveLimits)
+    said = [(name, unit, scale * value) for name, unit, scale, value in values if value is not None]
+    return ", ".join(f"{name} {value:g}{unit}" for name, unit, value in said if value or not limits)
 
 
 def _stop(scenario: Scenario) -> str:
@@ -298,7 +314,8 @@ def _stop(scenario: Scenario) -> str:
 def _host_row(host: PlannedHost) -> tuple[str, ...]:
     ranks = f"rank {', '.join(map(str, host.ranks))}" if host.ranks else "no worker"
     core = "" if host.core is None else f"core {host.core}"
-    return host.name, host.address, f"{100 * host.cpu_share:g}% of a core", core, ranks
+    memory = "" if host.memory_bytes is None else f"{host.memory_bytes / 2**20:.0f} MiB"
+    return host.name, host.address, f"{100 * host.cpu_share:g}% of a core", core, ranks, memory, host.storage
 
 
 def _link_row(link: PlannedLink) -> tuple[str, ...]:

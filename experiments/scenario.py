@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
+from laggard.drive import DriveLimits
 from laggard.errors import Problem, ScenarioError
 from laggard.experiments import cross_checks
 from laggard.experiments.cross_checks import Sources
@@ -33,8 +34,10 @@ from laggard.network_emulation.dynamics.changes import TimedChange, peak_shares
 from laggard.network_emulation.dynamics.expand import expand_events
 from laggard.network_emulation.dynamics.traces import TracePoint, parse_trace
 from laggard.network_emulation.link_warnings import link_warnings
+from laggard.network_emulation.memory.plan import memory_problems, memory_warnings, plan_memory
 from laggard.network_emulation.model import Heterogeneity, Network, TraceEvent
 from laggard.network_emulation.shares import plan_shares
+from laggard.network_emulation.storage.plan import plan_drives, storage_warnings
 from laggard.workloads.model import Workload
 from laggard.workloads.plan import place
 from laggard.yaml_source import Source, validated
@@ -64,6 +67,8 @@ class Scenario:
         hosts: every host, in order, with its address.
         links: the plan of all links, in virtual units.
         shares: CPU share of every host, as a fraction of one core, in virtual units.
+        memory: bytes of memory of every host where it is limited.
+        drives: limits of the drive of every host where anything ever limits it, in virtual units.
         changes: everything that `dynamic` changes within the run, in virtual seconds after the first-step barrier.
         ranks: the host of every worker, in rank order.
         warnings: what is allowed and probably not meant, one line each.
@@ -80,6 +85,8 @@ class Scenario:
     hosts: tuple[Host, ...]
     links: LinkPlan
     shares: Mapping[str, float]
+    memory: Mapping[str, int]
+    drives: Mapping[str, DriveLimits]
     changes: tuple[TimedChange, ...]
     ranks: tuple[Host, ...]
     warnings: tuple[str, ...]
@@ -168,6 +175,9 @@ def load_scenario(folder: Path, overrides: Sequence[str] = (), *, training: bool
         problems.add(cross_checks.workflow_problems(models.workflow, hosts, sources.workflow, own))
     ranks = _placed(models, hosts, sources, problems) if training else ()
     network = _plan_network(models, hosts, sources, problems)
+    if network is not None and models.heterogeneity is not None:
+        workers = [host.name for host in ranks]
+        problems.add(memory_problems(models.heterogeneity, workers, hosts, sources.heterogeneity))
     traces = _read_traces(models, folder, sources, problems)
     changes = None
     if network is not None and models.workload is not None and not problems.found:
@@ -259,6 +269,14 @@ def _points(data: bytes, path: str) -> tuple[TracePoint, ...]:
         raise ScenarioError((Problem(path, 0, 0, "", f"not a CSV file: {error}", "save it as plain CSV"),)) from error
 
 
+def _storage_warnings(
+    heterogeneity: Heterogeneity, workload: Workload, ranks: Sequence[Host], hosts: Sequence[Host], source: Source
+) -> Iterable[Problem]:
+    workers = [host.name for host in ranks]
+    writers = workers[:1] if workload.checkpoint_every else []
+    return storage_warnings(heterogeneity, workers, writers, hosts, source)
+
+
 def _scenario(
     folder: Path,
     files: Mapping[str, ScenarioFile],
@@ -286,6 +304,8 @@ def _scenario(
             sources.network,
             sources.heterogeneity,
         ),
+        *memory_warnings(models.heterogeneity, [host.name for host in ranks], hosts, sources.heterogeneity),
+        *_storage_warnings(models.heterogeneity, models.workload, ranks, hosts, sources.heterogeneity),
         *cross_checks.workload_warnings(models.workload, models.heterogeneity, ranks, hosts, sources),
     )
     return Scenario(
@@ -299,6 +319,8 @@ def _scenario(
         hosts=hosts,
         links=links,
         shares=MappingProxyType(dict(shares)),
+        memory=MappingProxyType(dict(plan_memory(models.heterogeneity, hosts))),
+        drives=MappingProxyType(dict(plan_drives(models.heterogeneity, hosts))),
         changes=changes,
         ranks=ranks,
         warnings=tuple(dict.fromkeys(str(problem) for problem in warnings)),

@@ -10,6 +10,7 @@ from pathlib import Path
 from laggard.errors import WorkerError
 from laggard.experiments.hanging import HangWatch, condition_of, told
 from laggard.layers_services.launch import Exit, ForkServer
+from laggard.network_emulation.memory.watch import MemoryWatch
 from laggard.workloads.heartbeat import read_heartbeats
 from laggard.workloads.spool import Spool
 
@@ -38,12 +39,14 @@ class Supervisor:
         spool: where they leave their signs of life.
         world_size: number of ranks.
         dilation: real seconds per virtual second.
+        memory: watches what the ranks hold.
     """
 
     server: ForkServer
     spool: Spool
     world_size: int
     dilation: float
+    memory: MemoryWatch = field(default_factory=lambda: MemoryWatch({}))
     watched: dict[int, Watched] = field(default_factory=dict)
     _ended: set[int] = field(default_factory=set)
     _hang_watch: HangWatch = field(init=False)
@@ -59,11 +62,12 @@ class Supervisor:
         """Wait at most `timeout_s` seconds for news.
 
         Raises:
-            WorkerError: a process failed or hangs; it names the one that caused it.
+            WorkerError: a process failed, hangs or is too big for its host; it names the one that caused it.
         """
         failed = self._failures(timeout_s)
         if failed:
             raise self._death(failed + self._failures(BLAME_GRACE_S))
+        self._check_memory()
         self._check_hanging()
 
     def wait_for(self, paths: Sequence[Path], timeout_s: float, waiting_for: str) -> None:
@@ -107,6 +111,12 @@ class Supervisor:
     def _innocence(self, exit_: Exit) -> tuple[bool, bool]:
         """What a peer's death does to a worker is an error about a connection, in its log, and exit status 1."""
         return (exit_.status > 0, is_victim(tail(self.watched[exit_.pid].log)))
+
+    def _check_memory(self) -> None:
+        overrun = self.memory.look((each.host, each.pid) for each in self.watched.values() if each.rank >= 0)
+        if overrun is not None:
+            biggest = self.watched[overrun.pid]
+            raise WorkerError(str(overrun), biggest.rank, biggest.host)
 
     def _check_hanging(self) -> None:
         if not self.spool.zero.exists():

@@ -7,7 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 
+from laggard.drive import DriveCounters
 from laggard.experiments.continuum import Continuum
 from laggard.experiments.guarding import TimedSlip, Watch
 from laggard.experiments.job import Job
@@ -17,6 +19,7 @@ from laggard.layers_services.launch import ForkServer, ProcessSpec
 from laggard.network_emulation.backend import LinkBackend, LinkCounters
 from laggard.network_emulation.constraints import Pair
 from laggard.network_emulation.dynamics import EventRecord, Scheduler
+from laggard.network_emulation.memory.watch import MemoryWatch
 from laggard.span_schema import event_schema
 from laggard.workloads.model import Stop
 from laggard.workloads.plan import ENVIRONMENT, WorkerPlan, plan_evaluator, plan_link_sampler, plan_workers
@@ -37,15 +40,18 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
         WorkerError: a worker died or hangs.
     """
     job.spool.folder.mkdir()
-    workers = plan_workers(job.scenario.workload, job.scenario.hosts, job.spool.folder, job.dilation.factor)
-    supervisor = Supervisor(server, job.spool, len(workers), job.dilation.factor)
+    workers = plan_workers(
+        job.scenario.workload, job.scenario.hosts, job.spool.folder, job.dilation.factor, drives=continuum.drives.paths
+    )
+    memory = MemoryWatch(job.scenario.memory)
+    supervisor = Supervisor(server, job.spool, len(workers), job.dilation.factor, memory)
     with job.journal.stage("start workers", f"{len(workers)} ranks"):
         _start(job, continuum, server, supervisor, workers)
     before = continuum.links.counters()
     with job.journal.stage("train"):
         slips = _keep_time(job, continuum, supervisor)
     supervisor.wait_for_exits(END_TIMEOUT_S * job.dilation.factor)
-    write_counters(job.folder, continuum.links, before)
+    write_counters(job.folder, continuum.links, before, continuum.drives.counters(), memory)
     return slips
 
 
@@ -110,6 +116,8 @@ def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor) -> tuple[
         job.dilation,
         job.scenario.shares,
         job.scenario.links.pairs,
+        continuum.drives,
+        job.scenario.drives,
     )
     scheduler.start(zero_ns)
     try:
@@ -178,12 +186,21 @@ def write_events(folder: Path, events: Sequence[EventRecord]) -> None:
     pq.write_table(pa.Table.from_pylist(rows, schema=event_schema()), folder / "events.parquet")
 
 
-def write_counters(folder: Path, links: LinkBackend, before: Mapping[Pair, LinkCounters]) -> None:
-    """`counters.json`: what every link carried during training, and how late the emulator was at worst."""
+def write_counters(
+    folder: Path,
+    links: LinkBackend,
+    before: Mapping[Pair, LinkCounters],
+    drives: Mapping[str, DriveCounters] = MappingProxyType({}),
+    memory: MemoryWatch | None = None,
+) -> None:
+    """`counters.json`: what every link and drive carried during training, how late the emulator was at worst, what workers held."""
     rows = []
     for (src, dst), after in links.counters().items():
         first = before.get((src, dst), LinkCounters(0, 0, 0))
         change = LinkCounters(after.bytes - first.bytes, after.packets - first.packets, after.dropped - first.dropped)
         rows.append({"src": src, "dst": dst, **asdict(change)})
     document = {"backend": links.name, "lateness_ms": links.lateness_ms(), "links": rows}
+    document["drives"] = [{"host": host, **asdict(counted)} for host, counted in drives.items()]
+    seen = {} if memory is None else memory.peaks
+    document["memory"] = [{"host": host, "peak_bytes": held} for host, held in seen.items()]
     (folder / "counters.json").write_text(json.dumps(document, indent=1) + "\n")

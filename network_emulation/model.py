@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from laggard.units import DelayMs, DurationS, LossPercent, RateMbps, Share, SizeBytes, ThroughputMBps
+from laggard.units import DelayMs, DurationS, LatencyMs, LossPercent, RateMbps, Share, SizeBytes, ThroughputMBps
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -72,20 +72,26 @@ class Network(_Strict):
         return self.networks or ()
 
 
-class HostRule(_Strict):
+class _Storage(_Strict):
+    read_mb_per_s: ThroughputMBps | None = Field(alias="read", default=None, description="of the host's drive")
+    write_mb_per_s: ThroughputMBps | None = Field(alias="write", default=None, description="of the host's drive")
+    read_latency_ms: LatencyMs | None = Field(alias="read_latency", default=None)
+    write_latency_ms: LatencyMs | None = Field(alias="write_latency", default=None)
+
+
+class HostRule(_Storage):
     """What matching hosts are from beginning to end: compute, memory, storage, access links."""
 
     hosts: Pattern
     cpu: Share | None = Field(default=None, description="share of one core, as speed")
     memory_bytes: SizeBytes | None = Field(alias="memory", default=None)
-    read_mb_per_s: ThroughputMBps | None = Field(alias="read", default=None)
-    write_mb_per_s: ThroughputMBps | None = Field(alias="write", default=None)
     uplink_mbps: RateMbps | None = Field(alias="uplink", default=None)
     downlink_mbps: RateMbps | None = Field(alias="downlink", default=None)
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
-        return _at_least_one(self, ("hosts",), "cpu, memory, read, write, uplink or downlink")
+        choices = "cpu, memory, read, write, read_latency, write_latency, uplink or downlink"
+        return _at_least_one(self, ("hosts",), choices)
 
 
 class SharedRule(_Strict):
@@ -104,15 +110,15 @@ class JitterRule(_Strict):
     symmetric: bool = Field(default=False, strict=True)
 
 
-class _HostChange(_Strict):
+class _HostChange(_Storage):
     hosts: Pattern
     cpu: Share | None = None
-    read_mb_per_s: ThroughputMBps | None = Field(alias="read", default=None)
-    write_mb_per_s: ThroughputMBps | None = Field(alias="write", default=None)
 
     @model_validator(mode="after")
     def _changes_something(self) -> Self:
-        return _at_least_one(self, ("hosts", "at_s", "for_s", "random"), "cpu, read or write")
+        return _at_least_one(
+            self, ("hosts", "at_s", "for_s", "random"), "cpu, read, write, read_latency or write_latency"
+        )
 
 
 class _LinkChange(_Strict):

@@ -1,10 +1,10 @@
-"""CPU shares of hosts, and the refusal of what hosts cannot be limited in yet."""
+"""CPU shares of hosts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from laggard.errors import Problem, ScenarioError
+from laggard.errors import ScenarioError
 from laggard.hosts import Host
 from laggard.network_emulation.constraints import UNPLACED_HETEROGENEITY, UNPLACED_NETWORK, Draft
 from laggard.network_emulation.model import Heterogeneity, HostRule, RandomHostEvent, TimedHostEvent
@@ -17,10 +17,9 @@ def plan_shares(
     """CPU share (of one core) of every host, in virtual units; 1.0 where no entry names it; later entries win.
 
     Raises:
-        ScenarioError: patterns that match nothing, and limits on memory or storage, which are not emulated yet.
+        ScenarioError: patterns that match nothing.
     """
     draft = Draft(tuple(hosts), UNPLACED_NETWORK, source)
-    draft.problems.extend(_not_yet_emulated(heterogeneity, source))
     shares = {host.name: 1.0 for host in hosts}
     for i, rule in enumerate(heterogeneity.rules):
         if isinstance(rule, HostRule):
@@ -32,15 +31,3 @@ def plan_shares(
     if draft.problems:
         raise ScenarioError(tuple(draft.problems))
     return shares
-
-
-def _not_yet_emulated(heterogeneity: Heterogeneity, source: Source) -> Iterable[Problem]:
-    rule, fix = "memory and storage are not yet emulated", "remove it"
-    limited = {"memory_bytes": "memory", "read_mb_per_s": "read", "write_mb_per_s": "write"}
-    sections = (("deterministic", heterogeneity.rules), ("dynamic", heterogeneity.events))
-    for section, entries in sections:
-        for i, entry in enumerate(entries):
-            for attribute, key in limited.items():
-                value = getattr(entry, attribute, None)
-                if value is not None:
-                    yield source.problem((section, i, key), rule, fix, value=None if source.places else f"{value:g}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from laggard.drive import Drive
 from laggard.span_schema import Phase
 from laggard.workloads.datasets.dataset import Split
 from laggard.workloads.gates import Gates, Opening, Reason, Verdict, evaluation_gate
@@ -51,6 +52,7 @@ class Loop:
         recorder: the trace.
         gates: where the ranks meet.
         padded_to: fewest samples the model can take (BatchNorm needs two).
+        drive: what its host stores samples on; None where nothing limits it.
     """
 
     plan: WorkerPlan
@@ -60,6 +62,7 @@ class Loop:
     recorder: Recorder
     gates: Gates
     padded_to: int
+    drive: Drive | None = None
     spool: Spool = field(init=False)
     device: torch.device = field(init=False)
     _evaluations: int = 0
@@ -107,12 +110,17 @@ class Loop:
         recorder.begin_step(step, begun_ns)
         recorder.enter(Phase.FETCH, work=len(indices), at_ns=begun_ns)
         raw = self.train.fetch(indices)
+        if self.drive is not None:
+            self.drive.transfer("read", raw.stored_bytes, raw.accesses, begun_ns, recorder.still_there)
         recorder.enter(Phase.PREP, work=len(indices))
         batch = self.train.prepare(raw)
         if self.device.type != "cpu":
             recorder.enter(Phase.H2D, work=len(indices))
             batch = batch.to(self.device)
         loss = self.strategy.step(batch, share)
+        every = self.plan.workload.checkpoint_every
+        if self.plan.rank == 0 and every is not None and (step + 1) % every == 0:
+            self._checkpoint(step)
         recorder.end_step(loss, len(share.indices), share.batch_size)
         if self.plan.rank == 0:
             self._tell_progress(step, loss)
@@ -137,8 +145,16 @@ class Loop:
         self.gates.arrive(self.plan.rank, gate, arrival_ns)
         return self.gates.wait(gate)
 
-    def _write_checkpoint(self, step: int) -> None:
-        """What training could be taken up from where its machines are taken away."""
+    def _checkpoint(self, step: int) -> None:
+        """Within the step: the others wait for it at their next collective."""
+        begun_ns = self.recorder.enter(Phase.CHECKPOINT)
+        size_bytes = self._write_checkpoint(step)
+        if self.drive is not None:
+            self.drive.transfer("write", size_bytes, 1, begun_ns, self.recorder.still_there)
+        self.recorder.enter(Phase.OTHER)
+
+    def _write_checkpoint(self, step: int) -> int:
+        """What training could be taken up from where its machines are taken away; returns its bytes."""
         state = {
             "step": step,
             "model": self.strategy.model.state_dict(),
@@ -147,6 +163,7 @@ class Loop:
         partial = self.spool.checkpoint.with_suffix(".partial")
         save_state(state, partial)
         partial.rename(self.spool.checkpoint)
+        return self.spool.checkpoint.stat().st_size
 
 
 def pad(indices: Indices, least: int) -> Indices:

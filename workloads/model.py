@@ -195,6 +195,9 @@ class Workload(Section):
     evaluate_every: int | None = Field(
         default=None, ge=1, description="samples between two evaluations; one pass over the training data when absent"
     )
+    checkpoint_every: int | None = Field(
+        default=None, ge=1, description="steps between two checkpoints, which the first worker writes; none when absent"
+    )
     seed: int = Field(default=1, ge=0, le=MAX_SEED)
 
     @field_validator("model")

@@ -89,6 +89,7 @@ class WorkerPlan(TrainingPlan):
         timeout_s: real seconds after which a collective that does not move is an error.
         device: what it computes on, as torch names it.
         backend: what carries the collectives of all ranks.
+        drive: file of its host's drive (`laggard.drive`); None where that is not limited.
     """
 
     rank: int = Field(ge=0)
@@ -99,6 +100,7 @@ class WorkerPlan(TrainingPlan):
     timeout_s: float = Field(default=300.0, gt=0)
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda:\d+)$")
     backend: Backend = "gloo"
+    drive: str | None = None
 
 
 class EvaluatorPlan(TrainingPlan):
@@ -150,6 +152,7 @@ def plan_workers(
     interface: str = "eth0",
     init_method: str | None = None,
     timeout_s: float = 300.0,
+    drives: Mapping[str, Path] = MappingProxyType({}),
 ) -> tuple[WorkerPlan, ...]:
     """One plan per rank, in rank order.
 
@@ -161,6 +164,7 @@ def plan_workers(
         interface: network device of the training traffic.
         init_method: where the workers meet; a file in the spool when absent.
         timeout_s: virtual seconds after which a collective that does not move is an error.
+        drives: file of every limited host's drive.
 
     Raises:
         InputError: a pattern names no host, or there are more workers than samples in a batch.
@@ -185,6 +189,7 @@ def plan_workers(
             spool=str(spool),
             dilation=dilation,
             timeout_s=timeout_s * dilation,
+            drive=str(drives[host.name]) if host.name in drives else None,
         )
         for rank, host in enumerate(placed)
     )

@@ -39,7 +39,7 @@ class Spool:
 
     @property
     def checkpoint(self) -> Path:
-        """State of the model and the optimizer after the last step, of a training on remote machines."""
+        """State of the model and the optimizer after the last step that was checkpointed."""
         return self.folder / "checkpoint.pt"
 
     @property

@@ -9,13 +9,15 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from laggard.drive import Drive, sharpen_sleeps
 from laggard.errors import DeploymentError
 from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.dataset import Data
@@ -51,8 +53,8 @@ def main(argument: str) -> None:
     _take_device(plan, spool)
     data = open_data(plan.workload, plan.spool_path)
     gates = Gates(spool.gates, plan.world_size, relayed=plan.relayed)
-    with Recorder(spool, plan.rank, plan.world_size) as recorder, _process_group(plan):
-        loop = _build_loop(plan, data, recorder, gates)
+    with _drive(plan) as drive, Recorder(spool, plan.rank, plan.world_size) as recorder, _process_group(plan):
+        loop = _build_loop(plan, data, recorder, gates, drive)
         write_whole(spool.ready(plan.rank), b"")
         LOGGER.info("rank %d of %d on %s is ready", plan.rank, plan.world_size, plan.host)
         zero_ns = _start_together(plan, spool, gates)
@@ -88,6 +90,14 @@ def _take_device(plan: WorkerPlan, spool: Spool) -> None:
     write_whole(spool.device_class(plan.rank), model.encode())
 
 
+def _drive(plan: WorkerPlan) -> Drive | nullcontext[None]:
+    """The host's drive, where it is limited."""
+    if plan.drive is None:
+        return nullcontext()
+    sharpen_sleeps()
+    return Drive(Path(plan.drive))
+
+
 @contextmanager
 def _process_group(plan: WorkerPlan) -> Iterator[None]:
     dist.init_process_group(
@@ -104,7 +114,7 @@ def _process_group(plan: WorkerPlan) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def _build_loop(plan: WorkerPlan, data: Data, recorder: Recorder, gates: Gates) -> Loop:
+def _build_loop(plan: WorkerPlan, data: Data, recorder: Recorder, gates: Gates, drive: Drive | None) -> Loop:
     workload, device = plan.workload, torch.device(plan.device)
     model = build_model(workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary).to(device)
     torch.manual_seed(workload.seed * 1_000_003 + plan.rank)
@@ -114,7 +124,7 @@ def _build_loop(plan: WorkerPlan, data: Data, recorder: Recorder, gates: Gates) 
         LOGGER.warning("gradient buckets are not recorded: NCCL does not tell the host when one was reduced")
     strategy = AllReduce(model, optimizer, recorder, trace_buckets=trace_buckets, device=device)
     partition = Partition(len(data.train), min(workload.batch_size, len(data.train)), plan.world_size, workload.seed)
-    return Loop(plan, data.train, partition, strategy, recorder, gates, fewest_samples(model))
+    return Loop(plan, data.train, partition, strategy, recorder, gates, fewest_samples(model), drive)
 
 
 def build_optimizer(spec: OptimizerSpec, model: nn.Module) -> torch.optim.Optimizer:

@@ -9,7 +9,7 @@ from laggard.analysis.report.tone import Verdict
 from laggard.run_schema import FidelityCheck
 
 MOST_SHOWN = 12
-_NAMES = {"rtt": "Round-trip time", "rate": "Rate", "loss": "Loss", "cpu": "CPU slowdown", "storage": "Storage rate"}
+_NAMES = {"rtt": "Round-trip time", "rate": "Rate", "loss": "Loss", "cpu": "CPU slowdown", "storage": "Drive"}
 
 
 @dataclass(frozen=True)

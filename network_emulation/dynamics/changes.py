@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, get_args
 
+from laggard.drive import DriveLimits
 from laggard.network_emulation.links import Constraint, Pair
 
-Quantity = Literal["cpu", "delay_ms", "jitter_ms", "rate_mbps", "loss_percent"]
+StorageQuantity = Literal["read_mb_per_s", "write_mb_per_s", "read_latency_ms", "write_latency_ms"]
+Quantity = Literal["cpu", "delay_ms", "jitter_ms", "rate_mbps", "loss_percent"] | StorageQuantity
+STORAGE_QUANTITIES: tuple[StorageQuantity, ...] = get_args(StorageQuantity)
 Values = tuple[tuple[Quantity, float], ...]
 Target = str | Pair
 """A host, or the ordered pair of hosts at the ends of a link."""
@@ -39,9 +43,15 @@ class Overlay:
     When an event ends, what it set goes back to what the next one below it set, or to the base.
     """
 
-    def __init__(self, shares: Mapping[str, float], links: Mapping[Pair, Constraint]) -> None:
+    def __init__(
+        self,
+        shares: Mapping[str, float],
+        links: Mapping[Pair, Constraint],
+        drives: Mapping[str, DriveLimits] = MappingProxyType({}),
+    ) -> None:
         self._shares = shares
         self._links = links
+        self._drives = drives
         self._active: dict[Target, dict[int, Values]] = {}
 
     def apply(self, change: TimedChange) -> None:
@@ -56,6 +66,12 @@ class Overlay:
     def share(self, host: str) -> float:
         """CPU share of a host now."""
         return self._overlaid(host).get("cpu", self._shares[host])
+
+    def drive(self, host: str) -> DriveLimits:
+        """Limits of a host's drive now."""
+        values = self._overlaid(host)
+        set_now = {str(name): value for name, value in values.items() if name in STORAGE_QUANTITIES}
+        return replace(self._drives.get(host, DriveLimits()), **set_now)
 
     def constraint(self, pair: Pair) -> Constraint:
         """Constraint of a link now."""
@@ -72,17 +88,12 @@ class Overlay:
         )
 
     def value(self, target: Target, quantity: Quantity) -> float:
-        """One quantity of a target now; infinite for a link's rate that nothing limits."""
-        if isinstance(target, str):
+        """One quantity of a target now; infinite for a rate or a bandwidth that nothing limits."""
+        if quantity == "cpu":
+            assert isinstance(target, str)
             return self.share(target)
-        constraint = self.constraint(target)
-        values: Mapping[Quantity, float | None] = {
-            "delay_ms": constraint.delay_ms,
-            "jitter_ms": constraint.jitter_ms,
-            "rate_mbps": constraint.rate_mbps,
-            "loss_percent": constraint.loss_percent,
-        }
-        value = values[quantity]
+        holder = self.drive(target) if isinstance(target, str) else self.constraint(target)
+        value: float | None = getattr(holder, quantity)
         return float("inf") if value is None else value
 
     def quantities(self, change: TimedChange, target: Target) -> tuple[Quantity, ...]:

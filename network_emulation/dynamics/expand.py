@@ -75,8 +75,6 @@ def _occurrences(
 ) -> Iterator[tuple[tuple[Target, ...], _Spans]]:
     if isinstance(event, TimedHostEvent | RandomHostEvent):
         names = tuple(host.name for host in select(event.hosts, hosts))
-        if event.cpu is None:
-            return
         if isinstance(event, TimedHostEvent):
             yield names, _once(event.at_s, event.for_s, horizon_s)
             return
@@ -115,14 +113,22 @@ def _again(recurrence: Recurrence, salt: str, horizon_s: float) -> _Spans:
 
 
 def _values(event: TimedHostEvent | RandomHostEvent | TimedLinkEvent | RandomLinkEvent) -> Values:
+    written: tuple[tuple[Quantity, float | None], ...]
     if isinstance(event, TimedHostEvent | RandomHostEvent):
-        return () if event.cpu is None else (("cpu", event.cpu),)
-    written: tuple[tuple[Quantity, float | None], ...] = (
-        ("delay_ms", event.delay_ms),
-        ("jitter_ms", event.jitter_ms),
-        ("rate_mbps", event.rate_mbps),
-        ("loss_percent", event.loss_percent),
-    )
+        written = (
+            ("cpu", event.cpu),
+            ("read_mb_per_s", event.read_mb_per_s),
+            ("write_mb_per_s", event.write_mb_per_s),
+            ("read_latency_ms", event.read_latency_ms),
+            ("write_latency_ms", event.write_latency_ms),
+        )
+    else:
+        written = (
+            ("delay_ms", event.delay_ms),
+            ("jitter_ms", event.jitter_ms),
+            ("rate_mbps", event.rate_mbps),
+            ("loss_percent", event.loss_percent),
+        )
     return tuple((name, value) for name, value in written if value is not None)
 
 

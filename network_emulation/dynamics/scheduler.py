@@ -7,13 +7,17 @@ import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, Protocol
 
+from laggard.drive import DriveLimits
 from laggard.errors import EmulationError
 from laggard.network_emulation.backend import LinkBackend
 from laggard.network_emulation.dynamics.changes import Overlay, Quantity, Target, TimedChange, moments
 from laggard.network_emulation.links import Constraint, Pair, dilate_constraint
+from laggard.network_emulation.storage.plan import dilate_limits
 from laggard.virtual_time import Dilation
 
 _log = logging.getLogger(__name__)
@@ -27,6 +31,13 @@ class ShareSetter(Protocol):
         """Give a host another real share; returns CLOCK_MONOTONIC nanoseconds when it was in effect."""
 
 
+class DriveSetter(Protocol):
+    """What the scheduler needs of a `DriveSet`."""
+
+    def set_limits(self, host: str, limits: DriveLimits) -> int:
+        """Give a host's drive other real limits; returns CLOCK_MONOTONIC nanoseconds when they were in effect."""
+
+
 @dataclass(frozen=True)
 class EventRecord:
     """One row of `events.parquet`, in virtual units; times are seconds after the first-step barrier.
@@ -35,8 +46,9 @@ class EventRecord:
         kind: `begin`, `step` or `end` of an event.
         src: the host, or the sending end of the link.
         dst: the receiving end of the link; empty for a host.
-        quantity: `cpu` (share of one core), `delay_ms`, `jitter_ms`, `rate_mbps` or `loss_percent`.
-        value: what it was from then on; NaN for a rate that nothing limits.
+        quantity: `cpu` (share of one core), `delay_ms`, `jitter_ms`, `rate_mbps`, `loss_percent`, or of a host's drive
+            `read_mb_per_s`, `write_mb_per_s`, `read_latency_ms`, `write_latency_ms`.
+        value: what it was from then on; NaN for a rate or a bandwidth that nothing limits.
         asked_s: when it was due.
         effective_s: when it was in effect.
     """
@@ -60,6 +72,8 @@ class Scheduler:
         dilation: between virtual and real time.
         base_shares: virtual share of every host that a change names, which ends go back to.
         base_links: virtual constraint of every link that a change names; unconstrained where missing.
+        drives: applies changes of storage; None where there are none.
+        base_drives: virtual limits of every drive that a change names; unlimited where missing.
     """
 
     def __init__(
@@ -70,12 +84,15 @@ class Scheduler:
         dilation: Dilation,
         base_shares: Mapping[str, float],
         base_links: Mapping[Pair, Constraint],
+        drives: DriveSetter | None = None,
+        base_drives: Mapping[str, DriveLimits] = MappingProxyType({}),
     ) -> None:
         self._changes = tuple(changes)
         self._links = links
         self._shares = shares
         self._dilation = dilation
-        self._overlay = Overlay(base_shares, base_links)
+        self._drives = drives
+        self._overlay = Overlay(base_shares, base_links, base_drives)
         self._base_links = base_links
         self._overlaying = threading.Lock()
         self._records: list[EventRecord] = []
@@ -140,28 +157,39 @@ class Scheduler:
                     touched.setdefault(target, []).append((change, self._overlay.quantities(change, target)))
                 self._overlay.apply(change)
         pairs = [target for target in touched if not isinstance(target, str)]
-        effective: dict[Target, int] = {}
+        links_ns = 0
         if pairs:
             real = {pair: dilate_constraint(self._overlay.constraint(pair), self._dilation) for pair in pairs}
-            effective.update(dict.fromkeys(pairs, self._links.change(real)))
-        for target in touched:
-            if isinstance(target, str):
-                share = self._dilation.real_share(self._overlay.share(target))
-                effective[target] = self._shares.set_share(target, share)
+            links_ns = self._links.change(real)
         for target, what in touched.items():
-            self._record(at_s, target, what, effective[target])
+            quantities = {quantity for _, several in what for quantity in several}
+            host_ns = self._change_host(target, quantities) if isinstance(target, str) else {}
+            self._record(at_s, target, what, {quantity: host_ns.get(quantity, links_ns) for quantity in quantities})
+
+    def _change_host(self, host: str, quantities: AbstractSet[Quantity]) -> Mapping[Quantity, int]:
+        """Apply what a host has now; returns when each quantity was in effect."""
+        effective: dict[Quantity, int] = {}
+        if "cpu" in quantities:
+            effective["cpu"] = self._shares.set_share(host, self._dilation.real_share(self._overlay.share(host)))
+        storage = quantities - {"cpu"}
+        if storage:
+            if self._drives is None:
+                raise EmulationError(f"{host}: its drive cannot be changed here")
+            real = dilate_limits(self._overlay.drive(host), self._dilation)
+            effective |= dict.fromkeys(storage, self._drives.set_limits(host, real))
+        return effective
 
     def _record(
         self,
         at_s: float,
         target: Target,
         what: Sequence[tuple[TimedChange, tuple[Quantity, ...]]],
-        effective_ns: int,
+        effective_ns: Mapping[Quantity, int],
     ) -> None:
         src, dst = (target, "") if isinstance(target, str) else target
-        effective_s = self._dilation.virtual_s((effective_ns - self._zero_ns) / 1e9)
         for change, quantities in what:
             for quantity in quantities:
+                effective_s = self._dilation.virtual_s((effective_ns[quantity] - self._zero_ns) / 1e9)
                 value = self._overlay.value(target, quantity)
                 shown = math.nan if math.isinf(value) else value
                 self._records.append(EventRecord(change.kind, src, dst, quantity, shown, at_s, effective_s))

@@ -63,6 +63,11 @@ def parse_delay_ms(value: object) -> float:
     return _parse(value, _TIME_MS, 1e-3, "a delay is a number and us, ms or s, such as 10ms")
 
 
+def parse_latency_ms(value: object) -> float:
+    """Latency in milliseconds from `5ms`, `200us`, `1s`; its unit is always written."""
+    return _parse(value, _TIME_MS, None, "a latency is a number and us, ms or s, such as 5ms")
+
+
 def parse_rate_mbps(value: object) -> float:
     """Rate in Mbit/s from tc's notation: `100mbit`, `1gbit`; above zero."""
     rule = "a rate is a positive number and kbit, mbit or gbit, such as 100mbit"
@@ -129,6 +134,7 @@ def _quantity(
 
 
 _delay = _quantity(parse_delay_ms, "one-way delay, in tc's notation", "[A-Za-z]*", "10ms")
+_latency = _quantity(parse_latency_ms, "time that every access takes", "[A-Za-z]+", "5ms", bare=False)
 _rate = _quantity(parse_rate_mbps, "rate, in tc's notation", "[A-Za-z]*", "100mbit")
 _loss = _quantity(parse_loss_percent, "independent packet loss", "%", "1%", bare=False)
 _share = _quantity(parse_share, "share of one core", "%", "25%", bare=False)
@@ -137,6 +143,7 @@ _size = _quantity(parse_size_bytes, "size in bytes", "[A-Za-z]*", "1GiB")
 _throughput = _quantity(parse_throughput_mb_per_s, "storage throughput", "[A-Za-z]+/[sS]", "20MB/s", bare=False)
 
 DelayMs = Annotated[float, _delay[0], _delay[1]]
+LatencyMs = Annotated[float, _latency[0], _latency[1]]
 RateMbps = Annotated[float, _rate[0], _rate[1]]
 LossPercent = Annotated[float, _loss[0], _loss[1]]
 Share = Annotated[float, _share[0], _share[1]]

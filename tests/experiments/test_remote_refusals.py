@@ -47,6 +47,25 @@ def test_plan_and_run_say_the_same(command: str, testbed: str, folder: Path, tmp
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("testbed", ["ssh", "g5k"])
+def test_drives_of_real_machines_are_refused_where_they_are_written(testbed: str, tmp_path: Path) -> None:
+    text = """\
+deterministic:
+  - {hosts: "edge.*", read: 20MB/s, write_latency: 2ms}
+dynamic:
+  - {at: 20s, for: 10s, hosts: "edge.*", read: 1MB/s}
+"""
+    folder = write(tmp_path / "drives", {**template(), "heterogeneity": text})
+    result = CliRunner().invoke(main, ["plan", str(folder), "--on", testbed])
+    assert result.exit_code == INPUT_IS_WRONG
+    for place in ("2:29: deterministic.0.read", "2:52: deterministic.0.write_latency", "4:48: dynamic.0.read"):
+        assert f"heterogeneity.yaml:{place}" in result.output
+    assert "drives are not emulated there" in result.output
+    here = CliRunner().invoke(main, ["plan", str(folder)])
+    assert here.exit_code == 0, here.output
+    assert "write latency 2 ms" in here.output
+
+
 def test_a_laptop_can_have_it(folder: Path) -> None:
     result = CliRunner().invoke(main, ["plan", str(folder)])
     assert result.exit_code == 0, result.output

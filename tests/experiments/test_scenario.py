@@ -11,8 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from laggard.errors import ScenarioError
+from laggard.experiments.cli import main
 from laggard.experiments.scenario import load_scenario
 from tests.experiments.scenario_folders import REPOSITORY, SHIPPED, problems_of, template, write
 
@@ -198,13 +200,14 @@ BOMB = "a: &a [1]\nb: &b [*a, *a]\nc: [*b, *b]\n"
         (_replace(HETEROGENEITY, "cpu: 40%", "cpu: 0%"), "heterogeneity.yaml:4:", "a cpu share"),
         (_replace(HETEROGENEITY, "cpu: 40%", "cpu: 0.01%"), "heterogeneity.yaml:4:", "at least 0.1%"),
         (_replace(HETEROGENEITY, "cpu: 40%", "cpu: 40"), "heterogeneity.yaml:4:", "a cpu share"),
-        (_replace(HETEROGENEITY, "cpu: 40%", "memory: 1GiB"), "heterogeneity.yaml:4:", "not yet emulated"),
-        (_replace(HETEROGENEITY, "cpu: 40%", "read: 20MB/s"), "heterogeneity.yaml:4:", "not yet emulated"),
-        (_replace(HETEROGENEITY, "at: 20s", "at: -20s"), "heterogeneity.yaml:12:", "a duration"),
-        (_replace(HETEROGENEITY, 'dst: "cloud.*"', 'dst: "clown.*"'), "heterogeneity.yaml:12:", "matches no host"),
-        (_replace(HETEROGENEITY, "at: 20s, for: 10s", "random: {every: 1ms, for: 0.1ms, seed: 1}"), "heterogeneity.yaml:12:", "lengthen the period"),
-        (_replace(HETEROGENEITY, "at: 20s, for: 10s, src", "trace: ../../etc/passwd, src"), "heterogeneity.yaml:12:", "inside the scenario folder"),
-        (_replace(HETEROGENEITY, "  - {at: 20s", "  - {trace: no.csv, src: 'edge.*', dst: 'fog.*'}\n  - {at: 20s"), "heterogeneity.yaml:12:", "missing"),
+        (_replace(HETEROGENEITY, "cpu: 40%", "memory: 200MiB"), "heterogeneity.yaml:4:", "a worker holds 240 MiB"),
+        (_replace(HETEROGENEITY, "cpu: 40%", "read: 20"), "heterogeneity.yaml:4:", "a throughput"),
+        (_replace(HETEROGENEITY, "cpu: 40%", "read_latency: 5"), "heterogeneity.yaml:4:", "a latency"),
+        (_replace(HETEROGENEITY, "at: 20s", "at: -20s"), "heterogeneity.yaml:13:", "a duration"),
+        (_replace(HETEROGENEITY, 'dst: "cloud.*"', 'dst: "clown.*"'), "heterogeneity.yaml:13:", "matches no host"),
+        (_replace(HETEROGENEITY, "at: 20s, for: 10s", "random: {every: 1ms, for: 0.1ms, seed: 1}"), "heterogeneity.yaml:13:", "lengthen the period"),
+        (_replace(HETEROGENEITY, "at: 20s, for: 10s, src", "trace: ../../etc/passwd, src"), "heterogeneity.yaml:13:", "inside the scenario folder"),
+        (_replace(HETEROGENEITY, "  - {at: 20s", "  - {trace: no.csv, src: 'edge.*', dst: 'fog.*'}\n  - {at: 20s"), "heterogeneity.yaml:13:", "missing"),
     ],
 )  # fmt: skip
 def test_special_cases(change: Callable[[dict[str, str]], None], place: str, rule: str, tmp_path: Path) -> None:
@@ -377,3 +380,15 @@ def test_a_check_is_quick(shipped: str) -> None:
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     assert min(cpu_s() for _ in range(3)) < 0.5
+
+
+def test_emulate_warns_of_limits_that_hold_no_program_of_the_users(tmp_path: Path) -> None:
+    """Told before anything is brought up, which here nothing is: runs cannot be kept there."""
+    text = 'deterministic:\n  - {hosts: "edge.*", read: 20MB/s, memory: 1GiB}\n'
+    folder = write(tmp_path / "mine", {**template(), "heterogeneity": text})
+    result = CliRunner().invoke(main, ["emulate", str(folder), "--runs", "/run/laggard-runs"])
+    assert "--runs" in result.output
+    assert "heterogeneity.yaml:2:29: deterministic.0.read" in result.output
+    assert "heterogeneity.yaml:2:45: deterministic.0.memory" in result.output
+    assert "only Laggard's workers are held to it: your own programs" in result.output
+    assert "only Laggard's" not in CliRunner().invoke(main, ["check", str(folder)]).output

@@ -19,6 +19,7 @@ PARSERS: tuple[Callable[[object], float], ...] = (
     units.parse_share,
     units.parse_duration_s,
     units.parse_size_bytes,
+    units.parse_latency_ms,
     units.parse_throughput_mb_per_s,
 )
 
@@ -49,6 +50,9 @@ PARSERS: tuple[Callable[[object], float], ...] = (
         (units.parse_duration_s, 2.5, 2.5),
         (units.parse_size_bytes, "1GiB", 2**30),
         (units.parse_size_bytes, "1.5kB", 1500),
+        (units.parse_latency_ms, "5ms", 5.0),
+        (units.parse_latency_ms, "200us", 0.2),
+        (units.parse_latency_ms, "0ms", 0.0),
         (units.parse_throughput_mb_per_s, "20MB/s", 20.0),
         (units.parse_throughput_mb_per_s, "1GiB/s", 1073.741824),
     ],
@@ -78,6 +82,8 @@ def test_refuses_with_a_rule(parse: Callable[[object], float], value: object) ->
         (units.parse_share, "0%"),
         (units.parse_share, "101%"),
         (units.parse_size_bytes, "0.5B"),
+        (units.parse_latency_ms, "5"),
+        (units.parse_latency_ms, 5),
         (units.parse_throughput_mb_per_s, "20MB"),
         (units.parse_throughput_mb_per_s, "0MB/s"),
     ],

@@ -194,23 +194,6 @@ def test_shares_are_one_core_unless_said_and_the_last_entry_wins() -> None:
     assert plan_shares(entries, HOSTS, source) == {CLOUD: 1.0, FOG1: 1.0, FOG2: 1.0, EDGE1: 0.25, EDGE2: 0.5}
 
 
-def test_what_is_not_emulated_yet_is_refused_where_it_is_written() -> None:
-    text = """\
-deterministic:
-  - {hosts: "edge.*", cpu: 25%, memory: 1GiB}
-  - {hosts: "edge.*", read: 20MB/s, write: 1MB/s}
-dynamic:
-  - {at: 60s, for: 5s, hosts: "edge.*", read: 1MB/s}
-"""
-    _, entries, _, source = sources("", text)
-    with pytest.raises(ScenarioError) as caught:
-        plan_shares(entries, HOSTS, source)
-    assert [(p.line, p.value.partition(":")[0]) for p in caught.value.problems] == [
-        (2, "deterministic.0.memory"), (3, "deterministic.1.read"), (3, "deterministic.1.write"), (5, "dynamic.0.read"),
-    ]  # fmt: skip
-    assert all("not yet emulated" in p.rule for p in caught.value.problems)
-
-
 def test_warnings_name_bare_groups_and_tiers_without_a_rule() -> None:
     network = "networks:\n  - {src: edge, dst: 'fog.*', delay: 1ms, rate: 1mbit}"
     read = sources(network, "")

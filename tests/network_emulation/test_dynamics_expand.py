@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.drive import DriveLimits
 from laggard.errors import ScenarioError
 from laggard.hosts import Host
 from laggard.network_emulation.constraints import plan_links
@@ -36,6 +37,38 @@ def test_a_timed_link_event_reaches_all_its_pairs() -> None:
     begin, _ = _expand({"at": "1s", "for": "1s", "src": "edge.*", "dst": "cloud.*", "rate": "1mbit", "symmetric": True})
     assert set(begin.targets) == {*_UP, *((dst, src) for src, dst in _UP)}
     assert begin.values == (("rate_mbps", 1.0),)
+
+
+def test_an_event_of_storage_sets_what_it_says() -> None:
+    begin, end = _expand(
+        {"at": "20s", "for": "10s", "hosts": "edge.*", "cpu": "5%", "read": "500kB/s", "write_latency": "3ms"}
+    )
+    assert begin.values == (("cpu", 0.05), ("read_mb_per_s", 0.5), ("write_latency_ms", 3.0))
+    assert (begin.targets, end.targets, end.values) == (_EDGES, _EDGES, ())
+
+
+def test_events_of_storage_merge_over_the_base_and_over_each_other() -> None:
+    changes = _expand(
+        {"at": "1s", "for": "10s", "hosts": "edge.*", "read": "5MB/s", "read_latency": "2ms"},
+        {"at": "2s", "for": "2s", "hosts": "edge.*", "read": "1MB/s", "write": "3MB/s"},
+        {"at": "5s", "for": "1s", "hosts": "edge.*", "read_latency": "0ms", "cpu": "5%"},
+    )
+    base = DriveLimits(20.0, None, 1.0, 1.0)
+
+    def drive(until_s: float) -> DriveLimits:
+        overlay = Overlay({}, {}, {_EDGES[0]: base})
+        for change in changes:
+            if change.at_s <= until_s:
+                overlay.apply(change)
+        return overlay.drive(_EDGES[0])
+
+    assert [drive(at_s) for at_s in (0, 2, 4, 5, 11)] == [
+        base,
+        DriveLimits(1.0, 3.0, 2.0, 1.0),
+        DriveLimits(5.0, None, 2.0, 1.0),
+        DriveLimits(5.0, None, 0.0, 1.0),
+        base,
+    ]
 
 
 def test_nothing_begins_beyond_the_horizon() -> None:

@@ -9,6 +9,7 @@ from dataclasses import fields
 
 import pytest
 
+from laggard.drive import DriveLimits
 from laggard.errors import EmulationError
 from laggard.network_emulation.backend import LinkCounters, LinkHealth
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, TimedChange
@@ -89,6 +90,55 @@ def test_changes_are_applied_dilated_and_recorded_in_virtual_time() -> None:
     lateness = sorted(r.effective_s - r.asked_s for r in records)
     assert lateness[0] >= 0
     assert lateness[len(lateness) // 2] < 0.02
+
+
+class _Drives:
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, DriveLimits]] = []
+
+    def set_limits(self, host: str, limits: DriveLimits) -> int:
+        self.asked.append((host, limits))
+        return time.monotonic_ns() + 1_000_000_000
+
+
+def test_a_drive_is_changed_beside_the_share_and_each_recorded_when_it_acted() -> None:
+    shares, drives, host = _Shares(), _Drives(), "edge.w.1.1"
+    changes = [
+        TimedChange(0.01, "begin", 0, (host,), (("cpu", 0.2), ("read_mb_per_s", 4.0))),
+        TimedChange(0.03, "begin", 1, (host,), (("read_latency_ms", 2.0),)),
+        TimedChange(0.05, "end", 0, (host,)),
+    ]
+    base = {host: DriveLimits(None, 6.0)}
+    scheduler = Scheduler(changes, _Links(), shares, Dilation(2.0), {host: 0.5}, {}, drives, base)
+    scheduler.start(time.monotonic_ns())
+    _wait_for(drives.asked, scheduler, 3)
+    time.sleep(0.02)
+    records = scheduler.stop()
+    assert shares.asked == [(host, 0.1), (host, 0.25)]
+    assert drives.asked == [
+        (host, DriveLimits(2.0, 3.0)),
+        (host, DriveLimits(2.0, 3.0, 4.0)),
+        (host, DriveLimits(None, 3.0, 4.0)),
+    ]
+    assert [(r.kind, r.quantity, r.value) for r in records[:-1]] == [
+        ("begin", "cpu", 0.2),
+        ("begin", "read_mb_per_s", 4.0),
+        ("begin", "read_latency_ms", 2.0),
+        ("end", "cpu", 0.5),
+    ]
+    assert (records[-1].quantity, math.isnan(records[-1].value)) == ("read_mb_per_s", True)
+    assert [r.effective_s - r.asked_s >= 0.5 for r in records] == [r.quantity != "cpu" for r in records]
+
+
+def test_a_drive_that_nobody_can_change_is_an_error() -> None:
+    change = TimedChange(0.0, "begin", 0, ("edge.w.1.1",), (("read_mb_per_s", 4.0),))
+    scheduler = _scheduler([change], _Links(), _Shares())
+    scheduler.start(time.monotonic_ns())
+    deadline = time.monotonic() + 5
+    while scheduler.failure is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    with pytest.raises(EmulationError, match="drive cannot be changed"):
+        scheduler.stop()
 
 
 def test_changes_of_one_moment_reach_each_target_once() -> None:

@@ -26,14 +26,14 @@ from laggard.yaml_source import parse_yaml, validated
 DESIGN = """\
 deterministic:
   - {hosts: "edge.*", cpu: 25%, memory: 1GiB}
-  - {hosts: "edge.*", read: 20MB/s}
+  - {hosts: "edge.*", read: 20MB/s, write: 10MB/s, read_latency: 5ms, write_latency: 200us}
   - {hosts: "edge.*", uplink: 20mbit, downlink: 50mbit}
   - {between: ["edge.*", "fog.*"], shared: 100mbit}
   - {src: "edge.*", dst: "fog.*", jitter: 2ms}
 dynamic:
   - {at: 20s, for: 10s, hosts: "fog.trainer.1.2", cpu: 5%}
   - {at: 40s, for: 15s, src: "edge.*", dst: "cloud.*", rate: 1mbit}
-  - {at: 60s, for: 5s, hosts: "edge.*", read: 1MB/s}
+  - {at: 60s, for: 5s, hosts: "edge.*", read: 1MB/s, write_latency: 0ms}
   - {trace: lte.csv, src: "edge.*", dst: "fog.*"}
   - {random: {every: 30s, for: 5s, seed: 7}, hosts: "edge.*", cpu: 50%}
 """
@@ -117,6 +117,13 @@ def test_the_designs_example_parses() -> None:
     assert isinstance(first, HostRule)
     assert isinstance(last, RandomHostEvent)
     assert (first.cpu, first.memory_bytes) == (0.25, 1 << 30)
+    second, event = parsed.rules[1], parsed.events[2]
+    assert isinstance(second, HostRule)
+    assert isinstance(event, TimedHostEvent)
+    assert (second.read_mb_per_s, second.write_mb_per_s) == (20.0, 10.0)
+    assert (second.read_latency_ms, second.write_latency_ms) == (5.0, 0.2)
+    assert (event.read_mb_per_s, event.write_mb_per_s) == (1.0, None)
+    assert (event.read_latency_ms, event.write_latency_ms) == (None, 0.0)
     assert (last.random.every_s, last.random.for_s, last.random.seed, last.cpu) == (30.0, 5.0, 7, 0.5)
 
 

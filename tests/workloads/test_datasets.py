@@ -49,6 +49,19 @@ def test_fetching_is_mapped_and_preparing_is_not(tmp_path: Path) -> None:
     assert batch(split, 5, 3).inputs.shape == (2, 1, 8, 8)
 
 
+@pytest.mark.parametrize(
+    ("dataset", "sample_bytes"),
+    [
+        ("digits", 8 * 8),
+        ({"name": "synthetic", "train": 60, "test": 20, "size": 8}, 3 * 8 * 8),
+        ({"name": "synthetic", "kind": "tokens", "train": 60, "test": 20, "length": 10}, 10 * 4),
+    ],
+)
+def test_rows_are_read_at_once_as_they_are_stored(tmp_path: Path, dataset: object, sample_bytes: int) -> None:
+    raw = prepared(tmp_path, dataset).train.fetch(np.array([5, 3, 5]))
+    assert (raw.stored_bytes, raw.accesses) == (3 * sample_bytes, 1)
+
+
 @pytest.mark.parametrize("kind", ["images", "tokens"])
 def test_synthetic_data_follow_the_seed(tmp_path: Path, kind: str) -> None:
     spec = {"name": "synthetic", "kind": kind, "train": 60, "test": 20, "classes": 3, "size": 8, "vocabulary": 12}
@@ -94,6 +107,8 @@ def test_cifar10_binary_batches(tmp_path: Path) -> None:
     expected = (pixels - mean[:, None, None]) / deviation[:, None, None]
     np.testing.assert_allclose(got.inputs.numpy(), expected, atol=1e-5)
     assert batch(data.test, 2).labels.tolist() == [test_rows[2, 0]]
+    raw = data.train.fetch(np.array(order))
+    assert (raw.stored_bytes, raw.accesses) == (5 * 3073, 1)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +147,9 @@ def test_an_image_folder_with_its_own_split(tmp_path: Path) -> None:
     assert got.inputs[1].min() == 1
     raw = data.train.fetch(np.array([1]))
     assert isinstance(raw.inputs[0], bytes)
+    raw = data.train.fetch(np.array([1, 7, 1]))
+    sizes = [(root / "train" / name / "1.png").stat().st_size for name in ("black", "white", "black")]
+    assert (raw.stored_bytes, raw.accesses) == (sum(sizes), 3)
 
 
 def test_an_image_folder_that_is_split_here(tmp_path: Path) -> None:

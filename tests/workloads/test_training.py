@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 
+from laggard.drive import Drive, DriveLimits, make_drive
 from laggard.span_schema import Flag, Lane, span_schema, step_schema
 from laggard.workloads.gates import Gates, Reason
 from laggard.workloads.heartbeat import read_heartbeats, suspects
@@ -163,6 +164,41 @@ def test_training_ends_with_a_checkpoint_when_its_machines_are_about_to_go(train
     state = torch.load(training.spool.checkpoint, weights_only=True)
     assert state["step"] == done["steps"] - 1
     assert set(state) == {"step", "model", "optimizer"}
+
+
+@pytest.fixture(scope="module")
+def checkpointed(train: Train, tmp_path_factory: pytest.TempPathFactory) -> tuple[Training, Drive]:
+    """An MLP whose first rank has a drive, on which a batch takes 6 ms to read and a checkpoint 10 ms and more to write."""
+    path = tmp_path_factory.mktemp("drive") / "drive"
+    drive = make_drive(path, DriveLimits(1.0, 8.0, read_latency_ms=2.0, write_latency_ms=1.0), sharers=2)
+    workload = {**DIGITS, "stop": {"steps": 30}, "checkpoint_every": 7, "evaluate_every": 10**9}
+    return train(workload, 2, change={"drive": str(path)}), drive
+
+
+def test_the_drive_is_waited_for_in_fetches(checkpointed: tuple[Training, Drive]) -> None:
+    training, drive = checkpointed
+    spans = training.table("spans")
+    fetches = spans[(spans.phase == "fetch") & (spans.work == 64)]
+    assert len(fetches) > 50
+    assert fetches.dur_ns.min() >= (2.0 + 64 * 64 / 1e3) * 1e6
+    counted = drive.counters()
+    assert (counted.read_accesses, counted.read_bytes) == (60, 64 * spans[spans.phase == "fetch"].work.sum())
+
+
+def test_checkpoints_are_written_within_the_step_by_the_first_rank(checkpointed: tuple[Training, Drive]) -> None:
+    training, drive = checkpointed
+    spans = training.table("spans")
+    written = spans[spans.phase == "checkpoint"]
+    assert list(zip(written.step, written["rank"], strict=True)) == [(6, 0), (13, 0), (20, 0), (27, 0)]
+    size = training.spool.checkpoint.stat().st_size
+    assert (drive.counters().write_bytes, drive.counters().write_accesses) == (4 * size, 4)
+    assert written.dur_ns.min() >= (1.0 + size / 8e3) * 1e6
+    assert torch.load(training.spool.checkpoint, weights_only=True)["step"] == 27
+    steps = training.table("steps")
+    step = steps[(steps["rank"] == 0) & (steps.step == 13)].iloc[0]
+    inside = written.iloc[1]
+    assert step.start_ns <= inside.start_ns
+    assert inside.start_ns + inside.dur_ns <= step.end_ns
 
 
 def test_time_stops_training_at_the_same_step_everywhere(train: Train) -> None:

@@ -19,10 +19,29 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Raw:
-    """Fetched samples: rows of shape [n, ...] or the content of n files, and n labels."""
+    """Fetched samples: rows of shape [n, ...] or the content of n files, and n labels.
+
+    Attributes:
+        inputs: as they are stored.
+        labels: of the samples.
+        beside_bytes: what had to be read of storage besides the inputs.
+    """
 
     inputs: Array | tuple[bytes, ...]
     labels: Indices
+    beside_bytes: int = 0
+
+    @property
+    def stored_bytes(self) -> int:
+        """What was read of storage: the bytes that these samples have there."""
+        inputs = self.inputs
+        read = sum(map(len, inputs)) if isinstance(inputs, tuple) else inputs.nbytes
+        return read + self.beside_bytes
+
+    @property
+    def accesses(self) -> int:
+        """How many times storage was turned to: once per file, or once for rows, which lie in one piece."""
+        return len(self.inputs) if isinstance(self.inputs, tuple) else 1
 
 
 @dataclass(frozen=True)

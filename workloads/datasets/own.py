@@ -1,7 +1,8 @@
 """The user's own data: `package.module:callable`, called with the seed.
 
 It returns either the arrays themselves, `(train_inputs, train_labels, test_inputs, test_labels)` with float images
-[n, channels, height, width] or integer tokens [n, length], or a `Data` of its own splits.
+[n, channels, height, width] or integer tokens [n, length], or a `Data` of its own splits, whose `fetch` returns samples as they are stored:
+their bytes are what a host's emulated drive is charged with.
 """
 
 from __future__ import annotations

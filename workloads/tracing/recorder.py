@@ -78,6 +78,11 @@ class Recorder:
         self._heartbeat.beat(self._step, self._phase, now_ns)
         return now_ns
 
+    def still_there(self) -> None:
+        """A sign of life within a long phase."""
+        if self._phase is not None:
+            self._heartbeat.beat(self._step, self._phase, time.monotonic_ns())
+
     def end_phase(self, at_ns: int | None = None) -> int:
         """End the phase that is open, if one is; returns when."""
         now_ns = time.monotonic_ns() if at_ns is None else at_ns

@@ -1,0 +1,68 @@
+"""How much memory every host has: pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from laggard.errors import Problem
+from laggard.hosts import Host, select
+from laggard.network_emulation.model import Heterogeneity, HostRule
+from laggard.yaml_source import Source
+
+LEAST_WORKER_BYTES = 240 << 20
+"""What a worker cannot do without: one of an MLP on digits held 237 MiB (PyTorch 2.13), and 232 before it built its model."""
+
+
+def plan_memory(heterogeneity: Heterogeneity, hosts: Sequence[Host]) -> Mapping[str, int]:
+    """Bytes of memory of every host where an entry limits it; later entries win. The entries' patterns have been checked."""
+    return {
+        host.name: rule.memory_bytes
+        for _, rule in _limited(heterogeneity)
+        for host in select(rule.hosts, hosts)
+        if rule.memory_bytes is not None
+    }
+
+
+def memory_problems(
+    heterogeneity: Heterogeneity, workers: Sequence[str], hosts: Sequence[Host], source: Source
+) -> Iterator[Problem]:
+    """Limits that no worker could even start within.
+
+    Args:
+        heterogeneity: the entries; their patterns have been checked.
+        workers: the host of every worker, by name.
+        hosts: every host.
+        source: where the entries were written.
+    """
+    carried = Counter(workers)
+    for i, rule in _limited(heterogeneity):
+        most = max((carried[host.name] for host in select(rule.hosts, hosts)), default=0)
+        if most and (rule.memory_bytes or 0) < most * LEAST_WORKER_BYTES:
+            several = f", and {most} of them run there" if most > 1 else ""
+            needed = f"a worker holds {LEAST_WORKER_BYTES >> 20} MiB before it has learnt anything{several}"
+            fix = f"make it {most * LEAST_WORKER_BYTES >> 20}MiB or more"
+            yield source.problem(("deterministic", i, "memory"), needed, fix)
+
+
+def memory_warnings(
+    heterogeneity: Heterogeneity, workers: Sequence[str], hosts: Sequence[Host], source: Source
+) -> Iterator[Problem]:
+    """Limits that act on nothing, since only workers are watched; the arguments are those of `memory_problems`."""
+    rule = f"only Laggard's workers are held to it: {'none runs there' if workers else 'your own programs are not'}"
+    for i, entry in _limited(heterogeneity):
+        if {host.name for host in select(entry.hosts, hosts)}.isdisjoint(workers):
+            yield source.problem(("deterministic", i, "memory"), rule)
+
+
+def unwatched_problems(heterogeneity: Heterogeneity, source: Source) -> Iterator[Problem]:
+    """One problem for every limit, for where nobody watches."""
+    for i, _ in _limited(heterogeneity):
+        rule = "real machines have the memory that they have: less is not emulated there"
+        yield source.problem(("deterministic", i, "memory"), rule, "remove it, or run --on local")
+
+
+def _limited(heterogeneity: Heterogeneity) -> Iterator[tuple[int, HostRule]]:
+    for i, rule in enumerate(heterogeneity.rules):
+        if isinstance(rule, HostRule) and rule.memory_bytes is not None:
+            yield i, rule

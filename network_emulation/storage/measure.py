@@ -1,0 +1,180 @@
+"""Whether drives are what was asked for: a process per host that waits in its drive as its workers will, all at once, idle hosts."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from statistics import median
+
+from laggard.drive import Direction, Drive, DriveLimits, sharpen_sleeps
+from laggard.errors import EmulationError
+from laggard.network_emulation.forked import end_companion, fork_companion
+from laggard.network_emulation.storage.plan import dilate_limits
+from laggard.run_schema import FidelityCheck
+from laggard.virtual_time import Dilation
+
+TOLERANCE = 0.05
+"""Relative error allowed."""
+
+LATENCY_TOLERANCE_MS = 0.5
+"""Error allowed of a short latency: a reader wakes up so much later where cores are busy."""
+
+ATTEMPTS = 3
+"""How often a drive is measured before it counts as out of tolerance."""
+
+_TRANSFER_S = 0.1
+_LATENCY_S = 0.1
+_ACCESSES = 9
+_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One quantity of one drive.
+
+    Attributes:
+        host: whose drive.
+        direction: read or write.
+        limit: bandwidth in MB/s, or latency in ms; real.
+        is_latency: which of them.
+    """
+
+    host: str
+    direction: Direction
+    limit: float
+    is_latency: bool
+
+    @property
+    def size_bytes(self) -> int:
+        """What to transfer: a tenth of a second's worth."""
+        return 0 if self.is_latency else max(1, round(self.limit * 1e6 * _TRANSFER_S))
+
+    @property
+    def accesses(self) -> int:
+        """How many accesses to make: a tenth of a second's worth, at least one."""
+        return max(1, min(_ACCESSES, int(_LATENCY_S * 1e3 / self.limit))) if self.is_latency else 1
+
+
+def verify_drives(
+    limits: Mapping[str, DriveLimits], paths: Mapping[str, Path], dilation: Dilation
+) -> tuple[FidelityCheck, ...]:
+    """Measure every limited drive: half a second at most, unless one access takes longer, and three times that where one misses.
+
+    Args:
+        limits: of every drive, virtual, as asked for.
+        paths: their files.
+        dilation: of the run.
+
+    Returns:
+        A check of kind `storage` for everything that is limited; nothing is raised for one that is not ok.
+
+    Raises:
+        EmulationError: a probe died.
+    """
+    asked = [each for host in limits for each in _asked(host, dilate_limits(limits[host], dilation))]
+    checks: dict[Asked, FidelityCheck] = {}
+    missed = asked
+    for attempt in range(ATTEMPTS):
+        for each, seconds in _measure(missed, paths).items():
+            checks[each] = _check(each, seconds, dilation, attempt)
+        missed = [each for each in asked if not checks[each].ok]
+        if not missed:
+            break
+    return tuple(checks[each] for each in asked)
+
+
+def _asked(host: str, real: DriveLimits) -> Iterator[Asked]:
+    if real.read_mb_per_s is not None:
+        yield Asked(host, "read", real.read_mb_per_s, is_latency=False)
+    if real.write_mb_per_s is not None:
+        yield Asked(host, "write", real.write_mb_per_s, is_latency=False)
+    if real.read_latency_ms:
+        yield Asked(host, "read", real.read_latency_ms, is_latency=True)
+    if real.write_latency_ms:
+        yield Asked(host, "write", real.write_latency_ms, is_latency=True)
+
+
+def _check(asked: Asked, seconds: float, dilation: Dilation, attempt: int) -> FidelityCheck:
+    again = f"; measured {attempt + 1} times" if attempt else ""
+    if asked.is_latency:
+        requested, measured = dilation.virtual_s(asked.limit), dilation.virtual_s(seconds) * 1e3
+        tolerance = max(TOLERANCE * requested, dilation.virtual_s(LATENCY_TOLERANCE_MS))
+        detail = f"latency of {asked.direction}s, {asked.accesses} accesses{again}"
+        unit = "ms"
+    else:
+        requested, measured = dilation.real_s(asked.limit), dilation.real_s(asked.size_bytes / 1e6 / seconds)
+        tolerance = TOLERANCE * requested
+        detail = f"{asked.direction} of {asked.size_bytes} bytes{again}"
+        unit = "MB/s"
+    return FidelityCheck(
+        kind="storage",
+        src=asked.host,
+        dst=None,
+        requested=requested,
+        measured=measured,
+        unit=unit,
+        tolerance=tolerance,
+        ok=abs(measured - requested) <= tolerance,
+        detail=detail,
+    )
+
+
+def _measure(asked: list[Asked], paths: Mapping[str, Path]) -> Mapping[Asked, float]:
+    """Seconds that each transfer or access took; hosts at the same time, what is asked of one host in turn."""
+    probes: dict[str, tuple[int, Connection]] = {}
+    measured: dict[Asked, float] = {}
+    try:
+        for host in dict.fromkeys(each.host for each in asked):
+            probes[host] = _start(paths[host], [each for each in asked if each.host == host])
+        for host, (_, connection) in probes.items():
+            own = [each for each in asked if each.host == host]
+            measured |= zip(own, _receive(host, connection, _PATIENCE_S + _expected_s(own)), strict=True)
+        return measured
+    finally:
+        for pid, connection in probes.values():
+            connection.close()
+            end_companion(pid)
+
+
+def _expected_s(asked: list[Asked]) -> float:
+    return sum(each.accesses * each.limit / 1e3 if each.is_latency else _TRANSFER_S for each in asked)
+
+
+def _start(path: Path, asked: list[Asked]) -> tuple[int, Connection]:
+    ours, theirs = Pipe()
+    pid = fork_companion("laggard-drive", lambda: _probe(path, asked, ours, theirs))
+    theirs.close()
+    return pid, ours
+
+
+def _probe(path: Path, asked: list[Asked], unrelated: Connection, connection: Connection) -> int:
+    unrelated.close()
+    sharpen_sleeps()
+    with suppress(BrokenPipeError), Drive(path) as drive:
+        connection.send_bytes(pickle.dumps([_time(drive, each) for each in asked]))
+    return 0
+
+
+def _time(drive: Drive, asked: Asked) -> float:
+    """Seconds of one transfer without the latency, or the median of some accesses."""
+    took = []
+    for _ in range(asked.accesses):
+        began_ns = time.monotonic_ns()
+        drive.transfer(asked.direction, asked.size_bytes, accesses=1 if asked.is_latency else 0, begun_ns=began_ns)
+        took.append((time.monotonic_ns() - began_ns) / 1e9)
+    return median(took)
+
+
+def _receive(host: str, connection: Connection, patience_s: float) -> list[float]:
+    try:
+        if not connection.poll(patience_s):
+            raise EmulationError(f"{host}: measuring its drive takes longer than {patience_s:g} s")
+        seconds: list[float] = pickle.loads(connection.recv_bytes())  # noqa: S301 - our own fork's
+    except EOFError as error:
+        raise EmulationError(f"{host}: the probe of its drive died; its output on stderr says why") from error
+    return seconds

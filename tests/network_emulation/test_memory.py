@@ -1,0 +1,120 @@
+"""Memory of hosts: planned, refused where nothing fits, and watched on real processes."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from laggard.hosts import Host
+from laggard.network_emulation.forked import end_companion, fork_companion
+from laggard.network_emulation.memory.plan import memory_problems, memory_warnings, plan_memory, unwatched_problems
+from laggard.network_emulation.memory.watch import LOOK_S, MemoryWatch, held_bytes
+from laggard.network_emulation.model import Heterogeneity
+from laggard.yaml_source import parse_yaml, validated
+
+HOSTS = (*(Host(f"edge.w.1.{i}", "edge", "w", 1, i) for i in (1, 2)), Host("cloud.w.1.1", "cloud", "w", 1, 1))
+TEXT = """\
+deterministic:
+  - {hosts: "edge.*", memory: 400MiB}
+  - {hosts: "edge.w.1.2", memory: 100MiB, cpu: 20%}
+  - {hosts: "*", cpu: 20%}
+"""
+SOURCE = parse_yaml(TEXT, "heterogeneity.yaml")
+LIMITED = validated(SOURCE, Heterogeneity)
+MIB = 1 << 20
+
+
+def test_later_entries_win() -> None:
+    assert plan_memory(LIMITED, HOSTS) == {"edge.w.1.1": 400 * MIB, "edge.w.1.2": 100 * MIB}
+
+
+@pytest.mark.parametrize(
+    ("workers", "lines"),
+    [
+        (("edge.w.1.1", "cloud.w.1.1"), []),
+        (("edge.w.1.2",), [3]),
+        (("edge.w.1.1", "edge.w.1.1"), [2]),
+        (("edge.w.1.1", "edge.w.1.1", "edge.w.1.2"), [2, 3]),
+        ((), []),
+    ],
+)
+def test_a_host_too_small_for_its_workers_to_start_is_refused(workers: tuple[str, ...], lines: list[int]) -> None:
+    problems = list(memory_problems(LIMITED, workers, HOSTS, SOURCE))
+    assert [problem.line for problem in problems] == lines
+    assert all("240 MiB" in problem.rule and "MiB or more" in problem.fix for problem in problems)
+
+
+def test_a_limit_that_nobody_is_held_to_is_warned_of_or_refused() -> None:
+    def lines(*workers: str) -> list[int]:
+        return [problem.line for problem in memory_warnings(LIMITED, workers, HOSTS, SOURCE)]
+
+    assert (lines("edge.w.1.2"), lines("edge.w.1.1"), lines()) == ([], [3], [2, 3])
+    assert [problem.line for problem in unwatched_problems(LIMITED, SOURCE)] == [2, 3]
+
+
+@contextmanager
+def holding(mib: int, path: Path | None = None) -> Iterator[int]:
+    """A process that holds so much of its own, or of a file, in memory."""
+    reading, writing = os.pipe()
+
+    def hold() -> int:
+        if path is None:
+            held = bytearray(os.urandom(4096) * (mib << 8))
+        else:
+            with path.open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            held = bytearray(mapped[i] for i in range(0, len(mapped), 4096))
+        os.write(writing, f"{len(held)}".encode())
+        signal.pause()
+        return 0
+
+    pid = fork_companion("holder", hold)
+    os.close(writing)
+    assert os.read(reading, 20)
+    yield pid
+    end_companion(pid)
+    os.close(reading)
+
+
+def test_what_a_process_holds_counts_and_what_it_maps_does_not(tmp_path: Path) -> None:
+    file = tmp_path / "samples"
+    file.write_bytes(os.urandom(1 << 16) * (80 << 4))
+    with holding(0) as nothing, holding(80) as much, holding(0, file) as mapped:
+        base = held_bytes(nothing)
+        assert held_bytes(much) - base == pytest.approx(80 * MIB, abs=4 * MIB)
+        assert held_bytes(mapped) - base == pytest.approx(0, abs=4 * MIB)
+    assert held_bytes(much) == 0
+
+
+def test_a_host_whose_workers_hold_too_much_together_is_told_of() -> None:
+    with holding(30) as one, holding(60) as two:
+        total = held_bytes(one) + held_bytes(two)
+        processes = [("a", one), ("a", two), ("b", two), ("unlimited", two)]
+        enough = MemoryWatch({"a": total + 20 * MIB, "b": total})
+        assert enough.look(processes) is None
+        assert enough.peaks["a"] == pytest.approx(total, abs=4 * MIB)
+        short = MemoryWatch({"a": total - 20 * MIB, "b": total})
+        overrun = short.look(processes)
+        assert overrun is not None
+        assert (overrun.host, overrun.pid, overrun.processes) == ("a", two, 2)
+        assert f"2 workers hold {overrun.held_bytes / MIB:.0f} MiB, and a has {short.limits['a'] / MIB:.0f} MiB" in str(
+            overrun
+        )
+        assert "placement.per_host" in str(overrun)
+
+
+def test_looks_are_not_taken_all_the_time() -> None:
+    watch = MemoryWatch({"a": 1})
+    began = time.monotonic()
+    assert watch.look([("a", os.getpid())]) is not None
+    assert watch.look([("a", os.getpid())]) is None
+    while watch.look([("a", os.getpid())]) is None:
+        time.sleep(0.01)
+    assert time.monotonic() - began >= LOOK_S
