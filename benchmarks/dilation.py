@@ -81,8 +81,9 @@ def main() -> None:
                 steps, findings, status = run(scenario, Path(name) / "runs", factor)
                 times[factor] += steps
                 found[factor].append(findings or [status])
+                print(f"D = {factor}: {status.splitlines()[0]}", flush=True)
     print("| D | step time, virtual ms: p10 | p50 | p90 | p50 against D = 1 |\n|---|---|---|---|---|")
-    for factor in FACTORS:
+    for factor in [factor for factor in FACTORS if times[factor]]:
         cuts = statistics.quantiles(times[factor], n=10, method="inclusive")
         ratio = statistics.median(times[factor]) / statistics.median(times[FACTORS[0]])
         print(f"| {factor} | {cuts[0]:.1f} | {statistics.median(times[factor]):.1f} | {cuts[8]:.1f} | {ratio:.3f} |")

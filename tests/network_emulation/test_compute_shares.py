@@ -266,3 +266,26 @@ def test_a_host_with_a_core_of_its_own_loses_nothing(mechanism: Mechanism) -> No
         use = controller.uses()["a"]
     assert use.due_ns > 800_000_000
     assert use.lost_ns < 0.1 * use.due_ns
+
+
+@_BOTH
+def test_cores_stay_awake_and_give_way(mechanism: Mechanism) -> None:
+    """Something idle-priority computes on each host's core, and takes nothing from who has a use for the core."""
+    with _controller(mechanism, {"a": 1.0}) as controller:
+        core = controller.cpus["a"]
+        warmers = [int(p.name) for p in Path("/proc").glob("[0-9]*") if _is_warmer(int(p.name), os.getpid())]
+        assert [os.sched_getscheduler(pid) for pid in warmers] == [os.SCHED_IDLE]
+        assert os.sched_getaffinity(warmers[0]) == {core}
+        with _busy() as pid:
+            controller.attach("a", pid)
+            time.sleep(0.2)
+            assert _speed((pid,), 1.0) > 20 * _speed((warmers[0],), 1.0)
+    assert not Path(f"/proc/{warmers[0]}").exists()
+
+
+def _is_warmer(pid: int, parent: int) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        name, fields = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :].split()
+        return name.startswith("laggard-warme") and int(fields[1]) == parent
+    return False
