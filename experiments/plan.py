@@ -14,6 +14,7 @@ from laggard.layers_services.g5k_description import G5kDescription
 from laggard.layers_services.machine import Machine as RemoteMachine
 from laggard.network_emulation.constraints import Constraint, tier_pairs
 from laggard.network_emulation.cpu_plan import plan_cpus, usable_cores
+from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.model import (
     HostEvent,
     LinkEvent,
@@ -65,6 +66,7 @@ class PlannedLink(Record):
     jitter_ms: float
     rate_mbps: float | None
     loss_percent: float
+    distribution: Distribution
 
 
 class PlannedEvent(Record):
@@ -237,6 +239,7 @@ def _links(scenario: Scenario) -> Iterator[PlannedLink]:
             jitter_ms=expected.jitter_ms,
             rate_mbps=expected.rate_mbps,
             loss_percent=expected.loss_percent,
+            distribution=expected.distribution,
         )
 
 
@@ -303,12 +306,13 @@ def _host_row(host: PlannedHost) -> tuple[str, ...]:
 
 def _link_row(link: PlannedLink) -> tuple[str, ...]:
     jitter = f" ± {link.jitter_ms:g}" if link.jitter_ms else ""
+    drawn = f" ({link.distribution})" if link.jitter_ms and link.distribution != "uniform" else ""
     rate = "unlimited" if link.rate_mbps is None else f"{link.rate_mbps:g} Mbit/s"
     loss = f"{link.loss_percent:g} % loss" if link.loss_percent else ""
     return (
         f"{link.src_layer} to {link.dst_layer}",
         f"{link.pairs} pair{'s' * (link.pairs > 1)}",
-        f"{link.delay_ms:g}{jitter} ms",
+        f"{link.delay_ms:g}{jitter} ms{drawn}",
         rate,
         loss,
     )

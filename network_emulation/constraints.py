@@ -145,7 +145,10 @@ def plan_links(
 
 def _add_jitter(draft: Draft, key: KeyPath, rule: JitterRule) -> None:
     pairs = draft.ordered(draft.heterogeneity, key, rule.src, rule.dst, rule.symmetric)
-    changed = {pair: replace(draft.pairs.get(pair, Constraint()), jitter_ms=rule.jitter_ms) for pair in pairs}
+    changed = {
+        pair: replace(draft.pairs.get(pair, Constraint()), jitter_ms=rule.jitter_ms, distribution=rule.distribution)
+        for pair in pairs
+    }
     short = [pair for pair, constraint in changed.items() if constraint.jitter_ms > constraint.delay_ms]
     if short:
         src, dst = short[0]

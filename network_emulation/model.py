@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from laggard.network_emulation.jitter import Distribution
 from laggard.units import DelayMs, DurationS, LossPercent, RateMbps, Share, SizeBytes, ThroughputMBps
 
 _M = TypeVar("_M", bound=BaseModel)
@@ -96,11 +97,15 @@ class SharedRule(_Strict):
 
 
 class JitterRule(_Strict):
-    """Variation of the one-way delay: each packet's is uniform in delay ± jitter, and packets keep their order."""
+    """Variation of the one-way delay; packets keep their order."""
 
     src: Pattern
     dst: Pattern
     jitter_ms: DelayMs = Field(alias="jitter")
+    distribution: Distribution = Field(
+        default="uniform",
+        description="uniform: delay ± jitter; normal: jitter is the standard deviation; pareto: as netem's table",
+    )
     symmetric: bool = Field(default=False, strict=True)
 
 

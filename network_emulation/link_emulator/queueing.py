@@ -21,6 +21,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from laggard.network_emulation.jitter import offsets
 from laggard.network_emulation.links import Constraint
 
 BYTES, PACKETS, DROPPED = 0, 1, 2
@@ -67,7 +68,7 @@ class Route:
         own: the stage of this pair alone, whose rate `LinkModel.constrain` sets.
     """
 
-    __slots__ = ("delay_ns", "direct", "index", "jitter_ns", "last_due_ns", "loss", "own", "port", "stages")
+    __slots__ = ("delay_ns", "direct", "index", "jitter_ns", "last_due_ns", "loss", "offsets", "own", "port", "stages")
 
     def __init__(self, index: int, port: int, stages: Sequence[Stage], own: Stage) -> None:
         self.index = index
@@ -76,6 +77,7 @@ class Route:
         self.own = own
         self.delay_ns = 0.0
         self.jitter_ns = 0.0
+        self.offsets: tuple[float, ...] = ()
         self.loss = 0.0
         self.last_due_ns = 0.0
         self.direct = False
@@ -186,6 +188,7 @@ class LinkModel:
         """Give a route another constraint; packets under way keep their delay, and those still queued get the new rate."""
         route.delay_ns = constraint.delay_ms * 1e6
         route.jitter_ns = constraint.jitter_ms * 1e6
+        route.offsets = offsets(constraint.distribution)
         route.loss = constraint.loss_percent / 100.0
         self._change_rate(route.own, ns_per_byte(constraint.rate_mbps), limit_bytes, now_ns)
         route.direct = route.is_free() and route.last_due_ns <= now_ns
@@ -223,7 +226,9 @@ class LinkModel:
     def _delayed(self, route: Route, end_ns: float) -> float:
         delay_ns = route.delay_ns
         if route.jitter_ns:
-            delay_ns = max(0.0, delay_ns + route.jitter_ns * (2.0 * self._random() - 1.0))
+            table, chance = route.offsets, self._random()
+            offset = table[int(chance * len(table))] if table else 2.0 * chance - 1.0
+            delay_ns = max(0.0, delay_ns + route.jitter_ns * offset)
         due_ns = max(end_ns + delay_ns, route.last_due_ns)
         route.last_due_ns = due_ns
         return due_ns

@@ -108,6 +108,12 @@ def test_every_kind_of_event_is_described(event: str, when: str, change: str, co
     assert (described.when, described.change, described.count) == (when, change, count)
 
 
+def test_a_distribution_is_told_where_it_is_not_the_usual(folder: Path) -> None:
+    entry = "{src: 'edge.*', dst: 'fog.*', jitter: 1ms, distribution: pareto, symmetric: true}"
+    text = describe(load_scenario(folder, [f"heterogeneity.deterministic=[{entry}]"]), MACHINE).text()
+    assert "± 1 ms (pareto)" in text
+
+
 def test_this_machine_can_be_asked(folder: Path) -> None:
     plan = describe(load_scenario(folder))
     assert plan.cores >= 1

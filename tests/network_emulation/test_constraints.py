@@ -113,6 +113,20 @@ def test_jitter_varies_a_delay_and_nothing_else() -> None:
     assert set(pairs.values()) == {Constraint(10.0, 2.0, 100.0, 1.0)}
 
 
+def test_jitter_has_a_distribution() -> None:
+    network = rules(rule("edge.*", "fog.*"))
+    pairs = plan(network, '{deterministic: [{src: "edge.*", dst: "fog.*", jitter: 2ms, distribution: normal}]}').pairs
+    assert set(pairs.values()) == {Constraint(10.0, 2.0, 100.0, distribution="normal")}
+    with pytest.raises(ScenarioError, match="'uniform', 'normal' or 'pareto'"):
+        plan(network, '{deterministic: [{src: "edge.*", dst: "fog.*", jitter: 2ms, distribution: gauss}]}')
+
+
+def test_a_distribution_without_jitter_constrains_nothing() -> None:
+    assert Constraint(distribution="normal").is_neutral
+    assert Constraint(rate_mbps=1.0, distribution="normal").only_rate
+    assert not Constraint(jitter_ms=1.0).only_rate
+
+
 def test_jitter_above_its_delay_is_refused() -> None:
     entry = 'deterministic:\n  - {src: "edge.*", dst: "fog.*", jitter: 20ms}'
     (problem,) = problems(rules(rule("edge.*", "fog.*")), entry)
@@ -176,14 +190,15 @@ def test_tier_pairs_group_what_is_alike() -> None:
 
 @given(st.floats(1, 50), st.floats(0.1, 1e4), st.floats(0, 100), st.floats(0.5, 1e3))
 def test_dilation_keeps_bandwidth_times_delay_and_loss(factor: float, rate: float, loss: float, delay: float) -> None:
-    before = Constraint(delay, delay / 2, rate, loss)
+    before = Constraint(delay, delay / 2, rate, loss, "pareto")
     planned = LinkPlan(HOSTS, {(EDGE1, FOG1): before}, {EDGE1: AccessLink(EDGE1, rate, None)})
     dilated = dilate_links(planned, Dilation(factor))
     after = dilated.pairs[EDGE1, FOG1]
     assert after.rate_mbps is not None
     assert after.rate_mbps * after.delay_ms == pytest.approx(rate * delay)
     assert after.delay_ms == pytest.approx(delay * factor)
-    assert after.loss_percent == loss
+    assert after.jitter_ms == pytest.approx(delay * factor / 2)
+    assert (after.loss_percent, after.distribution) == (loss, "pareto")
     assert dilated.access[EDGE1].up_mbps == pytest.approx(rate / factor)
     assert dilated.access[EDGE1].down_mbps is None
 

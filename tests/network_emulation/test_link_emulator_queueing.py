@@ -6,13 +6,15 @@ import itertools
 import math
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.link_emulator.queueing import (
     BYTES,
     DROPPED,
@@ -220,6 +222,41 @@ def test_jitter_is_uniform_and_never_reorders() -> None:
     assert sum(d < 8.0 for d in delays) / len(delays) == pytest.approx(0.25, abs=0.015)
     dense = departures(links, route, [(1e15 + i * 0.1 * MS, 1000) for i in range(2000)])
     assert dense == sorted(x for x in dense if x is not None)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "quantile"),
+    [
+        ("normal", NormalDist().inv_cdf),
+        ("pareto", lambda u: 4 / 3 * ((1 - u) ** (-1 / 3) - 1.5)),  # about its mean 3/2; shape 3
+    ],
+)
+def test_jitter_has_its_distributions_quantiles_and_never_reorders(
+    distribution: Distribution, quantile: Callable[[float], float]
+) -> None:
+    links, _ = model()
+    route = route_through()
+    links.constrain(route, Constraint(delay_ms=50.0, jitter_ms=4.0, distribution=distribution), math.inf, 0.0)
+    left = departures(links, route, [(i * 100 * MS, 1000) for i in range(40_000)])
+    found = sorted((due / MS - 100 * i - 50) / 4 for i, due in enumerate(left) if due is not None)
+    for u in (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99):
+        slope = (quantile(u + 1e-4) - quantile(u - 1e-4)) / 2e-4
+        four_errors = 4 * slope * math.sqrt(u * (1 - u) / len(found))
+        assert found[int(u * len(found))] == pytest.approx(quantile(u), abs=four_errors + 1e-3)
+    assert found[-1] <= 4.0
+    dense = departures(links, route, [(1e15 + i * 0.1 * MS, 1000) for i in range(2000)])
+    assert dense == sorted(x for x in dense if x is not None)
+
+
+def test_no_delay_is_below_nothing() -> None:
+    links, _ = model()
+    route = route_through()
+    links.constrain(route, Constraint(delay_ms=1.0, jitter_ms=1.0, distribution="normal"), math.inf, 0.0)
+    left = departures(links, route, [(i * 10 * MS, 1000) for i in range(20_000)])
+    delays = [due / MS - 10 * i for i, due in enumerate(left) if due is not None]
+    assert min(delays) == 0.0
+    below = NormalDist().cdf(-1.0)
+    assert sum(delay < 1e-6 for delay in delays) / len(delays) == pytest.approx(below, abs=0.011)
 
 
 def test_a_new_rate_serves_what_is_already_queued() -> None:

@@ -69,6 +69,9 @@ LINKS = """
     seen["loss"] = c.loss_percent(edge2, cloud)
     backend.change({(edge1.name, fog.name): Constraint(40, 0, 5)})
     seen["changed"] = [c.rtt_ms(edge1, fog), *c.goodput_mbps((edge1, fog)), c.rtt_ms(edge1, cloud)]
+    for shape in ("uniform", "normal", "pareto"):  # one way
+        backend.change({(edge2.name, fog.name): Constraint(15, 10, 20, 0.0, shape), (fog.name, edge2.name): Constraint(8, 0, 20)})
+        seen[shape] = c.rtts_ms(edge2, fog, 60)
     counted = backend.counters()
     seen["counted"] = [len(counted), counted[edge1.name, fog.name].bytes, counted[edge2.name, cloud.name].dropped]
     backend.close()
@@ -114,6 +117,10 @@ def test_hosts_see_the_links_that_were_asked_for(tmp_path: Path) -> None:
     assert jitter[0] >= 10.0, "8 ms - 3 ms, twice, and never less"
     assert 13.5 < jitter[len(jitter) // 2] < 20.0
     assert jitter[-len(jitter) // 10] - jitter[len(jitter) // 10] > 2.0
+    assert min(seen["uniform"]) >= 23.0 - 10.0, "never further than the jitter below the delay"
+    assert 2 <= sum(took < 23.0 - 11.0 for took in seen["normal"]) <= 20, f"8 of 60 are: {sorted(seen['normal'])}"
+    assert min(seen["pareto"]) >= 23.0 - 6.7, f"two thirds of the jitter: {sorted(seen['pareto'])}"
+    assert sum(took < 23.0 - 3.2 for took in seen["pareto"]) >= 15, f"half of them are: {sorted(seen['pareto'])}"
     assert all(near(rate, 20) for rate in seen["rate"]), seen["rate"]
     assert seen["message"] == pytest.approx(10 + 100_000 * 8 / 20e3 / GOODPUT, rel=0.2)
     assert seen["loss"] == pytest.approx(5.0, abs=2.0)
