@@ -75,4 +75,5 @@ def _constraint_document(constraint: Constraint) -> dict[str, JsonValue]:
         "rate_mbps": constraint.rate_mbps,
         "loss_percent": constraint.loss_percent,
         "distribution": constraint.distribution,
+        "burst_packets": constraint.burst_packets,
     }

@@ -67,6 +67,7 @@ class PlannedLink(Record):
     rate_mbps: float | None
     loss_percent: float
     distribution: Distribution
+    burst_packets: float
 
 
 class PlannedEvent(Record):
@@ -240,6 +241,7 @@ def _links(scenario: Scenario) -> Iterator[PlannedLink]:
             rate_mbps=expected.rate_mbps,
             loss_percent=expected.loss_percent,
             distribution=expected.distribution,
+            burst_packets=expected.burst_packets,
         )
 
 
@@ -308,7 +310,8 @@ def _link_row(link: PlannedLink) -> tuple[str, ...]:
     jitter = f" ± {link.jitter_ms:g}" if link.jitter_ms else ""
     drawn = f" ({link.distribution})" if link.jitter_ms and link.distribution != "uniform" else ""
     rate = "unlimited" if link.rate_mbps is None else f"{link.rate_mbps:g} Mbit/s"
-    loss = f"{link.loss_percent:g} % loss" if link.loss_percent else ""
+    bursts = f" in bursts of {link.burst_packets:g}" if link.burst_packets > 1 else ""
+    loss = f"{link.loss_percent:g} % loss{bursts}" if link.loss_percent else ""
     return (
         f"{link.src_layer} to {link.dst_layer}",
         f"{link.pairs} pair{'s' * (link.pairs > 1)}",

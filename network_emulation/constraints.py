@@ -2,16 +2,18 @@
 
 Planning is pure. Rules act on ordered pairs of hosts; a later rule of `network.yaml` replaces the whole constraint that an
 earlier one gave to the same ordered pair (EnOSlib's `HTBSource.add_constraints` merges so), and `symmetric` also says the
-rule from dst to src. Deterministic entries of `heterogeneity.yaml` then add jitter, access links and shared bottlenecks.
+rule from dst to src. Deterministic entries of `heterogeneity.yaml` then add jitter, bursts of losses, access links and shared bottlenecks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from laggard.errors import Problem, ScenarioError
 from laggard.hosts import Host, pattern_fault, select
+from laggard.network_emulation.bursts import least_burst_packets
 from laggard.network_emulation.links import (
     PACKET_BYTES,
     QUEUE_PACKETS,
@@ -28,7 +30,7 @@ from laggard.network_emulation.links import (
 from laggard.network_emulation.model import (
     Heterogeneity,
     HostRule,
-    JitterRule,
+    LinkRule,
     Network,
     RandomHostEvent,
     RandomLinkEvent,
@@ -60,7 +62,7 @@ MAX_PAIRS = 1_000_000
 UNPLACED_NETWORK = Source("network.yaml", None, {})
 UNPLACED_HETEROGENEITY = Source("heterogeneity.yaml", None, {})
 
-_Directed = JitterRule | TimedLinkEvent | RandomLinkEvent | TraceEvent
+_Directed = LinkRule | TimedLinkEvent | RandomLinkEvent | TraceEvent
 
 
 @dataclass
@@ -120,8 +122,8 @@ def plan_links(
         heterogeneity_source: where `heterogeneity` was read, to locate problems.
 
     Raises:
-        ScenarioError: patterns that match nothing or only one host with itself, a jitter above its delay, pairs in two
-            shared links.
+        ScenarioError: patterns that match nothing or only one host with itself, a jitter above its delay, a burst too short
+            for its loss, pairs in two shared links.
     """
     draft = Draft(tuple(hosts), network_source, heterogeneity_source)
     for i, rule in enumerate(network.rules):
@@ -130,8 +132,8 @@ def plan_links(
         draft.pairs.update(dict.fromkeys(pairs, constraint))
     for i, entry in enumerate(heterogeneity.rules):
         key: KeyPath = ("deterministic", i)
-        if isinstance(entry, JitterRule):
-            _add_jitter(draft, key, entry)
+        if isinstance(entry, LinkRule):
+            _add_link(draft, key, entry)
         elif isinstance(entry, SharedRule):
             _add_shared(draft, key, entry)
         else:
@@ -143,21 +145,42 @@ def plan_links(
     return LinkPlan(draft.hosts, _in_host_order(draft), dict(draft.access), tuple(draft.shared))
 
 
-def _add_jitter(draft: Draft, key: KeyPath, rule: JitterRule) -> None:
+def _add_link(draft: Draft, key: KeyPath, rule: LinkRule) -> None:
     pairs = draft.ordered(draft.heterogeneity, key, rule.src, rule.dst, rule.symmetric)
-    changed = {
-        pair: replace(draft.pairs.get(pair, Constraint()), jitter_ms=rule.jitter_ms, distribution=rule.distribution)
-        for pair in pairs
-    }
+    changed = {pair: _varied(draft.pairs.get(pair, Constraint()), rule) for pair in pairs}
     short = [pair for pair, constraint in changed.items() if constraint.jitter_ms > constraint.delay_ms]
-    if short:
+    if short and rule.jitter_ms is not None:
         src, dst = short[0]
         delay_ms = changed[short[0]].delay_ms
         rule_text = f"jitter is at most the delay it varies, and {src} to {dst} has {delay_ms:g} ms"
         fix = "lower the jitter, or give these links a delay in network.yaml"
         shown = f"{rule.jitter_ms:g} ms"
         draft.problems.append(draft.heterogeneity.problem((*key, "jitter"), rule_text, fix, value=shown))
+    if rule.burst_packets is not None:
+        for pair, constraint in changed.items():
+            if _too_short(draft, (*key, "burst"), pair, constraint.loss_percent, constraint.burst_packets):
+                break
     draft.pairs.update(changed)
+
+
+def _varied(constraint: Constraint, rule: LinkRule) -> Constraint:
+    if rule.jitter_ms is not None:
+        constraint = replace(constraint, jitter_ms=rule.jitter_ms, distribution=rule.distribution)
+    return constraint if rule.burst_packets is None else replace(constraint, burst_packets=rule.burst_packets)
+
+
+def _too_short(draft: Draft, key: KeyPath, pair: Pair, loss_percent: float, burst_packets: float) -> bool:
+    """Whether so much cannot be lost in bursts so short, which is a problem at `key`."""
+    if burst_packets <= 1 or loss_percent >= 100:
+        return False
+    least = math.ceil(round(100 * least_burst_packets(loss_percent / 100), 6)) / 100
+    if burst_packets >= least:
+        return False
+    rule = f"{loss_percent:g} % of the packets from {pair[0]} to {pair[1]} cannot be lost {burst_packets:g} in a row on average"
+    draft.problems.append(
+        draft.heterogeneity.problem(key, rule, f"lower the loss, or write a burst of {least:g} or more")
+    )
+    return True
 
 
 def _add_shared(draft: Draft, key: KeyPath, rule: SharedRule) -> None:
@@ -198,8 +221,12 @@ def _add_event(
     if isinstance(event, TimedHostEvent | RandomHostEvent):
         draft.select(draft.heterogeneity, (*key, "hosts"), event.hosts)
         return
-    for pair in draft.ordered(draft.heterogeneity, key, event.src, event.dst, event.symmetric):
+    pairs = draft.ordered(draft.heterogeneity, key, event.src, event.dst, event.symmetric)
+    for pair in pairs:
         draft.pairs.setdefault(pair, Constraint())
+    loss_percent = None if isinstance(event, TraceEvent) else event.loss_percent
+    if loss_percent is not None:
+        any(_too_short(draft, (*key, "loss"), pair, loss_percent, draft.pairs[pair].burst_packets) for pair in pairs)
 
 
 def _in_host_order(draft: Draft) -> Mapping[Pair, Constraint]:

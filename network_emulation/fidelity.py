@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from laggard.network_emulation.bursts import variance_ratio
 from laggard.network_emulation.jitter import SPREAD, delay_grid_ms, median_of_sum_ms
 from laggard.network_emulation.links import Constraint, LinkPlan, Pair, dilate_constraint, tier_pairs
 from laggard.network_emulation.measure import (
@@ -54,6 +55,7 @@ _ECHO_SPACING_MS = 12.0
 _ECHO_TOTAL_MS = 1200.0
 _LOSS_PACKETS = (400, 4000)
 _LOSS_S = 0.5
+_LOSS_LONGER = 4.0
 _LOSS_PER_S = 16_000
 _LOSS_LOAD = 0.25
 _LOSS_SIGMAS = 4.0
@@ -296,14 +298,16 @@ def _verify_losses(
 def loss_check(task: Task, count: LossCount, tolerance: Tolerance) -> FidelityCheck:
     """What counted datagrams say of a task."""
     requested = task.there.loss_percent
-    allowed = tolerance.loss_fraction * requested + binomial_error_percent(requested, count)
-    detail = f"{count.lost} of {count.sent} datagrams lost"
+    allowed = tolerance.loss_fraction * requested + loss_error_percent(task.there, count)
+    bursts = f", in bursts of {task.there.burst_packets:g} on average" if task.there.burst_packets > 1 else ""
+    detail = f"{count.lost} of {count.sent} datagrams lost{bursts}"
     percent = 100.0 * count.lost / max(1, count.sent)
     return _check("loss", task, requested, percent, "%", allowed, detail)
 
 
 def loss_probe(task: Task, dilation: Dilation, probes: int) -> LossProbe:
-    """Datagrams for a standard error of a tenth of the loss, as far as half a second at a quarter of the rate allows.
+    """Datagrams for a standard error of a tenth of the loss, as far as half a second (for losses in bursts, whose number varies more, up to
+    two) at a quarter of the rate allows.
 
     Args:
         task: a lossy pair.
@@ -312,17 +316,20 @@ def loss_probe(task: Task, dilation: Dilation, probes: int) -> LossProbe:
     """
     real = dilate_constraint(task.there, dilation)
     fraction = real.loss_percent / 100
-    wanted = min(max(100 * (1 - fraction) / fraction, _LOSS_PACKETS[0]), _LOSS_PACKETS[1])
+    ratio = variance_ratio(fraction, real.burst_packets, _LOSS_PACKETS[1])
+    longer = min(max(ratio, 1.0), _LOSS_LONGER)
+    wanted = min(max(100 * ratio * (1 - fraction) / fraction, _LOSS_PACKETS[0]), _LOSS_PACKETS[1] * longer)
     fastest = math.inf if real.rate_mbps is None else _LOSS_LOAD * real.rate_mbps * 1.25e5 / DATAGRAM_WIRE_BYTES
-    per_s = min(wanted / _LOSS_S, fastest, _LOSS_PER_S / probes)
-    count = math.ceil(max(100.0, min(wanted, per_s * _LOSS_S)))
+    per_s = min(wanted / (_LOSS_S * longer), fastest, _LOSS_PER_S / probes)
+    count = math.ceil(max(100.0, min(wanted, per_s * _LOSS_S * longer)))
     return LossProbe(*task.pair, count, per_s, real.longest_delay_ms)
 
 
-def binomial_error_percent(loss_percent: float, count: LossCount) -> float:
-    """Four standard errors of a loss counted on so many packets, in percent."""
-    fraction = loss_percent / 100
-    return 100 * _LOSS_SIGMAS * math.sqrt(fraction * (1 - fraction) / max(1, count.sent))
+def loss_error_percent(link: Constraint, count: LossCount) -> float:
+    """Four standard errors of a loss counted on so many packets, in percent: the binomial's, times what bursts add to its variance."""
+    fraction, sent = link.loss_percent / 100, max(1, count.sent)
+    variance = fraction * (1 - fraction) * variance_ratio(fraction, link.burst_packets, sent) / sent
+    return 100 * _LOSS_SIGMAS * math.sqrt(variance)
 
 
 def _check(

@@ -26,8 +26,9 @@ class Constraint:
         delay_ms: one-way delay, end to end.
         jitter_ms: how far each packet's delay varies; packets never overtake each other.
         rate_mbps: serialisation rate in Mbit/s of link-layer bytes; None is as fast as the machine.
-        loss_percent: packets lost, independently, in percent.
+        loss_percent: packets lost, in percent.
         distribution: of the delay, and what jitter means there (see `jitter`).
+        burst_packets: packets lost in a row, on average (see `bursts`); 1 for independent losses.
     """
 
     delay_ms: float = 0.0
@@ -35,6 +36,7 @@ class Constraint:
     rate_mbps: float | None = None
     loss_percent: float = 0.0
     distribution: Distribution = "uniform"
+    burst_packets: float = 1.0
 
     @property
     def is_neutral(self) -> bool:

@@ -24,6 +24,8 @@ from pydantic import (
 from laggard.network_emulation.jitter import Distribution
 from laggard.units import DelayMs, DurationS, LossPercent, RateMbps, Share, SizeBytes, ThroughputMBps
 
+MAX_BURST_PACKETS = 10_000.0
+
 _M = TypeVar("_M", bound=BaseModel)
 
 Pattern = Annotated[
@@ -96,17 +98,33 @@ class SharedRule(_Strict):
     shared_mbps: RateMbps = Field(alias="shared")
 
 
-class JitterRule(_Strict):
-    """Variation of the one-way delay; packets keep their order."""
+class LinkRule(_Strict):
+    """How the delay of links varies, packets keeping their order, and whether their losses come in bursts."""
 
     src: Pattern
     dst: Pattern
-    jitter_ms: DelayMs = Field(alias="jitter")
+    jitter_ms: DelayMs | None = Field(alias="jitter", default=None)
     distribution: Distribution = Field(
         default="uniform",
         description="uniform: delay ± jitter; normal: jitter is the standard deviation; pareto: as netem's table",
     )
+    burst_packets: float | None = Field(
+        alias="burst",
+        default=None,
+        ge=1,
+        le=MAX_BURST_PACKETS,
+        strict=True,
+        description="packets lost in a row, on average, of the links' loss; 1, or none: losses are independent",
+    )
     symmetric: bool = Field(default=False, strict=True)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.jitter_ms is None and "distribution" in self.model_fields_set:
+            raise ValueError(
+                "a distribution is that of a jitter — add `jitter:`, 0ms where only events give these links one"
+            )
+        return _at_least_one(self, ("src", "dst", "symmetric", "distribution"), "jitter or burst")
 
 
 class _HostChange(_Strict):
@@ -214,7 +232,7 @@ def _deterministic_kind(value: object) -> str | None:
         return "host-rule"
     if "between" in keys:
         return "shared-rule"
-    return "jitter-rule" if keys & {"src", "dst"} else None
+    return "link-rule" if keys & {"src", "dst"} else None
 
 
 def _dynamic_kind(value: object) -> str | None:
@@ -230,7 +248,7 @@ def _dynamic_kind(value: object) -> str | None:
 DeterministicRule = Annotated[
     Annotated[HostRule, Tag("host-rule")]
     | Annotated[SharedRule, Tag("shared-rule")]
-    | Annotated[JitterRule, Tag("jitter-rule")],
+    | Annotated[LinkRule, Tag("link-rule")],
     Discriminator(
         _deterministic_kind,
         custom_error_type="which_hosts",
@@ -267,7 +285,7 @@ class Heterogeneity(_Strict):
         return {} if value is None else value
 
     @property
-    def rules(self) -> tuple[HostRule | SharedRule | JitterRule, ...]:
+    def rules(self) -> tuple[HostRule | SharedRule | LinkRule, ...]:
         """The deterministic entries in file order."""
         return self.deterministic or ()
 

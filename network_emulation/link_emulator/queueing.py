@@ -21,6 +21,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from laggard.network_emulation.bursts import gilbert
 from laggard.network_emulation.jitter import offsets
 from laggard.network_emulation.links import Constraint
 
@@ -68,7 +69,20 @@ class Route:
         own: the stage of this pair alone, whose rate `LinkModel.constrain` sets.
     """
 
-    __slots__ = ("delay_ns", "direct", "index", "jitter_ns", "last_due_ns", "loss", "offsets", "own", "port", "stages")
+    __slots__ = (
+        "bursts",
+        "delay_ns",
+        "direct",
+        "index",
+        "jitter_ns",
+        "last_due_ns",
+        "losing",
+        "loss",
+        "offsets",
+        "own",
+        "port",
+        "stages",
+    )
 
     def __init__(self, index: int, port: int, stages: Sequence[Stage], own: Stage) -> None:
         self.index = index
@@ -79,6 +93,8 @@ class Route:
         self.jitter_ns = 0.0
         self.offsets: tuple[float, ...] = ()
         self.loss = 0.0
+        self.bursts: tuple[float, float] | None = None
+        self.losing = False
         self.last_due_ns = 0.0
         self.direct = False
 
@@ -152,7 +168,7 @@ class LinkModel:
         Returns:
             Whether it is already there and the caller has to deliver it now.
         """
-        if route.loss and self._random() < route.loss:
+        if route.loss and self._loses(route):
             self._drop(route, packet)
             return False
         event = self._serve(route, 0, packet, now_ns, now_ns)
@@ -190,6 +206,9 @@ class LinkModel:
         route.jitter_ns = constraint.jitter_ms * 1e6
         route.offsets = offsets(constraint.distribution)
         route.loss = constraint.loss_percent / 100.0
+        bursts = gilbert(route.loss, constraint.burst_packets)
+        route.losing = route.losing and bursts == route.bursts
+        route.bursts = bursts
         self._change_rate(route.own, ns_per_byte(constraint.rate_mbps), limit_bytes, now_ns)
         route.direct = route.is_free() and route.last_due_ns <= now_ns
 
@@ -198,6 +217,14 @@ class LinkModel:
         at = route.index * TALLY_FIELDS
         self._tally[at + BYTES] += packet.size
         self._tally[at + PACKETS] += packet.segments
+
+    def _loses(self, route: Route) -> bool:
+        if route.bursts is None:
+            return self._random() < route.loss
+        begins, ends = route.bursts
+        loses = route.losing
+        route.losing = self._random() < (1.0 - ends if loses else begins)
+        return loses
 
     def _drop(self, route: Route, packet: Packet) -> None:
         self._tally[route.index * TALLY_FIELDS + DROPPED] += packet.segments

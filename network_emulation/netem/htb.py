@@ -1,7 +1,7 @@
 """EnOSlib's HTB constraints, extended to what a continuum needs.
 
 EnOSlib gives each destination of a host an HTB class (rate), a netem leaf (delay, loss) and a u32 filter. Added here: jitter of any
-distribution that keeps packets in order, a queue as long as bandwidth x delay asks for, a parent class for the host's uplink, and class
+distribution that keeps packets in order, losses in bursts, a queue as long as bandwidth x delay asks for, a parent class for the host's uplink, and class
 ids that depend on the destination alone, so that a live change can name them (EnOSlib numbers them in set order, which
 changes with PYTHONHASHSEED). Each host's commands run as one `tc -batch -`, which stops at the first error and says so.
 
@@ -89,6 +89,7 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
         distribution: of the jitter, by the name of tc's table; empty for the uniform one, for which netem needs none.
         limit: packets that netem may hold.
         burst: bytes that HTB may send at once.
+        bursts: p and r of losses in bursts (see `bursts.gilbert`); None where they are independent.
         parent: class that this one borrows from.
         guaranteed: rate that is this link's even when its parent is busy; empty for all of `rate`.
         plain: a queue in place of netem, for a link that only ever has a rate.
@@ -99,6 +100,7 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
     distribution: str = ""
     limit: int = QUEUE_PACKETS
     burst: int = _ONE_PACKET
+    bursts: tuple[float, float] | None = None
     parent: str = ROOT
     guaranteed: str = ""
     plain: bool = False
@@ -126,6 +128,9 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
             return f"{head} pfifo limit {self.limit}"
         drawn = f" distribution {self.distribution}" if self.distribution else ""
         varied = command.replace(f"delay {self.delay}", f"delay {self.delay} {self.jitter}".rstrip() + drawn, 1)
+        if self.bursts is not None:
+            begins, ends = (_plain(100 * probability) for probability in self.bursts)
+            varied = varied.replace(f" loss {self.loss}", f" loss gemodel {begins}% {ends}%", 1)
         return f"{varied} limit {self.limit}" + (f" {IN_ORDER}" if in_order else "")
 
 

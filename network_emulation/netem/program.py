@@ -16,6 +16,7 @@ from enoslib.objects import Network as EnosNetwork
 
 from laggard.errors import EmulationError
 from laggard.hosts import Host
+from laggard.network_emulation.bursts import gilbert
 from laggard.network_emulation.links import QUEUE_PACKETS, Constraint, LinkPlan, Pair
 from laggard.network_emulation.netem.htb import (
     ROOT,
@@ -103,6 +104,7 @@ class LinkProgram:
             jitter=jitter,
             distribution=distribution,
             limit=limit_packets(constraint),
+            bursts=gilbert(constraint.loss_percent / 100, constraint.burst_packets),
             burst=burst_bytes(rate_mbps),
             parent=parent,
             guaranteed=guaranteed,

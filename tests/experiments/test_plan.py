@@ -112,6 +112,10 @@ def test_a_distribution_is_told_where_it_is_not_the_usual(folder: Path) -> None:
     entry = "{src: 'edge.*', dst: 'fog.*', jitter: 1ms, distribution: pareto, symmetric: true}"
     text = describe(load_scenario(folder, [f"heterogeneity.deterministic=[{entry}]"]), MACHINE).text()
     assert "± 1 ms (pareto)" in text
+    bursty = "{src: 'edge.*', dst: 'fog.*', burst: 5}"
+    lossy = ["network.networks.0.loss=1%", "network.networks.1.loss=1%", "network.networks.2.loss=1%"]
+    text = describe(load_scenario(folder, [f"heterogeneity.deterministic=[{bursty}]", *lossy]), MACHINE).text()
+    assert "1 % loss in bursts of 5" in text
 
 
 def test_this_machine_can_be_asked(folder: Path) -> None:

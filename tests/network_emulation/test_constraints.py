@@ -121,6 +121,65 @@ def test_jitter_has_a_distribution() -> None:
         plan(network, '{deterministic: [{src: "edge.*", dst: "fog.*", jitter: 2ms, distribution: gauss}]}')
 
 
+def test_bursts_are_of_the_loss_that_the_rules_give() -> None:
+    network = rules(rule("edge.*", "fog.*", loss="1%"))
+    pairs = plan(
+        network,
+        '{deterministic: [{src: "edge.*", dst: "fog.*", burst: 5}, {src: "edge.*", dst: "fog.*", jitter: 2ms}]}',
+    ).pairs
+    assert set(pairs.values()) == {Constraint(10.0, 2.0, 100.0, 1.0, burst_packets=5.0)}
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ('{src: "edge.*", dst: "fog.*", burst: 0.5}', "greater than or equal to 1"),
+        ('{src: "edge.*", dst: "fog.*", burst: 5 packets}', "valid number"),
+        ('{src: "edge.*", dst: "fog.*"}', "add jitter or burst"),
+        ('{src: "edge.*", dst: "fog.*", distribution: normal}', "add `jitter:`"),
+        ('{src: "edge.*", dst: "fog.*", burst: 3}', "80 % of the packets from edge.trainer.1.1 to fog.trainer.1.1 cannot be lost 3 in a row"),
+    ],
+)  # fmt: skip
+def test_bursts_that_cannot_be_are_refused_at_their_line(entry: str, expected: str) -> None:
+    (problem,) = problems(rules(rule("edge.*", "fog.*", loss="80%")), f"deterministic:\n  - {entry}")
+    assert problem.startswith("heterogeneity.yaml:2:")
+    assert expected in problem
+
+
+def test_the_fix_of_a_short_burst_is_one() -> None:
+    network = rules(rule("edge.*", "fog.*", loss="80%"))
+    entry = '{{deterministic: [{{src: "edge.*", dst: "fog.*", burst: {}}}]}}'
+    (problem,) = problems(network, entry.format(3))
+    assert problem.endswith("write a burst of 4 or more")
+    assert plan(network, entry.format(4)).pairs[EDGE1, FOG1].burst_packets == 4
+
+
+def test_a_loss_too_large_for_its_burst_is_refused_where_an_event_gives_it() -> None:
+    entries = """deterministic:
+  - {src: "edge.*", dst: "fog.*", burst: 3}
+dynamic:
+  - {at: 1s, for: 1s, src: "edge.*", dst: "fog.*", loss: 100%}
+  - {at: 1s, for: 1s, src: "edge.*", dst: "fog.*", loss: 90%}
+  - {at: 1s, for: 1s, src: "edge.*", dst: "cloud.*", loss: 90%}
+"""
+    (problem,) = problems(rules(rule("edge.*", "fog.*")), entries)
+    assert problem.startswith("heterogeneity.yaml:5:")
+
+
+def test_a_burst_of_losses_that_never_happen_is_warned_of() -> None:
+    entries = """deterministic:
+  - {src: "edge.*", dst: "fog.*", burst: 3}
+  - {src: "fog.*", dst: "edge.*", burst: 3}
+dynamic:
+  - {at: 1s, for: 1s, src: "edge.*", dst: "fog.*", loss: 10%}
+"""
+    read = sources(rules(rule("edge.*", "fog.*", symmetric=True)), entries)
+    planned = plan_links(read[0], read[1], HOSTS, read[2], read[3])
+    (warning,) = [str(each) for each in link_warnings(planned, read[0], read[1], [], read[2], read[3])]
+    assert warning.startswith("heterogeneity.yaml:3:")
+    assert "never lose a packet" in warning
+
+
 def test_a_distribution_without_jitter_constrains_nothing() -> None:
     assert Constraint(distribution="normal").is_neutral
     assert Constraint(rate_mbps=1.0, distribution="normal").only_rate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import statistics
 import time
@@ -24,6 +25,7 @@ from laggard.network_emulation.fidelity import (
     choose_representatives,
     echo_probe,
     links_used,
+    loss_error_percent,
     loss_probe,
     measure_patiently,
     median_round_trip_ms,
@@ -33,6 +35,7 @@ from laggard.network_emulation.fidelity import (
     verify_links,
 )
 from laggard.network_emulation.link_emulator import UserspaceBackend
+from laggard.network_emulation.link_emulator.queueing import DROPPED, LinkModel, Packet, Route, Stage
 from laggard.network_emulation.links import (
     AccessLink,
     Constraint,
@@ -42,6 +45,7 @@ from laggard.network_emulation.links import (
     dilate_links,
     tier_pairs,
 )
+from laggard.network_emulation.measure import LossCount
 from laggard.run_schema import FidelityCheck
 from laggard.virtual_time import Dilation
 from tests.network_emulation.emulated import Continuum, in_sandbox, make_hosts, needs_tun
@@ -155,6 +159,35 @@ def test_jitter_moves_the_median_of_the_echoes_no_further_than_chance_would(ther
     assert median_round_trip_ms(Task(("a", "b"), Constraint(5.0), Constraint(6.0)), PLAIN) == (11.0, 0.0)
 
 
+@pytest.mark.parametrize(("loss_percent", "burst"), [(2.0, 1.0), (2.0, 5.0), (20.0, 10.0)])
+def test_the_tolerance_of_a_loss_is_four_standard_errors_of_its_bursts(loss_percent: float, burst: float) -> None:
+    """Simulated: what the link model loses of the probe's packets, again and again."""
+    link = Constraint(loss_percent=loss_percent, burst_packets=burst)
+    packets = loss_probe(Task(("a", "b"), link, Constraint()), PLAIN, 1).count
+    tally = [0, 0, 0]
+    model, own = LinkModel(tally, random.Random(1)), Stage(None)
+    route = Route(0, 0, [own], own)
+    model.constrain(route, link, math.inf, 0.0)
+    lost = []
+    for _ in range(60):
+        before = tally[DROPPED]
+        for _ in range(packets):
+            model.enter(route, Packet(b"", 64, 64, 1), 0.0)
+        lost.append(100 * (tally[DROPPED] - before) / packets)
+    sigma = loss_error_percent(link, LossCount(packets, 0)) / 4
+    assert statistics.stdev(lost) == pytest.approx(sigma, rel=0.4)  # four standard errors of 60
+    assert statistics.fmean(lost) == pytest.approx(loss_percent, abs=4 * sigma / math.sqrt(60))
+
+
+def test_losses_in_bursts_are_counted_longer_and_no_faster() -> None:
+    plain, bursty = (
+        loss_probe(Task(("a", "b"), Constraint(loss_percent=1.0, burst_packets=burst), Constraint()), PLAIN, 1)
+        for burst in (1.0, 5.0)
+    )
+    assert (plain.count, bursty.count) == (4000, 16_000)
+    assert bursty.per_s == plain.per_s
+
+
 def check(task: Task, measured: float) -> FidelityCheck:
     src, dst = task.pair
     return FidelityCheck(
@@ -211,7 +244,7 @@ def test_faithful_links_pass_in_seconds() -> None:
 def mixed(continuum: Continuum) -> Verified:
     plan = tiered(1, 1, 2)
     edge = continuum.hosts[2].name
-    lossy = Constraint(10.0, jitter_ms=2.0, rate_mbps=10.0, loss_percent=5.0)
+    lossy = Constraint(10.0, 2.0, 10.0, 5.0, "normal", burst_packets=3.0)
     changed = {pair: lossy if edge in pair else each for pair, each in plan.pairs.items()}
     asked = replace(plan, pairs=changed, access={edge: AccessLink(edge, 8.0, 9.0)})
     return verify(continuum, asked, asked, Dilation(2.0), LOOSE)

@@ -16,7 +16,11 @@ TABLES: tuple[Distribution, ...] = ("normal", "pareto")
 
 
 def iproute2s(distribution: Distribution) -> list[float]:
-    (path,) = {path for lib in ("/usr/lib", "/usr/share") for path in Path(lib).rglob(f"tc/{distribution}.dist")}
+    (path,) = {
+        path
+        for lib in ("lib", "lib/*", "lib64", "share")
+        for path in Path("/usr").glob(f"{lib}/tc/{distribution}.dist")
+    }
     lines = path.read_text(encoding="ascii").splitlines()
     return [int(word) / 8192 for line in lines if not line.startswith("#") for word in line.split()]
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.network_emulation.bursts import variance_ratio
 from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.link_emulator.queueing import (
     BYTES,
@@ -208,6 +210,39 @@ def test_losses_are_independent_and_cost_no_time_on_the_link() -> None:
     after_a_loss = [b for a, b in itertools.pairwise(lost) if a]
     assert sum(after_a_loss) / len(after_a_loss) == pytest.approx(0.1, abs=0.02)
     assert tally[DROPPED] == sum(lost)
+
+
+@pytest.mark.parametrize(("loss_percent", "burst"), [(1.0, 5.0), (10.0, 2.0), (20.0, 40.0)])
+def test_losses_in_bursts_have_geometric_lengths(loss_percent: float, burst: float) -> None:
+    count, loss = 300_000, loss_percent / 100
+    links, tally = model(seed=7)
+    route = route_through()
+    links.constrain(route, Constraint(loss_percent=loss_percent, burst_packets=burst), math.inf, 0.0)
+    lost = [not links.enter(route, packet(1000), float(i)) for i in range(count)]
+    four_errors = 4 * math.sqrt(loss * (1 - loss) * variance_ratio(loss, burst, count) / count)
+    assert sum(lost) / count == pytest.approx(loss, abs=four_errors)
+    runs = [len(list(run)) for losing, run in itertools.groupby(lost) if losing]
+    stays = 1 - 1 / burst
+    for length in (1, 2, int(burst) + 1, int(2 * burst)):
+        expected = stays ** (length - 1)  # of all runs are so long or longer
+        found = sum(run >= length for run in runs) / len(runs)
+        assert found == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / len(runs)) + 1e-9)
+    gaps = [len(list(run)) for losing, run in itertools.groupby(lost) if not losing]
+    assert statistics.fmean(gaps) == pytest.approx(burst * (1 - loss) / loss, rel=4 / math.sqrt(len(gaps)))
+    assert tally[DROPPED] == sum(lost)
+
+
+def test_a_link_that_is_told_the_same_loss_stays_in_its_burst() -> None:
+    links, _ = model()
+    route = route_through()
+    bursty = Constraint(loss_percent=50.0, burst_packets=1000.0)
+    links.constrain(route, bursty, math.inf, 0.0)
+    while links.enter(route, packet(100), 0.0):
+        pass
+    links.constrain(route, replace(bursty, rate_mbps=5.0), math.inf, 0.0)
+    assert route.losing
+    links.constrain(route, replace(bursty, loss_percent=40.0), math.inf, 0.0)
+    assert not route.losing
 
 
 def test_jitter_is_uniform_and_never_reorders() -> None:

@@ -158,6 +158,24 @@ def test_a_distribution_is_tcs_table(distribution: Distribution) -> None:
     assert most == limit_packets(Constraint(180, 0, 100)), "a table reaches four jitters up"
 
 
+def test_losses_in_bursts_are_netems_gilbert_model() -> None:
+    bursty = Constraint(10, 0, 10, 1, burst_packets=5)
+    (_, netem, _) = program({(EDGE1, FOG): bursty}).sources[EDGE1].commands()
+    assert "netem delay 10ms loss gemodel 0.20202% 20% limit " in netem
+    (_, outage, _) = program({(EDGE1, FOG): replace(bursty, loss_percent=100)}).sources[EDGE1].commands()
+    assert "loss 100% limit " in outage
+
+
+def test_a_burst_that_the_kernel_forgot_is_noticed() -> None:
+    class Forgetful(Recorder):
+        def __call__(self, host: str | None, command: Sequence[str], text: str = "") -> str:
+            shown = super().__call__(host, command, text)
+            return re.sub(r"gemodel (\S+) (\S+)", r"gemodel p 0.40404% r 40% 1-h 100% 1-k 0%", shown)
+
+    with pytest.raises(EmulationError, match=r"mean burst of losses is 2\.5 instead of 5"):
+        start({(EDGE1, FOG): Constraint(10, 0, 10, 1, burst_packets=5)}, Forgetful())
+
+
 @pytest.mark.parametrize("change", [False, True])
 def test_a_node_without_tcs_tables_is_told_what_to_do(change: bool) -> None:
     class Lacking(Recorder):
