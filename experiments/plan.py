@@ -252,8 +252,8 @@ def _event(scenario: Scenario, event: HostEvent | LinkEvent) -> PlannedEvent:
     else:
         ends = [{host.name for host in select(end, scenario.hosts)} for end in (event.src, event.dst)]
         pairs = {(src, dst) for src in ends[0] for dst in ends[1] if src != dst}
-        pairs |= {(dst, src) for src, dst in pairs} if event.symmetric else set()
-        targets, count = f"{event.src} {'and' if event.symmetric else 'to'} {event.dst}", len(pairs)
+        pairs |= {(dst, src) for src, dst in pairs} if event.both_ways else set()
+        targets, count = f"{event.src} {'and' if event.both_ways else 'to'} {event.dst}", len(pairs)
     return PlannedEvent(
         at_s=timed.at_s if timed else None,
         for_s=timed.for_s if timed else None,
@@ -284,6 +284,8 @@ _QUANTITIES = (
 def _change(event: HostEvent | LinkEvent) -> str:
     if isinstance(event, TraceEvent):
         return f"as in {Path(event.trace).name}"
+    if isinstance(event, TimedLinkEvent | RandomLinkEvent) and event.profile is not None:
+        return f"profile {event.profile}"
     values = [(name, unit, scale, getattr(event, attribute, None)) for attribute, name, unit, scale in _QUANTITIES]
     return ", ".join(f"{name} {value * scale:g}{unit}" for name, unit, scale, value in values if value is not None)
 

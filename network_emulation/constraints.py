@@ -2,7 +2,8 @@
 
 Planning is pure. Rules act on ordered pairs of hosts; a later rule of `network.yaml` replaces the whole constraint that an
 earlier one gave to the same ordered pair (EnOSlib's `HTBSource.add_constraints` merges so), and `symmetric` also says the
-rule from dst to src. Deterministic entries of `heterogeneity.yaml` then add jitter, bursts of losses, access links and shared bottlenecks.
+rule from dst to src. Deterministic entries of `heterogeneity.yaml` follow in their order: a profile replaces the whole constraints
+of its pairs, both ways, as such a rule would, with what earlier entries added to them; others add jitter, bursts of losses, access links and shared bottlenecks.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from laggard.network_emulation.model import (
     HostRule,
     LinkRule,
     Network,
+    ProfileRule,
     RandomHostEvent,
     RandomLinkEvent,
     SharedRule,
@@ -39,6 +41,7 @@ from laggard.network_emulation.model import (
     TimedLinkEvent,
     TraceEvent,
 )
+from laggard.network_emulation.profiles import profiles
 from laggard.yaml_source import KeyPath, Source
 
 __all__ = [
@@ -134,12 +137,15 @@ def plan_links(
         key: KeyPath = ("deterministic", i)
         if isinstance(entry, LinkRule):
             _add_link(draft, key, entry)
+        elif isinstance(entry, ProfileRule):
+            _add_profile(draft, key, entry)
         elif isinstance(entry, SharedRule):
             _add_shared(draft, key, entry)
         else:
             _add_access(draft, key, entry)
     for i, event in enumerate(heterogeneity.events):
         _add_event(draft, ("dynamic", i), event)
+    _require_tables(draft, heterogeneity)
     if draft.problems:
         raise ScenarioError(tuple(draft.problems))
     return LinkPlan(draft.hosts, _in_host_order(draft), dict(draft.access), tuple(draft.shared))
@@ -183,6 +189,25 @@ def _too_short(draft: Draft, key: KeyPath, pair: Pair, loss_percent: float, burs
     return True
 
 
+def _add_profile(draft: Draft, key: KeyPath, rule: ProfileRule) -> None:
+    profile = profiles()[rule.profile]
+    up = _upward(draft, key, rule.src, rule.dst)
+    draft.pairs.update(dict.fromkeys(up, profile.up.constraint))
+    draft.pairs.update(dict.fromkeys([(dst, src) for src, dst in up], profile.down.constraint))
+
+
+def _upward(draft: Draft, key: KeyPath, src: str, dst: str) -> list[Pair]:
+    """The pairs of a profile from its src to its dst; no pair may be up and down."""
+    pairs = draft.ordered(draft.heterogeneity, key, src, dst, symmetric=False)
+    both = next((pair for pair in pairs if (pair[1], pair[0]) in set(pairs)), None)
+    if both is not None:
+        rule = f"up is from src to dst, and {both[0]} and {both[1]} are in both"
+        draft.problems.append(
+            draft.heterogeneity.problem((*key, "profile"), rule, "name two groups without common hosts")
+        )
+    return pairs
+
+
 def _add_shared(draft: Draft, key: KeyPath, rule: SharedRule) -> None:
     left, right = (draft.select(draft.heterogeneity, (*key, "between", i), rule.between[i]) for i in (0, 1))
     forth = frozenset((a.name, b.name) for a in left for b in right if a.name != b.name)
@@ -221,12 +246,45 @@ def _add_event(
     if isinstance(event, TimedHostEvent | RandomHostEvent):
         draft.select(draft.heterogeneity, (*key, "hosts"), event.hosts)
         return
-    pairs = draft.ordered(draft.heterogeneity, key, event.src, event.dst, event.symmetric)
+    if isinstance(event, TraceEvent) or event.profile is None:
+        pairs = draft.ordered(draft.heterogeneity, key, event.src, event.dst, event.both_ways)
+    else:
+        up = _upward(draft, key, event.src, event.dst)
+        pairs = [*up, *((dst, src) for src, dst in up)]
     for pair in pairs:
         draft.pairs.setdefault(pair, Constraint())
     loss_percent = None if isinstance(event, TraceEvent) else event.loss_percent
     if loss_percent is not None:
         any(_too_short(draft, (*key, "loss"), pair, loss_percent, draft.pairs[pair].burst_packets) for pair in pairs)
+
+
+def _require_tables(draft: Draft, heterogeneity: Heterogeneity) -> None:
+    """No link has uniform jitter after an event's profile had another: the kernel's netem keeps a table that it has once been given."""
+    changing = [
+        (i, event)
+        for i, event in enumerate(heterogeneity.events)
+        if isinstance(event, TimedLinkEvent | RandomLinkEvent)
+    ]
+    uniform = {pair for pair, constraint in draft.pairs.items() if constraint.distribution == "uniform"}
+    varied = {pair for pair in uniform if draft.pairs[pair].jitter_ms}
+    for _, event in changing:
+        if event.jitter_ms:
+            varied |= uniform.intersection(_event_pairs(draft, event))
+    for i, event in changing:
+        profile = None if event.profile is None else profiles()[event.profile]
+        tables = profile is not None and any(way.distribution != "uniform" for way in (profile.up, profile.down))
+        clash = sorted(varied.intersection(_event_pairs(draft, event))) if tables else []
+        if clash:
+            rule = f"the jitter from {clash[0][0]} to {clash[0][1]} is uniform, and netem does not go back to that from another"
+            fix = "give these links a jitter with `distribution: normal` or `pareto`, or none"
+            draft.problems.append(draft.heterogeneity.problem(("dynamic", i, "profile"), rule, fix))
+
+
+def _event_pairs(draft: Draft, event: TimedLinkEvent | RandomLinkEvent) -> set[Pair]:
+    if pattern_fault(event.src) or pattern_fault(event.dst):
+        return set()
+    pairs = {(s.name, d.name) for s in select(event.src, draft.hosts) for d in select(event.dst, draft.hosts)}
+    return pairs | {(dst, src) for src, dst in pairs} if event.both_ways else pairs
 
 
 def _in_host_order(draft: Draft) -> Mapping[Pair, Constraint]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from statistics import NormalDist
 from typing import Literal
 
 Distribution = Literal["uniform", "normal", "pareto"]
@@ -45,6 +44,8 @@ def offsets(distribution: Distribution) -> tuple[float, ...]:
 
 
 def _normal(entry: int) -> float:
+    from statistics import NormalDist
+
     return NormalDist().inv_cdf((4 * entry + 0.5) / (4 * _ENTRIES))
 
 
@@ -92,7 +93,7 @@ def _quantile(ordered: Sequence[float], quantile: float) -> float:
 @cache
 def _median_bound(samples: int) -> float:
     """The quantile above which half of the sample lies with the probability of four standard deviations (bisected)."""
-    rare = 1 - NormalDist().cdf(4.0)
+    rare = math.erfc(4.0 / math.sqrt(2.0)) / 2
     half = math.ceil(samples / 2)
     low, high = 0.5, 1.0
     for _ in range(40):

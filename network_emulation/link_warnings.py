@@ -105,7 +105,8 @@ def _lossless_bursts(plan: LinkPlan, heterogeneity: Heterogeneity, source: Sourc
 
 def _pairs(rule: LinkRule | LinkEvent, hosts: Sequence[Host]) -> set[Pair]:
     forth = {(src.name, dst.name) for src in select(rule.src, hosts) for dst in select(rule.dst, hosts)}
-    return forth | {(dst, src) for src, dst in forth} if rule.symmetric else forth
+    both_ways = rule.symmetric if isinstance(rule, LinkRule) else rule.both_ways
+    return forth | {(dst, src) for src, dst in forth} if both_ways else forth
 
 
 def _unruled(plan: LinkPlan, talking: Sequence[str], source: Source) -> Iterable[Problem]:

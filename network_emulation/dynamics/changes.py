@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.links import Constraint, Pair
 
-Quantity = Literal["cpu", "delay_ms", "jitter_ms", "rate_mbps", "loss_percent"]
+Quantity = Literal["cpu", "delay_ms", "jitter_ms", "rate_mbps", "loss_percent", "burst_packets"]
 Values = tuple[tuple[Quantity, float], ...]
 Target = str | Pair
 """A host, or the ordered pair of hosts at the ends of a link."""
@@ -24,6 +25,7 @@ class TimedChange:
         event: number of the event; an end takes back what this event set.
         targets: hosts, or links.
         values: quantities set; empty at the end.
+        distribution: of the jitter from then on; None leaves it as it is.
     """
 
     at_s: float
@@ -31,6 +33,7 @@ class TimedChange:
     event: int
     targets: tuple[Target, ...]
     values: Values = ()
+    distribution: Distribution | None = None
 
 
 class Overlay:
@@ -43,6 +46,7 @@ class Overlay:
         self._shares = shares
         self._links = links
         self._active: dict[Target, dict[int, Values]] = {}
+        self._distributions: dict[Target, dict[int, Distribution]] = {}
 
     def apply(self, change: TimedChange) -> None:
         """Enter a change."""
@@ -50,8 +54,11 @@ class Overlay:
             events = self._active.setdefault(target, {})
             if change.kind == "end":
                 events.pop(change.event, None)
+                self._distributions.get(target, {}).pop(change.event, None)
             else:  # a dictionary keeps the place of a key that is set again: a step does not begin anew
                 events[change.event] = change.values
+                if change.distribution is not None:
+                    self._distributions.setdefault(target, {})[change.event] = change.distribution
 
     def share(self, host: str) -> float:
         """CPU share of a host now."""
@@ -69,6 +76,8 @@ class Overlay:
             jitter_ms=min(jitter_ms, delay_ms),
             rate_mbps=values.get("rate_mbps", base.rate_mbps),
             loss_percent=values.get("loss_percent", base.loss_percent),
+            distribution=([base.distribution, *self._distributions.get(pair, {}).values()])[-1],
+            burst_packets=values.get("burst_packets", base.burst_packets),
         )
 
     def value(self, target: Target, quantity: Quantity) -> float:
@@ -81,6 +90,7 @@ class Overlay:
             "jitter_ms": constraint.jitter_ms,
             "rate_mbps": constraint.rate_mbps,
             "loss_percent": constraint.loss_percent,
+            "burst_packets": constraint.burst_packets,
         }
         value = values[quantity]
         return float("inf") if value is None else value

@@ -35,7 +35,7 @@ class EventRecord:
         kind: `begin`, `step` or `end` of an event.
         src: the host, or the sending end of the link.
         dst: the receiving end of the link; empty for a host.
-        quantity: `cpu` (share of one core), `delay_ms`, `jitter_ms`, `rate_mbps` or `loss_percent`.
+        quantity: `cpu` (share of one core), `delay_ms`, `jitter_ms`, `rate_mbps`, `loss_percent` or `burst_packets`.
         value: what it was from then on; NaN for a rate that nothing limits.
         asked_s: when it was due.
         effective_s: when it was in effect.

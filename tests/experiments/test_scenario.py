@@ -200,11 +200,11 @@ BOMB = "a: &a [1]\nb: &b [*a, *a]\nc: [*b, *b]\n"
         (_replace(HETEROGENEITY, "cpu: 40%", "cpu: 40"), "heterogeneity.yaml:4:", "a cpu share"),
         (_replace(HETEROGENEITY, "cpu: 40%", "memory: 1GiB"), "heterogeneity.yaml:4:", "not yet emulated"),
         (_replace(HETEROGENEITY, "cpu: 40%", "read: 20MB/s"), "heterogeneity.yaml:4:", "not yet emulated"),
-        (_replace(HETEROGENEITY, "at: 20s", "at: -20s"), "heterogeneity.yaml:12:", "a duration"),
-        (_replace(HETEROGENEITY, 'dst: "cloud.*"', 'dst: "clown.*"'), "heterogeneity.yaml:12:", "matches no host"),
-        (_replace(HETEROGENEITY, "at: 20s, for: 10s", "random: {every: 1ms, for: 0.1ms, seed: 1}"), "heterogeneity.yaml:12:", "lengthen the period"),
-        (_replace(HETEROGENEITY, "at: 20s, for: 10s, src", "trace: ../../etc/passwd, src"), "heterogeneity.yaml:12:", "inside the scenario folder"),
-        (_replace(HETEROGENEITY, "  - {at: 20s", "  - {trace: no.csv, src: 'edge.*', dst: 'fog.*'}\n  - {at: 20s"), "heterogeneity.yaml:12:", "missing"),
+        (_replace(HETEROGENEITY, "at: 20s", "at: -20s"), "heterogeneity.yaml:15:", "a duration"),
+        (_replace(HETEROGENEITY, 'dst: "cloud.*"', 'dst: "clown.*"'), "heterogeneity.yaml:15:", "matches no host"),
+        (_replace(HETEROGENEITY, "at: 20s, for: 10s", "random: {every: 1ms, for: 0.1ms, seed: 1}"), "heterogeneity.yaml:15:", "lengthen the period"),
+        (_replace(HETEROGENEITY, "at: 20s, for: 10s, src", "trace: ../../etc/passwd, src"), "heterogeneity.yaml:15:", "inside the scenario folder"),
+        (_replace(HETEROGENEITY, "  - {at: 20s", "  - {trace: no.csv, src: 'edge.*', dst: 'fog.*'}\n  - {at: 20s"), "heterogeneity.yaml:15:", "missing"),
     ],
 )  # fmt: skip
 def test_special_cases(change: Callable[[dict[str, str]], None], place: str, rule: str, tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_no_heterogeneity_is_homogeneous(text: str) -> None:
         ('deterministic:\n  - {src: "a", dst: "b"}', (2, 5), "add jitter or burst"),
         ('dynamic:\n  - {at: 1s, for: 0s, hosts: "a", cpu: 5%}', (2, 5), "longer than nothing"),
         ('dynamic:\n  - {at: 1s, hosts: "a", cpu: 5%}', (2, 5), "`for` is missing"),
-        ('dynamic:\n  - {at: 1s, for: 1s, src: "a", dst: "b"}', (2, 5), "delay, rate, loss or jitter"),
+        ('dynamic:\n  - {at: 1s, for: 1s, src: "a", dst: "b"}', (2, 5), "delay, rate, loss, jitter or profile"),
         ('dynamic:\n  - {random: {every: 5s, for: 5s, seed: 1}, hosts: "a", cpu: 5%}', (2, 14), "shorter than"),
         ('dynamic:\n  - {trace: ../x.csv, src: "a", dst: "b"}', (2, 13), "inside the scenario"),
         ('dynamic:\n  - {trace: /x.csv, src: "a", dst: "b"}', (2, 13), "inside the scenario"),
