@@ -53,6 +53,7 @@ ATTEMPTS = len(ROUND_MBPS)
 _ECHOES = 48
 _ECHO_SPACING_MS = 12.0
 _ECHO_TOTAL_MS = 1200.0
+_JITTERY_TOTAL_MS = 3000.0
 _LOSS_PACKETS = (400, 4000)
 _LOSS_S = 0.5
 _LOSS_LONGER = 4.0
@@ -240,9 +241,10 @@ def echo_probe(task: Task, dilation: Dilation) -> EchoProbe:
     real = [dilate_constraint(constraint, dilation) for constraint in (task.there, task.back)]
     bits = (LARGE_BYTES + 42) * 8
     bytes_ms = sum(bits / (each.rate_mbps * 1e3) for each in real if each.rate_mbps is not None)
-    spread_ms = sum(SPREAD[each.distribution] * each.jitter_ms for each in real)
+    spread_ms = math.hypot(*(SPREAD[each.distribution] * each.jitter_ms for each in real))
     spacing_ms = max(_ECHO_SPACING_MS, 2 * bytes_ms, spread_ms)
-    count = 2 * max(4, min(_ECHOES, int(_ECHO_TOTAL_MS / spacing_ms)) // 2)
+    total_ms = _JITTERY_TOTAL_MS if spread_ms else _ECHO_TOTAL_MS
+    count = 2 * max(4, min(_ECHOES, int(total_ms / spacing_ms)) // 2)
     patience_ms = sum(each.longest_delay_ms for each in real) + bytes_ms
     return EchoProbe(*task.pair, count, spacing_ms, patience_ms + 50.0)
 
@@ -279,7 +281,8 @@ def rate_probe(task: Task, dilation: Dilation) -> RateProbe:
     real = dilate_constraint(task.there, dilation)
     assert real.rate_mbps is not None
     rtt_ms = dilation.real_ms(task.rtt_ms)
-    return RateProbe(*task.pair, real.rate_mbps, real.delay_ms, rtt_ms, transport_for(task), real.loss_percent / 100)
+    loss = real.loss_percent / 100
+    return RateProbe(*task.pair, real.rate_mbps, real.delay_ms, rtt_ms, transport_for(task), loss, real.jitter_ms)
 
 
 def transport_for(task: Task) -> Literal["tcp", "udp"]:

@@ -162,7 +162,7 @@ def rate_flow(task: Task, inlets: Sequence[Inlet] = ()) -> FlowProbe:
     assert task.there.rate_mbps is not None
     slow_s = 60 * 1514 * 8e-6 / task.there.rate_mbps
     warm_up_s = 0.3 + 14 * task.rtt_ms / 1e3 + slow_s
-    window_s = min(3.0, max(0.5, slow_s))
+    window_s = min(3.0, max(0.5, slow_s, 160e-3 * task.there.jitter_ms))
     loss = task.there.loss_percent / 100
     afar = task.there.rate_mbps <= _UDP_MBPS and any(_is_slowest(inlet, task) for inlet in inlets)
     transport: Literal["tcp", "udp"] = "udp" if afar else transport_for(task)
