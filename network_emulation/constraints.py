@@ -199,7 +199,8 @@ def _add_profile(draft: Draft, key: KeyPath, rule: ProfileRule) -> None:
 def _upward(draft: Draft, key: KeyPath, src: str, dst: str) -> list[Pair]:
     """The pairs of a profile from its src to its dst; no pair may be up and down."""
     pairs = draft.ordered(draft.heterogeneity, key, src, dst, symmetric=False)
-    both = next((pair for pair in pairs if (pair[1], pair[0]) in set(pairs)), None)
+    back = {(dst, src) for src, dst in pairs}
+    both = next((pair for pair in pairs if pair in back), None)
     if both is not None:
         rule = f"up is from src to dst, and {both[0]} and {both[1]} are in both"
         draft.problems.append(
@@ -265,6 +266,8 @@ def _require_tables(draft: Draft, heterogeneity: Heterogeneity) -> None:
         for i, event in enumerate(heterogeneity.events)
         if isinstance(event, TimedLinkEvent | RandomLinkEvent)
     ]
+    if not any(event.profile for _, event in changing):
+        return
     uniform = {pair for pair, constraint in draft.pairs.items() if constraint.distribution == "uniform"}
     varied = {pair for pair in uniform if draft.pairs[pair].jitter_ms}
     for _, event in changing:
