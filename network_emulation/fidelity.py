@@ -60,6 +60,7 @@ _LOSS_LONGER = 4.0
 _LOSS_PER_S = 16_000
 _LOSS_LOAD = 0.25
 _LOSS_SIGMAS = 4.0
+_TCP_LEAST_MBPS = 0.1
 
 
 @dataclass(frozen=True)
@@ -286,9 +287,10 @@ def rate_probe(task: Task, dilation: Dilation) -> RateProbe:
 
 
 def transport_for(task: Task) -> Literal["tcp", "udp"]:
-    """What to measure a rate with: TCP where nothing is lost or jitters in either direction."""
+    """What to measure a rate with: TCP where nothing is lost or jitters in either direction, and no packet takes as long as TCP waits."""
     rough = any(each.loss_percent or each.jitter_ms for each in (task.there, task.back))
-    return "udp" if rough else "tcp"
+    slow = task.there.rate_mbps is not None and task.there.rate_mbps < _TCP_LEAST_MBPS
+    return "udp" if rough or slow else "tcp"
 
 
 def _verify_losses(

@@ -71,11 +71,13 @@ class RateProbe:
 
     @property
     def window_s(self) -> float:
-        """How long to measure: 0.3 s, or the time of 60 packets or of 160 jitters where those take longer, at most 2 s.
+        """How long to measure: 0.3 s, or the time of 60 packets or of 160 jitters where those take longer, at most 2 s, unless that is too
+        short for five packets.
 
         Packets that wait for one before them arrive together with it, so that either end of the window may be off by a jitter or so.
         """
-        return min(2.0, max(0.3, 60 * PACKET_BYTES * 8e-6 / self.rate_mbps, 160e-3 * self.jitter_ms))
+        packet_s = PACKET_BYTES * 8e-6 / self.rate_mbps
+        return max(5 * packet_s, min(2.0, max(0.3, 60 * packet_s, 160e-3 * self.jitter_ms)))
 
 
 @dataclass

@@ -126,6 +126,9 @@ def test_probes_leave_a_slow_link_idle_and_dilate() -> None:
     assert (probe.rate_mbps, probe.delay_ms, probe.rtt_ms, probe.transport) == (10.0, 20.0, 40.0, "tcp")
     lossy = replace(slow, there=Constraint(5.0, rate_mbps=100.0, loss_percent=5.0))
     assert rate_probe(lossy, PLAIN).transport == "udp"
+    crawling = rate_probe(replace(slow, there=Constraint(12.5, rate_mbps=0.00547)), PLAIN)
+    assert crawling.transport == "udp"
+    assert crawling.window_s > 5 * 2.2, "several packets, of 2.2 s each"
     jittery = replace(slow, there=Constraint(15.0, jitter_ms=10.0, rate_mbps=40.0))
     assert rate_probe(jittery, PLAIN).window_s > 1.0, "long against what jitter does to its ends"
     assert loss_probe(lossy, PLAIN, 1).count == 1900
