@@ -74,4 +74,6 @@ def _constraint_document(constraint: Constraint) -> dict[str, JsonValue]:
         "jitter_ms": constraint.jitter_ms,
         "rate_mbps": constraint.rate_mbps,
         "loss_percent": constraint.loss_percent,
+        "distribution": constraint.distribution,
+        "burst_packets": constraint.burst_packets,
     }

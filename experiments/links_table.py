@@ -96,8 +96,16 @@ def told(constraint: Mapping[str, JsonValue]) -> str:
     """A constraint in a few words."""
     parts = [
         f"{constraint['delay_ms']:g} ms",
-        f"± {constraint['jitter_ms']:g} ms" if constraint["jitter_ms"] else "",
+        f"± {constraint['jitter_ms']:g} ms{_drawn(constraint)}" if constraint["jitter_ms"] else "",
         f"{constraint['rate_mbps']:g} Mbit/s" if constraint["rate_mbps"] is not None else "",
-        f"{constraint['loss_percent']:g} % lost" if constraint["loss_percent"] else "",
+        f"{constraint['loss_percent']:g} % lost{_together(constraint)}" if constraint["loss_percent"] else "",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _drawn(constraint: Mapping[str, JsonValue]) -> str:
+    return "" if constraint["distribution"] == "uniform" else f" ({constraint['distribution']})"
+
+
+def _together(constraint: Mapping[str, JsonValue]) -> str:
+    return "" if constraint["burst_packets"] == 1 else f" in bursts of {constraint['burst_packets']:g}"

@@ -15,6 +15,7 @@ from laggard.layers_services.g5k_description import G5kDescription
 from laggard.layers_services.machine import Machine as RemoteMachine
 from laggard.network_emulation.constraints import Constraint, tier_pairs
 from laggard.network_emulation.cpu_plan import plan_cpus, usable_cores
+from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.model import (
     HostEvent,
     LinkEvent,
@@ -68,6 +69,8 @@ class PlannedLink(Record):
     jitter_ms: float
     rate_mbps: float | None
     loss_percent: float
+    distribution: Distribution
+    burst_packets: float
 
 
 class PlannedEvent(Record):
@@ -242,6 +245,8 @@ def _links(scenario: Scenario) -> Iterator[PlannedLink]:
             jitter_ms=expected.jitter_ms,
             rate_mbps=expected.rate_mbps,
             loss_percent=expected.loss_percent,
+            distribution=expected.distribution,
+            burst_packets=expected.burst_packets,
         )
 
 
@@ -252,8 +257,8 @@ def _event(scenario: Scenario, event: HostEvent | LinkEvent) -> PlannedEvent:
     else:
         ends = [{host.name for host in select(end, scenario.hosts)} for end in (event.src, event.dst)]
         pairs = {(src, dst) for src in ends[0] for dst in ends[1] if src != dst}
-        pairs |= {(dst, src) for src, dst in pairs} if event.symmetric else set()
-        targets, count = f"{event.src} {'and' if event.symmetric else 'to'} {event.dst}", len(pairs)
+        pairs |= {(dst, src) for src, dst in pairs} if event.both_ways else set()
+        targets, count = f"{event.src} {'and' if event.both_ways else 'to'} {event.dst}", len(pairs)
     return PlannedEvent(
         at_s=timed.at_s if timed else None,
         for_s=timed.for_s if timed else None,
@@ -288,6 +293,8 @@ _QUANTITIES = (
 def _change(event: HostEvent | LinkEvent) -> str:
     if isinstance(event, TraceEvent):
         return f"as in {Path(event.trace).name}"
+    if isinstance(event, TimedLinkEvent | RandomLinkEvent) and event.profile is not None:
+        return f"profile {event.profile}"
     return _values(event)
 
 
@@ -320,12 +327,14 @@ def _host_row(host: PlannedHost) -> tuple[str, ...]:
 
 def _link_row(link: PlannedLink) -> tuple[str, ...]:
     jitter = f" ± {link.jitter_ms:g}" if link.jitter_ms else ""
+    drawn = f" ({link.distribution})" if link.jitter_ms and link.distribution != "uniform" else ""
     rate = "unlimited" if link.rate_mbps is None else f"{link.rate_mbps:g} Mbit/s"
-    loss = f"{link.loss_percent:g} % loss" if link.loss_percent else ""
+    bursts = f" in bursts of {link.burst_packets:g}" if link.burst_packets > 1 else ""
+    loss = f"{link.loss_percent:g} % loss{bursts}" if link.loss_percent else ""
     return (
         f"{link.src_layer} to {link.dst_layer}",
         f"{link.pairs} pair{'s' * (link.pairs > 1)}",
-        f"{link.delay_ms:g}{jitter} ms",
+        f"{link.delay_ms:g}{jitter} ms{drawn}",
         rate,
         loss,
     )

@@ -2,16 +2,19 @@
 
 Planning is pure. Rules act on ordered pairs of hosts; a later rule of `network.yaml` replaces the whole constraint that an
 earlier one gave to the same ordered pair (EnOSlib's `HTBSource.add_constraints` merges so), and `symmetric` also says the
-rule from dst to src. Deterministic entries of `heterogeneity.yaml` then add jitter, access links and shared bottlenecks.
+rule from dst to src. Deterministic entries of `heterogeneity.yaml` follow in their order: a profile replaces the whole constraints
+of its pairs, both ways, as such a rule would, with what earlier entries added to them; others add jitter, bursts of losses, access links and shared bottlenecks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from laggard.errors import Problem, ScenarioError
 from laggard.hosts import Host, pattern_fault, select
+from laggard.network_emulation.bursts import least_burst_packets
 from laggard.network_emulation.links import (
     PACKET_BYTES,
     QUEUE_PACKETS,
@@ -28,8 +31,9 @@ from laggard.network_emulation.links import (
 from laggard.network_emulation.model import (
     Heterogeneity,
     HostRule,
-    JitterRule,
+    LinkRule,
     Network,
+    ProfileRule,
     RandomHostEvent,
     RandomLinkEvent,
     SharedRule,
@@ -37,6 +41,7 @@ from laggard.network_emulation.model import (
     TimedLinkEvent,
     TraceEvent,
 )
+from laggard.network_emulation.profiles import profiles
 from laggard.yaml_source import KeyPath, Source
 
 __all__ = [
@@ -60,7 +65,7 @@ MAX_PAIRS = 1_000_000
 UNPLACED_NETWORK = Source("network.yaml", None, {})
 UNPLACED_HETEROGENEITY = Source("heterogeneity.yaml", None, {})
 
-_Directed = JitterRule | TimedLinkEvent | RandomLinkEvent | TraceEvent
+_Directed = LinkRule | TimedLinkEvent | RandomLinkEvent | TraceEvent
 
 
 @dataclass
@@ -120,8 +125,8 @@ def plan_links(
         heterogeneity_source: where `heterogeneity` was read, to locate problems.
 
     Raises:
-        ScenarioError: patterns that match nothing or only one host with itself, a jitter above its delay, pairs in two
-            shared links.
+        ScenarioError: patterns that match nothing or only one host with itself, a jitter above its delay, a burst too short
+            for its loss, pairs in two shared links.
     """
     draft = Draft(tuple(hosts), network_source, heterogeneity_source)
     for i, rule in enumerate(network.rules):
@@ -130,31 +135,78 @@ def plan_links(
         draft.pairs.update(dict.fromkeys(pairs, constraint))
     for i, entry in enumerate(heterogeneity.rules):
         key: KeyPath = ("deterministic", i)
-        if isinstance(entry, JitterRule):
-            _add_jitter(draft, key, entry)
+        if isinstance(entry, LinkRule):
+            _add_link(draft, key, entry)
+        elif isinstance(entry, ProfileRule):
+            _add_profile(draft, key, entry)
         elif isinstance(entry, SharedRule):
             _add_shared(draft, key, entry)
         else:
             _add_access(draft, key, entry)
     for i, event in enumerate(heterogeneity.events):
         _add_event(draft, ("dynamic", i), event)
+    _require_tables(draft, heterogeneity)
     if draft.problems:
         raise ScenarioError(tuple(draft.problems))
     return LinkPlan(draft.hosts, _in_host_order(draft), dict(draft.access), tuple(draft.shared))
 
 
-def _add_jitter(draft: Draft, key: KeyPath, rule: JitterRule) -> None:
+def _add_link(draft: Draft, key: KeyPath, rule: LinkRule) -> None:
     pairs = draft.ordered(draft.heterogeneity, key, rule.src, rule.dst, rule.symmetric)
-    changed = {pair: replace(draft.pairs.get(pair, Constraint()), jitter_ms=rule.jitter_ms) for pair in pairs}
+    changed = {pair: _varied(draft.pairs.get(pair, Constraint()), rule) for pair in pairs}
     short = [pair for pair, constraint in changed.items() if constraint.jitter_ms > constraint.delay_ms]
-    if short:
+    if short and rule.jitter_ms is not None:
         src, dst = short[0]
         delay_ms = changed[short[0]].delay_ms
         rule_text = f"jitter is at most the delay it varies, and {src} to {dst} has {delay_ms:g} ms"
         fix = "lower the jitter, or give these links a delay in network.yaml"
         shown = f"{rule.jitter_ms:g} ms"
         draft.problems.append(draft.heterogeneity.problem((*key, "jitter"), rule_text, fix, value=shown))
+    if rule.burst_packets is not None:
+        for pair, constraint in changed.items():
+            if _too_short(draft, (*key, "burst"), pair, constraint.loss_percent, constraint.burst_packets):
+                break
     draft.pairs.update(changed)
+
+
+def _varied(constraint: Constraint, rule: LinkRule) -> Constraint:
+    if rule.jitter_ms is not None:
+        constraint = replace(constraint, jitter_ms=rule.jitter_ms, distribution=rule.distribution)
+    return constraint if rule.burst_packets is None else replace(constraint, burst_packets=rule.burst_packets)
+
+
+def _too_short(draft: Draft, key: KeyPath, pair: Pair, loss_percent: float, burst_packets: float) -> bool:
+    """Whether so much cannot be lost in bursts so short, which is a problem at `key`."""
+    if burst_packets <= 1 or loss_percent >= 100:
+        return False
+    least = math.ceil(round(100 * least_burst_packets(loss_percent / 100), 6)) / 100
+    if burst_packets >= least:
+        return False
+    rule = f"{loss_percent:g} % of the packets from {pair[0]} to {pair[1]} cannot be lost {burst_packets:g} in a row on average"
+    draft.problems.append(
+        draft.heterogeneity.problem(key, rule, f"lower the loss, or write a burst of {least:g} or more")
+    )
+    return True
+
+
+def _add_profile(draft: Draft, key: KeyPath, rule: ProfileRule) -> None:
+    profile = profiles()[rule.profile]
+    up = _upward(draft, key, rule.src, rule.dst)
+    draft.pairs.update(dict.fromkeys(up, profile.up.constraint))
+    draft.pairs.update(dict.fromkeys([(dst, src) for src, dst in up], profile.down.constraint))
+
+
+def _upward(draft: Draft, key: KeyPath, src: str, dst: str) -> list[Pair]:
+    """The pairs of a profile from its src to its dst; no pair may be up and down."""
+    pairs = draft.ordered(draft.heterogeneity, key, src, dst, symmetric=False)
+    back = {(dst, src) for src, dst in pairs}
+    both = next((pair for pair in pairs if pair in back), None)
+    if both is not None:
+        rule = f"up is from src to dst, and {both[0]} and {both[1]} are in both"
+        draft.problems.append(
+            draft.heterogeneity.problem((*key, "profile"), rule, "name two groups without common hosts")
+        )
+    return pairs
 
 
 def _add_shared(draft: Draft, key: KeyPath, rule: SharedRule) -> None:
@@ -195,8 +247,47 @@ def _add_event(
     if isinstance(event, TimedHostEvent | RandomHostEvent):
         draft.select(draft.heterogeneity, (*key, "hosts"), event.hosts)
         return
-    for pair in draft.ordered(draft.heterogeneity, key, event.src, event.dst, event.symmetric):
+    if isinstance(event, TraceEvent) or event.profile is None:
+        pairs = draft.ordered(draft.heterogeneity, key, event.src, event.dst, event.both_ways)
+    else:
+        up = _upward(draft, key, event.src, event.dst)
+        pairs = [*up, *((dst, src) for src, dst in up)]
+    for pair in pairs:
         draft.pairs.setdefault(pair, Constraint())
+    loss_percent = None if isinstance(event, TraceEvent) else event.loss_percent
+    if loss_percent is not None:
+        any(_too_short(draft, (*key, "loss"), pair, loss_percent, draft.pairs[pair].burst_packets) for pair in pairs)
+
+
+def _require_tables(draft: Draft, heterogeneity: Heterogeneity) -> None:
+    """No link has uniform jitter after an event's profile had another: the kernel's netem keeps a table that it has once been given."""
+    changing = [
+        (i, event)
+        for i, event in enumerate(heterogeneity.events)
+        if isinstance(event, TimedLinkEvent | RandomLinkEvent)
+    ]
+    if not any(event.profile for _, event in changing):
+        return
+    uniform = {pair for pair, constraint in draft.pairs.items() if constraint.distribution == "uniform"}
+    varied = {pair for pair in uniform if draft.pairs[pair].jitter_ms}
+    for _, event in changing:
+        if event.jitter_ms:
+            varied |= uniform.intersection(_event_pairs(draft, event))
+    for i, event in changing:
+        profile = None if event.profile is None else profiles()[event.profile]
+        tables = profile is not None and any(way.distribution != "uniform" for way in (profile.up, profile.down))
+        clash = sorted(varied.intersection(_event_pairs(draft, event))) if tables else []
+        if clash:
+            rule = f"the jitter from {clash[0][0]} to {clash[0][1]} is uniform, and netem does not go back to that from another"
+            fix = "give these links a jitter with `distribution: normal` or `pareto`, or none"
+            draft.problems.append(draft.heterogeneity.problem(("dynamic", i, "profile"), rule, fix))
+
+
+def _event_pairs(draft: Draft, event: TimedLinkEvent | RandomLinkEvent) -> set[Pair]:
+    if pattern_fault(event.src) or pattern_fault(event.dst):
+        return set()
+    pairs = {(s.name, d.name) for s in select(event.src, draft.hosts) for d in select(event.dst, draft.hosts)}
+    return pairs | {(dst, src) for src, dst in pairs} if event.both_ways else pairs
 
 
 def _in_host_order(draft: Draft) -> Mapping[Pair, Constraint]:

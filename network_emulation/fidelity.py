@@ -3,7 +3,7 @@
 For every pair of tiers with a constraint of its own, one pair of hosts stands for all (`choose_representatives` spreads them over
 the hosts, so that they can be measured at the same time); round trips, which cost little, are also sampled on further pairs.
 
-    rtt    of an empty packet on idle links while every core is busy, against both directions' delays
+    rtt    median of empty packets on idle links while every core is busy, against that of both directions' delays
     rate   of a flow of its own, as the link rate that its goodput implies, against the slowest rate on its way
     loss   where asked for, by counting datagrams
 
@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from laggard.network_emulation.bursts import variance_ratio
+from laggard.network_emulation.jitter import SPREAD, delay_grid_ms, median_of_sum_ms
 from laggard.network_emulation.links import Constraint, LinkPlan, Pair, dilate_constraint, tier_pairs
 from laggard.network_emulation.measure import (
     EchoProbe,
@@ -51,12 +53,14 @@ ATTEMPTS = len(ROUND_MBPS)
 _ECHOES = 48
 _ECHO_SPACING_MS = 12.0
 _ECHO_TOTAL_MS = 1200.0
+_JITTERY_TOTAL_MS = 3000.0
 _LOSS_PACKETS = (400, 4000)
 _LOSS_S = 0.5
+_LOSS_LONGER = 4.0
 _LOSS_PER_S = 16_000
 _LOSS_LOAD = 0.25
 _LOSS_SIGMAS = 4.0
-_JITTER_SIGMAS = 4.0
+_TCP_LEAST_MBPS = 0.1
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ class Task:
 
     @property
     def rtt_ms(self) -> float:
-        """Round trip of an empty packet."""
+        """Round trip of an empty packet, without jitter."""
         return self.there.delay_ms + self.back.delay_ms
 
 
@@ -225,30 +229,31 @@ def _verify_round_trips(
 
 def rtt_check(task: Task, real_ms: float | None, dilation: Dilation, tolerance: Tolerance) -> FidelityCheck:
     """What a measured round trip (real ms; None where no echo came back) says of a task."""
-    allowed = max(tolerance.rtt_ms, tolerance.rtt_fraction * task.rtt_ms) + jitter_error_ms(task, dilation)
+    asked_ms, by_chance_ms = median_round_trip_ms(task, dilation)
+    allowed = max(tolerance.rtt_ms, tolerance.rtt_fraction * asked_ms) + by_chance_ms
     detail = f"empty packet, every core busy; {tolerance.name} tolerance"
     value = -1.0 if real_ms is None else real_ms / dilation.factor
     shown = "no echo came back" if real_ms is None else detail
-    return _check("rtt", task, task.rtt_ms, value, "ms", allowed, shown)
+    return _check("rtt", task, asked_ms, value, "ms", allowed, shown)
 
 
 def echo_probe(task: Task, dilation: Dilation) -> EchoProbe:
-    """Echoes far enough apart to find the links idle: twice the time that a large one takes both ways, and the jitter."""
+    """Echoes far enough apart to find the links idle: twice the time that a large one takes both ways, and the spread of the delays."""
     real = [dilate_constraint(constraint, dilation) for constraint in (task.there, task.back)]
     bits = (LARGE_BYTES + 42) * 8
     bytes_ms = sum(bits / (each.rate_mbps * 1e3) for each in real if each.rate_mbps is not None)
-    jitter_ms = sum(each.jitter_ms for each in real)
-    spacing_ms = max(_ECHO_SPACING_MS, 2 * bytes_ms, 2 * jitter_ms)
-    count = 2 * max(4, min(_ECHOES, int(_ECHO_TOTAL_MS / spacing_ms)) // 2)
-    patience_ms = sum(each.delay_ms for each in real) + jitter_ms + bytes_ms
+    spread_ms = math.hypot(*(SPREAD[each.distribution] * each.jitter_ms for each in real))
+    spacing_ms = max(_ECHO_SPACING_MS, 2 * bytes_ms, spread_ms)
+    total_ms = _JITTERY_TOTAL_MS if spread_ms else _ECHO_TOTAL_MS
+    count = 2 * max(4, min(_ECHOES, int(total_ms / spacing_ms)) // 2)
+    patience_ms = sum(each.longest_delay_ms for each in real) + bytes_ms
     return EchoProbe(*task.pair, count, spacing_ms, patience_ms + 50.0)
 
 
-def jitter_error_ms(task: Task, dilation: Dilation) -> float:
-    """What jitter alone may move the median of the echoes by (4 standard errors; 1.25 sigma / sqrt(n) each), in virtual ms."""
-    sigma_ms = math.hypot(task.there.jitter_ms, task.back.jitter_ms) / math.sqrt(3)
-    each_size = echo_probe(task, dilation).count / 2
-    return _JITTER_SIGMAS * 1.25 * sigma_ms / math.sqrt(each_size)
+def median_round_trip_ms(task: Task, dilation: Dilation) -> tuple[float, float]:
+    """The median round trip of an empty packet, and what jitter alone may move that of the echoes by, in virtual ms."""
+    grids = [delay_grid_ms(each.delay_ms, each.jitter_ms, each.distribution) for each in (task.there, task.back)]
+    return median_of_sum_ms(grids[0], grids[1], echo_probe(task, dilation).count // 2)
 
 
 def _verify_rates(
@@ -277,13 +282,15 @@ def rate_probe(task: Task, dilation: Dilation) -> RateProbe:
     real = dilate_constraint(task.there, dilation)
     assert real.rate_mbps is not None
     rtt_ms = dilation.real_ms(task.rtt_ms)
-    return RateProbe(*task.pair, real.rate_mbps, real.delay_ms, rtt_ms, transport_for(task), real.loss_percent / 100)
+    loss = real.loss_percent / 100
+    return RateProbe(*task.pair, real.rate_mbps, real.delay_ms, rtt_ms, transport_for(task), loss, real.jitter_ms)
 
 
 def transport_for(task: Task) -> Literal["tcp", "udp"]:
-    """What to measure a rate with: TCP where nothing is lost or jitters in either direction."""
+    """What to measure a rate with: TCP where nothing is lost or jitters in either direction, and no packet takes as long as TCP waits."""
     rough = any(each.loss_percent or each.jitter_ms for each in (task.there, task.back))
-    return "udp" if rough else "tcp"
+    slow = task.there.rate_mbps is not None and task.there.rate_mbps < _TCP_LEAST_MBPS
+    return "udp" if rough or slow else "tcp"
 
 
 def _verify_losses(
@@ -296,14 +303,16 @@ def _verify_losses(
 def loss_check(task: Task, count: LossCount, tolerance: Tolerance) -> FidelityCheck:
     """What counted datagrams say of a task."""
     requested = task.there.loss_percent
-    allowed = tolerance.loss_fraction * requested + binomial_error_percent(requested, count)
-    detail = f"{count.lost} of {count.sent} datagrams lost"
+    allowed = tolerance.loss_fraction * requested + loss_error_percent(task.there, count)
+    bursts = f", in bursts of {task.there.burst_packets:g} on average" if task.there.burst_packets > 1 else ""
+    detail = f"{count.lost} of {count.sent} datagrams lost{bursts}"
     percent = 100.0 * count.lost / max(1, count.sent)
     return _check("loss", task, requested, percent, "%", allowed, detail)
 
 
 def loss_probe(task: Task, dilation: Dilation, probes: int) -> LossProbe:
-    """Datagrams for a standard error of a tenth of the loss, as far as half a second at a quarter of the rate allows.
+    """Datagrams for a standard error of a tenth of the loss, as far as half a second (for losses in bursts, whose number varies more, up to
+    two) at a quarter of the rate allows.
 
     Args:
         task: a lossy pair.
@@ -312,17 +321,20 @@ def loss_probe(task: Task, dilation: Dilation, probes: int) -> LossProbe:
     """
     real = dilate_constraint(task.there, dilation)
     fraction = real.loss_percent / 100
-    wanted = min(max(100 * (1 - fraction) / fraction, _LOSS_PACKETS[0]), _LOSS_PACKETS[1])
+    ratio = variance_ratio(fraction, real.burst_packets, _LOSS_PACKETS[1])
+    longer = min(max(ratio, 1.0), _LOSS_LONGER)
+    wanted = min(max(100 * ratio * (1 - fraction) / fraction, _LOSS_PACKETS[0]), _LOSS_PACKETS[1] * longer)
     fastest = math.inf if real.rate_mbps is None else _LOSS_LOAD * real.rate_mbps * 1.25e5 / DATAGRAM_WIRE_BYTES
-    per_s = min(wanted / _LOSS_S, fastest, _LOSS_PER_S / probes)
-    count = math.ceil(max(100.0, min(wanted, per_s * _LOSS_S)))
-    return LossProbe(*task.pair, count, per_s, real.delay_ms + real.jitter_ms)
+    per_s = min(wanted / (_LOSS_S * longer), fastest, _LOSS_PER_S / probes)
+    count = math.ceil(max(100.0, min(wanted, per_s * _LOSS_S * longer)))
+    return LossProbe(*task.pair, count, per_s, real.longest_delay_ms)
 
 
-def binomial_error_percent(loss_percent: float, count: LossCount) -> float:
-    """Four standard errors of a loss counted on so many packets, in percent."""
-    fraction = loss_percent / 100
-    return 100 * _LOSS_SIGMAS * math.sqrt(fraction * (1 - fraction) / max(1, count.sent))
+def loss_error_percent(link: Constraint, count: LossCount) -> float:
+    """Four standard errors of a loss counted on so many packets, in percent: the binomial's, times what bursts add to its variance."""
+    fraction, sent = link.loss_percent / 100, max(1, count.sent)
+    variance = fraction * (1 - fraction) * variance_ratio(fraction, link.burst_packets, sent) / sent
+    return 100 * _LOSS_SIGMAS * math.sqrt(variance)
 
 
 def _check(

@@ -6,10 +6,19 @@ import re
 from collections.abc import Iterable, Sequence
 
 from laggard.errors import Problem
-from laggard.hosts import Host, bare_groups
+from laggard.hosts import Host, bare_groups, select
 from laggard.network_emulation.constraints import UNPLACED_HETEROGENEITY, UNPLACED_NETWORK
-from laggard.network_emulation.links import LinkPlan
-from laggard.network_emulation.model import Heterogeneity, Network, SharedRule
+from laggard.network_emulation.links import LinkPlan, Pair
+from laggard.network_emulation.model import (
+    Heterogeneity,
+    LinkEvent,
+    LinkRule,
+    Network,
+    RandomHostEvent,
+    SharedRule,
+    TimedHostEvent,
+    TraceEvent,
+)
 from laggard.yaml_source import KeyPath, Source
 
 _NO_UNIT = re.compile(r"[\d.]*[1-9][\d.]*", re.ASCII)
@@ -34,8 +43,8 @@ def link_warnings(
         heterogeneity_source: where `heterogeneity` was read.
 
     Returns:
-        Ordered pairs of different tiers whose traffic no rule constrains, delays and rates without a unit, and bare group
-        names, of which E2Clab reaches only the first host.
+        Ordered pairs of different tiers whose traffic no rule constrains, delays and rates without a unit, bare group
+        names, of which E2Clab reaches only the first host, and bursts of losses on links that never lose a packet.
     """
     bare: list[Problem] = []
     for i, rule in enumerate(network.rules):
@@ -48,7 +57,11 @@ def link_warnings(
             if isinstance(entry, SharedRule):
                 for side, pattern in enumerate(entry.between):
                     bare += _bare(heterogeneity_source, (section, i, "between"), [(side, pattern)], plan.hosts)
-    return (*bare, *_unruled(plan, talking, network_source))
+    return (
+        *bare,
+        *_lossless_bursts(plan, heterogeneity, heterogeneity_source),
+        *_unruled(plan, talking, network_source),
+    )
 
 
 def _unitless(source: Source, key: KeyPath) -> Iterable[Problem]:
@@ -70,6 +83,30 @@ def _bare(
         for where, pattern in patterns
         for term in bare_groups(pattern, hosts)
     ]  # fmt: skip
+
+
+def _lossless_bursts(plan: LinkPlan, heterogeneity: Heterogeneity, source: Source) -> Iterable[Problem]:
+    bursty = [
+        (i, rule) for i, rule in enumerate(heterogeneity.rules) if isinstance(rule, LinkRule) and rule.burst_packets
+    ]
+    if not bursty:
+        return
+    lossy = {pair for pair, constraint in plan.pairs.items() if constraint.loss_percent}
+    for event in heterogeneity.events:
+        if not isinstance(event, TimedHostEvent | RandomHostEvent) and (
+            isinstance(event, TraceEvent) or event.loss_percent
+        ):
+            lossy |= _pairs(event, plan.hosts)
+    for i, rule in bursty:
+        if not lossy & _pairs(rule, plan.hosts):
+            fix = "give them a loss in network.yaml or in an event, or remove the burst"
+            yield source.problem(("deterministic", i, "burst"), "these links never lose a packet", fix)
+
+
+def _pairs(rule: LinkRule | LinkEvent, hosts: Sequence[Host]) -> set[Pair]:
+    forth = {(src.name, dst.name) for src in select(rule.src, hosts) for dst in select(rule.dst, hosts)}
+    both_ways = rule.symmetric if isinstance(rule, LinkRule) else rule.both_ways
+    return forth | {(dst, src) for src, dst in forth} if both_ways else forth
 
 
 def _unruled(plan: LinkPlan, talking: Sequence[str], source: Source) -> Iterable[Problem]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from laggard.hosts import Host
+from laggard.network_emulation.jitter import REACH, Distribution
 from laggard.virtual_time import Dilation
 
 Pair = tuple[str, str]
@@ -23,25 +24,34 @@ class Constraint:
 
     Attributes:
         delay_ms: one-way delay, end to end.
-        jitter_ms: each packet's delay is uniform in delay ± jitter; packets never overtake each other.
+        jitter_ms: how far each packet's delay varies; packets never overtake each other.
         rate_mbps: serialisation rate in Mbit/s of link-layer bytes; None is as fast as the machine.
-        loss_percent: packets lost, independently, in percent.
+        loss_percent: packets lost, in percent.
+        distribution: of the delay, and what jitter means there (see `jitter`).
+        burst_packets: packets lost in a row, on average (see `bursts`); 1 for independent losses.
     """
 
     delay_ms: float = 0.0
     jitter_ms: float = 0.0
     rate_mbps: float | None = None
     loss_percent: float = 0.0
+    distribution: Distribution = "uniform"
+    burst_packets: float = 1.0
 
     @property
     def is_neutral(self) -> bool:
         """Whether it constrains nothing."""
-        return self == Constraint()
+        return self.only_rate and self.rate_mbps is None
 
     @property
     def only_rate(self) -> bool:
         """Whether it neither delays nor loses."""
-        return self == Constraint(rate_mbps=self.rate_mbps)
+        return not (self.delay_ms or self.jitter_ms or self.loss_percent)
+
+    @property
+    def longest_delay_ms(self) -> float:
+        """What no packet's delay exceeds, the wait for those before it left out."""
+        return self.delay_ms + REACH[self.distribution] * self.jitter_ms
 
 
 @dataclass(frozen=True)
@@ -132,11 +142,11 @@ def tier_pairs(plan: LinkPlan) -> tuple[TierPair, ...]:
 
 def dilate_constraint(constraint: Constraint, dilation: Dilation) -> Constraint:
     """A constraint in virtual units as the real one that a dilated machine must apply."""
-    return Constraint(
+    return replace(
+        constraint,
         delay_ms=dilation.real_ms(constraint.delay_ms),
         jitter_ms=dilation.real_ms(constraint.jitter_ms),
         rate_mbps=_real(constraint.rate_mbps, dilation),
-        loss_percent=constraint.loss_percent,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from laggard.network_emulation.backend import LinkCounters
+from laggard.network_emulation.jitter import delay_grid_ms, median_of_sum_ms
 from laggard.network_emulation.links import Constraint, LinkPlan, Pair, dilate_constraint
 from laggard.network_emulation.probes.echo import EchoProbe
 from laggard.virtual_time import Dilation
@@ -40,7 +41,7 @@ class LiveLink:
 
     Attributes:
         group: the links.
-        asked_rtt_ms: round trip of an empty packet on idle links, by what holds now in both directions.
+        asked_rtt_ms: median round trip of an empty packet on idle links, by what holds now in both directions.
         rtt_ms: measured on the group's first pair, under whatever else it carries; None where no echo came back.
         carried_mbps: what all its links carried together since the last look.
         dropped: packets that all its links dropped since the last look.
@@ -93,7 +94,7 @@ def round_trip_probes(
     for group in groups:
         src, dst = group.pairs[0]
         real = [dilate_constraint(current(pair), dilation) for pair in ((src, dst), (dst, src))]
-        longest_ms = sum(each.delay_ms + each.jitter_ms for each in real)
+        longest_ms = sum(each.longest_delay_ms for each in real)
         probes.setdefault(
             frozenset((src, dst)),
             EchoProbe(src, dst, _ECHOES, _SPACING_MS, longest_ms + dilation.real_ms(_PATIENCE_MS)),
@@ -136,11 +137,16 @@ def _live(
     virtual_s = dilation.virtual_s(max(1, now.at_ns - before.at_ns) / 1e9)
     return LiveLink(
         group,
-        asked_rtt_ms=current((src, dst)).delay_ms + current((dst, src)).delay_ms,
+        asked_rtt_ms=_median_rtt_ms(current((src, dst)), current((dst, src))),
         rtt_ms=None if real_ms is None else real_ms / dilation.factor,
         carried_mbps=sum(each.bytes for each in gone) * 8e-6 / virtual_s,
         dropped=sum(each.dropped for each in gone),
     )
+
+
+def _median_rtt_ms(there: Constraint, back: Constraint) -> float:
+    grids = [delay_grid_ms(each.delay_ms, each.jitter_ms, each.distribution) for each in (there, back)]
+    return median_of_sum_ms(grids[0], grids[1], _ECHOES // 2)[0]
 
 
 def _since(before: Look, now: Look, pair: Pair) -> LinkCounters:

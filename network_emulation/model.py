@@ -20,8 +20,16 @@ from pydantic import (
     Tag,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
+from laggard.network_emulation.jitter import Distribution
+from laggard.network_emulation.profiles import ProfileName
 from laggard.units import DelayMs, DurationS, LatencyMs, LossPercent, RateMbps, Share, SizeBytes, ThroughputMBps
+from laggard.yaml_source import AT
+
+MAX_BURST_PACKETS = 10_000.0
+
+_LINK_KEYS = ("delay", "rate", "loss", "jitter", "distribution", "burst")
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -101,13 +109,62 @@ class SharedRule(_Strict):
     shared_mbps: RateMbps = Field(alias="shared")
 
 
-class JitterRule(_Strict):
-    """Variation of the one-way delay: each packet's is uniform in delay ± jitter, and packets keep their order."""
+class LinkRule(_Strict):
+    """How the delay of links varies, packets keeping their order, and whether their losses come in bursts."""
 
     src: Pattern
     dst: Pattern
-    jitter_ms: DelayMs = Field(alias="jitter")
+    jitter_ms: DelayMs | None = Field(alias="jitter", default=None)
+    distribution: Distribution = Field(
+        default="uniform",
+        description="uniform: delay ± jitter; normal: jitter is the standard deviation; pareto: as netem's table",
+    )
+    burst_packets: float | None = Field(
+        alias="burst",
+        default=None,
+        ge=1,
+        le=MAX_BURST_PACKETS,
+        strict=True,
+        description="packets lost in a row, on average, of the links' loss; 1, or none: losses are independent",
+    )
     symmetric: bool = Field(default=False, strict=True)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.jitter_ms is None and "distribution" in self.model_fields_set:
+            raise ValueError(
+                "a distribution is that of a jitter — add `jitter:`, 0ms where only events give these links one"
+            )
+        return _at_least_one(self, ("src", "dst", "symmetric", "distribution"), "jitter or burst")
+
+
+def _nothing_beside_a_profile(value: object) -> object:
+    """A profile is an access technology: all of a link, both ways."""
+    if not isinstance(value, Mapping) or "profile" not in value:
+        return value
+    for key in value:
+        if key == "symmetric":
+            rule = "a profile is always both ways, up from src to dst and down from dst to src — remove it"
+            raise PydanticCustomError("beside_profile", rule, {AT: (key,)})
+        if key in _LINK_KEYS:
+            rule = (
+                "a profile says all of a link — remove it, or write it into an entry of its own, or remove the profile"
+            )
+            raise PydanticCustomError("beside_profile", rule, {AT: (key,)})
+    return value
+
+
+class ProfileRule(_Strict):
+    """Links that are as a profile says, from src to dst (up) and back (down), in place of what network.yaml says of them."""
+
+    src: Pattern
+    dst: Pattern
+    profile: ProfileName
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_all(cls, value: object) -> object:
+        return _nothing_beside_a_profile(value)
 
 
 class _HostChange(_Storage):
@@ -128,12 +185,23 @@ class _LinkChange(_Strict):
     rate_mbps: RateMbps | None = Field(alias="rate", default=None)
     loss_percent: LossPercent | None = Field(alias="loss", default=None)
     jitter_ms: DelayMs | None = Field(alias="jitter", default=None)
+    profile: ProfileName | None = None
     symmetric: bool = Field(default=False, strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_all(cls, value: object) -> object:
+        return _nothing_beside_a_profile(value)
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether it also changes the links from dst to src."""
+        return self.symmetric or self.profile is not None
 
     @model_validator(mode="after")
     def _changes_something(self) -> Self:
         return _at_least_one(
-            self, ("src", "dst", "symmetric", "at_s", "for_s", "random"), "delay, rate, loss or jitter"
+            self, ("src", "dst", "symmetric", "at_s", "for_s", "random"), "delay, rate, loss, jitter or profile"
         )
 
 
@@ -202,6 +270,11 @@ class TraceEvent(_Strict):
     dst: Pattern
     symmetric: bool = Field(default=False, strict=True)
 
+    @property
+    def both_ways(self) -> bool:
+        """Whether the links from dst to src follow it too."""
+        return self.symmetric
+
 
 def _keys(value: object) -> frozenset[str]:
     if isinstance(value, Mapping):
@@ -215,7 +288,9 @@ def _deterministic_kind(value: object) -> str | None:
         return "host-rule"
     if "between" in keys:
         return "shared-rule"
-    return "jitter-rule" if keys & {"src", "dst"} else None
+    if "profile" in keys:
+        return "profile-rule"
+    return "link-rule" if keys & {"src", "dst"} else None
 
 
 def _dynamic_kind(value: object) -> str | None:
@@ -231,7 +306,8 @@ def _dynamic_kind(value: object) -> str | None:
 DeterministicRule = Annotated[
     Annotated[HostRule, Tag("host-rule")]
     | Annotated[SharedRule, Tag("shared-rule")]
-    | Annotated[JitterRule, Tag("jitter-rule")],
+    | Annotated[LinkRule, Tag("link-rule")]
+    | Annotated[ProfileRule, Tag("profile-rule")],
     Discriminator(
         _deterministic_kind,
         custom_error_type="which_hosts",
@@ -268,7 +344,7 @@ class Heterogeneity(_Strict):
         return {} if value is None else value
 
     @property
-    def rules(self) -> tuple[HostRule | SharedRule | JitterRule, ...]:
+    def rules(self) -> tuple[HostRule | SharedRule | LinkRule | ProfileRule, ...]:
         """The deterministic entries in file order."""
         return self.deterministic or ()
 

@@ -39,6 +39,7 @@ _BASE_ECHOES = 20
 _BASE_SPACING_MS = 5.0
 _BASE_PATIENCE_MS = 400.0
 _MEASURE_TIMEOUT_S = 120.0
+_LONGEST_FILL_S = 30.0
 _UDP_MBPS = 60.0
 """As many datagrams as a busy machine takes in without losing any."""
 
@@ -172,9 +173,10 @@ def rate_flow(task: Task, inlets: Sequence[Inlet] = ()) -> FlowProbe:
     congestion control (BBR empties it again and again, cubic lets it overflow).
     """
     assert task.there.rate_mbps is not None
-    slow_s = 60 * 1514 * 8e-6 / task.there.rate_mbps
-    warm_up_s = 0.3 + 14 * task.rtt_ms / 1e3 + slow_s
-    window_s = min(3.0, max(0.5, slow_s))
+    packet_s = 1514 * 8e-6 / task.there.rate_mbps
+    slow_s = 60 * packet_s
+    warm_up_s = 0.3 + 14 * task.rtt_ms / 1e3 + min(slow_s, _LONGEST_FILL_S)
+    window_s = max(5 * packet_s, min(3.0, max(0.5, slow_s, 160e-3 * task.there.jitter_ms)))
     loss = task.there.loss_percent / 100
     afar = task.there.rate_mbps <= _UDP_MBPS and any(_is_slowest(inlet, task) for inlet in inlets)
     transport: Literal["tcp", "udp"] = "udp" if afar else transport_for(task)

@@ -8,10 +8,12 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from laggard.drive import DriveLimits
+from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.links import Constraint, Pair
 
 StorageQuantity = Literal["read_mb_per_s", "write_mb_per_s", "read_latency_ms", "write_latency_ms"]
-Quantity = Literal["cpu", "delay_ms", "jitter_ms", "rate_mbps", "loss_percent"] | StorageQuantity
+LinkQuantity = Literal["delay_ms", "jitter_ms", "rate_mbps", "loss_percent", "burst_packets"]
+Quantity = Literal["cpu"] | LinkQuantity | StorageQuantity
 STORAGE_QUANTITIES: tuple[StorageQuantity, ...] = get_args(StorageQuantity)
 Values = tuple[tuple[Quantity, float], ...]
 Target = str | Pair
@@ -28,6 +30,7 @@ class TimedChange:
         event: number of the event; an end takes back what this event set.
         targets: hosts, or links.
         values: quantities set; empty at the end.
+        distribution: of the jitter from then on; None leaves it as it is.
     """
 
     at_s: float
@@ -35,6 +38,7 @@ class TimedChange:
     event: int
     targets: tuple[Target, ...]
     values: Values = ()
+    distribution: Distribution | None = None
 
 
 class Overlay:
@@ -53,6 +57,7 @@ class Overlay:
         self._links = links
         self._drives = drives
         self._active: dict[Target, dict[int, Values]] = {}
+        self._distributions: dict[Target, dict[int, Distribution]] = {}
 
     def apply(self, change: TimedChange) -> None:
         """Enter a change."""
@@ -60,8 +65,11 @@ class Overlay:
             events = self._active.setdefault(target, {})
             if change.kind == "end":
                 events.pop(change.event, None)
+                self._distributions.get(target, {}).pop(change.event, None)
             else:  # a dictionary keeps the place of a key that is set again: a step does not begin anew
                 events[change.event] = change.values
+                if change.distribution is not None:
+                    self._distributions.setdefault(target, {})[change.event] = change.distribution
 
     def share(self, host: str) -> float:
         """CPU share of a host now."""
@@ -85,6 +93,8 @@ class Overlay:
             jitter_ms=min(jitter_ms, delay_ms),
             rate_mbps=values.get("rate_mbps", base.rate_mbps),
             loss_percent=values.get("loss_percent", base.loss_percent),
+            distribution=([base.distribution, *self._distributions.get(pair, {}).values()])[-1],
+            burst_packets=values.get("burst_packets", base.burst_packets),
         )
 
     def value(self, target: Target, quantity: Quantity) -> float:

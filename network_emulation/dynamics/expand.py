@@ -28,6 +28,7 @@ from laggard.network_emulation.model import (
     TimedLinkEvent,
     TraceEvent,
 )
+from laggard.network_emulation.profiles import Direction, profiles
 
 MAX_CHANGES = 200_000
 """Changes of one run; an entry that makes more is a mistake in its period."""
@@ -57,6 +58,12 @@ def expand_events(
     changes: list[TimedChange] = []
     number = 0
     for index, event in enumerate(heterogeneity.events):
+        if isinstance(event, TimedLinkEvent | RandomLinkEvent) and event.profile is not None:
+            for change in _profiled(event, event.profile, number, hosts, plan, horizon_s):
+                changes.append(change)
+                number = change.event + 1
+                _require_few(len(changes), index)
+            continue
         for targets, spans in _occurrences(event, hosts, plan, horizon_s):
             if isinstance(event, TraceEvent):
                 changes.extend(_follow(event, number, targets, traces or {}, horizon_s))
@@ -92,8 +99,39 @@ def _occurrences(
 
 def _links(event: LinkEvent, hosts: Sequence[Host], plan: LinkPlan) -> tuple[Target, ...]:
     pairs = [(s.name, d.name) for s in select(event.src, hosts) for d in select(event.dst, hosts)]
-    both = [*pairs, *((d, s) for s, d in pairs)] if event.symmetric else pairs
+    both = [*pairs, *((d, s) for s, d in pairs)] if event.both_ways else pairs
     return tuple(pair for pair in dict.fromkeys(both) if pair in plan.pairs)
+
+
+def _profiled(
+    event: TimedLinkEvent | RandomLinkEvent,
+    profile: str,
+    number: int,
+    hosts: Sequence[Host],
+    plan: LinkPlan,
+    horizon_s: float,
+) -> Iterator[TimedChange]:
+    """Up and down at the same moments, each an event of its own, beginning with `number`."""
+    up = {(s.name, d.name) for s in select(event.src, hosts) for d in select(event.dst, hosts)}
+    ways = ((profiles()[profile].up, True), (profiles()[profile].down, False))
+    for targets, spans in _occurrences(event, hosts, plan, horizon_s):
+        for begin_s, end_s in spans:
+            for direction, is_up in ways:
+                links = tuple(pair for pair in targets if (pair in up) is is_up)
+                drawn = direction.distribution if direction.jitter_ms else None
+                yield TimedChange(begin_s, "begin", number, links, _whole(direction), drawn)
+                yield TimedChange(end_s, "end", number, links)
+                number += 1
+
+
+def _whole(direction: Direction) -> Values:
+    return (
+        ("delay_ms", direction.delay_ms),
+        ("jitter_ms", direction.jitter_ms),
+        ("rate_mbps", direction.rate_mbps),
+        ("loss_percent", direction.loss_percent),
+        ("burst_packets", direction.burst_packets),
+    )
 
 
 def _once(at_s: float, for_s: float, horizon_s: float) -> _Spans:

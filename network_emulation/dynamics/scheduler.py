@@ -46,8 +46,8 @@ class EventRecord:
         kind: `begin`, `step` or `end` of an event.
         src: the host, or the sending end of the link.
         dst: the receiving end of the link; empty for a host.
-        quantity: `cpu` (share of one core), `delay_ms`, `jitter_ms`, `rate_mbps`, `loss_percent`, or of a host's drive
-            `read_mb_per_s`, `write_mb_per_s`, `read_latency_ms`, `write_latency_ms`.
+        quantity: `cpu` (share of one core), `delay_ms`, `jitter_ms`, `rate_mbps`, `loss_percent`, `burst_packets`, or of a host's
+            drive `read_mb_per_s`, `write_mb_per_s`, `read_latency_ms`, `write_latency_ms`.
         value: what it was from then on; NaN for a rate or a bandwidth that nothing limits.
         asked_s: when it was due.
         effective_s: when it was in effect.

@@ -21,6 +21,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from laggard.network_emulation.bursts import gilbert
+from laggard.network_emulation.jitter import offsets
 from laggard.network_emulation.links import Constraint
 
 BYTES, PACKETS, DROPPED = 0, 1, 2
@@ -67,7 +69,20 @@ class Route:
         own: the stage of this pair alone, whose rate `LinkModel.constrain` sets.
     """
 
-    __slots__ = ("delay_ns", "direct", "index", "jitter_ns", "last_due_ns", "loss", "own", "port", "stages")
+    __slots__ = (
+        "bursts",
+        "delay_ns",
+        "direct",
+        "index",
+        "jitter_ns",
+        "last_due_ns",
+        "losing",
+        "loss",
+        "offsets",
+        "own",
+        "port",
+        "stages",
+    )
 
     def __init__(self, index: int, port: int, stages: Sequence[Stage], own: Stage) -> None:
         self.index = index
@@ -76,7 +91,10 @@ class Route:
         self.own = own
         self.delay_ns = 0.0
         self.jitter_ns = 0.0
+        self.offsets: tuple[float, ...] = ()
         self.loss = 0.0
+        self.bursts: tuple[float, float] | None = None
+        self.losing = False
         self.last_due_ns = 0.0
         self.direct = False
 
@@ -150,7 +168,7 @@ class LinkModel:
         Returns:
             Whether it is already there and the caller has to deliver it now.
         """
-        if route.loss and self._random() < route.loss:
+        if route.loss and self._loses(route):
             self._drop(route, packet)
             return False
         event = self._serve(route, 0, packet, now_ns, now_ns)
@@ -186,7 +204,11 @@ class LinkModel:
         """Give a route another constraint; packets under way keep their delay, and those still queued get the new rate."""
         route.delay_ns = constraint.delay_ms * 1e6
         route.jitter_ns = constraint.jitter_ms * 1e6
+        route.offsets = offsets(constraint.distribution)
         route.loss = constraint.loss_percent / 100.0
+        bursts = gilbert(route.loss, constraint.burst_packets)
+        route.losing = route.losing and bursts == route.bursts
+        route.bursts = bursts
         self._change_rate(route.own, ns_per_byte(constraint.rate_mbps), limit_bytes, now_ns)
         route.direct = route.is_free() and route.last_due_ns <= now_ns
 
@@ -195,6 +217,14 @@ class LinkModel:
         at = route.index * TALLY_FIELDS
         self._tally[at + BYTES] += packet.size
         self._tally[at + PACKETS] += packet.segments
+
+    def _loses(self, route: Route) -> bool:
+        if route.bursts is None:
+            return self._random() < route.loss
+        begins, ends = route.bursts
+        loses = route.losing
+        route.losing = self._random() < (1.0 - ends if loses else begins)
+        return loses
 
     def _drop(self, route: Route, packet: Packet) -> None:
         self._tally[route.index * TALLY_FIELDS + DROPPED] += packet.segments
@@ -223,7 +253,9 @@ class LinkModel:
     def _delayed(self, route: Route, end_ns: float) -> float:
         delay_ns = route.delay_ns
         if route.jitter_ns:
-            delay_ns = max(0.0, delay_ns + route.jitter_ns * (2.0 * self._random() - 1.0))
+            table, chance = route.offsets, self._random()
+            offset = table[int(chance * len(table))] if table else 2.0 * chance - 1.0
+            delay_ns = max(0.0, delay_ns + route.jitter_ns * offset)
         due_ns = max(end_ns + delay_ns, route.last_due_ns)
         route.last_due_ns = due_ns
         return due_ns

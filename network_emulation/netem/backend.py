@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -86,7 +87,8 @@ class NetemBackend:
                     undo(host, command)
         backend._deploy_fabric()
         backend._deploy_intakes()
-        shown = backend._deploy_by_ansible() if deployment == "ansible" else backend._deploy_directly()
+        with _tables_explained():
+            shown = backend._deploy_by_ansible() if deployment == "ansible" else backend._deploy_directly()
         for host, source in program.sources.items():
             verify(host, source, shown[host])
         execute.expect_changes(program.sources)
@@ -105,7 +107,8 @@ class NetemBackend:
                 raise EmulationError(f"{pair[0]} to {pair[1]}: without netem only its rate can change")
             changed = self.program.in_tc_terms(pair, constraint).change_commands()
             commands.setdefault(pair[0], []).extend(changed)
-        self.execute.change({host: "\n".join(as_batch(lines)) + "\n" for host, lines in commands.items()})
+        with _tables_explained():
+            self.execute.change({host: "\n".join(as_batch(lines)) + "\n" for host, lines in commands.items()})
         return time.monotonic_ns()
 
     def counters(self) -> Mapping[Pair, LinkCounters]:
@@ -178,6 +181,18 @@ class NetemBackend:
                 self.execute(host, segment_command(source.device))
             shown[host] = self.execute(host, ("tc", "-batch", "-"), "\n".join(source.batch()) + "\n")
         return shown
+
+
+@contextmanager
+def _tables_explained() -> Iterator[None]:
+    """Says what to do where tc lacks the table of a distribution, which it reads from a file of iproute2's."""
+    try:
+        yield
+    except EmulationError as error:
+        if "No distribution data" not in str(error):
+            raise
+        fix = "install the whole of iproute2 there (its *.dist tables), or write `distribution: uniform`"
+        raise EmulationError(f"{error}; {fix}") from error
 
 
 def _make_room(program: LinkProgram, execute: Execute) -> None:

@@ -1,7 +1,7 @@
 """EnOSlib's HTB constraints, extended to what a continuum needs.
 
-EnOSlib gives each destination of a host an HTB class (rate), a netem leaf (delay, loss) and a u32 filter. Added here: jitter
-that keeps packets in order, a queue as long as bandwidth x delay asks for, a parent class for the host's uplink, and class
+EnOSlib gives each destination of a host an HTB class (rate), a netem leaf (delay, loss) and a u32 filter. Added here: jitter of any
+distribution that keeps packets in order, losses in bursts, a queue as long as bandwidth x delay asks for, a parent class for the host's uplink, and class
 ids that depend on the destination alone, so that a live change can name them (EnOSlib numbers them in set order, which
 changes with PYTHONHASHSEED). Each host's commands run as one `tc -batch -`, which stops at the first error and says so.
 
@@ -33,6 +33,7 @@ IN_ORDER = "rate 1000gbit"
 
 _ONE_PACKET = 1600
 _BURST_MS = 1.0
+_TICK_MS = 1e-3
 _UNLIMITED_MBPS = 10_000.0
 _END = "END_OF_TC_BATCH"
 
@@ -60,8 +61,18 @@ def burst_bytes(rate_mbps: float | None) -> int:
 def limit_packets(constraint: Constraint) -> int:
     """Packets that netem may hold: the delay line at full rate, and the link's queue."""
     rate_mbps = constraint.rate_mbps or _UNLIMITED_MBPS
-    in_flight = (constraint.delay_ms + constraint.jitter_ms) * 125.0 * rate_mbps / PACKET_BYTES
+    in_flight = constraint.longest_delay_ms * 125.0 * rate_mbps / PACKET_BYTES
     return QUEUE_PACKETS + math.ceil(in_flight)
+
+
+def jitter_texts(delay_ms: float, constraint: Constraint) -> tuple[str, str, str]:
+    """Delay, jitter and distribution as tc takes them; it refuses a distribution where delay or jitter is less than a tick."""
+    if not constraint.jitter_ms:
+        return delay_text(delay_ms), "", ""
+    if constraint.distribution == "uniform":
+        return delay_text(delay_ms), delay_text(constraint.jitter_ms), ""
+    least = (max(_TICK_MS, delay_ms), max(_TICK_MS, constraint.jitter_ms))
+    return delay_text(least[0]), delay_text(least[1]), constraint.distribution
 
 
 def _plain(number: float) -> str:
@@ -75,8 +86,10 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
     Args:
         number: names class `1:number`, and through EnOSlib's numbering its qdisc.
         jitter: jitter as tc takes it; empty for none.
+        distribution: of the jitter, by the name of tc's table; empty for the uniform one, for which netem needs none.
         limit: packets that netem may hold.
         burst: bytes that HTB may send at once.
+        bursts: p and r of losses in bursts (see `bursts.gilbert`); None where they are independent.
         parent: class that this one borrows from.
         guaranteed: rate that is this link's even when its parent is busy; empty for all of `rate`.
         plain: a queue in place of netem, for a link that only ever has a rate.
@@ -84,8 +97,10 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
 
     number: int = 0
     jitter: str = ""
+    distribution: str = ""
     limit: int = QUEUE_PACKETS
     burst: int = _ONE_PACKET
+    bursts: tuple[float, float] | None = None
     parent: str = ROOT
     guaranteed: str = ""
     plain: bool = False
@@ -111,7 +126,11 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
         if self.plain:
             head, _, _ = command.partition(" netem ")
             return f"{head} pfifo limit {self.limit}"
-        varied = command.replace(f"delay {self.delay}", f"delay {self.delay} {self.jitter}".rstrip(), 1)
+        drawn = f" distribution {self.distribution}" if self.distribution else ""
+        varied = command.replace(f"delay {self.delay}", f"delay {self.delay} {self.jitter}".rstrip() + drawn, 1)
+        if self.bursts is not None:
+            begins, ends = (_plain(100 * probability) for probability in self.bursts)
+            varied = varied.replace(f" loss {self.loss}", f" loss gemodel {begins}% {ends}%", 1)
         return f"{varied} limit {self.limit}" + (f" {IN_ORDER}" if in_order else "")
 
 

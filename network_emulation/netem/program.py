@@ -16,6 +16,7 @@ from enoslib.objects import Network as EnosNetwork
 
 from laggard.errors import EmulationError
 from laggard.hosts import Host
+from laggard.network_emulation.bursts import gilbert
 from laggard.network_emulation.links import QUEUE_PACKETS, Constraint, LinkPlan, Pair
 from laggard.network_emulation.netem.htb import (
     ROOT,
@@ -26,8 +27,8 @@ from laggard.network_emulation.netem.htb import (
     SharedClass,
     as_batch,
     burst_bytes,
-    delay_text,
     guaranteed_mbps,
+    jitter_texts,
     limit_packets,
     loss_text,
     rate_text,
@@ -92,15 +93,18 @@ class LinkProgram:
         elif source.uplink_mbps is not None and rate_mbps is not None:
             share_mbps = guaranteed_mbps(source.uplink_mbps, self.fan_out[src])
             parent, guaranteed = UPLINK_CLASS, rate_text(min(share_mbps, rate_mbps))
+        delay, jitter, distribution = jitter_texts(self._emulated_ms(pair, constraint.delay_ms), constraint)
         return LinkConstraint(
             device=source.device,
             target=self.addresses[dst],
-            delay=delay_text(self._emulated_ms(pair, constraint.delay_ms)),
+            delay=delay,
             rate=rate_text(rate_mbps),
             loss=loss_text(constraint.loss_percent),
             number=self.numbers[dst],
-            jitter=delay_text(constraint.jitter_ms) if constraint.jitter_ms else "",
+            jitter=jitter,
+            distribution=distribution,
             limit=limit_packets(constraint),
+            bursts=gilbert(constraint.loss_percent / 100, constraint.burst_packets),
             burst=burst_bytes(rate_mbps),
             parent=parent,
             guaranteed=guaranteed,

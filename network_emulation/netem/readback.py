@@ -1,4 +1,4 @@
-"""What the kernel says it does, compared with what it was told to do."""
+"""What the kernel says it does, compared with what it was told to do; all but the distribution of jitter, which it does not tell."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class AppliedLink:
     delay_ms: float = 0.0
     jitter_ms: float = 0.0
     loss_percent: float = 0.0
+    burst_packets: float = 1.0
     limit: int = 0
     target: str = ""
 
@@ -60,6 +61,10 @@ def _netem(options: str) -> Iterable[tuple[str, object]]:
         yield "jitter_ms", parse_delay_ms(found[2]) if found[2] else 0.0
     if found := re.search(r"\bloss (\S+%)", options):
         yield "loss_percent", parse_loss_percent(found[1])
+    elif found := re.search(r"\bloss gemodel p (\S+%) r (\S+%) 1-h 100% 1-k 0%", options):
+        begins, ends = (parse_loss_percent(text) / 100 for text in found.groups())
+        yield "loss_percent", 100 * begins / (begins + ends)
+        yield "burst_packets", 1 / ends
 
 
 def verify(host: str, source: LinkSource, shown: str) -> None:
@@ -82,6 +87,7 @@ def _difference(asked: LinkConstraint, applied: AppliedLink) -> str:
         ("delay in ms", parse_delay_ms(asked.delay), applied.delay_ms),
         ("jitter in ms", parse_delay_ms(asked.jitter) if asked.jitter else 0.0, applied.jitter_ms),
         ("loss in percent", parse_loss_percent(asked.loss) if asked.loss else 0.0, applied.loss_percent),
+        ("mean burst of losses", 1 / asked.bursts[1] if asked.bursts else 1.0, applied.burst_packets),
         ("queue in packets", float(asked.limit), float(applied.limit)),
     )
     for name, wanted, found in pairs:

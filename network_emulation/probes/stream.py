@@ -45,6 +45,7 @@ class RateProbe:
         rtt_ms: round trip, expected.
         transport: what to send.
         loss: fraction of packets that the link loses.
+        jitter_ms: how much its delay varies, expected.
     """
 
     src: str
@@ -54,6 +55,7 @@ class RateProbe:
     rtt_ms: float
     transport: Literal["tcp", "udp"] = "tcp"
     loss: float = 0.0
+    jitter_ms: float = 0.0
 
     @property
     def window_bytes(self) -> int:
@@ -69,8 +71,13 @@ class RateProbe:
 
     @property
     def window_s(self) -> float:
-        """How long to measure: 0.3 s, or the time of 60 packets where those take longer, at most 2 s."""
-        return min(2.0, max(0.3, 60 * PACKET_BYTES * 8e-6 / self.rate_mbps))
+        """How long to measure: 0.3 s, or the time of 60 packets or of 160 jitters where those take longer, at most 2 s, unless that is too
+        short for five packets.
+
+        Packets that wait for one before them arrive together with it, so that either end of the window may be off by a jitter or so.
+        """
+        packet_s = PACKET_BYTES * 8e-6 / self.rate_mbps
+        return max(5 * packet_s, min(2.0, max(0.3, 60 * packet_s, 160e-3 * self.jitter_ms)))
 
 
 @dataclass

@@ -136,7 +136,9 @@ def _quantity(
 _delay = _quantity(parse_delay_ms, "one-way delay, in tc's notation", "[A-Za-z]*", "10ms")
 _latency = _quantity(parse_latency_ms, "time that every access takes", "[A-Za-z]+", "5ms", bare=False)
 _rate = _quantity(parse_rate_mbps, "rate, in tc's notation", "[A-Za-z]*", "100mbit")
-_loss = _quantity(parse_loss_percent, "independent packet loss", "%", "1%", bare=False)
+_loss = _quantity(
+    parse_loss_percent, "packet loss, independent unless heterogeneity.yaml gives a burst", "%", "1%", bare=False
+)
 _share = _quantity(parse_share, "share of one core", "%", "25%", bare=False)
 _duration = _quantity(parse_duration_s, "duration", "[A-Za-z]*", "10s", "5min")
 _size = _quantity(parse_size_bytes, "size in bytes", "[A-Za-z]*", "1GiB")

@@ -264,7 +264,8 @@ def _plain(text: str) -> YamlValue:
 
 
 def _problem(source: Source, model: type[BaseModel], details: ErrorDetails) -> Problem:
-    key = (*_written_key(source, details["loc"]), *details.get("ctx", {}).get(AT, ()))
+    below = details.get("ctx", {}).get(AT, ())
+    key = (*_written_key(source, details["loc"], whole=not below), *below)
     kind = details["type"]
     if kind == "extra_forbidden":
         problem = source.problem(key, "unknown key", _known_keys(model, details["loc"]), value=str(key[-1]))
@@ -283,13 +284,13 @@ def _problem(source: Source, model: type[BaseModel], details: ErrorDetails) -> P
     return source.problem(key, re.sub(r"^(Input|Value) should", "this should", rule), fix)
 
 
-def _written_key(source: Source, location: Sequence[str | int]) -> KeyPath:
-    """A pydantic location without the union tags it puts between keys."""
+def _written_key(source: Source, location: Sequence[str | int], *, whole: bool) -> KeyPath:
+    """A pydantic location without the union tags it puts between keys; `whole` keeps its end whatever that is."""
     key: KeyPath = ()
     for i, part in enumerate(location):
         parent = source.at(key)
         known = (isinstance(parent, dict) and part in parent) or (isinstance(parent, list) and isinstance(part, int))
-        if known or i == len(location) - 1:
+        if known or (whole and i == len(location) - 1):
             key = (*key, part)
     return key
 

@@ -179,8 +179,22 @@ def test_links_show_what_was_asked_for_and_what_holds(as_root: Emulation) -> Non
     links = {tuple(link["pairs"][0]): link for link in as_root.links()}  # type: ignore[index]
     delayed = links["edge.trainer.1.2", "cloud.trainer.1.1"]
     assert (delayed["requested"], delayed["current"]) == (
-        {"delay_ms": 5.0, "jitter_ms": 0.0, "rate_mbps": 50.0, "loss_percent": 0.0},
-        {"delay_ms": 45.0, "jitter_ms": 0.0, "rate_mbps": 50.0, "loss_percent": 0.0},
+        {
+            "delay_ms": 5.0,
+            "jitter_ms": 0.0,
+            "rate_mbps": 50.0,
+            "loss_percent": 0.0,
+            "distribution": "uniform",
+            "burst_packets": 1.0,
+        },
+        {
+            "delay_ms": 45.0,
+            "jitter_ms": 0.0,
+            "rate_mbps": 50.0,
+            "loss_percent": 0.0,
+            "distribution": "uniform",
+            "burst_packets": 1.0,
+        },
     )
     assert delayed["asked_rtt_ms"] == 50.0
     assert 49.5 <= float(str(delayed["rtt_ms"])) < 53.0

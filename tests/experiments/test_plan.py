@@ -100,12 +100,23 @@ def test_a_share_that_rises_later_counts(folder: Path) -> None:
         ("{random: {every: 30s, for: 5s, seed: 7}, hosts: 'edge.*', cpu: 5%}", "for 5 s in every 30 s (seed 7)", "cpu 5%", 2),
         ("{random: {every: 30s, for: 5s, seed: 7}, src: 'edge.*', dst: 'edge.*', rate: 1mbit}", "for 5 s in every 30 s (seed 7)", "rate 1 Mbit/s", 2),
         ("{trace: lte.csv, src: 'edge.*', dst: 'fog.*', symmetric: true}", "all the time", "as in lte.csv", 4),
+        ("{at: 4s, for: 1s, src: 'edge.*', dst: 'fog.*', profile: lora}", "at 4 s for 1 s", "profile lora", 4),
     ],
 )  # fmt: skip
 def test_every_kind_of_event_is_described(event: str, when: str, change: str, count: int, folder: Path) -> None:
     (folder / "lte.csv").write_text("seconds,rate_mbps\n0,10\n")
     (described,) = describe(load_scenario(folder, [f"heterogeneity.dynamic=[{event}]"]), MACHINE).events
     assert (described.when, described.change, described.count) == (when, change, count)
+
+
+def test_a_distribution_is_told_where_it_is_not_the_usual(folder: Path) -> None:
+    entry = "{src: 'edge.*', dst: 'fog.*', jitter: 1ms, distribution: pareto, symmetric: true}"
+    text = describe(load_scenario(folder, [f"heterogeneity.deterministic=[{entry}]"]), MACHINE).text()
+    assert "± 1 ms (pareto)" in text
+    bursty = "{src: 'edge.*', dst: 'fog.*', burst: 5}"
+    lossy = ["network.networks.0.loss=1%", "network.networks.1.loss=1%", "network.networks.2.loss=1%"]
+    text = describe(load_scenario(folder, [f"heterogeneity.deterministic=[{bursty}]", *lossy]), MACHINE).text()
+    assert "1 % loss in bursts of 5" in text
 
 
 def test_this_machine_can_be_asked(folder: Path) -> None:

@@ -203,11 +203,11 @@ BOMB = "a: &a [1]\nb: &b [*a, *a]\nc: [*b, *b]\n"
         (_replace(HETEROGENEITY, "cpu: 40%", "memory: 200MiB"), "heterogeneity.yaml:4:", "a worker holds 240 MiB"),
         (_replace(HETEROGENEITY, "cpu: 40%", "read: 20"), "heterogeneity.yaml:4:", "a throughput"),
         (_replace(HETEROGENEITY, "cpu: 40%", "read_latency: 5"), "heterogeneity.yaml:4:", "a latency"),
-        (_replace(HETEROGENEITY, "at: 20s", "at: -20s"), "heterogeneity.yaml:13:", "a duration"),
-        (_replace(HETEROGENEITY, 'dst: "cloud.*"', 'dst: "clown.*"'), "heterogeneity.yaml:13:", "matches no host"),
-        (_replace(HETEROGENEITY, "at: 20s, for: 10s", "random: {every: 1ms, for: 0.1ms, seed: 1}"), "heterogeneity.yaml:13:", "lengthen the period"),
-        (_replace(HETEROGENEITY, "at: 20s, for: 10s, src", "trace: ../../etc/passwd, src"), "heterogeneity.yaml:13:", "inside the scenario folder"),
-        (_replace(HETEROGENEITY, "  - {at: 20s", "  - {trace: no.csv, src: 'edge.*', dst: 'fog.*'}\n  - {at: 20s"), "heterogeneity.yaml:13:", "missing"),
+        (_replace(HETEROGENEITY, "at: 20s", "at: -20s"), "heterogeneity.yaml:16:", "a duration"),
+        (_replace(HETEROGENEITY, 'dst: "cloud.*"', 'dst: "clown.*"'), "heterogeneity.yaml:16:", "matches no host"),
+        (_replace(HETEROGENEITY, "at: 20s, for: 10s", "random: {every: 1ms, for: 0.1ms, seed: 1}"), "heterogeneity.yaml:16:", "lengthen the period"),
+        (_replace(HETEROGENEITY, "at: 20s, for: 10s, src", "trace: ../../etc/passwd, src"), "heterogeneity.yaml:16:", "inside the scenario folder"),
+        (_replace(HETEROGENEITY, "  - {at: 20s", "  - {trace: no.csv, src: 'edge.*', dst: 'fog.*'}\n  - {at: 20s"), "heterogeneity.yaml:16:", "missing"),
     ],
 )  # fmt: skip
 def test_special_cases(change: Callable[[dict[str, str]], None], place: str, rule: str, tmp_path: Path) -> None:

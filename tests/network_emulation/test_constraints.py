@@ -113,6 +113,79 @@ def test_jitter_varies_a_delay_and_nothing_else() -> None:
     assert set(pairs.values()) == {Constraint(10.0, 2.0, 100.0, 1.0)}
 
 
+def test_jitter_has_a_distribution() -> None:
+    network = rules(rule("edge.*", "fog.*"))
+    pairs = plan(network, '{deterministic: [{src: "edge.*", dst: "fog.*", jitter: 2ms, distribution: normal}]}').pairs
+    assert set(pairs.values()) == {Constraint(10.0, 2.0, 100.0, distribution="normal")}
+    with pytest.raises(ScenarioError, match="'uniform', 'normal' or 'pareto'"):
+        plan(network, '{deterministic: [{src: "edge.*", dst: "fog.*", jitter: 2ms, distribution: gauss}]}')
+
+
+def test_bursts_are_of_the_loss_that_the_rules_give() -> None:
+    network = rules(rule("edge.*", "fog.*", loss="1%"))
+    pairs = plan(
+        network,
+        '{deterministic: [{src: "edge.*", dst: "fog.*", burst: 5}, {src: "edge.*", dst: "fog.*", jitter: 2ms}]}',
+    ).pairs
+    assert set(pairs.values()) == {Constraint(10.0, 2.0, 100.0, 1.0, burst_packets=5.0)}
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ('{src: "edge.*", dst: "fog.*", burst: 0.5}', "greater than or equal to 1"),
+        ('{src: "edge.*", dst: "fog.*", burst: 5 packets}', "valid number"),
+        ('{src: "edge.*", dst: "fog.*"}', "add jitter or burst"),
+        ('{src: "edge.*", dst: "fog.*", distribution: normal}', "add `jitter:`"),
+        ('{src: "edge.*", dst: "fog.*", burst: 3}', "80 % of the packets from edge.trainer.1.1 to fog.trainer.1.1 cannot be lost 3 in a row"),
+    ],
+)  # fmt: skip
+def test_bursts_that_cannot_be_are_refused_at_their_line(entry: str, expected: str) -> None:
+    (problem,) = problems(rules(rule("edge.*", "fog.*", loss="80%")), f"deterministic:\n  - {entry}")
+    assert problem.startswith("heterogeneity.yaml:2:")
+    assert expected in problem
+
+
+def test_the_fix_of_a_short_burst_is_one() -> None:
+    network = rules(rule("edge.*", "fog.*", loss="80%"))
+    entry = '{{deterministic: [{{src: "edge.*", dst: "fog.*", burst: {}}}]}}'
+    (problem,) = problems(network, entry.format(3))
+    assert problem.endswith("write a burst of 4 or more")
+    assert plan(network, entry.format(4)).pairs[EDGE1, FOG1].burst_packets == 4
+
+
+def test_a_loss_too_large_for_its_burst_is_refused_where_an_event_gives_it() -> None:
+    entries = """deterministic:
+  - {src: "edge.*", dst: "fog.*", burst: 3}
+dynamic:
+  - {at: 1s, for: 1s, src: "edge.*", dst: "fog.*", loss: 100%}
+  - {at: 1s, for: 1s, src: "edge.*", dst: "fog.*", loss: 90%}
+  - {at: 1s, for: 1s, src: "edge.*", dst: "cloud.*", loss: 90%}
+"""
+    (problem,) = problems(rules(rule("edge.*", "fog.*")), entries)
+    assert problem.startswith("heterogeneity.yaml:5:")
+
+
+def test_a_burst_of_losses_that_never_happen_is_warned_of() -> None:
+    entries = """deterministic:
+  - {src: "edge.*", dst: "fog.*", burst: 3}
+  - {src: "fog.*", dst: "edge.*", burst: 3}
+dynamic:
+  - {at: 1s, for: 1s, src: "edge.*", dst: "fog.*", loss: 10%}
+"""
+    read = sources(rules(rule("edge.*", "fog.*", symmetric=True)), entries)
+    planned = plan_links(read[0], read[1], HOSTS, read[2], read[3])
+    (warning,) = [str(each) for each in link_warnings(planned, read[0], read[1], [], read[2], read[3])]
+    assert warning.startswith("heterogeneity.yaml:3:")
+    assert "never lose a packet" in warning
+
+
+def test_a_distribution_without_jitter_constrains_nothing() -> None:
+    assert Constraint(distribution="normal").is_neutral
+    assert Constraint(rate_mbps=1.0, distribution="normal").only_rate
+    assert not Constraint(jitter_ms=1.0).only_rate
+
+
 def test_jitter_above_its_delay_is_refused() -> None:
     entry = 'deterministic:\n  - {src: "edge.*", dst: "fog.*", jitter: 20ms}'
     (problem,) = problems(rules(rule("edge.*", "fog.*")), entry)
@@ -176,14 +249,15 @@ def test_tier_pairs_group_what_is_alike() -> None:
 
 @given(st.floats(1, 50), st.floats(0.1, 1e4), st.floats(0, 100), st.floats(0.5, 1e3))
 def test_dilation_keeps_bandwidth_times_delay_and_loss(factor: float, rate: float, loss: float, delay: float) -> None:
-    before = Constraint(delay, delay / 2, rate, loss)
+    before = Constraint(delay, delay / 2, rate, loss, "pareto")
     planned = LinkPlan(HOSTS, {(EDGE1, FOG1): before}, {EDGE1: AccessLink(EDGE1, rate, None)})
     dilated = dilate_links(planned, Dilation(factor))
     after = dilated.pairs[EDGE1, FOG1]
     assert after.rate_mbps is not None
     assert after.rate_mbps * after.delay_ms == pytest.approx(rate * delay)
     assert after.delay_ms == pytest.approx(delay * factor)
-    assert after.loss_percent == loss
+    assert after.jitter_ms == pytest.approx(delay * factor / 2)
+    assert (after.loss_percent, after.distribution) == (loss, "pareto")
     assert dilated.access[EDGE1].up_mbps == pytest.approx(rate / factor)
     assert dilated.access[EDGE1].down_mbps is None
 

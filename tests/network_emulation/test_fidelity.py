@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
+import random
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,16 +24,18 @@ from laggard.network_emulation.fidelity import (
     Tolerance,
     choose_representatives,
     echo_probe,
-    jitter_error_ms,
     links_used,
+    loss_error_percent,
     loss_probe,
     measure_patiently,
+    median_round_trip_ms,
     plan_rounds,
     rate_probe,
     sample_round_trips,
     verify_links,
 )
 from laggard.network_emulation.link_emulator import UserspaceBackend
+from laggard.network_emulation.link_emulator.queueing import DROPPED, LinkModel, Packet, Route, Stage
 from laggard.network_emulation.links import (
     AccessLink,
     Constraint,
@@ -40,6 +45,7 @@ from laggard.network_emulation.links import (
     dilate_links,
     tier_pairs,
 )
+from laggard.network_emulation.measure import LossCount
 from laggard.run_schema import FidelityCheck
 from laggard.virtual_time import Dilation
 from tests.network_emulation.emulated import Continuum, in_sandbox, make_hosts, needs_tun
@@ -120,10 +126,71 @@ def test_probes_leave_a_slow_link_idle_and_dilate() -> None:
     assert (probe.rate_mbps, probe.delay_ms, probe.rtt_ms, probe.transport) == (10.0, 20.0, 40.0, "tcp")
     lossy = replace(slow, there=Constraint(5.0, rate_mbps=100.0, loss_percent=5.0))
     assert rate_probe(lossy, PLAIN).transport == "udp"
+    crawling = rate_probe(replace(slow, there=Constraint(12.5, rate_mbps=0.00547)), PLAIN)
+    assert crawling.transport == "udp"
+    assert crawling.window_s > 5 * 2.2, "several packets, of 2.2 s each"
+    jittery = replace(slow, there=Constraint(15.0, jitter_ms=10.0, rate_mbps=40.0))
+    assert rate_probe(jittery, PLAIN).window_s > 1.0, "long against what jitter does to its ends"
     assert loss_probe(lossy, PLAIN, 1).count == 1900
     assert loss_probe(lossy, PLAIN, 100).per_s == 160.0
-    assert jitter_error_ms(slow, PLAIN) == 0.0
-    assert 1.0 < jitter_error_ms(replace(slow, there=Constraint(5.0, jitter_ms=2.0)), PLAIN) < 2.0
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        Constraint(5.0, jitter_ms=2.0),
+        Constraint(50.0, 9.0, distribution="normal"),
+        Constraint(60.0, 20.0, 9.0, distribution="pareto"),
+    ],
+)
+def test_jitter_moves_the_median_of_the_echoes_no_further_than_chance_would(there: Constraint) -> None:
+    """Simulated: series of echoes, whose medians the tolerance of an otherwise exact link takes all but once in 16 000."""
+    task = Task(("a", "b"), there, replace(there, delay_ms=30.0, jitter_ms=there.jitter_ms / 3))
+    asked_ms, by_chance_ms = median_round_trip_ms(task, PLAIN)
+    each_size = echo_probe(task, PLAIN).count // 2
+    chance = random.Random(3)
+
+    def drawn_ms(link: Constraint) -> float:
+        x, normal, pareto = chance.uniform(-1, 1), chance.gauss(0, 1), 4 / 3 * (chance.paretovariate(3) - 1.5)
+        offset = {"uniform": x, "normal": normal, "pareto": min(4.0, pareto)}[link.distribution]
+        return max(0.0, link.delay_ms + link.jitter_ms * offset)
+
+    medians = [
+        statistics.median(drawn_ms(task.there) + drawn_ms(task.back) for _ in range(each_size)) for _ in range(2000)
+    ]
+    assert max(abs(median - asked_ms) for median in medians) <= by_chance_ms
+    assert max(abs(median - asked_ms) for median in medians) > by_chance_ms / 4, "and is not far wider than that"
+    assert statistics.median(medians) == pytest.approx(asked_ms, abs=0.02 * there.jitter_ms)
+    assert median_round_trip_ms(Task(("a", "b"), Constraint(5.0), Constraint(6.0)), PLAIN) == (11.0, 0.0)
+
+
+@pytest.mark.parametrize(("loss_percent", "burst"), [(2.0, 1.0), (2.0, 5.0), (20.0, 10.0)])
+def test_the_tolerance_of_a_loss_is_four_standard_errors_of_its_bursts(loss_percent: float, burst: float) -> None:
+    """Simulated: what the link model loses of the probe's packets, again and again."""
+    link = Constraint(loss_percent=loss_percent, burst_packets=burst)
+    packets = loss_probe(Task(("a", "b"), link, Constraint()), PLAIN, 1).count
+    tally = [0, 0, 0]
+    model, own = LinkModel(tally, random.Random(1)), Stage(None)
+    route = Route(0, 0, [own], own)
+    model.constrain(route, link, math.inf, 0.0)
+    lost = []
+    for _ in range(60):
+        before = tally[DROPPED]
+        for _ in range(packets):
+            model.enter(route, Packet(b"", 64, 64, 1), 0.0)
+        lost.append(100 * (tally[DROPPED] - before) / packets)
+    sigma = loss_error_percent(link, LossCount(packets, 0)) / 4
+    assert statistics.stdev(lost) == pytest.approx(sigma, rel=0.4)  # four standard errors of 60
+    assert statistics.fmean(lost) == pytest.approx(loss_percent, abs=4 * sigma / math.sqrt(60))
+
+
+def test_losses_in_bursts_are_counted_longer_and_no_faster() -> None:
+    plain, bursty = (
+        loss_probe(Task(("a", "b"), Constraint(loss_percent=1.0, burst_packets=burst), Constraint()), PLAIN, 1)
+        for burst in (1.0, 5.0)
+    )
+    assert (plain.count, bursty.count) == (4000, 16_000)
+    assert bursty.per_s == plain.per_s
 
 
 def check(task: Task, measured: float) -> FidelityCheck:
@@ -182,7 +249,7 @@ def test_faithful_links_pass_in_seconds() -> None:
 def mixed(continuum: Continuum) -> Verified:
     plan = tiered(1, 1, 2)
     edge = continuum.hosts[2].name
-    lossy = Constraint(10.0, jitter_ms=2.0, rate_mbps=10.0, loss_percent=5.0)
+    lossy = Constraint(10.0, 2.0, 10.0, 5.0, "normal", burst_packets=3.0)
     changed = {pair: lossy if edge in pair else each for pair, each in plan.pairs.items()}
     asked = replace(plan, pairs=changed, access={edge: AccessLink(edge, 8.0, 9.0)})
     return verify(continuum, asked, asked, Dilation(2.0), LOOSE)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import statistics
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.network_emulation.bursts import variance_ratio
+from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.link_emulator.queueing import (
     BYTES,
     DROPPED,
@@ -208,6 +212,39 @@ def test_losses_are_independent_and_cost_no_time_on_the_link() -> None:
     assert tally[DROPPED] == sum(lost)
 
 
+@pytest.mark.parametrize(("loss_percent", "burst"), [(1.0, 5.0), (10.0, 2.0), (20.0, 40.0)])
+def test_losses_in_bursts_have_geometric_lengths(loss_percent: float, burst: float) -> None:
+    count, loss = 300_000, loss_percent / 100
+    links, tally = model(seed=7)
+    route = route_through()
+    links.constrain(route, Constraint(loss_percent=loss_percent, burst_packets=burst), math.inf, 0.0)
+    lost = [not links.enter(route, packet(1000), float(i)) for i in range(count)]
+    four_errors = 4 * math.sqrt(loss * (1 - loss) * variance_ratio(loss, burst, count) / count)
+    assert sum(lost) / count == pytest.approx(loss, abs=four_errors)
+    runs = [len(list(run)) for losing, run in itertools.groupby(lost) if losing]
+    stays = 1 - 1 / burst
+    for length in (1, 2, int(burst) + 1, int(2 * burst)):
+        expected = stays ** (length - 1)  # of all runs are so long or longer
+        found = sum(run >= length for run in runs) / len(runs)
+        assert found == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / len(runs)) + 1e-9)
+    gaps = [len(list(run)) for losing, run in itertools.groupby(lost) if not losing]
+    assert statistics.fmean(gaps) == pytest.approx(burst * (1 - loss) / loss, rel=4 / math.sqrt(len(gaps)))
+    assert tally[DROPPED] == sum(lost)
+
+
+def test_a_link_that_is_told_the_same_loss_stays_in_its_burst() -> None:
+    links, _ = model()
+    route = route_through()
+    bursty = Constraint(loss_percent=50.0, burst_packets=1000.0)
+    links.constrain(route, bursty, math.inf, 0.0)
+    while links.enter(route, packet(100), 0.0):
+        pass
+    links.constrain(route, replace(bursty, rate_mbps=5.0), math.inf, 0.0)
+    assert route.losing
+    links.constrain(route, replace(bursty, loss_percent=40.0), math.inf, 0.0)
+    assert not route.losing
+
+
 def test_jitter_is_uniform_and_never_reorders() -> None:
     links, _ = model()
     route = route_through()
@@ -220,6 +257,41 @@ def test_jitter_is_uniform_and_never_reorders() -> None:
     assert sum(d < 8.0 for d in delays) / len(delays) == pytest.approx(0.25, abs=0.015)
     dense = departures(links, route, [(1e15 + i * 0.1 * MS, 1000) for i in range(2000)])
     assert dense == sorted(x for x in dense if x is not None)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "quantile"),
+    [
+        ("normal", NormalDist().inv_cdf),
+        ("pareto", lambda u: 4 / 3 * ((1 - u) ** (-1 / 3) - 1.5)),  # about its mean 3/2; shape 3
+    ],
+)
+def test_jitter_has_its_distributions_quantiles_and_never_reorders(
+    distribution: Distribution, quantile: Callable[[float], float]
+) -> None:
+    links, _ = model()
+    route = route_through()
+    links.constrain(route, Constraint(delay_ms=50.0, jitter_ms=4.0, distribution=distribution), math.inf, 0.0)
+    left = departures(links, route, [(i * 100 * MS, 1000) for i in range(40_000)])
+    found = sorted((due / MS - 100 * i - 50) / 4 for i, due in enumerate(left) if due is not None)
+    for u in (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99):
+        slope = (quantile(u + 1e-4) - quantile(u - 1e-4)) / 2e-4
+        four_errors = 4 * slope * math.sqrt(u * (1 - u) / len(found))
+        assert found[int(u * len(found))] == pytest.approx(quantile(u), abs=four_errors + 1e-3)
+    assert found[-1] <= 4.0
+    dense = departures(links, route, [(1e15 + i * 0.1 * MS, 1000) for i in range(2000)])
+    assert dense == sorted(x for x in dense if x is not None)
+
+
+def test_no_delay_is_below_nothing() -> None:
+    links, _ = model()
+    route = route_through()
+    links.constrain(route, Constraint(delay_ms=1.0, jitter_ms=1.0, distribution="normal"), math.inf, 0.0)
+    left = departures(links, route, [(i * 10 * MS, 1000) for i in range(20_000)])
+    delays = [due / MS - 10 * i for i, due in enumerate(left) if due is not None]
+    assert min(delays) == 0.0
+    below = NormalDist().cdf(-1.0)
+    assert sum(delay < 1e-6 for delay in delays) / len(delays) == pytest.approx(below, abs=0.011)
 
 
 def test_a_new_rate_serves_what_is_already_queued() -> None:

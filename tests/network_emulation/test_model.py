@@ -13,7 +13,7 @@ from laggard.errors import ScenarioError
 from laggard.network_emulation.model import (
     Heterogeneity,
     HostRule,
-    JitterRule,
+    LinkRule,
     Network,
     RandomHostEvent,
     SharedRule,
@@ -109,7 +109,7 @@ def test_what_we_accept_e2clab_accepts(rules: list[dict[str, object]]) -> None:
 
 def test_the_designs_example_parses() -> None:
     parsed = heterogeneity(DESIGN)
-    kinds = [HostRule, HostRule, HostRule, SharedRule, JitterRule]
+    kinds = [HostRule, HostRule, HostRule, SharedRule, LinkRule]
     assert [type(rule) for rule in parsed.rules] == kinds
     events = [TimedHostEvent, TimedLinkEvent, TimedHostEvent, TraceEvent, RandomHostEvent]
     assert [type(event) for event in parsed.events] == events
@@ -141,10 +141,11 @@ def test_no_heterogeneity_is_homogeneous(text: str) -> None:
         ("deterministic:\n  - {cpu: 5%}", (2, 5), "write `hosts:`"),
         ('deterministic:\n  - {between: ["edge.*"], shared: 1mbit}', (2, 15), ""),
         ('deterministic:\n  - {src: "edge.*", jitter: 2ms}', (2, 5), "`dst` is missing"),
-        ('deterministic:\n  - {src: "a", dst: "b", delay: 2ms}', (2, 5), "`jitter` is missing"),
+        ('deterministic:\n  - {src: "a", dst: "b", delay: 2ms}', (2, 26), "unknown key"),
+        ('deterministic:\n  - {src: "a", dst: "b"}', (2, 5), "add jitter or burst"),
         ('dynamic:\n  - {at: 1s, for: 0s, hosts: "a", cpu: 5%}', (2, 5), "longer than nothing"),
         ('dynamic:\n  - {at: 1s, hosts: "a", cpu: 5%}', (2, 5), "`for` is missing"),
-        ('dynamic:\n  - {at: 1s, for: 1s, src: "a", dst: "b"}', (2, 5), "delay, rate, loss or jitter"),
+        ('dynamic:\n  - {at: 1s, for: 1s, src: "a", dst: "b"}', (2, 5), "delay, rate, loss, jitter or profile"),
         ('dynamic:\n  - {random: {every: 5s, for: 5s, seed: 1}, hosts: "a", cpu: 5%}', (2, 14), "shorter than"),
         ('dynamic:\n  - {trace: ../x.csv, src: "a", dst: "b"}', (2, 13), "inside the scenario"),
         ('dynamic:\n  - {trace: /x.csv, src: "a", dst: "b"}', (2, 13), "inside the scenario"),

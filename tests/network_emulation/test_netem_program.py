@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 
 from laggard.errors import EmulationError
 from laggard.hosts import Host
+from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.links import AccessLink, Constraint, LinkPlan, Pair, SharedLink
 from laggard.network_emulation.netem.backend import NetemBackend
 from laggard.network_emulation.netem.execute import InNamespaces
@@ -139,6 +141,54 @@ def test_jitter_keeps_packets_in_order() -> None:
     (_, netem, _) = program({(EDGE1, FOG): Constraint(10, 2, 10)}).sources[EDGE1].commands()
     assert "netem delay 10ms 2ms limit " in netem
     assert netem.endswith("rate 1000gbit")
+
+
+@pytest.mark.parametrize("distribution", ["normal", "pareto"])
+def test_a_distribution_is_tcs_table(distribution: Distribution) -> None:
+    asked = {
+        (EDGE1, FOG): Constraint(10, 2, 10, 1, distribution),
+        (EDGE1, CLOUD): Constraint(3, 2, 10, 0, distribution),
+    }
+    to_cloud, _, _, to_fog = program(asked, base_delays_ms={(EDGE1, CLOUD): 3.0}).sources[EDGE1].commands()[1:5]
+    assert f"netem delay 10ms 2ms distribution {distribution} loss 1% limit " in to_fog
+    assert f"netem delay 0.001ms 2ms distribution {distribution} limit " in to_cloud, "tc takes none without a delay"
+    (_, steady, _) = program({(EDGE1, FOG): Constraint(10, 0, 10, 0, distribution)}).sources[EDGE1].commands()
+    assert "distribution" not in steady
+    most = limit_packets(Constraint(100, 20, 100, 0, distribution))
+    assert most == limit_packets(Constraint(180, 0, 100)), "a table reaches four jitters up"
+
+
+def test_losses_in_bursts_are_netems_gilbert_model() -> None:
+    bursty = Constraint(10, 0, 10, 1, burst_packets=5)
+    (_, netem, _) = program({(EDGE1, FOG): bursty}).sources[EDGE1].commands()
+    assert "netem delay 10ms loss gemodel 0.20202% 20% limit " in netem
+    (_, outage, _) = program({(EDGE1, FOG): replace(bursty, loss_percent=100)}).sources[EDGE1].commands()
+    assert "loss 100% limit " in outage
+
+
+def test_a_burst_that_the_kernel_forgot_is_noticed() -> None:
+    class Forgetful(Recorder):
+        def __call__(self, host: str | None, command: Sequence[str], text: str = "") -> str:
+            shown = super().__call__(host, command, text)
+            return re.sub(r"gemodel (\S+) (\S+)", r"gemodel p 0.40404% r 40% 1-h 100% 1-k 0%", shown)
+
+    with pytest.raises(EmulationError, match=r"mean burst of losses is 2\.5 instead of 5"):
+        start({(EDGE1, FOG): Constraint(10, 0, 10, 1, burst_packets=5)}, Forgetful())
+
+
+@pytest.mark.parametrize("change", [False, True])
+def test_a_node_without_tcs_tables_is_told_what_to_do(change: bool) -> None:
+    class Lacking(Recorder):
+        def __call__(self, host: str | None, command: Sequence[str], text: str = "") -> str:
+            if "distribution normal" in text:
+                missing = "No distribution data for normal (/usr/lib/tc/normal.dist: No such file or directory)"
+                raise EmulationError(f"{host}: tc -batch - failed: {missing}")
+            return super().__call__(host, command, text)
+
+    varied = Constraint(10, 2, 10, 0, "normal")
+    backend = start({(EDGE1, FOG): replace(varied, jitter_ms=0.0)}, Lacking())
+    with pytest.raises(EmulationError, match=r"edge\.trainer\.1\.1: .*install the whole of iproute2"):
+        backend.change({(EDGE1, FOG): varied}) if change else start({(EDGE1, FOG): varied}, Lacking())
 
 
 def test_an_uplink_is_the_parent_of_the_hosts_links() -> None:

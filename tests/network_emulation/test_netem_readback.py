@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from laggard.network_emulation.netem.readback import AppliedLink, parse_shown
 
 SHOWN = """\
@@ -25,12 +27,19 @@ filter parent 1: protocol ip pref 49152 u32 chain 0 fh 800::800 order 2048 key h
 
 def test_every_class_is_read_with_its_netem_and_filter() -> None:
     assert parse_shown(SHOWN) == {
-        11: AppliedLink(50.0, 25.0, 0.0, 0.0, 1104, "10.77.0.1"),
-        12: AppliedLink(20.0, 10.0, 2.0, 1.5, 1016, "10.77.0.2"),
-        13: AppliedLink(0.0015, 0.25, 0.05, 0.0, 1000, ""),
-        9910: AppliedLink(None, 0.0, 0.0, 0.0, 1000, ""),
-        1: AppliedLink(20.0, 0.0, 0.0, 0.0, 0, ""),
+        11: AppliedLink(50.0, 25.0, 0.0, 0.0, 1.0, 1104, "10.77.0.1"),
+        12: AppliedLink(20.0, 10.0, 2.0, 1.5, 1.0, 1016, "10.77.0.2"),
+        13: AppliedLink(0.0015, 0.25, 0.05, 0.0, 1.0, 1000, ""),
+        9910: AppliedLink(None, 0.0, 0.0, 0.0, 1.0, 1000, ""),
+        1: AppliedLink(20.0, 0.0, 0.0, 0.0, 1.0, 0, ""),
     }
+
+
+def test_losses_in_bursts_are_read_back_as_such() -> None:
+    shown = "qdisc netem 21: parent 1:12 limit 1016 delay 10ms loss gemodel p 0.20202% r 20% 1-h 100% 1-k 0% rate 1Tbit"
+    link = parse_shown(shown)[12]
+    assert link.loss_percent == pytest.approx(1.0, rel=1e-5)
+    assert link.burst_packets == pytest.approx(5.0)
 
 
 def test_nothing_shown_is_nothing_applied() -> None:

@@ -55,6 +55,7 @@ LINKS = """
     ports = c.create(hosts)
     pairs = both(edge1, fog, Constraint(10, 0, 20)) | both(edge1, cloud, Constraint(25, 0, 20))
     pairs |= both(edge2, fog, Constraint(8, 3, 20)) | both(edge2, cloud, Constraint(5, 0, 100, 5.0))
+    pairs |= {(fog.name, cloud.name): Constraint(0, 0, 100, 2.0, burst_packets=3.5)}  # read back
 
     def start(*plan):
         return NetemBackend.start(LinkPlan(hosts, *plan), c.enoslib_roles(hosts), None, ports, deployment="direct")
@@ -69,6 +70,12 @@ LINKS = """
     seen["loss"] = c.loss_percent(edge2, cloud)
     backend.change({(edge1.name, fog.name): Constraint(40, 0, 5)})
     seen["changed"] = [c.rtt_ms(edge1, fog), *c.goodput_mbps((edge1, fog)), c.rtt_ms(edge1, cloud)]
+    for shape in ("uniform", "normal", "pareto"):  # one way
+        backend.change({(edge2.name, fog.name): Constraint(15, 10, 20, 0.0, shape), (fog.name, edge2.name): Constraint(8, 0, 20)})
+        seen[shape] = c.rtts_ms(edge2, fog, 60)
+    backend.change({(edge1.name, cloud.name): Constraint(0, 0, 100, 10.0, burst_packets=5)})
+    seen["bursts"] = c.loss_runs(edge1, cloud, 6000)
+    backend.change({(edge1.name, cloud.name): Constraint(25, 0, 20)})
     counted = backend.counters()
     seen["counted"] = [len(counted), counted[edge1.name, fog.name].bytes, counted[edge2.name, cloud.name].dropped]
     backend.close()
@@ -114,9 +121,16 @@ def test_hosts_see_the_links_that_were_asked_for(tmp_path: Path) -> None:
     assert jitter[0] >= 10.0, "8 ms - 3 ms, twice, and never less"
     assert 13.5 < jitter[len(jitter) // 2] < 20.0
     assert jitter[-len(jitter) // 10] - jitter[len(jitter) // 10] > 2.0
+    assert min(seen["uniform"]) >= 23.0 - 10.0, "never further than the jitter below the delay"
+    assert 2 <= sum(took < 23.0 - 11.0 for took in seen["normal"]) <= 20, f"8 of 60 are: {sorted(seen['normal'])}"
+    assert min(seen["pareto"]) >= 23.0 - 6.7, f"two thirds of the jitter: {sorted(seen['pareto'])}"
+    assert sum(took < 23.0 - 3.2 for took in seen["pareto"]) >= 15, f"half of them are: {sorted(seen['pareto'])}"
     assert all(near(rate, 20) for rate in seen["rate"]), seen["rate"]
     assert seen["message"] == pytest.approx(10 + 100_000 * 8 / 20e3 / GOODPUT, rel=0.2)
     assert seen["loss"] == pytest.approx(5.0, abs=2.0)
+    runs = seen["bursts"]
+    assert sum(runs) / 6000 == pytest.approx(0.1, abs=0.05), "four standard errors"
+    assert sum(runs) / len(runs) == pytest.approx(5.0, abs=4 * 4.5 / 11), f"geometric, about 120 of them: {runs}"
     before_ms, rate, other_ms = seen["changed"]
     assert takes(before_ms, 50.0), before_ms
     assert takes(other_ms, 50.0), other_ms
@@ -124,7 +138,7 @@ def test_hosts_see_the_links_that_were_asked_for(tmp_path: Path) -> None:
     assert takes(seen["on top"][0], 16.0), "20 ms less the testbed's own 4 ms one way"
     assert seen["on top"][1] < 3.0, "clocks are compared past the shaping"
     links, sent_bytes, dropped = seen["counted"]
-    assert (links, sent_bytes > 1e6, dropped > 40) == (8, True, True)
+    assert (links, sent_bytes > 1e6, dropped > 40) == (9, True, True)
     assert near(seen["uplink"][0], 20), seen["uplink"]
     assert seen["uplink"][1] > 0.25, "each link has its part of the uplink"
     assert near(seen["downlink"][0], 30), seen["downlink"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import pickle
 import socket
@@ -256,17 +257,28 @@ def message_ms(src: Host, dst: Host, size: int, count: int = 6) -> float:
 
 def loss_percent(src: Host, dst: Host, count: int = 2000) -> float:
     """Share of paced datagrams that never arrive."""
+    return 100.0 * (1 - len(arrived(src, dst, count)) / count)
 
-    def serve(ready: Callable[[], None]) -> int:
-        received = 0
+
+def loss_runs(src: Host, dst: Host, count: int) -> list[int]:
+    """Lengths of the runs of paced datagrams that never arrive."""
+    numbers = [-1, *arrived(src, dst, count), count]
+    return [b - a - 1 for a, b in itertools.pairwise(numbers) if b - a > 1]
+
+
+def arrived(src: Host, dst: Host, count: int) -> list[int]:
+    """Numbers of the paced datagrams that arrive, in order."""
+
+    def serve(ready: Callable[[], None]) -> list[int]:
+        received = []
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
             server.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 24)
             server.bind(("0.0.0.0", 5003))
             server.settimeout(1.5)
             ready()
             try:
-                while server.recv(2000):
-                    received += 1
+                while data := server.recv(2000):
+                    received.append(int(data))
             except TimeoutError:
                 return received
         return received
@@ -274,10 +286,12 @@ def loss_percent(src: Host, dst: Host, count: int = 2000) -> float:
     def send() -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
             for i in range(count):
-                client.sendto(b"x" * 64, (dst.address, 5003))
+                client.sendto(b"%064d" % i, (dst.address, 5003))
                 if i % 20 == 19:
                     time.sleep(0.005)
 
     receiver = serving(dst, serve)
     Inside(src, send).answer()
-    return 100.0 * (1 - int(str(receiver.answer())) / count)
+    numbers = receiver.answer()
+    assert isinstance(numbers, list)
+    return numbers

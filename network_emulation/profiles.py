@@ -1,0 +1,92 @@
+"""Link profiles: access technologies by name, each way as it was measured or specified, from `profiles.yaml`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, RootModel, model_validator
+
+from laggard.network_emulation.bursts import least_burst_packets
+from laggard.network_emulation.jitter import Distribution
+from laggard.network_emulation.links import Constraint
+from laggard.units import DelayMs, LossPercent, RateMbps
+from laggard.yaml_source import parse_yaml, validated
+
+FILE = Path(__file__).with_name("profiles.yaml")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
+
+
+class Direction(_Strict):
+    """One way of a link, in the words of the scenario files."""
+
+    delay_ms: DelayMs = Field(alias="delay")
+    rate_mbps: RateMbps = Field(alias="rate")
+    jitter_ms: DelayMs = Field(alias="jitter", default=0.0)
+    distribution: Distribution = "uniform"
+    loss_percent: LossPercent = Field(alias="loss", default=0.0)
+    burst_packets: float = Field(alias="burst", default=1.0, ge=1)
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        if self.jitter_ms > self.delay_ms:
+            raise ValueError("jitter is at most the delay it varies — lower it")
+        if self.loss_percent < 100 and 1 < self.burst_packets < least_burst_packets(self.loss_percent / 100):
+            raise ValueError("so much is not lost in bursts so short — raise the burst")
+        return self
+
+    @property
+    def constraint(self) -> Constraint:
+        """The same as the plan has it."""
+        return Constraint(
+            self.delay_ms, self.jitter_ms, self.rate_mbps, self.loss_percent, self.distribution, self.burst_packets
+        )
+
+
+class Profile(_Strict):
+    """An access technology.
+
+    Attributes:
+        up: from the profile's src, which has the access, to its dst.
+        down: the way back.
+        source: the publication or standard, and what was taken from it.
+    """
+
+    up: Direction
+    down: Direction
+    source: str = Field(min_length=20)
+
+
+class _Profiles(RootModel[dict[str, Profile]]):
+    pass
+
+
+@cache
+def profiles() -> Mapping[str, Profile]:
+    """All profiles by name, in the file's order."""
+    return validated(parse_yaml(FILE.read_bytes(), FILE.name), _Profiles).root
+
+
+def _known(name: str) -> str:
+    if name not in profiles():
+        near = difflib.get_close_matches(name.lower(), profiles(), n=1)
+        meant = f"did you mean `{near[0]}`? " if near else ""
+        raise ValueError(f"there is no such profile — {meant}the profiles are {', '.join(profiles())}")
+    return name
+
+
+def _named_in_schema(schema: dict[str, JsonValue]) -> None:
+    schema["enum"] = list(profiles())
+
+
+ProfileName = Annotated[
+    str,
+    AfterValidator(_known),
+    Field(description="all of the link, both ways: up from src to dst", json_schema_extra=_named_in_schema),
+]
