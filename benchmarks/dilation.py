@@ -34,7 +34,7 @@ deterministic:
   - {hosts: "cloud.*", cpu: 50%}
   - {hosts: "edge.*", cpu: 20%}
 dynamic:
-  - {at: 15s, for: 8s, src: "cloud.*", dst: "edge.*", rate: 8mbit, symmetric: true}
+  - {at: 6s, for: 5s, src: "cloud.*", dst: "edge.*", rate: 8mbit, symmetric: true}
 """,
     "workload": """\
 model: resnet8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -15,7 +16,7 @@ from laggard.errors import FidelityError
 from laggard.experiments.continuum import Continuum
 from laggard.network_emulation.compute.measure import tolerance
 from laggard.network_emulation.dynamics import Scheduler
-from laggard.network_emulation.guard import Guard, Limits, Sample, Slip, describe
+from laggard.network_emulation.guard import WINDOW_S, Guard, Limits, Sample, Slip, describe
 from laggard.network_emulation.links import Pair
 from laggard.virtual_time import Dilation
 
@@ -133,7 +134,11 @@ def require_faithful(folder: Path, slips: Sequence[TimedSlip]) -> None:
 
 def _limits(continuum: Continuum, dilation: Dilation) -> Limits:
     late_ms = dilation.real_ms(continuum.tolerance.rtt_ms)
-    return Limits(late_ns=late_ms * 1e6, compute=tolerance(continuum.shares.mechanism))
+    return Limits(
+        late_ns=late_ms * 1e6,
+        compute=tolerance(continuum.shares.mechanism),
+        window=math.ceil(dilation.real_s(WINDOW_S)),
+    )
 
 
 def _stolen_ns(cores: set[int]) -> Mapping[int, int]:

@@ -30,8 +30,8 @@ SlipKind = Literal[
     "clock set",
 ]
 
-WINDOW_S = 5
-"""Real seconds that are looked at together."""
+WINDOW_S = 5.0
+"""Virtual seconds that are looked at together."""
 
 STOOD_STILL_S = 1.0
 """A sample that comes so much too late was taken on a machine that stood still."""
@@ -57,7 +57,7 @@ EXCEEDED = 0.05
 WHOLE_RUN = 0.01
 """Part of the whole run for which a host may have been kept from its core."""
 
-_SLICES = 3
+_SLICES = 4
 _BURST_BYTES = 1 << 17
 _NS = 1_000_000_000
 
@@ -117,10 +117,12 @@ class Limits:
     Attributes:
         late_ns: lateness of a packet, real.
         compute: relative error of a host's speed in a window.
+        window: samples, a real second each, that make a window.
     """
 
     late_ns: float
     compute: float
+    window: int = round(WINDOW_S)
 
 
 class Guard:
@@ -128,7 +130,7 @@ class Guard:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._window: deque[Sample] = deque(maxlen=WINDOW_S + 1)
+        self._window: deque[Sample] = deque(maxlen=limits.window + 1)
         self._first: Sample | None = None
         self._compared = False
         self._slips: dict[tuple[SlipKind, str], list[Slip]] = {}
@@ -140,7 +142,7 @@ class Guard:
         if self._window:
             self._note(_clocks(self._window[-1], sample))
         self._window.append(sample)
-        if len(self._window) > WINDOW_S:
+        if len(self._window) > self._limits.window:
             self._compare()
 
     def slips(self) -> tuple[Slip, ...]:
@@ -163,7 +165,7 @@ class Guard:
         """Enter slips; one that goes on, or is back before a window has passed, is the same."""
         for slip in slips:
             known = self._slips.setdefault((slip.kind, slip.where), [])
-            if known and slip.first_ns <= known[-1].last_ns + WINDOW_S * _NS:
+            if known and slip.first_ns <= known[-1].last_ns + self._limits.window * _NS:
                 known[-1] = replace(
                     known[-1], last_ns=max(known[-1].last_ns, slip.last_ns), size=max(known[-1].size, slip.size)
                 )

@@ -148,6 +148,20 @@ def test_a_little_all_the_time_is_found_in_the_whole() -> None:
     assert (slip.first_ns, slip.last_ns) == (10 * S, 49 * S)
 
 
+def test_a_dilated_run_is_looked_at_in_longer_windows() -> None:
+    """Half a second lost is a tenth of five real seconds, and a hundredth of five virtual ones at D = 10."""
+
+    def blink(second: int, sample: Sample) -> Sample:
+        use = sample.hosts["edge"]
+        return replace(sample, hosts={"edge": replace(use, lost_ns=S // 2 if second >= 100 else 0)})
+
+    for window, kinds in ((5, ["core missed"]), (50, [])):
+        guard = Guard(replace(LIMITS, window=window))
+        for second in range(200):
+            guard.enter(blink(second, quiet(second)))
+        assert [slip.kind for slip in guard.slips()] == kinds
+
+
 def test_a_run_shorter_than_a_window_is_looked_at() -> None:
     def starved(second: int, sample: Sample) -> Sample:
         use = sample.hosts["edge"]
