@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import random
@@ -28,6 +29,7 @@ from laggard.network_emulation.forked import end_companion, fork_companion
 SHARES = {"a": 0.5, "b": 0.25, "c": 0.25, "d": 0.1, "e": 0.1, "f": 0.1, "g": 0.05, "h": 0.05}
 LENGTHS_MS = (1, 1, 1, 1, 10, 10, 100)
 GAP_MS = 20.0
+_PR_SET_DUMPABLE = 4
 Attach = Callable[[str, int], object]
 
 
@@ -116,6 +118,7 @@ def become_nobody() -> None:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # as after an exec: its /proc entries are its own
 
 
 def report(result: Result, load: str) -> None:

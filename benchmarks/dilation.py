@@ -34,7 +34,7 @@ deterministic:
   - {hosts: "cloud.*", cpu: 50%}
   - {hosts: "edge.*", cpu: 20%}
 dynamic:
-  - {at: 6s, for: 5s, src: "cloud.*", dst: "edge.*", rate: 8mbit, symmetric: true}
+  - {at: 5s, for: 10s, src: "cloud.*", dst: "edge.*", rate: 8mbit, symmetric: true}
 """,
     "workload": """\
 model: resnet8

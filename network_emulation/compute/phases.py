@@ -11,8 +11,9 @@ MANY_ALIKE = 9
 """From so many hosts of one share on, each length of phase is measured on a third of them."""
 
 _LONG_MS = 1500.0
+_LEAST_CPU_MS = 40.0
 _SETTLED_BELOW = 0.2
-_SHORT_SLICE_NS = 250_000
+_SHORT_SLICE_NS = 300_000
 _LONGEST_SLICES_NS = 15_000_000
 _MS = 1_000_000
 
@@ -79,9 +80,10 @@ def _only(chosen: int, plan: tuple[PhaseSet, ...], share: float) -> tuple[PhaseS
 
 
 def lengthen(phases: PhaseSet, share: float, times: int) -> PhaseSet:
-    """As many phases as take a second and a half, or `times` as long."""
+    """As many phases as take a second and a half, or `times` as long; of small shares as many as are enough slices to tell."""
     each_ms = phases.cpu_ms / share + phases.gap_ms / 2
-    return replace(phases, count=max(times, round(times * _LONG_MS / each_ms)))
+    count = max(_LONG_MS / each_ms, _LEAST_CPU_MS / phases.cpu_ms)
+    return replace(phases, count=max(times, round(times * count)))
 
 
 def expected_s(plan: Iterable[PhaseSet], share: float) -> float:
