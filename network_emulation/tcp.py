@@ -23,7 +23,7 @@ DEVICE = "eth0"
 _IPV4 = Path("/proc/sys/net/ipv4")
 _PREFERRED = ("cubic", "reno")
 _RTO_MIN_MS = 200.0
-_BUFFER_BYTES = 32 << 20
+_BUFFER_BYTES = 64 << 20
 _RTAX_RTO_MIN = 13
 
 
@@ -39,7 +39,7 @@ def configure_tcp(namespace: Path, dilation: Dilation) -> TcpSettings:
     """Set the TCP of a namespace whose `eth0` is up and addressed.
 
     Connections do not inherit what earlier ones learnt (`tcp_no_metrics_save`), so that measuring a link does not change how
-    the training behaves on it, and buffers may grow to 32 MiB, so that they do not limit long fast links.
+    the training behaves on it, and buffers may grow to 64 MiB, so that they do not limit long fast links.
 
     Args:
         namespace: file that the network namespace is bound to.

@@ -2,7 +2,8 @@
 
 Links that lose nothing get a TCP connection. It starts with reno's plain slow start and is held at a window that keeps a
 short queue at the bottleneck (bandwidth x delay, and a little), which this process can do exactly because it holds both ends:
-the link never idles, nothing is dropped, and from then on bytes arrive as the link serves them. Links that lose or jitter get
+the link never idles, nothing is dropped, and from then on bytes arrive as the link serves them. Where a round trip takes more than
+a queue holds, slow start would send what fills it in bursts of twice the rate, and lose them: it is paced there. Links that lose or jitter get
 UDP above their rate, since TCP there measures TCP (Mathis et al. 1997).
 """
 
@@ -18,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Literal
 
-from laggard.network_emulation.links import PACKET_BYTES, Pair
+from laggard.network_emulation.links import PACKET_BYTES, QUEUE_PACKETS, Pair
 from laggard.network_emulation.probes.endpoint import Endpoint, listener_in, socket_in
 
 TCP_PAYLOAD_BYTES = 1448
@@ -33,6 +34,8 @@ _QUEUE_S = 0.025
 _SETTLED_S = 0.03
 _QUEUE_BYTES = (12_000, 600_000)
 _OVERDRIVE = 1.25
+_SO_MAX_PACING_RATE = 47
+_MOST_EXCESS = 0.1
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,16 @@ class RateProbe:
     @property
     def warm_up_s(self) -> float:
         """How long slow start may take at most."""
-        return 0.25 + 14 * self.rtt_ms / 1e3 + 16 * self.window_bytes / (self.rate_mbps * 1.25e5) / 10
+        rate = self.rate_mbps * 1.25e5
+        filling_s = _QUEUE_BYTES[1] / (self.paced_bytes_per_s - rate) if self.paced_bytes_per_s else 0.0
+        return 0.25 + 14 * self.rtt_ms / 1e3 + 16 * self.window_bytes / rate / 10 + filling_s
+
+    @property
+    def paced_bytes_per_s(self) -> int | None:
+        """A little more than the link carries, for a flow whose bursts its queue would not hold; None for others."""
+        rate = self.rate_mbps * 1.25e5
+        pipe, queue = rate * self.rtt_ms / 1e3, QUEUE_PACKETS * PACKET_BYTES / 2
+        return round(rate * (1 + min(_MOST_EXCESS, queue / pipe))) if pipe > queue else None
 
     @property
     def window_s(self) -> float:
@@ -131,6 +143,8 @@ def _open(probe: RateProbe, hosts: Mapping[str, Endpoint], stack: ExitStack) -> 
     if probe.transport == "tcp":
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if probe.paced_bytes_per_s is not None:
+            sender.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, probe.paced_bytes_per_s)
     sender.connect_ex(listener.getsockname())
     return _Flow(probe, sender, listener, listening=probe.transport == "tcp")
 

@@ -306,3 +306,23 @@ def test_a_rate_that_no_machine_carries_fails_honestly() -> None:
     (rate,) = [check for check in checks if check.kind == "rate"]
     assert not rate.ok
     assert 0.0 < rate.measured < 300_000.0
+
+
+def long_and_fast(continuum: Continuum) -> Verified:
+    """More than ten times what a queue holds is under way on a full link."""
+    cloud, _, edge, *_ = continuum.hosts
+    pairs = dict.fromkeys([(cloud.name, edge.name), (edge.name, cloud.name)], Constraint(100.0, rate_mbps=1000.0))
+    plan = LinkPlan(continuum.hosts, pairs)
+    backend = UserspaceBackend.start(plan, continuum.namespaces)
+    try:
+        return verify_links(plan, continuum.namespaces, PLAIN, ORDINARY), 0.0
+    finally:
+        backend.close()
+
+
+@needs_tun
+def test_a_long_fast_link_is_not_measured_by_what_its_queue_loses() -> None:
+    checks, _ = in_sandbox(long_and_fast)
+    rates = [check for check in checks if check.kind == "rate"]
+    assert rates
+    assert all(check.ok for check in rates), [str(check) for check in rates]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from laggard.errors import EmulationError, PrerequisiteError
 from laggard.network_emulation.forked import run_forked
+from laggard.network_emulation.links import PACKET_BYTES, QUEUE_PACKETS
 from laggard.network_emulation.measure import RateProbe, busy_cores, measure_loss, measure_rate, measure_rtt
 from laggard.network_emulation.probes.echo import LARGE_BYTES, SMALL_BYTES, echo_request, round_trip_ms
 from laggard.network_emulation.probes.stream import served_mbps
@@ -54,6 +55,20 @@ def test_windows_follow_the_rate(rate_mbps: float, delay_ms: float, window_bytes
     assert probe.window_bytes == pytest.approx(window_bytes, rel=0.01)
     assert probe.window_s == pytest.approx(window_s, rel=0.01)
     assert probe.warm_up_s < 2.0
+
+
+@given(st.floats(0.01, 2000.0), st.floats(0.0, 500.0))
+def test_bursts_of_a_round_trip_are_paced_to_what_a_queue_holds(rate_mbps: float, delay_ms: float) -> None:
+    """Slow start sends a round trip's worth at twice the rate; half of that, or what pacing leaves of it, has to queue."""
+    probe = RateProbe("a", "b", rate_mbps, delay_ms, 2 * delay_ms)
+    pipe_bytes = rate_mbps * 125.0 * 2 * delay_ms
+    queue_bytes = QUEUE_PACKETS * PACKET_BYTES
+    if probe.paced_bytes_per_s is None:
+        assert pipe_bytes <= queue_bytes / 2 * 1.000001
+    else:
+        excess = probe.paced_bytes_per_s / (rate_mbps * 1.25e5) - 1
+        assert 0 < excess <= 0.11
+        assert excess * pipe_bytes <= queue_bytes * 0.51
 
 
 def test_nothing_to_measure_starts_nothing() -> None:
