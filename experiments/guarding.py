@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from laggard.errors import FidelityError
+from laggard.errors import EmulationError, FidelityError
 from laggard.experiments.continuum import Continuum
 from laggard.network_emulation.compute.measure import tolerance
-from laggard.network_emulation.dynamics import Scheduler
 from laggard.network_emulation.guard import WINDOW_S, Guard, Limits, Sample, Slip, describe
 from laggard.network_emulation.links import Pair
 from laggard.virtual_time import Dilation
@@ -39,15 +38,15 @@ class Watch:
 
     Args:
         continuum: what is watched.
-        scheduler: knows the links' constraints of the moment.
+        rates: the highest rate, in virtual Mbit/s, that each link ever has.
         dilation: between real and virtual time.
     """
 
-    def __init__(self, continuum: Continuum, scheduler: Scheduler, dilation: Dilation) -> None:
+    def __init__(self, continuum: Continuum, rates: Mapping[Pair, float], dilation: Dilation) -> None:
         self._continuum = continuum
-        self._scheduler = scheduler
         self._dilation = dilation
-        self._guard = Guard(_limits(continuum, dilation))
+        self._guard = Guard(_limits(continuum, rates, dilation))
+        self._failure: Exception | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="laggard-guard", daemon=True)
 
@@ -61,7 +60,16 @@ class Watch:
         self._guard.enter(self._sample())
 
     def slips(self, zero_ns: int) -> tuple[TimedSlip, ...]:
-        """What slipped, and when; `zero_ns` is CLOCK_MONOTONIC of the first-step barrier."""
+        """What slipped, and when.
+
+        Args:
+            zero_ns: CLOCK_MONOTONIC of the first-step barrier.
+
+        Raises:
+            EmulationError: the watching itself failed, so that nothing is known.
+        """
+        if self._failure is not None:
+            raise EmulationError(f"the emulation could not be watched: {self._failure}") from self._failure
         return tuple(
             TimedSlip(slip, self._virtual_s(slip.first_ns - zero_ns), self._virtual_s(slip.last_ns - zero_ns))
             for slip in self._guard.slips()
@@ -71,12 +79,13 @@ class Watch:
         return max(0.0, self._dilation.virtual_s(real_ns / 1e9))
 
     def _run(self) -> None:
-        due_s = time.monotonic()
-        while True:
-            self._guard.enter(self._sample())
-            due_s = max(due_s + _EVERY_S, time.monotonic())
-            if self._stopping.wait(due_s - time.monotonic()):
-                return
+        try:
+            due_s = time.monotonic()
+            while not self._stopping.wait(due_s - time.monotonic()):
+                self._guard.enter(self._sample())
+                due_s = max(due_s + _EVERY_S, time.monotonic())
+        except Exception as error:  # noqa: BLE001 - it ends this thread, and `slips` raises it in the caller's
+            self._failure = error
 
     def _sample(self) -> Sample:
         links, shares = self._continuum.links, self._continuum.shares
@@ -91,16 +100,7 @@ class Watch:
             late=health.late,
             refused=health.refused,
             carried=health.carried,
-            rates=self._rates(),
         )
-
-    def _rates(self) -> Mapping[Pair, float]:
-        constraints = self._scheduler.constraints()
-        return {
-            pair: self._dilation.real_mbps(constraint.rate_mbps)
-            for pair, constraint in constraints.items()
-            if constraint.rate_mbps is not None
-        }
 
 
 def require_faithful(folder: Path, slips: Sequence[TimedSlip]) -> None:
@@ -132,12 +132,13 @@ def require_faithful(folder: Path, slips: Sequence[TimedSlip]) -> None:
     raise FidelityError("\n".join((opening, *lines, *more)))
 
 
-def _limits(continuum: Continuum, dilation: Dilation) -> Limits:
+def _limits(continuum: Continuum, rates: Mapping[Pair, float], dilation: Dilation) -> Limits:
     late_ms = dilation.real_ms(continuum.tolerance.rtt_ms)
     return Limits(
         late_ns=late_ms * 1e6,
         compute=tolerance(continuum.shares.mechanism),
         window=math.ceil(dilation.real_s(WINDOW_S)),
+        rates={pair: dilation.real_mbps(rate_mbps) for pair, rate_mbps in rates.items()},
     )
 
 

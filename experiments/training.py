@@ -18,7 +18,7 @@ from laggard.experiments.supervise import Supervisor, Watched
 from laggard.layers_services.launch import ForkServer, ProcessSpec
 from laggard.network_emulation.backend import LinkBackend, LinkCounters
 from laggard.network_emulation.constraints import Pair
-from laggard.network_emulation.dynamics import EventRecord, Scheduler
+from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
 from laggard.network_emulation.memory.watch import MemoryWatch
 from laggard.span_schema import event_schema
 from laggard.workloads.model import Stop
@@ -122,7 +122,7 @@ def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor) -> tuple[
     scheduler.start(zero_ns)
     try:
         show = _Shown(job, zero_ns)
-        with Watch(continuum, scheduler, job.dilation) as watch:
+        with Watch(continuum, peak_rates(job.scenario.links.pairs, job.scenario.changes), job.dilation) as watch:
             while not job.spool.done.exists():
                 supervisor.check()
                 continuum.links.check_alive()

@@ -76,7 +76,6 @@ class Sample:
         late: packets by the bit length of their lateness in ns; empty where the kernel sends them.
         refused: frames that a receiver's device did not take.
         carried: bytes that every link has carried; empty where it costs too much to ask.
-        rates: Mbit/s of every link now that has a rate.
     """
 
     at_ns: int
@@ -88,7 +87,6 @@ class Sample:
     late: tuple[int, ...] = ()
     refused: int = 0
     carried: Mapping[Pair, int] = field(default_factory=dict)
-    rates: Mapping[Pair, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -118,11 +116,13 @@ class Limits:
         late_ns: lateness of a packet, real.
         compute: relative error of a host's speed in a window.
         window: samples, a real second each, that make a window.
+        rates: the highest rate, in real Mbit/s, that each link ever has.
     """
 
     late_ns: float
     compute: float
     window: int = round(WINDOW_S)
+    rates: Mapping[Pair, float] = field(default_factory=dict)
 
 
 class Guard:
@@ -159,7 +159,7 @@ class Guard:
     def _compare(self) -> None:
         self._compared = True
         window = tuple(self._window)
-        self._note([_narrowed(slip, window, self._limits) for slip in _compare(window, self._limits)])
+        self._note([_narrowed(slip, window, self._limits) for slip in _compare(window[0], window[-1], self._limits)])
 
     def _note(self, slips: Sequence[Slip]) -> None:
         """Enter slips; one that goes on, or is back before a window has passed, is the same."""
@@ -186,12 +186,11 @@ def _clocks(before: Sample, now: Sample) -> list[Slip]:
     return slips
 
 
-def _compare(window: Sequence[Sample], limits: Limits) -> list[Slip]:
-    before, now = window[0], window[-1]
+def _compare(before: Sample, now: Sample, limits: Limits) -> list[Slip]:
     return [
         *_late(before, now, limits),
         *_refused(before, now),
-        *_exceeded(window),
+        *_exceeded(before, now, limits),
         *_missed(before, now, limits.compute),
         *_stolen(before, now),
     ]
@@ -202,7 +201,7 @@ def _narrowed(slip: Slip, window: Sequence[Sample], limits: Limits) -> Slip:
     seconds = [
         (before, now)
         for before, now in pairwise(window)
-        if any((each.kind, each.where) == (slip.kind, slip.where) for each in _compare((before, now), limits))
+        if any((each.kind, each.where) == (slip.kind, slip.where) for each in _compare(before, now, limits))
     ]
     if not seconds:
         return slip
@@ -228,13 +227,11 @@ def _refused(before: Sample, now: Sample) -> list[Slip]:
     return [Slip("frames refused", "", before.at_ns, now.at_ns, refused / sent)]
 
 
-def _exceeded(window: Sequence[Sample]) -> list[Slip]:
-    before, now = window[0], window[-1]
+def _exceeded(before: Sample, now: Sample, limits: Limits) -> list[Slip]:
     slips = []
-    for pair, carried in now.carried.items():
-        rates = [sample.rates.get(pair, math.inf) for sample in window]
-        allowed = max(rates) / 8 * (now.at_ns - before.at_ns) / 1000 + _BURST_BYTES
-        excess = (carried - before.carried.get(pair, 0)) / allowed - 1
+    for pair, rate_mbps in limits.rates.items():
+        allowed_bytes = rate_mbps / 8e3 * (now.at_ns - before.at_ns) + _BURST_BYTES
+        excess = (now.carried.get(pair, 0) - before.carried.get(pair, 0)) / allowed_bytes - 1
         if excess > EXCEEDED:
             slips.append(Slip("rate exceeded", f"{pair[0]} -> {pair[1]}", before.at_ns, now.at_ns, excess))
     return slips

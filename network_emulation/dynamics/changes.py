@@ -140,3 +140,13 @@ def peak_shares(shares: Mapping[str, float], changes: Iterable[TimedChange]) -> 
             if isinstance(target, str):
                 peaks[target] = max([peaks[target], *(value for name, value in change.values if name == "cpu")])
     return peaks
+
+
+def peak_rates(links: Mapping[Pair, Constraint], changes: Iterable[TimedChange]) -> Mapping[Pair, float]:
+    """The highest rate, in Mbit/s, that every link ever has which is never without one."""
+    peaks = {pair: constraint.rate_mbps for pair, constraint in links.items() if constraint.rate_mbps is not None}
+    for change in changes:
+        for target in change.targets:
+            if not isinstance(target, str) and target in peaks:
+                peaks[target] = max([peaks[target], *(value for name, value in change.values if name == "rate_mbps")])
+    return peaks

@@ -10,7 +10,7 @@ from laggard.drive import DriveLimits
 from laggard.errors import ScenarioError
 from laggard.hosts import Host
 from laggard.network_emulation.constraints import plan_links
-from laggard.network_emulation.dynamics import Overlay, TimedChange, TracePoint, expand_events, peak_shares
+from laggard.network_emulation.dynamics import Overlay, TimedChange, TracePoint, expand_events, peak_rates, peak_shares
 from laggard.network_emulation.links import Constraint
 from laggard.network_emulation.model import Heterogeneity, Network
 
@@ -134,6 +134,17 @@ def test_too_many_changes_are_refused() -> None:
     random = {"every": "10ms", "for": "1ms", "seed": 1}
     with pytest.raises(ScenarioError, match=r"dynamic\.0.*changes.*`every`"):
         _expand({"random": random, "hosts": "edge.*", "cpu": "50%"}, horizon_s=86_400.0)
+
+
+def test_peak_rates_are_of_links_that_always_have_one() -> None:
+    pairs = {
+        ("a", "b"): Constraint(rate_mbps=10.0),
+        ("b", "a"): Constraint(rate_mbps=10.0),
+        ("a", "c"): Constraint(5.0),
+    }
+    raised = TimedChange(1.0, "begin", 0, (("a", "b"), ("a", "c")), (("delay_ms", 1.0), ("rate_mbps", 40.0)))
+    lowered = TimedChange(2.0, "begin", 1, (("b", "a"),), (("rate_mbps", 1.0),))
+    assert peak_rates(pairs, [raised, lowered]) == {("a", "b"): 40.0, ("b", "a"): 10.0}
 
 
 def test_peak_shares_are_what_cores_are_planned_for() -> None:

@@ -13,8 +13,8 @@ from laggard.network_emulation.compute.tally import HostUse
 from laggard.network_emulation.guard import Guard, Limits, Sample, Slip, SlipKind, describe
 
 S = 1_000_000_000
-LIMITS = Limits(late_ns=500_000, compute=0.05)
 PAIR = ("edge", "cloud")
+LIMITS = Limits(late_ns=500_000, compute=0.05, rates={PAIR: 8.0})
 ON_TIME, LATE = 17, 22  # bit lengths: below 0.13 ms, and 2 to 4 ms
 
 Change = Callable[[int, Sample], Sample]
@@ -34,7 +34,6 @@ def quiet(second: int) -> Sample:
         shares={"edge": 0.25},
         late=tuple(late),
         carried={PAIR: second * 500_000},
-        rates={PAIR: 8.0},
     )
 
 
@@ -168,17 +167,6 @@ def test_a_run_shorter_than_a_window_is_looked_at() -> None:
         return replace(sample, hosts={"edge": replace(use, lost_ns=second * S // 2)})
 
     assert [slip.kind for slip in run(starved, 3)] == ["core missed"]
-
-
-def test_a_link_may_carry_what_its_highest_rate_of_the_window_allows() -> None:
-    """After an event a link is slow again, and what the window carried is not."""
-
-    def event(second: int, sample: Sample) -> Sample:
-        fast = 20 <= second < 30
-        carried = second * 500_000 + 4_500_000 * after(second, 20, 30)
-        return replace(sample, carried={PAIR: carried}, rates={PAIR: 40.0 if fast else 8.0})
-
-    assert run(event) == ()
 
 
 @given(
