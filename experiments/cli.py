@@ -132,7 +132,9 @@ def check(scenario: Path, overrides: tuple[str, ...], as_json: bool) -> None:
         return
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
-    click.echo(f"{loaded.name}: {len(loaded.hosts)} hosts, nothing wrong")
+    count = len(loaded.warnings)
+    verdict = f"{count} warning{'s' * (count > 1)}, no error" if count else "nothing wrong"
+    click.echo(f"{loaded.name}: {len(loaded.hosts)} hosts, {verdict}")
 
 
 @main.command()

@@ -273,7 +273,8 @@ def _when(event: HostEvent | LinkEvent) -> str:
     if isinstance(event, TraceEvent):
         return "all the time"
     if isinstance(event, RandomHostEvent | RandomLinkEvent):
-        return f"for {event.random.for_s:g} s in every {event.random.every_s:g} s (seed {event.random.seed})"
+        whom = "each host at moments of its own" if isinstance(event, RandomHostEvent) else "all links at once"
+        return f"for {event.random.for_s:g} s in every {event.random.every_s:g} s, {whom} (seed {event.random.seed})"
     return f"at {event.at_s:g} s for {event.for_s:g} s"
 
 
@@ -294,7 +295,7 @@ def _change(event: HostEvent | LinkEvent) -> str:
     if isinstance(event, TraceEvent):
         return f"as in {Path(event.trace).name}"
     if isinstance(event, TimedLinkEvent | RandomLinkEvent) and event.profile is not None:
-        return f"profile {event.profile}"
+        return f"profile {event.profile}, up from {event.src}"
     return _values(event)
 
 

@@ -8,6 +8,7 @@ of its pairs, both ways, as such a rule would, with what earlier entries added t
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -88,8 +89,7 @@ class Draft:
             return ()
         chosen = select(pattern, self.hosts)
         if not chosen:
-            names = _some(sorted({host.layer for host in self.hosts}))
-            fix = f"the layers are {names}; write one as {self.hosts[0].layer}.*" if self.hosts else ""
+            fix = _meant(pattern, self.hosts) if self.hosts else ""
             self.problems.append(source.problem(key, "this pattern matches no host", fix, value=pattern))
         return chosen
 
@@ -159,7 +159,7 @@ def _add_link(draft: Draft, key: KeyPath, rule: LinkRule) -> None:
         src, dst = short[0]
         delay_ms = changed[short[0]].delay_ms
         rule_text = f"jitter is at most the delay it varies, and {src} to {dst} has {delay_ms:g} ms"
-        fix = "lower the jitter, or give these links a delay in network.yaml"
+        fix = "lower the jitter, or give these links a delay before: in network.yaml (`symmetric: true` is both ways), or by an entry above"
         shown = f"{rule.jitter_ms:g} ms"
         draft.problems.append(draft.heterogeneity.problem((*key, "jitter"), rule_text, fix, value=shown))
     if rule.burst_packets is not None:
@@ -254,9 +254,22 @@ def _add_event(
         pairs = [*up, *((dst, src) for src, dst in up)]
     for pair in pairs:
         draft.pairs.setdefault(pair, Constraint())
+    if not isinstance(event, TraceEvent) and event.jitter_ms is not None:
+        _require_delay(draft, key, pairs, event.jitter_ms, event.delay_ms)
     loss_percent = None if isinstance(event, TraceEvent) else event.loss_percent
     if loss_percent is not None:
         any(_too_short(draft, (*key, "loss"), pair, loss_percent, draft.pairs[pair].burst_packets) for pair in pairs)
+
+
+def _require_delay(draft: Draft, key: KeyPath, pairs: Sequence[Pair], jitter_ms: float, delay_ms: float | None) -> None:
+    """An event's jitter varies the delay that it sets, or that the links have."""
+    delays = [(pair, draft.pairs[pair].delay_ms if delay_ms is None else delay_ms) for pair in pairs]
+    short = next((each for each in delays if jitter_ms > each[1]), None)
+    if short is not None:
+        (src, dst), has_ms = short
+        rule = f"jitter is at most the delay it varies, and {src} to {dst} has {has_ms:g} ms then"
+        fix = "lower the jitter, or let the event set a longer delay"
+        draft.problems.append(draft.heterogeneity.problem((*key, "jitter"), rule, fix, value=f"{jitter_ms:g} ms"))
 
 
 def _require_tables(draft: Draft, heterogeneity: Heterogeneity) -> None:
@@ -294,6 +307,17 @@ def _in_host_order(draft: Draft) -> Mapping[Pair, Constraint]:
     order = {host.name: i for i, host in enumerate(draft.hosts)}
     names = sorted(draft.pairs, key=lambda pair: (order[pair[0]], order[pair[1]]))
     return {pair: draft.pairs[pair] for pair in names}
+
+
+def _meant(pattern: str, hosts: Sequence[Host]) -> str:
+    """What to write instead of a pattern that matches nothing: the layer that it resembles, or that layer's hosts where it has none so named."""
+    layers = sorted({host.layer for host in hosts})
+    first = pattern.partition(".")[0]
+    if first in layers:
+        return f"the hosts there are {_some([host.name for host in hosts if host.layer == first])}"
+    near = difflib.get_close_matches(first, layers, n=1)
+    meant = f"did you mean {near[0]}.*? " if near else ""
+    return f"{meant}the layers are {_some(layers)}; write one as {(near or layers)[0]}.*"
 
 
 def _some(names: Sequence[str]) -> str:

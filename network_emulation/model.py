@@ -24,7 +24,18 @@ from pydantic_core import PydanticCustomError
 
 from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.profiles import ProfileName
-from laggard.units import DelayMs, DurationS, LatencyMs, LossPercent, RateMbps, Share, SizeBytes, ThroughputMBps
+from laggard.units import (
+    DelayMs,
+    DurationS,
+    LatencyMs,
+    LossPercent,
+    RateMbps,
+    Share,
+    SizeBytes,
+    ThroughputMBps,
+    WrittenDelayMs,
+    WrittenRateMbps,
+)
 from laggard.yaml_source import AT
 
 MAX_BURST_PACKETS = 10_000.0
@@ -93,8 +104,8 @@ class HostRule(_Storage):
     hosts: Pattern
     cpu: Share | None = Field(default=None, description="share of one core, as speed")
     memory_bytes: SizeBytes | None = Field(alias="memory", default=None)
-    uplink_mbps: RateMbps | None = Field(alias="uplink", default=None)
-    downlink_mbps: RateMbps | None = Field(alias="downlink", default=None)
+    uplink_mbps: WrittenRateMbps | None = Field(alias="uplink", default=None)
+    downlink_mbps: WrittenRateMbps | None = Field(alias="downlink", default=None)
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -106,7 +117,7 @@ class SharedRule(_Strict):
     """One bottleneck that all pairs between two groups of hosts share."""
 
     between: tuple[Pattern, Pattern]
-    shared_mbps: RateMbps = Field(alias="shared")
+    shared_mbps: WrittenRateMbps = Field(alias="shared")
 
 
 class LinkRule(_Strict):
@@ -114,7 +125,7 @@ class LinkRule(_Strict):
 
     src: Pattern
     dst: Pattern
-    jitter_ms: DelayMs | None = Field(alias="jitter", default=None)
+    jitter_ms: WrittenDelayMs | None = Field(alias="jitter", default=None)
     distribution: Distribution = Field(
         default="uniform",
         description="uniform: delay ± jitter; normal: jitter is the standard deviation; pareto: as netem's table",
@@ -181,10 +192,10 @@ class _HostChange(_Storage):
 class _LinkChange(_Strict):
     src: Pattern
     dst: Pattern
-    delay_ms: DelayMs | None = Field(alias="delay", default=None)
-    rate_mbps: RateMbps | None = Field(alias="rate", default=None)
+    delay_ms: WrittenDelayMs | None = Field(alias="delay", default=None)
+    rate_mbps: WrittenRateMbps | None = Field(alias="rate", default=None)
     loss_percent: LossPercent | None = Field(alias="loss", default=None)
-    jitter_ms: DelayMs | None = Field(alias="jitter", default=None)
+    jitter_ms: WrittenDelayMs | None = Field(alias="jitter", default=None)
     profile: ProfileName | None = None
     symmetric: bool = Field(default=False, strict=True)
 
@@ -231,7 +242,7 @@ class Recurrence(_Strict):
     @model_validator(mode="after")
     def _fits_its_period(self) -> Self:
         if _positive_s(self.for_s) >= self.every_s:
-            raise ValueError("`for` is shorter than `every` — lengthen the period, or use a deterministic entry")
+            raise ValueError("`for` must be shorter than `every` — lengthen the period, or use a deterministic entry")
         return self
 
 

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, Ro
 from laggard.network_emulation.bursts import least_burst_packets
 from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.links import Constraint
-from laggard.units import DelayMs, LossPercent, RateMbps
+from laggard.units import LossPercent, WrittenDelayMs, WrittenRateMbps
 from laggard.yaml_source import parse_yaml, validated
 
 FILE = Path(__file__).with_name("profiles.yaml")
@@ -26,9 +26,9 @@ class _Strict(BaseModel):
 class Direction(_Strict):
     """One way of a link, in the words of the scenario files."""
 
-    delay_ms: DelayMs = Field(alias="delay")
-    rate_mbps: RateMbps = Field(alias="rate")
-    jitter_ms: DelayMs = Field(alias="jitter", default=0.0)
+    delay_ms: WrittenDelayMs = Field(alias="delay")
+    rate_mbps: WrittenRateMbps = Field(alias="rate")
+    jitter_ms: WrittenDelayMs = Field(alias="jitter", default=0.0)
     distribution: Distribution = "uniform"
     loss_percent: LossPercent = Field(alias="loss", default=0.0)
     burst_packets: float = Field(alias="burst", default=1.0, ge=1)

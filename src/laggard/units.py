@@ -1,7 +1,8 @@
 """Quantities as people write them, parsed once at the door into numbers whose names carry the unit.
 
 Rates and delays follow `tc(8)`, because E2Clab hands them to `tc` as they are: `mbit` is 10^6 bits a second while
-`mbps` is 10^6 *bytes* a second; a delay without a unit is microseconds, a rate without one bits a second.
+`mbps` is 10^6 *bytes* a second; a delay without a unit is microseconds, a rate without one bits a second. In our own files
+nobody expects that: there the unit is always written.
 
 Each parser takes text (or, where no unit is possible, a number) and raises `ValueError` whose message gives the rule
 and an example. The `Annotated` types at the end are what the rooms' models use.
@@ -63,6 +64,20 @@ def parse_delay_ms(value: object) -> float:
     return _parse(value, _TIME_MS, 1e-3, "a delay is a number and us, ms or s, such as 10ms")
 
 
+def parse_written_delay_ms(value: object) -> float:
+    """Delay in milliseconds from `10ms`, `0.5s`, `250us`; its unit is always written."""
+    return _parse(value, _TIME_MS, None, "a delay is a number with its unit, us, ms or s, such as 10ms")
+
+
+def parse_written_rate_mbps(value: object) -> float:
+    """Rate in Mbit/s from `100mbit`, `1gbit`; above zero; its unit is always written."""
+    rule = "a rate is a positive number with its unit, kbit, mbit or gbit, such as 100mbit"
+    rate = _parse(value, _RATE_MBPS, None, rule)
+    if rate <= 0:
+        raise ValueError(rule)
+    return rate
+
+
 def parse_latency_ms(value: object) -> float:
     """Latency in milliseconds from `5ms`, `200us`, `1s`; its unit is always written."""
     return _parse(value, _TIME_MS, None, "a latency is a number and us, ms or s, such as 5ms")
@@ -100,13 +115,13 @@ def _percent(value: object, top: float, rule: str) -> float:
 
 def parse_duration_s(value: object) -> float:
     """Duration in seconds from `10s`, `5min`, `1h`, or a bare number of seconds."""
-    return _parse(value, _DURATION_S, 1.0, "a duration is a number and s, min or h, such as 10s")
+    return _parse(value, _DURATION_S, 1.0, "a duration is a number, 0 or more, and s, min or h, such as 10s")
 
 
 def parse_size_bytes(value: object) -> int:
-    """Size in bytes from `1GiB`, `512MB`; above zero."""
-    rule = "a size is a positive number and kB, MB, GB, KiB, MiB or GiB, such as 1GiB"
-    size = _parse(value, _BYTES, 1.0, rule)
+    """Size in bytes from `1GiB`, `512MB`; above zero; its unit is always written."""
+    rule = "a size is a positive number with its unit, kB, MB, GB, KiB, MiB or GiB, such as 1GiB"
+    size = _parse(value, _BYTES, None, rule)
     if size < 1:
         raise ValueError(rule)
     return int(size)
@@ -136,17 +151,21 @@ def _quantity(
 _delay = _quantity(parse_delay_ms, "one-way delay, in tc's notation", "[A-Za-z]*", "10ms")
 _latency = _quantity(parse_latency_ms, "time that every access takes", "[A-Za-z]+", "5ms", bare=False)
 _rate = _quantity(parse_rate_mbps, "rate, in tc's notation", "[A-Za-z]*", "100mbit")
+_written_delay = _quantity(parse_written_delay_ms, "one-way delay", "[A-Za-z]+", "10ms", bare=False)
+_written_rate = _quantity(parse_written_rate_mbps, "rate", "[A-Za-z]+", "100mbit", bare=False)
 _loss = _quantity(
     parse_loss_percent, "packet loss, independent unless heterogeneity.yaml gives a burst", "%", "1%", bare=False
 )
 _share = _quantity(parse_share, "share of one core", "%", "25%", bare=False)
 _duration = _quantity(parse_duration_s, "duration", "[A-Za-z]*", "10s", "5min")
-_size = _quantity(parse_size_bytes, "size in bytes", "[A-Za-z]*", "1GiB")
+_size = _quantity(parse_size_bytes, "size in bytes", "[A-Za-z]+", "1GiB", bare=False)
 _throughput = _quantity(parse_throughput_mb_per_s, "storage throughput", "[A-Za-z]+/[sS]", "20MB/s", bare=False)
 
 DelayMs = Annotated[float, _delay[0], _delay[1]]
 LatencyMs = Annotated[float, _latency[0], _latency[1]]
 RateMbps = Annotated[float, _rate[0], _rate[1]]
+WrittenDelayMs = Annotated[float, _written_delay[0], _written_delay[1]]
+WrittenRateMbps = Annotated[float, _written_rate[0], _written_rate[1]]
 LossPercent = Annotated[float, _loss[0], _loss[1]]
 Share = Annotated[float, _share[0], _share[1]]
 DurationS = Annotated[float, _duration[0], _duration[1]]
