@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from laggard.errors import EmulationError
 
 _SENTINEL = "qdisc show dev lo invisible\n"
-"""Prints one line, when all before it is done."""
+"""Prints one line, when all before it is done, where `lo` is up."""
 
 
 class TcBatch:

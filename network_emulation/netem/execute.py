@@ -100,6 +100,7 @@ class InNamespaces:
 
     def _batch(self, host: str) -> TcBatch:
         if host not in self._batches:
+            self(host, ("ip", "link", "set", "dev", "lo", "up"))  # tc tells nothing of a device that is down
             self._batches[host] = TcBatch(host, self._prefix(host))
         return self._batches[host]
 

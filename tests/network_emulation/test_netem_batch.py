@@ -51,6 +51,12 @@ def test_all_changes_are_in_effect_when_it_returns(hosts: InNamespaces) -> None:
         assert limit(hosts, "a") == limit(hosts, "b") == f"{packets}p"
 
 
+def test_what_prints_nothing_is_waited_for_too(hosts: InNamespaces) -> None:
+    hosts.change({"a": "class show dev lo\n", "b": ""})
+    hosts.change({"b": "qdisc replace dev lo root pfifo limit 7\n"})
+    assert limit(hosts, "b") == "7p"
+
+
 def test_a_change_that_fails_says_where_and_why_and_the_next_one_works(hosts: InNamespaces) -> None:
     good, bad = "qdisc replace dev lo root pfifo limit 7\n", "qdisc change dev lo root nonsense limit 7\n"
     with pytest.raises(
