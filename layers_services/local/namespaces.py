@@ -79,8 +79,8 @@ def create_namespaces(hosts: Sequence[Host], fabric: Fabric) -> HostNamespaces:
     Raises:
         DeploymentError: the kernel refuses, or this is not a sandbox.
     """
-    if not _NETNS.is_dir() or _NETNS.is_mount():  # ip-netns(8) makes a mount of the machine's own
-        raise DeploymentError(f"{_NETNS} is not the sandbox's: host namespaces are made inside laggard's sandbox only")
+    if not _NETNS.is_dir():
+        raise DeploymentError(f"{_NETNS} does not exist: host namespaces are made inside laggard's sandbox only")
     try:
         return _create(tuple(hosts), fabric)
     except OSError as error:
