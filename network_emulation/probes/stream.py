@@ -144,7 +144,8 @@ def _open(probe: RateProbe, hosts: Mapping[str, Endpoint], stack: ExitStack) -> 
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if probe.paced_bytes_per_s is not None:
-            sender.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, probe.paced_bytes_per_s)
+            rate = struct.pack("=Q", probe.paced_bytes_per_s)  # 64 bits of it (socket(7) tells of 32)
+            sender.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate)
     sender.connect_ex(listener.getsockname())
     return _Flow(probe, sender, listener, listening=probe.transport == "tcp")
 
