@@ -144,7 +144,7 @@ def _open(probe: RateProbe, hosts: Mapping[str, Endpoint], stack: ExitStack) -> 
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if probe.paced_bytes_per_s is not None:
-            rate = struct.pack("=Q", probe.paced_bytes_per_s)  # 64 bits of it (socket(7) tells of 32)
+            rate = struct.pack("=Q", probe.paced_bytes_per_s)  # 32 bits would end at 34 Gbit/s
             sender.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate)
     sender.connect_ex(listener.getsockname())
     return _Flow(probe, sender, listener, listening=probe.transport == "tcp")
