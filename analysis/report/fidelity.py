@@ -46,26 +46,35 @@ class FidelityPart:
     folded: tuple[CheckRow, ...]
 
 
-def fidelity_part(checks: Sequence[FidelityCheck]) -> FidelityPart:
-    """What the emulation gave against what it was asked for; misses come first."""
+def fidelity_part(checks: Sequence[FidelityCheck], *, slipped: bool = False) -> FidelityPart:
+    """What the emulation gave against what it was asked for before training; misses come first.
+
+    Args:
+        checks: what was measured.
+        slipped: whether the emulation did not keep to it while training ran.
+    """
     ordered = sorted(checks, key=lambda c: c.ok)
     kinds = dict.fromkeys(c.kind for c in checks)
     rows = tuple(_row(check) for check in ordered)
     few = len(rows) <= MOST_SHOWN
     return FidelityPart(
-        verdict=_verdict(checks),
+        verdict=_verdict(checks, slipped),
         kinds=tuple(_kind_row([c for c in checks if c.kind == kind]) for kind in kinds),
         shown=rows if few else tuple(row for row in rows if not row.ok),
         folded=() if few else rows,
     )
 
 
-def _verdict(checks: Sequence[FidelityCheck]) -> Verdict:
+def _verdict(checks: Sequence[FidelityCheck], slipped: bool) -> Verdict:
     missed = sum(not c.ok for c in checks)
     if not checks:
         return Verdict("Not measured: nothing says that this run's network and hosts were as asked for.", "care")
     if missed:
         return Verdict(f"No: {missed} of {len(checks)} measured quantities missed their tolerance.", "bad")
+    if slipped:
+        return Verdict(
+            "Not throughout: it was within tolerance before training, and slipped while training ran.", "bad"
+        )
     number = "the only measured quantity is" if len(checks) == 1 else f"all {len(checks)} measured quantities are"
     return Verdict(f"Yes: {number} within tolerance.", "good")
 

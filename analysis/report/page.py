@@ -83,7 +83,7 @@ def build_page(run: Run, analysis: Analysis | None, figures: Sequence[DrawnFigur
         stragglers=straggler_rows(run, analysis) if analysis is not None else (),
         stragglers_left_out=max(0, len(analysis.findings) - MOST_ROWS) if analysis is not None else 0,
         notes=analysis.notes if analysis is not None else (),
-        fidelity=fidelity_part(run.fidelity),
+        fidelity=fidelity_part(run.fidelity, slipped=record is not None and record.status == "unfaithful"),
         figures=tuple(_figure(drawn) for drawn in figures),
         command=shlex.join(record.command) if record is not None else "",
         facts=facts(run),

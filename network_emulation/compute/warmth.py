@@ -2,8 +2,7 @@
 
 A host that is held back leaves its core idle, and a core that idles for a few milliseconds goes to sleep: a laptop's writes its
 inner caches back and lowers its clock, a virtual machine's is handed to somebody else and comes back elsewhere. What follows
-runs slower, so that half a core gave less than half of its speed: the same training step took twice the processor time, and eight
-times slower hosts took it four times. So an idle-priority process keeps every core busy: it gives way at once, touches no memory
+runs slower: on half a core the same training step took twice the processor time, on a sixteenth four times. So an idle-priority process keeps every core busy: it gives way at once, touches no memory
 to speak of, and leaves the hosts' caches alone (`benchmarks/cold_cores.md`).
 """
 

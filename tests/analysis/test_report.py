@@ -201,6 +201,8 @@ def test_a_run_whose_emulation_slipped_says_so_first(
     )
     text = read(write_report(replace(quickstart_run, record=record), quickstart_analysis, tmp_path)).text
     assert 0 < text.index("do not rely on the numbers") < text.index("of the makespan") < text.index("12.0 to 18.4 s")
+    assert "slipped while training ran" in text
+    assert "are within tolerance" not in text
 
 
 def test_a_folder_without_run_json_has_a_report(
