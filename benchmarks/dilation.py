@@ -31,8 +31,8 @@ networks:
     "workflow": "[]\n",
     "heterogeneity": """\
 deterministic:
-  - {hosts: "cloud.*", cpu: 50%}
-  - {hosts: "edge.*", cpu: 20%}
+  - {hosts: "cloud.*", cpu: 30%}
+  - {hosts: "edge.*", cpu: 12%}
 dynamic:
   - {at: 5s, for: 10s, src: "cloud.*", dst: "edge.*", rate: 8mbit, symmetric: true}
 """,

@@ -15,6 +15,7 @@ from laggard.layers_services.g5k_description import G5kDescription
 from laggard.layers_services.machine import Machine as RemoteMachine
 from laggard.network_emulation.constraints import Constraint, tier_pairs
 from laggard.network_emulation.cpu_plan import plan_cpus, usable_cores
+from laggard.network_emulation.dilation import load
 from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.model import (
     HostEvent,
@@ -110,6 +111,7 @@ class Description(Record):
     dilation: float
     cpu_shares: float
     usable_cores: float | None
+    cpu_load: float | None = None
     workflow_plays: int
     warnings: tuple[str, ...]
     g5k: G5kDescription | None = None
@@ -143,7 +145,14 @@ class Description(Record):
         yield f"  links shaped by {'the kernel (netem)' if self.backend == 'netem' else 'the userspace emulator'}"
         slower = f"real time runs {self.dilation:.2f} times slower" if self.dilation > 1 else "in real time"
         usable = f"{self.usable_cores:g} of them for the hosts"
-        yield f"  {self.cores} cores, {usable}, whose shares add up to {self.cpu_shares:g}: {slower}"
+        shares = f"shares add up to {self.cpu_shares:g} cores of full speed"
+        needed = (
+            ""
+            if self.cpu_load is None
+            else f" and need up to {self.cpu_load:g} then, since held-back hosts compute with cold caches"
+        )
+        yield f"  {self.cores} cores, {usable}; {slower}"
+        yield f"  {shares}{needed}"
 
 
 def describe(scenario: Scenario, machine: Machine | None = None) -> Description:
@@ -164,6 +173,7 @@ def describe(scenario: Scenario, machine: Machine | None = None) -> Description:
             "cores": len(machine.cores),
             "dilation": round(cpu.dilation, 4),
             "usable_cores": len(machine.cores) - machine.reserved_cores,
+            "cpu_load": round(sum(load(share / cpu.dilation) for share in scenario.peak_shares.values()), 4),
         }
     )
 

@@ -21,9 +21,10 @@ from laggard.network_emulation.constraints import Pair
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
 from laggard.network_emulation.memory.watch import MemoryWatch
 from laggard.span_schema import event_schema
+from laggard.work import WorkCounter, WorkDone
 from laggard.workloads.model import Stop
 from laggard.workloads.plan import ENVIRONMENT, WorkerPlan, plan_evaluator, plan_link_sampler, plan_workers
-from laggard.workloads.spool import Scalar, read_lines, write_whole
+from laggard.workloads.spool import Scalar, Spool, read_lines, write_whole
 
 READY_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 120.0
@@ -41,7 +42,12 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
     """
     job.spool.folder.mkdir()
     workers = plan_workers(
-        job.scenario.workload, job.scenario.hosts, job.spool.folder, job.dilation.factor, drives=continuum.drives.paths
+        job.scenario.workload,
+        job.scenario.hosts,
+        job.spool.folder,
+        job.dilation.factor,
+        drives=continuum.drives.paths,
+        shared=continuum.shares.shares,
     )
     memory = MemoryWatch(job.scenario.memory)
     supervisor = Supervisor(server, job.spool, len(workers), job.dilation.factor, memory)
@@ -51,7 +57,9 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
     with job.journal.stage("train"):
         slips = _keep_time(job, continuum, supervisor)
     supervisor.wait_for_exits(END_TIMEOUT_S * job.dilation.factor)
-    write_counters(job.folder, continuum.links, before, continuum.drives.counters(), memory)
+    write_counters(
+        job.folder, continuum.links, before, continuum.drives.counters(), memory, work_done(job.spool, workers)
+    )
     return slips
 
 
@@ -68,7 +76,8 @@ def _start(
     supervisor.wait_for(ready, READY_TIMEOUT_S, "the workers did not meet")
     for process in supervisor.watched.values():
         if process.rank >= 0:
-            continuum.shares.attach(process.host, process.pid)
+            counted = job.spool.work(process.rank)
+            continuum.shares.attach(process.host, process.pid, work=counted if counted.exists() else None)
     write_whole(job.spool.go, b"")
     supervisor.wait_for([job.spool.zero], START_TIMEOUT_S * job.dilation.factor, "the first step did not begin")
 
@@ -177,6 +186,16 @@ def training_state(lines: Sequence[Mapping[str, Scalar]], elapsed_s: float, stop
     )
 
 
+def work_done(spool: Spool, workers: Sequence[WorkerPlan]) -> Mapping[int, WorkDone]:
+    """What the computing of every rank that was held to a share took, beside what it would have taken at full speed."""
+    done = {}
+    for worker in workers:
+        if spool.work(worker.rank).exists():
+            with WorkCounter(spool.work(worker.rank)) as counter:
+                done[worker.rank] = counter.read()
+    return done
+
+
 def write_events(folder: Path, events: Sequence[EventRecord]) -> None:
     """`events.parquet`: what was injected and when it took effect."""
     import pyarrow as pa
@@ -192,8 +211,9 @@ def write_counters(
     before: Mapping[Pair, LinkCounters],
     drives: Mapping[str, DriveCounters] = MappingProxyType({}),
     memory: MemoryWatch | None = None,
+    work: Mapping[int, WorkDone] = MappingProxyType({}),
 ) -> None:
-    """`counters.json`: what every link and drive carried during training, how late the emulator was at worst, what workers held."""
+    """`counters.json`: what links and drives carried during training, how late the emulator was, what workers held and computed."""
     rows = []
     for (src, dst), after in links.counters().items():
         first = before.get((src, dst), LinkCounters(0, 0, 0))
@@ -203,4 +223,5 @@ def write_counters(
     document["drives"] = [{"host": host, **asdict(counted)} for host, counted in drives.items()]
     seen = {} if memory is None else memory.peaks
     document["memory"] = [{"host": host, "peak_bytes": held} for host, held in seen.items()]
+    document["work"] = [{"rank": rank, **asdict(done)} for rank, done in work.items()]
     (folder / "counters.json").write_text(json.dumps(document, indent=1) + "\n")

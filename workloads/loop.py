@@ -118,6 +118,8 @@ class Loop:
             recorder.enter(Phase.H2D, work=len(indices))
             batch = batch.to(self.device)
         loss = self.strategy.step(batch, share)
+        if recorder.meter is not None:
+            recorder.meter.finish(len(indices))
         every = self.plan.workload.checkpoint_every
         if self.plan.rank == 0 and every is not None and (step + 1) % every == 0:
             self._checkpoint(step)

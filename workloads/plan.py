@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -90,6 +90,7 @@ class WorkerPlan(TrainingPlan):
         device: what it computes on, as torch names it.
         backend: what carries the collectives of all ranks.
         drive: file of its host's drive (`laggard.drive`); None where that is not limited.
+        shared: whether its host is held to a share of a core; the rank then measures its full speed first, and counts its work.
     """
 
     rank: int = Field(ge=0)
@@ -101,6 +102,7 @@ class WorkerPlan(TrainingPlan):
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda:\d+)$")
     backend: Backend = "gloo"
     drive: str | None = None
+    shared: bool = False
 
 
 class EvaluatorPlan(TrainingPlan):
@@ -153,6 +155,7 @@ def plan_workers(
     init_method: str | None = None,
     timeout_s: float = 300.0,
     drives: Mapping[str, Path] = MappingProxyType({}),
+    shared: Container[str] = (),
 ) -> tuple[WorkerPlan, ...]:
     """One plan per rank, in rank order.
 
@@ -165,6 +168,7 @@ def plan_workers(
         init_method: where the workers meet; a file in the spool when absent.
         timeout_s: virtual seconds after which a collective that does not move is an error.
         drives: file of every limited host's drive.
+        shared: hosts that are held to a share of a core.
 
     Raises:
         InputError: a pattern names no host, or there are more workers than samples in a batch.
@@ -190,6 +194,7 @@ def plan_workers(
             dilation=dilation,
             timeout_s=timeout_s * dilation,
             drive=str(drives[host.name]) if host.name in drives else None,
+            shared=host.name in shared,
         )
         for rank, host in enumerate(placed)
     )

@@ -37,6 +37,15 @@ class Spool:
         """State of the model for one evaluation."""
         return self.folder / f"snapshot-{evaluation}.pt"
 
+    def work(self, rank: int) -> Path:
+        """Counts the work of a rank that is held to a share (`laggard.work`)."""
+        return self.folder / f"work-{rank}"
+
+    @property
+    def full_speed(self) -> Path:
+        """What steps took each rank at full speed (full_speed.py)."""
+        return self.folder / "full_speed"
+
     @property
     def checkpoint(self) -> Path:
         """State of the model and the optimizer after the last step that was checkpointed."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,11 +20,14 @@ from torch import nn
 
 from laggard.drive import Drive, sharpen_sleeps
 from laggard.errors import DeploymentError
+from laggard.work import WorkCounter
+from laggard.workloads.compute_meter import ComputeMeter
 from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.dataset import Data
 from laggard.workloads.devices import CPU, collective_environment
+from laggard.workloads.full_speed import alone_on_core, fit, learner_on_a_copy, measure, read_timed, write_timed
 from laggard.workloads.gates import START_GATE, Gates
-from laggard.workloads.loop import Ending, Loop
+from laggard.workloads.loop import Ending, Loop, pad
 from laggard.workloads.model import OptimizerSpec
 from laggard.workloads.models import build_model
 from laggard.workloads.partition import Partition
@@ -55,9 +59,14 @@ def main(argument: str) -> None:
     gates = Gates(spool.gates, plan.world_size, relayed=plan.relayed)
     with _drive(plan) as drive, Recorder(spool, plan.rank, plan.world_size) as recorder, _process_group(plan):
         loop = _build_loop(plan, data, recorder, gates, drive)
+        counted = plan.shared and plan.device == CPU
+        if counted:
+            _measure_full_speed(loop, spool)
         write_whole(spool.ready(plan.rank), b"")
         LOGGER.info("rank %d of %d on %s is ready", plan.rank, plan.world_size, plan.host)
         zero_ns = _start_together(plan, spool, gates)
+        if counted:
+            recorder.meter = ComputeMeter(WorkCounter(spool.work(plan.rank)), fit(read_timed(spool.full_speed)))
         ending = loop.run(zero_ns)
         if plan.rank == 0:
             _write_done(plan, spool, gates, zero_ns, ending)
@@ -125,6 +134,16 @@ def _build_loop(plan: WorkerPlan, data: Data, recorder: Recorder, gates: Gates, 
     strategy = AllReduce(model, optimizer, recorder, trace_buckets=trace_buckets, device=device)
     partition = Partition(len(data.train), min(workload.batch_size, len(data.train)), plan.world_size, workload.seed)
     return Loop(plan, data.train, partition, strategy, recorder, gates, fewest_samples(model), drive)
+
+
+def _measure_full_speed(loop: Loop, spool: Spool) -> None:
+    """Before anything holds this rank back: what its steps take, and a counter for what they will."""
+    plan = loop.plan
+    learn = learner_on_a_copy(loop.strategy.model, partial(build_optimizer, plan.workload.optimizer))
+    indices = pad(loop.partition.share(0, plan.rank).indices, loop.padded_to)
+    with alone_on_core(spool.full_speed):
+        write_timed(spool.full_speed, plan.rank, measure(loop.train, indices, loop.padded_to, learn))
+    WorkCounter(spool.work(plan.rank)).close()
 
 
 def build_optimizer(spec: OptimizerSpec, model: nn.Module) -> torch.optim.Optimizer:

@@ -76,7 +76,7 @@ class NodeTraining:
         self._spawn("sampler", -1, plan.sampler.to_json())
         interface = interface_of(plan.address)
         for worker in plan.workers:
-            local = worker.model_copy(update={"interface": interface})
+            local = worker.model_copy(update={"interface": interface, "shared": self._shares is not None})
             self._spawn("worker", worker.rank, local.to_json())
 
     def _spawn(self, kind: str, rank: int, argument: str) -> None:
@@ -90,7 +90,8 @@ class NodeTraining:
         if self._shares is not None:
             for pid, (_, rank) in self._processes.items():
                 if rank >= 0:
-                    self._shares.attach(self._plan.host, pid)
+                    counted = self.spool.work(rank)
+                    self._shares.attach(self._plan.host, pid, work=counted if counted.exists() else None)
         write_whole(self.spool.go, b"")
 
     def end(self) -> None:

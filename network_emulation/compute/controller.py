@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
 from typing import Literal, Self
 
 from laggard.errors import EmulationError
@@ -69,13 +70,14 @@ class ShareController:
         """The share that every host has now, in real units."""
         return dict(self._shares)
 
-    def attach(self, host: str, pid: int, *, family: bool = False) -> int:
+    def attach(self, host: str, pid: int, *, family: bool = False, work: Path | None = None) -> int:
         """Hold a process, with all its threads, to the share of a host, and pin it to the host's core.
 
         Args:
             host: a host that the controller was opened with.
             pid: the process, as this process's PID namespace counts.
             family: hold whatever it starts, too.
+            work: where the process counts its work (`laggard.work`); the share is then one of its speed, and not only of the core.
 
         Returns:
             CLOCK_MONOTONIC nanoseconds when it was in effect.
@@ -93,7 +95,7 @@ class ShareController:
         if self._cgroups is not None:
             self._cgroups.hosts[host].admit(pid)
         with self._asking:
-            return _ask(process, Attach(host, pid, family))
+            return _ask(process, Attach(host, pid, family, work))
 
     def set_share(self, host: str, share: float) -> int:
         """Give a host another share, also while it computes.

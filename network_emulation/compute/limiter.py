@@ -13,12 +13,15 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 
+from laggard.network_emulation.compute.efficiency import Efficiency
 from laggard.network_emulation.compute.gates import Gate
 from laggard.network_emulation.compute.ledger import Ledger
 from laggard.network_emulation.compute.meter import ProcessMeter
 from laggard.network_emulation.compute.tally import HostTally
 from laggard.network_emulation.realtime import become_punctual
+from laggard.work import WorkCounter
 
 PRIORITY = 10
 """SCHED_FIFO priority; below the link emulator's, whose work is more urgent and as short."""
@@ -46,11 +49,12 @@ _WITHOUT_END_NS = 1 << 62
 
 @dataclass(frozen=True)
 class Attach:
-    """Hold this process of a host to the host's share; with `family`, whatever it starts too."""
+    """Hold this process of a host to the host's share; with `family`, whatever it starts too; with `work`, by the work it counts there."""
 
     host: str
     pid: int
     family: bool = False
+    work: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ class LimitedHost:
         self.gate = gate
         self._tally = tally
         self._meters: list[ProcessMeter] = []
+        self._efficiencies: dict[int, Efficiency] = {}
         self._held_since_ns = 0
         self._free_again_ns = 0
         self._payment_to_recall_ns = 0
@@ -85,9 +90,11 @@ class LimitedHost:
         """Whether there is anything to hold back, or to see kept from its core."""
         return bool(self._meters)
 
-    def attach(self, pid: int, now_ns: int, *, family: bool = False) -> None:
-        """Hold one more process; with `family`, from now on whatever the host's processes start too."""
+    def attach(self, pid: int, now_ns: int, *, family: bool = False, work: Path | None = None) -> None:
+        """Hold one more process; with `family`, from now on whatever the host's processes start too; `work` counts what it does."""
         self._free(now_ns)
+        if work is not None:
+            self._efficiencies[pid] = Efficiency(WorkCounter(work), self.ledger.share)
         self._family |= family
         if not self._meters:  # what processes now gone owed, or had waited, is not this one's
             self.ledger = Ledger(self.ledger.share)
@@ -99,6 +106,8 @@ class LimitedHost:
         """Another share from now on."""
         self._free(now_ns)
         self.ledger.share = min(share, 1.0)
+        for efficiency in self._efficiencies.values():
+            efficiency.change_share(self.ledger.share)
         self._apply(now_ns)
 
     def _apply(self, now_ns: int) -> None:
@@ -127,18 +136,16 @@ class LimitedHost:
             if now_ns < self._watched_ns + _WATCH_NS:
                 return self._watched_ns + _WATCH_NS
             elapsed_ns, self._watched_ns = now_ns - self._watched_ns, now_ns
-        cpu_ns = 0
         if self._family and now_ns - self._family_seen_ns >= _FAMILY_NS:
             self._adopt(now_ns)
-        for meter in self._meters:
-            cpu_ns += meter.cpu_ns()
-            if meter.ended:
-                return self._forget_ended(now_ns)
+        used = self._used()
+        if used is None:
+            return self._forget_ended(now_ns)
+        cpu_ns, work_ns = used
         if self._held_since_ns:
-            return self._look_held(now_ns, cpu_ns)
-        ledger = self.ledger
-        ledger.observe(elapsed_ns, cpu_ns, self._queued_ns(now_ns) if cpu_ns else 0)
-        self._note(cpu_ns)
+            return self._look_held(now_ns, cpu_ns, work_ns)
+        self.ledger.observe(elapsed_ns, cpu_ns, self._queued_ns(now_ns) if cpu_ns else 0, work_ns)
+        self._note(work_ns)
         if not self._limited:
             return now_ns + _WATCH_NS
         self._burst_ns += cpu_ns
@@ -149,10 +156,27 @@ class LimitedHost:
         self._without_core_ns = 0
         return self._collect(now_ns)
 
-    def _note(self, cpu_ns: int) -> None:
+    def _used(self) -> tuple[int, float] | None:
+        """CPU time used since the last look, and what it was worth at full speed; None where a process has ended."""
+        cpu_ns, work_ns = 0, 0.0
+        for meter in self._meters:
+            used_ns = meter.cpu_ns()
+            if meter.ended:
+                return None
+            cpu_ns += used_ns
+            efficiency = self._efficiencies.get(meter.pid)
+            # A core that is the host's alone has no other speed than its own.
+            if efficiency is None or not self._limited:
+                work_ns += used_ns
+            elif used_ns:
+                self.ledger.correct(efficiency.settle())
+                work_ns += used_ns * efficiency.value
+        return cpu_ns, work_ns
+
+    def _note(self, work_ns: float) -> None:
         """Tell what happened to whoever looks at the tally."""
         ledger = self.ledger
-        self._tally.add(cpu_ns / ledger.share, ledger.lost_ns, ledger.owed_ns)
+        self._tally.add(work_ns / ledger.share, ledger.lost_ns, ledger.owed_ns)
         ledger.lost_ns = 0.0
 
     def _collect(self, now_ns: int) -> int:
@@ -168,10 +192,10 @@ class LimitedHost:
                 ledger.used_ns = 0
         return now_ns + min(max(gate.slice_ns - ledger.used_ns, _SHORTEST_SLEEP_NS), gate.idle_ns)
 
-    def _look_held(self, now_ns: int, cpu_ns: int) -> int:
+    def _look_held(self, now_ns: int, cpu_ns: int, work_ns: float) -> int:
         if cpu_ns:
-            self.ledger.observe_held(cpu_ns)
-            self._note(cpu_ns)
+            self.ledger.observe_held(work_ns)
+            self._note(work_ns)
         if now_ns < self._free_again_ns - _EARLY_WAKE_NS:
             # A quota that was not quite used up is settled, and the host stopped, when something else gets the core: this process,
             # which looks again, or the kernel's tick, which can be milliseconds away.
@@ -242,6 +266,9 @@ class LimitedHost:
         for meter in self._meters:
             if meter.ended:
                 meter.close()
+                efficiency = self._efficiencies.pop(meter.pid, None)
+                if efficiency is not None:
+                    efficiency.close()
         self._meters = [meter for meter in self._meters if not meter.ended]
         return now_ns
 
@@ -280,7 +307,7 @@ class Limiter:
         host = self._hosts[request.host]
         try:
             if isinstance(request, Attach):
-                host.attach(request.pid, time.monotonic_ns(), family=request.family)
+                host.attach(request.pid, time.monotonic_ns(), family=request.family, work=request.work)
             else:
                 host.set_share(request.share, time.monotonic_ns())
         except OSError as error:

@@ -16,6 +16,7 @@ from laggard.errors import EmulationError
 from laggard.network_emulation.compute import CgroupSet, Mechanism, ShareController, open_shares, prepare_cgroups
 from laggard.network_emulation.cpu_plan import usable_cores
 from laggard.network_emulation.forked import end_companion, fork_companion
+from laggard.work import WorkCounter
 
 _BOTH = pytest.mark.parametrize("mechanism", ["cgroup-quota", "stop-signal"])
 
@@ -109,6 +110,30 @@ def test_processes_of_one_host_share_its_share(mechanism: Mechanism) -> None:
         controller.attach("a", other)
         time.sleep(0.2)
         assert _settles_at((one, other), 0.15)
+
+
+def _count_work(path: Path, worth: float) -> int:
+    """Compute for ever, in steps of 4 ms of CPU time that do the work of `worth` times as much."""
+    with WorkCounter(path) as counter:
+        while True:
+            began_ns = time.thread_time_ns()
+            while time.thread_time_ns() - began_ns < 4_000_000:
+                sum(range(1_000))
+            cpu_ns = time.thread_time_ns() - began_ns
+            counter.add(round(cpu_ns * worth), cpu_ns)
+
+
+@_BOTH
+@pytest.mark.parametrize("worth", [0.5, 1.3])
+def test_a_share_is_of_work_where_work_is_counted(mechanism: Mechanism, worth: float, tmp_path: Path) -> None:
+    with _controller(mechanism, {"a": 0.2}) as controller:
+        pid = fork_companion("laggard-test", lambda: _count_work(tmp_path / "work", worth))
+        try:
+            controller.attach("a", pid, work=tmp_path / "work")
+            time.sleep(0.3)
+            assert _settles_at(pid, 0.2 / worth)
+        finally:
+            end_companion(pid)
 
 
 @_BOTH

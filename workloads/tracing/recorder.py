@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from typing import Self
 
-from laggard.span_schema import NO_GROUP, NO_PEER, Flag, Lane, Phase
+from laggard.span_schema import COMPUTE_PHASES, NO_GROUP, NO_PEER, Flag, Lane, Phase
+from laggard.workloads.compute_meter import ComputeMeter
 from laggard.workloads.heartbeat import Heartbeat
 from laggard.workloads.spool import Spool
 from laggard.workloads.tracing.stream import SPAN_ROW, STEP_ROW, RowStream
@@ -17,6 +18,8 @@ from laggard.workloads.tracing.stream import SPAN_ROW, STEP_ROW, RowStream
 WARM_UP_STEPS = 5
 SHORT_OTHER_NS = 20_000
 """A stretch of nothing in particular that is shorter than this is counted to the phase before it."""
+
+_COMPUTE = frozenset(phase.code for phase in COMPUTE_PHASES)
 
 
 class Recorder:
@@ -26,9 +29,13 @@ class Recorder:
         spool: where it is streamed to.
         rank: whose it is.
         world_size: number of ranks.
+
+    Attributes:
+        meter: told of phases that compute; None where nobody wants to know what they took.
     """
 
     def __init__(self, spool: Spool, rank: int, world_size: int) -> None:
+        self.meter: ComputeMeter | None = None
         self._rank = rank
         self._spans = RowStream(spool.spans(rank), SPAN_ROW)
         self._steps = RowStream(spool.steps(rank), STEP_ROW)
@@ -76,6 +83,8 @@ class Recorder:
         now_ns = self.end_phase(at_ns)
         self._phase, self._start_ns, self._described = phase.code, now_ns, (group, payload_bytes, work)
         self._heartbeat.beat(self._step, self._phase, now_ns)
+        if self.meter is not None and self._phase in _COMPUTE:
+            self.meter.begin()
         return now_ns
 
     def still_there(self) -> None:
@@ -87,6 +96,8 @@ class Recorder:
         """End the phase that is open, if one is; returns when."""
         now_ns = time.monotonic_ns() if at_ns is None else at_ns
         if self._phase is not None:
+            if self.meter is not None and self._phase in _COMPUTE:
+                self.meter.end()
             self._write(self._phase, self._start_ns, now_ns - self._start_ns)
             self._phase = None
         return now_ns
