@@ -24,11 +24,13 @@ class ComputeMeter:
 
     def begin(self) -> None:
         """A phase of computing begins."""
+        self._counter.set_computes(True)
         self._began_ns = time.thread_time_ns()
 
     def end(self) -> None:
         """It is over."""
         self._cpu_ns += time.thread_time_ns() - self._began_ns
+        self._counter.set_computes(False)
 
     def finish(self, samples: int) -> None:
         """The computing of a step of so many samples is done."""

@@ -8,7 +8,7 @@ next, and many take exactly that.
 
 from __future__ import annotations
 
-from laggard.work import WorkCounter, WorkDone
+from laggard.work import WorkCounter
 
 _LEARN = 0.3
 _LEAST, _MOST = 0.2, 2.0
@@ -32,7 +32,17 @@ class Efficiency:
         self._share = share
         self._counter = counter
         self._known = counter.read()
+        self._charged_ns = 0.0
+        self._charged_whole = True
         self._learnt = False
+
+    def charge(self, cpu_ns: int) -> float:
+        """What CPU time just used is worth, in CPU ns at full speed; nothing while the worker does not compute."""
+        if not self._counter.computes:
+            return 0.0
+        worth_ns = cpu_ns * self.value
+        self._charged_ns += worth_ns
+        return worth_ns
 
     def settle(self) -> float:
         """Where a step has ended since the last call: the CPU ns at full speed by which what was charged for it fell short."""
@@ -40,23 +50,23 @@ class Efficiency:
             return 0.0
         done = self._counter.read()
         before, self._known = self._known, done
-        return self._learn(done, before)
+        charged_ns, self._charged_ns = self._charged_ns, 0.0
+        charged_whole, self._charged_whole = self._charged_whole, True
+        work_ns, cpu_ns = done.full_speed_ns - before.full_speed_ns, done.cpu_ns - before.cpu_ns
+        if cpu_ns > 0:
+            self._learn(work_ns / cpu_ns)
+        return min(max(work_ns - charged_ns, -work_ns), work_ns) if charged_whole else 0.0
 
     def change_share(self, share: float) -> None:
-        """Expect of the new share what is known of the old; what has not been settled was charged at another, or not at all."""
+        """Expect of the new share what is known of the old; the step that is under way is not settled."""
         self.value *= expected_efficiency(share) / expected_efficiency(self._share)
         self._share = share
         self._known = self._counter.read()
+        self._charged_whole = False
 
-    def _learn(self, done: WorkDone, before: WorkDone) -> float:
-        work_ns, cpu_ns = done.full_speed_ns - before.full_speed_ns, done.cpu_ns - before.cpu_ns
-        if cpu_ns <= 0:
-            return 0.0
-        charged_ns = self.value * cpu_ns
-        seen = min(max(work_ns / cpu_ns, _LEAST), _MOST)
-        self.value += (seen - self.value) * (_LEARN if self._learnt else 1.0)
+    def _learn(self, seen: float) -> None:
+        self.value += (min(max(seen, _LEAST), _MOST) - self.value) * (_LEARN if self._learnt else 1.0)
         self._learnt = True
-        return min(max(work_ns - charged_ns, -work_ns), work_ns)
 
     def close(self) -> None:
         """Let go of the counter."""

@@ -83,6 +83,7 @@ class LimitedHost:
         self._family = False
         self._family_seen_ns = 0
         self._without_core_ns = 0
+        self._moves_data = False
         self.ran_ns = 0
 
     @property
@@ -159,6 +160,7 @@ class LimitedHost:
     def _used(self) -> tuple[int, float] | None:
         """CPU time used since the last look, and what it was worth at full speed; None where a process has ended."""
         cpu_ns, work_ns = 0, 0.0
+        self._moves_data = False
         for meter in self._meters:
             used_ns = meter.cpu_ns()
             if meter.ended:
@@ -170,7 +172,9 @@ class LimitedHost:
                 work_ns += used_ns
             elif used_ns:
                 self.ledger.correct(efficiency.settle())
-                work_ns += used_ns * efficiency.value
+                worth_ns = efficiency.charge(used_ns)
+                self._moves_data |= not worth_ns
+                work_ns += worth_ns or used_ns * self.ledger.share
         return cpu_ns, work_ns
 
     def _note(self, work_ns: float) -> None:
@@ -224,7 +228,8 @@ class LimitedHost:
         queued_ns = sum(meter.queued_ns(now_ns) for meter in self._meters)
         recalled_ns = self._payment_to_recall_ns
         self._payment_to_recall_ns = 0
-        return queued_ns - recalled_ns
+        # Waiting for the core counts as time that computing has taken; the way of data over a link is longer than that of their bytes to it.
+        return 0 if self._moves_data else queued_ns - recalled_ns
 
     def _is_runnable(self) -> bool:
         return any(meter.is_runnable() for meter in self._meters)

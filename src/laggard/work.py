@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-_WORDS = 3
-_STEPS, _FULL_SPEED_NS, _CPU_NS = range(_WORDS)
+_WORDS = 4
+_STEPS, _FULL_SPEED_NS, _CPU_NS, _COMPUTES = range(_WORDS)
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,15 @@ class WorkCounter:
         """Steps finished so far; reading it is cheap."""
         return self._words[_STEPS]
 
+    @property
+    def computes(self) -> bool:
+        """Whether the worker is computing now; reading it is cheap."""
+        return bool(self._words[_COMPUTES])
+
+    def set_computes(self, computes: bool) -> None:
+        """The worker begins to compute, or ceases to."""
+        self._words[_COMPUTES] = computes
+
     def add(self, full_speed_ns: int, cpu_ns: int) -> None:
         """One more step is finished; the number of steps changes last."""
         words = self._words
@@ -61,7 +70,7 @@ class WorkCounter:
 
     def read(self) -> WorkDone:
         """What stands there now."""
-        return WorkDone(*self._words)
+        return WorkDone(self._words[_STEPS], self._words[_FULL_SPEED_NS], self._words[_CPU_NS])
 
     def close(self) -> None:
         """Let go of the file."""

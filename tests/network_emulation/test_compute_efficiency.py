@@ -34,11 +34,12 @@ def test_all_that_is_charged_is_what_the_steps_were_worth(
     path = tmp_path_factory.mktemp("work") / "work"
     with WorkCounter(path) as worker, WorkCounter(path) as seen:
         efficiency, charged, work = Efficiency(seen, share), 0.0, 0.0
+        worker.set_computes(True)
         for cpu_ms, worth in steps:
             cpu_ns = cpu_ms * _MS
             for _ in range(looks):
                 charged += efficiency.settle()
-                charged += cpu_ns / looks * efficiency.value
+                charged += efficiency.charge(cpu_ns // looks)
             worker.add(round(cpu_ns * worth), cpu_ns)
             work += round(cpu_ns * worth)
         charged += efficiency.settle()
@@ -58,6 +59,16 @@ def test_what_cpu_time_is_worth_is_learnt_from_the_first_step_on(tmp_path: Path)
         assert efficiency.value == pytest.approx(0.6, abs=0.001)
 
 
+def test_moving_data_is_not_work(tmp_path: Path) -> None:
+    with WorkCounter(tmp_path / "work") as worker, WorkCounter(tmp_path / "work") as seen:
+        efficiency = Efficiency(seen, 0.5)
+        assert efficiency.charge(_MS) == 0
+        worker.set_computes(True)
+        assert efficiency.charge(_MS) > 0
+        worker.set_computes(False)
+        assert efficiency.charge(_MS) == 0
+
+
 def test_one_step_of_nonsense_is_believed_within_bounds(tmp_path: Path) -> None:
     with WorkCounter(tmp_path / "work") as worker, WorkCounter(tmp_path / "work") as seen:
         efficiency = Efficiency(seen, 0.5)
@@ -65,9 +76,11 @@ def test_one_step_of_nonsense_is_believed_within_bounds(tmp_path: Path) -> None:
         assert efficiency.settle() <= 1000 * _MS
         assert efficiency.value <= 2
         worker.add(1, 1000 * _MS)
+        worker.set_computes(True)
+        efficiency.charge(500 * _MS)
         assert efficiency.settle() == -1
         worker.add(1, 0)
-        assert efficiency.settle() == 0
+        assert efficiency.settle() == 1
         assert efficiency.value >= 0.2
 
 
@@ -78,6 +91,10 @@ def test_what_was_done_under_another_share_is_not_settled_under_this_one(tmp_pat
         efficiency.change_share(0.1)
         assert efficiency.settle() == 0
         assert efficiency.value == pytest.approx(1 / 1.9)
+        worker.add(50 * _MS, 90 * _MS)  # begun under the other share
+        assert efficiency.settle() == 0
+        worker.add(50 * _MS, 90 * _MS)
+        assert efficiency.settle() == 50 * _MS
 
 
 def test_cpu_time_that_is_worth_half_is_paid_for_by_half() -> None:

@@ -115,6 +115,7 @@ def test_processes_of_one_host_share_its_share(mechanism: Mechanism) -> None:
 def _count_work(path: Path, worth: float) -> int:
     """Compute for ever, in steps of 4 ms of CPU time that do the work of `worth` times as much."""
     with WorkCounter(path) as counter:
+        counter.set_computes(True)
         while True:
             began_ns = time.thread_time_ns()
             while time.thread_time_ns() - began_ns < 4_000_000:
