@@ -77,7 +77,9 @@ def _configure_process(plan: WorkerPlan) -> None:
     """One thread, the default reaction to signals, and collectives on the emulated network."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", force=True
+    )
     os.environ.update(collective_environment(plan))
     torch.set_num_threads(1)
 

@@ -51,6 +51,9 @@ def test_run_leaves_a_complete_folder(laggard: Laggard, make_scenario: Callable[
     assert (folder.parent / "latest").resolve() == folder.resolve()
     edge = [f for f in json.loads((folder / "stragglers.json").read_text()) if f["family"] == "compute"]
     assert {f["host"] for f in edge} == {"edge.trainer.1.1", "edge.trainer.1.2"}
+    assert all(f["slowdown"] == pytest.approx(2, rel=0.15) for f in edge)  # as their shares say
+    assert [done["steps"] for done in json.loads((folder / "counters.json").read_text())["work"]] == [60, 60, 60]
+    assert "is ready" in (folder / "logs" / "rank-0.log").read_text()
 
 
 def test_same_seed_same_losses(laggard: Laggard, make_scenario: Callable[..., Path]) -> None:

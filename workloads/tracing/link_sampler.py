@@ -33,7 +33,9 @@ def main(argument: str) -> None:
     plan = LinkSamplerPlan.model_validate_json(argument)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", force=True
+    )
     gc.freeze()
     spool = Spool(Path(plan.spool))
     stream = RowStream(spool.links, LINK_ROW)
