@@ -156,6 +156,7 @@ def _silence_ipv6() -> None:
     """No link-local addresses on devices made later: their duplicate checks and router solicitations would cross the emulated links."""
     if _IPV6.is_dir():
         (_IPV6 / "addr_gen_mode").write_text(_NO_ADDRESSES, encoding="ascii")
+        (_IPV6 / "disable_ipv6").write_text("0", encoding="ascii")
 
 
 def _join(hosts: Sequence[Host], ports: Mapping[str, str]) -> None:
