@@ -80,6 +80,8 @@ LINKS = """
         seen[shape] = c.rtts_ms(edge2, fog, 60)
     backend.change({(edge1.name, cloud.name): Constraint(0, 0, 100, 10.0, burst_packets=5)})
     seen["bursts"] = c.loss_runs(edge1, cloud, 6000)
+    backend.change(both(edge1, cloud, Constraint(25, 0, 20, 100.0)))
+    seen["discovered"] = c.discovered(edge1, cloud6)
     backend.change({(edge1.name, cloud.name): Constraint(25, 0, 20)})
     counted = backend.counters()
     seen["counted"] = [len(counted), counted[edge1.name, fog.name].bytes, counted[edge2.name, cloud.name].dropped]
@@ -137,6 +139,7 @@ def test_hosts_see_the_links_that_were_asked_for(tmp_path: Path) -> None:
     assert near(seen["both families"][0], 20), f"IPv4 and IPv6 share the rate: {seen['both families']}"
     assert seen["both families"][1] > 0.1, seen["both families"]
     assert seen["loss over ipv6"] == pytest.approx(5.0, abs=2.0)
+    assert seen["discovered"], "neighbours find each other on a link that loses everything, as by ARP"
     runs = seen["bursts"]
     assert sum(runs) / 6000 == pytest.approx(0.1, abs=0.05), "four standard errors"
     assert sum(runs) / len(runs) == pytest.approx(5.0, abs=4 * 4.5 / 11), f"geometric, about 120 of them: {runs}"

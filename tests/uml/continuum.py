@@ -166,6 +166,22 @@ def rtts_ms(src: Host, dst: Host, count: int = 15) -> list[float]:
     return times
 
 
+def discovered(src: Host, dst: Host, limit_s: float = 3.0) -> bool:
+    """Whether a host finds a neighbour that it has forgotten."""
+    inside = ("ip", "-n", src.name, "-6", "neigh")
+    run(*inside, "flush", "dev", "eth0")
+
+    def send() -> None:
+        with socket.socket(family(dst), socket.SOCK_DGRAM) as client:
+            client.sendto(b"?", (dst.address, 5004))
+
+    Inside(src, send).answer()
+    until = time.monotonic() + limit_s
+    while (found := "lladdr" in run(*inside, "show", "to", dst.address)) is False and time.monotonic() < until:
+        time.sleep(0.05)
+    return found
+
+
 def rtt_ms(src: Host, dst: Host) -> float:
     """The shortest round-trip time: what the links take, without most of what a busy machine adds."""
     return min(rtts_ms(src, dst, 30))
