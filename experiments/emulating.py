@@ -160,6 +160,8 @@ class _Emulation:
     def _environment(self, host: Host) -> dict[str, JsonValue]:
         """What a command in the host sees besides the variables of whoever started it."""
         given: dict[str, JsonValue] = {"LAGGARD_HOST": host.name, "LAGGARD_ADDRESS": host.address}
+        if host.ipv6:
+            given["LAGGARD_IPV6"] = host.ipv6[0]
         return given | {name: os.environ[name] for name in ("HOME", "TMPDIR") if name in os.environ}
 
     def _hold(self, host: Host, pid: int, *, interactive: bool) -> bool:

@@ -29,7 +29,10 @@ def up_text(up: Up) -> str:
     """What to do with a continuum that is up."""
     last = up.hosts[-1].name
     slower = "" if up.dilation == 1 else f", {up.dilation:g} times slower than real time"
-    rows = [f"  {host.name}  {host.address}  {_percent(up.shares[host.name])} of a core" for host in up.hosts]
+    rows = [
+        "  ".join(("", host.name, host.address, *host.ipv6, f"{_percent(up.shares[host.name])} of a core"))
+        for host in up.hosts
+    ]
     return "\n".join(
         [
             f"{len(up.hosts)} hosts are up{slower}:",
@@ -43,7 +46,8 @@ def up_text(up: Up) -> str:
 def up_document(up: Up) -> dict[str, JsonValue]:
     """The same as JSON."""
     hosts: list[JsonValue] = [
-        {"name": host.name, "address": host.address, "cpu_share": up.shares[host.name]} for host in up.hosts
+        {"name": host.name, "address": host.address, "ipv6": [*host.ipv6], "cpu_share": up.shares[host.name]}
+        for host in up.hosts
     ]
     return {"status": "up", "id": up.run_id, "folder": str(up.folder), "dilation": up.dilation, "hosts": hosts}
 

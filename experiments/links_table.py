@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _COLUMNS = ("links", "asked for", "now", "RTT, ms", "measured", "Mbit/s", "dropped")
 _NUMBERS = 3
 _CAPTION = (
-    "RTT: by what holds now; measured on one link of a row. Mbit/s, dropped: of all its links, since the last look."
+    "RTT: by what holds now; measured on one link of a row. "
+    "Mbit/s, dropped: of all its links, since the last look, IPv4 and IPv6 together."
 )
 
 

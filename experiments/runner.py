@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from laggard.errors import RunFolderError
@@ -29,7 +29,7 @@ from laggard.layers_services.local.janitor import Janitor, run_name
 from laggard.layers_services.local.prerequisites import check_prerequisites
 from laggard.network_emulation.compute.cgroups import CgroupSet, prepare_cgroups, run_folders, sweep_cgroups
 from laggard.network_emulation.cpu_plan import CpuPlan, plan_cpus, usable_cores
-from laggard.network_emulation.probe import BackendName, Requested, choose_backend
+from laggard.network_emulation.probe import BackendName, Requested, choose_backend, kernel_has_ipv6
 from laggard.run_schema import RunRecord
 
 
@@ -102,6 +102,8 @@ def enter(
     backend = choose_backend(options.links)
     check_prerequisites(need_tun=backend == "userspace")
     cpu = plan_cpus(scenario.peak_shares, usable_cores(), RESERVED_CORES, options.dilation)
+    if not kernel_has_ipv6():
+        scenario = scenario.with_hosts(replace(host, ipv6=()) for host in scenario.hosts)
     with ExitStack() as stack:
         janitor = stack.enter_context(Janitor.start())
         folder, record = RunFolder.create(options.runs, _draft(scenario, options, backend, cpu))

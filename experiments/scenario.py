@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -98,6 +98,16 @@ class Scenario:
     def peak_shares(self) -> Mapping[str, float]:
         """The largest share that every host has at any time of the run: what a machine must be able to give."""
         return peak_shares(self.shares, self.changes)
+
+    def with_hosts(self, hosts: Iterable[Host]) -> Scenario:
+        """The same on hosts of the same names that have other addresses."""
+        by_name = {host.name: host for host in hosts}
+        return replace(
+            self,
+            hosts=tuple(by_name[host.name] for host in self.hosts),
+            ranks=tuple(by_name[host.name] for host in self.ranks),
+            links=replace(self.links, hosts=tuple(by_name[host.name] for host in self.links.hosts)),
+        )
 
     def files(self) -> Mapping[str, bytes]:
         """Every file as run, overrides applied, by its path within the folder."""

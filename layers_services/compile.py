@@ -16,6 +16,10 @@ from laggard.layers_services.model import Layer, LayersServices, Service
 NETWORK = ipaddress.IPv4Network("10.77.0.0/16")
 PREFIX_LENGTH = NETWORK.prefixlen
 NETMASK = str(NETWORK.netmask)
+NETWORK6 = ipaddress.IPv6Network("fd77::/64")
+"""Of unique local addresses (RFC 4193); no packet of it ever leaves the sandbox."""
+
+PREFIX_LENGTH6 = NETWORK6.prefixlen
 DEVICE = "eth0"
 NETWORK_ROLE = "experiment"
 CONNECTION = "laggard_namespace"
@@ -25,12 +29,15 @@ StaticDescription = dict[str, dict[str, list[dict[str, StaticValue]]]]
 
 
 def compile_hosts(layers: LayersServices) -> tuple[Host, ...]:
-    """The machines of all layers, in E2Clab's order, with addresses from 10.77.0.1 upward.
+    """The machines of all layers, in E2Clab's order, with addresses from 10.77.0.1 and fd77::1 upward.
 
     Args:
         layers: a validated `layers_services.yaml`, so at most `MAX_HOSTS` machines.
     """
-    return tuple(replace(host, address=str(NETWORK[number])) for number, host in enumerate(_hosts(layers), 1))
+    return tuple(
+        replace(host, address=str(NETWORK[number]), ipv6=(str(NETWORK6[number]),))
+        for number, host in enumerate(_hosts(layers), 1)
+    )
 
 
 def repeated(layer: Layer) -> tuple[Service, ...]:

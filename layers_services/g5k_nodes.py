@@ -119,7 +119,7 @@ def _machines(hosts: Sequence[Host], nodes: Mapping[str, G5kHost]) -> tuple[tupl
         reached = node.to_enoslib()
         site, cluster, _ = node._where  # noqa: SLF001 - the same three words of its name
         access = Access(str(reached.address), user=str(reached.user), gateway=_gateway(reached.extra), options=_SSH)
-        machines.append(Machine(replace(host, address=_address(node)), access, site, cluster))
+        machines.append(Machine(replace(host, address=_address(node), ipv6=()), access, site, cluster))
         there[host.name] = enoslib.Host(reached.address, alias=host.name, user=reached.user, extra=reached.extra)
     roles = enoslib.Roles()
     for named in (False, True):  # groups first, as E2Clab has them

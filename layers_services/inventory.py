@@ -308,7 +308,7 @@ def assign(inventory: Inventory, hosts: Sequence[Host]) -> tuple[Machine, ...]:
 
 
 def _as(host: Host, candidate: Candidate) -> Machine:
-    return Machine(replace(host, address=candidate.address), candidate.access, candidate.site)
+    return Machine(replace(host, address=candidate.address, ipv6=()), candidate.access, candidate.site)
 
 
 def _too_few(missing: Sequence[str], inventory: Inventory) -> Problem:

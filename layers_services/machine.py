@@ -55,7 +55,8 @@ class Machine:
     """A reserved machine.
 
     Attributes:
-        host: the host of the continuum that it is; `host.address` is its address on the experiment network.
+        host: the host of the continuum that it is; `host.address` is its address on the experiment network, `host.ipv6` what it says
+            itself (`node_facts.with_ipv6`).
         access: how to reach it.
         site: where it is; machines of one site share a home folder (Grid'5000's NFS). Empty: it shares with nobody.
         cluster: of which cluster; empty where there are none.

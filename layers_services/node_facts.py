@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from laggard.errors import DeploymentError
@@ -21,6 +22,7 @@ SUPPORTED_PYTHONS: tuple[PythonVersion, ...] = ((3, 11), (3, 12), (3, 13))
 Fact = str | float | int | None
 
 _MARK = "laggard-fact"
+_IPV6 = re.compile(r"\binet6 ([0-9a-f:]+)/")
 _SCRIPT = r"""
 LC_ALL=C; PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"; export LC_ALL PATH
 say() { [ -z "$2" ] || printf 'laggard-fact %s %s\n' "$1" "$2"; }
@@ -45,7 +47,10 @@ if [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; then say root yes; fi
 if unshare -n tc qdisc add dev lo root netem delay 1ms 2>/dev/null \
   || [ -d /sys/module/sch_netem ] || grep -qs '/sch_netem\.ko' "/lib/modules/$(uname -r)/modules.builtin" \
   || modprobe -n -q sch_netem 2>/dev/null; then say netem yes; fi
-say device "$(ip -o -4 address show to "$LAGGARD_ADDRESS" 2>/dev/null | head -n 1)"
+device=$(ip -o -4 address show to "$LAGGARD_ADDRESS" 2>/dev/null | head -n 1)
+say device "$device"
+device=${device#*: }; device=${device%%[ @]*}
+[ -z "$device" ] || ip -o -6 address show dev "$device" 2>/dev/null | while read -r line; do say ipv6 "$line"; done
 gpus=$(nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader 2>/dev/null) \
   || gpus=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null) || gpus=
 printf '%s\n' "$gpus" | while read -r gpu; do say gpu "$gpu"; done
@@ -82,6 +87,7 @@ class NodeFacts:
         free_bytes: free for an ordinary user under /var/tmp.
         netem: whether the kernel has, or can load, sch_netem.
         device: the network device that has the experiment's address; empty where none has.
+        ipv6: addresses of that device, link-local ones too.
         root: whether the user is root, or becomes it without a password.
         gpus: of NVIDIA.
         infiniband: devices that could carry traffic past an emulated link.
@@ -102,6 +108,7 @@ class NodeFacts:
     free_bytes: int
     netem: bool
     device: str
+    ipv6: tuple[str, ...]
     root: bool
     gpus: tuple[Gpu, ...]
     infiniband: tuple[str, ...]
@@ -182,9 +189,27 @@ def parse_facts(host: str, printed: str) -> NodeFacts:
         free_bytes=_free_bytes(one.get("disk_free", "")),
         netem="netem" in said,
         device=_device(one.get("device", "")),
+        ipv6=tuple(dict.fromkeys(match[1] for line in said.get("ipv6", ()) if (match := _IPV6.search(line)))),
         root="root" in said,
         gpus=tuple(map(parse_gpu, said.get("gpu", ()))),
         infiniband=tuple(said.get("infiniband", ())),
+    )
+
+
+def with_ipv6(machines: Sequence[Machine], facts: Mapping[str, NodeFacts]) -> tuple[Machine, ...]:
+    """The machines, their hosts with the IPv6 addresses that the nodes have told.
+
+    An address that several have, as link-local ones of different networks may be, is left out: it says nothing of who is meant.
+
+    Args:
+        machines: of the hosts.
+        facts: of every machine, by its host's name.
+    """
+    carried = Counter(address for machine in machines for address in facts[machine.alias].ipv6)
+    return tuple(
+        replace(machine, host=replace(machine.host, ipv6=own))
+        for machine in machines
+        for own in [tuple(address for address in facts[machine.alias].ipv6 if carried[address] == 1)]
     )
 
 

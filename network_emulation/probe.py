@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Literal
 
 from laggard.errors import PrerequisiteError
@@ -13,6 +14,7 @@ from laggard.errors import PrerequisiteError
 Requested = Literal["auto", "netem", "userspace"]
 BackendName = Literal["netem", "userspace"]
 
+_IPV6 = Path("/proc/sys/net/ipv6")
 _log = logging.getLogger(__name__)
 _LIMIT_S = 20.0
 _TRIAL = """\
@@ -42,6 +44,11 @@ def netem_refusal() -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"trying it failed: {error}"
     return " ".join(tried.stderr.split()) if tried.returncode else ""
+
+
+def kernel_has_ipv6() -> bool:
+    """Whether hosts can have IPv6 addresses; a kernel started with `ipv6.disable=1` gives them none."""
+    return _IPV6.is_dir()
 
 
 def choose_backend(requested: Requested) -> BackendName:

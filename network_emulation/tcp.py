@@ -25,6 +25,8 @@ _PREFERRED = ("cubic", "reno")
 _RTO_MIN_MS = 200.0
 _BUFFER_BYTES = 64 << 20
 _RTAX_RTO_MIN = 13
+_IPV6_PRIORITY = 256
+"""Of the routes that the kernel makes for addresses."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +106,29 @@ def _set_route_metrics(settings: TcpSettings) -> None:
             (device,) = netlink.link_lookup(ifname=DEVICE)
             (address,) = netlink.get_addr(index=device, family=socket.AF_INET)
             own = address.get_attr("IFA_LOCAL")
-            network = ipaddress.ip_interface(f"{own}/{address['prefixlen']}").network
             netlink.route(
-                "replace", dst=str(network), oif=device, prefsrc=own, scope="link", proto="kernel", metrics=metrics
+                "replace",
+                dst=_network(own, address),
+                oif=device,
+                prefsrc=own,
+                scope="link",
+                proto="kernel",
+                metrics=metrics,
             )
+            for address in netlink.get_addr(index=device, family=socket.AF_INET6):
+                dst = _network(address.get_attr("IFA_ADDRESS"), address)
+                netlink.route(
+                    "replace",
+                    family=socket.AF_INET6,
+                    dst=dst,
+                    oif=device,
+                    priority=_IPV6_PRIORITY,
+                    proto="kernel",
+                    metrics=metrics,
+                )
     except (NetlinkError, ValueError) as error:
         raise EmulationError(f"the route of {DEVICE} did not take {settings}: {error}") from error
+
+
+def _network(own: str, address: Mapping[str, int]) -> str:
+    return str(ipaddress.ip_interface(f"{own}/{address['prefixlen']}").network)

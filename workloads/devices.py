@@ -81,7 +81,7 @@ def collective_environment(plan: WorkerPlan) -> dict[str, str]:
     return {
         **cuda,
         "NCCL_SOCKET_IFNAME": f"={plan.interface}",  # exactly this one: a bare name is a prefix
-        "NCCL_SOCKET_FAMILY": "AF_INET",  # links are shaped by the hosts' IPv4 addresses
+        "NCCL_SOCKET_FAMILY": "AF_INET",  # whose connections the link sampler reads
         "NCCL_NET": "Socket",
         "NCCL_NET_PLUGIN": "none",
         "NCCL_IB_DISABLE": "1",

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,7 +17,7 @@ from laggard.layers_services.e2clab_managers import manager_problems
 from laggard.layers_services.g5k_request import G5kOptions, G5kPlan
 from laggard.layers_services.gpus import why_not
 from laggard.layers_services.machine import Machine
-from laggard.layers_services.node_facts import NodeFacts, ask_nodes
+from laggard.layers_services.node_facts import NodeFacts, ask_nodes, with_ipv6
 from laggard.layers_services.prepare import PreparedNode, Store, platforms, prepare, site_stores
 from laggard.layers_services.release import job_name, still_held
 from laggard.layers_services.wheels import Platform, WheelSet, wheel_set
@@ -216,6 +216,7 @@ def make_ready(
         facts = ask_nodes(machines, roles)
         _require(facts, shaped=shaped, netem=netem)
         plan_devices(hosts_by_rank, {name: each.usable_gpus for name, each in facts.items()})
+        machines = with_ipv6(machines, facts)
         roles, networks = enoslib_roles_of(machines, {name: each.device for name, each in facts.items()})
     journal.update(
         hosts=tuple({**facts[m.alias].fingerprint(), "machine": m.access.address} for m in machines),
@@ -265,10 +266,4 @@ def _require(facts: Mapping[str, NodeFacts], *, shaped: bool, netem: bool) -> No
 
 def placed_on(scenario: Scenario, machines: tuple[Machine, ...]) -> Scenario:
     """The scenario with the addresses that its hosts really have."""
-    hosts = {machine.host.name: machine.host for machine in machines}
-    return replace(
-        scenario,
-        hosts=tuple(hosts[host.name] for host in scenario.hosts),
-        ranks=tuple(hosts[host.name] for host in scenario.ranks),
-        links=replace(scenario.links, hosts=tuple(hosts[host.name] for host in scenario.links.hosts)),
-    )
+    return scenario.with_hosts([machine.host for machine in machines])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from laggard.errors import DeploymentError
 from laggard.hosts import Host
-from laggard.layers_services.compile import DEVICE, NETMASK
+from laggard.layers_services.compile import DEVICE, NETMASK, PREFIX_LENGTH6
 from laggard.layers_services.local import syscalls
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ Fabric = Literal["tun", "bridge"]
 
 _NETNS = Path("/run/netns")
 _UTS = Path("/run/uts")
-_HOSTS_FILE = Path("/run/hosts")
+_IPV6 = Path("/proc/sys/net/ipv6/conf/default")
+_NO_ADDRESSES = "1"
+_IPV4_FIRST = "precedence ::ffff:0:0/96 100\n"
 _HOST_NAME_MAX = 64
 _QUEUE_PACKETS = 1000
 
@@ -68,9 +70,9 @@ class HostNamespaces:
 def create_namespaces(hosts: Sequence[Host], fabric: Fabric) -> HostNamespaces:
     """Make the hosts' namespaces; they last as long as the sandbox.
 
-    Every host gets `lo`, its name as host name, and names for all others in `/etc/hosts`. With `bridge` it also gets
-    `eth0` with its address, and the Ethernet addresses of all others, so that no ARP crosses the emulated links (and a
-    hundred hosts do not overflow the kernel's one neighbour table).
+    Every host gets `lo`, its name as host name, and names for all others in `/etc/hosts`, IPv4 and IPv6; of the two a program that asks for
+    either gets IPv4 first. With `bridge` it also gets `eth0` with its addresses, and the Ethernet addresses of all others, so that no ARP and
+    no neighbour discovery crosses the emulated links (and a hundred hosts do not overflow the kernel's neighbour tables).
 
     Args:
         hosts: with addresses.
@@ -103,12 +105,24 @@ def _create(hosts: tuple[Host, ...], fabric: Fabric) -> HostNamespaces:
         if fabric == "bridge":
             _join(hosts, ports)
             _address(hosts, controls)
-    _name_hosts(hosts)
+    _cover(
+        Path("/etc/hosts"),
+        "".join(f"{address}\t{host.name}\n" for host in hosts for address in (host.address, *host.ipv6)),
+    )
+    _cover(Path("/etc/gai.conf"), _IPV4_FIRST)
     return HostNamespaces(fabric, tuple(host.name for host in hosts), ports)
 
 
-def _make_namespaces(hosts: Sequence[Host], stack: ExitStack) -> dict[str, socket.socket]:
-    """Namespaces bound to files, `lo` up; a control socket in each, open until the stack closes."""
+@dataclass(frozen=True)
+class _Control:
+    """Sockets that were made in a host's namespace and so act there: one for ioctl(2), one for rtnetlink(7)."""
+
+    device: socket.socket
+    netlink: socket.socket
+
+
+def _make_namespaces(hosts: Sequence[Host], stack: ExitStack) -> dict[str, _Control]:
+    """Namespaces bound to files, `lo` up; control sockets in each, open until the stack closes."""
     home_network = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     stack.callback(os.close, home_network)
     home_name = os.open("/proc/thread-self/ns/uts", os.O_RDONLY | os.O_CLOEXEC)
@@ -120,8 +134,12 @@ def _make_namespaces(hosts: Sequence[Host], stack: ExitStack) -> dict[str, socke
             syscalls.sethostname(host_name_of(host.name))
             _bind("net", _NETNS / host.name)
             _bind("uts", _UTS / host.name)
-            controls[host.name] = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-            syscalls.set_device_up(controls[host.name], "lo")
+            control = _Control(
+                stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)),
+                stack.enter_context(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)),
+            )
+            controls[host.name] = control
+            syscalls.set_device_up(control.device, "lo")
             _silence_ipv6()
     finally:
         syscalls.setns(home_network, syscalls.CLONE_NEWNET)
@@ -135,10 +153,10 @@ def _bind(kind: str, path: Path) -> None:
 
 
 def _silence_ipv6() -> None:
-    """No router solicitations and duplicate checks on devices made later: they would cross the emulated links."""
-    setting = Path("/proc/sys/net/ipv6/conf/default/disable_ipv6")
-    if setting.exists():
-        setting.write_text("1", encoding="ascii")
+    """No link-local addresses on devices made later: their duplicate checks and router solicitations would cross the emulated links."""
+    if _IPV6.is_dir():
+        (_IPV6 / "addr_gen_mode").write_text(_NO_ADDRESSES, encoding="ascii")
+        (_IPV6 / "disable_ipv6").write_text("0", encoding="ascii")
 
 
 def _join(hosts: Sequence[Host], ports: Mapping[str, str]) -> None:
@@ -161,24 +179,33 @@ def _plug(route: IPRoute, bridge: int, port: str, netns: Path) -> None:
         os.close(descriptor)
 
 
-def _address(hosts: Sequence[Host], controls: Mapping[str, socket.socket]) -> None:
+def _address(hosts: Sequence[Host], controls: Mapping[str, _Control]) -> None:
     hardware = {}
     for host in hosts:
         control = controls[host.name]
-        syscalls.set_device_address(control, DEVICE, host.address, NETMASK)
-        syscalls.set_device_up(control, DEVICE)
-        hardware[host.name] = syscalls.hardware_address(control, DEVICE)
+        syscalls.set_device_address(control.device, DEVICE, host.address, NETMASK)
+        for address in host.ipv6:
+            syscalls.add_ipv6_address(control.netlink, control.device, DEVICE, address, PREFIX_LENGTH6)
+        syscalls.set_device_up(control.device, DEVICE)
+        hardware[host.name] = syscalls.hardware_address(control.device, DEVICE)
     for host in hosts:
-        for peer in hosts:
-            if peer is not host:
-                syscalls.add_permanent_neighbour(controls[host.name], DEVICE, peer.address, hardware[peer.name])
+        control = controls[host.name]
+        peers = [peer for peer in hosts if peer is not host]
+        for peer in peers:
+            syscalls.add_permanent_neighbour(control.device, DEVICE, peer.address, hardware[peer.name])
+        syscalls.add_permanent_ipv6_neighbours(
+            control.netlink,
+            control.device,
+            DEVICE,
+            [(each, hardware[peer.name]) for peer in peers for each in peer.ipv6],
+        )
 
 
-def _name_hosts(hosts: Sequence[Host]) -> None:
-    target = Path("/etc/hosts")
+def _cover(target: Path, added: str) -> None:
+    """Let hosts see a file of this machine with lines added to it."""
     if not target.exists():
         return
-    lines = [target.read_text(encoding="utf-8", errors="replace").rstrip("\n")]
-    lines += [f"{host.address}\t{host.name}" for host in hosts]
-    _HOSTS_FILE.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    syscalls.mount(str(_HOSTS_FILE), str(target), "", syscalls.MS_BIND)
+    seen = target.read_text(encoding="utf-8", errors="replace").rstrip("\n")
+    cover = Path("/run", target.name)
+    cover.write_text(f"{seen}\n{added}", encoding="utf-8")
+    syscalls.mount(str(cover), str(target), "", syscalls.MS_BIND)

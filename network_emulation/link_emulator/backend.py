@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from laggard.errors import EmulationError
+from laggard.hosts import Host
 from laggard.network_emulation.backend import LinkCounters, LinkHealth
 from laggard.network_emulation.forked import PackedError, companion_is_alive, end_companion, fork_companion, run_forked
 from laggard.network_emulation.host_namespace import entered
 from laggard.network_emulation.link_emulator import control
 from laggard.network_emulation.link_emulator.forwarding import emulate
 from laggard.network_emulation.link_emulator.queueing import BYTES, DROPPED, PACKETS, TALLY_FIELDS
-from laggard.network_emulation.link_emulator.tally import IPV6, UNDELIVERED, UNROUTED, WORST_LATE_NS, Tally
+from laggard.network_emulation.link_emulator.tally import UNDELIVERED, UNKNOWN, UNROUTED, WORST_LATE_NS, Tally
 from laggard.network_emulation.link_emulator.topology import Topology, build_topology, lossy_senders
 from laggard.network_emulation.link_emulator.tun import DEVICE
 from laggard.network_emulation.links import Constraint, LinkPlan, Pair
@@ -23,19 +24,22 @@ from laggard.network_emulation.tcp import TcpSettings, apply_tcp
 from laggard.virtual_time import Dilation
 
 PREFIX_LENGTH = 16
+PREFIX_LENGTH6 = 64
 MTU_BYTES = 1500
 _QUEUE_FRAMES = 1000
 _ANSWER_S = 30.0
 _UNDILATED = Dilation()
+_IFA_F_NODAD = 0x02
+_NO_ADDRESSES = "1"
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Discarded:
-    """Frames that no link carried: to no known host, IPv6, and refused by the receiver's device."""
+    """Frames that no link carried: to no known host, neither IPv4 nor IPv6, and refused by the receiver's device."""
 
     unrouted: int
-    ipv6: int
+    unknown: int
     undelivered: int
 
 
@@ -83,7 +87,7 @@ class UserspaceBackend:
         topology = build_topology(plan)
         tally = Tally(len(topology.pairs))
         paths = [namespaces[host.name] for host in plan.hosts]
-        addresses = [host.address for host in plan.hosts]
+        addresses = [(host.address, *host.ipv6) for host in plan.hosts]
         ours, theirs = socket.socketpair()
         pid = fork_companion("laggard-links", lambda: emulate(theirs, paths, addresses, topology, tally, seed))
         theirs.close()
@@ -135,7 +139,7 @@ class UserspaceBackend:
     def discarded(self) -> Discarded:
         """Frames that no link carried."""
         gauges = self._tally.gauges
-        return Discarded(gauges[UNROUTED], gauges[IPV6], gauges[UNDELIVERED])
+        return Discarded(gauges[UNROUTED], gauges[UNKNOWN], gauges[UNDELIVERED])
 
     def lateness_ms(self) -> float:
         """How late the emulator sent a packet at worst so far, in real milliseconds."""
@@ -176,27 +180,32 @@ def _answer(end: socket.socket) -> control.Message:
 def _set_up_hosts(plan: LinkPlan, namespaces: Mapping[str, Path], dilation: Dilation) -> dict[str, TcpSettings]:
     settings = {}
     for host in plan.hosts:
-        _set_up_device(namespaces[host.name], host.address)
+        _set_up_device(namespaces[host.name], host)
         settings[host.name] = apply_tcp(namespaces[host.name], dilation)
     return settings
 
 
-def _set_up_device(namespace: Path, address: str) -> None:
+def _set_up_device(namespace: Path, host: Host) -> None:
     from pyroute2 import IPRoute, NetlinkError
 
     try:
         with entered(namespace):
-            _without_ipv6()
+            _let_ipv6(wanted=bool(host.ipv6))
             with IPRoute() as netlink:
                 (device,) = netlink.link_lookup(ifname=DEVICE)
                 netlink.link("set", index=device, mtu=MTU_BYTES, txqlen=_QUEUE_FRAMES)
-                netlink.addr("add", index=device, address=address, prefixlen=PREFIX_LENGTH)
+                netlink.addr("add", index=device, address=host.address, prefixlen=PREFIX_LENGTH)
+                for address in host.ipv6:
+                    netlink.addr("add", index=device, address=address, prefixlen=PREFIX_LENGTH6, flags=_IFA_F_NODAD)
                 netlink.link("set", index=device, state="up")
     except (NetlinkError, ValueError, OSError) as error:
-        raise EmulationError(f"{DEVICE} in {namespace} could not get the address {address}: {error}") from error
+        given = " and ".join((host.address, *host.ipv6))
+        raise EmulationError(f"{DEVICE} in {namespace} could not get the address {given}: {error}") from error
 
 
-def _without_ipv6() -> None:
-    setting = Path(f"/proc/sys/net/ipv6/conf/{DEVICE}/disable_ipv6")
-    if setting.exists():
-        setting.write_text("1", encoding="ascii")
+def _let_ipv6(*, wanted: bool) -> None:
+    """IPv6 with the addresses that are given and no others: a link-local one would be tried out and advertised across the links."""
+    settings = Path("/proc/sys/net/ipv6/conf", DEVICE)
+    if settings.is_dir():
+        (settings / "addr_gen_mode").write_text(_NO_ADDRESSES, encoding="ascii")
+        (settings / "disable_ipv6").write_text("0" if wanted else "1", encoding="ascii")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import ipaddress
 import os
 import random
 import select
@@ -16,7 +17,7 @@ from laggard.network_emulation.forked import pack_error
 from laggard.network_emulation.link_emulator import control, frame
 from laggard.network_emulation.link_emulator.clock import Timer
 from laggard.network_emulation.link_emulator.queueing import LinkModel, Packet, Route
-from laggard.network_emulation.link_emulator.tally import IPV6, UNDELIVERED, UNROUTED, Tally
+from laggard.network_emulation.link_emulator.tally import UNDELIVERED, UNKNOWN, UNROUTED, Tally
 from laggard.network_emulation.link_emulator.topology import QUEUE_BYTES, Topology
 from laggard.network_emulation.link_emulator.tun import open_tun, set_segmentation_offload
 from laggard.network_emulation.realtime import become_punctual
@@ -31,7 +32,7 @@ _FRAMES_PER_TURN = 16
 def emulate(
     end: socket.socket,
     namespaces: Sequence[Path],
-    addresses: Sequence[str],
+    addresses: Sequence[Sequence[str]],
     topology: Topology,
     tally: Tally,
     seed: int,
@@ -41,7 +42,7 @@ def emulate(
     Args:
         end: this side of the control channel.
         namespaces: of the hosts, in order.
-        addresses: IPv4 addresses of the hosts, in the same order.
+        addresses: of the hosts, in the same order, IPv4 and IPv6.
         topology: routes between them.
         tally: shared counters.
         seed: of losses and jitter.
@@ -82,7 +83,7 @@ class Forwarder:
         self,
         end: socket.socket,
         devices: Sequence[int],
-        addresses: Sequence[str],
+        addresses: Sequence[Sequence[str]],
         topology: Topology,
         tally: Tally,
         seed: int,
@@ -118,7 +119,7 @@ class Forwarder:
             timer.set(model.next_ns())
 
     def _forward(self, device: int, table: Mapping[bytes, Route]) -> None:
-        model, read, weigh = self._model, os.read, frame.weigh
+        model, read, weigh, destination = self._model, os.read, frame.weigh, frame.destination
         for _ in range(_FRAMES_PER_TURN):
             try:
                 data = read(device, _FRAME_BYTES)
@@ -128,9 +129,10 @@ class Forwarder:
                 # The namespace is gone: a run is being torn down. What is still sent there counts as undelivered.
                 self._poll.unregister(device)
                 return
-            route = table.get(data[frame.DESTINATION])
-            if route is None or not frame.is_ipv4(data):
-                self._tally.gauges[UNROUTED if frame.is_ipv4(data) else IPV6] += 1
+            address = destination(data)
+            route = table.get(address)
+            if route is None:
+                self._tally.gauges[UNROUTED if address else UNKNOWN] += 1
                 continue
             packet = Packet(data, *weigh(data))
             if route.direct:
@@ -174,12 +176,12 @@ class Forwarder:
         control.send(self._end, control.Changed(time.monotonic_ns()))
 
 
-def _route_tables(addresses: Sequence[str], routes: Sequence[Route]) -> list[dict[bytes, Route]]:
+def _route_tables(addresses: Sequence[Sequence[str]], routes: Sequence[Route]) -> list[dict[bytes, Route]]:
     """By sender: the route to each destination address, as it stands in a frame. Routes are ordered by sender, then receiver."""
     peers = len(addresses) - 1
-    packed = [socket.inet_aton(address) for address in addresses]
+    packed = [[ipaddress.ip_address(address).packed for address in own] for own in addresses]
     tables = []
     for sender in range(len(addresses)):
         own = routes[sender * peers : (sender + 1) * peers]
-        tables.append({packed[route.port]: route for route in own})
+        tables.append({address: route for route in own for address in packed[route.port]})
     return tables

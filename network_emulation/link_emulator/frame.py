@@ -10,9 +10,9 @@ from __future__ import annotations
 VNET_HEADER_BYTES = 10
 ETHERNET_BYTES = 14
 _IP = VNET_HEADER_BYTES
-_VERSION_4 = 4
-DESTINATION = slice(_IP + 16, _IP + 20)
-"""Where an IPv4 frame has its destination address."""
+_VERSION_4, _VERSION_6 = 4, 6
+_DESTINATION_4 = slice(_IP + 16, _IP + 20)
+_DESTINATION_6 = slice(_IP + 24, _IP + 40)
 
 PLAIN_BYTES = ETHERNET_BYTES - VNET_HEADER_BYTES
 """What a frame that is no super-packet weighs more on the wire than in memory."""
@@ -23,9 +23,15 @@ _CHECKSUM_START = slice(6, 8)
 _TCP_DATA_OFFSET = 12
 
 
-def is_ipv4(frame: bytes) -> bool:
-    """Whether the frame carries a complete IPv4 header."""
-    return len(frame) >= _IP + 20 and frame[_IP] >> 4 == _VERSION_4
+def destination(frame: bytes) -> bytes:
+    """The destination address as it stands in the frame, 4 or 16 bytes; empty where there is no complete IPv4 or IPv6 header."""
+    size = len(frame)
+    if size < _IP + 20:
+        return b""
+    version = frame[_IP] >> 4
+    if version == _VERSION_4:
+        return frame[_DESTINATION_4]
+    return frame[_DESTINATION_6] if version == _VERSION_6 and size >= _IP + 40 else b""
 
 
 def weigh(frame: bytes) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ import mmap
 
 from laggard.network_emulation.link_emulator.queueing import TALLY_FIELDS
 
-UNROUTED, IPV6, UNDELIVERED, WORST_LATE_NS = 0, 1, 2, 3
+UNROUTED, UNKNOWN, UNDELIVERED, WORST_LATE_NS = 0, 1, 2, 3
 _GAUGES = 4
 _BUCKETS = 40
 _WORD = 8
@@ -17,7 +17,7 @@ class Tally:
 
     Attributes:
         counts: `TALLY_FIELDS` per route.
-        gauges: frames to no known host, IPv6 frames, frames that a device refused, and the worst lateness in ns.
+        gauges: frames to no known host, frames that are neither IPv4 nor IPv6, frames that a device refused, and the worst lateness in ns.
         lateness: packets by the bit length of their lateness in ns.
     """
 

@@ -1,9 +1,10 @@
 """EnOSlib's HTB constraints, extended to what a continuum needs.
 
-EnOSlib gives each destination of a host an HTB class (rate), a netem leaf (delay, loss) and a u32 filter. Added here: jitter of any
-distribution that keeps packets in order, losses in bursts, a queue as long as bandwidth x delay asks for, a parent class for the host's uplink, and class
-ids that depend on the destination alone, so that a live change can name them (EnOSlib numbers them in set order, which
-changes with PYTHONHASHSEED). Each host's commands run as one `tc -batch -`, which stops at the first error and says so.
+EnOSlib gives each destination of a host an HTB class (rate), a netem leaf (delay, loss) and a u32 filter. Added here: filters that steer the
+destination's IPv6 packets into the same class, jitter of any distribution that keeps packets in order, losses in bursts, a queue as long as
+bandwidth x delay asks for, a parent class for the host's uplink, and class ids that depend on the destination alone, so that a live change
+can name them (EnOSlib numbers them in set order, which changes with PYTHONHASHSEED). Each host's commands run as one `tc -batch -`, which
+stops at the first error and says so.
 
 Why HTB serialises and not netem's own `rate`: netem stamps departure times on arrival, so a backlog would drain at the old
 rate after a live change.
@@ -12,7 +13,7 @@ rate after a live change.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ansible.errors import AnsibleError
@@ -24,10 +25,12 @@ from enoslib.service.emul.htb import DEFAULT_RATE, HTBConstraint, HTBSource, Net
 
 from laggard.errors import EmulationError
 from laggard.network_emulation.links import PACKET_BYTES, QUEUE_PACKETS, Constraint
+from laggard.network_emulation.netem.filters import discovery_filters, ipv6_filter, match_ipv6
 
 ROOT = "1:"
 UPLINK_CLASS = "1:1"
 DEFAULT_CLASS = "1:2"
+IPV6_PRIORITY = 2
 IN_ORDER = "rate 1000gbit"
 """As fast as nothing, but a netem with a rate never lets a packet overtake the one before it."""
 
@@ -93,6 +96,7 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
         parent: class that this one borrows from.
         guaranteed: rate that is this link's even when its parent is busy; empty for all of `rate`.
         plain: a queue in place of netem, for a link that only ever has a rate.
+        targets6: the destination's IPv6 addresses, whose packets go through the same class.
     """
 
     number: int = 0
@@ -104,17 +108,23 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
     parent: str = ROOT
     guaranteed: str = ""
     plain: bool = False
+    targets6: tuple[str, ...] = ()
 
     def commands(self, _: int = 0) -> list[str]:
-        """EnOSlib's three commands (class, netem, filter) with our additions."""
+        """EnOSlib's three commands (class, netem, filter) with our additions, and a filter for each IPv6 address."""
         shape, delay, steer = super().commands(self.number - 1)
-        return [self._shaped(str(shape)), self._delayed(str(delay), in_order=bool(self.jitter)), str(steer)]
+        steered = [str(steer), *map(self._steered, self.targets6)]
+        return [self._shaped(str(shape)), self._delayed(str(delay), in_order=bool(self.jitter)), *steered]
 
     def change_commands(self) -> list[str]:
         """Commands that give the running class and netem these values, dropping nothing."""
         shape, delay, _ = super().commands(self.number - 1)
         changed = (self._shaped(str(shape)), self._delayed(str(delay), in_order=True))
         return [command.replace(" add ", " change ", 1) for command in changed]
+
+    def _steered(self, address: str) -> str:
+        add = ipv6_filter(self.device, ROOT, IPV6_PRIORITY)
+        return f"{add} {match_ipv6('dst', address)} flowid {ROOT}{self.number}"
 
     def _shaped(self, command: str) -> str:
         head, _, _ = command.partition(" htb ")
@@ -202,13 +212,18 @@ class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
         ]
 
     def _unshaped(self) -> list[str]:
-        """A filter before all others; HTB sends at once what is steered to its root."""
+        """Filters before all others; HTB sends at once what is steered to its root."""
+        past = f"{ROOT}0"
+        discovery: Iterable[str] = ()
+        if any(constraint.targets6 for constraint in self.constraints):
+            discovery = discovery_filters(self.device, ROOT, IPV6_PRIORITY, past)
         if not self.unshaped_port:
-            return []
+            return [*discovery]
         steer = (
             f"tc filter add dev {self.device} parent {ROOT} protocol ip prio 1 u32 match ip protocol 17 0xff match ip"
         )
-        return [f"{steer} {end} {self.unshaped_port} 0xffff flowid {ROOT}0" for end in ("dport", "sport")]
+        clocks = [f"{steer} {end} {self.unshaped_port} 0xffff flowid {past}" for end in ("dport", "sport")]
+        return [*clocks, *discovery]
 
     def commands(self) -> list[str]:
         """Every constraint's commands, in the order of their numbers."""

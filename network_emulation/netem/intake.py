@@ -7,7 +7,6 @@ network card has put together on their way in, so that they are serialised one b
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -15,12 +14,14 @@ from dataclasses import dataclass
 
 from laggard.errors import EmulationError
 from laggard.network_emulation.links import PACKET_BYTES, QUEUE_PACKETS
+from laggard.network_emulation.netem.filters import by_address, discovery_filters, ipv6_filter, match_ipv6
 from laggard.network_emulation.netem.htb import as_batch, burst_bytes, rate_text
 from laggard.units import parse_delay_ms, parse_rate_mbps
 
 DEVICE_PREFIX = "laggard-in"
 
 _INGRESS = "ffff:"
+_IPV6_PRIORITY = 3
 _ETHERNET_BYTES = 14
 _RATE_TOLERANCE = 0.005
 _QUEUE_TOLERANCE = 0.01
@@ -41,7 +42,7 @@ class IntakeQueue:
 
     device: str
     rate_mbps: float
-    senders: Mapping[str, str]
+    senders: Mapping[str, tuple[str, ...]]
 
     @property
     def limit_bytes(self) -> int:
@@ -80,7 +81,7 @@ class Intake:
         """Lines for one `tc -batch -` that applies everything and shows what came of it."""
         lines = [*map(_bucket, self.queues), f"tc qdisc add dev {self.device} ingress", *self._unshaped()]
         for queue in self.queues:
-            lines += [self._redirection(address, queue) for address in queue.senders.values()]
+            lines += [self._redirection(each, queue) for addresses in queue.senders.values() for each in addresses]
         return as_batch([*lines, "tc qdisc show", self._show_filters()])
 
     def count_command(self) -> Command:
@@ -97,13 +98,20 @@ class Intake:
 
     def _unshaped(self) -> Iterator[str]:
         """Filters before all others, which end the search and do nothing."""
+        past = "1:1"
+        if any(":" in each for queue in self.queues for addresses in queue.senders.values() for each in addresses):
+            yield from discovery_filters(self.device, _INGRESS, _IPV6_PRIORITY, past)
         if self.unshaped_port:
             head = f"{self._filter(1)} match ip protocol 17 0xff match ip"
             for end in ("dport", "sport"):
-                yield f"{head} {end} {self.unshaped_port} 0xffff flowid 1:1"
+                yield f"{head} {end} {self.unshaped_port} 0xffff flowid {past}"
 
     def _redirection(self, address: str, queue: IntakeQueue) -> str:
-        return f"{self._filter(2)} match ip src {address} action mirred egress redirect dev {queue.device}"
+        if ":" in address:
+            head = f"{ipv6_filter(self.device, _INGRESS, _IPV6_PRIORITY)} {match_ipv6('src', address)}"
+        else:
+            head = f"{self._filter(2)} match ip src {address}"
+        return f"{head} action mirred egress redirect dev {queue.device}"
 
     def _filter(self, priority: int) -> str:
         return f"tc filter add dev {self.device} parent {_INGRESS} protocol ip prio {priority} u32"
@@ -152,27 +160,6 @@ def _require_fitting(host: str, intake: Intake, mtu: int) -> None:
         raise EmulationError(f"{host}: {rule}; `ip link set dev {intake.device} mtu 1500` there, or drop the downlink")
 
 
-@dataclass
-class _Filter:
-    source: str
-    device: str = ""
-    bytes: int = 0
-    packets: int = 0
-
-
-def _filters(shown: str) -> list[_Filter]:
-    """The filters on a source address, as `tc filter show` prints them, with or without `-s`."""
-    found: list[_Filter] = []
-    for line in shown.splitlines():
-        if match := re.search(r"match ([0-9a-f]{8})/ffffffff at 12", line):
-            found.append(_Filter(str(ipaddress.IPv4Address(int(match[1], 16)))))
-        elif found and (match := re.search(r"mirred \(Egress Redirect to device (\S+?)\)", line)):
-            found[-1].device = match[1]
-        elif found and (match := re.search(r"Sent (\d+) bytes (\d+) pkt", line)):
-            found[-1].bytes, found[-1].packets = int(match[1]), int(match[2])
-    return found
-
-
 def received(intake: Intake, shown: str) -> Mapping[str, tuple[int, int]]:
     """Link-layer bytes and packets that came from each sender, by its name.
 
@@ -180,12 +167,15 @@ def received(intake: Intake, shown: str) -> Mapping[str, tuple[int, int]]:
         intake: of the host.
         shown: what `tc -s filter show` shows; it counts bytes without the Ethernet header.
     """
-    names = {address: name for queue in intake.queues for name, address in queue.senders.items()}
-    return {
-        names[each.source]: (each.bytes + _ETHERNET_BYTES * each.packets, each.packets)
-        for each in _filters(shown)
-        if each.source in names
-    }
+    filters = by_address(shown, "src")
+    senders = {name: addresses for queue in intake.queues for name, addresses in queue.senders.items()}
+    counted: dict[str, tuple[int, int]] = {}
+    for name, addresses in senders.items():
+        own = [filters[address] for address in addresses if address in filters]
+        packets = sum(each.packets for each in own)
+        if own:
+            counted[name] = sum(each.bytes for each in own) + _ETHERNET_BYTES * packets, packets
+    return counted
 
 
 def verify_intake(host: str, intake: Intake, shown: str) -> None:
@@ -203,7 +193,7 @@ def verify_intake(host: str, intake: Intake, shown: str) -> None:
         match[1]: (parse_rate_mbps(match[2]), parse_delay_ms(match[3]))
         for match in re.finditer(r"qdisc tbf 1: dev (\S+) root .*?\brate (\S+) burst \S+ lat (\S+)", shown)
     }
-    redirected = {each.source: each.device for each in _filters(shown)}
+    redirected = {address: each.device for address, each in by_address(shown, "src").items()}
     for queue in intake.queues:
         wrong = _difference(queue, buckets.get(queue.device), redirected)
         if wrong:
@@ -219,5 +209,9 @@ def _difference(queue: IntakeQueue, bucket: tuple[float, float] | None, redirect
         return f"rate in Mbit/s is {rate_mbps:g} instead of {queue.rate_mbps:g}"
     if abs(wait_ms - queue.longest_wait_ms) > _QUEUE_TOLERANCE * queue.longest_wait_ms + 1e-3:
         return f"a full queue takes {wait_ms:g} ms instead of {queue.longest_wait_ms:g}"
-    astray = [name for name, address in queue.senders.items() if redirected.get(address) != queue.device]
+    astray = [
+        name
+        for name, addresses in queue.senders.items()
+        if any(redirected.get(address) != queue.device for address in addresses)
+    ]
     return f"packets of {', '.join(astray[:5])} do not pass {queue.device}" if astray else ""

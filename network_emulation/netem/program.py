@@ -18,7 +18,9 @@ from laggard.errors import EmulationError
 from laggard.hosts import Host
 from laggard.network_emulation.bursts import gilbert
 from laggard.network_emulation.links import QUEUE_PACKETS, Constraint, LinkPlan, Pair
+from laggard.network_emulation.netem.filters import ipv6_filter, match_ipv6
 from laggard.network_emulation.netem.htb import (
+    IPV6_PRIORITY,
     ROOT,
     UPLINK_CLASS,
     LinkConstraint,
@@ -49,7 +51,7 @@ class LinkProgram:
         plan: the plan it makes true, in real units; every pair that takes a class of its own has a constraint in it.
         base_delays_ms: what the testbed itself takes one way, by pair, subtracted from that pair's delay; 0 where missing.
         numbers: class number of each destination, the same on every host.
-        addresses: address of each host.
+        hosts: every host by its name, with its addresses.
         fan_out: how many constrained links leave each host.
         links: EnOSlib's service holding every host's constraints.
         sources: the same by host name.
@@ -62,7 +64,7 @@ class LinkProgram:
     plan: LinkPlan
     base_delays_ms: Mapping[Pair, float]
     numbers: Mapping[str, int]
-    addresses: Mapping[str, str]
+    hosts: Mapping[str, Host]
     fan_out: Mapping[str, int]
     links: ShapedLinks
     sources: Mapping[str, LinkSource]
@@ -96,7 +98,8 @@ class LinkProgram:
         delay, jitter, distribution = jitter_texts(self._emulated_ms(pair, constraint.delay_ms), constraint)
         return LinkConstraint(
             device=source.device,
-            target=self.addresses[dst],
+            target=self.hosts[dst].address,
+            targets6=self.hosts[dst].ipv6,
             delay=delay,
             rate=rate_text(rate_mbps),
             loss=loss_text(constraint.loss_percent),
@@ -168,7 +171,7 @@ def compile_links(
         plan=plan,
         base_delays_ms=base_delays_ms or {},
         numbers={host.name: _FIRST_NUMBER + i for i, host in enumerate(plan.hosts)},
-        addresses={host.name: host.address for host in plan.hosts},
+        hosts={host.name: host for host in plan.hosts},
         fan_out=Counter(src for src, _ in plan.pairs),
         links=ShapedLinks(),
         sources=_sources(plan, deployed, shared, unshaped_port),
@@ -286,7 +289,7 @@ def _intakes(plan: LinkPlan, deployed: _Deployed, unshaped_port: int) -> dict[st
     queues: dict[str, tuple[IntakeQueue, ...]] = {}
     for inlet in plan_inlets(plan):
         earlier = queues.get(inlet.host, ())
-        senders = {name: hosts[name].address for name in inlet.senders}
+        senders = {name: (hosts[name].address, *hosts[name].ipv6) for name in inlet.senders}
         queues[inlet.host] = (*earlier, IntakeQueue(f"{DEVICE_PREFIX}{len(earlier)}", inlet.rate_mbps, senders))
     return {name: Intake(deployed.find(hosts[name])[1], some, unshaped_port) for name, some in queues.items()}
 
@@ -298,7 +301,7 @@ def _fabric(plan: LinkPlan, ports: Mapping[str, str]) -> tuple[tuple[str, ...], 
     for name, access in plan.access.items():
         if access.down_mbps is not None:
             queues.append(_bottleneck(_port(name, ports), access.down_mbps))
-    addresses = {host.name: host.address for host in plan.hosts}
+    hosts = {host.name: host for host in plan.hosts}
     redirecting: set[str] = set()
     for i, link in enumerate(plan.shared):
         device = f"shared{i}"
@@ -309,10 +312,12 @@ def _fabric(plan: LinkPlan, ports: Mapping[str, str]) -> tuple[tuple[str, ...], 
             if port not in redirecting:
                 queues.append(f"tc qdisc add dev {port} ingress")
                 redirecting.add(port)
+            redirect = f"action mirred egress redirect dev {device}"
             queues.append(
-                f"tc filter add dev {port} parent ffff: protocol ip u32 match ip dst {addresses[dst]} "
-                f"action mirred egress redirect dev {device}"
+                f"tc filter add dev {port} parent ffff: protocol ip u32 match ip dst {hosts[dst].address} {redirect}"
             )
+            add = ipv6_filter(port, "ffff:", IPV6_PRIORITY)
+            queues += [f"{add} {match_ipv6('dst', address)} {redirect}" for address in hosts[dst].ipv6]
     return tuple(devices), as_batch(queues)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from laggard.errors import EmulationError
+from laggard.network_emulation.netem.filters import by_address
 from laggard.network_emulation.netem.htb import LinkConstraint, LinkSource
 from laggard.units import parse_delay_ms, parse_loss_percent, parse_rate_mbps
 
@@ -24,7 +24,7 @@ class AppliedLink:
     loss_percent: float = 0.0
     burst_packets: float = 1.0
     limit: int = 0
-    target: str = ""
+    targets: frozenset[str] = frozenset()
 
 
 def parse_shown(text: str) -> Mapping[int, AppliedLink]:
@@ -37,7 +37,6 @@ def parse_shown(text: str) -> Mapping[int, AppliedLink]:
         What is applied, by class number.
     """
     applied: dict[int, dict[str, object]] = {}
-    flow: int | None = None
     for line in text.splitlines():
         if found := re.match(r"qdisc netem \w+: parent 1:(\d+) (.*)", line):
             applied.setdefault(int(found[1]), {}).update(_netem(found[2]))
@@ -45,11 +44,12 @@ def parse_shown(text: str) -> Mapping[int, AppliedLink]:
             applied.setdefault(int(found[1]), {})["limit"] = int(found[2])
         elif found := re.match(r"class htb 1:(\d+) .*?\bceil (\S+)", line):
             applied.setdefault(int(found[1]), {})["rate_mbps"] = parse_rate_mbps(found[2])
-        elif found := re.search(r"\bflowid 1:(\d+)", line):
-            flow = int(found[1])
-        elif flow is not None and (found := re.search(r"match ([0-9a-f]{8})/ffffffff at 16", line)):
-            applied.setdefault(flow, {})["target"] = str(ipaddress.IPv4Address(int(found[1], 16)))
-            flow = None
+    targets: dict[int, set[str]] = {}
+    for address, shown in by_address(text, "dst").items():
+        if shown.flow is not None:
+            targets.setdefault(shown.flow, set()).add(address)
+    for flow, addresses in targets.items():
+        applied.setdefault(flow, {})["targets"] = frozenset(addresses)
     return {number: AppliedLink(**values) for number, values in applied.items()}  # type: ignore[arg-type]  # by name
 
 
@@ -93,4 +93,6 @@ def _difference(asked: LinkConstraint, applied: AppliedLink) -> str:
     for name, wanted, found in pairs:
         if found is None or abs(wanted - found) > _TOLERANCE * wanted + 1e-3:
             return f"{name} is {found} instead of {wanted:g}"
-    return "" if applied.target == asked.target else f"filter for {applied.target or 'nothing'}"
+    if applied.targets == {asked.target, *asked.targets6}:
+        return ""
+    return f"filter for {', '.join(sorted(applied.targets)) or 'nothing'}"

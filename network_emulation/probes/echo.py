@@ -1,4 +1,4 @@
-"""Round-trip times by ICMP echo, answered in the kernel of the host at the other end (RFC 792).
+"""Round-trip times by ICMP echo, answered in the kernel of the host at the other end (RFC 792, and RFC 4443 for IPv6).
 
 A reply is stamped by the kernel on arrival (SO_TIMESTAMPNS), so neither end's own scheduling enters the figure: what is measured is
 the link. Echoes of two sizes go alternately, and the round trip of an empty packet is where the line through both medians meets
@@ -21,8 +21,10 @@ from laggard.network_emulation.links import Pair
 from laggard.network_emulation.probes.endpoint import Endpoint, socket_in
 
 SMALL_BYTES, LARGE_BYTES = 16, 1016
-_HEADERS = 14 + 20 + 8
+_IP_BYTES = 20
+_HEADERS = 14 + 8
 _ECHO_REQUEST, _ECHO_REPLY = 8, 0
+_ECHO_REQUEST_6, _ECHO_REPLY_6 = 128, 129
 _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("@ll")
 _ICMP = struct.Struct("!BBHHH")
@@ -42,10 +44,11 @@ class EchoProbe:
 
 @dataclass(frozen=True)
 class Echoes:
-    """Round trips of one probe in ns, in the order of their arrival, by the size of the echo."""
+    """Round trips of one probe in ns, in the order of their arrival, by the size of the echo; and the size of their IP headers."""
 
     small_ns: tuple[int, ...]
     large_ns: tuple[int, ...]
+    header_bytes: int = _IP_BYTES
 
 
 @dataclass
@@ -54,7 +57,7 @@ class _Round:
 
     probe: EchoProbe
     descriptor: int
-    address: str
+    peer: Endpoint
     left_ns: dict[int, int]
     small_ns: list[int]
     large_ns: list[int]
@@ -66,31 +69,39 @@ def measure_echoes(probes: Sequence[EchoProbe], hosts: Mapping[str, Endpoint]) -
     All pairs are probed at the same time, their echoes interleaved.
     """
     sampled = sample_echoes(probes, hosts)
-    return {pair: round_trip_ms(echoes.small_ns, echoes.large_ns) for pair, echoes in sampled.items()}
+    return {pair: round_trip_ms(each.small_ns, each.large_ns, each.header_bytes) for pair, each in sampled.items()}
 
 
 def sample_echoes(probes: Sequence[EchoProbe], hosts: Mapping[str, Endpoint]) -> dict[Pair, Echoes]:
     """Every round trip of every probe, the time of the packet's own bytes included; all pairs at the same time."""
-    sources = {name: socket_in(hosts[name], socket.SOCK_RAW, socket.IPPROTO_ICMP) for name in {p.src for p in probes}}
+    sources = {
+        name: socket_in(hosts[name], socket.SOCK_RAW, _protocol(hosts[name])) for name in {p.src for p in probes}
+    }
     for source in sources.values():
         source.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-    rounds = [_Round(p, sources[p.src].fileno(), hosts[p.dst].address, {}, [], []) for p in probes]
+    rounds = [_Round(p, sources[p.src].fileno(), hosts[p.dst], {}, [], []) for p in probes]
     by_descriptor = {source.fileno(): source for source in sources.values()}
     try:
         _run(rounds, by_descriptor)
     finally:
         for source in sources.values():
             source.close()
-    return {(r.probe.src, r.probe.dst): Echoes(tuple(r.small_ns), tuple(r.large_ns)) for r in rounds}
+    return {
+        (r.probe.src, r.probe.dst): Echoes(tuple(r.small_ns), tuple(r.large_ns), r.peer.header_bytes) for r in rounds
+    }
 
 
-def round_trip_ms(small_ns: Sequence[int], large_ns: Sequence[int]) -> float | None:
-    """Round trip of an empty packet, from those of small and large echoes; None without samples of both."""
+def _protocol(endpoint: Endpoint) -> int:
+    return socket.IPPROTO_ICMPV6 if endpoint.family == socket.AF_INET6 else socket.IPPROTO_ICMP
+
+
+def round_trip_ms(small_ns: Sequence[int], large_ns: Sequence[int], header_bytes: int = _IP_BYTES) -> float | None:
+    """Round trip of an empty packet, from those of small and large echoes, with IP headers of that size; None without samples of both."""
     if not small_ns or not large_ns:
         return None
     small, large = statistics.median(small_ns), statistics.median(large_ns)
     per_byte = max(0.0, (large - small) / (LARGE_BYTES - SMALL_BYTES))
-    return (small - per_byte * (SMALL_BYTES + _HEADERS)) / 1e6
+    return (small - per_byte * (SMALL_BYTES + header_bytes + _HEADERS)) / 1e6
 
 
 def _run(rounds: Sequence[_Round], sources: Mapping[int, socket.socket]) -> None:
@@ -119,9 +130,15 @@ def _complete(rounds: Sequence[_Round], plan: Sequence[object]) -> bool:
 
 
 def _send(round_: _Round, sources: Mapping[int, socket.socket], index: int, number: int) -> None:
-    packet = echo_request(index, number, LARGE_BYTES if number % 2 else SMALL_BYTES)
+    size = LARGE_BYTES if number % 2 else SMALL_BYTES
+    if (
+        round_.peer.family == socket.AF_INET6
+    ):  # whose checksum, of the addresses too, is the kernel's to reckon (RFC 3542)
+        packet = _ICMP.pack(_ECHO_REQUEST_6, 0, 0, index, number) + bytes(size)
+    else:
+        packet = echo_request(index, number, size)
     round_.left_ns[number] = time.time_ns()
-    sources[round_.descriptor].sendto(packet, (round_.address, 0))
+    sources[round_.descriptor].sendto(packet, (round_.peer.address, 0))
 
 
 def echo_request(identifier: int, number: int, payload_bytes: int) -> bytes:
@@ -141,8 +158,10 @@ def _receive(rounds: Sequence[_Round], source: socket.socket) -> None:
             packet, ancillary, _, _ = source.recvmsg(2048, 64)
         except BlockingIOError:
             return
-        kind, _, _, identifier, number = _ICMP.unpack_from(packet, (packet[0] & 0xF) * 4)
-        if kind != _ECHO_REPLY or identifier >= len(rounds):
+        is_ipv6 = source.family == socket.AF_INET6
+        start = 0 if is_ipv6 else (packet[0] & 0xF) * 4  # a raw IPv6 socket's packets come without the IP header
+        kind, _, _, identifier, number = _ICMP.unpack_from(packet, start)
+        if kind != (_ECHO_REPLY_6 if is_ipv6 else _ECHO_REPLY) or identifier >= len(rounds):
             continue
         round_ = rounds[identifier]
         left_ns = round_.left_ns.pop(number, None)

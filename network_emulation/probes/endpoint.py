@@ -11,16 +11,26 @@ from laggard.network_emulation.host_namespace import entered
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A host as a probe sees it: the file its network namespace is bound to, and its address on the experiment network."""
+    """A host as a probe sees it: the file its network namespace is bound to, and its address on the experiment network, IPv4 or IPv6."""
 
     namespace: Path
     address: str
 
+    @property
+    def family(self) -> socket.AddressFamily:
+        """Of the address, and so of everything that a probe sends to it or from it."""
+        return socket.AF_INET6 if ":" in self.address else socket.AF_INET
+
+    @property
+    def header_bytes(self) -> int:
+        """Of an IP packet without options."""
+        return 40 if self.family == socket.AF_INET6 else 20
+
 
 def socket_in(endpoint: Endpoint, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:
-    """A non-blocking IPv4 socket inside a host's namespace."""
+    """A non-blocking socket inside a host's namespace, of its address's family."""
     with entered(endpoint.namespace):
-        made = socket.socket(socket.AF_INET, kind, protocol)
+        made = socket.socket(endpoint.family, kind, protocol)
     made.setblocking(False)
     return made
 

@@ -23,9 +23,10 @@ from laggard.network_emulation.links import PACKET_BYTES, QUEUE_PACKETS, Pair
 from laggard.network_emulation.probes.endpoint import Endpoint, listener_in, socket_in
 
 TCP_PAYLOAD_BYTES = 1448
-"""What a full-size TCP segment with timestamps leaves for data, of `PACKET_BYTES` on the wire."""
+"""What a full-size TCP segment with timestamps leaves for data, of `PACKET_BYTES` on the wire over IPv4."""
 
 UDP_PAYLOAD_BYTES = 1472
+IPV4_HEADER_BYTES = 20
 
 _SIOCOUTQNSD = 0x894B
 _CHUNK = memoryview(bytes(1 << 16))
@@ -97,6 +98,7 @@ class _Flow:
     probe: RateProbe
     sender: socket.socket
     receiver: socket.socket
+    payload_bytes: int
     sent: int = 0
     received: int = 0
     listening: bool = False
@@ -132,8 +134,7 @@ def served_mbps(marks: Sequence[tuple[float, int]]) -> float:
 
 
 def _wire_mbps(flow: _Flow) -> float:
-    payload = TCP_PAYLOAD_BYTES if flow.probe.transport == "tcp" else UDP_PAYLOAD_BYTES
-    return served_mbps(flow.marks) * PACKET_BYTES / payload
+    return served_mbps(flow.marks) * PACKET_BYTES / flow.payload_bytes
 
 
 def _open(probe: RateProbe, hosts: Mapping[str, Endpoint], stack: ExitStack) -> _Flow:
@@ -147,7 +148,9 @@ def _open(probe: RateProbe, hosts: Mapping[str, Endpoint], stack: ExitStack) -> 
             rate = struct.pack("=Q", probe.paced_bytes_per_s)  # 32 bits would end at 34 Gbit/s
             sender.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate)
     sender.connect_ex(listener.getsockname())
-    return _Flow(probe, sender, listener, listening=probe.transport == "tcp")
+    over_ipv4 = TCP_PAYLOAD_BYTES if probe.transport == "tcp" else UDP_PAYLOAD_BYTES
+    payload_bytes = over_ipv4 - (hosts[probe.dst].header_bytes - IPV4_HEADER_BYTES)
+    return _Flow(probe, sender, listener, payload_bytes, listening=probe.transport == "tcp")
 
 
 def _run(flows: Sequence[_Flow], stack: ExitStack) -> None:
@@ -195,7 +198,7 @@ def _push_datagrams(flow: _Flow, now_s: float, started_s: float) -> None:
     pace = flow.probe.rate_mbps * _OVERDRIVE / max(0.05, 1.0 - flow.probe.loss) / 8e-6
     while flow.sent < (now_s - started_s) * pace:
         try:
-            flow.sender.send(_CHUNK[:UDP_PAYLOAD_BYTES])
+            flow.sender.send(_CHUNK[: flow.payload_bytes])
         except (BlockingIOError, ConnectionRefusedError):
             return
         flow.sent += PACKET_BYTES

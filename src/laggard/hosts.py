@@ -28,6 +28,7 @@ class Host:
         address: IPv4 address on the experiment network; empty until the host exists.
         roles: extra roles of the service.
         layer_id: the layer's position in the file, from 1.
+        ipv6: IPv6 addresses on the experiment network, shaped like the IPv4 one; none where it has none.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Host:
     address: str = ""
     roles: tuple[str, ...] = field(default=())
     layer_id: int = 0
+    ipv6: tuple[str, ...] = ()
 
     @property
     def groups(self) -> tuple[str, ...]:

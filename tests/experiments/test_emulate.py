@@ -37,8 +37,10 @@ dynamic:
 """
 ECHO_SERVER = """
 import os, socket, sys
-with socket.create_server((os.environ["LAGGARD_ADDRESS"], 0)) as server:
-    print(*server.getsockname(), flush=True)
+address = os.environ[sys.argv[1]]
+family = socket.AF_INET6 if ":" in address else socket.AF_INET
+with socket.create_server((address, 0), family=family) as server:
+    print(*server.getsockname()[:2], flush=True)
     for _ in range(5):
         server.accept()[0].close()
 """
@@ -129,9 +131,9 @@ def as_root() -> Iterator[Emulation]:
         yield emulation
 
 
-def round_trip_ms(emulation: Emulation, host: str) -> float:
-    """The time to connect from a host to the cloud: one round trip."""
-    server = emulation.start("ssh", "cloud.*", emulation.runner.command[0], "-c", ECHO_SERVER)
+def round_trip_ms(emulation: Emulation, host: str, at: str = "LAGGARD_ADDRESS") -> float:
+    """The time to connect from a host to the cloud, at the address in that variable of it: one round trip."""
+    server = emulation.start("ssh", "cloud.*", emulation.runner.command[0], "-c", ECHO_SERVER, at)
     assert server.stdout is not None
     address, port = server.stdout.readline().split()
     took_ms = float(emulation.ssh(host, emulation.runner.command[0], "-c", CONNECT, address, port))
@@ -155,7 +157,9 @@ def test_programs_run_in_hosts_on_their_links_and_shares(as_root: Emulation) -> 
     ]
     assert as_root.ssh("edge.trainer.1.2", "hostname").strip() == "edge.trainer.1.2"
     assert as_root.ssh("edge.trainer.1.1", "pwd").strip() == str(as_root.runner.folder)
+    assert [host["ipv6"] for host in as_root.up["hosts"]] == [["fd77::1"], ["fd77::2"], ["fd77::3"]]  # type: ignore[attr-defined]
     assert 10.0 <= round_trip_ms(as_root, "edge.trainer.1.1") < 20.0
+    assert 50.0 <= round_trip_ms(as_root, "edge.trainer.1.2", at="LAGGARD_IPV6") < 60.0
     assert 50.0 <= round_trip_ms(as_root, "edge.trainer.1.2") < 60.0  # the event lengthens one way by 40 ms
     assert share_got(as_root, "edge.trainer.1.1") == pytest.approx(0.2, rel=0.25)
     as_root.ssh("edge.trainer.1.1", "/bin/sh", "-c", "exit 7", status=7)

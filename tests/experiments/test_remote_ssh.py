@@ -10,8 +10,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from laggard.network_emulation.netem.filters import by_address
 from laggard.span_schema import Phase
 from tests.experiments.remote_bed import answer_of
+from tests.testbed.networks import ipv6_of
 from tests.testbed.nodes import lacking
 from tests.users import Runner
 
@@ -56,9 +58,23 @@ SCRIPT = """
             long = ("workload.stop={steps: 100000, time: 90s}",)
             before = on(names[1], "ip", "-o", "-d", "link", "show")
             found = {"whole": steady(SLOW_CPU), "left": {name: left(name) for name in names}, "before": before}
-            found["killed"] = run(options, *long, strike=lambda: on(names[2], "pkill", "-9", "-x", "rank-2"))
+            shown = {}
+
+            def look(key, name, *words):
+                shown[key] = on(name, "tc", "filter", "show", "dev", "eth0", *words)
+
+            def kill():
+                look("sent", names[0])
+                on(names[2], "pkill", "-9", "-x", "rank-2")
+
+            def unplug():
+                look("received", names[1], "ingress")
+                nodes.unplug(names[1])
+
+            found["killed"] = run(options, *long, strike=kill)
             found["hung"] = run(options, *long, strike=lambda: on(names[1], "pkill", "-STOP", "-x", "rank-1"))
-            found["unplugged"] = run(options, *long, SLOW, strike=lambda: nodes.unplug(names[1]))
+            found["unplugged"] = run(options, *long, SLOW, strike=unplug)
+            found["filters"] = shown
             nodes.plug(names[1])
             found["too little"] = run(options, "network.networks.0.delay=0.001ms")
             until = time.monotonic() + 90  # an agent waits a minute for its controller
@@ -92,6 +108,7 @@ def test_a_scenario_runs_on_machines_of_ones_own(own_runner: Runner) -> None:
         assert "laggard" not in devices
         assert re.findall(r"gso_max_segs \d+", devices) == re.findall(r"gso_max_segs \d+", found["before"])
         assert (runs, processes) == ("", "")
+    _ipv6_is_shaped(found["filters"])
     assert found["killed"]["seconds"]["prepare nodes"] < 5, "the environment was there"
     assert found["killed"]["status"] == "failed"
     assert "rank-2 died (killed by signal 9)" in found["killed"]["error"]
@@ -104,6 +121,18 @@ def test_a_scenario_runs_on_machines_of_ones_own(own_runner: Runner) -> None:
     assert "laggard" not in devices
     assert found["too little"]["status"] == "failed"
     assert "sch_netem" in found["too little"]["error"]
+
+
+def _ipv6_is_shaped(shown: dict[str, str]) -> None:
+    """What the nodes have of IPv6, link-local addresses too, is steered and redirected as their IPv4 is."""
+    sent = by_address(shown["sent"], "dst")
+    for address in ("172.30.0.2", "172.30.0.3"):
+        alike = [peer for peer, each in sent.items() if each.flow == sent[address].flow]
+        assert {address, ipv6_of(address)} < set(alike)
+        assert len([peer for peer in alike if peer.startswith("fe80:")]) == 1
+    received = by_address(shown["received"], "src")
+    assert {"172.30.0.1", "172.30.0.3", ipv6_of("172.30.0.1"), ipv6_of("172.30.0.3")} < set(received)
+    assert {each.device for each in received.values()} == {"laggard-in0"}
 
 
 def _traces_came_home(folder: Path) -> None:

@@ -249,7 +249,8 @@ def main(argument):
     values = torch.full((100_000,), float(plan["rank"] + 1))
     dist.all_reduce(values)
     sent = open("/proc/net/dev").read().split("eth0:")[1].split()[8]
-    print(socket.gethostname(), values.unique().tolist(), int(sent) > 100_000)
+    established = [sum(line.split()[3] == "01" for line in open(f"/proc/net/{name}")) for name in ("tcp", "tcp6")]
+    print(socket.gethostname(), values.unique().tolist(), int(sent) > 100_000, [count > 0 for count in established])
 """
 
 
@@ -262,7 +263,7 @@ def test_torch_ranks_reduce_over_their_links(runner: Runner) -> None:
         import json
         from laggard.hosts import Host
         from laggard.layers_services.local import namespaces, sandbox
-        hosts = [Host(f"edge.a.1.{n}", "edge", "a", 1, n, f"10.77.0.{n}") for n in range(1, 5)]
+        hosts = [Host(f"edge.a.1.{n}", "edge", "a", 1, n, f"10.77.0.{n}", ipv6=(f"fd77::{n}",)) for n in range(1, 5)]
         def function():
             with ForkServer.start(["torch", "torch._dynamo", "ranks"]) as server:
                 made = namespaces.create_namespaces(hosts, "bridge")
@@ -284,7 +285,9 @@ def test_torch_ranks_reduce_over_their_links(runner: Runner) -> None:
     assert result.stdout.strip() == str([(f"rank-{rank}", 0) for rank in range(4)]), result.stderr
     for rank in range(4):
         said = (runner.folder / f"rank-{rank}.log").read_text().splitlines()[-1]
-        assert said == f"edge.a.1.{rank + 1} [10.0] True"
+        assert said == f"edge.a.1.{rank + 1} [10.0] True [True, False]", (
+            "over IPv4, where the traffic of trainings is looked for"
+        )
 
 
 def test_closing_twice_is_closing_once(own_runner: Runner) -> None:

@@ -19,7 +19,10 @@ HEAD = """
     from laggard.layers_services.local import namespaces, sandbox, syscalls
 
     def hosts(count):
-        return [Host(f"edge.trainer.1.{n}", "edge", "trainer", 1, n, f"10.77.{n >> 8}.{n & 255}") for n in range(1, count + 1)]
+        return [
+            Host(f"edge.trainer.1.{n}", "edge", "trainer", 1, n, f"10.77.{n >> 8}.{n & 255}", ipv6=(f"fd77::{n:x}",))
+            for n in range(1, count + 1)
+        ]
 
     def inside(made, name, question):
         read, write = os.pipe()
@@ -50,18 +53,34 @@ BRIDGE = (
         facts["host"] = inside(made, "edge.trainer.1.3", lambda: [socket.gethostname(), devices()])
         facts["resolved"] = socket.gethostbyname("edge.trainer.1.7")
         facts["neighbours"] = inside(made, "edge.trainer.1.3", lambda: Path("/proc/net/arp").read_text().split("\\n")[1:-1])
+        facts["families"] = [str(found[4][0]) for found in socket.getaddrinfo("edge.trainer.1.7", 80, type=socket.SOCK_STREAM)]
         if os.fork() == 0:
             syscalls.enter(made.path("edge.trainer.1.9"), syscalls.CLONE_NEWNET)
-            server = socket.create_server(("10.77.0.9", 5000))
+            server = socket.create_server(("", 5000), family=socket.AF_INET6, dualstack_ipv6=True)
             Path("/run/listening").touch()
-            peer, address = server.accept()
-            peer.sendall(address[0].encode())
+            for _ in range(2):
+                peer, address = server.accept()
+                peer.sendall(address[0].encode())
             os._exit(0)
         while not Path("/run/listening").exists():
             time.sleep(0.01)
-        facts["greeting"] = inside(
-            made, "edge.trainer.1.2", lambda: socket.create_connection(("edge.trainer.1.9", 5000), 10).recv(100).decode()
-        )
+
+        def greeting(host):
+            return inside(made, "edge.trainer.1.2", lambda: socket.create_connection((host, 5000), 10).recv(100).decode())
+
+        facts["greetings"] = [greeting("edge.trainer.1.9"), greeting("fd77::9")]
+
+        def discovered():
+            from pyroute2 import IPRoute
+            with IPRoute() as route:
+                found = route.get_neighbours(family=socket.AF_INET6)
+                own = route.get_addr(family=socket.AF_INET6)
+            return [
+                sum(each["state"] == 0x80 and each.get_attr("NDA_DST").startswith("fd77::") for each in found),
+                [each.get_attr("IFA_ADDRESS") for each in own],
+            ]
+
+        facts["ipv6"] = inside(made, "edge.trainer.1.3", discovered)
         print(json.dumps(facts), flush=True)
         return 0
     print(sandbox.call(function))
@@ -79,7 +98,9 @@ def test_hosts_on_a_bridge(runner: Runner) -> None:
     assert facts["controller"] == sorted(["lo", "continuum", *facts["ports"]])
     assert facts["host"] == ["edge.trainer.1.3", ["eth0", "lo"]]
     assert facts["resolved"] == "10.77.0.7"
-    assert facts["greeting"] == "10.77.0.2"
+    assert facts["families"] == ["10.77.0.7", "fd77::7"], "IPv4 first, as ever"
+    assert facts["greetings"] == ["::ffff:10.77.0.2", "fd77::2"]
+    assert facts["ipv6"] == [11, ["::1", "fd77::3"]], "permanent neighbours, and no link-local address"
     permanent_and_complete = "0x6"
     assert len(facts["neighbours"]) == 11
     assert all(line.split()[2] == permanent_and_complete for line in facts["neighbours"])

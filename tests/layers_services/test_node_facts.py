@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import platform
+import socket
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from laggard.errors import DeploymentError
+from laggard.hosts import Host
 from laggard.layers_services.gpus import Gpu, parse_gpu, why_not
-from laggard.layers_services.node_facts import Interpreter, choose_python, facts_command, parse_facts
+from laggard.layers_services.machine import Access, Machine
+from laggard.layers_services.node_facts import Interpreter, choose_python, facts_command, parse_facts, with_ipv6
 from laggard.run_schema import RunRecord
 
 SAID = """\
@@ -36,6 +40,8 @@ laggard-fact python 3.11 /usr/local/bin/python3.11
 laggard-fact root yes
 laggard-fact netem yes
 laggard-fact device 2: eno1    inet 172.16.66.1/20 brd 172.16.79.255 scope global eno1
+laggard-fact ipv6 2: eno1    inet6 2001:660:4406:700:1::6/64 scope global dynamic mngtmpaddr \\       valid_lft 86399sec
+laggard-fact ipv6 2: eno1    inet6 fe80::1618:77ff:fe2e:1/64 scope link \\       valid_lft forever preferred_lft forever
 laggard-fact gpu Tesla P100-PCIE-16GB, 6.0, 535.183.06
 laggard-fact gpu Tesla P100-PCIE-16GB, 6.0, 535.183.06
 laggard-fact infiniband mlx5_0
@@ -50,6 +56,7 @@ def test_reads_what_a_node_says() -> None:
     assert [python.version for python in facts.pythons] == [(3, 9), (3, 12), (3, 11)]
     assert facts.pythons[1].path == "/opt/my python/bin/python3.12"
     assert (facts.netem, facts.root, facts.device, facts.disk) == (True, True, "eno1", "rotational")
+    assert facts.ipv6 == ("2001:660:4406:700:1::6", "fe80::1618:77ff:fe2e:1")
     assert facts.gpus == (Gpu("Tesla P100-PCIE-16GB", (6, 0), 535),) * 2
     assert facts.usable_gpus == 0
     assert facts.infiniband == ("mlx5_0",)
@@ -94,6 +101,17 @@ def test_the_device(line: str, device: str) -> None:
     assert parse_facts("x", f"laggard-fact device {line}\nlaggard-fact complete yes\n").device == device
 
 
+def test_hosts_have_the_ipv6_addresses_that_are_theirs_alone() -> None:
+    told = {
+        "a": ("2001:db8::a", "fe80::1"),
+        "b": ("fe80::1", "fe80::b"),
+        "c": (),
+    }
+    machines = [Machine(Host(name, name, "s", 1, 1, "10.0.0.1", ipv6=("fd77::1",)), Access(name)) for name in told]
+    facts = {name: replace(parse_facts(name, SAID), ipv6=addresses) for name, addresses in told.items()}
+    assert [machine.host.ipv6 for machine in with_ipv6(machines, facts)] == [("2001:db8::a",), ("fe80::b",), ()]
+
+
 def test_a_node_that_says_little() -> None:
     facts = parse_facts("x", "laggard-fact complete yes\r\n")
     assert (facts.pythons, facts.glibc, facts.device, facts.netem, facts.cores) == ((), None, "", False, 0)
@@ -132,6 +150,7 @@ def test_asked_of_this_machine() -> None:
     assert facts.memory_bytes == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert facts.glibc == tuple(int(part) for part in platform.libc_ver()[1].split(".")[:2])
     assert facts.device == "lo"
+    assert facts.ipv6 == tuple(each.address for each in psutil.net_if_addrs()["lo"] if each.family == socket.AF_INET6)
     disk = os.statvfs("/var/tmp")
     assert facts.free_bytes == pytest.approx(disk.f_bavail * disk.f_frsize, rel=0.05)
     assert any(python.version == sys.version_info[:2] for python in facts.pythons)

@@ -44,6 +44,11 @@ class Continuum:
     def endpoints(self) -> Mapping[str, Endpoint]:
         return {host.name: Endpoint(self.namespaces[host.name], host.address) for host in self.hosts}
 
+    @property
+    def endpoints6(self) -> Mapping[str, Endpoint]:
+        """The same hosts by their IPv6 addresses."""
+        return {host.name: Endpoint(self.namespaces[host.name], *host.ipv6) for host in self.hosts}
+
 
 def make_hosts(cloud: int = 1, fog: int = 1, edge: int = 2) -> tuple[Host, ...]:
     layers = ["cloud"] * cloud + ["fog"] * fog + ["edge"] * edge
@@ -52,7 +57,8 @@ def make_hosts(cloud: int = 1, fog: int = 1, edge: int = 2) -> tuple[Host, ...]:
     for i, layer in enumerate(layers):
         names[layer] = names.get(layer, 0) + 1
         name = f"{layer}.trainer.1.{names[layer]}"
-        hosts.append(Host(name, layer, "trainer", 1, names[layer], f"10.77.0.{i + 1}"))
+        addresses = {"address": f"10.77.0.{i + 1}", "ipv6": (f"fd77::{i + 1:x}",)}
+        hosts.append(Host(name, layer, "trainer", 1, names[layer], **addresses))  # type: ignore[arg-type]  # by name
     return tuple(hosts)
 
 

@@ -13,7 +13,9 @@ import pytest
 from laggard.errors import EmulationError, PrerequisiteError
 from laggard.network_emulation.backend import LinkBackend
 from laggard.network_emulation.forked import end_companion, fork_companion
+from laggard.network_emulation.host_namespace import entered
 from laggard.network_emulation.link_emulator import UserspaceBackend, tun
+from laggard.network_emulation.link_emulator.backend import Discarded
 from laggard.network_emulation.links import AccessLink, Constraint, LinkPlan, Pair, SharedLink
 from laggard.network_emulation.measure import (
     EchoProbe,
@@ -184,19 +186,108 @@ def test_flows_share_an_uplink_a_downlink_and_a_bottleneck() -> None:
     assert in_sandbox(share) == pytest.approx([30.0, 20.0, 40.0], rel=0.1)
 
 
-def stray_traffic(continuum: Continuum) -> tuple[int, int]:
+def probe_ipv6(continuum: Continuum) -> dict[str, object]:
+    """The probes of the other tests over IPv6, on links of each kind, before and after a change."""
+    lossy = {(FOG, EDGE2): Constraint(1.0, loss_percent=20.0)}
+    plan = LinkPlan(continuum.hosts, both(CLOUD, EDGE1, Constraint(10.0, rate_mbps=50.0)) | lossy)
+    backend = UserspaceBackend.start(plan, continuum.namespaces)
+    hosts = continuum.endpoints6
+    echo = EchoProbe(CLOUD, EDGE1, count=20, spacing_ms=8.0, patience_ms=200.0)
+    seen: dict[str, object] = {"rtt": measure_rtt([echo], hosts, busy=False)[CLOUD, EDGE1]}
+    seen["rate"] = measure_rate([RateProbe(CLOUD, EDGE1, 50.0, 10.0, 20.0)], hosts)[CLOUD, EDGE1]
+    seen["counted"] = backend.counters()[CLOUD, EDGE1]
+    loss = measure_loss([LossProbe(FOG, EDGE2, count=2000, per_s=4000.0, patience_ms=20.0)], hosts)[FOG, EDGE2]
+    seen["loss"] = 100 * loss.lost / loss.sent
+    backend.change({(CLOUD, EDGE1): Constraint(40.0)})
+    seen["changed"] = measure_rtt([echo], hosts, busy=False)[CLOUD, EDGE1]
+    seen["discarded"] = backend.discarded()
+    backend.close()
+    return seen
+
+
+def test_links_mean_the_same_to_ipv6() -> None:
+    seen = in_sandbox(probe_ipv6)
+    assert seen["rtt"] == pytest.approx(20.0, abs=2.0)
+    assert seen["rate"] == pytest.approx(50.0, rel=0.1)
+    assert seen["counted"].bytes > 1e6  # type: ignore[attr-defined]
+    assert seen["loss"] == pytest.approx(20.0, abs=4.0)
+    assert seen["changed"] == pytest.approx(50.0, abs=2.0)
+    assert seen["discarded"] == Discarded(0, 0, 0), "no neighbour discovery, no multicast"
+
+
+def share_between_families(continuum: Continuum) -> list[float]:
+    """What an IPv4 and an IPv6 flow get together of a link, an uplink, a downlink and a bottleneck, all at once."""
+    access = {EDGE1: AccessLink(EDGE1, up_mbps=30.0, down_mbps=20.0)}
+    shared = (SharedLink("wan", frozenset({(FOG, EDGE2), (CLOUD, EDGE2)}), 40.0),)
+    plan = LinkPlan(continuum.hosts, {(EDGE2, FOG): Constraint(0.0, rate_mbps=24.0)}, access, shared)
+    backend = UserspaceBackend.start(plan, continuum.namespaces)
+    hosts = dict(continuum.endpoints) | {f"{name} 6": each for name, each in continuum.endpoints6.items()}
+    together = [
+        (24.0, (EDGE2, FOG), (EDGE2, FOG)),
+        (30.0, (EDGE1, CLOUD), (EDGE1, FOG)),
+        (20.0, (CLOUD, EDGE1), (FOG, EDGE1)),
+        (40.0, (FOG, EDGE2), (CLOUD, EDGE2)),
+    ]
+    flows = [(rate, four, (f"{six[0]} 6", f"{six[1]} 6")) for rate, four, six in together]
+    # Each is held at a window that alone would get it more than its half.
+    probes = [RateProbe(*pair, rate / 2, 10.0, 20.0) for rate, *pairs in flows for pair in pairs]
+    measured = measure_rate(probes, hosts)
+    backend.close()
+    return [measured[four] + measured[six] for _, four, six in flows]
+
+
+def test_ipv4_and_ipv6_share_what_there_is() -> None:
+    assert in_sandbox(share_between_families) == pytest.approx([24.0, 30.0, 20.0, 40.0], rel=0.1)
+
+
+def queue_behind_ipv4(continuum: Continuum) -> tuple[float, float]:
+    """How long a small IPv6 datagram takes alone, and behind fifty full IPv4 packets."""
+    plan = LinkPlan(continuum.hosts, {(EDGE1, FOG): Constraint(5.0, rate_mbps=20.0)})
+    backend = UserspaceBackend.start(plan, continuum.namespaces)
+    four, six = continuum.endpoints, continuum.endpoints6
+    with (
+        listener_in(six[FOG], socket.SOCK_DGRAM) as receiver,
+        socket_in(six[EDGE1], socket.SOCK_DGRAM) as sender,
+        socket_in(four[EDGE1], socket.SOCK_DGRAM) as crowd,
+    ):
+        receiver.settimeout(5.0)
+        took_ms = []
+        for ahead in (0, 50):
+            began = time.monotonic()
+            for _ in range(ahead):
+                crowd.sendto(bytes(1472), (four[FOG].address, 9))
+            sender.sendto(b"x", receiver.getsockname())
+            receiver.recv(10)
+            took_ms.append((time.monotonic() - began) * 1e3)
+    backend.close()
+    return took_ms[0], took_ms[1]
+
+
+def test_an_ipv6_packet_queues_behind_the_ipv4_packets_before_it() -> None:
+    alone_ms, behind_ms = in_sandbox(queue_behind_ipv4)
+    assert 5.0 <= alone_ms < 15.0
+    assert 5.0 + 50 * 1514 * 8e-3 / 20 <= behind_ms < 60.0
+
+
+def stray_traffic(continuum: Continuum) -> Discarded:
     backend = UserspaceBackend.start(LinkPlan(continuum.hosts), continuum.namespaces)
-    with socket_in(continuum.endpoints[CLOUD], socket.SOCK_DGRAM) as sender:
-        for _ in range(3):
-            sender.sendto(b"x", ("10.77.9.9", 9))
+    for endpoints, nobody in ((continuum.endpoints, "10.77.9.9"), (continuum.endpoints6, "fd77::99:9")):
+        with socket_in(endpoints[CLOUD], socket.SOCK_DGRAM) as sender:
+            for _ in range(3):
+                sender.sendto(b"x", (nobody, 9))
+    with (
+        entered(continuum.namespaces[CLOUD]),
+        socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM) as neither,
+    ):
+        neither.sendto(bytes(60), (tun.DEVICE, 0x88B5))
     time.sleep(0.05)
     discarded = backend.discarded()
     backend.close()
-    return discarded.unrouted, discarded.ipv6
+    return discarded
 
 
 def test_packets_to_nobody_are_counted() -> None:
-    assert in_sandbox(stray_traffic) == (3, 0)
+    assert in_sandbox(stray_traffic) == Discarded(unrouted=6, unknown=1, undelivered=0)
 
 
 def die(continuum: Continuum) -> tuple[bool, str]:

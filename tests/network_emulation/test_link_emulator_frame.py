@@ -21,6 +21,15 @@ def ipv4(payload: bytes, segment: int = 0, options: int = 12, destination: str =
     return vnet + ip + tcp + payload
 
 
+def ipv6(payload: bytes, segment: int = 0, options: int = 12, destination: str = "fd77::9") -> bytes:
+    """The same over IPv6."""
+    vnet = struct.pack("<BBHHHH", 1 if segment else 0, 4 if segment else 0, 1000, segment, 40, 16)
+    ip = struct.pack("!IHBB", 6 << 28, min(65535, 20 + options + len(payload)), 6, 64)
+    ip += socket.inet_pton(socket.AF_INET6, "fd77::1") + socket.inet_pton(socket.AF_INET6, destination)
+    tcp = struct.pack("!HHIIBBHHH", 1, 2, 0, 0, (20 + options) // 4 << 4, 0x10, 0, 0, 0) + bytes(options)
+    return vnet + ip + tcp + payload
+
+
 @pytest.mark.parametrize(
     ("data", "segment", "options", "expected"),
     [
@@ -36,9 +45,18 @@ def test_weight(data: int, segment: int, options: int, expected: tuple[int, int,
     assert frame.weigh(ipv4(bytes(data), segment, options)) == expected
 
 
-def test_destination_and_version() -> None:
-    plain = ipv4(b"x", destination="10.77.3.4")
-    assert plain[frame.DESTINATION] == socket.inet_aton("10.77.3.4")
-    assert frame.is_ipv4(plain)
-    assert not frame.is_ipv4(bytes(10) + b"\x60" + bytes(39))
-    assert not frame.is_ipv4(plain[:25])
+@pytest.mark.parametrize(
+    ("data", "segment", "expected"),
+    [(0, 0, (86, 86, 1)), (1428, 0, (1514, 1514, 1)), (1428 * 40, 1428, (40 * 1514, 1514, 40))],
+)
+def test_weight_over_ipv6(data: int, segment: int, expected: tuple[int, int, int]) -> None:
+    assert frame.weigh(ipv6(bytes(data), segment)) == expected
+
+
+def test_destination() -> None:
+    four, six = ipv4(b"x", destination="10.77.3.4"), ipv6(b"x", destination="fd77::304")
+    assert frame.destination(four) == socket.inet_aton("10.77.3.4")
+    assert frame.destination(six) == socket.inet_pton(socket.AF_INET6, "fd77::304")
+    assert [frame.destination(each) for each in (four[:29], six[:49], b"", bytes(10) + b"\x50" + bytes(60))] == [
+        b""
+    ] * 4

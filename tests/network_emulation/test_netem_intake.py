@@ -13,7 +13,7 @@ from laggard.errors import EmulationError
 from laggard.network_emulation.netem.intake import Intake, IntakeQueue, make_room, received, verify_intake
 from tests.users import Runner
 
-QUEUE = IntakeQueue("laggard-in0", 30.0, {"cloud": "10.0.0.1", "fog": "10.0.0.7"})
+QUEUE = IntakeQueue("laggard-in0", 30.0, {"cloud": ("10.0.0.1", "2001:db8::1"), "fog": ("10.0.0.7",)})
 INTAKE = Intake("eth0", (QUEUE,), 28319)
 
 SHOWN = """\
@@ -38,12 +38,27 @@ filter protocol ip pref 2 u32 chain 0 fh 801::801 order 2049 key ht 801 bkt 0 te
 \tindex 2 ref 1 bind 1 installed 4 sec used 4 sec
 \tAction statistics:
 \tSent 0 bytes 0 pkt (dropped 0, overlimits 0 requeues 0)
+filter protocol ipv6 pref 3 u32 chain 0
+filter protocol ipv6 pref 3 u32 chain 0 fh 802: ht divisor 1
+filter protocol ipv6 pref 3 u32 chain 0 fh 802::800 order 2048 key ht 802 bkt 0 *flowid 1:1 not_in_hw
+  match 00003a00/0000ff00 at 4
+  match 87000000/ff000000 at 40
+filter protocol ipv6 pref 3 u32 chain 0 fh 802::801 order 2049 key ht 802 bkt 0 terminal flowid not_in_hw
+  match 20010db8/ffffffff at 8
+  match 00000000/ffffffff at 12
+  match 00000000/ffffffff at 16
+  match 00000001/ffffffff at 20
+\taction order 1: mirred (Egress Redirect to device laggard-in0) stolen
+\tindex 3 ref 1 bind 1 installed 4 sec used 4 sec
+\tAction statistics:
+\tSent 1000 bytes 10 pkt (dropped 0, overlimits 0 requeues 0)
 """
 
 
 def test_what_was_asked_for_is_read_back() -> None:
     verify_intake("edge", INTAKE, SHOWN)
-    assert received(INTAKE, SHOWN) == {"cloud": (284, 2), "fog": (0, 0)}, "with the Ethernet headers"
+    both = (256 + 1000 + 12 * 14, 2 + 10)
+    assert received(INTAKE, SHOWN) == {"cloud": both, "fog": (0, 0)}, "with the Ethernet headers"
 
 
 @pytest.mark.parametrize(
@@ -54,6 +69,7 @@ def test_what_was_asked_for_is_read_back() -> None:
         (SHOWN.replace("404ms", "4.04ms"), "a full queue takes 4.04 ms instead of 403.733"),
         (SHOWN.replace("0a000007", "0a000008"), "packets of fog do not pass laggard-in0"),
         (SHOWN.replace("to device laggard-in0", "to device eth1"), "packets of cloud, fog do not pass"),
+        (SHOWN.replace("20010db8", "20010db9"), "packets of cloud do not pass laggard-in0"),
     ],
 )
 def test_what_the_kernel_forgot_is_noticed(shown: str, said: str) -> None:
@@ -95,6 +111,7 @@ SCRIPT = """
     from laggard.network_emulation.netem.intake import Intake, IntakeQueue, make_room, received, verify_intake
 
     ADDRESSES = {"controller": "10.0.0.1", "fast": "10.0.0.2", "slow": "10.0.0.3"}
+    IPV6 = {"controller": "2001:db8::1", "fast": "2001:db8::2", "slow": "2001:db8::3"}
 
     def play():
         pathlib.Path("/run/netns").mkdir(exist_ok=True)
@@ -107,8 +124,9 @@ SCRIPT = """
             run("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
             run("ip", "link", "set", name, "master", "between", "up")
             execute(name, ("ip", "addr", "add", f"{address}/24", "dev", "eth0"))
+            execute(name, ("ip", "addr", "add", f"{IPV6[name]}/64", "dev", "eth0", "nodad"))
             execute(name, ("ip", "link", "set", "eth0", "up"))
-        intake = Intake("eth0", (IntakeQueue("laggard-in0", 1.0, {"fast": ADDRESSES["fast"]}),), 28319)
+        intake = Intake("eth0", (IntakeQueue("laggard-in0", 1.0, {"fast": (ADDRESSES["fast"], IPV6["fast"])}),), 28319)
 
         def room():
             links = execute("slow", ("ip", "-j", "link", "show"))
@@ -125,6 +143,9 @@ SCRIPT = """
         apply()  # over what another left
         answer = {"seconds": [took_s(name, 100_000) for name in ("fast", "controller")]}
         answer["clock"] = took_s("fast", 100_000, udp=True)
+        before = received(intake, execute("slow", intake.count_command()))["fast"][0]
+        answer["seconds over ipv6"] = [took_s(name, 50_000, addresses=IPV6) for name in ("fast", "controller")]
+        answer["came over ipv6"] = received(intake, execute("slow", intake.count_command()))["fast"][0] - before
         answer["came"] = received(intake, execute("slow", intake.count_command()))
         for command in intake.removals():
             execute("slow", command)
@@ -133,23 +154,24 @@ SCRIPT = """
         print(json.dumps(answer), flush=True)
         return 0
 
-    def socket_in(name, kind):
+    def socket_in(name, kind, family):
         # A socket stays in the namespace that its thread was in.
         made = []
         def make():
             syscalls.enter(pathlib.Path("/run/netns", name), syscalls.CLONE_NEWNET)
-            made.append(socket.socket(socket.AF_INET, kind))
+            made.append(socket.socket(family, kind))
         thread = threading.Thread(target=make)
         thread.start()
         thread.join()
         return made[0]
 
-    def took_s(sender, size, udp=False):
+    def took_s(sender, size, udp=False, addresses=ADDRESSES):
         kind = socket.SOCK_DGRAM if udp else socket.SOCK_STREAM
-        with socket_in("slow", kind) as sink, socket_in(sender, kind) as source:
+        family = socket.AF_INET6 if addresses is IPV6 else socket.AF_INET
+        with socket_in("slow", kind, family) as sink, socket_in(sender, kind, family) as source:
             sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
             sink.settimeout(20.0)
-            sink.bind((ADDRESSES["slow"], 28319 if udp else 0))
+            sink.bind((addresses["slow"], 28319 if udp else 0))
             if udp:
                 source.connect(sink.getsockname())
                 began = time.monotonic()
@@ -183,6 +205,11 @@ def test_only_other_hosts_pass_through_a_downlink(own_runner: Runner) -> None:
     assert 0.95 * wire_s < through
     assert past < 0.5 * wire_s
     assert seen["clock"] < 0.5 * wire_s, "as many bytes"
+    through, past = seen["seconds over ipv6"]
+    wire_s = 50_000 / 1428 * 1514 * 8e-6
+    assert 0.95 * wire_s < through
+    assert past < 0.5 * wire_s
+    assert seen["came over ipv6"] > 50_000
     sent_bytes, packets = seen["came"]["fast"]
     assert sent_bytes > 100_000
     assert packets > 1

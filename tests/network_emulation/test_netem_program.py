@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import random
@@ -228,6 +229,78 @@ def test_downlinks_and_shared_links_are_on_the_fabric() -> None:
     )
 
 
+HOSTS6 = tuple(replace(host, ipv6=(f"fd77::{n}", f"fe80::{n}")) for n, host in enumerate(HOSTS, 1))
+
+
+def both_families(plan: LinkPlan, ports: Mapping[str, str] | None = PORTS, unshaped_port: int = 0) -> LinkProgram:
+    """Of hosts with two IPv6 addresses each."""
+    return compile_links(replace(plan, hosts=HOSTS6), enos(HOSTS), None, ports, unshaped_port=unshaped_port)
+
+
+def of_ipv6(lines: Iterable[str]) -> list[str]:
+    return [line for line in lines if " protocol ipv6 " in line]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.dictionaries(PAIRS, CONSTRAINTS, min_size=1), st.sampled_from([0, 7]))
+def test_ipv6_packets_go_through_the_class_of_the_pair(pairs: dict[Pair, Constraint], unshaped_port: int) -> None:
+    """Nothing else differs, and the class of each IPv6 address is that of its host's IPv4 address."""
+    plan = LinkPlan(HOSTS, pairs, {FOG: AccessLink(FOG, 30.0)})
+    four = compile_links(plan, enos(HOSTS), None, PORTS, unshaped_port=unshaped_port)
+    six = both_families(plan, unshaped_port=unshaped_port)
+    numbers = {address: six.numbers[host.name] for host in HOSTS6 for address in (host.address, *host.ipv6)}
+    for name, source in six.sources.items():
+        batch = source.batch()
+        added = of_ipv6(batch)
+        assert tuple(line for line in batch if line not in added) == four.sources[name].batch()
+        receivers = sorted(dst for src, dst in pairs if src == name)
+        steered = [re.search(r"match ip6? dst (\S+) flowid 1:(\d+)$", line) for line in batch]
+        found = {match[1]: int(match[2]) for match in steered if match}
+        assert found == {a: n for a, n in numbers.items() if n in {six.numbers[dst] for dst in receivers}}
+        assert {line.split()[9] for line in added} <= {"2"}, "a priority holds one protocol"
+
+
+def test_neighbours_find_each_other_past_the_shaping() -> None:
+    made = both_families(LinkPlan(HOSTS, {(EDGE1, FOG): Constraint(10, 0, 10)}), unshaped_port=7)
+    assert of_ipv6(made.sources[EDGE1].batch()) == [
+        "filter add dev eth0 parent 1: protocol ipv6 prio 2 u32 match ip6 protocol 58 0xff match u8 135 0xff at 40 flowid 1:0",
+        "filter add dev eth0 parent 1: protocol ipv6 prio 2 u32 match ip6 protocol 58 0xff match u8 136 0xff at 40 flowid 1:0",
+        "filter add dev eth0 parent 1: protocol ipv6 prio 2 u32 match ip6 dst fd77::2 flowid 1:12",
+        "filter add dev eth0 parent 1: protocol ipv6 prio 2 u32 match ip6 dst fe80::2 flowid 1:12",
+    ]
+
+
+def test_ipv6_passes_the_same_shared_links_and_downlinks() -> None:
+    shared = SharedLink("s", frozenset({(CLOUD, EDGE1), (CLOUD, EDGE2)}), 5.0)
+    made = both_families(LinkPlan(HOSTS, {}, shared=(shared,)))
+    head, to_ifb = (
+        "filter add dev port0 parent ffff: protocol ipv6 prio 2 u32 match ip6 dst",
+        "action mirred egress redirect dev shared0",
+    )
+    addresses = ("fd77::3", "fe80::3", "fd77::4", "fe80::4")
+    assert of_ipv6(made.fabric_queues) == [f"{head} {address} {to_ifb}" for address in addresses]
+    own = both_families(LinkPlan(HOSTS, {}, {FOG: AccessLink(FOG, None, 50.0)}), None, 7)
+    head, to_ifb = (
+        "filter add dev eth0 parent ffff: protocol ipv6 prio 3 u32 match",
+        "action mirred egress redirect dev laggard-in0",
+    )
+    assert of_ipv6(own.intakes[FOG].batch()) == [
+        *(f"{head} ip6 protocol 58 0xff match u8 {kind} 0xff at 40 flowid 1:1" for kind in (135, 136)),
+        *(f"{head} ip6 src {start}::{n} {to_ifb}" for n in (1, 3, 4) for start in ("fd77", "fe80")),
+    ]
+
+
+def test_an_ipv6_filter_that_the_kernel_forgot_is_noticed() -> None:
+    class Forgetful(Recorder):
+        def __call__(self, host: str | None, command: Sequence[str], text: str = "") -> str:
+            return super().__call__(host, command, text.replace("dst fe80::2", "dst fe80::9"))
+
+    pairs = {(EDGE1, FOG): Constraint(10, 0, 10)}
+    start(pairs, Recorder(), HOSTS6)
+    with pytest.raises(EmulationError, match=r"to 10\.77\.0\.2: filter for 10\.77\.0\.2, fd77::2, fe80::9"):
+        start(pairs, Forgetful(), HOSTS6)
+
+
 def on_hosts(
     pairs: Mapping[Pair, Constraint],
     access: Mapping[str, AccessLink] | None = None,
@@ -267,7 +340,7 @@ def test_links_that_enter_one_host_share_a_queue_there() -> None:
     other = SharedLink("o", frozenset({(EDGE2, FOG), (EDGE2, CLOUD)}), 4.0)
     made = on_hosts({(FOG, CLOUD): Constraint(0, 0, 9)}, shared=(shared, other))
     (queue,) = made.intakes[FOG].queues
-    assert (queue.rate_mbps, queue.senders) == (5.0, {CLOUD: "10.77.0.1", EDGE1: "10.77.0.3"})
+    assert (queue.rate_mbps, queue.senders) == (5.0, {CLOUD: ("10.77.0.1",), EDGE1: ("10.77.0.3",)})
     assert set(made.sources) == {FOG, EDGE2}
     assert [words[:2] for words in made.removals()[FOG]] == [("tc", "qdisc"), ("tc", "qdisc"), ("ip", "link")]
 
@@ -367,10 +440,11 @@ class Recorder:
             elif words[0] == "class" and "parent 1: " in line:
                 shown.append(f"class htb {words[7]} root leaf 15: prio 0 rate {words[10]} ceil {words[10]} burst 1600b")
             elif words[0] == "filter" and "flowid" in words:
-                address = bytes(int(part) for part in words[words.index("dst") + 1].split(".")).hex()
+                shown.append(f"filter parent 1: protocol {words[7]} u32 fh 800::800 flowid {words[-1]} not_in_hw")
+                packed = ipaddress.ip_address(words[words.index("dst") + 1]).packed if "dst" in words else b""
+                first = 16 if len(packed) == 4 else 24
                 shown += [
-                    f"filter parent 1: u32 fh 800::800 flowid {words[-1]} not_in_hw",
-                    f"  match {address}/ffffffff at 16",
+                    f"  match {packed[at : at + 4].hex()}/ffffffff at {first + at}" for at in range(0, len(packed), 4)
                 ]
         return "\n".join(shown)
 
@@ -385,8 +459,8 @@ class Recorder:
         pass
 
 
-def start(pairs: Mapping[Pair, Constraint], recorder: Recorder) -> NetemBackend:
-    return NetemBackend.start(LinkPlan(HOSTS, pairs), enos(HOSTS), None, PORTS, recorder, deployment="direct")
+def start(pairs: Mapping[Pair, Constraint], recorder: Recorder, hosts: tuple[Host, ...] = HOSTS) -> NetemBackend:
+    return NetemBackend.start(LinkPlan(hosts, pairs), enos(HOSTS), None, PORTS, recorder, deployment="direct")
 
 
 def test_each_host_gets_one_batch_and_is_read_back() -> None:
@@ -408,9 +482,10 @@ def test_what_the_kernel_forgot_is_noticed() -> None:
         start({(EDGE1, FOG): Constraint(10, 0, 10)}, Forgetful())
 
 
-def test_a_live_change_names_the_running_class_and_drops_nothing() -> None:
+@pytest.mark.parametrize("hosts", [HOSTS, HOSTS6])
+def test_a_live_change_names_the_running_class_and_drops_nothing(hosts: tuple[Host, ...]) -> None:
     recorder = Recorder()
-    backend = start({(EDGE1, FOG): Constraint(10, 0, 10), (EDGE1, CLOUD): Constraint(20, 0, 5)}, recorder)
+    backend = start({(EDGE1, FOG): Constraint(10, 0, 10), (EDGE1, CLOUD): Constraint(20, 0, 5)}, recorder, hosts)
     recorder.calls.clear()
     backend.change({(EDGE1, FOG): Constraint(30, 0, 1), (EDGE1, CLOUD): Constraint(20, 0, 1, 2)})
     ((host, command, text),) = recorder.calls
@@ -462,6 +537,7 @@ qdisc noqueue 0: dev eth0 root refcnt 2
 qdisc ingress ffff: dev eth0 parent ffff:fff1 ----------------
 qdisc tbf 1: dev laggard-in0 root refcnt 2 rate 30Mbit burst 3746b lat 404ms
 """ + "\n".join(
+    "filter protocol ip pref 2 u32 chain 0 fh 801::800 order 2048 key ht 801 bkt 0 terminal flowid not_in_hw\n"
     f"  match 0a4d000{n}/ffffffff at 12\n\taction order 1: mirred (Egress Redirect to device laggard-in0) stolen"
     for n in (1, 2, 4)
 )

@@ -22,16 +22,24 @@ filter parent 1: protocol ip pref 49151 u32 chain 0 fh 801::800 order 2048 key h
   match 0a4d0002/ffffffff at 16
 filter parent 1: protocol ip pref 49152 u32 chain 0 fh 800::800 order 2048 key ht 800 bkt 0 flowid 1:11 not_in_hw
   match 0a4d0001/ffffffff at 16
+filter parent 1: protocol ipv6 pref 2 u32 chain 0 fh 802::800 order 2048 key ht 802 bkt 0 *flowid 1: not_in_hw
+  match 00003a00/0000ff00 at 4
+  match 87000000/ff000000 at 40
+filter parent 1: protocol ipv6 pref 2 u32 chain 0 fh 802::801 order 2049 key ht 802 bkt 0 *flowid 1:12 not_in_hw
+  match fd770000/ffffffff at 24
+  match 00000000/ffffffff at 28
+  match 00000000/ffffffff at 32
+  match 00000002/ffffffff at 36
 """
 
 
 def test_every_class_is_read_with_its_netem_and_filter() -> None:
     assert parse_shown(SHOWN) == {
-        11: AppliedLink(50.0, 25.0, 0.0, 0.0, 1.0, 1104, "10.77.0.1"),
-        12: AppliedLink(20.0, 10.0, 2.0, 1.5, 1.0, 1016, "10.77.0.2"),
-        13: AppliedLink(0.0015, 0.25, 0.05, 0.0, 1.0, 1000, ""),
-        9910: AppliedLink(None, 0.0, 0.0, 0.0, 1.0, 1000, ""),
-        1: AppliedLink(20.0, 0.0, 0.0, 0.0, 1.0, 0, ""),
+        11: AppliedLink(50.0, 25.0, 0.0, 0.0, 1.0, 1104, frozenset({"10.77.0.1"})),
+        12: AppliedLink(20.0, 10.0, 2.0, 1.5, 1.0, 1016, frozenset({"10.77.0.2", "fd77::2"})),
+        13: AppliedLink(0.0015, 0.25, 0.05, 0.0, 1.0, 1000),
+        9910: AppliedLink(None, 0.0, 0.0, 0.0, 1.0, 1000),
+        1: AppliedLink(20.0, 0.0, 0.0, 0.0, 1.0, 0),
     }
 
 

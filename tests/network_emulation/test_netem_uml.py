@@ -22,6 +22,7 @@ PREAMBLE = f"""
     from laggard.network_emulation.links import AccessLink, Constraint, LinkPlan, SharedLink
     hosts = c.hosts(cloud=1, fog=1, edge=2)
     cloud, fog, edge1, edge2 = hosts
+    cloud6, fog6, edge1_6, edge2_6 = map(c.over_ipv6, hosts) if hosts[0].ipv6 else hosts
 
     def both(a, b, constraint):
         return {{(a.name, b.name): constraint, (b.name, a.name): constraint}}
@@ -38,8 +39,9 @@ def near(measured: float, rate_mbps: float) -> bool:
     return 0.35 * GOODPUT * rate_mbps < measured < 1.04 * GOODPUT * rate_mbps
 
 
-def guest(script: str, folder: Path, limit_s: float) -> dict[str, list[float]]:
-    value = kernel.boot(_dedent(PREAMBLE) + _dedent(script), folder, modules=MODULES, limit_s=limit_s)
+def guest(script: str, folder: Path, limit_s: float, *, ipv6: bool) -> dict[str, list[float]]:
+    modules = (*MODULES, "ipv6") if ipv6 else MODULES
+    value = kernel.boot(_dedent(PREAMBLE) + _dedent(script), folder, modules=modules, limit_s=limit_s)
     assert isinstance(value, dict)
     return value
 
@@ -68,13 +70,18 @@ LINKS = """
     seen["rate"] = c.goodput_mbps((edge1, fog), (fog, edge2)) + c.goodput_mbps((edge1, cloud))
     seen["message"] = c.message_ms(edge1, fog, 100_000)
     seen["loss"] = c.loss_percent(edge2, cloud)
+    seen["rtt over ipv6"] = [c.rtt_ms(edge1, fog6), c.rtt_ms(edge1, cloud6)]
+    seen["both families"] = c.shared_mbps((edge1, fog), (edge1, fog6))
+    seen["loss over ipv6"] = c.loss_percent(edge2, cloud6)
     backend.change({(edge1.name, fog.name): Constraint(40, 0, 5)})
-    seen["changed"] = [c.rtt_ms(edge1, fog), *c.goodput_mbps((edge1, fog)), c.rtt_ms(edge1, cloud)]
+    seen["changed"] = [c.rtt_ms(edge1, fog), *c.goodput_mbps((edge1, fog)), c.rtt_ms(edge1, cloud), c.rtt_ms(edge1, fog6)]
     for shape in ("uniform", "normal", "pareto"):  # one way
         backend.change({(edge2.name, fog.name): Constraint(15, 10, 20, 0.0, shape), (fog.name, edge2.name): Constraint(8, 0, 20)})
         seen[shape] = c.rtts_ms(edge2, fog, 60)
     backend.change({(edge1.name, cloud.name): Constraint(0, 0, 100, 10.0, burst_packets=5)})
     seen["bursts"] = c.loss_runs(edge1, cloud, 6000)
+    backend.change(both(edge1, cloud, Constraint(25, 0, 20, 100.0)))
+    seen["discovered"] = c.discovered(edge1, cloud6)
     backend.change({(edge1.name, cloud.name): Constraint(25, 0, 20)})
     counted = backend.counters()
     seen["counted"] = [len(counted), counted[edge1.name, fog.name].bytes, counted[edge2.name, cloud.name].dropped]
@@ -90,9 +97,9 @@ LINKS = """
     access = {edge1.name: AccessLink(edge1.name, 20.0, None), fog.name: AccessLink(fog.name, None, 30.0)}
     shared = SharedLink("both edges", frozenset({(cloud.name, edge1.name), (cloud.name, edge2.name)}), 10.0)
     backend = start(both(edge1, fog, Constraint(10, 0, 50)), access, (shared,))
-    seen["uplink"] = c.shared_mbps((edge1, fog), (edge1, cloud))
-    seen["downlink"] = c.shared_mbps((cloud, fog), (edge2, fog))
-    seen["shared"] = c.shared_mbps((cloud, edge1), (cloud, edge2))
+    seen["uplink"] = c.shared_mbps((edge1, fog), (edge1, cloud6))
+    seen["downlink"] = c.shared_mbps((cloud, fog), (edge2, fog6))
+    seen["shared"] = c.shared_mbps((cloud, edge1), (cloud, edge2_6))
     backend.close()
     seen["left"] = [c.run("tc", "qdisc", "show").count(kind) for kind in ("netem", "htb", "ingress")]
     backend = NetemBackend.start(  # as on machines of their own, between which nothing can be shaped
@@ -100,8 +107,8 @@ LINKS = """
         c.enoslib_roles(hosts), None, None, deployment="direct",
     )
     seen["own rtt"] = c.rtt_ms(edge1, fog)
-    seen["own downlink"] = c.shared_mbps((cloud, fog), (edge2, fog))
-    seen["own shared"] = c.shared_mbps((cloud, edge1), (cloud, edge2))
+    seen["own downlink"] = c.shared_mbps((cloud, fog), (edge2, fog6))
+    seen["own shared"] = c.shared_mbps((cloud, edge1), (cloud, edge2_6))
     counted = backend.counters()
     seen["own counted"] = [len(counted), counted[cloud.name, fog.name].bytes, counted[edge2.name, fog.name].bytes]
     backend.close()
@@ -112,7 +119,7 @@ LINKS = """
 
 
 def test_hosts_see_the_links_that_were_asked_for(tmp_path: Path) -> None:
-    seen = guest(LINKS, tmp_path, limit_s=260)
+    seen = guest(LINKS, tmp_path, limit_s=260, ipv6=True)
     print(seen)  # noqa: T201  # shown when a check below fails
     assert seen["chosen"] == "netem"
     assert all(map(takes, seen["rtt"], (20.0, 50.0, 10.0))), f"all rules of a host at once: {seen['rtt']}"
@@ -128,11 +135,17 @@ def test_hosts_see_the_links_that_were_asked_for(tmp_path: Path) -> None:
     assert all(near(rate, 20) for rate in seen["rate"]), seen["rate"]
     assert seen["message"] == pytest.approx(10 + 100_000 * 8 / 20e3 / GOODPUT, rel=0.2)
     assert seen["loss"] == pytest.approx(5.0, abs=2.0)
+    assert all(map(takes, seen["rtt over ipv6"], (20.0, 50.0))), seen["rtt over ipv6"]
+    assert near(seen["both families"][0], 20), f"IPv4 and IPv6 share the rate: {seen['both families']}"
+    assert seen["both families"][1] > 0.1, seen["both families"]
+    assert seen["loss over ipv6"] == pytest.approx(5.0, abs=2.0)
+    assert seen["discovered"], "neighbours find each other on a link that loses everything, as by ARP"
     runs = seen["bursts"]
     assert sum(runs) / 6000 == pytest.approx(0.1, abs=0.05), "four standard errors"
     assert sum(runs) / len(runs) == pytest.approx(5.0, abs=4 * 4.5 / 11), f"geometric, about 120 of them: {runs}"
-    before_ms, rate, other_ms = seen["changed"]
+    before_ms, rate, other_ms, ipv6_ms = seen["changed"]
     assert takes(before_ms, 50.0), before_ms
+    assert takes(ipv6_ms, 50.0), ipv6_ms
     assert takes(other_ms, 50.0), other_ms
     assert near(rate, 5), rate
     assert takes(seen["on top"][0], 16.0), "20 ms less the testbed's own 4 ms one way"
@@ -175,7 +188,7 @@ ANSIBLE = """
 
 
 def test_one_ansible_task_applies_everything_and_every_status_counts(tmp_path: Path) -> None:
-    seen = guest(ANSIBLE, tmp_path, limit_s=120)
+    seen = guest(ANSIBLE, tmp_path, limit_s=120, ipv6=False)
     assert all(map(takes, seen["rtt"], (20.0, 50.0))), seen["rtt"]
     refused = str(seen["refused"])
     assert "edge.trainer.1.1" in refused

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Mapping
 
 import pytest
 
 from laggard.network_emulation.link_emulator import UserspaceBackend
 from laggard.network_emulation.links import Constraint, LinkPlan
-from laggard.network_emulation.probes.endpoint import listener_in, socket_in
+from laggard.network_emulation.probes.endpoint import Endpoint, listener_in, socket_in
 from laggard.network_emulation.tcp import TcpSettings, choose_settings, configure_tcp, configure_tcp_of
 from laggard.virtual_time import Dilation
 from tests.network_emulation.emulated import Continuum, in_sandbox, needs_tun
@@ -29,8 +30,8 @@ def test_choice(available: tuple[str, ...], dilation: float, expected: TcpSettin
     assert choose_settings(available, Dilation(dilation)) == expected
 
 
-def connect(continuum: Continuum) -> tuple[str, str, int]:
-    first, second = (continuum.endpoints[host.name] for host in continuum.hosts[:2])
+def connect(continuum: Continuum, endpoints: Mapping[str, Endpoint]) -> tuple[str, str, int]:
+    first, second = (endpoints[host.name] for host in continuum.hosts[:2])
     with listener_in(second, socket.SOCK_STREAM) as listener, socket_in(first, socket.SOCK_STREAM) as active:
         listener.settimeout(5.0)
         active.settimeout(5.0)
@@ -51,21 +52,24 @@ def dilate(continuum: Continuum) -> list[tuple[str, str, int]]:
         [(a.name, b.name) for a in continuum.hosts for b in continuum.hosts if a != b], Constraint(1.0)
     )
     backend = UserspaceBackend.start(LinkPlan(continuum.hosts, delays), continuum.namespaces)
-    seen = [connect(continuum)]
+    families = continuum.endpoints, continuum.endpoints6
+    seen = [connect(continuum, family) for family in families]
     first, *rest = continuum.hosts
     one = configure_tcp(continuum.namespaces[first.name], Dilation(5.0))
     others = configure_tcp_of({host.name: continuum.namespaces[host.name] for host in rest}, Dilation(5.0))
     assert set(others.values()) == {one}
-    seen.append(connect(continuum))
+    seen += [connect(continuum, family) for family in families]
     backend.close()
     return seen
 
 
 @needs_tun
 def test_connections_of_both_ends_use_what_was_chosen() -> None:
-    plain, dilated = in_sandbox(dilate)
-    assert plain[0] == plain[1]
-    assert plain[0] in {"cubic", "reno"}
-    assert 200 <= plain[2] < 900
-    assert dilated[:2] == ("reno", "reno")
-    assert 1000 <= dilated[2] < 2000
+    seen = in_sandbox(dilate)
+    for plain in seen[:2]:
+        assert plain[0] == plain[1]
+        assert plain[0] in {"cubic", "reno"}
+        assert 200 <= plain[2] < 900
+    for dilated in seen[2:]:
+        assert dilated[:2] == ("reno", "reno")
+        assert 1000 <= dilated[2] < 2000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,8 @@ from tests.testbed.boot import NodeSpec
 
 BRIDGE = "testbed"
 NETNS = Path("/run/netns")
+_IPV6 = ipaddress.IPv6Network("fd00::/64")
+_IFA_F_NODAD = 0x02
 _NETWORKS = (("172.31.255.254", 12), ("10.63.255.254", 10), ("192.168.255.254", 16))
 
 
@@ -77,7 +80,6 @@ def _create_namespace(path: Path) -> None:
         syscalls.unshare(syscalls.CLONE_NEWNET)
         path.touch(exist_ok=False)
         syscalls.mount("/proc/thread-self/ns/net", str(path), "", syscalls.MS_BIND)
-        Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1", encoding="ascii")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
             syscalls.set_device_up(control, "lo")
     finally:
@@ -85,8 +87,15 @@ def _create_namespace(path: Path) -> None:
         os.close(home)
 
 
+def ipv6_of(address: str) -> str:
+    """The IPv6 address of a node with this IPv4 address."""
+    return str(ipaddress.IPv6Address(int(_IPV6.network_address) + int(ipaddress.IPv4Address(address))))
+
+
 def address(address: str, prefix_length: int) -> None:
-    """Give `eth0` of the namespace this thread is in one address, and routes to wherever nodes and controller can be."""
+    """Give `eth0` of the namespace this thread is in one address, the IPv6 address that ends with it, and routes to wherever nodes and
+    controller can be; a link-local address the kernel adds itself.
+    """
     from pyroute2 import IPRoute
 
     with IPRoute() as route:
@@ -94,5 +103,6 @@ def address(address: str, prefix_length: int) -> None:
         route.flush_addr(index=device)
         route.link("set", index=device, state="up")
         route.addr("add", index=device, address=address, prefixlen=prefix_length)
+        route.addr("add", index=device, address=ipv6_of(address), prefixlen=64, flags=_IFA_F_NODAD)
         for network in ("172.16.0.0/12", "10.0.0.0/10", "192.168.0.0/16"):
             route.route("add", dst=network, oif=device, scope="link", priority=1000)

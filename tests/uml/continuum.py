@@ -11,11 +11,12 @@ import subprocess
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laggard.hosts import Host
+from laggard.network_emulation.probe import kernel_has_ipv6
 
 if TYPE_CHECKING:
     from enoslib.objects import Host as EnosHost
@@ -33,11 +34,27 @@ def run(*command: str) -> str:
 
 
 def hosts(**layers: int) -> tuple[Host, ...]:
+    """With IPv6 addresses where the kernel has been given its module."""
     names = [(layer, i) for layer, count in layers.items() for i in range(1, count + 1)]
-    return tuple(
-        Host(f"{layer}.trainer.1.{i}", layer, "trainer", 1, i, f"10.77.0.{number}")
+    made = tuple(
+        Host(f"{layer}.trainer.1.{i}", layer, "trainer", 1, i, f"10.77.0.{number}", ipv6=(f"fd77::{number:x}",))
         for number, (layer, i) in enumerate(names, 1)
     )
+    return made if kernel_has_ipv6() else tuple(replace(host, ipv6=()) for host in made)
+
+
+def over_ipv6(host: Host) -> Host:
+    """The same host as who sends to it over IPv6 knows it."""
+    return replace(host, address=host.ipv6[0])
+
+
+def family(host: Host) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host.address else socket.AF_INET
+
+
+def everywhere(host: Host, port: int) -> tuple[str, int]:
+    """Where a server in the host listens."""
+    return ("::" if family(host) == socket.AF_INET6 else "0.0.0.0", port)
 
 
 def create(continuum: Sequence[Host]) -> dict[str, str]:
@@ -51,6 +68,8 @@ def create(continuum: Sequence[Host]) -> dict[str, str]:
         run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
         run("ip", "link", "set", port, "master", "continuum", "up")
         run("ip", "-n", name, "addr", "add", f"{host.address}/16", "dev", "eth0")
+        for address in host.ipv6:
+            run("ip", "-n", name, "addr", "add", f"{address}/64", "dev", "eth0", "nodad")
         run("ip", "-n", name, "link", "set", "eth0", "up")
     return ports
 
@@ -111,9 +130,9 @@ def serving(host: Host, serve: Callable[[Callable[[], None]], object]) -> Inside
     return server
 
 
-def _echo(ready: Callable[[], None]) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
-        server.bind(("0.0.0.0", 5002))
+def _echo(host: Host, ready: Callable[[], None]) -> None:
+    with socket.socket(family(host), socket.SOCK_DGRAM) as server:
+        server.bind(everywhere(host, 5002))
         ready()
         while (received := server.recvfrom(2000))[0] != b"end":
             server.sendto(*received)
@@ -125,7 +144,7 @@ def rtts_ms(src: Host, dst: Host, count: int = 15) -> list[float]:
 
     def probe() -> list[float]:
         times = []
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        with socket.socket(family(dst), socket.SOCK_DGRAM) as client:
             client.settimeout(0.5)
             for i in range(count + 1):
                 began = time.monotonic()
@@ -140,11 +159,27 @@ def rtts_ms(src: Host, dst: Host, count: int = 15) -> list[float]:
                 client.sendto(b"end", (dst.address, 5002))
         return times[1:]
 
-    server = serving(dst, _echo)
+    server = serving(dst, lambda ready: _echo(dst, ready))
     times = Inside(src, probe).answer()
     server.answer()
     assert isinstance(times, list)
     return times
+
+
+def discovered(src: Host, dst: Host, limit_s: float = 3.0) -> bool:
+    """Whether a host finds a neighbour that it has forgotten."""
+    inside = ("ip", "-n", src.name, "-6", "neigh")
+    run(*inside, "flush", "dev", "eth0")
+
+    def send() -> None:
+        with socket.socket(family(dst), socket.SOCK_DGRAM) as client:
+            client.sendto(b"?", (dst.address, 5004))
+
+    Inside(src, send).answer()
+    until = time.monotonic() + limit_s
+    while (found := "lladdr" in run(*inside, "show", "to", dst.address)) is False and time.monotonic() < until:
+        time.sleep(0.05)
+    return found
 
 
 def rtt_ms(src: Host, dst: Host) -> float:
@@ -179,10 +214,10 @@ class Received:
 
 
 def _run_flows(flows: Sequence[tuple[Host, Host]], seconds: float = 2.0, skip_s: float = 0.5) -> list[Received]:
-    def receive(port: int) -> Callable[[Callable[[], None]], Received]:
+    def receive(host: Host, port: int) -> Callable[[Callable[[], None]], Received]:
         def serve(ready: Callable[[], None]) -> Received:
             buffer = bytearray(1 << 18)
-            with socket.create_server(("0.0.0.0", port)) as server:
+            with socket.create_server(everywhere(host, port), family=family(host)) as server:
                 ready()
                 connection = server.accept()[0]
             total, late, since, last, began = 0, 0, 0.0, 0.0, 0.0
@@ -200,19 +235,19 @@ def _run_flows(flows: Sequence[tuple[Host, Host]], seconds: float = 2.0, skip_s:
 
         return serve
 
-    def send(address: str, port: int) -> Callable[[], None]:
+    def send(host: Host, port: int) -> Callable[[], None]:
         def stream() -> None:
-            with socket.socket() as client:
+            with socket.socket(family(host)) as client:
                 client.setsockopt(socket.IPPROTO_TCP, _TCP_CONGESTION, b"cubic")
-                client.connect((address, port))
+                client.connect((host.address, port))
                 until = time.monotonic() + seconds
                 while time.monotonic() < until:
                     client.sendall(b"x" * 65536)
 
         return stream
 
-    receivers = [serving(dst, receive(5100 + i)) for i, (_, dst) in enumerate(flows)]
-    senders = [Inside(src, send(dst.address, 5100 + i)) for i, (src, dst) in enumerate(flows)]
+    receivers = [serving(dst, receive(dst, 5100 + i)) for i, (_, dst) in enumerate(flows)]
+    senders = [Inside(src, send(dst, 5100 + i)) for i, (src, dst) in enumerate(flows)]
     for sender in senders:
         sender.answer()
     answers = [receiver.answer() for receiver in receivers]
@@ -271,9 +306,9 @@ def arrived(src: Host, dst: Host, count: int) -> list[int]:
 
     def serve(ready: Callable[[], None]) -> list[int]:
         received = []
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        with socket.socket(family(dst), socket.SOCK_DGRAM) as server:
             server.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 24)
-            server.bind(("0.0.0.0", 5003))
+            server.bind(everywhere(dst, 5003))
             server.settimeout(1.5)
             ready()
             try:
@@ -284,7 +319,7 @@ def arrived(src: Host, dst: Host, count: int) -> list[int]:
         return received
 
     def send() -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        with socket.socket(family(dst), socket.SOCK_DGRAM) as client:
             for i in range(count):
                 client.sendto(b"%064d" % i, (dst.address, 5003))
                 if i % 20 == 19:

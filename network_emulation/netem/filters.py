@@ -1,0 +1,97 @@
+"""Filters on addresses (tc-u32(8)), IPv4 and IPv6: as commands, and as tc shows them. Pure.
+
+A priority holds filters of one protocol, so those of IPv6 have one of their own, before the ones that tc numbers itself: an IPv4 packet
+passes them all in one comparison.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+End = Literal["src", "dst"]
+
+_NEIGHBOUR_SOLICITATION, _NEIGHBOUR_ADVERTISEMENT = 135, 136
+_ICMPV6 = 58
+_SHOWN_AT: Mapping[int, Mapping[End, tuple[int, ...]]] = {
+    4: {"src": (12,), "dst": (16,)},
+    6: {"src": (8, 12, 16, 20), "dst": (24, 28, 32, 36)},
+}
+"""Offsets of an address's words in a packet."""
+
+
+def ipv6_filter(device: str, parent: str, priority: int) -> str:
+    """The beginning of a command that adds a filter on IPv6 packets."""
+    return f"tc filter add dev {device} parent {parent} protocol ipv6 prio {priority} u32"
+
+
+def match_ipv6(end: End, address: str) -> str:
+    """What a filter on an IPv6 address matches."""
+    return f"match ip6 {end} {address}"
+
+
+def discovery_filters(device: str, parent: str, priority: int, flow: str) -> Iterator[str]:
+    """Commands that let neighbours find each other past the shaping, as ARP does, which is no IP (RFC 4861)."""
+    for kind in (_NEIGHBOUR_SOLICITATION, _NEIGHBOUR_ADVERTISEMENT):
+        icmp = f"match ip6 protocol {_ICMPV6} 0xff match u8 {kind} 0xff at 40"
+        yield f"{ipv6_filter(device, parent, priority)} {icmp} flowid {flow}"
+
+
+@dataclass
+class ShownFilter:
+    """One filter as `tc -s filter show` prints it.
+
+    Attributes:
+        version: of IP.
+        flow: number of the class that it steers to; None for none.
+        device: that it redirects to; empty for none.
+        bytes: redirected so far, without the Ethernet header.
+        packets: redirected so far.
+        words: of a packet that it compares whole, by their offset.
+    """
+
+    version: int
+    flow: int | None = None
+    device: str = ""
+    bytes: int = 0
+    packets: int = 0
+    words: dict[int, str] = field(default_factory=dict)
+
+    def address(self, end: End) -> str:
+        """The address that it matches at that end; empty for none."""
+        words = [self.words.get(offset, "") for offset in _SHOWN_AT[self.version][end]]
+        if not all(words):
+            return ""
+        return str(ipaddress.ip_address(bytes.fromhex("".join(words))))
+
+
+def parse_filters(shown: str) -> tuple[ShownFilter, ...]:
+    """The filters of one device, in the order shown.
+
+    Args:
+        shown: output of `tc filter show`, with or without `-s`; other lines are passed over.
+    """
+    found: list[ShownFilter] = []
+    for line in shown.splitlines():
+        if line.startswith("filter "):
+            found.append(ShownFilter(6 if " protocol ipv6 " in line else 4, _flow(line)))
+        elif found and (match := re.search(r"match ([0-9a-f]{8})/ffffffff at (\d+)", line)):
+            found[-1].words[int(match[2])] = match[1]
+        elif found and (match := re.search(r"mirred \(Egress Redirect to device (\S+?)\)", line)):
+            found[-1].device = match[1]
+        elif found and (match := re.search(r"Sent (\d+) bytes (\d+) pkt", line)):
+            found[-1].bytes, found[-1].packets = int(match[1]), int(match[2])
+    return tuple(found)
+
+
+def _flow(line: str) -> int | None:
+    match = re.search(r"\bflowid 1:(\d+)", line)
+    return int(match[1]) if match else None
+
+
+def by_address(shown: str, end: End) -> Mapping[str, ShownFilter]:
+    """The filters that match an address at one end, by that address."""
+    return {address: each for each in parse_filters(shown) if (address := each.address(end))}
