@@ -1,4 +1,4 @@
-"""Watches the emulation while training runs, and says afterwards where it slipped."""
+"""Watches the emulation while training, or what a user brings, runs on it, and says where it slipped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STAT = Path("/proc/stat")
 
 @dataclass(frozen=True)
 class TimedSlip:
-    """A slip between two moments, in virtual seconds after the first-step barrier."""
+    """A slip between two moments, in virtual seconds after time zero (of a training, its first-step barrier)."""
 
     slip: Slip
     first_s: float
@@ -34,7 +34,7 @@ class TimedSlip:
 
 
 class Watch:
-    """A thread that takes a sample every second; use it as a context manager around the training.
+    """A thread that takes a sample every second; use it as a context manager around what runs on the continuum.
 
     Args:
         continuum: what is watched.
@@ -46,6 +46,8 @@ class Watch:
         self._continuum = continuum
         self._dilation = dilation
         self._guard = Guard(_limits(continuum, rates, dilation))
+        self._known: tuple[Slip, ...] = ()
+        self._told: set[tuple[str, str, int]] = set()
         self._failure: Exception | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="laggard-guard", daemon=True)
@@ -60,19 +62,37 @@ class Watch:
         self._guard.enter(self._sample())
 
     def slips(self, zero_ns: int) -> tuple[TimedSlip, ...]:
-        """What slipped, and when.
+        """What slipped, and when; to be asked at the end.
 
         Args:
-            zero_ns: CLOCK_MONOTONIC of the first-step barrier.
+            zero_ns: CLOCK_MONOTONIC of time zero.
 
         Raises:
             EmulationError: the watching itself failed, so that nothing is known.
         """
+        self._require_watching()
+        return self._timed(self._guard.slips(), zero_ns)
+
+    def known(self, zero_ns: int) -> tuple[TimedSlip, ...]:
+        """What is known to have slipped by now; may be asked meanwhile. Arguments and exceptions are those of `slips`."""
+        self._require_watching()
+        return self._timed(self._known, zero_ns)
+
+    def news(self, zero_ns: int) -> tuple[TimedSlip, ...]:
+        """What of it was not there at the last call: a slip that goes on is told once."""
+        known = self.known(zero_ns)
+        fresh = tuple(each for each in known if _name(each.slip) not in self._told)
+        self._told |= {_name(each.slip) for each in fresh}
+        return fresh
+
+    def _require_watching(self) -> None:
         if self._failure is not None:
             raise EmulationError(f"the emulation could not be watched: {self._failure}") from self._failure
+
+    def _timed(self, slips: Sequence[Slip], zero_ns: int) -> tuple[TimedSlip, ...]:
         return tuple(
             TimedSlip(slip, self._virtual_s(slip.first_ns - zero_ns), self._virtual_s(slip.last_ns - zero_ns))
-            for slip in self._guard.slips()
+            for slip in slips
         )
 
     def _virtual_s(self, real_ns: int) -> float:
@@ -83,6 +103,7 @@ class Watch:
             due_s = time.monotonic()
             while not self._stopping.wait(due_s - time.monotonic()):
                 self._guard.enter(self._sample())
+                self._known = self._guard.known()
                 due_s = max(due_s + _EVERY_S, time.monotonic())
         except Exception as error:  # noqa: BLE001 - it ends this thread, and `slips` raises it in the caller's
             self._failure = error
@@ -103,13 +124,32 @@ class Watch:
         )
 
 
-def require_faithful(folder: Path, slips: Sequence[TimedSlip]) -> None:
+def require_faithful(folder: Path, slips: Sequence[TimedSlip], meanwhile: str = "training ran") -> None:
     """Put `guard.json` down.
+
+    Args:
+        folder: of the run.
+        slips: all of them.
+        meanwhile: what went on while they were watched for.
 
     Raises:
         FidelityError: the emulation slipped.
     """
-    rows = [
+    (folder / "guard.json").write_text(json.dumps(slip_rows(slips), indent=1) + "\n")
+    if not slips:
+        return
+    lines = [f"  {slip_words(each)}" for each in slips[:_MOST_TOLD]]
+    more = [f"  and {len(slips) - _MOST_TOLD} more, in guard.json"] if len(slips) > _MOST_TOLD else []
+    opening = (
+        f"the emulation slipped while {meanwhile}, so this is not the continuum that was asked for"
+        " — run it again while nothing else uses the machine:"
+    )
+    raise FidelityError("\n".join((opening, *lines, *more)))
+
+
+def slip_rows(slips: Sequence[TimedSlip]) -> list[dict[str, str | float]]:
+    """Slips as JSON."""
+    return [
         {
             "kind": each.slip.kind,
             "where": each.slip.where,
@@ -120,16 +160,16 @@ def require_faithful(folder: Path, slips: Sequence[TimedSlip]) -> None:
         }
         for each in slips
     ]
-    (folder / "guard.json").write_text(json.dumps(rows, indent=1) + "\n")
-    if not slips:
-        return
-    lines = [f"  {each.first_s:.1f} to {each.last_s:.1f} s: {describe(each.slip)}" for each in slips[:_MOST_TOLD]]
-    more = [f"  and {len(slips) - _MOST_TOLD} more, in guard.json"] if len(slips) > _MOST_TOLD else []
-    opening = (
-        "the emulation slipped while training ran, so this is not the continuum that was asked for"
-        " — run it again while nothing else uses the machine:"
-    )
-    raise FidelityError("\n".join((opening, *lines, *more)))
+
+
+def slip_words(each: TimedSlip) -> str:
+    """When and where, on one line."""
+    return f"{each.first_s:.1f} to {each.last_s:.1f} s: {describe(each.slip)}"
+
+
+def _name(slip: Slip) -> tuple[str, str, int]:
+    """What stays of a slip while it goes on."""
+    return slip.kind, slip.where, slip.first_ns
 
 
 def _limits(continuum: Continuum, rates: Mapping[Pair, float], dilation: Dilation) -> Limits:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
@@ -145,16 +145,20 @@ class Guard:
         if len(self._window) > self._limits.window:
             self._compare()
 
+    def known(self) -> tuple[Slip, ...]:
+        """What is known to have slipped by now, in order of time; until there is a window, clocks only."""
+        return _in_order(slip for slips in self._slips.values() for slip in slips)
+
     def slips(self) -> tuple[Slip, ...]:
-        """Everything that slipped so far, in order of time; what is shorter than a window is looked at as a whole."""
+        """Everything that slipped, in order of time, now that there is an end; what is shorter than a window is looked at as a whole."""
         if not self._compared and len(self._window) > 1:
             self._compare()
-        found = [slip for slips in self._slips.values() for slip in slips]
+        found = list(self.known())
         if self._first is not None and self._window:
             told = {(slip.kind, slip.where) for slip in found}
             whole = _missed(self._first, self._window[-1], WHOLE_RUN)
             found += [slip for slip in whole if (slip.kind, slip.where) not in told]
-        return tuple(sorted(found, key=lambda slip: (slip.first_ns, slip.kind, slip.where)))
+        return _in_order(found)
 
     def _compare(self) -> None:
         self._compared = True
@@ -171,6 +175,10 @@ class Guard:
                 )
             else:
                 known.append(slip)
+
+
+def _in_order(slips: Iterable[Slip]) -> tuple[Slip, ...]:
+    return tuple(sorted(slips, key=lambda slip: (slip.first_ns, slip.kind, slip.where)))
 
 
 def _clocks(before: Sample, now: Sample) -> list[Slip]:
