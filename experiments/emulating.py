@@ -139,8 +139,7 @@ class _Emulation:
             ends_ns = None if for_s is None else zero_ns + round(dilation.real_s(for_s) * 1e9)
             self._scheduler.start(zero_ns)
             try:
-                record = self.job.journal.record
-                self.teller.up(Up(record.id, self.job.folder, scenario.hosts, scenario.shares, dilation.factor))
+                self.teller.up(self._up())
                 with suppress(KeyboardInterrupt):
                     while ends_ns is None or time.monotonic_ns() < ends_ns:
                         self._serve(control)
@@ -149,6 +148,12 @@ class _Emulation:
                 write_events(self.job.folder, self._scheduler.stop())
                 write_counters(self.job.folder, self.continuum.links, before)
         return watch.slips(zero_ns)
+
+    def _up(self) -> Up:
+        record, scenario = self.job.journal.record, self.job.scenario
+        return Up(
+            record.id, self.job.folder, scenario.hosts, scenario.shares, self.job.dilation.factor, record.warnings
+        )
 
     def _serve(self, control: ControlSocket) -> None:
         control.serve(_LOOK_S, self._answer)

@@ -18,13 +18,14 @@ _MOST_TOLD = 4
 
 @dataclass(frozen=True)
 class Up:
-    """A continuum that is up and keeps its promises."""
+    """A continuum that is up and keeps its promises, but for what the warnings say that it cannot."""
 
     run_id: str
     folder: Path
     hosts: tuple[Host, ...]
     shares: Mapping[str, float]
     dilation: float
+    warnings: tuple[str, ...]
 
 
 def up_text(up: Up) -> str:
@@ -47,7 +48,14 @@ def up_document(up: Up) -> dict[str, JsonValue]:
     hosts: list[JsonValue] = [
         {"name": host.name, "address": host.address, "cpu_share": up.shares[host.name]} for host in up.hosts
     ]
-    return {"status": "up", "id": up.run_id, "folder": str(up.folder), "dilation": up.dilation, "hosts": hosts}
+    return {
+        "status": "up",
+        "id": up.run_id,
+        "folder": str(up.folder),
+        "dilation": up.dilation,
+        "hosts": hosts,
+        "warnings": list(up.warnings),
+    }
 
 
 def slipped_text(slips: Sequence[TimedSlip]) -> str:

@@ -32,7 +32,7 @@ ENDS = {(0, "done"), (UNFAITHFUL, "unfaithful")}
 EVENT = """
 deterministic:
   - {hosts: "cloud.*", cpu: 40%}
-  - {hosts: "edge.*", cpu: 20%}
+  - {hosts: "edge.*", cpu: 20%, read: 1MB/s}
 dynamic:
   - {at: 0s, for: 1h, src: "edge.trainer.1.2", dst: "cloud.*", delay: 45ms}
 """
@@ -154,6 +154,8 @@ def test_programs_run_in_hosts_on_their_links_and_shares(as_root: Emulation) -> 
         "edge.trainer.1.1",
         "edge.trainer.1.2",
     ]
+    (warning,) = as_root.up["warnings"]  # type: ignore[misc]
+    assert "your own programs read and write as fast as this machine does" in str(warning)
     assert as_root.ssh("edge.trainer.1.2", "hostname").strip() == "edge.trainer.1.2"
     assert as_root.ssh("edge.trainer.1.1", "pwd").strip() == str(as_root.runner.folder)
     assert 10.0 <= round_trip_ms(as_root, "edge.trainer.1.1") < 20.0
