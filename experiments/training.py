@@ -51,7 +51,7 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
     with job.journal.stage("train"):
         slips = _keep_time(job, continuum, supervisor)
     supervisor.wait_for_exits(END_TIMEOUT_S * job.dilation.factor)
-    write_counters(job.folder, continuum.links, before, continuum.drives.counters(), memory)
+    write_counters(job.folder, continuum.links, before, continuum.drives.counters(), memory.peaks)
     return slips
 
 
@@ -191,7 +191,7 @@ def write_counters(
     links: LinkBackend,
     before: Mapping[Pair, LinkCounters],
     drives: Mapping[str, DriveCounters] = MappingProxyType({}),
-    memory: MemoryWatch | None = None,
+    peaks: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
     """`counters.json`: what every link and drive carried during training, how late the emulator was at worst, what workers held."""
     rows = []
@@ -201,6 +201,5 @@ def write_counters(
         rows.append({"src": src, "dst": dst, **asdict(change)})
     document = {"backend": links.name, "lateness_ms": links.lateness_ms(), "links": rows}
     document["drives"] = [{"host": host, **asdict(counted)} for host, counted in drives.items()]
-    seen = {} if memory is None else memory.peaks
-    document["memory"] = [{"host": host, "peak_bytes": held} for host, held in seen.items()]
+    document["memory"] = [{"host": host, "peak_bytes": held} for host, held in peaks.items()]
     (folder / "counters.json").write_text(json.dumps(document, indent=1) + "\n")

@@ -23,6 +23,7 @@ from laggard.experiments.remote.messages import (
     Zero,
 )
 from laggard.experiments.remote.node_clock import NodeClock
+from laggard.experiments.remote.node_limits import NodeLimits
 from laggard.experiments.supervise import tail
 from laggard.layers_services.launch import ForkServer, ProcessSpec
 from laggard.network_emulation.compute import ShareController
@@ -50,10 +51,13 @@ class NodeTraining:
         server: what forks the processes.
         clock: between this node's clock and the reference.
         shares: holds the workers to the host's share; None where nothing limits them.
+        limits: of the host's drive and memory.
     """
 
-    def __init__(self, plan: AgentPlan, server: ForkServer, clock: NodeClock, shares: ShareController | None) -> None:
-        self._plan, self._server, self._clock, self._shares = plan, server, clock, shares
+    def __init__(
+        self, plan: AgentPlan, server: ForkServer, clock: NodeClock, shares: ShareController | None, limits: NodeLimits
+    ) -> None:
+        self._plan, self._server, self._clock, self._shares, self._limits = plan, server, clock, shares, limits
         self.spool = Spool(Path(plan.folder) / "spool")
         self.logs = Path(plan.folder) / "logs"
         self._processes: dict[int, tuple[str, int]] = {}
@@ -111,6 +115,7 @@ class NodeTraining:
             yield Ended(name=name, rank=rank, status=ended.status, log_tail=tail(self.logs / f"{name}.log"))
         yield from self.relay.news()
         yield from self._milestones()
+        yield from self._limits.overrun({pid: rank for pid, (_, rank) in self._processes.items() if rank >= 0})
         if time.monotonic() - self._beat_s >= BEAT_S:
             self._beat_s = time.monotonic()
             yield Beats(beats=tuple(self._beats()))

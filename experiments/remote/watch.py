@@ -9,7 +9,18 @@ from dataclasses import dataclass, field
 from laggard.errors import WorkerError
 from laggard.experiments.hanging import Condition, HangWatch, told
 from laggard.experiments.remote.crew import Crew
-from laggard.experiments.remote.messages import Beats, Done, Ended, FromAgent, Progress, RankBeat, Ready, Scalar, Zero
+from laggard.experiments.remote.messages import (
+    Beats,
+    Done,
+    Ended,
+    FromAgent,
+    Overran,
+    Progress,
+    RankBeat,
+    Ready,
+    Scalar,
+    Zero,
+)
 from laggard.experiments.supervise import BLAME_GRACE_S, is_victim
 from laggard.workloads.heartbeat import PHASES, Beat
 
@@ -39,7 +50,7 @@ class RemoteWatch:
         """Take in what has been told, waiting at most `timeout_s` seconds for something.
 
         Raises:
-            WorkerError: a rank failed or hangs; it names the one that caused it.
+            WorkerError: a rank failed, hangs or is too big for its host; it names the one that caused it.
             DeploymentError: an agent is gone.
         """
         self._listen(timeout_s)
@@ -89,6 +100,8 @@ class RemoteWatch:
             self.progress.extend(message.lines)
         elif isinstance(message, Beats):
             self._beats |= {beat.rank: (time.monotonic(), beat) for beat in message.beats}
+        elif isinstance(message, Overran):
+            raise WorkerError(message.text, message.rank, host)
         elif isinstance(message, Ended) and message.status != 0:
             self._failed.append((host, message))
 

@@ -14,7 +14,7 @@ import pytest
 
 from laggard.hosts import Host
 from laggard.network_emulation.forked import end_companion, fork_companion
-from laggard.network_emulation.memory.plan import memory_problems, memory_warnings, plan_memory, unwatched_problems
+from laggard.network_emulation.memory.plan import memory_problems, memory_warnings, plan_memory
 from laggard.network_emulation.memory.watch import LOOK_S, MemoryWatch, held_bytes
 from laggard.network_emulation.model import Heterogeneity
 from laggard.yaml_source import parse_yaml, validated
@@ -56,7 +56,6 @@ def test_a_limit_that_nobody_is_held_to_is_warned_of_or_refused() -> None:
         return [problem.line for problem in memory_warnings(LIMITED, workers, HOSTS, SOURCE)]
 
     assert (lines("edge.w.1.2"), lines("edge.w.1.1"), lines()) == ([], [3], [2, 3])
-    assert [problem.line for problem in unwatched_problems(LIMITED, SOURCE)] == [2, 3]
 
 
 @contextmanager
