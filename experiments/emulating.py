@@ -17,7 +17,7 @@ from laggard.experiments.continuum import Continuum, bring_up
 from laggard.experiments.control_socket import ControlSocket, Reply, Request
 from laggard.experiments.controller import require_fidelity, run_tasks
 from laggard.experiments.emulation_documents import Up, link_document
-from laggard.experiments.guarding import TimedSlip, Watch, require_faithful
+from laggard.experiments.guarding import TimedSlip, Watch, late_changes, require_faithful
 from laggard.experiments.job import Job
 from laggard.experiments.recording import record_failure
 from laggard.experiments.results import JsonValue
@@ -26,7 +26,7 @@ from laggard.experiments.scenario import Scenario
 from laggard.experiments.training import write_counters, write_events
 from laggard.hosts import Host, select
 from laggard.layers_services.local.joining import offered
-from laggard.network_emulation.dynamics import Scheduler, peak_rates
+from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
 from laggard.network_emulation.links import Constraint, Pair
 from laggard.network_emulation.live_links import LiveLink, Look, group_links, live_links, round_trip_probes
 from laggard.network_emulation.measure import Endpoint
@@ -138,6 +138,7 @@ class _Emulation:
             self._last = Look(zero_ns, before)
             ends_ns = None if for_s is None else zero_ns + round(dilation.real_s(for_s) * 1e9)
             self._scheduler.start(zero_ns)
+            events: tuple[EventRecord, ...] = ()
             try:
                 self.teller.up(self._up())
                 with suppress(KeyboardInterrupt):
@@ -145,9 +146,10 @@ class _Emulation:
                         self._serve(control)
                         self._tell_slips(watch, zero_ns)
             finally:
-                write_events(self.job.folder, self._scheduler.stop())
+                events = self._scheduler.stop()
+                write_events(self.job.folder, events)
                 write_counters(self.job.folder, self.continuum.links, before)
-        return watch.slips(zero_ns)
+        return (*watch.slips(zero_ns), *late_changes(events, zero_ns, dilation))
 
     def _up(self) -> Up:
         record, scenario = self.job.journal.record, self.job.scenario

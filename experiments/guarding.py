@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from laggard.errors import EmulationError, FidelityError
 from laggard.experiments.continuum import Continuum
 from laggard.network_emulation.compute.measure import tolerance
-from laggard.network_emulation.guard import WINDOW_S, Guard, Limits, Sample, Slip, describe
+from laggard.network_emulation.dynamics import EventRecord
+from laggard.network_emulation.guard import CHANGE_LATE_S, WINDOW_S, Guard, Limits, Sample, Slip, describe
 from laggard.network_emulation.links import Pair
+from laggard.network_emulation.sampling import take_sample
 from laggard.virtual_time import Dilation
 
 _EVERY_S = 1.0
 _MOST_TOLD = 12
-_STAT = Path("/proc/stat")
 
 
 @dataclass(frozen=True)
@@ -111,17 +111,33 @@ class Watch:
     def _sample(self) -> Sample:
         links, shares = self._continuum.links, self._continuum.shares
         health = links.health()
-        return Sample(
-            at_ns=time.monotonic_ns(),
-            wall_ns=time.time_ns(),
-            awake_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME),
-            stolen_ns=_stolen_ns(set(shares.cpus.values())),
-            hosts=shares.uses(),
-            shares=shares.shares,
-            late=health.late,
-            refused=health.refused,
-            carried=health.carried,
+        sample = take_sample(set(shares.cpus.values()), shares)
+        return replace(sample, late=health.late, refused=health.refused, carried=health.carried)
+
+
+def late_changes(events: Sequence[EventRecord], zero_ns: int, dilation: Dilation) -> tuple[TimedSlip, ...]:
+    """The changes of hosts and links that took effect much later than they were asked for.
+
+    Args:
+        events: as they were applied.
+        zero_ns: CLOCK_MONOTONIC of time zero.
+        dilation: between real and virtual time.
+    """
+    late: dict[tuple[str, float], float] = {}
+    for event in events:
+        where = f"{event.src} -> {event.dst}" if event.dst else event.src
+        if event.effective_s - event.asked_s > CHANGE_LATE_S:
+            late[where, event.asked_s] = max(event.effective_s, late.get((where, event.asked_s), 0.0))
+
+    def at_ns(virtual_s: float) -> int:
+        return zero_ns + round(dilation.real_s(virtual_s) * 1e9)
+
+    return tuple(
+        TimedSlip(
+            Slip("change late", where, at_ns(asked_s), at_ns(effective_s), effective_s - asked_s), asked_s, effective_s
         )
+        for (where, asked_s), effective_s in late.items()
+    )
 
 
 def require_faithful(folder: Path, slips: Sequence[TimedSlip], meanwhile: str = "training ran") -> None:
@@ -180,14 +196,3 @@ def _limits(continuum: Continuum, rates: Mapping[Pair, float], dilation: Dilatio
         window=math.ceil(dilation.real_s(WINDOW_S)),
         rates={pair: dilation.real_mbps(rate_mbps) for pair, rate_mbps in rates.items()},
     )
-
-
-def _stolen_ns(cores: set[int]) -> Mapping[int, int]:
-    """What the hypervisor has taken of each core so far (proc_stat(5): the eighth number)."""
-    ticks_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-    stolen = {}
-    for line in _STAT.read_text(encoding="ascii").splitlines():
-        name, *numbers = line.split()
-        if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in cores:
-            stolen[int(name[3:])] = int(numbers[7]) * ticks_ns
-    return stolen

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from laggard.drive import DriveCounters
 from laggard.experiments.continuum import Continuum
-from laggard.experiments.guarding import TimedSlip, Watch
+from laggard.experiments.guarding import TimedSlip, Watch, late_changes
 from laggard.experiments.job import Job
 from laggard.experiments.progress import TrainingState
 from laggard.experiments.supervise import Supervisor, Watched
@@ -120,6 +120,7 @@ def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor) -> tuple[
         job.scenario.drives,
     )
     scheduler.start(zero_ns)
+    events: tuple[EventRecord, ...] = ()
     try:
         show = _Shown(job, zero_ns)
         with Watch(continuum, peak_rates(job.scenario.links.pairs, job.scenario.changes), job.dilation) as watch:
@@ -128,9 +129,10 @@ def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor) -> tuple[
                 continuum.links.check_alive()
                 continuum.shares.check_alive()
                 show.update()
-        return watch.slips(zero_ns)
     finally:
-        write_events(job.folder, scheduler.stop())
+        events = scheduler.stop()
+        write_events(job.folder, events)
+    return (*watch.slips(zero_ns), *late_changes(events, zero_ns, job.dilation))
 
 
 @dataclass

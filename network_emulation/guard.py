@@ -28,6 +28,7 @@ SlipKind = Literal[
     "core stolen",
     "stood still",
     "clock set",
+    "change late",
 ]
 
 WINDOW_S = 5.0
@@ -53,6 +54,9 @@ REFUSED = 0.001
 
 EXCEEDED = 0.05
 """Part by which a link may carry more than its rate in a window: what waited in a device arrives in bursts."""
+
+CHANGE_LATE_S = 1.0
+"""Virtual seconds by which a change may take effect after it was asked for."""
 
 WHOLE_RUN = 0.01
 """Part of the whole run for which a host may have been kept from its core."""
@@ -95,7 +99,7 @@ class Slip:
 
     Attributes:
         kind: how.
-        where: the host, link or core; empty for the machine.
+        where: the host, link or core; empty for the machine. Of the machines of a remote testbed, each is a host.
         first_ns: CLOCK_MONOTONIC from when on at the latest.
         last_ns: until when at the earliest.
         size: how much, where it was worst: a part of what it should have been, or seconds for clocks and cores missed.
@@ -285,6 +289,7 @@ def _stolen(before: Sample, now: Sample) -> list[Slip]:
 def describe(slip: Slip) -> str:
     """What slipped, in words."""
     part = f"{100 * slip.size:.0f} %"
+    machine = slip.where or "the machine"
     return {
         "emulator late": f"the link emulator sent {part} of the packets too late",
         "frames refused": f"{part} of the packets were refused by their receivers' devices",
@@ -292,6 +297,7 @@ def describe(slip: Slip) -> str:
         "core missed": f"{slip.where} waited {slip.size:.2f} s for its core, which others had",
         "share exceeded": f"{slip.where} computed {part} more than its share",
         "core stolen": f"the hypervisor took {part} of {slip.where}",
-        "stood still": f"the machine stood still for {slip.size:.1f} s",
-        "clock set": f"the wall clock was set by {slip.size:+.1f} s",
+        "stood still": f"{machine} stood still for {slip.size:.1f} s",
+        "clock set": f"the wall clock of {machine} was set by {slip.size:+.1f} s",
+        "change late": f"{slip.where} changed {slip.size:.1f} s too late",
     }[slip.kind]

@@ -12,6 +12,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
 from laggard.drive import DriveLimits
+from laggard.network_emulation.compute import Mechanism
+from laggard.network_emulation.compute.tally import HostUse
 from laggard.workloads.gate_relay import Arrived, LastStep, LastStepConfirmed, LastStepKnown, Opened, StopAsked
 from laggard.workloads.plan import EvaluatorPlan, LinkSamplerPlan, WorkerPlan
 
@@ -158,6 +160,25 @@ class Overran(_Message):
     text: str
 
 
+class Sampled(_Message):
+    """What a node tells the guard once a second while training runs: a `Sample` of the node's own clocks and its one host.
+
+    Attributes:
+        reference_ns: when.
+        use: how the host has computed; None where nothing limits it, as `share` and `mechanism` are then.
+    """
+
+    kind: Literal["sampled"] = "sampled"
+    reference_ns: int
+    at_ns: int
+    wall_ns: int
+    awake_ns: int
+    stolen_ns: dict[int, int]
+    use: HostUse | None
+    share: float | None
+    mechanism: Mechanism | None
+
+
 class Log(_Message):
     """What was added to a log."""
 
@@ -188,6 +209,7 @@ FromAgent = Annotated[
     | Beats
     | Ended
     | Overran
+    | Sampled
     | Log
     | Failed
     | Arrived

@@ -24,6 +24,7 @@ from laggard.experiments.remote.messages import (
 )
 from laggard.experiments.remote.node_clock import NodeClock
 from laggard.experiments.remote.node_limits import NodeLimits
+from laggard.experiments.remote.node_sampling import NodeSampler
 from laggard.experiments.supervise import tail
 from laggard.layers_services.launch import ForkServer, ProcessSpec
 from laggard.network_emulation.compute import ShareController
@@ -64,6 +65,7 @@ class NodeTraining:
         self._told: set[str] = set()
         self._read: dict[Path, int] = {}
         self._beat_s = 0.0
+        self._sampler: NodeSampler | None = None
         ranks = [worker.rank for worker in plan.workers]
         gates = Gates(self.spool.gates, plan.workers[0].world_size if plan.workers else 1)
         self.relay = GateRelay(gates, ranks, clock.to_reference, clock.to_local)
@@ -95,10 +97,12 @@ class NodeTraining:
             for pid, (_, rank) in self._processes.items():
                 if rank >= 0:
                     self._shares.attach(self._plan.host, pid)
+        self._sampler = NodeSampler(self._plan.host, self._clock, self._shares)
         write_whole(self.spool.go, b"")
 
     def end(self) -> None:
-        """Training is over everywhere: let the sampler end."""
+        """Training is over everywhere: let the link sampler end."""
+        self._sampler = None
         if not self.spool.done.exists():
             write_whole(self.spool.done, b"{}")
 
@@ -116,6 +120,8 @@ class NodeTraining:
         yield from self.relay.news()
         yield from self._milestones()
         yield from self._limits.overrun({pid: rank for pid, (_, rank) in self._processes.items() if rank >= 0})
+        if self._sampler is not None:
+            yield from self._sampler.news()
         if time.monotonic() - self._beat_s >= BEAT_S:
             self._beat_s = time.monotonic()
             yield Beats(beats=tuple(self._beats()))

@@ -15,6 +15,7 @@ from laggard.clocks import ClockFit, Exchange, fit_clock
 from laggard.drive import DriveCounters, DriveLimits
 from laggard.errors import LaggardError
 from laggard.experiments.controller import require_fidelity
+from laggard.experiments.guarding import TimedSlip, late_changes
 from laggard.experiments.job import Journal
 from laggard.experiments.remote.crew import Crew
 from laggard.experiments.remote.ground import Prepared
@@ -24,7 +25,7 @@ from laggard.experiments.scenario import Scenario
 from laggard.experiments.training import training_state, write_counters, write_events
 from laggard.layers_services.clock_exchange import CLOCK_PORT
 from laggard.network_emulation.backend import LinkBackend
-from laggard.network_emulation.dynamics import Scheduler
+from laggard.network_emulation.dynamics import EventRecord, Scheduler
 from laggard.run_schema import FidelityCheck
 from laggard.virtual_time import Dilation
 from laggard.workloads.gate_relay import StopAsked
@@ -71,6 +72,21 @@ class Course:
     ends_s: float | None
     started_ns: int
     app_conf: str | None = None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training that came to its end.
+
+    Attributes:
+        began_s: Unix time at which the first step began.
+        ended_s: at which the last was known to be over.
+        slips: where the emulation slipped in between.
+    """
+
+    began_s: float
+    ended_s: float
+    slips: tuple[TimedSlip, ...]
 
 
 @contextmanager
@@ -135,11 +151,8 @@ def _close(links: LinkBackend, crew: Crew) -> None:
         _log.info("%s", error)
 
 
-def train(scenario: Scenario, crew: Crew, links: LinkBackend, course: Course) -> tuple[float, float]:
+def train(scenario: Scenario, crew: Crew, links: LinkBackend, course: Course) -> Trained:
     """Run the workload to its stopping rule.
-
-    Returns:
-        Unix times at which the first step began, and at which the last was known to be over.
 
     Raises:
         WorkerError: a worker died or hangs.
@@ -155,19 +168,20 @@ def train(scenario: Scenario, crew: Crew, links: LinkBackend, course: Course) ->
         zero_ns = watch.wait_zero(START_TIMEOUT_S)
     before = links.counters()
     with journal.stage("train"):
-        began_s = _keep_time(scenario, crew, watch, links, course, zero_ns)
+        began_s, events = _keep_time(scenario, crew, watch, links, course, zero_ns)
         ended_s = time.time()
     with journal.stage("end"):
         _wait_for_end(crew, watch)
     crew.make_do()
     drives, peaks = _usage(crew)
     write_counters(journal.folder.path, links, before, drives, peaks)
-    return began_s, ended_s
+    slips = (*watch.guards.slips(zero_ns), *late_changes(events, zero_ns, Dilation(1.0)))
+    return Trained(began_s, ended_s, slips)
 
 
 def _keep_time(
     scenario: Scenario, crew: Crew, watch: RemoteWatch, links: LinkBackend, course: Course, zero_ns: int
-) -> float:
+) -> tuple[float, tuple[EventRecord, ...]]:
     clock = controller_clock(crew, scenario.ranks[0].name)
     zero_here_ns = _here(clock, zero_ns)
     began_s = time.time() - (time.monotonic_ns() - zero_here_ns) / 1e9
@@ -183,6 +197,7 @@ def _keep_time(
         scenario.drives,
     )
     scheduler.start(zero_here_ns)
+    events: tuple[EventRecord, ...] = ()
     try:
         shown_s, asked = 0.0, False
         while watch.done is None:
@@ -196,8 +211,9 @@ def _keep_time(
                 elapsed_s = (time.monotonic_ns() - zero_here_ns) / 1e9
                 course.journal.display.training(training_state(watch.progress, elapsed_s, scenario.workload.stop))
     finally:
-        write_events(course.journal.folder.path, scheduler.stop())
-    return began_s
+        events = scheduler.stop()
+        write_events(course.journal.folder.path, events)
+    return began_s, events
 
 
 def _wait_for_end(crew: Crew, watch: RemoteWatch) -> None:

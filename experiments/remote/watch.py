@@ -18,9 +18,11 @@ from laggard.experiments.remote.messages import (
     Progress,
     RankBeat,
     Ready,
+    Sampled,
     Scalar,
     Zero,
 )
+from laggard.experiments.remote.node_guards import NodeGuards
 from laggard.experiments.supervise import BLAME_GRACE_S, is_victim
 from laggard.workloads.heartbeat import PHASES, Beat
 
@@ -34,6 +36,9 @@ class RemoteWatch:
     Args:
         crew: the agents.
         hosts_by_rank: name of each rank's host.
+
+    Attributes:
+        guards: look at the nodes from the first step to the last.
     """
 
     crew: Crew
@@ -42,6 +47,7 @@ class RemoteWatch:
     zero_ns: int | None = None
     done: dict[str, Scalar] | None = None
     progress: list[dict[str, Scalar]] = field(default_factory=list)
+    guards: NodeGuards = field(default_factory=NodeGuards)
     _beats: dict[int, tuple[float, RankBeat]] = field(default_factory=dict)
     _hang_watch: HangWatch = field(default_factory=HangWatch)
     _failed: list[tuple[str, Ended]] = field(default_factory=list)
@@ -100,6 +106,9 @@ class RemoteWatch:
             self.progress.extend(message.lines)
         elif isinstance(message, Beats):
             self._beats |= {beat.rank: (time.monotonic(), beat) for beat in message.beats}
+        elif isinstance(message, Sampled):
+            if self.zero_ns is not None and self.done is None:
+                self.guards.enter(host, message)
         elif isinstance(message, Overran):
             raise WorkerError(message.text, message.rank, host)
         elif isinstance(message, Ended) and message.status != 0:

@@ -16,7 +16,7 @@ from typing import IO, Any
 import pytest
 
 from laggard.drive import Drive, DriveLimits
-from laggard.experiments.remote.messages import AgentPlan, Request, line_of
+from laggard.experiments.remote.messages import AgentPlan, Request, Sampled, line_of
 from laggard.hosts import Host
 from laggard.workloads.model import Workload
 from laggard.workloads.plan import ENVIRONMENT, LinkSamplerPlan, plan_evaluator, plan_workers
@@ -92,7 +92,7 @@ def test_what_takes_longer_than_the_lease_is_no_silence(tmp_path: Path) -> None:
         assert f"the controller was silent for {LEASE_S:g} s" in str(node.until("failed")["error"])
 
 
-def test_a_worker_is_held_to_its_drive_and_memory(tmp_path: Path) -> None:
+def test_a_worker_is_held_to_its_drive_and_memory_and_its_node_is_sampled(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     host = Host(HOST, "edge", "trainer", 1, 1, ADDRESS)
     drives = {HOST: folder / "drives" / HOST}
@@ -104,6 +104,7 @@ def test_a_worker_is_held_to_its_drive_and_memory(tmp_path: Path) -> None:
         folder,
         workers=workers,
         evaluator=plan_evaluator(workers),
+        share=0.5,
         drive=DriveLimits(read_mb_per_s=2.0, write_latency_ms=3.0),
         memory_bytes=MEMORY_BYTES,
     )
@@ -119,6 +120,7 @@ def test_a_worker_is_held_to_its_drive_and_memory(tmp_path: Path) -> None:
             began_s = time.monotonic()
             drive.transfer("read", 2_000_000)
             assert 0.04 <= time.monotonic() - began_s < 0.5, "as fast as it is now, not as it was"
+        assert {check["kind"] for check in node.ask("hold_shares")} == {"cpu"}
         node.ask("start")
         told = node.until("overran")
         assert told["rank"] == 0
@@ -126,6 +128,13 @@ def test_a_worker_is_held_to_its_drive_and_memory(tmp_path: Path) -> None:
         usage = node.ask("usage")
         assert usage["peak_bytes"] > MEMORY_BYTES
         assert usage["drive"]["read_bytes"] >= 2_000_000
+        node.ask("go")
+        sample, later = (Sampled.model_validate(node.until("sampled")) for _ in range(2))
+        assert 0.9e9 < later.at_ns - sample.at_ns < 5e9
+        assert later.at_ns <= time.monotonic_ns()
+        assert later.use is not None
+        assert later.use.due_ns > 0, "a worker of half a core imports and computes"
+        assert (later.share, later.reference_ns) == (0.5, later.at_ns)
         assert all("drives" not in path for path in node.ask("manifest"))
 
 
