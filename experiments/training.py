@@ -19,7 +19,7 @@ from laggard.layers_services.launch import ForkServer, ProcessSpec
 from laggard.network_emulation.backend import LinkBackend, LinkCounters
 from laggard.network_emulation.constraints import Pair
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
-from laggard.network_emulation.memory.watch import MemoryWatch
+from laggard.network_emulation.memory.watch import MemoryWatch, short_overruns
 from laggard.span_schema import event_schema
 from laggard.workloads.model import Stop
 from laggard.workloads.plan import ENVIRONMENT, WorkerPlan, plan_evaluator, plan_link_sampler, plan_workers
@@ -50,6 +50,7 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
     before = continuum.links.counters()
     with job.journal.stage("train"):
         slips = _keep_time(job, continuum, supervisor)
+    job.journal.warn(short_overruns(memory.limits, memory.peaks))
     supervisor.wait_for_exits(END_TIMEOUT_S * job.dilation.factor)
     write_counters(job.folder, continuum.links, before, continuum.drives.counters(), memory.peaks)
     return slips

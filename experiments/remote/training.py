@@ -26,6 +26,7 @@ from laggard.experiments.training import training_state, write_counters, write_e
 from laggard.layers_services.clock_exchange import CLOCK_PORT
 from laggard.network_emulation.backend import LinkBackend
 from laggard.network_emulation.dynamics import EventRecord, Scheduler
+from laggard.network_emulation.memory.watch import short_overruns
 from laggard.run_schema import FidelityCheck
 from laggard.virtual_time import Dilation
 from laggard.workloads.gate_relay import StopAsked
@@ -175,6 +176,7 @@ def train(scenario: Scenario, crew: Crew, links: LinkBackend, course: Course) ->
     crew.make_do()
     drives, peaks = _usage(crew)
     write_counters(journal.folder.path, links, before, drives, peaks)
+    journal.warn(short_overruns(scenario.memory, peaks))
     slips = (*watch.guards.slips(zero_ns), *late_changes(events, zero_ns, Dilation(1.0)))
     return Trained(began_s, ended_s, slips)
 
