@@ -18,11 +18,22 @@ from laggard.network_emulation.guard import Guard, Limits, Sample, Slip
 class NodeGuards:
     """The guards of one run."""
 
+    _before: dict[str, Sampled] = field(default_factory=dict)
+    _begun: bool = False
     _guards: dict[str, Guard] = field(default_factory=dict)
     _ahead_ns: dict[str, int] = field(default_factory=dict)
 
+    def begin(self) -> None:
+        """Training begins: each node's last sample before is the first that counts, so that nothing of the first second goes unseen."""
+        self._begun = True
+        for host, told in self._before.items():
+            self.enter(host, told)
+
     def enter(self, host: str, told: Sampled) -> None:
         """Look at one more sample of a host's node."""
+        if not self._begun:
+            self._before[host] = told
+            return
         if host not in self._guards:
             allowed = tolerance(told.mechanism) if told.mechanism else 0.0
             self._guards[host] = Guard(Limits(late_ns=1.0, compute=allowed))

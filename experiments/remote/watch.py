@@ -100,6 +100,7 @@ class RemoteWatch:
             self.ready.add(message.rank)
         elif isinstance(message, Zero):
             self.zero_ns = message.time_ns
+            self.guards.begin()
         elif isinstance(message, Done):
             self.done = message.document
         elif isinstance(message, Progress):
@@ -107,7 +108,7 @@ class RemoteWatch:
         elif isinstance(message, Beats):
             self._beats |= {beat.rank: (time.monotonic(), beat) for beat in message.beats}
         elif isinstance(message, Sampled):
-            if self.zero_ns is not None and self.done is None:
+            if self.done is None:
                 self.guards.enter(host, message)
         elif isinstance(message, Overran):
             raise WorkerError(message.text, message.rank, host)

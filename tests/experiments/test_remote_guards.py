@@ -38,6 +38,7 @@ def quiet(second: int) -> Sampled:
 def told(change: Change) -> list[tuple[str, str, float, float]]:
     """What is found where the samples of `edge` are changed and those of `cloud` are not."""
     guards = NodeGuards()
+    guards.begin()
     for second in range(30):
         guards.enter("cloud", quiet(second))
         guards.enter("edge", change(second, quiet(second)))
@@ -80,6 +81,16 @@ def test_a_slip_is_told_with_its_node_and_in_the_heads_time(
     change: Change, found: list[tuple[str, str, float, float]]
 ) -> None:
     assert told(change) == found
+
+
+def test_what_happens_before_the_first_step_does_not_count_and_its_first_second_does() -> None:
+    guards = NodeGuards()
+    for second in (0, 5, 10):
+        guards.enter("edge", quiet(second))
+    guards.begin()
+    guards.enter("edge", quiet(14))
+    (still,) = guards.slips(ZERO)
+    assert (still.slip.kind, still.first_s, still.last_s) == ("stood still", 10.0, 14.0)
 
 
 def test_a_change_that_takes_effect_late_is_told() -> None:
