@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -17,6 +17,7 @@ from laggard.errors import InputError, LaggardError, ScenarioError
 from laggard.experiments.testbed_options import Where, testbed_options
 
 if TYPE_CHECKING:
+    from laggard.experiments.guarding import TimedSlip
     from laggard.network_emulation.probe import Requested
     from laggard.run_schema import RunRecord
 
@@ -224,22 +225,26 @@ def emulate(
 ) -> int:
     """Bring only the continuum up, verified, for programs of your own; no workload.yaml is needed.
 
-    `laggard ssh HOST` runs them in its hosts, `laggard links` shows its links. With --json it answers twice, a line each: when it is
-    up, and when it has ended.
+    `laggard ssh HOST` runs them in its hosts, `laggard links` shows its links. Where the emulation slips meanwhile, it says so at once, and
+    ends with status 3. With --json it answers a line each: when it is up, when something has slipped, and when it has ended.
     """
+    from laggard.experiments.emulating import Teller
     from laggard.experiments.emulating import emulate as keep_up
-    from laggard.experiments.emulation_documents import Up, up_document, up_text
+    from laggard.experiments.emulation_documents import Up, slipped_document, slipped_text, up_document, up_text
     from laggard.experiments.runner import Options
     from laggard.experiments.scenario import load_scenario
 
     def tell(up: Up) -> None:
         click.echo(json.dumps(up_document(up)) if as_json else up_text(up))
 
+    def tell_slips(slips: Sequence[TimedSlip]) -> None:
+        click.echo(json.dumps(slipped_document(slips)) if as_json else slipped_text(slips), err=not as_json)
+
     loaded = load_scenario(scenario, overrides, training=False)
     for warning in () if as_json else loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
     options = Options(runs, links=links, dilation=dilation, quiet=as_json, command=tuple(sys.argv), app_conf=app_conf)
-    record, folder = keep_up(loaded, options, tell, _seconds(duration))
+    record, folder = keep_up(loaded, options, Teller(tell, tell_slips), _seconds(duration))
     if as_json:
         click.echo(json.dumps({**record.model_dump(mode="json"), "folder": str(folder)}))
     else:

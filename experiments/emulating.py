@@ -12,11 +12,12 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from laggard.errors import EmulationError, InputError
+from laggard.errors import EmulationError, FidelityError, InputError
 from laggard.experiments.continuum import Continuum, bring_up
 from laggard.experiments.control_socket import ControlSocket, Reply, Request
 from laggard.experiments.controller import require_fidelity, run_tasks
 from laggard.experiments.emulation_documents import Up, link_document
+from laggard.experiments.guarding import TimedSlip, Watch, late_changes, require_faithful
 from laggard.experiments.job import Job
 from laggard.experiments.recording import record_failure
 from laggard.experiments.results import JsonValue
@@ -25,7 +26,7 @@ from laggard.experiments.scenario import Scenario
 from laggard.experiments.training import write_counters, write_events
 from laggard.hosts import Host, select
 from laggard.layers_services.local.joining import offered
-from laggard.network_emulation.dynamics import Scheduler
+from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
 from laggard.network_emulation.links import Constraint, Pair
 from laggard.network_emulation.live_links import LiveLink, Look, group_links, live_links, round_trip_probes
 from laggard.network_emulation.measure import Endpoint
@@ -33,23 +34,35 @@ from laggard.network_emulation.prober import Prober
 from laggard.run_schema import RunRecord
 
 _LOOK_S = 0.2
+_MEANWHILE = "it was up"
 
 
-def emulate(
-    scenario: Scenario, options: Options, told: Callable[[Up], None], for_s: float | None = None
-) -> tuple[RunRecord, Path]:
+@dataclass(frozen=True)
+class Teller:
+    """Whom to tell, inside the sandbox.
+
+    Attributes:
+        up: called as soon as the continuum is up.
+        slipped: called with whatever has just slipped, as often as something does.
+    """
+
+    up: Callable[[Up], None]
+    slipped: Callable[[Sequence[TimedSlip]], None]
+
+
+def emulate(scenario: Scenario, options: Options, teller: Teller, for_s: float | None = None) -> tuple[RunRecord, Path]:
     """Bring the continuum of a scenario up, verify it, and keep it until an interrupt or for a while.
 
-    The timed events begin when it is up.
+    The timed events begin when it is up, and so does the guard.
 
     Args:
         scenario: as loaded.
         options: how to run it.
-        told: called, inside the sandbox, as soon as it is up.
+        teller: whom to tell meanwhile.
         for_s: how long to keep it, in virtual seconds; None until SIGINT, SIGTERM or SIGHUP.
 
     Returns:
-        The final record, and the run folder, with `fidelity.json`, `events.parquet` and `counters.json`.
+        The final record, and the run folder, with `fidelity.json`, `guard.json`, `events.parquet` and `counters.json`.
 
     Raises:
         PrerequisiteError: this machine lacks something; nothing was started.
@@ -60,10 +73,10 @@ def emulate(
         settle(job, status)
         job.journal.display.close()
 
-    return enter(scenario, options, lambda job: _keep_up(job, told, for_s), conclude)
+    return enter(scenario, options, lambda job: _keep_up(job, teller, for_s), conclude)
 
 
-def _keep_up(job: Job, told: Callable[[Up], None], for_s: float | None) -> int:
+def _keep_up(job: Job, teller: Teller, for_s: float | None) -> int:
     """Body of the sandbox; whatever happens is in the run's record."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -72,8 +85,9 @@ def _keep_up(job: Job, told: Callable[[Up], None], for_s: float | None) -> int:
             require_fidelity(job.folder, continuum.checks)
             run_tasks(job, "prepare")
             run_tasks(job, "launch")
-            _Emulation(job, continuum, prober, told).keep(for_s)
+            slips = _Emulation(job, continuum, prober, teller).keep(for_s)
             run_tasks(job, "finalize")
+            require_faithful(job.folder, slips, _MEANWHILE)
         job.journal.update(status="done")
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last place that can still put a defect on record
         return record_failure(job.journal, error)
@@ -97,7 +111,7 @@ class _Emulation:
     job: Job
     continuum: Continuum
     prober: Prober
-    told: Callable[[Up], None]
+    teller: Teller
     _scheduler: Scheduler = field(init=False)
     _last: Look = field(init=False)
 
@@ -114,31 +128,52 @@ class _Emulation:
             scenario.drives,
         )
 
-    def keep(self, for_s: float | None) -> None:
-        """Apply the events and answer requests until the end."""
+    def keep(self, for_s: float | None) -> tuple[TimedSlip, ...]:
+        """Apply the events, answer requests and tell of slips until the end; returns all slips."""
         scenario, dilation = self.job.scenario, self.job.dilation
         before = self.continuum.links.counters()
-        with self.job.journal.stage("up"), ControlSocket(self.job.folder) as control:
+        watch = Watch(self.continuum, peak_rates(scenario.links.pairs, scenario.changes), dilation)
+        with self.job.journal.stage("up"), ControlSocket(self.job.folder) as control, watch:
             zero_ns = time.monotonic_ns()
             self._last = Look(zero_ns, before)
             ends_ns = None if for_s is None else zero_ns + round(dilation.real_s(for_s) * 1e9)
             self._scheduler.start(zero_ns)
+            events: tuple[EventRecord, ...] = ()
             try:
-                record = self.job.journal.record
-                self.told(Up(record.id, self.job.folder, scenario.hosts, scenario.shares, dilation.factor))
+                self.teller.up(self._up())
                 with suppress(KeyboardInterrupt):
-                    self._serve(control, ends_ns)
+                    while ends_ns is None or time.monotonic_ns() < ends_ns:
+                        self._serve(control)
+                        self._tell_slips(watch, zero_ns)
             finally:
-                write_events(self.job.folder, self._scheduler.stop())
+                events = self._scheduler.stop()
+                write_events(self.job.folder, events)
                 write_counters(self.job.folder, self.continuum.links, before)
+        return (*watch.slips(zero_ns), *late_changes(events, zero_ns, dilation))
 
-    def _serve(self, control: ControlSocket, ends_ns: int | None) -> None:
-        while ends_ns is None or time.monotonic_ns() < ends_ns:
-            control.serve(_LOOK_S, self._answer)
-            self.continuum.links.check_alive()
-            self.continuum.shares.check_alive()
-            if self._scheduler.failure is not None:
-                raise EmulationError(f"a dynamic change could not be applied: {self._scheduler.failure}")
+    def _up(self) -> Up:
+        record, scenario = self.job.journal.record, self.job.scenario
+        return Up(
+            record.id, self.job.folder, scenario.hosts, scenario.shares, self.job.dilation.factor, record.warnings
+        )
+
+    def _serve(self, control: ControlSocket) -> None:
+        control.serve(_LOOK_S, self._answer)
+        self.continuum.links.check_alive()
+        self.continuum.shares.check_alive()
+        if self._scheduler.failure is not None:
+            raise EmulationError(f"a dynamic change could not be applied: {self._scheduler.failure}")
+
+    def _tell_slips(self, watch: Watch, zero_ns: int) -> None:
+        """Put down all that has slipped, in case that this process does not live to its end, and tell of what has just done so."""
+        fresh = watch.news(zero_ns)
+        if not fresh:
+            return
+        try:
+            require_faithful(self.job.folder, watch.known(zero_ns), _MEANWHILE)
+        except FidelityError as error:
+            self.job.journal.update(error=str(error))
+        self.teller.slipped(fresh)
 
     def _answer(self, request: Request, pid: int) -> Iterator[Reply]:
         if request.ask == "links":

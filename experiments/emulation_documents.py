@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from laggard.experiments.guarding import TimedSlip, slip_rows, slip_words
 from laggard.experiments.results import JsonValue
 from laggard.hosts import Host
 from laggard.network_emulation.links import Constraint
 from laggard.network_emulation.live_links import LiveLink
 
 _LISTED = 20
+_MOST_TOLD = 4
 
 
 @dataclass(frozen=True)
 class Up:
-    """A continuum that is up and keeps its promises."""
+    """A continuum that is up and keeps its promises, but for what the warnings say that it cannot."""
 
     run_id: str
     folder: Path
     hosts: tuple[Host, ...]
     shares: Mapping[str, float]
     dilation: float
+    warnings: tuple[str, ...]
 
 
 def up_text(up: Up) -> str:
@@ -49,7 +52,27 @@ def up_document(up: Up) -> dict[str, JsonValue]:
         {"name": host.name, "address": host.address, "ipv6": [*host.ipv6], "cpu_share": up.shares[host.name]}
         for host in up.hosts
     ]
-    return {"status": "up", "id": up.run_id, "folder": str(up.folder), "dilation": up.dilation, "hosts": hosts}
+    return {
+        "status": "up",
+        "id": up.run_id,
+        "folder": str(up.folder),
+        "dilation": up.dilation,
+        "hosts": hosts,
+        "warnings": list(up.warnings),
+    }
+
+
+def slipped_text(slips: Sequence[TimedSlip]) -> str:
+    """What has just slipped, on one line."""
+    told = [slip_words(each) for each in slips[:_MOST_TOLD]]
+    more = [f"{len(slips) - _MOST_TOLD} more, in guard.json"] if len(slips) > _MOST_TOLD else []
+    return "the emulation slipped, " + "; ".join((*told, *more))
+
+
+def slipped_document(slips: Sequence[TimedSlip]) -> dict[str, JsonValue]:
+    """The same as JSON."""
+    rows: list[JsonValue] = [{**row} for row in slip_rows(slips)]
+    return {"status": "slipped", "slips": rows}
 
 
 def _percent(share: float) -> str:

@@ -1,32 +1,32 @@
-"""Watches the emulation while training runs, and says afterwards where it slipped."""
+"""Watches the emulation while training, or what a user brings, runs on it, and says where it slipped."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from laggard.errors import EmulationError, FidelityError
 from laggard.experiments.continuum import Continuum
 from laggard.network_emulation.compute.measure import tolerance
-from laggard.network_emulation.guard import WINDOW_S, Guard, Limits, Sample, Slip, describe
+from laggard.network_emulation.dynamics import EventRecord
+from laggard.network_emulation.guard import CHANGE_LATE_S, WINDOW_S, Guard, Limits, Sample, Slip, describe
 from laggard.network_emulation.links import Pair
+from laggard.network_emulation.sampling import take_sample
 from laggard.virtual_time import Dilation
 
 _EVERY_S = 1.0
 _MOST_TOLD = 12
-_STAT = Path("/proc/stat")
 
 
 @dataclass(frozen=True)
 class TimedSlip:
-    """A slip between two moments, in virtual seconds after the first-step barrier."""
+    """A slip between two moments, in virtual seconds after time zero (of a training, its first-step barrier)."""
 
     slip: Slip
     first_s: float
@@ -34,7 +34,7 @@ class TimedSlip:
 
 
 class Watch:
-    """A thread that takes a sample every second; use it as a context manager around the training.
+    """A thread that takes a sample every second; use it as a context manager around what runs on the continuum.
 
     Args:
         continuum: what is watched.
@@ -46,6 +46,8 @@ class Watch:
         self._continuum = continuum
         self._dilation = dilation
         self._guard = Guard(_limits(continuum, rates, dilation))
+        self._known: tuple[Slip, ...] = ()
+        self._told: set[tuple[str, str, int]] = set()
         self._failure: Exception | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="laggard-guard", daemon=True)
@@ -60,19 +62,37 @@ class Watch:
         self._guard.enter(self._sample())
 
     def slips(self, zero_ns: int) -> tuple[TimedSlip, ...]:
-        """What slipped, and when.
+        """What slipped, and when; to be asked at the end.
 
         Args:
-            zero_ns: CLOCK_MONOTONIC of the first-step barrier.
+            zero_ns: CLOCK_MONOTONIC of time zero.
 
         Raises:
             EmulationError: the watching itself failed, so that nothing is known.
         """
+        self._require_watching()
+        return self._timed(self._guard.slips(), zero_ns)
+
+    def known(self, zero_ns: int) -> tuple[TimedSlip, ...]:
+        """What is known to have slipped by now; may be asked meanwhile. Arguments and exceptions are those of `slips`."""
+        self._require_watching()
+        return self._timed(self._known, zero_ns)
+
+    def news(self, zero_ns: int) -> tuple[TimedSlip, ...]:
+        """What of it was not there at the last call: a slip that goes on is told once."""
+        known = self.known(zero_ns)
+        fresh = tuple(each for each in known if _name(each.slip) not in self._told)
+        self._told |= {_name(each.slip) for each in fresh}
+        return fresh
+
+    def _require_watching(self) -> None:
         if self._failure is not None:
             raise EmulationError(f"the emulation could not be watched: {self._failure}") from self._failure
+
+    def _timed(self, slips: Sequence[Slip], zero_ns: int) -> tuple[TimedSlip, ...]:
         return tuple(
             TimedSlip(slip, self._virtual_s(slip.first_ns - zero_ns), self._virtual_s(slip.last_ns - zero_ns))
-            for slip in self._guard.slips()
+            for slip in slips
         )
 
     def _virtual_s(self, real_ns: int) -> float:
@@ -83,6 +103,7 @@ class Watch:
             due_s = time.monotonic()
             while not self._stopping.wait(due_s - time.monotonic()):
                 self._guard.enter(self._sample())
+                self._known = self._guard.known()
                 due_s = max(due_s + _EVERY_S, time.monotonic())
         except Exception as error:  # noqa: BLE001 - it ends this thread, and `slips` raises it in the caller's
             self._failure = error
@@ -90,26 +111,61 @@ class Watch:
     def _sample(self) -> Sample:
         links, shares = self._continuum.links, self._continuum.shares
         health = links.health()
-        return Sample(
-            at_ns=time.monotonic_ns(),
-            wall_ns=time.time_ns(),
-            awake_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME),
-            stolen_ns=_stolen_ns(set(shares.cpus.values())),
-            hosts=shares.uses(),
-            shares=shares.shares,
-            late=health.late,
-            refused=health.refused,
-            carried=health.carried,
+        sample = take_sample(set(shares.cpus.values()), shares)
+        return replace(sample, late=health.late, refused=health.refused, carried=health.carried)
+
+
+def late_changes(events: Sequence[EventRecord], zero_ns: int, dilation: Dilation) -> tuple[TimedSlip, ...]:
+    """The changes of hosts and links that took effect much later than they were asked for.
+
+    Args:
+        events: as they were applied.
+        zero_ns: CLOCK_MONOTONIC of time zero.
+        dilation: between real and virtual time.
+    """
+    late: dict[tuple[str, float], float] = {}
+    for event in events:
+        where = f"{event.src} -> {event.dst}" if event.dst else event.src
+        if event.effective_s - event.asked_s > CHANGE_LATE_S:
+            late[where, event.asked_s] = max(event.effective_s, late.get((where, event.asked_s), 0.0))
+
+    def at_ns(virtual_s: float) -> int:
+        return zero_ns + round(dilation.real_s(virtual_s) * 1e9)
+
+    return tuple(
+        TimedSlip(
+            Slip("change late", where, at_ns(asked_s), at_ns(effective_s), effective_s - asked_s), asked_s, effective_s
         )
+        for (where, asked_s), effective_s in late.items()
+    )
 
 
-def require_faithful(folder: Path, slips: Sequence[TimedSlip]) -> None:
+def require_faithful(folder: Path, slips: Sequence[TimedSlip], meanwhile: str = "training ran") -> None:
     """Put `guard.json` down.
+
+    Args:
+        folder: of the run.
+        slips: all of them.
+        meanwhile: what went on while they were watched for.
 
     Raises:
         FidelityError: the emulation slipped.
     """
-    rows = [
+    (folder / "guard.json").write_text(json.dumps(slip_rows(slips), indent=1) + "\n")
+    if not slips:
+        return
+    lines = [f"  {slip_words(each)}" for each in slips[:_MOST_TOLD]]
+    more = [f"  and {len(slips) - _MOST_TOLD} more, in guard.json"] if len(slips) > _MOST_TOLD else []
+    opening = (
+        f"the emulation slipped while {meanwhile}, so this is not the continuum that was asked for"
+        " — run it again while nothing else uses the machine:"
+    )
+    raise FidelityError("\n".join((opening, *lines, *more)))
+
+
+def slip_rows(slips: Sequence[TimedSlip]) -> list[dict[str, str | float]]:
+    """Slips as JSON."""
+    return [
         {
             "kind": each.slip.kind,
             "where": each.slip.where,
@@ -120,16 +176,16 @@ def require_faithful(folder: Path, slips: Sequence[TimedSlip]) -> None:
         }
         for each in slips
     ]
-    (folder / "guard.json").write_text(json.dumps(rows, indent=1) + "\n")
-    if not slips:
-        return
-    lines = [f"  {each.first_s:.1f} to {each.last_s:.1f} s: {describe(each.slip)}" for each in slips[:_MOST_TOLD]]
-    more = [f"  and {len(slips) - _MOST_TOLD} more, in guard.json"] if len(slips) > _MOST_TOLD else []
-    opening = (
-        "the emulation slipped while training ran, so this is not the continuum that was asked for"
-        " — run it again while nothing else uses the machine:"
-    )
-    raise FidelityError("\n".join((opening, *lines, *more)))
+
+
+def slip_words(each: TimedSlip) -> str:
+    """When and where, on one line."""
+    return f"{each.first_s:.1f} to {each.last_s:.1f} s: {describe(each.slip)}"
+
+
+def _name(slip: Slip) -> tuple[str, str, int]:
+    """What stays of a slip while it goes on."""
+    return slip.kind, slip.where, slip.first_ns
 
 
 def _limits(continuum: Continuum, rates: Mapping[Pair, float], dilation: Dilation) -> Limits:
@@ -140,14 +196,3 @@ def _limits(continuum: Continuum, rates: Mapping[Pair, float], dilation: Dilatio
         window=math.ceil(dilation.real_s(WINDOW_S)),
         rates={pair: dilation.real_mbps(rate_mbps) for pair, rate_mbps in rates.items()},
     )
-
-
-def _stolen_ns(cores: set[int]) -> Mapping[int, int]:
-    """What the hypervisor has taken of each core so far (proc_stat(5): the eighth number)."""
-    ticks_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-    stolen = {}
-    for line in _STAT.read_text(encoding="ascii").splitlines():
-        name, *numbers = line.split()
-        if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in cores:
-            stolen[int(name[3:])] = int(numbers[7]) * ticks_ns
-    return stolen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +46,11 @@ class Journal:
         """Change the record."""
         self.record = self.record.model_copy(update=changes)
         self.folder.write_record(self.record)
+
+    def warn(self, warnings: Sequence[str]) -> None:
+        """Add to the record's warnings."""
+        if warnings:
+            self.update(warnings=(*self.record.warnings, *warnings))
 
     def catch_up(self) -> None:
         """Read what the process in the sandbox has written since."""

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from laggard.drive import DriveCounters
 from laggard.experiments.continuum import Continuum
-from laggard.experiments.guarding import TimedSlip, Watch
+from laggard.experiments.guarding import TimedSlip, Watch, late_changes
 from laggard.experiments.job import Job
 from laggard.experiments.progress import TrainingState
 from laggard.experiments.supervise import Supervisor, Watched
@@ -19,7 +19,7 @@ from laggard.layers_services.launch import ForkServer, ProcessSpec
 from laggard.network_emulation.backend import LinkBackend, LinkCounters
 from laggard.network_emulation.constraints import Pair
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
-from laggard.network_emulation.memory.watch import MemoryWatch
+from laggard.network_emulation.memory.watch import MemoryWatch, short_overruns
 from laggard.span_schema import event_schema
 from laggard.work import WorkCounter, WorkDone
 from laggard.workloads.model import Stop
@@ -56,9 +56,10 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
     before = continuum.links.counters()
     with job.journal.stage("train"):
         slips = _keep_time(job, continuum, supervisor)
+    job.journal.warn(short_overruns(memory.limits, memory.peaks))
     supervisor.wait_for_exits(END_TIMEOUT_S * job.dilation.factor)
     write_counters(
-        job.folder, continuum.links, before, continuum.drives.counters(), memory, work_done(job.spool, workers)
+        job.folder, continuum.links, before, continuum.drives.counters(), memory.peaks, work_done(job.spool, workers)
     )
     return slips
 
@@ -129,6 +130,7 @@ def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor) -> tuple[
         job.scenario.drives,
     )
     scheduler.start(zero_ns)
+    events: tuple[EventRecord, ...] = ()
     try:
         show = _Shown(job, zero_ns)
         with Watch(continuum, peak_rates(job.scenario.links.pairs, job.scenario.changes), job.dilation) as watch:
@@ -137,9 +139,10 @@ def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor) -> tuple[
                 continuum.links.check_alive()
                 continuum.shares.check_alive()
                 show.update()
-        return watch.slips(zero_ns)
     finally:
-        write_events(job.folder, scheduler.stop())
+        events = scheduler.stop()
+        write_events(job.folder, events)
+    return (*watch.slips(zero_ns), *late_changes(events, zero_ns, job.dilation))
 
 
 @dataclass
@@ -210,7 +213,7 @@ def write_counters(
     links: LinkBackend,
     before: Mapping[Pair, LinkCounters],
     drives: Mapping[str, DriveCounters] = MappingProxyType({}),
-    memory: MemoryWatch | None = None,
+    peaks: Mapping[str, int] = MappingProxyType({}),
     work: Mapping[int, WorkDone] = MappingProxyType({}),
 ) -> None:
     """`counters.json`: what links and drives carried during training, how late the emulator was, what workers held and computed."""
@@ -221,7 +224,6 @@ def write_counters(
         rows.append({"src": src, "dst": dst, **asdict(change)})
     document = {"backend": links.name, "lateness_ms": links.lateness_ms(), "links": rows}
     document["drives"] = [{"host": host, **asdict(counted)} for host, counted in drives.items()]
-    seen = {} if memory is None else memory.peaks
-    document["memory"] = [{"host": host, "peak_bytes": held} for host, held in seen.items()]
+    document["memory"] = [{"host": host, "peak_bytes": held} for host, held in peaks.items()]
     document["work"] = [{"rank": rank, **asdict(done)} for rank, done in work.items()]
     (folder / "counters.json").write_text(json.dumps(document, indent=1) + "\n")

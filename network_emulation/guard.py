@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
@@ -28,6 +28,7 @@ SlipKind = Literal[
     "core stolen",
     "stood still",
     "clock set",
+    "change late",
 ]
 
 WINDOW_S = 5.0
@@ -53,6 +54,9 @@ REFUSED = 0.001
 
 EXCEEDED = 0.05
 """Part by which a link may carry more than its rate in a window: what waited in a device arrives in bursts."""
+
+CHANGE_LATE_S = 1.0
+"""Virtual seconds by which a change may take effect after it was asked for."""
 
 WHOLE_RUN = 0.01
 """Part of the whole run for which a host may have been kept from its core."""
@@ -95,7 +99,7 @@ class Slip:
 
     Attributes:
         kind: how.
-        where: the host, link or core; empty for the machine.
+        where: the host, link or core; empty for the machine. Of the machines of a remote testbed, each is a host.
         first_ns: CLOCK_MONOTONIC from when on at the latest.
         last_ns: until when at the earliest.
         size: how much, where it was worst: a part of what it should have been, or seconds for clocks and cores missed.
@@ -145,16 +149,20 @@ class Guard:
         if len(self._window) > self._limits.window:
             self._compare()
 
+    def known(self) -> tuple[Slip, ...]:
+        """What is known to have slipped by now, in order of time; until there is a window, clocks only."""
+        return _in_order(slip for slips in self._slips.values() for slip in slips)
+
     def slips(self) -> tuple[Slip, ...]:
-        """Everything that slipped so far, in order of time; what is shorter than a window is looked at as a whole."""
+        """Everything that slipped, in order of time, now that there is an end; what is shorter than a window is looked at as a whole."""
         if not self._compared and len(self._window) > 1:
             self._compare()
-        found = [slip for slips in self._slips.values() for slip in slips]
+        found = list(self.known())
         if self._first is not None and self._window:
             told = {(slip.kind, slip.where) for slip in found}
             whole = _missed(self._first, self._window[-1], WHOLE_RUN)
             found += [slip for slip in whole if (slip.kind, slip.where) not in told]
-        return tuple(sorted(found, key=lambda slip: (slip.first_ns, slip.kind, slip.where)))
+        return _in_order(found)
 
     def _compare(self) -> None:
         self._compared = True
@@ -171,6 +179,10 @@ class Guard:
                 )
             else:
                 known.append(slip)
+
+
+def _in_order(slips: Iterable[Slip]) -> tuple[Slip, ...]:
+    return tuple(sorted(slips, key=lambda slip: (slip.first_ns, slip.kind, slip.where)))
 
 
 def _clocks(before: Sample, now: Sample) -> list[Slip]:
@@ -277,6 +289,7 @@ def _stolen(before: Sample, now: Sample) -> list[Slip]:
 def describe(slip: Slip) -> str:
     """What slipped, in words."""
     part = f"{100 * slip.size:.0f} %"
+    machine = slip.where or "the machine"
     return {
         "emulator late": f"the link emulator sent {part} of the packets too late",
         "frames refused": f"{part} of the packets were refused by their receivers' devices",
@@ -284,6 +297,7 @@ def describe(slip: Slip) -> str:
         "core missed": f"{slip.where} waited {slip.size:.2f} s for its core, which others had",
         "share exceeded": f"{slip.where} computed {part} more than its share",
         "core stolen": f"the hypervisor took {part} of {slip.where}",
-        "stood still": f"the machine stood still for {slip.size:.1f} s",
-        "clock set": f"the wall clock was set by {slip.size:+.1f} s",
+        "stood still": f"{machine} stood still for {slip.size:.1f} s",
+        "clock set": f"the wall clock of {machine} was set by {slip.size:+.1f} s",
+        "change late": f"{slip.where} changed {slip.size:.1f} s too late",
     }[slip.kind]

@@ -33,6 +33,7 @@ from laggard.experiments.remote.messages import (
     parse_to_agent,
 )
 from laggard.experiments.remote.node_clock import NodeClock
+from laggard.experiments.remote.node_limits import NodeLimits
 from laggard.experiments.remote.node_training import NodeTraining
 from laggard.experiments.remote.tasks import Task, Tasks
 from laggard.layers_services.launch import ForkServer
@@ -121,12 +122,15 @@ class _Agent:
         self._server = stack.enter_context(ForkServer.start(PRELOAD, log=folder / "logs" / f"imports-{plan.host}.log"))
         self._clock = NodeClock(plan.reference, plan.address, folder)
         stack.callback(self._clock.close)
+        self._limits = NodeLimits(plan, self._clock)
+        stack.callback(self._limits.close)
         self._shares: ShareController | None = None
         self._training: NodeTraining | None = None
         self._heard_s = time.monotonic()
         self._over = False
         self._table: Mapping[str, Task] = {
             **self._tasks.by_name(),
+            **self._limits.by_name(),
             "wait_imports": self._wait_imports,
             "compare_clocks": self._compare_clocks,
             "hold_shares": self._hold_shares,
@@ -203,7 +207,7 @@ class _Agent:
         return self._clock.to_reference(self._shares.set_share(self._plan.host, float(str(argument["share"]))))
 
     def _start(self, _: Mapping[str, JsonValue]) -> JsonValue:
-        self._training = NodeTraining(self._plan, self._server, self._clock, self._shares)
+        self._training = NodeTraining(self._plan, self._server, self._clock, self._shares, self._limits)
         self._training.start()
         return None
 

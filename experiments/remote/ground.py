@@ -21,8 +21,6 @@ from laggard.layers_services.node_facts import NodeFacts, ask_nodes, with_ipv6
 from laggard.layers_services.prepare import PreparedNode, Store, platforms, prepare, site_stores
 from laggard.layers_services.release import job_name, still_held
 from laggard.layers_services.wheels import Platform, WheelSet, wheel_set
-from laggard.network_emulation.memory.plan import unwatched_problems
-from laggard.network_emulation.storage.plan import storage_problems
 from laggard.network_emulation.without_fabric import bottleneck_problems
 from laggard.run_schema import HeldJob
 
@@ -72,8 +70,6 @@ class Ground:
     stores: Mapping[str, Store] = field(default_factory=dict)
 
 
-_STORAGE_RULE = "real machines read and write as fast as they can: drives are not emulated there"
-
 Claim = tuple[Machine, ...] | G5kPlan
 """Machines of an inventory, or what Grid'5000 will be asked for."""
 
@@ -97,14 +93,12 @@ def require_possible(scenario: Scenario, testbed: RemoteTestbed) -> None:
     """Do nothing where a testbed can do what a scenario asks for, as far as the scenario alone tells.
 
     Raises:
-        ScenarioError: managers, links, drives or memory that cannot be had there.
+        ScenarioError: managers or links that cannot be had there.
     """
     sources = scenario.sources
     problems = (
         *manager_problems(scenario.layers, testbed, sources.layers_services),
         *bottleneck_problems(scenario.links, scenario.heterogeneity, sources.heterogeneity),
-        *unwatched_problems(scenario.heterogeneity, sources.heterogeneity),
-        *storage_problems(scenario.heterogeneity, sources.heterogeneity, _STORAGE_RULE, "remove it, or run --on local"),
     )
     if problems:
         raise ScenarioError(problems)

@@ -11,6 +11,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
+from laggard.drive import DriveLimits
+from laggard.network_emulation.compute import Mechanism
+from laggard.network_emulation.compute.tally import HostUse
 from laggard.workloads.gate_relay import Arrived, LastStep, LastStepConfirmed, LastStepKnown, Opened, StopAsked
 from laggard.workloads.plan import EvaluatorPlan, LinkSamplerPlan, WorkerPlan
 
@@ -33,6 +36,8 @@ class AgentPlan(_Message):
         sampler: of this node's connections.
         share: fraction of one core to hold the workers to from the start; None where nothing ever limits them.
         core: which of the usable cores, counted round.
+        drive: what the host's drive gives at the start; None where nothing ever limits it.
+        memory_bytes: what the host's workers may hold together; None for any.
         reference: address of the head, whose clock all are compared with.
         lease_s: seconds of silence after which the controller counts as dead.
     """
@@ -46,6 +51,8 @@ class AgentPlan(_Message):
     sampler: LinkSamplerPlan
     share: float | None
     core: int
+    drive: DriveLimits | None = None
+    memory_bytes: int | None = None
     reference: str
     lease_s: float = 60.0
 
@@ -145,6 +152,33 @@ class Ended(_Message):
     log_tail: str
 
 
+class Overran(_Message):
+    """The workers of this node hold more memory than its host has; `rank` is the biggest."""
+
+    kind: Literal["overran"] = "overran"
+    rank: int
+    text: str
+
+
+class Sampled(_Message):
+    """What a node tells the guard once a second while training runs: a `Sample` of the node's own clocks and its one host.
+
+    Attributes:
+        reference_ns: when.
+        use: how the host has computed; None where nothing limits it, as `share` and `mechanism` are then.
+    """
+
+    kind: Literal["sampled"] = "sampled"
+    reference_ns: int
+    at_ns: int
+    wall_ns: int
+    awake_ns: int
+    stolen_ns: dict[int, int]
+    use: HostUse | None
+    share: float | None
+    mechanism: Mechanism | None
+
+
 class Log(_Message):
     """What was added to a log."""
 
@@ -174,6 +208,8 @@ FromAgent = Annotated[
     | Progress
     | Beats
     | Ended
+    | Overran
+    | Sampled
     | Log
     | Failed
     | Arrived

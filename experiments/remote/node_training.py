@@ -23,6 +23,8 @@ from laggard.experiments.remote.messages import (
     Zero,
 )
 from laggard.experiments.remote.node_clock import NodeClock
+from laggard.experiments.remote.node_limits import NodeLimits
+from laggard.experiments.remote.node_sampling import NodeSampler
 from laggard.experiments.supervise import tail
 from laggard.layers_services.launch import ForkServer, ProcessSpec
 from laggard.network_emulation.compute import ShareController
@@ -50,16 +52,20 @@ class NodeTraining:
         server: what forks the processes.
         clock: between this node's clock and the reference.
         shares: holds the workers to the host's share; None where nothing limits them.
+        limits: of the host's drive and memory.
     """
 
-    def __init__(self, plan: AgentPlan, server: ForkServer, clock: NodeClock, shares: ShareController | None) -> None:
-        self._plan, self._server, self._clock, self._shares = plan, server, clock, shares
+    def __init__(
+        self, plan: AgentPlan, server: ForkServer, clock: NodeClock, shares: ShareController | None, limits: NodeLimits
+    ) -> None:
+        self._plan, self._server, self._clock, self._shares, self._limits = plan, server, clock, shares, limits
         self.spool = Spool(Path(plan.folder) / "spool")
         self.logs = Path(plan.folder) / "logs"
         self._processes: dict[int, tuple[str, int]] = {}
         self._told: set[str] = set()
         self._read: dict[Path, int] = {}
         self._beat_s = 0.0
+        self._sampler: NodeSampler | None = None
         ranks = [worker.rank for worker in plan.workers]
         gates = Gates(self.spool.gates, plan.workers[0].world_size if plan.workers else 1)
         self.relay = GateRelay(gates, ranks, clock.to_reference, clock.to_local)
@@ -92,10 +98,12 @@ class NodeTraining:
                 if rank >= 0:
                     counted = self.spool.work(rank)
                     self._shares.attach(self._plan.host, pid, work=counted if counted.exists() else None)
+        self._sampler = NodeSampler(self._plan.host, self._clock, self._shares)
         write_whole(self.spool.go, b"")
 
     def end(self) -> None:
-        """Training is over everywhere: let the sampler end."""
+        """Training is over everywhere: let the link sampler end."""
+        self._sampler = None
         if not self.spool.done.exists():
             write_whole(self.spool.done, b"{}")
 
@@ -112,6 +120,9 @@ class NodeTraining:
             yield Ended(name=name, rank=rank, status=ended.status, log_tail=tail(self.logs / f"{name}.log"))
         yield from self.relay.news()
         yield from self._milestones()
+        yield from self._limits.overrun({pid: rank for pid, (_, rank) in self._processes.items() if rank >= 0})
+        if self._sampler is not None:
+            yield from self._sampler.news()
         if time.monotonic() - self._beat_s >= BEAT_S:
             self._beat_s = time.monotonic()
             yield Beats(beats=tuple(self._beats()))

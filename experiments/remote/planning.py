@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from laggard.experiments.remote.ground import Prepared
 from laggard.experiments.remote.messages import AgentPlan
+from laggard.experiments.remote.node_limits import drive_folder
 from laggard.experiments.scenario import Scenario
 from laggard.workloads.devices import on_devices
 from laggard.workloads.plan import plan_evaluator, plan_link_sampler, plan_workers
@@ -30,15 +32,14 @@ def plan_agents(scenario: Scenario, ready: Prepared, run_id: str) -> Mapping[str
 
 def agent_plans(scenario: Scenario, folders: Mapping[str, str], gpus: Mapping[str, int]) -> Mapping[str, AgentPlan]:
     """As `plan_agents`, of the run's folder and the number of GPUs of every node."""
-    from pathlib import Path
-
     head = scenario.ranks[0]
     meeting = f"tcp://{head.address}:{RENDEZVOUS_PORT}"
     limited = _limited(scenario)
     plans: dict[str, AgentPlan] = {}
     for number, host in enumerate(scenario.hosts):
-        spool = Path(folders[host.name]) / "spool"
-        workers = plan_workers(scenario.workload, scenario.hosts, spool, init_method=meeting)
+        folder = Path(folders[host.name])
+        drives = {name: drive_folder(folder) / name for name in scenario.drives}
+        workers = plan_workers(scenario.workload, scenario.hosts, folder / "spool", init_method=meeting, drives=drives)
         workers = on_devices([worker.model_copy(update={"relayed": True}) for worker in workers], gpus)
         plans[host.name] = AgentPlan(
             host=host.name,
@@ -49,6 +50,8 @@ def agent_plans(scenario: Scenario, folders: Mapping[str, str], gpus: Mapping[st
             sampler=plan_link_sampler(workers, scenario.hosts, {}),
             share=scenario.shares[host.name] if host.name in limited else None,
             core=number,
+            drive=scenario.drives.get(host.name),
+            memory_bytes=scenario.memory.get(host.name),
             reference=head.address,
         )
     return plans
@@ -56,5 +59,11 @@ def agent_plans(scenario: Scenario, folders: Mapping[str, str], gpus: Mapping[st
 
 def _limited(scenario: Scenario) -> frozenset[str]:
     """Hosts whose workers do not have a whole core all the time."""
-    changed = {t for change in scenario.changes for t in change.targets if isinstance(t, str)}
+    changed = {
+        target
+        for change in scenario.changes
+        if any(name == "cpu" for name, _ in change.values)
+        for target in change.targets
+        if isinstance(target, str)
+    }
     return frozenset(changed | {host for host, share in scenario.shares.items() if share < 1})

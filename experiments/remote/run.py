@@ -16,6 +16,7 @@ from types import FrameType
 
 from laggard.errors import DeploymentError
 from laggard.experiments.collecting import analyse_training, tell_without_training
+from laggard.experiments.guarding import require_faithful
 from laggard.experiments.job import Journal
 from laggard.experiments.progress import SilentDisplay, TextDisplay
 from laggard.experiments.recording import first_record, record_failure
@@ -26,7 +27,7 @@ from laggard.experiments.remote.gather import Gathered, Way, gather
 from laggard.experiments.remote.ground import Claim, Prepared, RemoteOptions, claim, make_ready, placed_on, reserved
 from laggard.experiments.remote.links import needs_netem
 from laggard.experiments.remote.planning import plan_agents
-from laggard.experiments.remote.training import Course, bring_up, train
+from laggard.experiments.remote.training import Course, Trained, bring_up, train
 from laggard.experiments.run_store import RunFolder
 from laggard.experiments.scenario import Scenario
 from laggard.layers_services.machine import Machine
@@ -65,8 +66,8 @@ def execute_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecor
         folder.write_scenario(scenario.files())
         with _ended_by_signals():
             holder = _attempt(scenario, plan, options, journal)
-        if options.testbed == "g5k" and holder.trained_s is not None:
-            record_energy(journal, holder.machines, *holder.trained_s)
+        if options.testbed == "g5k" and holder.trained is not None:
+            record_energy(journal, holder.machines, holder.trained.began_s, holder.trained.ended_s)
         if holder.gathered is not None and holder.gathered.began:
             analyse_training(journal, scenario, holder.gathered.done)
         else:
@@ -118,12 +119,12 @@ class _Holder:
     Attributes:
         gathered: what has come home.
         machines: on which it ran.
-        trained_s: Unix times of the first step's beginning and of the end; None where training was not finished.
+        trained: None where training was not finished.
     """
 
     gathered: Gathered | None = None
     machines: tuple[Machine, ...] = ()
-    trained_s: tuple[float, float] | None = None
+    trained: Trained | None = None
 
 
 def _run(scenario: Scenario, ready: Prepared, course: Course, holder: _Holder) -> None:
@@ -146,7 +147,7 @@ def _run(scenario: Scenario, ready: Prepared, course: Course, holder: _Holder) -
             stages.run("prepare")
             stages.run("launch")
             try:
-                holder.trained_s = train(scenario, crew, links, course)
+                holder.trained = train(scenario, crew, links, course)
             finally:
                 with journal.stage("collect"):
                     way = Way(ssh_config, {name: node.python for name, node in ready.nodes.items()})
@@ -156,6 +157,7 @@ def _run(scenario: Scenario, ready: Prepared, course: Course, holder: _Holder) -
         stages.run("finalize")
         if holder.gathered.missing:
             raise DeploymentError(_not_home(holder.gathered))
+        require_faithful(journal.folder.path, holder.trained.slips)
 
 
 def _not_home(gathered: Gathered) -> str:

@@ -136,7 +136,8 @@ def _words(value: JsonValue) -> list[str]:
 def _is_kept(path: Path, folder: Path) -> bool:
     """Whether a file travels home: the prepared data and shared memory do not."""
     relative = path.relative_to(folder)
-    return not relative.is_relative_to("spool/data") and relative.name not in {"heartbeat", "gates"}
+    passing = relative.is_relative_to("spool/data") or relative.is_relative_to("drives")
+    return not passing and relative.name not in {"heartbeat", "gates"}
 
 
 def main() -> None:

@@ -1,18 +1,21 @@
-"""Links and shares on real machines, then training on them."""
+"""Links, drives and shares on real machines, then training on them."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
+from pydantic import JsonValue, TypeAdapter
 
 from laggard.clocks import ClockFit, Exchange, fit_clock
+from laggard.drive import DriveCounters, DriveLimits
 from laggard.errors import LaggardError
 from laggard.experiments.controller import require_fidelity
+from laggard.experiments.guarding import TimedSlip, late_changes
 from laggard.experiments.job import Journal
 from laggard.experiments.remote.crew import Crew
 from laggard.experiments.remote.ground import Prepared
@@ -22,7 +25,8 @@ from laggard.experiments.scenario import Scenario
 from laggard.experiments.training import training_state, write_counters, write_events
 from laggard.layers_services.clock_exchange import CLOCK_PORT
 from laggard.network_emulation.backend import LinkBackend
-from laggard.network_emulation.dynamics import Scheduler
+from laggard.network_emulation.dynamics import EventRecord, Scheduler
+from laggard.network_emulation.memory.watch import short_overruns
 from laggard.run_schema import FidelityCheck
 from laggard.virtual_time import Dilation
 from laggard.workloads.gate_relay import StopAsked
@@ -38,6 +42,18 @@ WALLTIME_MARGIN_S = 90.0
 _SHOWN_EVERY_S = 0.5
 _log = logging.getLogger(__name__)
 _CLOCK_ASKS = 12
+
+
+_CHECKS = TypeAdapter(tuple[FidelityCheck, ...])
+
+
+@dataclass(frozen=True)
+class _Usage:
+    drive: DriveCounters | None
+    peak_bytes: int | None
+
+
+_USAGE = TypeAdapter(_Usage)
 
 
 @dataclass(frozen=True)
@@ -57,6 +73,21 @@ class Course:
     ends_s: float | None
     started_ns: int
     app_conf: str | None = None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training that came to its end.
+
+    Attributes:
+        began_s: Unix time at which the first step began.
+        ended_s: at which the last was known to be over.
+        slips: where the emulation slipped in between.
+    """
+
+    began_s: float
+    ended_s: float
+    slips: tuple[TimedSlip, ...]
 
 
 @contextmanager
@@ -89,17 +120,27 @@ def bring_up(scenario: Scenario, ready: Prepared, crew: Crew, course: Course) ->
             crew.call_all("wait_imports", timeout_s=IMPORT_TIMEOUT_S)
         with journal.stage("verify links", "round trips and rates, against what was asked for"):
             checks = verify(crew, scenario.links, bases)
+        checks += _verify_drives(scenario, crew, journal)
         with journal.stage("verify shares", "phases of 1, 10 and 100 ms on every host with a share"):
             answers = crew.call_all("hold_shares", timeout_s=SHARES_TIMEOUT_S)
-        for answer in answers.values():
-            assert isinstance(answer, list)
-            checks += tuple(FidelityCheck.model_validate(check) for check in answer)
+        checks += _checks(answers)
         require_fidelity(journal.folder.path, checks)
         with journal.stage("compare clocks"):
             crew.call_all("compare_clocks", {name: {"go_on": True} for name in crew.plans}, IMPORT_TIMEOUT_S)
         yield links
     finally:
         _close(links, crew)
+
+
+def _verify_drives(scenario: Scenario, crew: Crew, journal: Journal) -> tuple[FidelityCheck, ...]:
+    if not scenario.drives:
+        return ()
+    with journal.stage("verify storage", f"bandwidth and latency of {len(scenario.drives)} drives"):
+        return _checks(crew.call_all("verify_drive", {host: {} for host in scenario.drives}, SHARES_TIMEOUT_S))
+
+
+def _checks(answers: Mapping[str, JsonValue]) -> tuple[FidelityCheck, ...]:
+    return tuple(check for answer in answers.values() for check in _CHECKS.validate_python(answer))
 
 
 def _close(links: LinkBackend, crew: Crew) -> None:
@@ -111,11 +152,8 @@ def _close(links: LinkBackend, crew: Crew) -> None:
         _log.info("%s", error)
 
 
-def train(scenario: Scenario, crew: Crew, links: LinkBackend, course: Course) -> tuple[float, float]:
+def train(scenario: Scenario, crew: Crew, links: LinkBackend, course: Course) -> Trained:
     """Run the workload to its stopping rule.
-
-    Returns:
-        Unix times at which the first step began, and at which the last was known to be over.
 
     Raises:
         WorkerError: a worker died or hangs.
@@ -131,25 +169,37 @@ def train(scenario: Scenario, crew: Crew, links: LinkBackend, course: Course) ->
         zero_ns = watch.wait_zero(START_TIMEOUT_S)
     before = links.counters()
     with journal.stage("train"):
-        began_s = _keep_time(scenario, crew, watch, links, course, zero_ns)
+        began_s, events = _keep_time(scenario, crew, watch, links, course, zero_ns)
         ended_s = time.time()
     with journal.stage("end"):
         _wait_for_end(crew, watch)
     crew.make_do()
-    write_counters(journal.folder.path, links, before)
-    return began_s, ended_s
+    drives, peaks = _usage(crew)
+    write_counters(journal.folder.path, links, before, drives, peaks)
+    journal.warn(short_overruns(scenario.memory, peaks))
+    slips = (*watch.guards.slips(zero_ns), *late_changes(events, zero_ns, Dilation(1.0)))
+    return Trained(began_s, ended_s, slips)
 
 
 def _keep_time(
     scenario: Scenario, crew: Crew, watch: RemoteWatch, links: LinkBackend, course: Course, zero_ns: int
-) -> float:
+) -> tuple[float, tuple[EventRecord, ...]]:
     clock = controller_clock(crew, scenario.ranks[0].name)
     zero_here_ns = _here(clock, zero_ns)
     began_s = time.time() - (time.monotonic_ns() - zero_here_ns) / 1e9
     course.journal.update(first_step_s=round((zero_here_ns - course.started_ns) / 1e9, 3))
-    shares = _RemoteShares(crew, clock)
-    scheduler = Scheduler(scenario.changes, links, shares, Dilation(1.0), scenario.shares, scenario.links.pairs)
+    scheduler = Scheduler(
+        scenario.changes,
+        links,
+        _RemoteShares(crew, clock),
+        Dilation(1.0),
+        scenario.shares,
+        scenario.links.pairs,
+        _RemoteDrives(crew, clock),
+        scenario.drives,
+    )
     scheduler.start(zero_here_ns)
+    events: tuple[EventRecord, ...] = ()
     try:
         shown_s, asked = 0.0, False
         while watch.done is None:
@@ -163,8 +213,9 @@ def _keep_time(
                 elapsed_s = (time.monotonic_ns() - zero_here_ns) / 1e9
                 course.journal.display.training(training_state(watch.progress, elapsed_s, scenario.workload.stop))
     finally:
-        write_events(course.journal.folder.path, scheduler.stop())
-    return began_s
+        events = scheduler.stop()
+        write_events(course.journal.folder.path, events)
+    return began_s, events
 
 
 def _wait_for_end(crew: Crew, watch: RemoteWatch) -> None:
@@ -173,6 +224,25 @@ def _wait_for_end(crew: Crew, watch: RemoteWatch) -> None:
         watch.check()
         if time.monotonic() > deadline_s:
             return  # what they have streamed is on disk; their agents end them
+
+
+def _usage(crew: Crew) -> tuple[dict[str, DriveCounters], dict[str, int]]:
+    """What limited drives were asked for, and what limited hosts' workers held at most; a node that is gone says nothing."""
+    drives: dict[str, DriveCounters] = {}
+    peaks: dict[str, int] = {}
+    for host, plan in crew.plans.items():
+        if plan.drive is None and plan.memory_bytes is None:
+            continue
+        try:
+            usage = _USAGE.validate_python(crew.call(host, "usage"))
+        except LaggardError as error:
+            _log.warning("not counted: %s", error)
+            continue
+        if usage.drive is not None:
+            drives[host] = usage.drive
+        if usage.peak_bytes is not None:
+            peaks[host] = usage.peak_bytes
+    return drives, peaks
 
 
 def controller_clock(crew: Crew, head: str) -> ClockFit:
@@ -199,3 +269,15 @@ class _RemoteShares:
     def set_share(self, host: str, share: float) -> int:
         """Give a host another share; returns CLOCK_MONOTONIC nanoseconds, of this machine, when it was in effect."""
         return _here(self.clock, int(str(self.crew.call(host, "set_share", {"share": share}))))
+
+
+@dataclass(frozen=True)
+class _RemoteDrives:
+    """Lets the scheduler change drives on nodes (a `DriveSetter`)."""
+
+    crew: Crew
+    clock: ClockFit
+
+    def set_limits(self, host: str, limits: DriveLimits) -> int:
+        """Give a host's drive other limits; returns CLOCK_MONOTONIC nanoseconds, of this machine, when they were in effect."""
+        return _here(self.clock, int(str(self.crew.call(host, "set_drive", asdict(limits)))))

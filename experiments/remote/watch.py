@@ -9,7 +9,20 @@ from dataclasses import dataclass, field
 from laggard.errors import WorkerError
 from laggard.experiments.hanging import Condition, HangWatch, told
 from laggard.experiments.remote.crew import Crew
-from laggard.experiments.remote.messages import Beats, Done, Ended, FromAgent, Progress, RankBeat, Ready, Scalar, Zero
+from laggard.experiments.remote.messages import (
+    Beats,
+    Done,
+    Ended,
+    FromAgent,
+    Overran,
+    Progress,
+    RankBeat,
+    Ready,
+    Sampled,
+    Scalar,
+    Zero,
+)
+from laggard.experiments.remote.node_guards import NodeGuards
 from laggard.experiments.supervise import BLAME_GRACE_S, is_victim
 from laggard.workloads.heartbeat import PHASES, Beat
 
@@ -23,6 +36,9 @@ class RemoteWatch:
     Args:
         crew: the agents.
         hosts_by_rank: name of each rank's host.
+
+    Attributes:
+        guards: look at the nodes from the first step to the last.
     """
 
     crew: Crew
@@ -31,6 +47,7 @@ class RemoteWatch:
     zero_ns: int | None = None
     done: dict[str, Scalar] | None = None
     progress: list[dict[str, Scalar]] = field(default_factory=list)
+    guards: NodeGuards = field(default_factory=NodeGuards)
     _beats: dict[int, tuple[float, RankBeat]] = field(default_factory=dict)
     _hang_watch: HangWatch = field(default_factory=HangWatch)
     _failed: list[tuple[str, Ended]] = field(default_factory=list)
@@ -39,7 +56,7 @@ class RemoteWatch:
         """Take in what has been told, waiting at most `timeout_s` seconds for something.
 
         Raises:
-            WorkerError: a rank failed or hangs; it names the one that caused it.
+            WorkerError: a rank failed, hangs or is too big for its host; it names the one that caused it.
             DeploymentError: an agent is gone.
         """
         self._listen(timeout_s)
@@ -83,12 +100,18 @@ class RemoteWatch:
             self.ready.add(message.rank)
         elif isinstance(message, Zero):
             self.zero_ns = message.time_ns
+            self.guards.begin()
         elif isinstance(message, Done):
             self.done = message.document
         elif isinstance(message, Progress):
             self.progress.extend(message.lines)
         elif isinstance(message, Beats):
             self._beats |= {beat.rank: (time.monotonic(), beat) for beat in message.beats}
+        elif isinstance(message, Sampled):
+            if self.done is None:
+                self.guards.enter(host, message)
+        elif isinstance(message, Overran):
+            raise WorkerError(message.text, message.rank, host)
         elif isinstance(message, Ended) and message.status != 0:
             self._failed.append((host, message))
 

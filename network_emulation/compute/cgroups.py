@@ -38,10 +38,11 @@ class _Version:
     grant: str
     weight_file: str
     weight: int
+    stopped: bytes
 
 
-_V1 = _Version("cpu.cfs_quota_us", b"-1", "{}", "cpu.shares", 1024 * _WEIGHT)
-_V2 = _Version("cpu.max", b"max", f"{{}} {PERIOD_US}", "cpu.weight", 100 * _WEIGHT)
+_V1 = _Version("cpu.cfs_quota_us", b"-1", "{}", "cpu.shares", 1024 * _WEIGHT, b"throttled_time")
+_V2 = _Version("cpu.max", b"max", f"{{}} {PERIOD_US}", "cpu.weight", 100 * _WEIGHT, b"throttled_usec")
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,18 @@ class HostCgroup:
     Attributes:
         processes: takes the ids of processes that are to compute in it, and tells those that do.
         quota: takes what `grant_of` returns, and `unlimited`.
+        statistics: tells how long it was stopped.
         grant: format of a grant.
         unlimited: lifts the limit.
+        stopped: the name of that time there.
     """
 
     processes: int
     quota: int
+    statistics: int
     grant: str
     unlimited: bytes
+    stopped: bytes
 
     def grant_of(self, cpu_us: int) -> bytes:
         """What to write to allow so much CPU time from now, whatever was left; at least `QUOTA_US`."""
@@ -74,6 +79,11 @@ class HostCgroup:
             os.pwrite(self.processes, str(pid).encode(), 0)
         except OSError as error:
             raise EmulationError(f"process {pid} cannot be put into its host's cgroup: {error}") from error
+
+    def stopped_time(self) -> int:
+        """For how long the kernel has stopped the group, in a unit of its own; a stop is entered when a grant ends it."""
+        words = os.pread(self.statistics, 1024, 0).split()
+        return int(words[words.index(self.stopped) + 1])
 
     def members(self) -> tuple[int, ...]:
         """Ids of the processes in the group, as this process's PID namespace counts.
@@ -107,6 +117,7 @@ class CgroupSet:
         for group in self.hosts.values():
             os.close(group.processes)
             os.close(group.quota)
+            os.close(group.statistics)
 
     def remove(self) -> None:
         """Remove the folders, once no process is left in them."""
@@ -175,7 +186,8 @@ def _host_group(folder: Path, version: _Version) -> HostCgroup:
     processes = os.open(folder / "cgroup.procs", os.O_RDWR)
     quota = os.open(folder / version.quota_file, os.O_WRONLY)
     os.pwrite(quota, version.unlimited, 0)
-    return HostCgroup(processes, quota, version.grant, version.unlimited)
+    statistics = os.open(folder / "cpu.stat", os.O_RDONLY)
+    return HostCgroup(processes, quota, statistics, version.grant, version.unlimited, version.stopped)
 
 
 def _parents() -> list[tuple[Path, _Version]]:

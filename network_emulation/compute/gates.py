@@ -33,6 +33,9 @@ class Gate(Protocol):
     def grant(self, least_ns: int = 0) -> None:
         """Let the host compute for a slice, of `least_ns` or of what is usual, whichever is longer."""
 
+    def was_stopped(self) -> bool:
+        """Let a host compute for a slice that it should have left but does not use; whether it had none left."""
+
     def hold(self) -> None:
         """Keep the host from computing."""
 
@@ -72,6 +75,12 @@ class QuotaGate:
         self.slice_ns = granted_us * 1000
         os.pwrite(self._group.quota, self._group.grant_of(granted_us), 0)
 
+    def was_stopped(self) -> bool:
+        """Processes that came and went unseen may have used the slice up: the kernel counts a stop when a grant ends it."""
+        before = self._group.stopped_time()
+        self.grant()
+        return self._group.stopped_time() > before
+
     def hold(self) -> None:
         """The kernel has stopped the group when its quota was used up, and stops it again at its next tick if not."""
 
@@ -109,6 +118,10 @@ class SignalGate:
         """Continue."""
         self.slice_ns = max(_SIGNAL_SLICE_NS, least_ns)
         self._signal(signal.SIGCONT)
+
+    def was_stopped(self) -> bool:
+        """Nobody but `hold` stops it."""
+        return False
 
     def hold(self) -> None:
         """Stop."""

@@ -235,7 +235,7 @@ class LimitedHost:
         return any(meter.is_runnable() for meter in self._meters)
 
     def _is_starved(self, now_ns: int, others: Iterable[LimitedHost]) -> bool:
-        """Whether processes that came and went unseen have used up the slice, so that the others wait for a grant in vain."""
+        """Whether processes that came and went unseen may have used up the slice, so that the others wait for a grant in vain."""
         if not (self._family and self.gate.starves and self._is_runnable()):
             self._without_core_ns = 0
             return False
@@ -246,9 +246,13 @@ class LimitedHost:
         return waited_ns > _SURELY_STARVED_NS or min(waited_ns, free_ns) > _STARVED_NS
 
     def _relieve(self, now_ns: int) -> int:
-        """Enter what was used unseen: the rest of the slice."""
+        """Enter what was used unseen, the rest of the slice; or nothing, where something else has the core."""
         self._without_core_ns = 0
-        self.ledger.owed_ns += max(self.gate.slice_ns - self.ledger.used_ns, 0) * self.ledger.slow_by
+        left_ns = max(self.gate.slice_ns - self.ledger.used_ns, 0)
+        if not self.gate.was_stopped():
+            self.ledger.used_ns = 0
+            return now_ns + self.gate.idle_ns
+        self.ledger.owed_ns += left_ns * self.ledger.slow_by
         self.ledger.used_ns = self.gate.slice_ns
         return self._collect(now_ns)
 

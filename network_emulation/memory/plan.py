@@ -55,13 +55,6 @@ def memory_warnings(
             yield source.problem(("deterministic", i, "memory"), rule)
 
 
-def unwatched_problems(heterogeneity: Heterogeneity, source: Source) -> Iterator[Problem]:
-    """One problem for every limit, for where nobody watches."""
-    for i, _ in _limited(heterogeneity):
-        rule = "real machines have the memory that they have: less is not emulated there"
-        yield source.problem(("deterministic", i, "memory"), rule, "remove it, or run --on local")
-
-
 def _limited(heterogeneity: Heterogeneity) -> Iterator[tuple[int, HostRule]]:
     for i, rule in enumerate(heterogeneity.rules):
         if isinstance(rule, HostRule) and rule.memory_bytes is not None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 LOOK_S = 0.5
-"""Real seconds between two looks: a worker that holds more for a shorter time may go unseen."""
+"""Real seconds between two looks: a worker that holds more for a shorter time is told of afterwards, and does not end the run."""
 
 _COUNTED = ("RssAnon:", "RssShmem:", "VmSwap:")
+_MAPPED = "RssFile:"
+_HIGHEST = "VmHWM:"
+_FORGET_HIGHEST = b"5"
 
 
 @dataclass(frozen=True)
@@ -47,11 +51,12 @@ class MemoryWatch:
 
     Attributes:
         limits: bytes that each limited host has.
-        peaks: the most that each one's workers were seen to hold.
+        peaks: the most that each one's workers held, also between two looks: of several workers, the sum of what each held at most.
     """
 
     limits: Mapping[str, int]
     peaks: dict[str, int] = field(default_factory=dict)
+    _mapped: dict[int, int] = field(default_factory=dict)
     _looked_s: float = 0.0
 
     def look(self, processes: Iterable[tuple[str, int]]) -> Overrun | None:
@@ -65,22 +70,61 @@ class MemoryWatch:
             return None
         self._looked_s = now_s
         held: dict[str, dict[int, int]] = {}
+        peaks: dict[str, int] = {}
         for host, pid in processes:
             if host in self.limits:
-                held.setdefault(host, {})[pid] = held_bytes(pid)
+                status = _status(pid)
+                held.setdefault(host, {})[pid] = now_bytes = _held(status)
+                peaks[host] = peaks.get(host, 0) + max(now_bytes, self._peak_since(pid, status))
+        for host, peak_bytes in peaks.items():
+            self.peaks[host] = max(peak_bytes, self.peaks.get(host, 0))
         overruns = [overrun for host, each in held.items() if (overrun := self._enter(host, each)) is not None]
         return overruns[0] if overruns else None
 
+    def _peak_since(self, pid: int, status: Mapping[str, int]) -> int:
+        """The most that a process can have held since the last look, of which the kernel counts mapped files too.
+
+        The counter starts anew with each look (proc_pid_clear_refs(5)), so that what was mapped then, or is now, was so at the peak.
+        """
+        mapped = status.get(_MAPPED, 0)
+        before, self._mapped[pid] = self._mapped.get(pid, 0), mapped
+        with suppress(OSError):  # it has ended, or the kernel keeps the highest for good
+            Path(f"/proc/{pid}/clear_refs").write_bytes(_FORGET_HIGHEST)
+        return status.get(_HIGHEST, 0) - max(mapped, before)
+
     def _enter(self, host: str, held: Mapping[int, int]) -> Overrun | None:
         total, limit = sum(held.values()), self.limits[host]
-        self.peaks[host] = max(total, self.peaks.get(host, 0))
         return Overrun(host, limit, total, max(held, key=lambda pid: held[pid]), len(held)) if total > limit else None
+
+
+def short_overruns(limits: Mapping[str, int], peaks: Mapping[str, int]) -> tuple[str, ...]:
+    """What to tell, after a run that no overrun ended, of hosts whose workers held too much for a moment.
+
+    Args:
+        limits: bytes that each limited host has.
+        peaks: the most that each one's workers held.
+    """
+    return tuple(
+        f"{host}: its workers held up to {peaks[host] / 2**20:.0f} MiB for less than {LOOK_S:g} s, and it has {limit / 2**20:.0f} MiB of memory"
+        " — such a device would have ended them: raise `memory` in heterogeneity.yaml, or lower batch_size"
+        for host, limit in limits.items()
+        if peaks.get(host, 0) > limit
+    )
 
 
 def held_bytes(pid: int) -> int:
     """What the kernel could not take back from a process; 0 of one that has ended."""
+    return _held(_status(pid))
+
+
+def _held(status: Mapping[str, int]) -> int:
+    return sum(status.get(name, 0) for name in _COUNTED)
+
+
+def _status(pid: int) -> dict[str, int]:
+    """The bytes that proc_pid_status(5) gives; none of a process that has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
     except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(_COUNTED))
+        return {}
+    return {line.split()[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith(" kB")}

@@ -66,13 +66,6 @@ def written(entry: _HostEntry) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def storage_problems(heterogeneity: Heterogeneity, source: Source, rule: str, fix: str) -> Iterator[Problem]:
-    """One problem for everything that is said of storage, where it is written."""
-    for section, i, entry in _entries(heterogeneity):
-        for name in written(entry):
-            yield source.problem((section, i, KEYS[name]), rule, fix)
-
-
 def storage_warnings(
     heterogeneity: Heterogeneity, workers: Sequence[str], writers: Sequence[str], hosts: Sequence[Host], source: Source
 ) -> Iterator[Problem]:

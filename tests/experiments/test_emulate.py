@@ -28,10 +28,11 @@ COMMAND = """
     sys.argv[0] = "laggard"
     main()
 """
+ENDS = {(0, "done"), (UNFAITHFUL, "unfaithful")}
 EVENT = """
 deterministic:
   - {hosts: "cloud.*", cpu: 40%}
-  - {hosts: "edge.*", cpu: 20%}
+  - {hosts: "edge.*", cpu: 20%, read: 1MB/s}
 dynamic:
   - {at: 0s, for: 1h, src: "edge.trainer.1.2", dst: "cloud.*", delay: 45ms}
 """
@@ -91,10 +92,10 @@ class Emulation:
         return links
 
     def ended(self) -> dict[str, object]:
-        """Its last line, when it has ended well."""
+        """Its last line, when it has ended well, or as well as it can where other programs have the cores."""
         output, errors = self.process.communicate(timeout=30)
-        assert self.process.returncode == 0, output + errors
         record: dict[str, object] = json.loads(output.splitlines()[-1])
+        assert (self.process.returncode, record["status"]) in ENDS, output + errors
         return record
 
 
@@ -155,6 +156,8 @@ def test_programs_run_in_hosts_on_their_links_and_shares(as_root: Emulation) -> 
         "edge.trainer.1.1",
         "edge.trainer.1.2",
     ]
+    (warning,) = as_root.up["warnings"]  # type: ignore[misc]
+    assert "your own programs read and write as fast as this machine does" in str(warning)
     assert as_root.ssh("edge.trainer.1.2", "hostname").strip() == "edge.trainer.1.2"
     assert as_root.ssh("edge.trainer.1.1", "pwd").strip() == str(as_root.runner.folder)
     assert [host["ipv6"] for host in as_root.up["hosts"]] == [["fd77::1"], ["fd77::2"], ["fd77::3"]]  # type: ignore[attr-defined]
@@ -175,7 +178,7 @@ def test_an_ordinary_user_has_it_too(nobody_with_tun: Runner) -> None:
         assert 50.0 <= round_trip_ms(emulation, "edge.trainer.1.2") < 75.0
         assert share_got(emulation, "edge.trainer.1.1") == pytest.approx(0.2, rel=0.35)
         emulation.process.terminate()
-        assert emulation.ended()["status"] == "done"
+        assert emulation.ended()["outcome"] is None
 
 
 @needs_tun
@@ -243,9 +246,9 @@ def test_whatever_runs_in_it_ends_with_it(own_runner: Runner, how: str) -> None:
             emulation.process.kill()
         else:
             record = emulation.ended()
-            assert (record["status"], record["outcome"]) == ("done", None)
+            assert record["outcome"] is None
             left = {path.name for path in Path(str(record["folder"])).iterdir()}
-            assert {"fidelity.json", "events.parquet", "counters.json", "run.json"} <= left
+            assert {"fidelity.json", "guard.json", "events.parquet", "counters.json", "run.json"} <= left
             assert "control.sock" not in left
         command.wait(20)
         assert command.returncode == 128 + signal.SIGKILL

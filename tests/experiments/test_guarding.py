@@ -1,12 +1,14 @@
-"""A run whose cores are taken from it while it trains is marked, and says when."""
+"""A run or an emulation whose cores are taken from it is marked, and says when."""
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import psutil
@@ -15,9 +17,14 @@ import pytest
 from laggard.network_emulation.cpu_plan import usable_cores
 from laggard.run_schema import RunRecord
 from tests.experiments.conftest import MORE_ATTEMPTS, UNFAITHFUL, Laggard, needs_tun
+from tests.experiments.test_emulate import emulated
 from tests.experiments.test_faults import trains
+from tests.users import Runner
 
-pytestmark = needs_tun
+pytestmark = [
+    needs_tun,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a process that is preferred to all others"),
+]
 
 # Above the workers, below what emulates: a busy loop that any scheduler prefers to them, six tenths of the time.
 BUSY = """
@@ -30,22 +37,34 @@ while True:
         pass
     time.sleep(0.04)
 """
+COMPUTE = """
+print("computes", flush=True)
+while True:
+    pass
+"""
 SETTINGS = ("--set", "workload.stop.steps=100000", "--set", "workload.stop.time=20s")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a process that is preferred to all others")
+@contextmanager
+def rivals() -> Iterator[None]:
+    """Take every core."""
+    started = [subprocess.Popen([sys.executable, "-c", BUSY, str(core)]) for core in usable_cores()]
+    try:
+        yield
+    finally:
+        for rival in started:
+            psutil.Process(rival.pid).kill()
+            rival.wait()
+
+
 def test_a_run_whose_cores_are_stolen_is_unfaithful(laggard: Laggard, make_scenario: Callable[..., Path]) -> None:
     scenario = make_scenario()
     for _ in range(1 + MORE_ATTEMPTS):
         process = laggard.start("run", str(scenario), "--json", *SETTINGS)
-        rivals = []
-        if trains(laggard.runs, process):
-            rivals = [subprocess.Popen([sys.executable, "-c", BUSY, str(core)]) for core in usable_cores()]
-        output, errors = process.communicate(timeout=240)
-        for rival in rivals:
-            psutil.Process(rival.pid).kill()
-            rival.wait()
-        if rivals:
+        trained = trains(laggard.runs, process)
+        with rivals() if trained else nullcontext():
+            output, errors = process.communicate(timeout=240)
+        if trained:
             break
     assert process.returncode == UNFAITHFUL, errors
     answer = json.loads(output)
@@ -60,3 +79,30 @@ def test_a_run_whose_cores_are_stolen_is_unfaithful(laggard: Laggard, make_scena
     assert all(0 <= slip["first_s"] < slip["last_s"] <= record.outcome.makespan_s + 2 for slip in slips)
     assert missed[0]["text"] in str(record.error)
     assert str(record.error).splitlines()[0] in (folder / "report.html").read_text()
+
+
+def test_an_emulation_whose_cores_are_stolen_says_so_at_once(own_runner: Runner) -> None:
+    """What a user's program is kept from is told while it is up, is on disk should it be killed then, and is its end."""
+    with emulated(own_runner) as emulation:
+        program = emulation.start("ssh", "edge.trainer.1.1", own_runner.command[0], "-c", COMPUTE)
+        assert program.stdout is not None
+        assert program.stdout.readline() == "computes\n"
+        assert emulation.process.stdout is not None
+        with rivals():
+            assert select.select([emulation.process.stdout], [], [], 30)[0], "nothing was said"
+            told = json.loads(emulation.process.stdout.readline())
+        folder = Path(str(emulation.up["folder"]))
+        running = RunRecord.model_validate_json((folder / "run.json").read_bytes())
+        emulation.process.terminate()
+        output, errors = emulation.process.communicate(timeout=30)
+    assert told["status"] == "slipped"
+    assert ("core missed", "edge.trainer.1.1") in {(slip["kind"], slip["where"]) for slip in told["slips"]}, told
+    assert running.status == "running"
+    assert told["slips"][0]["text"] in str(running.error)
+    assert emulation.process.returncode == UNFAITHFUL, errors
+    ended = json.loads(output.splitlines()[-1])
+    assert ended["status"] == "unfaithful"
+    assert "slipped while it was up" in ended["error"]
+    slips = json.loads((folder / "guard.json").read_text())
+    (missed,) = (slip for slip in slips if (slip["kind"], slip["where"]) == ("core missed", "edge.trainer.1.1"))
+    assert 0 <= missed["first_s"] < missed["last_s"] < 60

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.experiments.conftest import UNFAITHFUL
 from tests.experiments.remote_bed import answer_of
 from tests.testbed.nodes import lacking
 from tests.testbed.rest_api import power_watts
@@ -16,6 +17,9 @@ from tests.users import Runner
 pytestmark = [pytest.mark.skipif(lacking() is not None, reason=str(lacking())), pytest.mark.slow]
 
 SCRIPT = """
+    import signal
+    import psutil
+
     def play():
         from tests.testbed.faults import Fault
         from tests.testbed.stand_in import stand_in
@@ -47,6 +51,17 @@ SCRIPT = """
 
             def left():
                 return [[held.site, held.uid] for held in grid.held_jobs()]
+
+            def stand_still(seconds):
+                # Stop whatever runs on the nodes, agents and ranks, and let it go on.
+                agents = "laggard.experiments.remote.agent"
+                running = psutil.process_iter(["cmdline"])
+                there = [each for each in running if agents in (each.info["cmdline"] or ())]
+                for number in (signal.SIGSTOP, signal.SIGCONT):
+                    for each in there:
+                        each.send_signal(number)
+                    if number == signal.SIGSTOP:
+                        time.sleep(seconds)
 
             run = ("run", str(scenario_folder), "--on", "g5k")
             found = {"whole": laggard(*run, "--json"), "calls": len(grid.calls()), "whole left": left()}
@@ -89,7 +104,13 @@ SCRIPT = """
             ]
             until(lambda: len(grid.held_jobs()) == 2, 30)
             jobs = [word for job in mine for word in ("--job", f"{job.site}:{job.uid}")]
-            found["in my job"] = laggard(*run, *jobs, "--set", "workload.stop={steps: 100000}", "--json")
+            words = (*run, *jobs, "--set", "workload.stop={steps: 100000}", "--json")
+            whole = [*command[:3], *words, *command[3:]]
+            process = subprocess.Popen(whole, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=here)
+            until(lambda: len(records()) == 5 and records()[4].get("first_step_s"), 200)
+            stand_still(3.0)
+            said, errors = process.communicate(timeout=300)
+            found["in my job"] = {"status": process.returncode, "said": said, "error": errors}
             found["in my job left"] = left()
             return found
 
@@ -150,12 +171,17 @@ def _drawn(record: dict[str, Any]) -> None:
 
 
 def _a_run_in_a_reservation(found: dict[str, object]) -> None:
-    """It ends before the walltime does, with a checkpoint, and leaves the jobs that it did not make."""
+    """It ends before the walltime does, with a checkpoint, and leaves the jobs that it did not make. That its nodes stood still is told."""
     said = found["in my job"]
     assert isinstance(said, dict)
-    assert said["status"] == 0, said
+    assert said["status"] == UNFAITHFUL, said
     record = json.loads(said["said"])
-    assert record["status"] == "done"
+    assert record["status"] == "unfaithful"
+    assert "the emulation slipped while training ran" in record["error"]
+    slips = json.loads((Path(record["folder"]) / "guard.json").read_text())
+    still = {slip["where"]: slip for slip in slips if slip["kind"] == "stood still"}
+    assert set(still) == {host["host"] for host in record["hosts"]}
+    assert all(slip["size"] > 1.5 and 0 <= slip["first_s"] < slip["last_s"] for slip in still.values()), still
     assert record["outcome"]["stopped_by"] == "walltime"
     assert 1 <= record["outcome"]["steps"] < 100_000
     assert (Path(record["folder"]) / "checkpoint.pt").stat().st_size > 10_000

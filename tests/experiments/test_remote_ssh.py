@@ -57,7 +57,7 @@ SCRIPT = """
 
             long = ("workload.stop={steps: 100000, time: 90s}",)
             before = on(names[1], "ip", "-o", "-d", "link", "show")
-            found = {"whole": steady(SLOW_CPU), "left": {name: left(name) for name in names}, "before": before}
+            found = {"whole": steady(LIMITS, EVENTS), "left": {name: left(name) for name in names}, "before": before}
             shown = {}
 
             def look(key, name, *words):
@@ -88,13 +88,21 @@ SCRIPT = """
 
 
 SLOW = "heterogeneity.deterministic=[{hosts: edge.trainer.1.1, downlink: 30mbit}]"
-SLOW_CPU = f"{SLOW[:-1]}, {{hosts: edge.trainer.1.2, cpu: 25%}}]"
+LIMITED = "{hosts: edge.trainer.1.2, cpu: 25%, read: 1MB/s, read_latency: 2ms, memory: 2GiB}"
+LIMITS = f"{SLOW[:-1]}, {LIMITED}]"
+EVENTS = (
+    'heterogeneity.dynamic=[{at: 1s, for: 1s, src: "cloud.*", dst: "edge.*", rate: 20mbit},'
+    " {at: 1s, for: 1s, hosts: edge.trainer.1.2, read: 100kB/s}]"
+)
+FETCHED_BYTES = 192 // 3 * 64
+"""A rank's part of a batch of digits."""
 
 
 def test_a_scenario_runs_on_machines_of_ones_own(own_runner: Runner) -> None:
     script = (
         SCRIPT.replace("OFFSETS", repr(list(OFFSETS_S.values())))
-        .replace("SLOW_CPU", repr(SLOW_CPU))
+        .replace("LIMITS", repr(LIMITS))
+        .replace("EVENTS", repr(EVENTS))
         .replace("SLOW", repr(SLOW))
     )
     found = answer_of(own_runner, script, timeout_s=500)
@@ -103,6 +111,7 @@ def test_a_scenario_runs_on_machines_of_ones_own(own_runner: Runner) -> None:
     _traces_came_home(Path(whole["folder"]))
     _clocks_are_right(Path(whole["folder"]))
     _links_held(Path(whole["folder"]))
+    _storage_and_memory_held(Path(whole["folder"]))
     for shaped, devices, runs, processes in found["left"].values():
         assert not re.search("htb|tbf|ingress|filter", shaped)
         assert "laggard" not in devices
@@ -167,9 +176,37 @@ def _links_held(folder: Path) -> None:
     assert {(check["src"], check["requested"]) for check in shares} == {(other, 4.0)}
     assert all(check["ok"] for check in checks), checks
     events = pq.read_table(folder / "events.parquet").to_pylist()
-    assert {event["value"] for event in events} == {20.0, 60.0}
+    assert {event["value"] for event in events if event["dst"]} == {20.0, 60.0}
     late_s = [event["effective_s"] - event["asked_s"] for event in events]
     assert all(0 <= each < 1 for each in late_s), f"before the next is due: {late_s}"
     counters = json.loads((folder / "counters.json").read_text())
     assert sum(link["bytes"] for link in counters["links"]) > 1e6
     assert {(link["src"], link["dst"]) for link in counters["links"]} >= set(rates)
+
+
+def _storage_and_memory_held(folder: Path) -> None:
+    """Every fetch takes the latency and the bytes over the bandwidth, which an event lowers for a second."""
+    slow = list(OFFSETS_S)[2]
+    checks = [check for check in json.loads((folder / "fidelity.json").read_text()) if check["kind"] == "storage"]
+    assert {(check["src"], check["unit"], check["requested"]) for check in checks} == {
+        (slow, "MB/s", 1.0),
+        (slow, "ms", 2.0),
+    }
+    events = pq.read_table(folder / "events.parquet").to_pylist()
+    begin, end = (event for event in events if event["quantity"] == "read_mb_per_s")
+    assert [(event["src"], event["value"]) for event in (begin, end)] == [(slow, 0.1), (slow, 1.0)]
+    spans = pq.read_table(folder / "spans.parquet").to_pandas()
+    fetches = spans[(spans.phase == Phase.FETCH.value) & (spans["rank"] == 2) & (spans.work == FETCHED_BYTES // 64)]
+    error_ns = 5e6  # of the node's clock, and of the controller's
+    after_ns, before_ns = begin["effective_s"] * 1e9 + error_ns, end["effective_s"] * 1e9 - error_ns
+    within = (fetches.start_ns >= after_ns) & (fetches.start_ns + fetches.dur_ns <= before_ns)
+    outside = (fetches.start_ns + fetches.dur_ns < after_ns) | (fetches.start_ns > before_ns)
+    assert within.any()
+    assert fetches[within].dur_ns.min() / 1e6 >= 2 + FETCHED_BYTES / 0.1e6 * 1e3 - 0.01
+    assert fetches[outside].dur_ns.min() / 1e6 >= 2 + FETCHED_BYTES / 1e6 * 1e3 - 0.01
+    counters = json.loads((folder / "counters.json").read_text())
+    (drive,) = counters["drives"]
+    assert (drive["host"], drive["read_accesses"]) == (slow, len(set(spans.step)))
+    (memory,) = counters["memory"]
+    assert memory["host"] == slow
+    assert 100 << 20 < memory["peak_bytes"] < 2 << 30

@@ -5,8 +5,9 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,8 +15,8 @@ import pytest
 
 from laggard.hosts import Host
 from laggard.network_emulation.forked import end_companion, fork_companion
-from laggard.network_emulation.memory.plan import memory_problems, memory_warnings, plan_memory, unwatched_problems
-from laggard.network_emulation.memory.watch import LOOK_S, MemoryWatch, held_bytes
+from laggard.network_emulation.memory.plan import memory_problems, memory_warnings, plan_memory
+from laggard.network_emulation.memory.watch import LOOK_S, MemoryWatch, Overrun, held_bytes, short_overruns
 from laggard.network_emulation.model import Heterogeneity
 from laggard.yaml_source import parse_yaml, validated
 
@@ -56,7 +57,6 @@ def test_a_limit_that_nobody_is_held_to_is_warned_of_or_refused() -> None:
         return [problem.line for problem in memory_warnings(LIMITED, workers, HOSTS, SOURCE)]
 
     assert (lines("edge.w.1.2"), lines("edge.w.1.1"), lines()) == ([], [3], [2, 3])
-    assert [problem.line for problem in unwatched_problems(LIMITED, SOURCE)] == [2, 3]
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def holding(mib: int, path: Path | None = None) -> Iterator[int]:
 
     def hold() -> int:
         if path is None:
-            held = bytearray(os.urandom(4096) * (mib << 8))
+            held: bytes | bytearray = os.urandom(4096) * (mib << 8)
         else:
             with path.open("rb") as file:
                 mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
@@ -81,6 +81,39 @@ def holding(mib: int, path: Path | None = None) -> Iterator[int]:
     yield pid
     end_companion(pid)
     os.close(reading)
+
+
+@contextmanager
+def breathing(file: Path) -> Iterator[tuple[int, Callable[[bytes], None]]]:
+    """A process that on order allocates 80 MiB and frees them, or maps a file and touches all of it, or lets that go."""
+    ours, theirs = socket.socketpair()
+
+    def breathe() -> int:
+        mapped: mmap.mmap | None = None
+        while order := theirs.recv(1):
+            if order == b"a":
+                held = os.urandom(4096) * (80 << 8)
+                del held
+            elif order == b"m":
+                with file.open("rb") as opened:
+                    mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
+                sum(mapped[i] for i in range(0, len(mapped), 4096))
+            elif mapped is not None:
+                mapped.close()
+            theirs.send(b".")
+        return 0
+
+    def breathe_once(order: bytes) -> None:
+        ours.send(order)
+        assert ours.recv(1) == b"."
+
+    pid = fork_companion("breather", breathe)
+    theirs.close()
+    try:
+        yield pid, breathe_once
+    finally:
+        end_companion(pid)
+        ours.close()
 
 
 def test_what_a_process_holds_counts_and_what_it_maps_does_not(tmp_path: Path) -> None:
@@ -108,6 +141,38 @@ def test_a_host_whose_workers_hold_too_much_together_is_told_of() -> None:
             overrun
         )
         assert "placement.per_host" in str(overrun)
+
+
+def look_again(watch: MemoryWatch, pid: int) -> Overrun | None:
+    """What the next look that is due finds."""
+    watch.look([("a", pid)])
+    time.sleep(LOOK_S)
+    return watch.look([("a", pid)])
+
+
+def test_what_is_held_between_two_looks_is_told_afterwards(tmp_path: Path) -> None:
+    """Memory of its own that came and went is seen, a file that was mapped and let go is not, and each is seen once."""
+    file = tmp_path / "samples"
+    file.write_bytes(os.urandom(1 << 16) * (80 << 4))
+    with breathing(file) as (pid, breathe):
+        base = held_bytes(pid)
+        watch = MemoryWatch({"a": base + 40 * MIB})
+        watch.look([("a", pid)])
+        breathe(b"m")
+        assert look_again(watch, pid) is None
+        assert watch.peaks["a"] == pytest.approx(base, abs=8 * MIB), "what is mapped at a look is known"
+        breathe(b"u")
+        assert look_again(watch, pid) is None
+        assert watch.peaks["a"] == pytest.approx(base, abs=8 * MIB)
+        breathe(b"a")
+        assert held_bytes(pid) - base < 8 * MIB, "it is gone"
+        assert look_again(watch, pid) is None
+        assert watch.peaks["a"] == pytest.approx(base + 80 * MIB, abs=8 * MIB)
+        (told,) = short_overruns(watch.limits, watch.peaks)
+        assert told.startswith(f"a: its workers held up to {watch.peaks['a'] / MIB:.0f} MiB for less than 0.5 s")
+        watch.peaks.clear()
+        assert look_again(watch, pid) is None
+        assert short_overruns(watch.limits, watch.peaks) == (), "a peak is of its own time"
 
 
 def test_looks_are_not_taken_all_the_time() -> None:

@@ -1,0 +1,108 @@
+"""What the guards of remote nodes make of samples, and which changes are late: as values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from laggard.experiments.guarding import late_changes, slip_words
+from laggard.experiments.remote.messages import Sampled
+from laggard.experiments.remote.node_guards import NodeGuards
+from laggard.network_emulation.compute.tally import HostUse
+from laggard.network_emulation.dynamics import EventRecord
+from laggard.virtual_time import Dilation
+
+S = 1_000_000_000
+AHEAD = 1000 * S
+ZERO = AHEAD + 10 * S
+NODES = ("cloud", "edge")
+
+Change = Callable[[int, Sampled], Sampled]
+
+
+def quiet(second: int) -> Sampled:
+    """A node whose clock is 1000 s behind the head's, and whose host computes half of the time."""
+    return Sampled(
+        reference_ns=AHEAD + (10 + second) * S,
+        at_ns=(10 + second) * S,
+        wall_ns=(5000 + second) * S,
+        awake_ns=(30 + second) * S,
+        stolen_ns={3: 0},
+        use=HostUse(due_ns=second * S // 2),
+        share=0.25,
+        mechanism="cgroup-quota",
+    )
+
+
+def told(change: Change) -> list[tuple[str, str, float, float]]:
+    """What is found where the samples of `edge` are changed and those of `cloud` are not."""
+    guards = NodeGuards()
+    guards.begin()
+    for second in range(30):
+        guards.enter("cloud", quiet(second))
+        guards.enter("edge", change(second, quiet(second)))
+    return [(each.slip.kind, each.slip.where, each.first_s, each.last_s) for each in guards.slips(ZERO)]
+
+
+def missed(second: int, sample: Sampled) -> Sampled:
+    lost_ns = min(max(second - 10, 0), 6) * S // 5
+    return sample.model_copy(update={"use": HostUse(due_ns=second * S // 2, lost_ns=lost_ns)})
+
+
+def stolen(second: int, sample: Sampled) -> Sampled:
+    return sample.model_copy(update={"stolen_ns": {3: min(max(second - 10, 0), 6) * S // 4}})
+
+
+def stood_still(second: int, sample: Sampled) -> Sampled:
+    return quiet(second + 3) if second > 10 else sample
+
+
+def clock_set(second: int, sample: Sampled) -> Sampled:
+    return sample.model_copy(update={"wall_ns": sample.wall_ns + (2 * S if second > 10 else 0)})
+
+
+def unlimited(_: int, sample: Sampled) -> Sampled:
+    return sample.model_copy(update={"use": None, "share": None, "mechanism": None})
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda _, sample: sample, []),
+        (unlimited, []),
+        (missed, [("core missed", "edge", 10.0, 16.0)]),
+        (stolen, [("core stolen", "core 3 of edge", 10.0, 16.0)]),
+        (stood_still, [("stood still", "edge", 10.0, 14.0)]),
+        (clock_set, [("clock set", "edge", 10.0, 11.0)]),
+    ],
+)
+def test_a_slip_is_told_with_its_node_and_in_the_heads_time(
+    change: Change, found: list[tuple[str, str, float, float]]
+) -> None:
+    assert told(change) == found
+
+
+def test_what_happens_before_the_first_step_does_not_count_and_its_first_second_does() -> None:
+    guards = NodeGuards()
+    for second in (0, 5, 10):
+        guards.enter("edge", quiet(second))
+    guards.begin()
+    guards.enter("edge", quiet(14))
+    (still,) = guards.slips(ZERO)
+    assert (still.slip.kind, still.first_s, still.last_s) == ("stood still", 10.0, 14.0)
+
+
+def test_a_change_that_takes_effect_late_is_told() -> None:
+    events = [
+        EventRecord("begin", "edge", "", "cpu", 0.2, 3.0, 3.2),
+        EventRecord("begin", "edge", "cloud", "delay_ms", 9.0, 4.0, 6.5),
+        EventRecord("begin", "edge", "cloud", "rate_mbps", 9.0, 4.0, 6.5),
+        EventRecord("end", "edge", "", "cpu", 1.0, 8.0, 9.5),
+    ]
+    late = late_changes(events, 0, Dilation(2.0))
+    assert [slip_words(each) for each in late] == [
+        "4.0 to 6.5 s: edge -> cloud changed 2.5 s too late",
+        "8.0 to 9.5 s: edge changed 1.5 s too late",
+    ]
+    assert (late[0].slip.first_ns, late[0].slip.last_ns) == (8 * S, 13 * S)
