@@ -9,7 +9,7 @@ and only while it would compute. With cgroup rights the gate is a quota of a mil
 host's core: the kernel itself stops the host at the end of each grant, however long nobody looked, and sleeping threads are
 left alone. An ordinary user's is SIGSTOP and SIGCONT from one process at normal priority with a short scheduling slice; every
 thread wakes for each, which costs the worker some per cent. `benchmarks/cpu_shares.md` has the figures of both and of what
-was not chosen. `warmth` keeps the cores awake meanwhile, and `tally` tells the guard what hosts were due and lost.
+was not chosen. Where a worker counts its work, `efficiency` turns CPU time into work. `warmth` keeps the cores awake meanwhile, and `tally` tells the guard what hosts were due and lost.
 """
 
 from laggard.network_emulation.compute.cgroups import CgroupSet, HostCgroup, prepare_cgroups, run_folders, sweep_cgroups
