@@ -79,6 +79,9 @@ class StepColumns(Columns):
     staleness: IntArray
     dropped: IntArray
     skipped: IntArray
+    read_version: IntArray
+    applied_version: IntArray
+    waited_for: IntArray
 
 
 @dataclass(frozen=True)

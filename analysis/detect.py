@@ -175,7 +175,7 @@ def find_transfer_causes(
     Returns:
         Network causes, and `local` with burdens marked.
     """
-    usable = np.flatnonzero(~timeline.warm_up)
+    usable = np.flatnonzero(~timeline.warm_up & transfers.meets)
     series = transfers.step_logs[usable]
     if len(usable) < 2 * LEAST_STEPS or transfers.step_seconds.sum() < LEAST_SHARE * timeline.makespan:
         return (), tuple(local)
@@ -266,7 +266,7 @@ def find_slow_links(
         return (), 0.0
     windows = [_window(timeline, links, cause.first, cause.last) for cause in dynamic]
     quiet = _without(links, len(timeline.steps), windows)
-    steps = quiet.steps
+    steps = max(quiet.steps * float(transfers.meets.mean()), 1.0)
     slow = slow_links(links, quiet.rows, hosts)
     usual = transfers.usual_step_s
     found = []

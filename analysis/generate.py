@@ -311,6 +311,9 @@ def _steps(spec: TraceSpec, start: FloatArray, end: FloatArray, samples: IntArra
         staleness=zeros,
         dropped=zeros,
         skipped=zeros,
+        read_version=step,
+        applied_version=step + 1,
+        waited_for=zeros - 1,
     )
 
 

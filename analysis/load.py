@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _C = TypeVar("_C", bound=Columns)
+_LATER_COLUMNS = ("read_version", "applied_version", "waited_for")
 _PHASE_CODES = {phase.value: phase.code for phase in Phase}
 
 
@@ -126,11 +127,21 @@ def _table(path: Path, schema: pa.Schema) -> pa.Table:
     if not path.is_file():
         return schema.empty_table()
     try:
-        return pq.read_table(path, columns=schema.names).cast(schema)
+        return _with_later_columns(pq.read_table(path), schema).select(schema.names).cast(schema)
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise RunFolderError(
             f"{path}: not a table with the columns {', '.join(schema.names)} ({error}); collect the run again"
         ) from error
+
+
+def _with_later_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table of a run from before strategies had versions: it gets columns that say nothing of them."""
+    import pyarrow as pa
+
+    for name in _LATER_COLUMNS:
+        if name in schema.names and name not in table.column_names:
+            table = table.append_column(name, pa.array(np.full(len(table), -1, dtype=np.int32)))
+    return table
 
 
 def _columns(kind: type[_C], table: pa.Table) -> _C:

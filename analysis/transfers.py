@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laggard.analysis.columns import FloatArray
+from laggard.analysis.columns import BoolArray, FloatArray
 from laggard.analysis.reference import log_ratio
 from laggard.analysis.replay.timeline import Timeline
 
@@ -20,7 +20,7 @@ class Transfers:
         expected: median of the same collective over the run.
         step_seconds: sum over a step's collectives.
         step_logs: ln(step's transfer / expected), 0 where there was none.
-        usual_step_s: median of `step_seconds`.
+        usual_step_s: median of `step_seconds` over the steps that have any.
     """
 
     seconds: FloatArray
@@ -28,6 +28,12 @@ class Transfers:
     step_seconds: FloatArray
     step_logs: FloatArray
     usual_step_s: float
+
+    @property
+    def meets(self) -> BoolArray:
+        """In which steps ranks had anything to transfer, [S]: under some strategies they meet seldom."""
+        meets: BoolArray = self.step_seconds > 0
+        return meets
 
 
 def measure_transfers(timeline: Timeline) -> Transfers:
@@ -47,5 +53,5 @@ def measure_transfers(timeline: Timeline) -> Transfers:
     step_seconds = np.bincount(timeline.barrier_step, weights=seconds, minlength=steps)
     step_expected = np.bincount(timeline.barrier_step, weights=expected, minlength=steps)
     logs = log_ratio(step_seconds, step_expected)
-    usual = float(np.median(step_seconds)) if steps else 0.0
+    usual = float(np.median(step_seconds[step_seconds > 0])) if (step_seconds > 0).any() else 0.0
     return Transfers(seconds, expected, step_seconds.astype(np.float64), logs, usual)

@@ -216,7 +216,7 @@ def _described(scenario: Scenario, cpus: Mapping[str, int]) -> Description:
         events=tuple(_event(scenario, event) for event in scenario.heterogeneity.events),
         model=workload.model,
         dataset=workload.dataset.name,
-        strategy=workload.strategy.name,
+        strategy=workload.strategy.told(),
         batch_size=workload.batch_size,
         workers=len(scenario.ranks),
         stop=_stop(scenario),

@@ -11,7 +11,7 @@ from laggard.experiments import fingerprint
 from laggard.experiments.job import Journal
 from laggard.experiments.scenario import Scenario
 from laggard.network_emulation.probe import BackendName
-from laggard.run_schema import RunRecord
+from laggard.run_schema import RunRecord, StrategyRecord
 
 
 def first_record(
@@ -26,12 +26,14 @@ def first_record(
         command: the command line.
         warnings: what the user should know besides.
     """
+    strategy = scenario.workload.strategy
     return RunRecord(
         id="",
         scenario=scenario.name,
         status="running",
         command=tuple(command),
         seed=scenario.workload.seed,
+        strategy=StrategyRecord(name=strategy.name, pace=strategy.pace, told=strategy.told()),
         versions=fingerprint.versions(),
         git=fingerprint.git_commit(scenario.folder),
         testbed=testbed,

@@ -17,7 +17,7 @@ from laggard.workloads.partition import Indices, Partition
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.spool import Spool, append_line
 from laggard.workloads.stopping import is_last_by_steps, is_last_by_time
-from laggard.workloads.strategies import Strategy
+from laggard.workloads.strategies.strategy import Strategy
 from laggard.workloads.tracing.recorder import Recorder
 
 PROGRESS_NS = 100_000_000
@@ -74,14 +74,16 @@ class Loop:
 
     def run(self, zero_ns: int) -> Ending:
         """Train from `zero_ns` (CLOCK_MONOTONIC) to the stopping rule."""
-        step, begun_ns = 0, zero_ns
+        step, begun_ns, due = 0, zero_ns, False
         while True:
             self._name_last_step(step, begun_ns - zero_ns)
             self._step(step, begun_ns)
             last = self.gates.last_step()
             reason = last[1] if last is not None and step >= last[0] else Reason.NONE
             begun_ns = time.monotonic_ns()
-            if reason or self.partition.evaluates_after(step, self._evaluate_every):
+            due = due or self.partition.evaluates_after(step, self._evaluate_every)
+            if reason or (due and self.strategy.meets(step) == step):
+                due = False
                 opening = self._evaluate(step, final=bool(reason))
                 begun_ns = self.recorder.end_phase()
                 if reason or opening.verdict is Verdict.STOP:
@@ -94,15 +96,16 @@ class Loop:
         return self.plan.workload.evaluate_every or self.partition.samples
 
     def _name_last_step(self, step: int, elapsed_ns: int) -> None:
-        if self.plan.rank != 0:
+        """Rank 0 says which step is the last: one in which all meet, since nobody can be past it."""
+        if self.plan.rank != 0 or self.gates.last_step() is not None:
             return
         elapsed_s = (elapsed_ns - self.gates.paused_ns) / 1e9 / self.plan.dilation
         if is_last_by_steps(step, self.plan.workload.stop):
             self.gates.name_last_step(step, Reason.STEPS)
         elif is_last_by_time(elapsed_s, self.plan.workload.stop):
-            self.gates.name_last_step(step, Reason.TIME)
-        elif self.gates.stop_asked and self.gates.last_step() is None:
-            self.gates.name_last_step(step, Reason.WALLTIME)
+            self.gates.name_last_step(self.strategy.meets(step), Reason.TIME)
+        elif self.gates.stop_asked:
+            self.gates.name_last_step(self.strategy.meets(step), Reason.WALLTIME)
 
     def _step(self, step: int, begun_ns: int) -> None:
         recorder, share = self.recorder, self.partition.share(step, self.plan.rank)
@@ -117,15 +120,15 @@ class Loop:
         if self.device.type != "cpu":
             recorder.enter(Phase.H2D, work=len(indices))
             batch = batch.to(self.device)
-        loss = self.strategy.step(batch, share)
+        learnt = self.strategy.step(step, batch, share)
         if recorder.meter is not None:
             recorder.meter.finish(len(indices))
         every = self.plan.workload.checkpoint_every
         if self.plan.rank == 0 and every is not None and (step + 1) % every == 0:
             self._checkpoint(step)
-        recorder.end_step(loss, len(share.indices), share.batch_size)
+        recorder.end_step(learnt, len(share.indices), share.batch_size)
         if self.plan.rank == 0:
-            self._tell_progress(step, loss)
+            self._tell_progress(step, learnt.loss)
 
     def _tell_progress(self, step: int, loss: float) -> None:
         now_ns = time.monotonic_ns()

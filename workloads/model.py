@@ -5,49 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    GetJsonSchemaHandler,
-    Tag,
-    field_validator,
-    model_validator,
-)
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from laggard.units import DurationS
 from laggard.workloads.callables import is_callable_name
 from laggard.workloads.models import MODEL_NAMES
+from laggard.workloads.section import NameOrMapping, Section, named
+from laggard.workloads.strategies.parameters import (
+    STRATEGY_NAMES,
+    AllReduceParameters,
+    StrategyParameters,
+    strategy_named,
+)
 
-STRATEGY_NAMES = ("allreduce",)
 DATASET_NAMES = ("digits", "synthetic", "cifar10", "image_folder")
 OPTIMIZER_NAMES = ("sgd", "adam", "adamw")
 MAX_SEED = 2**32 - 1
-
-
-class Section(BaseModel):
-    """Base of every part of `workload.yaml`: unknown keys are refused, values never change."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-class _NameOrMapping:
-    """Tells the JSON Schema that a bare name stands for a mapping with that name."""
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        named: JsonSchemaValue = {"type": "string", "examples": list(self.names)}
-        return {"anyOf": [named, handler(schema)]}
-
-
-def _named(value: object) -> object:
-    return {"name": value} if isinstance(value, str) else value
 
 
 def _listed(value: object) -> object:
@@ -132,20 +105,6 @@ class OptimizerSpec(Section):
         return self
 
 
-class StrategySpec(Section):
-    """How the workers' updates become one model."""
-
-    name: Literal["allreduce"] = "allreduce"
-    trace_buckets: bool = Field(default=False, description="also record every gradient bucket; costs a hook per bucket")
-
-    @field_validator("name", mode="before")
-    @classmethod
-    def _is_known(cls, name: object) -> object:
-        if name not in STRATEGY_NAMES:
-            raise ValueError(f"no such strategy — use {', '.join(STRATEGY_NAMES)}")
-        return name
-
-
 class Placement(Section):
     """Which hosts train, in rank order; a ring's latency depends on that order."""
 
@@ -185,12 +144,14 @@ class Workload(Section):
     """`workload.yaml`."""
 
     model: str = Field(description=f"{', '.join(MODEL_NAMES)}, or package.module:callable", examples=list(MODEL_NAMES))
-    dataset: Annotated[DatasetSpec, BeforeValidator(_named), _NameOrMapping(*DATASET_NAMES)]
+    dataset: Annotated[DatasetSpec, BeforeValidator(named), NameOrMapping(*DATASET_NAMES)]
     batch_size: int = Field(128, ge=1, le=10_000_000, description="samples of one step, over all workers")
-    optimizer: Annotated[OptimizerSpec, BeforeValidator(_named), _NameOrMapping(*OPTIMIZER_NAMES)] = OptimizerSpec()
-    strategy: Annotated[StrategySpec, BeforeValidator(_named), _NameOrMapping(*STRATEGY_NAMES)] = StrategySpec()
+    optimizer: Annotated[OptimizerSpec, BeforeValidator(named), NameOrMapping(*OPTIMIZER_NAMES)] = OptimizerSpec()
+    strategy: Annotated[StrategyParameters, BeforeValidator(strategy_named), NameOrMapping(*STRATEGY_NAMES)] = (
+        AllReduceParameters()
+    )
     placement: Placement = Placement()
-    objective: Annotated[Objective, BeforeValidator(_named), _NameOrMapping("makespan")] = Objective()
+    objective: Annotated[Objective, BeforeValidator(named), NameOrMapping("makespan")] = Objective()
     stop: Stop = Stop(steps=1000)
     evaluate_every: int | None = Field(
         default=None, ge=1, description="samples between two evaluations; one pass over the training data when absent"

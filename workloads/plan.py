@@ -23,6 +23,10 @@ PRELOAD = (
     "laggard.workloads.worker",
     "laggard.workloads.evaluator",
     "laggard.workloads.tracing.link_sampler",
+    "laggard.workloads.strategies.allreduce",
+    "laggard.workloads.strategies.local_sgd",
+    "laggard.workloads.strategies.hierarchical",
+    "laggard.workloads.strategies.diloco",
 )
 """What the process that workers are forked from imports. `torch._dynamo` is what DistributedDataParallel would otherwise
 import in every worker, at 1.3 CPU seconds each."""
@@ -84,6 +88,7 @@ class WorkerPlan(TrainingPlan):
         rank: position in the collective, from 0.
         host: name of its host.
         hosts_by_rank: names of all ranks' hosts.
+        tiers: the layers of all ranks' hosts.
         init_method: where the workers meet (torch.distributed).
         interface: network device that carries the training traffic.
         timeout_s: real seconds after which a collective that does not move is an error.
@@ -96,6 +101,7 @@ class WorkerPlan(TrainingPlan):
     rank: int = Field(ge=0)
     host: str
     hosts_by_rank: tuple[str, ...]
+    tiers: tuple[str, ...]
     init_method: str
     interface: str = "eth0"
     timeout_s: float = Field(default=300.0, gt=0)
@@ -187,6 +193,7 @@ def plan_workers(
             world_size=len(placed),
             host=host.name,
             hosts_by_rank=names,
+            tiers=tuple(each.layer for each in placed),
             workload=workload,
             init_method=meeting,
             interface=interface,

@@ -33,7 +33,8 @@ from laggard.workloads.models import build_model
 from laggard.workloads.partition import Partition
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.spool import Spool, read_lines, write_whole
-from laggard.workloads.strategies.allreduce import AllReduce
+from laggard.workloads.strategies import take_up
+from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.tracing.recorder import Recorder
 
 LOGGER = logging.getLogger(__name__)
@@ -129,11 +130,17 @@ def _build_loop(plan: WorkerPlan, data: Data, recorder: Recorder, gates: Gates, 
     workload, device = plan.workload, torch.device(plan.device)
     model = build_model(workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary).to(device)
     torch.manual_seed(workload.seed * 1_000_003 + plan.rank)
-    optimizer = build_optimizer(workload.optimizer, model)
-    trace_buckets = workload.strategy.trace_buckets and plan.backend == "gloo"
-    if workload.strategy.trace_buckets and not trace_buckets:
-        LOGGER.warning("gradient buckets are not recorded: NCCL does not tell the host when one was reduced")
-    strategy = AllReduce(model, optimizer, recorder, trace_buckets=trace_buckets, device=device)
+    seat = Seat(
+        rank=plan.rank,
+        tiers=plan.tiers,
+        model=model,
+        optimizer=build_optimizer(workload.optimizer, model),
+        recorder=recorder,
+        device=device,
+        backend=plan.backend,
+        last_step=None if workload.stop.steps is None else workload.stop.steps - 1,
+    )
+    strategy = take_up(workload.strategy, seat)
     partition = Partition(len(data.train), min(workload.batch_size, len(data.train)), plan.world_size, workload.seed)
     return Loop(plan, data.train, partition, strategy, recorder, gates, fewest_samples(model), drive)
 

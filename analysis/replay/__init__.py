@@ -1,1 +1,1 @@
-"""Re-simulates an all-reduce run by its own dependency rule: work, barrier, transfer."""
+"""Re-simulates a run by its own dependency rule: work, barrier of all or of some, transfer."""

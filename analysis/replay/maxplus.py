@@ -1,6 +1,7 @@
 """The makespan of a timeline, by max-plus algebra, for many what-ifs at once.
 
-A rank leaves a barrier at (latest arrival) + (its transfer); it reaches the next after its local work. Where every rank
+A rank leaves a barrier at (latest arrival) + (its transfer); it reaches the next after its local work. A rank that is no part of a barrier
+passes it. Where every rank
 waited for the last, what came before no longer matters but for one number, so the run falls into blocks that are replayed
 side by side: T = sum over blocks of max over ranks. A rank that left before the last had arrived (the root of a broadcast)
 carries its own clock on to the next barrier of its block.
@@ -26,12 +27,14 @@ class Schedule:
         transfer: time at the barrier once all have arrived, [E + 1, W].
         own: time at the barrier of a rank that does not wait, [E + 1, W].
         depends: which ranks wait for the last, [E + 1, W].
+        member: which ranks are waited for, [E + 1, W]; all at the end.
     """
 
     local: FloatArray
     transfer: FloatArray
     own: FloatArray
     depends: BoolArray
+    member: BoolArray
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ def observed_schedule(timeline: Timeline) -> Schedule:
         transfer=np.vstack([timeline.transfer, last]),
         own=np.vstack([timeline.finish - timeline.arrival, last]),
         depends=np.vstack([timeline.depends | timeline.pause[:, None], last == 0.0]),
+        member=np.vstack([timeline.member, last == 0.0]),
     )
 
 
@@ -62,26 +66,25 @@ def split_blocks(depends: BoolArray) -> tuple[Blocks, ...]:
     )
 
 
-def block_seconds(
-    blocks: Blocks, local: FloatArray, transfer: FloatArray, own: FloatArray, depends: BoolArray
-) -> FloatArray:
+def block_seconds(blocks: Blocks, local: FloatArray, transfer: FloatArray, schedule: Schedule) -> FloatArray:
     """Seconds that each block adds to the makespan.
 
     Args:
         blocks: which barriers, [B, L].
         local: work before each barrier, [..., B, L, W].
         transfer: transfers at the barrier before the block and at all but its last, [..., B, L, W].
-        own: stays of ranks that do not wait, [B, L, W].
-        depends: who waits, [B, L, W].
+        schedule: who waits for whom, and how long those stay who do not.
 
     Returns:
         Seconds, [..., B].
     """
+    own, depends = schedule.own[blocks.barriers], schedule.depends[blocks.barriers]
+    member = schedule.member[blocks.barriers]
     clock = transfer[..., 0, :]
     total = np.zeros(np.broadcast_shapes(clock.shape, local.shape[:-2] + local.shape[-1:])[:-1])
     for position in range(blocks.barriers.shape[1]):
         arrival = clock + local[..., position, :]
-        latest = arrival.max(axis=-1)
+        latest = np.where(member[:, position, :], arrival, -np.inf).max(axis=-1)
         total = total + latest
         if position + 1 < blocks.barriers.shape[1]:
             leaving = arrival - latest[..., None] + own[:, position, :]
@@ -103,6 +106,4 @@ def makespan(schedule: Schedule) -> float:
 def _replayed(schedule: Schedule) -> Iterator[FloatArray]:
     for blocks in split_blocks(schedule.depends):
         at = blocks.barriers
-        yield block_seconds(
-            blocks, schedule.local[at], entering(schedule.transfer, at), schedule.own[at], schedule.depends[at]
-        )
+        yield block_seconds(blocks, schedule.local[at], entering(schedule.transfer, at), schedule)

@@ -40,7 +40,8 @@ class Timeline:
         samples: samples per step and rank, [S, W].
         barrier_step: index of each barrier's step, [E].
         group: collective instance within the step; -1 for an evaluation pause, [E].
-        arrival: own arrival at each barrier, [E, W].
+        member: who is part of each barrier: all, or those of one tier, [E, W].
+        arrival: own arrival at each barrier, [E, W]; of a rank that is no part of it, the end of its last one before.
         finish: leaving it, [E, W].
         local: work before each barrier, and after the last, [E + 1, W].
         rows: the spans that `local` is made of (what is missing between them is unrecorded time).
@@ -53,6 +54,7 @@ class Timeline:
     samples: IntArray
     barrier_step: IntArray
     group: IntArray
+    member: BoolArray
     arrival: FloatArray
     finish: FloatArray
     local: FloatArray
@@ -67,7 +69,7 @@ class Timeline:
     @property
     def latest(self) -> FloatArray:
         """Latest arrival at each barrier, [E]."""
-        return _largest(self.arrival)
+        return _largest(np.where(self.member, self.arrival, -np.inf))
 
     @property
     def outside(self) -> FloatArray:
@@ -83,18 +85,19 @@ class Timeline:
     @property
     def depends(self) -> BoolArray:
         """Whether a rank stayed at a barrier until the last had arrived (the root of a broadcast may not), [E, W]."""
-        return self.finish >= self.latest[:, None]
+        depends: BoolArray = self.member & (self.finish >= self.latest[:, None])
+        return depends
 
     @property
     def wait(self) -> FloatArray:
         """Waiting for the last to arrive, per barrier and rank, [E, W]."""
-        return np.minimum(self.finish, self.latest[:, None]) - self.arrival
+        return np.where(self.member, np.minimum(self.finish, self.latest[:, None]) - self.arrival, 0.0)
 
     @property
     def transfer(self) -> FloatArray:
         """Time at a barrier once all had arrived; for a pause, how much later than the first a rank resumed, [E, W]."""
         after = np.maximum(self.finish - self.latest[:, None], 0.0)
-        return after - self.outside[:, None]
+        return np.where(self.member, after - self.outside[:, None], 0.0)
 
     def per_step(self, values: FloatArray) -> FloatArray:
         """Sums values per barrier and rank, [E, W], over the collectives of each step, [S, W]."""
@@ -120,7 +123,7 @@ def build_timeline(run: Run) -> Timeline:
     world = run.world_size
     barrier_rows = np.isin(spans.phase, (Phase.COMM.code, Phase.EVALUATE.code)) & (spans.group >= 0)
     barriers, is_barrier = _barriers(spans, step.astype(np.int64), barrier_rows, world)
-    barrier_step, group, arrival, finish = barriers
+    barrier_step, group, member, arrival, finish = barriers
     work = spans.where(~is_barrier)
     work_step = step[~is_barrier].astype(np.int64)
     end = np.zeros(world)
@@ -139,6 +142,7 @@ def build_timeline(run: Run) -> Timeline:
         samples=samples,
         barrier_step=barrier_step,
         group=group,
+        member=member,
         arrival=arrival,
         finish=finish,
         local=np.vstack([arrival, end]) - np.vstack([np.zeros(world), finish]),
@@ -163,8 +167,12 @@ def _kept(run: Run) -> SpanColumns:
 
 def _barriers(
     spans: SpanColumns, step: IntArray, candidates: BoolArray, world: int
-) -> tuple[tuple[IntArray, IntArray, FloatArray, FloatArray], BoolArray]:
-    """Barriers that all ranks reached, in time order, and which spans belong to them."""
+) -> tuple[tuple[IntArray, IntArray, BoolArray, FloatArray, FloatArray], BoolArray]:
+    """Barriers in time order, and which spans belong to them.
+
+    Collectives that several ranks reached, and pauses that all did: a strategy numbers the collectives of a step, so that those with one
+    number are parts of one.
+    """
     rows = np.flatnonzero(candidates)
     group = np.where(spans.phase[rows] == Phase.EVALUATE.code, -1 - spans.group[rows], spans.group[rows])
     keys, index = np.unique(np.column_stack([step[rows], group]), axis=0, return_inverse=True)
@@ -173,11 +181,16 @@ def _barriers(
     finish = arrival.copy()
     arrival[index, spans.rank[rows]] = spans.start_ns[rows] * _S
     finish[index, spans.rank[rows]] = spans.end_ns[rows] * _S
-    whole = ~np.isnan(arrival).any(axis=1)
+    member = ~np.isnan(arrival)
+    real = member.sum(axis=1) >= np.where(keys[:, 1] < 0, world, min(2, world))
     used = np.zeros(len(spans), dtype=np.bool_)
-    used[rows[whole[index]]] = True
-    order = np.flatnonzero(whole)[np.argsort(_largest(arrival[whole]), kind="stable")]
-    return (keys[order, 0], np.maximum(keys[order, 1], -1), arrival[order], finish[order]), used
+    used[rows[real[index]]] = True
+    latest = _largest(np.where(member, arrival, -np.inf))
+    order = np.flatnonzero(real)[np.argsort(latest[real], kind="stable")]
+    member, arrival, finish = member[order], arrival[order], finish[order]
+    before = np.maximum.accumulate(np.where(member, finish, 0.0), axis=0)
+    arrival, finish = np.where(member, arrival, before), np.where(member, finish, before)
+    return (keys[order, 0], np.maximum(keys[order, 1], -1), member, arrival, finish), used
 
 
 def _next_barrier(work: SpanColumns, arrival: FloatArray) -> IntArray:

@@ -78,7 +78,7 @@ class WhatIf:
         np.maximum(local, 0.0, out=local)
         transfer = np.where((at > 0)[..., None], self.schedule.transfer[at - 1], 0.0)
         transfer = transfer * self._factor(at - 1, removed)[..., None]
-        return block_seconds(blocks, local, transfer, self.schedule.own[at], self.schedule.depends[at])
+        return block_seconds(blocks, local, transfer, self.schedule)
 
     def _factor(self, at: IntArray, removed: BoolArray) -> FloatArray:
         """What the transfers at barriers `at`, [B, L], shrink to, [C, B, L]."""

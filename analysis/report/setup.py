@@ -42,6 +42,7 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
     known = [
         ("Started", record.started),
         ("Testbed", record.testbed),
+        ("Strategy", record.strategy.told),
         ("Links made by", _BACKENDS.get(record.backend or "", record.backend or "")),
         ("Time dilation", _dilation(record)),
         ("Clocks", _clocks(run)),

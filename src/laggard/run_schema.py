@@ -14,6 +14,7 @@ SCHEMA_VERSION = 1
 Status = Literal["running", "done", "failed", "unfaithful", "interrupted"]
 Family = Literal["compute", "network", "storage"]
 Kind = Literal["deterministic", "dynamic"]
+Pace = Literal["lockstep", "own"]
 
 
 class Record(BaseModel):
@@ -44,6 +45,14 @@ class Outcome(Record):
     cost: float | None
     fairness: float
     stopped_by: Literal["accuracy", "steps", "time", "walltime"]
+
+
+class StrategyRecord(Record):
+    """How the ranks trained: in `lockstep`, all taking the same steps and meeting in some, or each at its `own` pace."""
+
+    name: str
+    pace: Pace
+    told: str
 
 
 class HeldJob(Record):
@@ -77,6 +86,7 @@ class RunRecord(Record):
     status: Status
     command: tuple[str, ...]
     seed: int
+    strategy: StrategyRecord = StrategyRecord(name="allreduce", pace="lockstep", told="allreduce")
     versions: dict[str, str]
     git: str | None
     testbed: str

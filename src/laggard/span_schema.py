@@ -82,7 +82,12 @@ def span_schema() -> pa.Schema:
 
 
 def step_schema() -> pa.Schema:
-    """Schema of `steps.parquet`: one row per rank and step; `accuracy` is null where nothing was evaluated."""
+    """Schema of `steps.parquet`: one row per rank and step; `accuracy` is null where nothing was evaluated.
+
+    `samples` were learnt from and `dropped` ones computed in vain; `skipped` are steps that the rank left out before this one. Versions
+    count the updates of a model that the ranks share: the one read, the one that this rank's update went into, and between them `staleness`
+    updates by others; -1 where there is none. `waited_for` is the rank that this one waited for, -1 where it was nobody in particular.
+    """
     import pyarrow as pa
 
     return pa.schema(
@@ -98,6 +103,9 @@ def step_schema() -> pa.Schema:
             ("staleness", pa.int32()),
             ("dropped", pa.int32()),
             ("skipped", pa.int32()),
+            ("read_version", pa.int32()),
+            ("applied_version", pa.int32()),
+            ("waited_for", pa.int32()),
         ]
     )
 

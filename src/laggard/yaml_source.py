@@ -313,8 +313,14 @@ def _models_at(model: type[BaseModel], location: Sequence[str | int]) -> list[ty
         if fields:
             models = [inner for field in fields for inner in _inner_models(field.annotation)]
         else:
-            models = [each for each in models if each.__name__ == part] or models
+            models = [each for each in models if part == each.__name__ or part in _names_of(each)] or models
     return models
+
+
+def _names_of(model: type[BaseModel]) -> tuple[object, ...]:
+    """The values of `name` that a model of a union is chosen by."""
+    name = model.model_fields.get("name")
+    return get_args(name.annotation) if name is not None else ()
 
 
 def _inner_models(annotation: object) -> list[type[BaseModel]]:

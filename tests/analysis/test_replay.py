@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from laggard.analysis.columns import BoolArray, FloatArray
+from laggard.analysis.columns import BoolArray, FloatArray, SpanColumns
 from laggard.analysis.findings import analyse
 from laggard.analysis.generate import Injection, TraceSpec, generate_run
+from laggard.analysis.load import Run
 from laggard.analysis.replay.maxplus import Schedule, makespan, observed_schedule
 from laggard.analysis.replay.timeline import build_timeline
 from laggard.analysis.time_split import split_time
@@ -28,7 +29,7 @@ def simulate(schedule: Schedule) -> float:
     latest = 0.0
     for barrier in range(len(schedule.local)):
         arrival = [at + float(schedule.local[barrier, rank]) for rank, at in enumerate(clock)]
-        latest = max(arrival)
+        latest = max(at for rank, at in enumerate(arrival) if schedule.member[barrier, rank])
         clock = [
             latest + float(schedule.transfer[barrier, rank])
             if schedule.depends[barrier, rank]
@@ -44,8 +45,11 @@ def schedules(max_barriers: int = 12) -> st.SearchStrategy[Schedule]:
         barriers, world = draw(st.integers(1, max_barriers)), draw(st.integers(1, 4))
         seconds = arrays(np.float64, (barriers, world), elements=st.floats(0, 10))
         depends: BoolArray = draw(arrays(np.bool_, (barriers, world)))
-        depends[-1] = True
-        return Schedule(draw(seconds), draw(seconds), draw(seconds), depends)
+        member: BoolArray = draw(arrays(np.bool_, (barriers, world)))
+        member[:, draw(st.integers(0, world - 1))] = True
+        depends &= member
+        depends[-1] = member[-1] = True
+        return Schedule(draw(seconds), draw(seconds), draw(seconds), depends, member)
 
     return build()
 
@@ -91,6 +95,51 @@ def test_waiting_is_the_fast_ranks_and_evaluation_is_outside() -> None:
     assert wait[2] < 0.01 * wait[[0, 1, 3]].min()
     bare = generate_run(quiet(4, 50, Injection("compute", 3.0, rank=2)))
     assert timeline.makespan == pytest.approx(build_timeline(bare).makespan, rel=1e-3)
+
+
+def test_ranks_of_a_tier_wait_for_each_other_alone() -> None:
+    """Even steps are barriers of two pairs, odd ones of nobody, the last of all: by hand, rank 3 costs its own pair at first."""
+    work = {0: 1.0, 1: 2.0, 2: 1.0, 3: 4.0}
+    run = _run_of_pairs(work, steps=8, transfer_s=0.5)
+    timeline = build_timeline(run)
+    assert timeline.member.sum(axis=1).tolist() == [2, 2] * 4 + [4]
+    # Every second step a pair leaves when its slower one has worked twice, and half a second later; at the end all meet.
+    assert timeline.makespan == pytest.approx(4 * (2 * 4.0 + 0.5) + 0.5)
+    assert timeline.wait.sum(axis=0) == pytest.approx([8.0 + 16.0, 16.0, 24.0, 0.0])
+    schedule = observed_schedule(timeline)
+    assert makespan(schedule) == pytest.approx(timeline.makespan)
+    lighter = np.where(np.arange(4) == 3, schedule.local / 4, schedule.local)
+    assert makespan(dataclasses.replace(schedule, local=lighter)) == pytest.approx(4 * (2 * 2.0 + 0.5) + 0.5)
+
+
+def _run_of_pairs(work_s: dict[int, float], steps: int, transfer_s: float) -> Run:
+    """Spans of four ranks: ranks 0 and 1 average in every second step, and so do 2 and 3; after the last step all do."""
+    rows, clock = [], dict.fromkeys(work_s, 0.0)
+
+    def add(step: int, rank: int, phase: Phase, until_s: float, group: int = -1) -> None:
+        rows.append((step, rank, phase.code, clock[rank], until_s - clock[rank], group))
+        clock[rank] = until_s
+
+    def meet(step: int, ranks: tuple[int, ...], group: int) -> None:
+        leave = max(clock[rank] for rank in ranks) + transfer_s
+        for rank in ranks:
+            add(step, rank, Phase.COMM, leave, group)
+
+    for step in range(steps):
+        for rank, seconds in work_s.items():
+            add(step, rank, Phase.FORWARD, clock[rank] + seconds)
+        if step % 2:
+            meet(step, (0, 1), 0)
+            meet(step, (2, 3), 1)
+    meet(steps - 1, (0, 1, 2, 3), 2)
+    step, rank, phase, start, duration, group = (np.array(column) for column in zip(*rows, strict=True))
+    zeros = np.zeros(len(rows), dtype=np.int64)
+    spans = SpanColumns(
+        step=step, rank=rank, lane=zeros, phase=phase, seq=zeros, start_ns=np.rint(start * 1e9).astype(np.int64),
+        dur_ns=np.rint(duration * 1e9).astype(np.int64), group=group, peer=zeros - 1, bytes=zeros, work=zeros, flags=zeros,
+    )  # fmt: skip
+    order = np.lexsort((spans.start_ns, spans.rank, spans.step))
+    return dataclasses.replace(generate_run(quiet(4, 5)), spans=spans.where(order))
 
 
 def compute_s(spec: TraceSpec) -> FloatArray:

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,8 +69,11 @@ def forkery() -> Iterator[Forkery]:
     server.close()
 
 
-def make_hosts(count: int) -> list[Host]:
-    return [Host(f"edge.trainer.1.{i}", "edge", "trainer", 1, i, "127.0.0.1") for i in range(1, count + 1)]
+def make_hosts(count: int, tiers: Sequence[str] = ()) -> list[Host]:
+    layers = tiers or ["edge"] * count
+    return [
+        Host(f"{layer}.trainer.1.{i}", layer, "trainer", 1, i, "127.0.0.1") for i, layer in enumerate(layers, start=1)
+    ]
 
 
 @dataclass
@@ -149,10 +152,11 @@ def train(forkery: Forkery, tmp_path_factory: pytest.TempPathFactory) -> Train:
         wait: bool = True,
         dilation: float = 1.0,
         relayed: bool = False,
+        tiers: Sequence[str] = (),
         change: Mapping[str, object] | None = None,
     ) -> Training:
         folder = tmp_path_factory.mktemp("training")
-        hosts = make_hosts(world_size)
+        hosts = make_hosts(world_size, tiers)
         plans = plan_workers(
             Workload.model_validate(workload), hosts, folder / "spool", dilation, interface="lo", timeout_s=60
         )

@@ -16,10 +16,14 @@ from laggard.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.heartbeat import read_heartbeats
 from laggard.workloads.loop import pad
+from laggard.workloads.model import Workload
 from laggard.workloads.models import build_model
 from laggard.workloads.partition import Partition
 from laggard.workloads.spool import Spool
+from laggard.workloads.strategies import take_up
 from laggard.workloads.strategies.allreduce import AllReduce
+from laggard.workloads.strategies.parameters import AllReduceParameters, Parameters
+from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.tracing.recorder import Recorder
 
 
@@ -53,6 +57,22 @@ def problem(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(samples, 1, 8, 8, generator=random), torch.randint(0, 10, (samples,), generator=random)
 
 
+def strategy_of(case: dict[str, object]) -> Parameters:
+    workload = {"model": "mlp", "dataset": "digits", "strategy": case.get("strategy", "allreduce")}
+    return Workload.model_validate(workload).strategy
+
+
+def seat(case: dict[str, int], model: nn.Module, lr: float, recorder: Recorder) -> Seat:
+    return Seat(
+        rank=case["rank"],
+        tiers=tuple(case.get("tiers", ["edge"] * case["world_size"])),
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=lr, momentum=case.get("momentum", 0.0)),
+        recorder=recorder,
+        last_step=case.get("steps", 1) - 1,
+    )
+
+
 def uneven(argument: str) -> None:
     """Train in float64 on uneven batches; save the parameters after the last step."""
     case = json.loads(argument)
@@ -61,15 +81,16 @@ def uneven(argument: str) -> None:
     model = build_model(case["model"], (1, 8, 8), 10, 3).double()
     inputs, labels = problem(case["samples"])
     recorder = Recorder(Spool(folder), rank, world)
-    strategy = AllReduce(model, torch.optim.SGD(model.parameters(), lr=0.1), recorder)
+    strategy = take_up(strategy_of(case), seat(case, model, 0.1, recorder))
     partition = Partition(case["samples"], case["batch_size"], world, 7)
     losses = []
     for step in range(case["steps"]):
         share = partition.share(step, rank)
         indices = torch.from_numpy(pad(share.indices, 1))
         recorder.begin_step(step)
-        losses.append(strategy.step(Batch(inputs[indices].double(), labels[indices]), share))
-        recorder.end_step(losses[-1], len(share.indices), share.batch_size)
+        learnt = strategy.step(step, Batch(inputs[indices].double(), labels[indices]), share)
+        losses.append(learnt.loss)
+        recorder.end_step(learnt, len(share.indices), share.batch_size)
     recorder.close()
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
     np.savez(folder / f"result-{rank}.npz", weights=weights, losses=np.array(losses))
@@ -94,12 +115,12 @@ def settled(argument: str) -> None:
     _setup(case, folder)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
     with Recorder(Spool(folder), 0, 1) as recorder:
-        strategy = AllReduce(model, torch.optim.SGD(model.parameters(), lr=0.01), recorder)
+        strategy = AllReduce(AllReduceParameters(), seat(case, model, 0.01, recorder))
         clock = Noted(folder)
         strategy._clock = clock
         recorder.begin_step(0)
         recorder.enter(Phase.PREP)
-        strategy.step(Batch(*problem(8)), Partition(8, 8, 1, 7).share(0, 0))
+        strategy.step(0, Batch(*problem(8)), Partition(8, 8, 1, 7).share(0, 0))
     (folder / "settled.json").write_text(json.dumps(clock.phases))
     dist.destroy_process_group()
 
@@ -123,12 +144,8 @@ def timed(argument: str) -> None:
         nn.Linear(hidden, 10),
     )
     recorder = Recorder(Spool(folder), rank, world)
-    strategy = AllReduce(
-        model,
-        torch.optim.SGD(model.parameters(), lr=0.01),
-        recorder,
-        trace_buckets=case.get("trace_buckets", False),
-    )
+    parameters = AllReduceParameters(trace_buckets=case.get("trace_buckets", False))
+    strategy = AllReduce(parameters, seat(case, model, 0.01, recorder))
     ddp = strategy._ddp
     ddp._set_ddp_runtime_logging_sample_rate(1)
     inputs, labels = problem(256)
@@ -145,8 +162,8 @@ def timed(argument: str) -> None:
         share = partition.share(step, rank)
         indices = torch.from_numpy(share.indices)
         recorder.begin_step(step)
-        loss = strategy.step(Batch(inputs[indices], labels[indices]), share)
-        recorder.end_step(loss, len(share.indices), share.batch_size)
+        learnt = strategy.step(step, Batch(inputs[indices], labels[indices]), share)
+        recorder.end_step(learnt, len(share.indices), share.batch_size)
         ddp.logger.set_runtime_stats_and_log()
         log = ddp._get_ddp_logging_data()
         theirs.append(int(log["backward_compute_time_end"]) - (time.time_ns() - time.monotonic_ns()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from laggard.hosts import Host
 from laggard.workloads.callables import load_callable
 from laggard.workloads.model import Workload
 from laggard.workloads.plan import WorkerPlan, place, plan_evaluator, plan_link_sampler, plan_workers
+from laggard.workloads.strategies.parameters import STRATEGY_NAMES
 from laggard.yaml_source import parse_yaml, validated
 
 DESIGN = """
@@ -55,8 +57,13 @@ def test_a_model_and_a_dataset_are_enough() -> None:
         ({"dataset": {"name": "synthetic", "classes": 1}}, "greater than or equal to 2"),
         ({"batch_size": 0}, "greater than or equal to 1"),
         ({"batch_size": "many"}, "integer"),
-        ({"strategy": "gossip"}, "no such strategy — use allreduce"),
-        ({"strategy": {"name": "bounded_staleness", "staleness": 4}}, "no such strategy — use allreduce"),
+        ({"strategy": "magic"}, "no such strategy — use allreduce, "),
+        ({"strategy": "local_sdg"}, "no such strategy — did you mean `local_sgd`?"),
+        ({"strategy": {"name": "alreduce"}}, "no such strategy — did you mean `allreduce`?"),
+        ({"strategy": ["allreduce"]}, "valid dictionary"),
+        ({"strategy": {"name": "local_sgd", "steps": 0}}, "greater than or equal to 1"),
+        ({"strategy": {"name": "hierarchical", "tier_steps": 9}}, "raise wan_steps"),
+        ({"strategy": {"name": "diloco", "outer_momentum": 1}}, "less than 1"),
         ({"optimizer": {"name": "adam", "momentum": 0.9}}, "adam has no momentum"),
         ({"optimizer": {"lr": -1}}, "greater than 0"),
         ({"optimizer": {"lr": float("nan")}}, "finite number"),
@@ -81,12 +88,40 @@ def test_refused(change: dict[str, object], says: str) -> None:
 
 
 def test_a_refusal_points_at_the_place() -> None:
-    text = "model: mlp\ndataset: {name: cifar11, folder: x}\nstrategy:\n  name: gossip\n"
+    text = "model: mlp\ndataset: {name: cifar11, folder: x}\nstrategy:\n  name: magic\n"
     with pytest.raises(ScenarioError) as refused:
         validated(parse_yaml(text, "workload.yaml"), Workload)
     places = {(problem.line, problem.rule) for problem in refused.value.problems}
     assert (2, "no such dataset") in places
     assert (4, "no such strategy") in places
+
+
+@pytest.mark.parametrize(
+    ("strategy", "place", "says"),
+    [
+        ("local_sdg", (3, 11), 'strategy: "local_sdg": no such strategy — did you mean `local_sgd`?'),
+        ("{name: locl_sgd}", (3, 18), "did you mean `local_sgd`?"),
+        ("{name: local_sgd, stepz: 4}", (3, 29), "stepz: unknown key — did you mean `steps`?"),
+        ("{name: local_sgd, outer_lr: 4}", (3, 29), "unknown key — the keys are after, name, steps"),
+        ("{steps: 4}", (3, 12), "unknown key — the keys are name, trace_buckets"),
+        ("{name: local_sgd, steps: often}", (3, 36), "integer"),
+        ("{name: hierarchical, tier_steps: 9}", (3, 44), "raise wan_steps"),
+    ],
+)
+def test_a_strategy_is_refused_where_it_stands(strategy: str, place: tuple[int, int], says: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        validated(parse_yaml(f"model: mlp\ndataset: digits\nstrategy: {strategy}\n", "workload.yaml"), Workload)
+    (problem,) = refused.value.problems
+    assert (problem.line, problem.column) == place
+    assert says in str(problem)
+
+
+def test_every_strategy_has_a_default_for_everything_and_says_what_it_is() -> None:
+    for name in STRATEGY_NAMES:
+        workload = Workload.model_validate({"model": "mlp", "dataset": "digits", "strategy": name})
+        assert workload.strategy.told().startswith(name)
+        assert Workload.model_validate_json(workload.model_dump_json(by_alias=True)) == workload
+        assert inspect.getdoc(type(workload.strategy))
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from laggard.hosts import Host
 from laggard.span_schema import Lane, Phase, link_schema
 from laggard.virtual_time import Dilation
 from laggard.workloads.gates import START_GATE, Gates, Reason, Verdict, evaluation_gate
+from laggard.workloads.learnt import Learnt
 from laggard.workloads.plan import ENVIRONMENT, LinkSamplerPlan, SampledHost
 from laggard.workloads.spool import Spool, append_line, read_lines, write_whole
 from laggard.workloads.tracing.collect import collect
@@ -37,7 +38,7 @@ MS = 1_000_000
 
 
 def step_row(step: int) -> tuple[int | float, ...]:
-    return (step, 0, step * 10, step * 10 + 9, 0.5, 4, 8)
+    return (step, 0, step * 10, step * 10 + 9, 0.5, 4, 8, 0, 0, 0, step, step + 1, -1)
 
 
 def test_a_stream_is_read_as_written(tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ def test_writing_imports_nothing(tmp_path: Path) -> None:
     """pyarrow would import pandas in the middle of a training."""
     code = (
         "import sys; from pathlib import Path; from laggard.workloads.tracing.stream import *; "
-        f"s = RowStream(Path({str(tmp_path / 's')!r}), STEP_ROW); s.append((0,) * 7); s.close(); "
+        f"s = RowStream(Path({str(tmp_path / 's')!r}), STEP_ROW); s.append((0,) * 13); s.close(); "
         "print('pandas' in sys.modules)"
     )
     done = subprocess.run(
@@ -97,7 +98,7 @@ def test_the_recorder_tiles_time(tmp_path: Path) -> None:
         recorder.enter(Phase.FORWARD, work=4, at_ns=now + 1 * MS + SHORT_OTHER_NS - 1)
         recorder.enter(Phase.OTHER, at_ns=now + 3 * MS)
         recorder.enter(Phase.COMM, group=1, payload_bytes=77, at_ns=now + 5 * MS)
-        recorder.end_step(0.25, 4, 12)
+        recorder.end_step(Learnt(0.25), 4, 12)
         now += 10 * MS
     recorder.end_phase(now)
     recorder.close()
@@ -120,7 +121,7 @@ def test_buckets_belong_to_their_step(tmp_path: Path) -> None:
         recorder.bucket(20, 30, 5)
         recorder.bucket(10, 25, 6)
         recorder.enter(Phase.OTHER)
-        recorder.end_step(1.0, 1, 1)
+        recorder.end_step(Learnt(1.0), 1, 1)
     recorder.close()
     rows = read_rows(Spool(tmp_path).spans(0), SPAN_ROW)
     buckets = rows[rows["lane"] == Lane.BUCKETS]
@@ -138,7 +139,7 @@ def test_recording_is_cheap(tmp_path: Path) -> None:
             recorder.begin_step(step)
             for phase in (Phase.FETCH, Phase.PREP, Phase.FORWARD, Phase.BACKWARD, Phase.COMM, Phase.OPTIMIZER):
                 recorder.enter(phase, work=1)
-            recorder.end_step(1.0, 1, 1)
+            recorder.end_step(Learnt(1.0), 1, 1)
         rounds.append((time.thread_time() - began) / 200)
     recorder.close()
     assert min(rounds) < 100e-6

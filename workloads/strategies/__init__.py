@@ -1,34 +1,34 @@
-"""How the workers' updates become one model; one file and one class each."""
+"""How the workers' updates become one model: one file and one class each, by the strategy's name.
+
+This module imports no torch until a strategy is asked for, so that a scenario is checked quickly.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+import importlib
+from typing import TYPE_CHECKING
 
-import torch
-from torch import nn
+from laggard.workloads.strategies.parameters import Parameters
 
-from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.partition import Share
+if TYPE_CHECKING:
+    from laggard.workloads.strategies.strategy import Seat, Strategy
+
+CLASSES = {
+    "allreduce": "AllReduce",
+    "local_sgd": "LocalSGD",
+    "hierarchical": "Hierarchical",
+    "diloco": "DiLoCo",
+}
 
 
-class Strategy(Protocol):
-    """One rank's side of a training strategy."""
+def take_up(parameters: Parameters, seat: Seat) -> Strategy:
+    """One rank's side of a strategy.
 
-    @property
-    def model(self) -> nn.Module:
-        """This rank's copy of the model."""
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """What updates it."""
-
-    def step(self, batch: Batch, share: Share) -> float:
-        """Learn from one batch.
-
-        Args:
-            batch: this rank's samples, padded to what the model needs.
-            share: which of them count, and for how much.
-
-        Returns:
-            Mean loss over this rank's samples; NaN where it has none.
-        """
+    Args:
+        parameters: what `workload.yaml` says of it.
+        seat: what the rank trains with; all ranks call this together, since it may open connections.
+    """
+    name = str(parameters.model_dump()["name"])
+    module = importlib.import_module(f"laggard.workloads.strategies.{name}")
+    strategy: Strategy = getattr(module, CLASSES[name])(parameters, seat)
+    return strategy

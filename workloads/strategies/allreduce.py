@@ -5,55 +5,51 @@ S. Li et al., "PyTorch Distributed: experiences on accelerating data parallel tr
 
 from __future__ import annotations
 
+import logging
 import time
 
-import torch
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from laggard.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
+from laggard.workloads.strategies.parameters import AllReduceParameters
+from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.tracing.ddp_timing import ObservedDDP, broadcast_bytes, observe_buckets, on_backward_computed
 from laggard.workloads.tracing.device_clock import device_clock
-from laggard.workloads.tracing.recorder import Recorder
 
-HOST = torch.device("cpu")
+LOGGER = logging.getLogger(__name__)
 
 
 class AllReduce:
     """w <- w - lr * (1/N) * sum of the gradients of all N samples of the batch, wherever they were computed.
 
     Args:
-        model: the same on all ranks, on its device.
-        optimizer: of its parameters.
-        recorder: told of every phase.
-        trace_buckets: also record every gradient bucket.
-        device: where the model is, and batches will be.
+        parameters: what to record.
+        seat: what this rank trains with.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        recorder: Recorder,
-        *,
-        trace_buckets: bool = False,
-        device: torch.device = HOST,
-    ) -> None:
-        self.model = model
-        self.optimizer = optimizer
-        self._recorder = recorder
+    def __init__(self, parameters: AllReduceParameters, seat: Seat) -> None:
+        model, device = seat.model, seat.device
+        self.model, self.optimizer = model, seat.optimizer
+        self._recorder = seat.recorder
         self._clock = device_clock(device)
         self._ddp = ObservedDDP(model, device_ids=[device.index] if device.type == "cuda" else None)
         self._ddp.listener = self
         self._buffer_bytes = broadcast_bytes(self._ddp)
         self._gradient_bytes = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
         self._computed = 0
-        if trace_buckets:
-            observe_buckets(self._ddp, recorder, time.monotonic_ns)
+        if parameters.trace_buckets and seat.backend == "gloo":
+            observe_buckets(self._ddp, seat.recorder, time.monotonic_ns)
+        elif parameters.trace_buckets:
+            LOGGER.warning("gradient buckets are not recorded: NCCL does not tell the host when one was reduced")
 
-    def step(self, batch: Batch, share: Share) -> float:
+    def meets(self, step: int) -> int:
+        """This one (see `Strategy`)."""
+        return step
+
+    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Forward, backward, average, update (see `Strategy`)."""
         counted = len(share.indices)
         self._computed = len(batch.labels)
@@ -74,7 +70,8 @@ class AllReduce:
         self.optimizer.zero_grad()
         self._clock.settle()
         self._recorder.enter(Phase.OTHER)
-        return summed.item() / counted if counted else float("nan")
+        mean = summed.item() / counted if counted else float("nan")
+        return Learnt(mean, read_version=step, applied_version=step + 1)
 
     def _gradients_computed(self) -> None:
         group = 1 if self._buffer_bytes else 0

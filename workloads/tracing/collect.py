@@ -169,14 +169,10 @@ def _step_table(rows: Rows, clock: _Clock, evaluations: Sequence[Mapping[str, ob
     rows = rows[np.lexsort((rows["rank"], rows["step"]))]
     accuracy_of = {line["step"]: line["accuracy"] for line in evaluations}
     accuracies = [accuracy_of.get(step) for step in rows["step"].tolist()]
-    none = np.zeros(len(rows), dtype=np.int32)
     special = {
         "start_ns": clock.since_zero(rows["start_ns"]),
         "end_ns": clock.since_zero(rows["end_ns"]),
         "accuracy": pa.array(accuracies, pa.float64()),
-        "staleness": none,
-        "dropped": none,
-        "skipped": none,
     }
     return _table(step_schema(), rows, special)
 

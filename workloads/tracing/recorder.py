@@ -12,6 +12,7 @@ from typing import Self
 from laggard.span_schema import COMPUTE_PHASES, NO_GROUP, NO_PEER, Flag, Lane, Phase
 from laggard.workloads.compute_meter import ComputeMeter
 from laggard.workloads.heartbeat import Heartbeat
+from laggard.workloads.learnt import Learnt
 from laggard.workloads.spool import Spool
 from laggard.workloads.tracing.stream import SPAN_ROW, STEP_ROW, RowStream
 
@@ -47,7 +48,7 @@ class Recorder:
         self._phase: int | None = None
         self._start_ns = 0
         self._step_start_ns = 0
-        self._described = (NO_GROUP, 0, 0)
+        self._described = (NO_GROUP, 0, 0, NO_PEER)
 
     def begin_step(self, step: int, at_ns: int | None = None) -> int:
         """The next phases belong to this step.
@@ -66,13 +67,21 @@ class Recorder:
         return now_ns
 
     def enter(
-        self, phase: Phase, *, group: int = NO_GROUP, payload_bytes: int = 0, work: int = 0, at_ns: int | None = None
+        self,
+        phase: Phase,
+        *,
+        group: int = NO_GROUP,
+        peer: int = NO_PEER,
+        payload_bytes: int = 0,
+        work: int = 0,
+        at_ns: int | None = None,
     ) -> int:
         """End the phase that is open and begin another.
 
         Args:
             phase: what begins.
             group: instance of the collective within the step, or number of the evaluation.
+            peer: the rank that is spoken to, where it is one.
             payload_bytes: that it carries.
             work: samples that it works on.
             at_ns: when it began; now when absent.
@@ -81,7 +90,7 @@ class Recorder:
             When it began.
         """
         now_ns = self.end_phase(at_ns)
-        self._phase, self._start_ns, self._described = phase.code, now_ns, (group, payload_bytes, work)
+        self._phase, self._start_ns, self._described = phase.code, now_ns, (group, payload_bytes, work, peer)
         self._heartbeat.beat(self._step, self._phase, now_ns)
         if self.meter is not None and self._phase in _COMPUTE:
             self.meter.begin()
@@ -103,12 +112,12 @@ class Recorder:
         return now_ns
 
     def _write(self, phase: int, start_ns: int, dur_ns: int) -> None:
-        spans, (group, payload_bytes, work) = self._spans, self._described
+        spans, (group, payload_bytes, work, peer) = self._spans, self._described
         if phase == Phase.OTHER.code and dur_ns < SHORT_OTHER_NS and self._sequence and spans.count:
             spans.rows["dur_ns"][spans.count - 1] += dur_ns
             return
         spans.append(
-            (self._step, self._rank, Lane.MAIN, phase, self._sequence, start_ns, dur_ns, group, NO_PEER, payload_bytes,
+            (self._step, self._rank, Lane.MAIN, phase, self._sequence, start_ns, dur_ns, group, peer, payload_bytes,
              work, self._flags)
         )  # fmt: skip
         self._sequence += 1
@@ -117,16 +126,20 @@ class Recorder:
         """One gradient bucket, on the lane of buckets; may be called from another thread."""
         self._buckets.append((start_ns, end_ns, payload_bytes))
 
-    def end_step(self, loss: float, samples: int, batch_size: int) -> None:
+    def end_step(self, learnt: Learnt, samples: int, batch_size: int) -> None:
         """The step is done: describe it, and write the trace if a second has passed.
 
         Args:
-            loss: mean over this rank's samples; NaN where it had none.
+            learnt: what came of it.
             samples: of this rank.
             batch_size: of all ranks.
         """
         now_ns = time.monotonic_ns()
-        self._steps.append((self._step, self._rank, self._step_start_ns, now_ns, loss, samples, batch_size))
+        used, dropped = (samples, 0) if learnt.applied else (0, samples)
+        self._steps.append(
+            (self._step, self._rank, self._step_start_ns, now_ns, learnt.loss, used, batch_size, learnt.staleness,
+             dropped, learnt.skipped, learnt.read_version, learnt.applied_version, learnt.waited_for)
+        )  # fmt: skip
         self._spans.flush_if_due(now_ns)
         self._steps.flush_if_due(now_ns)
 

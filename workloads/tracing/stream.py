@@ -23,7 +23,8 @@ SPAN_ROW = np.dtype(
 STEP_ROW = np.dtype(
     [
         ("step", "i4"), ("rank", "i4"), ("start_ns", "i8"), ("end_ns", "i8"), ("loss", "f8"), ("samples", "i4"),
-        ("batch_size", "i4"),
+        ("batch_size", "i4"), ("staleness", "i4"), ("dropped", "i4"), ("skipped", "i4"), ("read_version", "i4"),
+        ("applied_version", "i4"), ("waited_for", "i4"),
     ]
 )  # fmt: skip
 LINK_ROW = np.dtype(

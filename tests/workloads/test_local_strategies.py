@@ -1,0 +1,212 @@
+"""Strategies whose ranks train by themselves for a while: against the textbook in one process, and their real trainings."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from laggard.workloads.models import build_model
+from laggard.workloads.partition import Partition
+from laggard.workloads.strategies.hierarchical import ranks_of_tiers
+from laggard.workloads.strategies.meeting import next_meeting
+from tests.workloads.test_allreduce import run_case
+
+if TYPE_CHECKING:
+    from tests.workloads.conftest import Forkery, Train, Training
+
+TIERS = ["cloud", "edge", "edge"]
+SAMPLES, BATCH, STEPS = 45, 20, 7
+
+
+@given(st.integers(0, 200), st.integers(1, 30), st.none() | st.integers(0, 200))
+def test_meetings_are_every_so_many_steps_and_in_the_last(step: int, every: int, last: int | None) -> None:
+    limit = 10_000 if last is None or step > last else last
+    expected = next(s for s in range(step, 20_000) if (s + 1) % every == 0 or s == limit)
+    assert next_meeting(step, every, last) == expected
+
+
+def test_ranks_of_tiers() -> None:
+    assert ranks_of_tiers(["cloud", "edge", "cloud", "fog", "edge"]) == ((0, 2), (1, 4), (3,))
+
+
+class Textbook:
+    """Replicas of one model in one process, in float64; every rank's weight is its share of the batch."""
+
+    def __init__(self, model: str, momentum: float) -> None:
+        first = build_model(model, (1, 8, 8), 10, 3).double()
+        self.nets = [copy.deepcopy(first) for _ in TIERS]
+        self.optimizers = [torch.optim.SGD(net.parameters(), lr=0.1, momentum=momentum) for net in self.nets]
+        random = torch.Generator().manual_seed(5)
+        self.inputs = torch.randn(SAMPLES, 1, 8, 8, generator=random).double()
+        self.labels = torch.randint(0, 10, (SAMPLES,), generator=random)
+        self.outer, self.velocity = self.weights(0), torch.zeros_like(self.weights(0))
+
+    def local_step(self, step: int) -> None:
+        for rank, (net, optimizer) in enumerate(zip(self.nets, self.optimizers, strict=True)):
+            share = Partition(SAMPLES, BATCH, len(TIERS), 7).share(step, rank)
+            optimizer.zero_grad()
+            loss = cross_entropy(net(self.inputs[share.indices]), self.labels[share.indices], reduction="sum")
+            (loss * len(TIERS) / share.batch_size).backward()
+            optimizer.step()
+
+    def weights(self, rank: int) -> torch.Tensor:
+        return nn.utils.parameters_to_vector(self.nets[rank].parameters()).detach().clone()
+
+    def average(self, ranks: list[int]) -> None:
+        self.set(ranks, torch.stack([self.weights(rank) for rank in ranks]).mean(dim=0))
+
+    def set(self, ranks: list[int], weights: torch.Tensor) -> None:
+        for rank in ranks:
+            nn.utils.vector_to_parameters(weights.clone(), self.nets[rank].parameters())
+
+    def outer_step(self, lr: float, momentum: float) -> None:
+        """Nesterov's momentum as Sutskever et al. (ICML 2013) rewrite it, and torch implements it."""
+        moved = self.outer - torch.stack([self.weights(rank) for rank in range(len(TIERS))]).mean(dim=0)
+        self.velocity = momentum * self.velocity + moved
+        self.outer = self.outer - lr * (moved + momentum * self.velocity)
+        self.set([0, 1, 2], self.outer)
+
+
+def local_sgd(book: Textbook, step: int) -> None:
+    if (step + 1) % 3 == 0 or step == STEPS - 1:
+        book.average([0, 1, 2])
+
+
+def post_local_sgd(book: Textbook, step: int) -> None:
+    if step < 2 or (step + 1) % 3 == 0 or step == STEPS - 1:
+        book.average([0, 1, 2])
+
+
+def hierarchical(book: Textbook, step: int) -> None:
+    if (step + 1) % 4 == 0 or step == STEPS - 1:
+        book.average([0, 1, 2])
+    elif (step + 1) % 2 == 0:
+        book.average([1, 2])
+
+
+def diloco(book: Textbook, step: int) -> None:
+    if (step + 1) % 3 == 0 or step == STEPS - 1:
+        book.outer_step(0.7, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rule"),
+    [
+        ({"name": "local_sgd", "steps": 3}, local_sgd),
+        ({"name": "local_sgd", "steps": 3, "after": 2}, post_local_sgd),
+        ({"name": "hierarchical", "tier_steps": 2, "wan_steps": 4}, hierarchical),
+        ({"name": "diloco", "steps": 3}, diloco),
+    ],
+)
+def test_a_strategy_does_what_its_paper_says(
+    forkery: Forkery, tmp_path: Path, strategy: Mapping[str, object], rule: object
+) -> None:
+    """Uneven batches (45 samples by 20 on three ranks), momentum, and a last step off the rhythm."""
+    settings = {
+        "model": "mlp",
+        "samples": SAMPLES,
+        "batch_size": BATCH,
+        "steps": STEPS,
+        "momentum": 0.9,
+        "tiers": TIERS,
+    }
+    run_case(forkery, "uneven", tmp_path, 3, strategy=strategy, **settings)
+    book = Textbook("mlp", 0.9)
+    for step in range(STEPS):
+        book.local_step(step)
+        assert callable(rule)
+        rule(book, step)
+    for rank in range(3):
+        weights = np.load(tmp_path / f"result-{rank}.npz")["weights"]
+        np.testing.assert_allclose(weights, book.weights(rank).numpy(), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("strategy", [{"name": "local_sgd", "steps": 1}, {"name": "hierarchical", "wan_steps": 1}])
+def test_averaging_in_every_step_is_data_parallel_training(
+    forkery: Forkery, tmp_path: Path, strategy: Mapping[str, object]
+) -> None:
+    """SGD's momentum is linear, so the mean of the models is the model of the mean gradient."""
+    settings = {"model": "mlp", "samples": SAMPLES, "batch_size": BATCH, "steps": 6, "momentum": 0.9, "tiers": TIERS}
+    weights = []
+    for name, chosen in (("own", strategy), ("ddp", {"name": "allreduce"})):
+        folder = tmp_path / name
+        folder.mkdir()
+        run_case(forkery, "uneven", folder, 3, strategy=chosen, **settings)
+        weights.append(np.load(folder / "result-1.npz")["weights"])
+    np.testing.assert_allclose(weights[0], weights[1], atol=1e-9, rtol=0)
+
+
+DIGITS = {
+    "model": "cnn",
+    "dataset": "digits",
+    "batch_size": 96,
+    "optimizer": {"lr": 0.02},
+    "stop": {"steps": 240},
+    "evaluate_every": 10**9,
+}
+
+
+@pytest.fixture(scope="module")
+def baseline(train: Train) -> Training:
+    return train(DIGITS, 4)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "meetings"),
+    [
+        ({"name": "local_sgd", "steps": 8}, list(range(7, 240, 8))),
+        ({"name": "hierarchical", "tier_steps": 2, "wan_steps": 9}, [*range(8, 240, 9), 239]),
+        ({"name": "diloco", "steps": 20}, list(range(19, 240, 20))),
+    ],
+)
+def test_digits_are_learnt_as_well_as_with_all_reduce(
+    train: Train, baseline: Training, strategy: Mapping[str, object], meetings: list[int]
+) -> None:
+    """And ranks speak to each other in the steps in which they meet, and in no others."""
+    training = train({**DIGITS, "strategy": strategy}, 4, tiers=["cloud", "cloud", "edge", "edge"])
+    done, ddp = training.done(), baseline.done()
+    assert done["samples"] == ddp["samples"]
+    assert done["accuracy"] >= ddp["accuracy"] - 0.01
+    spans = training.table("spans")
+    comm = spans[spans.phase == "comm"]
+    everywhere = comm[comm.group == (4 if strategy["name"] == "hierarchical" else 0)]
+    assert sorted(set(everywhere.step)) == meetings
+    if strategy["name"] == "hierarchical":
+        assert set(everywhere["rank"]) == {0, 2}
+        within = comm[comm.group < 2]
+        assert sorted(set(within.step)) == sorted({*meetings, *range(1, 240, 2)})
+        assert (within["rank"] // 2 == within.group).all()
+    else:
+        assert sorted(set(comm.step)) == meetings
+    parameters = sum(p.numel() * 4 for p in build_model("cnn", (1, 8, 8), 10, 1).parameters())
+    assert set(comm.bytes) == {parameters}
+    assert set(spans[spans.phase == "evaluate"].step) == {meetings[-1]}
+
+
+def test_evaluations_wait_for_the_step_in_which_all_meet(train: Train) -> None:
+    """Then everybody has the one model that there is."""
+    strategy = {"name": "local_sgd", "steps": 4}
+    training = train(
+        {**DIGITS, "model": "mlp", "stop": {"steps": 30}, "evaluate_every": 96 * 3, "strategy": strategy}, 2
+    )
+    evaluated = training.table("steps").dropna(subset=["accuracy"])
+    assert sorted(set(evaluated.step)) == [3, 7, 11, 15, 19, 23, 27, 29]
+
+
+def test_time_ends_training_in_a_step_in_which_all_meet(train: Train) -> None:
+    workload = {**DIGITS, "model": "mlp", "stop": {"time": "1s"}, "strategy": {"name": "local_sgd", "steps": 7}}
+    training = train(workload, 3)
+    done = training.done()
+    assert done["stopped_by"] == "time"
+    assert done["steps"] % 7 == 0
+    assert set(training.table("steps").groupby("rank").step.max()) == {done["steps"] - 1}

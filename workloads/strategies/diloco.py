@@ -1,0 +1,72 @@
+"""DiLoCo: many inner steps of every rank by itself, then one outer step along the mean of what they moved.
+
+A. Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", arXiv:2311.08105, algorithm 1. The inner optimizer is
+the workload's (the paper's: AdamW), the outer one Nesterov's momentum.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from laggard.span_schema import Phase
+from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.learnt import Learnt
+from laggard.workloads.partition import Share
+from laggard.workloads.strategies.flat_state import FlatState
+from laggard.workloads.strategies.local_gradient import LocalGradient
+from laggard.workloads.strategies.meeting import next_meeting
+from laggard.workloads.strategies.parameters import DiLoCoParameters
+from laggard.workloads.strategies.strategy import Seat
+
+
+class DiLoCo:
+    """Every H steps: D <- (1/K) * sum of (W - w_k); W <- OuterOpt(W, D); w_k <- W.
+
+    Args:
+        parameters: H, and the outer step's size and momentum.
+        seat: what this rank trains with.
+    """
+
+    def __init__(self, parameters: DiLoCoParameters, seat: Seat) -> None:
+        self.model, self.optimizer = seat.model, seat.optimizer
+        self._parameters, self._seat = parameters, seat
+        self._gradient = LocalGradient(seat)
+        self._state = FlatState(seat.model)
+        self._shared = torch.nn.Parameter(self._state.read()[: self._state.parameters])
+        self._outer = torch.optim.SGD(
+            [self._shared],
+            lr=parameters.outer_lr,
+            momentum=parameters.outer_momentum,
+            nesterov=parameters.outer_momentum > 0,
+        )
+
+    def meets(self, step: int) -> int:
+        """The next outer step (see `Strategy`)."""
+        return next_meeting(step, self._parameters.steps, self._seat.last_step)
+
+    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+        """Forward, backward, update; then perhaps an outer step (see `Strategy`)."""
+        loss = self._gradient.compute(batch, share)
+        self._seat.recorder.enter(Phase.OPTIMIZER)
+        self.optimizer.step()
+        self._gradient.settle()
+        if self.meets(step) == step:
+            self._outer_step()
+        self._seat.recorder.enter(Phase.OTHER)
+        return Learnt(loss)
+
+    def _outer_step(self) -> None:
+        count = self._state.parameters
+        moved = self._state.read()
+        moved[:count] = self._shared.detach() - moved[:count]
+        self._gradient.settle()
+        self._seat.recorder.enter(Phase.COMM, group=0, payload_bytes=self._state.bytes)
+        dist.all_reduce(moved)
+        self._gradient.settle()
+        self._seat.recorder.enter(Phase.OPTIMIZER)
+        moved /= self._seat.world_size
+        self._shared.grad = moved[:count]
+        self._outer.step()
+        self._state.write(torch.cat([self._shared.detach(), moved[count:]]))
+        self._gradient.settle()

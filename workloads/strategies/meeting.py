@@ -1,0 +1,15 @@
+"""In which steps ranks that train by themselves meet; pure."""
+
+from __future__ import annotations
+
+
+def next_meeting(step: int, every: int, last_step: int | None) -> int:
+    """The first step, from `step` on, in which they meet: every so many steps, and in the last.
+
+    Args:
+        step: from 0.
+        every: steps between two meetings; the first is step `every - 1`.
+        last_step: the last step of the training, where that is known beforehand.
+    """
+    regular = step + (-(step + 1)) % every
+    return regular if last_step is None or step > last_step else min(regular, last_step)

@@ -1,0 +1,97 @@
+"""What `strategy:` in `workload.yaml` can say: every strategy's parameters, each with a default; imports nothing heavy.
+
+The class that does it is in the file of the strategy's name beside this one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Discriminator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from laggard.run_schema import Pace
+from laggard.workloads.section import Section, named
+from laggard.yaml_source import AT
+
+Every = Annotated[int, Field(ge=1, le=100_000_000)]
+
+
+class Parameters(Section):
+    """Base of every strategy's parameters.
+
+    Attributes:
+        pace: `lockstep`, where all ranks take the same steps and meet in some of them, or `own`, where each has its own.
+    """
+
+    pace: ClassVar[Pace] = "lockstep"
+
+    def told(self) -> str:
+        """Name and parameters, for people: `local_sgd, steps 8`."""
+        values = self.model_dump()
+        return ", ".join([str(values.pop("name")), *(f"{name} {value}" for name, value in values.items() if value)])
+
+
+class AllReduceParameters(Parameters):
+    """Every step averages all ranks' gradients: torch's DistributedDataParallel (Li et al., VLDB 2020)."""
+
+    name: Literal["allreduce"] = "allreduce"
+    trace_buckets: bool = Field(default=False, description="also record every gradient bucket; costs a hook per bucket")
+
+
+class LocalSGDParameters(Parameters):
+    """Ranks train by themselves and average their models now and then (post-local SGD: Lin et al., ICLR 2020)."""
+
+    name: Literal["local_sgd"]
+    steps: Every = Field(default=8, description="steps between two averages of all ranks' models")
+    after: int = Field(default=0, ge=0, description="until that many steps are done, the models are averaged in each")
+
+
+class HierarchicalParameters(Parameters):
+    """Local SGD on two levels: averages within a tier often, across tiers seldom (Lin et al., ICLR 2020)."""
+
+    name: Literal["hierarchical"]
+    tier_steps: Every = Field(default=1, description="steps between two averages of the models of one tier's ranks")
+    wan_steps: Every = Field(default=8, description="steps between two averages of all ranks' models")
+
+    @model_validator(mode="after")
+    def _far_is_seldom(self) -> Self:
+        if self.wan_steps < self.tier_steps:
+            rule = f"tiers are averaged every {self.tier_steps} steps, and all of them no more often — raise wan_steps"
+            key = "wan_steps" if "wan_steps" in self.model_fields_set else "tier_steps"
+            raise PydanticCustomError("far_is_seldom", rule, {AT: (key,)})
+        return self
+
+
+class DiLoCoParameters(Parameters):
+    """Ranks train by themselves; what they moved is averaged seldom, and an outer Nesterov step taken (Douillard et al. 2023)."""
+
+    name: Literal["diloco"]
+    steps: Every = Field(default=50, description="inner steps between two outer ones")
+    outer_lr: float = Field(default=0.7, gt=0, le=10, allow_inf_nan=False)
+    outer_momentum: float = Field(default=0.9, ge=0, lt=1)
+
+
+StrategyParameters = Annotated[
+    AllReduceParameters | LocalSGDParameters | HierarchicalParameters | DiLoCoParameters, Discriminator("name")
+]
+STRATEGY_NAMES = ("allreduce", "local_sgd", "hierarchical", "diloco")
+
+
+def strategy_named(value: object) -> object:
+    """What `strategy:` says as a mapping with a known name; without one it is the all-reduce.
+
+    Raises:
+        PydanticCustomError: no strategy has this name.
+    """
+    mapping = named(value)
+    if not isinstance(mapping, dict):
+        return value
+    name = mapping.get("name", "allreduce")
+    if name not in STRATEGY_NAMES:
+        near = difflib.get_close_matches(str(name), STRATEGY_NAMES, n=1)
+        fix = f"did you mean `{near[0]}`?" if near else f"use {', '.join(STRATEGY_NAMES)}"
+        place = ("name",) if isinstance(value, dict) else ()
+        raise PydanticCustomError("no_such_strategy", "no such strategy — {fix}", {"fix": fix, AT: place})
+    return {**mapping, "name": name}

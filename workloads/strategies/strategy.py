@@ -1,0 +1,81 @@
+"""What a strategy is given, and what it has to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.learnt import Learnt
+from laggard.workloads.partition import Share
+from laggard.workloads.plan import Backend
+from laggard.workloads.tracing.recorder import Recorder
+
+HOST = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What one rank trains with.
+
+    Collectives go over torch's default process group, which is open before and closed after.
+
+    Attributes:
+        rank: whose it is.
+        tiers: the tier of every rank, in rank order.
+        model: the same on all ranks, on its device.
+        optimizer: of its parameters.
+        recorder: told of every phase.
+        device: where the model is, and batches will be.
+        backend: what carries collectives.
+        last_step: the last step that is allowed (from 0), where their number ends the training.
+    """
+
+    rank: int
+    tiers: tuple[str, ...]
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    recorder: Recorder
+    device: torch.device = HOST
+    backend: Backend = "gloo"
+    last_step: int | None = None
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.tiers)
+
+
+class Strategy(Protocol):
+    """One rank's side of a training strategy whose ranks all take the same steps.
+
+    It enters the recorder's phases from the forward pass on: everything that it sends or waits for is in `Phase.COMM`. A collective of
+    all ranks, or of some, has a number of its own within the step (`group`), the same for its members and for nobody else: by these the
+    analysis knows who waited for whom.
+    """
+
+    @property
+    def model(self) -> nn.Module:
+        """This rank's copy of the model; after a step in which all meet, it is everybody's."""
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """What updates it."""
+
+    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+        """Learn from one batch.
+
+        Args:
+            step: its number, from 0.
+            batch: this rank's samples, padded to what the model needs.
+            share: which of them count, and for how much.
+        """
+
+    def meets(self, step: int) -> int:
+        """The first step, from `step` on, that no rank can finish before every rank has begun it, and after which all have one model.
+
+        There the model is evaluated, and there training ends.
+        """
