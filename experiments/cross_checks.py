@@ -23,6 +23,7 @@ from laggard.network_emulation.model import (
     TimedLinkEvent,
 )
 from laggard.workloads.model import Cifar10, Digits, ImageFolder, OwnDataset, Synthetic, Workload
+from laggard.workloads.strategies.parameters import BackupWorkersParameters
 from laggard.yaml_source import KeyPath, Source
 
 MAX_HOSTS = 500
@@ -134,6 +135,17 @@ def workload_problems(
     tokens = isinstance(workload.dataset, Synthetic) and workload.dataset.kind == "tokens"
     if tokens and workload.model != "transformer" and ":" not in workload.model:
         yield source.problem(("model",), "this model takes images, and the dataset gives tokens", "use the transformer")
+
+
+def strategy_problems(workload: Workload, ranks: Sequence[Host], source: Source) -> Iterator[Problem]:
+    """What a strategy cannot do with these workers."""
+    strategy = workload.strategy
+    if isinstance(strategy, BackupWorkersParameters) and strategy.backups >= len(ranks):
+        rule = f"of {len(ranks)} workers one gradient at least is needed in each step"
+        yield source.problem(("strategy", "backups"), rule, f"make it {len(ranks) - 1} or less")
+    if strategy.served and workload.checkpoint_every is not None:
+        rule = f"with {strategy.name} the first worker, which writes checkpoints, does not have the optimizer's state"
+        yield source.problem(("checkpoint_every",), rule, "remove it, or use another strategy")
 
 
 def share_problems(heterogeneity: Heterogeneity, source: Source) -> Iterator[Problem]:

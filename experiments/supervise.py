@@ -21,13 +21,14 @@ BLAME_GRACE_S = 0.5
 
 @dataclass(frozen=True)
 class Watched:
-    """A process of the training. `rank` is -1 for the evaluator and the sampler."""
+    """A process of the training. `rank` is -1 for those that are none; `inside` are those that live in a host of the continuum."""
 
     name: str
     rank: int
     host: str
     pid: int
     log: Path
+    inside: bool = False
 
 
 @dataclass
@@ -113,7 +114,7 @@ class Supervisor:
         return (exit_.status > 0, is_victim(tail(self.watched[exit_.pid].log)))
 
     def _check_memory(self) -> None:
-        overrun = self.memory.look((each.host, each.pid) for each in self.watched.values() if each.rank >= 0)
+        overrun = self.memory.look((each.host, each.pid) for each in self.watched.values() if each.inside)
         if overrun is not None:
             biggest = self.watched[overrun.pid]
             raise WorkerError(str(overrun), biggest.rank, biggest.host)

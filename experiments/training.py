@@ -23,8 +23,18 @@ from laggard.network_emulation.memory.watch import MemoryWatch, short_overruns
 from laggard.span_schema import event_schema
 from laggard.work import WorkCounter, WorkDone
 from laggard.workloads.model import Stop
-from laggard.workloads.plan import ENVIRONMENT, WorkerPlan, plan_evaluator, plan_link_sampler, plan_workers
+from laggard.workloads.plan import (
+    ENVIRONMENT,
+    ServerPlan,
+    WorkerPlan,
+    join_exchange,
+    plan_addresses,
+    plan_evaluator,
+    plan_link_sampler,
+    plan_workers,
+)
 from laggard.workloads.spool import Scalar, Spool, read_lines, write_whole
+from laggard.workloads.transport.keys import make_endpoints
 
 READY_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 120.0
@@ -49,10 +59,11 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
         drives=continuum.drives.paths,
         shared=continuum.shares.shares,
     )
+    workers, serving = _exchange(job, workers)
     memory = MemoryWatch(job.scenario.memory)
     supervisor = Supervisor(server, job.spool, len(workers), job.dilation.factor, memory)
     with job.journal.stage("start workers", f"{len(workers)} ranks"):
-        _start(job, continuum, server, supervisor, workers)
+        _start(job, continuum, server, supervisor, workers, serving)
     before = continuum.links.counters()
     with job.journal.stage("train"):
         slips = _keep_time(job, continuum, supervisor)
@@ -64,19 +75,37 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
     return slips
 
 
+def _exchange(job: Job, workers: tuple[WorkerPlan, ...]) -> tuple[tuple[WorkerPlan, ...], ServerPlan | None]:
+    """Where the strategy has a server: keys for all, and the server's plan."""
+    workload, hosts = job.scenario.workload, job.scenario.hosts
+    if not workload.strategy.served:
+        return workers, None
+    return join_exchange(workers, hosts, make_endpoints(plan_addresses(workload, hosts), workers[0].timeout_s))
+
+
 def _start(
-    job: Job, continuum: Continuum, server: ForkServer, supervisor: Supervisor, workers: Sequence[WorkerPlan]
+    job: Job,
+    continuum: Continuum,
+    server: ForkServer,
+    supervisor: Supervisor,
+    workers: Sequence[WorkerPlan],
+    serving: ServerPlan | None,
 ) -> None:
     """Workers meet at full speed; their shares hold from before the first step."""
     _spawn_aside(job, continuum, server, supervisor, workers)
+    if serving is not None:
+        log = job.logs / "server.log"
+        pid = server.spawn(_process(job, continuum, "server", "laggard.workloads.server:main", serving))
+        supervisor.watch(Watched("the server", -1, serving.host, pid, log, inside=True))
     for worker in workers:
-        pid = server.spawn(_worker_process(job, continuum, worker))
-        log = job.logs / f"rank-{worker.rank}.log"
-        supervisor.watch(Watched(f"rank {worker.rank}", worker.rank, worker.host, pid, log))
-    ready = [job.spool.ready(worker.rank) for worker in workers]
+        name = f"rank-{worker.rank}"
+        pid = server.spawn(_process(job, continuum, name, "laggard.workloads.worker:main", worker))
+        log = job.logs / f"{name}.log"
+        supervisor.watch(Watched(f"rank {worker.rank}", worker.rank, worker.host, pid, log, inside=True))
+    ready = [job.spool.ready(node) for node in range(len(workers) + (serving is not None))]
     supervisor.wait_for(ready, READY_TIMEOUT_S, "the workers did not meet")
     for process in supervisor.watched.values():
-        if process.rank >= 0:
+        if process.inside:
             counted = job.spool.work(process.rank)
             continuum.shares.attach(process.host, process.pid, work=counted if counted.exists() else None)
     write_whole(job.spool.go, b"")
@@ -101,17 +130,18 @@ def _spawn_aside(
         supervisor.watch(Watched(name, -1, "the controller", pid, log))
 
 
-def _worker_process(job: Job, continuum: Continuum, worker: WorkerPlan) -> ProcessSpec:
-    cpu = job.cpu.cpus.get(worker.host)
+def _process(job: Job, continuum: Continuum, name: str, entry: str, plan: WorkerPlan | ServerPlan) -> ProcessSpec:
+    """A process in a host of the continuum."""
+    cpu = job.cpu.cpus.get(plan.host)
     return ProcessSpec(
-        name=f"rank-{worker.rank}",
-        host=worker.host,
-        entry="laggard.workloads.worker:main",
-        argument=worker.to_json(),
+        name=name,
+        host=plan.host,
+        entry=entry,
+        argument=plan.to_json(),
         environment=dict(ENVIRONMENT),
-        log=job.logs / f"rank-{worker.rank}.log",
-        network_namespace=continuum.namespaces.path(worker.host),
-        uts_namespace=continuum.namespaces.uts_path(worker.host),
+        log=job.logs / f"{name}.log",
+        network_namespace=continuum.namespaces.path(plan.host),
+        uts_namespace=continuum.namespaces.uts_path(plan.host),
         cpus=None if cpu is None else frozenset({cpu}),
     )
 
@@ -171,7 +201,7 @@ def training_state(lines: Sequence[Mapping[str, Scalar]], elapsed_s: float, stop
         elapsed_s: virtual seconds since the first step began.
         stop: when training ends; time left is what its steps and time allow at the speed so far.
     """
-    steps = [line for line in lines if line.get("loss") is not None]
+    steps = [line for line in lines if line.get("samples") is not None]
     accuracies = [value for line in lines if isinstance(value := line.get("accuracy"), float)]
     last = steps[-1] if steps else {}
     step, samples, loss = (last.get(key) for key in ("step", "samples", "loss"))

@@ -30,6 +30,7 @@ WORKER_DISTRIBUTIONS = (
     "pyarrow",
     "pydantic",
     "pyroute2",
+    "pyzmq",
     "ruamel.yaml",
     "scikit-learn",
     "torch",

@@ -1,11 +1,13 @@
 """Prepares the data, then evaluates snapshots: a process outside the continuum, its hosts, its shares and its clock.
 
-It evaluates only while all ranks wait, so it takes no core from a rank that still computes.
+Ranks in lockstep wait while it evaluates, so it takes no core from one that still computes. Where a server keeps the model nobody waits:
+then it takes only what nobody else wants of the cores.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import time
@@ -17,15 +19,16 @@ from torch import nn
 
 from laggard.workloads.datasets import open_data, prepare_data
 from laggard.workloads.datasets.dataset import Data, Split
-from laggard.workloads.gates import POLL_S, Gates, Verdict, evaluation_gate
+from laggard.workloads.gates import POLL_S, Gates, Reason, Verdict, evaluation_gate
 from laggard.workloads.model_state import load_state
 from laggard.workloads.models import build_model
 from laggard.workloads.plan import EvaluatorPlan
-from laggard.workloads.spool import Spool, append_line
+from laggard.workloads.spool import Spool, append_line, read_lines
 from laggard.workloads.stopping import accuracy_reached
 
 LOGGER = logging.getLogger(__name__)
 EVALUATION_BATCH = 512
+ASKED_POLL_S = 0.05
 
 
 def main(argument: str) -> None:
@@ -48,7 +51,11 @@ def main(argument: str) -> None:
     data = open_data(plan.workload, plan.spool_path)
     workload = plan.workload
     model = build_model(workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary)
-    _serve(plan, data, model)
+    if plan.workload.strategy.served:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        _serve_beside(plan, data, model)
+    else:
+        _serve(plan, data, model)
 
 
 def _serve(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
@@ -69,6 +76,30 @@ def _serve(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
         gates.open(gate, verdict, paused_since_ns=last_arrival_ns)
         LOGGER.info("after step %d: accuracy %.4f", step, accuracies[-1])
         is_over = is_last or verdict is Verdict.STOP
+
+
+def _serve_beside(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
+    """Evaluate what the server asks for, in order; ask it to stop when the accuracy is reached."""
+    spool = Spool(plan.spool_path)
+    gates = Gates(spool.gates, plan.world_size)
+    accuracies: list[float] = []
+    while True:
+        asked = read_lines(spool.asked)
+        if len(asked) == len(accuracies):
+            time.sleep(ASKED_POLL_S)
+            continue
+        number, line = len(accuracies), asked[len(accuracies)]
+        accuracies.append(_evaluate_snapshot(model, spool.snapshot(number), data.test))
+        reached = accuracy_reached(accuracies, plan.workload.stop)
+        found = {"step": line["step"], "accuracy": accuracies[-1]}
+        append_line(spool.progress, {"time_ns": line["time_ns"], **found})
+        where = {"rank": line["rank"], "samples": line["samples"], "time_ns": line["time_ns"]}
+        append_line(spool.evaluations, {"evaluation": number, "reached": int(reached), **where, **found})
+        if reached and not gates.stop_asked:
+            gates.ask_stop(Reason.ACCURACY)
+        LOGGER.info("after %s samples: accuracy %.4f", line["samples"], accuracies[-1])
+        if line["final"]:
+            return
 
 
 def _wait_for_all(gates: Gates, gate: int) -> int:

@@ -38,12 +38,13 @@ class Verdict(enum.IntEnum):
 
 
 class Reason(enum.IntEnum):
-    """Why rank 0 names a last step."""
+    """Why training ends."""
 
     NONE = 0
     STEPS = 1
     TIME = 2
     WALLTIME = 3
+    ACCURACY = 4
 
 
 @dataclass(frozen=True)
@@ -161,14 +162,14 @@ class Gates:
         """Every machine knows of the last step."""
         self._head[_CONFIRMED] = 1
 
-    def ask_stop(self) -> None:
-        """Ask rank 0 to make the next step the last: the machines are about to be taken away."""
-        self._head[_STOP_ASKED] = 1
+    def ask_stop(self, reason: Reason = Reason.WALLTIME) -> None:
+        """Ask who decides it to end training soon: the machines are about to be taken away, or the model is good enough."""
+        self._head[_STOP_ASKED] = reason
 
     @property
-    def stop_asked(self) -> bool:
-        """Whether somebody did."""
-        return bool(self._head[_STOP_ASKED])
+    def stop_asked(self) -> Reason:
+        """Whether somebody did, and why."""
+        return Reason(int(self._head[_STOP_ASKED]))
 
     def last_step(self) -> tuple[int, Reason] | None:
         """The last step and why it is, once rank 0 has named it."""

@@ -1,19 +1,16 @@
-"""The training loop: fetch, prepare, learn, evaluate, stop."""
+"""The training loop of ranks that take the same steps: fetch, prepare, learn, evaluate, stop."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
 
-import numpy as np
-import torch
-
 from laggard.drive import Drive
 from laggard.span_schema import Phase
-from laggard.workloads.datasets.dataset import Split
 from laggard.workloads.gates import Gates, Opening, Reason, Verdict, evaluation_gate
+from laggard.workloads.intake import Intake
 from laggard.workloads.model_state import save_state
-from laggard.workloads.partition import Indices, Partition
+from laggard.workloads.partition import Partition
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.spool import Spool, append_line
 from laggard.workloads.stopping import is_last_by_steps, is_last_by_time
@@ -42,35 +39,31 @@ class Ending:
 
 @dataclass
 class Loop:
-    """One rank's training.
+    """One rank's training in lockstep with all others.
 
     Attributes:
         plan: what the rank was told.
-        train: training samples.
+        intake: the way to its samples.
         partition: which of them are whose.
         strategy: how they are learnt from.
         recorder: the trace.
         gates: where the ranks meet.
-        padded_to: fewest samples the model can take (BatchNorm needs two).
-        drive: what its host stores samples on; None where nothing limits it.
+        drive: what its host stores checkpoints on; None where nothing limits it.
     """
 
     plan: WorkerPlan
-    train: Split
+    intake: Intake
     partition: Partition
     strategy: Strategy
     recorder: Recorder
     gates: Gates
-    padded_to: int
     drive: Drive | None = None
     spool: Spool = field(init=False)
-    device: torch.device = field(init=False)
     _evaluations: int = 0
     _progress_ns: int = 0
 
     def __post_init__(self) -> None:
         self.spool = Spool(self.plan.spool_path)
-        self.device = torch.device(self.plan.device)
 
     def run(self, zero_ns: int) -> Ending:
         """Train from `zero_ns` (CLOCK_MONOTONIC) to the stopping rule."""
@@ -109,20 +102,11 @@ class Loop:
 
     def _step(self, step: int, begun_ns: int) -> None:
         recorder, share = self.recorder, self.partition.share(step, self.plan.rank)
-        indices = pad(share.indices, self.padded_to)
         recorder.begin_step(step, begun_ns)
-        recorder.enter(Phase.FETCH, work=len(indices), at_ns=begun_ns)
-        raw = self.train.fetch(indices)
-        if self.drive is not None:
-            self.drive.transfer("read", raw.stored_bytes, raw.accesses, begun_ns, recorder.still_there)
-        recorder.enter(Phase.PREP, work=len(indices))
-        batch = self.train.prepare(raw)
-        if self.device.type != "cpu":
-            recorder.enter(Phase.H2D, work=len(indices))
-            batch = batch.to(self.device)
+        batch = self.intake.take(share, begun_ns)
         learnt = self.strategy.step(step, batch, share)
         if recorder.meter is not None:
-            recorder.meter.finish(len(indices))
+            recorder.meter.finish(len(batch.labels))
         every = self.plan.workload.checkpoint_every
         if self.plan.rank == 0 and every is not None and (step + 1) % every == 0:
             self._checkpoint(step)
@@ -169,12 +153,3 @@ class Loop:
         save_state(state, partial)
         partial.rename(self.spool.checkpoint)
         return self.spool.checkpoint.stat().st_size
-
-
-def pad(indices: Indices, least: int) -> Indices:
-    """At least `least` sample indices; those added repeat the last one (or sample 0) and are not to be counted."""
-    missing = least - len(indices)
-    if missing <= 0:
-        return indices
-    filler = indices[-1:] if len(indices) else np.zeros(1, dtype=np.int64)
-    return np.concatenate([indices, np.repeat(filler, missing)])

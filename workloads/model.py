@@ -95,12 +95,12 @@ class OptimizerSpec(Section):
 
     name: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = Field(default=0.05, gt=0, le=100, allow_inf_nan=False)
-    momentum: float = Field(default=0.9, ge=0, lt=1, description="for sgd only")
+    momentum: float | None = Field(default=None, ge=0, lt=1, description="for sgd only, and there 0.9 when absent")
     weight_decay: float = Field(default=0.0, ge=0, le=10, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _momentum_is_of_sgd(self) -> Self:
-        if self.name != "sgd" and "momentum" in self.model_fields_set:
+        if self.name != "sgd" and self.momentum is not None:
             raise ValueError(f"{self.name} has no momentum — remove it, or use sgd")
         return self
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from laggard.errors import InputError
 from laggard.hosts import Host, select
 from laggard.workloads.model import Placement, Workload
+from laggard.workloads.transport.plan import FIRST_PORT, EndpointPlan
 
 PRELOAD = (
     "numpy",
@@ -27,6 +28,11 @@ PRELOAD = (
     "laggard.workloads.strategies.local_sgd",
     "laggard.workloads.strategies.hierarchical",
     "laggard.workloads.strategies.diloco",
+    "laggard.workloads.server",
+    "laggard.workloads.strategies.parameter_server",
+    "laggard.workloads.strategies.asynchronous",
+    "laggard.workloads.strategies.bounded_staleness",
+    "laggard.workloads.strategies.backup_workers",
 )
 """What the process that workers are forked from imports. `torch._dynamo` is what DistributedDataParallel would otherwise
 import in every worker, at 1.3 CPU seconds each."""
@@ -96,6 +102,7 @@ class WorkerPlan(TrainingPlan):
         backend: what carries the collectives of all ranks.
         drive: file of its host's drive (`laggard.drive`); None where that is not limited.
         shared: whether its host is held to a share of a core; the rank then measures its full speed first, and counts its work.
+        endpoint: its place in the exchange of messages, where the strategy has a server.
     """
 
     rank: int = Field(ge=0)
@@ -109,6 +116,19 @@ class WorkerPlan(TrainingPlan):
     backend: Backend = "gloo"
     drive: str | None = None
     shared: bool = False
+    endpoint: EndpointPlan | None = None
+
+
+class ServerPlan(TrainingPlan):
+    """The process that keeps the model, where the strategy has a server.
+
+    Attributes:
+        host: name of its host.
+        endpoint: its place in the exchange of messages.
+    """
+
+    host: str
+    endpoint: EndpointPlan
 
 
 class EvaluatorPlan(TrainingPlan):
@@ -205,6 +225,48 @@ def plan_workers(
         )
         for rank, host in enumerate(placed)
     )
+
+
+def place_server(placement: Placement, hosts: Sequence[Host]) -> Host:
+    """The server's host: the first that the placement's pattern names, or else that of the first rank.
+
+    Raises:
+        InputError: a pattern names no host.
+    """
+    ranks = place(placement, hosts)
+    return select(placement.server, hosts)[0] if placement.server else ranks[0]
+
+
+def plan_addresses(workload: Workload, hosts: Sequence[Host], first_port: int = FIRST_PORT) -> tuple[str, ...]:
+    """Where every node of the exchange listens: the ranks, then the server."""
+    nodes = (*place(workload.placement, hosts), place_server(workload.placement, hosts))
+    return tuple(f"{host.address}:{first_port + node}" for node, host in enumerate(nodes))
+
+
+def join_exchange(
+    workers: Sequence[WorkerPlan], hosts: Sequence[Host], endpoints: Sequence[EndpointPlan]
+) -> tuple[tuple[WorkerPlan, ...], ServerPlan]:
+    """These workers and their server, each with its place in the exchange.
+
+    Args:
+        workers: of all ranks, in rank order.
+        hosts: all hosts of the continuum.
+        endpoints: of all ranks, then the server's.
+    """
+    first = workers[0]
+    server = ServerPlan(
+        world_size=first.world_size,
+        workload=first.workload,
+        spool=first.spool,
+        dilation=first.dilation,
+        host=place_server(first.workload.placement, hosts).name,
+        endpoint=endpoints[-1],
+    )
+    joined = (
+        worker.model_copy(update={"endpoint": endpoint})
+        for worker, endpoint in zip(workers, endpoints[:-1], strict=True)
+    )
+    return tuple(joined), server
 
 
 def plan_evaluator(workers: Sequence[WorkerPlan]) -> EvaluatorPlan:

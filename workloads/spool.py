@@ -26,7 +26,7 @@ class Spool:
         return self.folder / f"rank-{rank}.steps.arrow"
 
     def ready(self, rank: int) -> Path:
-        """Exists once a rank has met the others and built its model."""
+        """Exists once a rank (or the server, whose number follows the ranks') has met the others and built its model."""
         return self.folder / f"ready-{rank}"
 
     def device_class(self, rank: int) -> Path:
@@ -70,6 +70,11 @@ class Spool:
     def progress(self) -> Path:
         """JSON lines of the first rank's steps and of the evaluations."""
         return self.folder / "progress.jsonl"
+
+    @property
+    def asked(self) -> Path:
+        """JSON lines of the snapshots that are to be evaluated while training goes on."""
+        return self.folder / "asked.jsonl"
 
     @property
     def evaluations(self) -> Path:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -27,15 +28,21 @@ from laggard.workloads.datasets.dataset import Data
 from laggard.workloads.devices import CPU, collective_environment
 from laggard.workloads.full_speed import alone_on_core, fit, learner_on_a_copy, measure, read_timed, write_timed
 from laggard.workloads.gates import START_GATE, Gates
-from laggard.workloads.loop import Ending, Loop, pad
-from laggard.workloads.model import OptimizerSpec
+from laggard.workloads.intake import Intake, pad
+from laggard.workloads.loop import Ending, Loop
 from laggard.workloads.models import build_model
+from laggard.workloads.optimizers import build_optimizer
+from laggard.workloads.own_pace import OwnPace
 from laggard.workloads.partition import Partition
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.spool import Spool, read_lines, write_whole
-from laggard.workloads.strategies import take_up
+from laggard.workloads.strategies import take_up, take_up_served
+from laggard.workloads.strategies.served import Kind
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.tracing.recorder import Recorder
+from laggard.workloads.transport.endpoint import Endpoint
+from laggard.workloads.transport.frames import Message
+from laggard.workloads.transport.plan import EndpointPlan
 
 LOGGER = logging.getLogger(__name__)
 GO_POLL_S = 0.01
@@ -58,20 +65,83 @@ def main(argument: str) -> None:
     _take_device(plan, spool)
     data = open_data(plan.workload, plan.spool_path)
     gates = Gates(spool.gates, plan.world_size, relayed=plan.relayed)
-    with _drive(plan) as drive, Recorder(spool, plan.rank, plan.world_size) as recorder, _process_group(plan):
-        loop = _build_loop(plan, data, recorder, gates, drive)
-        counted = plan.shared and plan.device == CPU
-        if counted:
-            _measure_full_speed(loop, spool)
-        write_whole(spool.ready(plan.rank), b"")
-        LOGGER.info("rank %d of %d on %s is ready", plan.rank, plan.world_size, plan.host)
+    with _drive(plan) as drive, Recorder(spool, plan.rank, plan.world_size) as recorder:
+        bench = _Bench(plan, data, recorder, gates, drive)
+        if plan.endpoint is None:
+            _train_in_lockstep(bench, spool)
+        else:
+            _train_with_server(bench, spool, plan.endpoint)
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What a rank has before it meets the others."""
+
+    plan: WorkerPlan
+    data: Data
+    recorder: Recorder
+    gates: Gates
+    drive: Drive | None
+
+    def seat(self, endpoint: Endpoint | None = None) -> Seat:
+        plan, data, workload = self.plan, self.data, self.plan.workload
+        device = torch.device(plan.device)
+        model = build_model(workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary).to(device)
+        torch.manual_seed(workload.seed * 1_000_003 + plan.rank)
+        return Seat(
+            rank=plan.rank,
+            tiers=plan.tiers,
+            model=model,
+            optimizer=build_optimizer(workload.optimizer, model),
+            recorder=self.recorder,
+            device=device,
+            backend=plan.backend,
+            last_step=None if workload.stop.steps is None else workload.stop.steps - 1,
+            endpoint=endpoint,
+        )
+
+    @property
+    def counts(self) -> bool:
+        """Whether the rank counts its work: its host is held to a share of a core, and it computes there."""
+        return self.plan.shared and self.plan.device == CPU
+
+    def intake(self, seat: Seat) -> Intake:
+        return Intake(self.data.train, self.recorder, seat.device, fewest_samples(seat.model), self.drive)
+
+    @property
+    def partition(self) -> Partition:
+        samples, workload = len(self.data.train), self.plan.workload
+        return Partition(samples, min(workload.batch_size, samples), self.plan.world_size, workload.seed)
+
+
+def _train_in_lockstep(bench: _Bench, spool: Spool) -> None:
+    plan, gates = bench.plan, bench.gates
+    with _process_group(plan):
+        seat = bench.seat()
+        strategy = take_up(plan.workload.strategy, seat)
+        loop = Loop(plan, bench.intake(seat), bench.partition, strategy, bench.recorder, gates, bench.drive)
+        _measure_full_speed(bench, seat, spool)
         zero_ns = _start_together(plan, spool, gates)
-        if counted:
-            recorder.meter = ComputeMeter(WorkCounter(spool.work(plan.rank)), fit(read_timed(spool.full_speed)))
+        _count_work(bench, spool)
         ending = loop.run(zero_ns)
         if plan.rank == 0:
             _write_done(plan, spool, gates, zero_ns, ending)
         LOGGER.info("stopped by %s after step %d", ending.stopped_by, ending.last_step)
+
+
+def _train_with_server(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
+    plan = bench.plan
+    with Endpoint(told) as endpoint:
+        endpoint.connect(plan.world_size)
+        seat = bench.seat(endpoint)
+        strategy = take_up_served(plan.workload.strategy, seat)
+        loop = OwnPace(plan.rank, bench.intake(seat), bench.partition, strategy, bench.recorder)
+        endpoint.deliver(plan.world_size, Message(Kind.HELLO))
+        _measure_full_speed(bench, seat, spool)
+        zero_ns = _start_together(plan, spool, bench.gates)
+        _count_work(bench, spool)
+        taken = loop.run(zero_ns)
+        LOGGER.info("the server ended training after %d steps of this rank", taken)
 
 
 def _configure_process(plan: WorkerPlan) -> None:
@@ -126,45 +196,23 @@ def _process_group(plan: WorkerPlan) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def _build_loop(plan: WorkerPlan, data: Data, recorder: Recorder, gates: Gates, drive: Drive | None) -> Loop:
-    workload, device = plan.workload, torch.device(plan.device)
-    model = build_model(workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary).to(device)
-    torch.manual_seed(workload.seed * 1_000_003 + plan.rank)
-    seat = Seat(
-        rank=plan.rank,
-        tiers=plan.tiers,
-        model=model,
-        optimizer=build_optimizer(workload.optimizer, model),
-        recorder=recorder,
-        device=device,
-        backend=plan.backend,
-        last_step=None if workload.stop.steps is None else workload.stop.steps - 1,
-    )
-    strategy = take_up(workload.strategy, seat)
-    partition = Partition(len(data.train), min(workload.batch_size, len(data.train)), plan.world_size, workload.seed)
-    return Loop(plan, data.train, partition, strategy, recorder, gates, fewest_samples(model), drive)
-
-
-def _measure_full_speed(loop: Loop, spool: Spool) -> None:
+def _measure_full_speed(bench: _Bench, seat: Seat, spool: Spool) -> None:
     """Before anything holds this rank back: what its steps take, and a counter for what they will."""
-    plan = loop.plan
-    learn = learner_on_a_copy(loop.strategy.model, partial(build_optimizer, plan.workload.optimizer))
-    indices = pad(loop.partition.share(0, plan.rank).indices, loop.padded_to)
+    if not bench.counts:
+        return
+    plan, fewest = bench.plan, fewest_samples(seat.model)
+    learn = learner_on_a_copy(seat.model, partial(build_optimizer, plan.workload.optimizer))
+    indices = pad(bench.partition.share(0, plan.rank).indices, fewest)
     with alone_on_core(spool.full_speed):
-        write_timed(spool.full_speed, plan.rank, measure(loop.train, indices, loop.padded_to, learn))
+        write_timed(spool.full_speed, plan.rank, measure(bench.data.train, indices, fewest, learn))
     WorkCounter(spool.work(plan.rank)).close()
 
 
-def build_optimizer(spec: OptimizerSpec, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer that `workload.yaml` names, over all of a model's parameters, which are where they will be."""
-    # On a GPU torch's own choice, one kernel for many tensors; on the processor it is one by one, which torch need not find out each step.
-    foreach = None if any(parameter.is_cuda for parameter in model.parameters()) else False
-    if spec.name == "sgd":
-        return torch.optim.SGD(
-            model.parameters(), lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, foreach=foreach
-        )
-    kind = torch.optim.Adam if spec.name == "adam" else torch.optim.AdamW
-    return kind(model.parameters(), lr=spec.lr, weight_decay=spec.weight_decay, foreach=foreach)
+def _count_work(bench: _Bench, spool: Spool) -> None:
+    """From now on, against what all ranks of this machine have measured."""
+    if bench.counts:
+        counter = WorkCounter(spool.work(bench.plan.rank))
+        bench.recorder.meter = ComputeMeter(counter, fit(read_timed(spool.full_speed)))
 
 
 def fewest_samples(model: nn.Module) -> int:
@@ -173,7 +221,9 @@ def fewest_samples(model: nn.Module) -> int:
 
 
 def _start_together(plan: WorkerPlan, spool: Spool, gates: Gates) -> int:
-    """Wait until the runner says go and all ranks are there; returns when the first step begins."""
+    """Say that this rank is ready, wait until the runner says go and all ranks are there; returns when the first step begins."""
+    write_whole(spool.ready(plan.rank), b"")
+    LOGGER.info("rank %d of %d on %s is ready", plan.rank, plan.world_size, plan.host)
     while not spool.go.exists():
         time.sleep(GO_POLL_S)
     gates.arrive(plan.rank, START_GATE, time.monotonic_ns())

@@ -8,6 +8,7 @@
     ├── DeploymentError             hosts could not be brought up
     ├── EmulationError              a constraint could not be applied
     ├── WorkerError                 a worker died or hung; carries its rank, host and log tail
+    ├── TransportError              a process of the training does not answer another, or is gone
     └── FidelityError               exit status 3: the emulation missed its tolerance
 
 A message gives the value, the rule and the fix. Nothing else may reach the user: a traceback is a bug.
@@ -103,6 +104,10 @@ class WorkerError(LaggardError):
         self.log_tail = log_tail
         tail = f"\n--- last lines of its log ---\n{log_tail}" if log_tail else ""
         super().__init__(f"rank {rank} on {host}: {message}{tail}")
+
+
+class TransportError(LaggardError):
+    """A process of the training that another speaks to does not answer, or is gone."""
 
 
 class FidelityError(LaggardError):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import socket
 import subprocess
 import sys
 import time
@@ -16,9 +19,19 @@ import pytest
 from laggard.hosts import Host
 from laggard.virtual_time import Dilation
 from laggard.workloads.model import Workload
-from laggard.workloads.plan import WorkerPlan, place, plan_evaluator, plan_link_sampler, plan_workers
+from laggard.workloads.plan import (
+    ServerPlan,
+    WorkerPlan,
+    join_exchange,
+    place,
+    plan_addresses,
+    plan_evaluator,
+    plan_link_sampler,
+    plan_workers,
+)
 from laggard.workloads.spool import Spool
 from laggard.workloads.tracing.collect import collect
+from laggard.workloads.transport.keys import make_endpoints
 
 HERE = Path(__file__).parent
 
@@ -76,6 +89,16 @@ def make_hosts(count: int, tiers: Sequence[str] = ()) -> list[Host]:
     ]
 
 
+def free_ports(count: int) -> int:
+    """The first of so many ports of loopback, one after another, that nobody listens on now."""
+    for first in range(20_000 + os.getpid() % 8_000, 60_000, count):
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(contextlib.closing(socket.create_server(("127.0.0.1", port))))
+            return first
+    raise AssertionError("no free ports")
+
+
 @dataclass
 class Training:
     """One training on loopback."""
@@ -85,6 +108,7 @@ class Training:
     plans: tuple[WorkerPlan, ...]
     hosts: list[Host]
     path: Path
+    serving: ServerPlan | None = None
     pids: list[int] = field(default_factory=list)
     aside: list[int] = field(default_factory=list)
 
@@ -100,6 +124,9 @@ class Training:
             start("laggard.workloads.evaluator:main", plan_evaluator(self.plans).to_json(), self.log("e"), self.path),
             start("laggard.workloads.tracing.link_sampler:main", sampler.to_json(), self.log("s"), self.path),
         ]
+        if self.serving is not None:
+            server = self.serving.to_json()
+            self.aside.append(start("laggard.workloads.server:main", server, self.log("server"), self.path))
         for plan in self.plans:
             log = self.log(str(plan.rank))
             self.pids.append(start("laggard.workloads.worker:main", plan.to_json(), log, self.path))
@@ -114,7 +141,8 @@ class Training:
             time.sleep(0.005)
 
     def go(self) -> None:
-        self.wait_for(lambda: all(self.spool.ready(plan.rank).exists() for plan in self.plans))
+        nodes = len(self.plans) + (self.serving is not None)
+        self.wait_for(lambda: all(self.spool.ready(node).exists() for node in range(nodes)))
         self.spool.go.touch()
 
     def logs(self) -> str:
@@ -160,8 +188,12 @@ def train(forkery: Forkery, tmp_path_factory: pytest.TempPathFactory) -> Train:
         plans = plan_workers(
             Workload.model_validate(workload), hosts, folder / "spool", dilation, interface="lo", timeout_s=60
         )
+        serving = None
+        if plans[0].workload.strategy.served:
+            addresses = plan_addresses(plans[0].workload, hosts, free_ports(world_size + 1))
+            plans, serving = join_exchange(plans, hosts, make_endpoints(addresses, 60.0))
         plans = tuple(plan.model_copy(update={"relayed": relayed, **(change or {})}) for plan in plans)
-        training = Training(forkery, folder, plans, hosts, path)
+        training = Training(forkery, folder, plans, hosts, path, serving)
         training.start()
         if wait:
             training.go()

@@ -15,7 +15,7 @@ from torch import nn
 from laggard.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.heartbeat import read_heartbeats
-from laggard.workloads.loop import pad
+from laggard.workloads.intake import pad
 from laggard.workloads.model import Workload
 from laggard.workloads.models import build_model
 from laggard.workloads.partition import Partition

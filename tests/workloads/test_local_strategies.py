@@ -147,7 +147,7 @@ def test_averaging_in_every_step_is_data_parallel_training(
 
 
 DIGITS = {
-    "model": "cnn",
+    "model": "mlp",
     "dataset": "digits",
     "batch_size": 96,
     "optimizer": {"lr": 0.02},
@@ -188,7 +188,7 @@ def test_digits_are_learnt_as_well_as_with_all_reduce(
         assert (within["rank"] // 2 == within.group).all()
     else:
         assert sorted(set(comm.step)) == meetings
-    parameters = sum(p.numel() * 4 for p in build_model("cnn", (1, 8, 8), 10, 1).parameters())
+    parameters = sum(p.numel() * 4 for p in build_model("mlp", (1, 8, 8), 10, 1).parameters())
     assert set(comm.bytes) == {parameters}
     assert set(spans[spans.phase == "evaluate"].step) == {meetings[-1]}
 
@@ -196,15 +196,13 @@ def test_digits_are_learnt_as_well_as_with_all_reduce(
 def test_evaluations_wait_for_the_step_in_which_all_meet(train: Train) -> None:
     """Then everybody has the one model that there is."""
     strategy = {"name": "local_sgd", "steps": 4}
-    training = train(
-        {**DIGITS, "model": "mlp", "stop": {"steps": 30}, "evaluate_every": 96 * 3, "strategy": strategy}, 2
-    )
+    training = train({**DIGITS, "stop": {"steps": 30}, "evaluate_every": 96 * 3, "strategy": strategy}, 2)
     evaluated = training.table("steps").dropna(subset=["accuracy"])
     assert sorted(set(evaluated.step)) == [3, 7, 11, 15, 19, 23, 27, 29]
 
 
 def test_time_ends_training_in_a_step_in_which_all_meet(train: Train) -> None:
-    workload = {**DIGITS, "model": "mlp", "stop": {"time": "1s"}, "strategy": {"name": "local_sgd", "steps": 7}}
+    workload = {**DIGITS, "stop": {"time": "1s"}, "strategy": {"name": "local_sgd", "steps": 7}}
     training = train(workload, 3)
     done = training.done()
     assert done["stopped_by"] == "time"

@@ -116,6 +116,12 @@ def test_a_strategy_is_refused_where_it_stands(strategy: str, place: tuple[int, 
     assert says in str(problem)
 
 
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_an_optimizer_reads_as_it_was_written(name: str) -> None:
+    asked = workload(optimizer=name)
+    assert Workload.model_validate_json(asked.model_dump_json(by_alias=True)) == asked
+
+
 def test_every_strategy_has_a_default_for_everything_and_says_what_it_is() -> None:
     for name in STRATEGY_NAMES:
         workload = Workload.model_validate({"model": "mlp", "dataset": "digits", "strategy": name})

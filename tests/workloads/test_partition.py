@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from laggard.span_schema import Phase
 from laggard.workloads.heartbeat import Beat, Heartbeat, read_heartbeats, suspects
-from laggard.workloads.loop import pad
+from laggard.workloads.intake import pad
 from laggard.workloads.model import Stop
 from laggard.workloads.partition import Partition
 from laggard.workloads.stopping import accuracy_reached, is_last_by_steps, is_last_by_time

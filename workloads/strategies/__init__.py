@@ -6,29 +6,51 @@ This module imports no torch until a strategy is asked for, so that a scenario i
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 from laggard.workloads.strategies.parameters import Parameters
 
 if TYPE_CHECKING:
-    from laggard.workloads.strategies.strategy import Seat, Strategy
+    from laggard.workloads.strategies.server_rule import ServerRule
+    from laggard.workloads.strategies.strategy import OwnPaceStrategy, Seat, Strategy
 
 CLASSES = {
     "allreduce": "AllReduce",
     "local_sgd": "LocalSGD",
     "hierarchical": "Hierarchical",
     "diloco": "DiLoCo",
+    "parameter_server": "ParameterServer",
+    "asynchronous": "Asynchronous",
+    "bounded_staleness": "BoundedStaleness",
+    "backup_workers": "BackupWorkers",
 }
 
 
 def take_up(parameters: Parameters, seat: Seat) -> Strategy:
-    """One rank's side of a strategy.
+    """One rank's side of a strategy whose ranks take the same steps.
 
     Args:
         parameters: what `workload.yaml` says of it.
         seat: what the rank trains with; all ranks call this together, since it may open connections.
     """
+    return cast("Strategy", _class(parameters)(parameters, seat))
+
+
+def take_up_served(parameters: Parameters, seat: Seat) -> OwnPaceStrategy:
+    """One worker's side of a strategy with a server (see `take_up`)."""
+    return cast("OwnPaceStrategy", _class(parameters)(parameters, seat))
+
+
+def server_rule(parameters: Parameters, world_size: int) -> ServerRule:
+    """The server's side of a strategy that has one."""
+    rule: ServerRule = _class(parameters).rule(parameters, world_size)  # type: ignore[attr-defined]
+    return rule
+
+
+def _class(parameters: Parameters) -> Callable[..., object]:
     name = str(parameters.model_dump()["name"])
-    module = importlib.import_module(f"laggard.workloads.strategies.{name}")
-    strategy: Strategy = getattr(module, CLASSES[name])(parameters, seat)
-    return strategy
+    found: Callable[..., object] = getattr(
+        importlib.import_module(f"laggard.workloads.strategies.{name}"), CLASSES[name]
+    )
+    return found

@@ -14,7 +14,8 @@ class FlatState:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        parameters = [parameter.detach() for parameter in model.parameters()]
+        self._gradient_of = list(model.parameters())
+        parameters = [parameter.detach() for parameter in self._gradient_of]
         buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
         self._tensors = [*parameters, *buffers]
         self.parameters = sum(tensor.numel() for tensor in parameters)
@@ -24,6 +25,19 @@ class FlatState:
         """A copy of all of it, shape [parameters + buffers]."""
         return torch.cat([tensor.flatten() for tensor in self._tensors])
 
+    def read_gradients(self) -> torch.Tensor:
+        """The gradients where `read` has parameters, then the buffers; in the host's memory."""
+        count = len(self._gradient_of)
+        gradients = [_gradient(parameter) for parameter in self._gradient_of]
+        return torch.cat([tensor.flatten() for tensor in (*gradients, *self._tensors[count:])]).cpu()
+
+    def write_gradients(self, gradients: torch.Tensor) -> None:
+        """Give the parameters their gradients, shape [parameters]."""
+        offset = 0
+        for parameter in self._gradient_of:
+            parameter.grad = gradients[offset : offset + parameter.numel()].view_as(parameter)
+            offset += parameter.numel()
+
     @torch.no_grad()
     def write(self, state: torch.Tensor) -> None:
         """Make the model what `state` says, shape [parameters + buffers]."""
@@ -31,3 +45,8 @@ class FlatState:
         for tensor in self._tensors:
             tensor.copy_(state[offset : offset + tensor.numel()].view_as(tensor))
             offset += tensor.numel()
+
+
+def _gradient(parameter: nn.Parameter) -> torch.Tensor:
+    """Of a parameter; zero where the loss does not depend on it."""
+    return parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)

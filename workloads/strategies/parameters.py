@@ -22,10 +22,15 @@ class Parameters(Section):
     """Base of every strategy's parameters.
 
     Attributes:
-        pace: `lockstep`, where all ranks take the same steps and meet in some of them, or `own`, where each has its own.
+        served: whether a server keeps the model.
     """
 
-    pace: ClassVar[Pace] = "lockstep"
+    served: ClassVar[bool] = False
+
+    @property
+    def pace(self) -> Pace:
+        """`lockstep`, where all ranks take the same steps and meet in some of them, or `own`, where each has its own."""
+        return "lockstep"
 
     def told(self) -> str:
         """Name and parameters, for people: `local_sgd, steps 8`."""
@@ -73,10 +78,74 @@ class DiLoCoParameters(Parameters):
     outer_momentum: float = Field(default=0.9, ge=0, lt=1)
 
 
+class ParameterServerParameters(Parameters):
+    """A server keeps the model; workers push gradients and pull it, all in step (Li et al., OSDI 2014)."""
+
+    served: ClassVar[bool] = True
+    name: Literal["parameter_server"]
+
+
+class AsynchronousParameters(Parameters):
+    """A server applies every gradient when it comes, and nobody waits for anybody (Li et al., OSDI 2014)."""
+
+    served: ClassVar[bool] = True
+    name: Literal["asynchronous"]
+
+    @property
+    def pace(self) -> Pace:
+        """Every rank's own."""
+        return "own"
+
+
+class BoundedStalenessParameters(Parameters):
+    """Workers may be ahead of the slowest, by no more than so many steps (SSP: Ho et al., NIPS 2013)."""
+
+    served: ClassVar[bool] = True
+    name: Literal["bounded_staleness"]
+    staleness: int = Field(
+        default=4, ge=0, le=100_000_000, description="steps that a worker may be ahead of the slowest"
+    )
+
+    @property
+    def pace(self) -> Pace:
+        """Every rank's own, unless nobody may be ahead."""
+        return "own" if self.staleness else "lockstep"
+
+
+class BackupWorkersParameters(Parameters):
+    """Every step takes the first gradients that come and drops those of the slowest workers (Chen et al. 2016)."""
+
+    served: ClassVar[bool] = True
+    name: Literal["backup_workers"]
+    backups: int = Field(default=1, ge=0, le=10_000, description="workers whose gradients a step does not wait for")
+
+    @property
+    def pace(self) -> Pace:
+        """Every rank's own, unless all are waited for."""
+        return "own" if self.backups else "lockstep"
+
+
 StrategyParameters = Annotated[
-    AllReduceParameters | LocalSGDParameters | HierarchicalParameters | DiLoCoParameters, Discriminator("name")
+    AllReduceParameters
+    | LocalSGDParameters
+    | HierarchicalParameters
+    | DiLoCoParameters
+    | ParameterServerParameters
+    | AsynchronousParameters
+    | BoundedStalenessParameters
+    | BackupWorkersParameters,
+    Discriminator("name"),
 ]
-STRATEGY_NAMES = ("allreduce", "local_sgd", "hierarchical", "diloco")
+STRATEGY_NAMES = (
+    "allreduce",
+    "local_sgd",
+    "hierarchical",
+    "diloco",
+    "parameter_server",
+    "asynchronous",
+    "bounded_staleness",
+    "backup_workers",
+)
 
 
 def strategy_named(value: object) -> object:

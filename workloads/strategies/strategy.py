@@ -13,6 +13,7 @@ from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
 from laggard.workloads.plan import Backend
 from laggard.workloads.tracing.recorder import Recorder
+from laggard.workloads.transport.endpoint import Endpoint
 
 HOST = torch.device("cpu")
 
@@ -32,6 +33,7 @@ class Seat:
         device: where the model is, and batches will be.
         backend: what carries collectives.
         last_step: the last step that is allowed (from 0), where their number ends the training.
+        endpoint: what carries messages, for a strategy that sends any; node `world_size` is the server.
     """
 
     rank: int
@@ -42,6 +44,7 @@ class Seat:
     device: torch.device = HOST
     backend: Backend = "gloo"
     last_step: int | None = None
+    endpoint: Endpoint | None = None
 
     @property
     def world_size(self) -> int:
@@ -79,3 +82,22 @@ class Strategy(Protocol):
 
         There the model is evaluated, and there training ends.
         """
+
+
+class OwnPaceStrategy(Protocol):
+    """One rank's side of a strategy whose ranks each take steps of their own.
+
+    It is told by others (a server, or its peers) when training is over. Phases are recorded as in `Strategy`; what waits for a peer and not for
+    a collective has no `group`, but a `peer`.
+    """
+
+    @property
+    def model(self) -> nn.Module:
+        """This rank's copy of the model."""
+
+    @property
+    def next_step(self) -> int | None:
+        """The number of the step to take next: its batch is this rank's share of that step. None: training is over."""
+
+    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+        """Learn from one batch, as in `Strategy`."""

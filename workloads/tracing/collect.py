@@ -167,8 +167,10 @@ def _step_key(rows: Rows) -> Integers:
 
 def _step_table(rows: Rows, clock: _Clock, evaluations: Sequence[Mapping[str, object]]) -> pa.Table:
     rows = rows[np.lexsort((rows["rank"], rows["step"]))]
-    accuracy_of = {line["step"]: line["accuracy"] for line in evaluations}
-    accuracies = [accuracy_of.get(step) for step in rows["step"].tolist()]
+    # Ranks in lockstep are evaluated after a step of all; else an evaluation stands where the push was that it came after.
+    accuracy_of = {(line["step"], line.get("rank")): line["accuracy"] for line in evaluations}
+    places = zip(rows["step"].tolist(), rows["rank"].tolist(), strict=True)
+    accuracies = [accuracy_of.get((step, None), accuracy_of.get((step, rank))) for step, rank in places]
     special = {
         "start_ns": clock.since_zero(rows["start_ns"]),
         "end_ns": clock.since_zero(rows["end_ns"]),

@@ -1,0 +1,130 @@
+"""Real trainings with a server, on real processes and sockets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from laggard.workloads.models import build_model
+from laggard.workloads.strategies.flat_state import FlatState
+
+if TYPE_CHECKING:
+    from tests.workloads.conftest import Train, Training
+
+SERVER = 3
+DIGITS = {"model": "mlp", "dataset": "digits", "batch_size": 96, "optimizer": {"lr": 0.05}, "stop": {"steps": 300}}
+RARELY = {"evaluate_every": 10**9}
+SHORT = {**DIGITS, "model": "resnet8", "stop": {"steps": 12}, **RARELY}
+
+
+@pytest.fixture(scope="module")
+def baseline(train: Train) -> Training:
+    return train({**DIGITS, **RARELY}, 3)
+
+
+@pytest.fixture(scope="module")
+def trained(train: Train) -> dict[str, Training]:
+    strategies = ["parameter_server", "asynchronous", {"name": "bounded_staleness", "staleness": 2}, "backup_workers"]
+    return {
+        strategy if isinstance(strategy, str) else str(strategy["name"]): train({**DIGITS, "strategy": strategy}, 3)
+        for strategy in strategies
+    }
+
+
+NAMES = ["parameter_server", "asynchronous", "bounded_staleness", "backup_workers"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_digits_are_learnt_as_well_as_with_all_reduce(
+    trained: dict[str, Training], baseline: Training, name: str
+) -> None:
+    done, ddp = trained[name].done(), baseline.done()
+    assert done["stopped_by"] == "steps"
+    assert ddp["samples"] <= done["samples"] <= ddp["samples"] + 96
+    assert done["accuracy"] >= ddp["accuracy"] - 0.01
+    assert done["makespan_s"] > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_tell_what_became_of_every_gradient(trained: dict[str, Training], name: str) -> None:
+    training = trained[name]
+    steps, done = training.table("steps"), training.done()
+    assert steps.samples.sum() == done["samples"]
+    applied = steps[steps.samples > 0]
+    assert (applied.staleness == applied.applied_version - 1 - applied.read_version).all()
+    assert (applied.dropped == 0).all()
+    assert set(applied.applied_version) == set(range(1, int(done["versions"]) + 1))
+    assert (steps[steps.samples == 0].applied_version == -1).all()
+    if name == "parameter_server":
+        assert done["versions"] == 300
+        assert (steps.staleness == 0).all()
+        assert (steps.read_version == steps.step).all()
+    if name == "backup_workers":
+        assert (applied.groupby("applied_version").size() == 2).all()
+        assert (applied.staleness == 0).all()
+    waited = steps[steps.waited_for >= 0]
+    assert (waited.waited_for != waited["rank"]).all()
+    if name == "asynchronous":
+        assert not len(waited)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_spans_tile_every_rank_and_say_what_was_sent(trained: dict[str, Training], name: str) -> None:
+    spans = trained[name].table("spans")
+    state = FlatState(build_model("mlp", (1, 8, 8), 10, 1))
+    comm = spans[spans.phase == "comm"]
+    assert set(comm.bytes) == {state.bytes}
+    assert set(comm.peer) == {SERVER}
+    assert set(comm.group) == ({-1, 0} if name == "parameter_server" else {-1})
+    for _, of_rank in spans.groupby("rank"):
+        ordered = of_rank.sort_values(["start_ns", "step", "seq"])
+        start, duration = ordered.start_ns.to_numpy(), ordered.dur_ns.to_numpy()
+        assert start[0] == 0
+        assert np.array_equal(start[1:], start[:-1] + duration[:-1])
+    assert "evaluate" not in set(spans.phase)
+
+
+def test_evaluations_go_on_beside_the_training(trained: dict[str, Training]) -> None:
+    """One after each pass over the data of 15 steps, and the last at the end."""
+    evaluated = trained["asynchronous"].table("steps").dropna(subset=["accuracy"])
+    assert trained["asynchronous"].done()["evaluations"] == 300 // 15
+    assert len(evaluated) == 300 // 15 - 1
+    assert evaluated.sort_values("end_ns").accuracy.iloc[-1] > evaluated.sort_values("end_ns").accuracy.iloc[0]
+
+
+def losses(training: Training) -> np.ndarray:
+    return training.table("steps").sort_values(["rank", "step"]).loss.to_numpy()
+
+
+def test_without_staleness_it_is_the_parameter_server_bit_for_bit(train: Train) -> None:
+    """And with no backups too; BatchNorm's statistics included, and uneven batches."""
+    server = losses(train({**SHORT, "strategy": "parameter_server"}, 3))
+    assert len(server) == 36
+    for strategy in ({"name": "bounded_staleness", "staleness": 0}, {"name": "backup_workers", "backups": 0}):
+        assert np.array_equal(server, losses(train({**SHORT, "strategy": strategy}, 3)))
+
+
+@pytest.mark.parametrize("optimizer", [{"lr": 0.05}, {"name": "adamw", "lr": 0.001}])
+def test_the_parameter_server_trains_as_all_reduce_does(train: Train, optimizer: dict[str, object]) -> None:
+    """The same steps but for the order of sums."""
+    workload = {**SHORT, "model": "mlp", "optimizer": optimizer}
+    server, ddp = losses(train({**workload, "strategy": "parameter_server"}, 3)), losses(train(workload, 3))
+    np.testing.assert_allclose(server, ddp, rtol=1e-4)
+
+
+def test_accuracy_ends_training(train: Train) -> None:
+    workload = {**DIGITS, "strategy": "asynchronous", "stop": {"accuracy": 0.9, "steps": 2000}}
+    training = train(workload, 2)
+    done = training.done()
+    assert done["stopped_by"] == "accuracy"
+    assert done["accuracy"] >= 0.9
+    assert done["steps"] < 2000
+
+
+def test_time_ends_training(train: Train) -> None:
+    training = train({**DIGITS, **RARELY, "strategy": "bounded_staleness", "stop": {"time": "1s"}}, 2)
+    done = training.done()
+    assert done["stopped_by"] == "time"
+    assert 0.99 <= done["makespan_s"] < 1.6

@@ -1,0 +1,47 @@
+"""The training loop of ranks that each take steps of their own: fetch, prepare, learn, until told that it is over.
+
+Nothing here stops for evaluations: whoever keeps the model writes snapshots of it, and they are evaluated while training goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from laggard.workloads.intake import Intake
+from laggard.workloads.partition import Partition
+from laggard.workloads.strategies.strategy import OwnPaceStrategy
+from laggard.workloads.tracing.recorder import Recorder
+
+
+@dataclass(frozen=True)
+class OwnPace:
+    """One rank's training.
+
+    Attributes:
+        rank: whose.
+        intake: the way to its samples.
+        partition: which samples are whose: each rank goes through its own shares.
+        strategy: how they are learnt from.
+        recorder: the trace.
+    """
+
+    rank: int
+    intake: Intake
+    partition: Partition
+    strategy: OwnPaceStrategy
+    recorder: Recorder
+
+    def run(self, zero_ns: int) -> int:
+        """Train from `zero_ns` (CLOCK_MONOTONIC); returns how many steps this rank took."""
+        begun_ns, taken = zero_ns, 0
+        while (step := self.strategy.next_step) is not None:
+            share = self.partition.share(step, self.rank)
+            self.recorder.begin_step(step, begun_ns)
+            batch = self.intake.take(share, begun_ns)
+            learnt = self.strategy.step(step, batch, share)
+            if self.recorder.meter is not None:
+                self.recorder.meter.finish(len(batch.labels))
+            self.recorder.end_step(learnt, len(share.indices), share.batch_size)
+            begun_ns, taken = time.monotonic_ns(), taken + 1
+        return taken

@@ -1,0 +1,268 @@
+"""The process of the server, for strategies that have one: it keeps the model, by the strategy's rule, and says when training is over."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from laggard.workloads.datasets import open_data
+from laggard.workloads.gates import START_GATE, Gates, Reason
+from laggard.workloads.learnt import UNKNOWN
+from laggard.workloads.model_state import save_state
+from laggard.workloads.models import build_model
+from laggard.workloads.optimizers import build_optimizer
+from laggard.workloads.partition import Partition
+from laggard.workloads.plan import ServerPlan
+from laggard.workloads.spool import Spool, append_line, read_lines, write_whole
+from laggard.workloads.strategies import server_rule
+from laggard.workloads.strategies.flat_state import FlatState
+from laggard.workloads.strategies.served import Kind
+from laggard.workloads.strategies.server_rule import Answer, Push, Reaction, ServerRule, Update
+from laggard.workloads.transport.endpoint import Endpoint
+from laggard.workloads.transport.frames import Message
+
+LOGGER = logging.getLogger(__name__)
+POLL_S = 0.05
+PROGRESS_NS = 100_000_000
+
+
+def main(argument: str) -> None:
+    """Serve a training to its end.
+
+    Args:
+        argument: a `ServerPlan` as JSON.
+
+    Raises:
+        InputError: the model or the dataset is not what it should be.
+        TransportError: no worker is left.
+    """
+    plan = ServerPlan.model_validate_json(argument)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    torch.set_num_threads(1)
+    spool = Spool(plan.spool_path)
+    data = open_data(plan.workload, plan.spool_path)
+    workload = plan.workload
+    model = build_model(workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary)
+    partition = Partition(len(data.train), min(workload.batch_size, len(data.train)), plan.world_size, workload.seed)
+    keeper = ModelKeeper(model, build_optimizer(workload.optimizer, model), plan.world_size)
+    with Endpoint(plan.endpoint, listens=True) as endpoint:
+        server = Server(plan, server_rule(workload.strategy, plan.world_size), keeper, partition, endpoint)
+        write_whole(spool.ready(plan.world_size), b"")
+        server.run()
+
+
+class ModelKeeper:
+    """The model and its updates.
+
+    Args:
+        model: as all workers begin with.
+        optimizer: of its parameters.
+        world_size: number of workers, which their gradients were scaled by.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, world_size: int) -> None:
+        self.model, self.version = model, 0
+        self._optimizer, self._world_size = optimizer, world_size
+        self._state = FlatState(model)
+        self._pushed: dict[tuple[int, int], torch.Tensor] = {}
+        self._read: torch.Tensor | None = None
+
+    def hold(self, push: Push, tensor: torch.Tensor) -> None:
+        """Keep a worker's gradient (and buffers) until it is applied."""
+        self._pushed[push.rank, push.clock] = tensor
+
+    def forget(self, push: Push) -> None:
+        """Drop it."""
+        self._pushed.pop((push.rank, push.clock), None)
+
+    def apply(self, update: Update) -> None:
+        """One step along the mean gradient of an update's samples, as large as the part of a whole step that it is."""
+        total = torch.zeros_like(self.read())
+        for push in update.pushes:
+            total += self._pushed.pop((push.rank, push.clock))
+        self.version += 1
+        if not update.samples:
+            return
+        count = self._state.parameters
+        # Each was scaled by workers / N, so that their mean over all workers would be that of the whole batch.
+        mean = total[:count] * (update.pushes[0].batch_size / (self._world_size * update.samples))
+        self._state.write_gradients(mean)
+        for group in self._optimizer.param_groups:
+            group["lr"] *= update.fraction
+        self._optimizer.step()
+        for group in self._optimizer.param_groups:
+            group["lr"] /= update.fraction
+        self._read = None
+        buffers = total[count:] / len(update.pushes)
+        if buffers.numel():
+            state = self._state.read()
+            state[count:] += update.fraction * (buffers - state[count:])
+            self._state.write(state)
+
+    def read(self) -> torch.Tensor:
+        """The model as it is now; the same tensor until it changes, so that it can be sent as it lies."""
+        if self._read is None:
+            self._read = self._state.read()
+        return self._read
+
+
+@dataclass
+class Server:
+    """One training's server.
+
+    Attributes:
+        plan: what it was told.
+        rule: when gradients are applied and workers answered.
+        keeper: the model.
+        partition: how many samples a step has.
+        endpoint: how it speaks to workers.
+    """
+
+    plan: ServerPlan
+    rule: ServerRule
+    keeper: ModelKeeper
+    partition: Partition
+    endpoint: Endpoint
+    samples: int = 0
+    _reads: dict[int, int] = field(default_factory=dict)
+    _fates: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _evaluations: int = 0
+    _progress_ns: int = 0
+    _zero_ns: int = 0
+
+    def __post_init__(self) -> None:
+        self._spool = Spool(self.plan.spool_path)
+        self._gates = Gates(self._spool.gates, self.plan.world_size)
+        self._left = set(range(self.plan.world_size))
+        self._blocked: set[int] = set()
+
+    def run(self) -> None:
+        """Serve until the stopping rule; then let all workers go, have the last snapshot evaluated, and say how it ended."""
+        reason = Reason.NONE
+        while not reason:
+            reason = self._take_one()
+        end_ns = time.monotonic_ns()
+        LOGGER.info("over by %s at version %d", reason.name.lower(), self.keeper.version)
+        self._snapshot(UNKNOWN, UNKNOWN, end_ns, final=True)
+        self._let_all_go()
+        self._write_done(reason, end_ns)
+
+    def _take_one(self) -> Reason:
+        message = self.endpoint.take(POLL_S)
+        if message is not None and message.kind == Kind.PUSH:
+            return self._pushed(message)
+        if self._gates.stop_asked:
+            return self._gates.stop_asked
+        return Reason.TIME if self._time_is_up() else Reason.NONE
+
+    def _pushed(self, message: Message) -> Reason:
+        clock, samples, batch_size = message.values
+        push = Push(message.sender, clock, samples, batch_size)
+        assert message.tensor is not None
+        self.keeper.hold(push, message.tensor)
+        self._reads[push.rank], self._fates[push.rank] = message.version, (UNKNOWN, 0)
+        self._blocked.add(push.rank)
+        return self._follow(self.rule.push(push), push)
+
+    def _follow(self, reaction: Reaction, cause: Push) -> Reason:
+        for update in reaction.updates:
+            before = self.samples
+            for push in update.pushes:
+                self._fates[push.rank] = (self.keeper.version + 1, self.keeper.version - self._reads[push.rank])
+            self.keeper.apply(update)
+            self.samples += update.samples
+            self._tell_progress()
+            reason = self._over()
+            if reason:
+                return reason
+            if self.samples // self._evaluate_every > before // self._evaluate_every:
+                self._snapshot(cause.rank, cause.clock, time.monotonic_ns(), final=False)
+        for answer in reaction.answers:
+            self._answer(answer, cause)
+        return Reason.NONE
+
+    def _answer(self, answer: Answer, cause: Push) -> None:
+        if self._fates[answer.rank][0] == UNKNOWN and answer.rank == cause.rank:
+            self.keeper.forget(cause)
+        fate = self._fates[answer.rank]
+        values = (answer.clock, answer.waited_for, answer.skipped, *fate)
+        self._blocked.discard(answer.rank)
+        self.endpoint.send(answer.rank, Message(Kind.MODEL, self.keeper.version, values, self.keeper.read()))
+
+    def _over(self) -> Reason:
+        if self._gates.stop_asked:
+            return self._gates.stop_asked
+        steps = self.plan.workload.stop.steps
+        if steps is not None and self.samples >= self.partition.samples_through(steps - 1):
+            return Reason.STEPS
+        return Reason.TIME if self._time_is_up() else Reason.NONE
+
+    def _time_is_up(self) -> bool:
+        if not self._zero_ns and self._gates.announced[0] >= START_GATE:
+            self._zero_ns = self._gates.announced[1].open_ns
+        limit_s = self.plan.workload.stop.time_s
+        elapsed_s = (time.monotonic_ns() - self._zero_ns) / 1e9 / self.plan.dilation
+        return self._zero_ns > 0 and limit_s is not None and elapsed_s >= limit_s
+
+    @property
+    def _evaluate_every(self) -> int:
+        return self.plan.workload.evaluate_every or self.partition.samples
+
+    def _snapshot(self, rank: int, step: int, time_ns: int, *, final: bool) -> None:
+        """Have the model as it is now evaluated, by a process beside the training; `rank` and `step` are those of the last push."""
+        save_state(self.keeper.model.state_dict(), self._spool.snapshot(self._evaluations))
+        asked = {"time_ns": time_ns, "rank": rank, "step": step, "samples": self.samples, "final": int(final)}
+        append_line(self._spool.asked, asked)
+        self._evaluations += 1
+
+    def _tell_progress(self) -> None:
+        now_ns = time.monotonic_ns()
+        if now_ns - self._progress_ns >= PROGRESS_NS:
+            self._progress_ns = now_ns
+            step = self.samples // self.partition.batch_size - 1
+            append_line(self._spool.progress, {"time_ns": now_ns, "step": step, "samples": self.samples})
+
+    def _let_all_go(self) -> None:
+        """Those who wait at once, the others when they come with a gradient that is not needed any more."""
+        deadline_s = time.monotonic() + self.endpoint.plan.timeout_s
+        while self._left and time.monotonic() < deadline_s:
+            for rank in self._blocked & self._left:
+                values = (UNKNOWN, UNKNOWN, 0, *self._fates[rank])
+                self.endpoint.send(rank, Message(Kind.STOP, self.keeper.version, values))
+            self._left -= self._blocked
+            message = self.endpoint.take(POLL_S) if self._left else None
+            if message is not None and message.kind == Kind.PUSH:
+                self._fates[message.sender] = (UNKNOWN, 0)
+                self._blocked.add(message.sender)
+
+    def _write_done(self, reason: Reason, end_ns: int) -> None:
+        while len(read_lines(self._spool.evaluations)) < self._evaluations:
+            time.sleep(POLL_S)
+        asked, evaluations = read_lines(self._spool.asked), read_lines(self._spool.evaluations)
+        last, samples = evaluations[-1], self.samples
+        if reason is Reason.ACCURACY:
+            last = next(line for line in evaluations if line["reached"])
+            asked_then = asked[int(last["evaluation"] or 0)]
+            end_ns, samples = int(asked_then["time_ns"] or 0), int(asked_then["samples"] or 0)
+        done = {
+            "stopped_by": reason.name.lower(),
+            "steps": -(-samples // self.partition.batch_size),
+            "samples": samples,
+            "accuracy": last["accuracy"],
+            "evaluations": len(evaluations),
+            "zero_ns": self._zero_ns,
+            "end_ns": end_ns,
+            "paused_ns": 0,
+            "makespan_s": (end_ns - self._zero_ns) / 1e9 / self.plan.dilation,
+            "versions": self.keeper.version,
+        }
+        write_whole(self._spool.done, json.dumps(done).encode())

@@ -1,0 +1,84 @@
+"""The workers' side of all strategies with a server: push a gradient, wait for the model."""
+
+from __future__ import annotations
+
+import enum
+
+from laggard.span_schema import NO_GROUP, Phase
+from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.learnt import Learnt
+from laggard.workloads.partition import Share
+from laggard.workloads.strategies.flat_state import FlatState
+from laggard.workloads.strategies.local_gradient import LocalGradient
+from laggard.workloads.strategies.parameters import Parameters
+from laggard.workloads.strategies.strategy import Seat
+from laggard.workloads.transport.frames import Message
+
+
+class Kind(enum.IntEnum):
+    """Messages between workers and the server."""
+
+    HELLO = 1
+    PUSH = 2
+    """Version read; clock, samples, samples of the whole batch; gradients, then buffers."""
+
+    MODEL = 3
+    """Version; the worker's next clock, whom it waited for, steps left out, version its push went into (-1: dropped), its staleness."""
+
+    STOP = 4
+    """As MODEL, without a model."""
+
+
+class Served:
+    """One worker; what the server does with its gradients is the subclass's rule.
+
+    Args:
+        parameters: of the strategy.
+        seat: what this rank trains with.
+
+    Attributes:
+        next_step: the step to take next; None once training is over.
+    """
+
+    def __init__(self, parameters: Parameters, seat: Seat) -> None:
+        assert seat.endpoint is not None
+        self.model, self.optimizer = seat.model, seat.optimizer
+        self.next_step: int | None = 0
+        self._seat, self._endpoint = seat, seat.endpoint
+        self._gradient, self._state = LocalGradient(seat), FlatState(seat.model)
+        # Who waits for all is at a barrier of all.
+        self._group = 0 if parameters.pace == "lockstep" else NO_GROUP
+        self._version = self._left_out = 0
+
+    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+        """Forward, backward, push, wait, pull (see `OwnPaceStrategy`)."""
+        recorder, server = self._seat.recorder, self._seat.world_size
+        loss = self._gradient.compute(batch, share)
+        push = Message(
+            Kind.PUSH, self._version, (step, len(share.indices), share.batch_size), self._state.read_gradients()
+        )
+        recorder.enter(Phase.COMM, peer=server, payload_bytes=push.payload_bytes)
+        self._endpoint.deliver(server, push)
+        recorder.enter(Phase.COMM, group=self._group, peer=server, payload_bytes=self._state.bytes)
+        answer = self._endpoint.receive()
+        read, self._version = self._version, answer.version
+        recorder.enter(Phase.OPTIMIZER)
+        if answer.tensor is not None:
+            self._state.write(answer.tensor.to(self._seat.device))
+            self._gradient.settle()
+        recorder.enter(Phase.OTHER)
+        return self._told(loss, read, answer)
+
+    def _told(self, loss: float, read_version: int, answer: Message) -> Learnt:
+        clock, waited_for, skipped, applied_version, staleness = answer.values
+        self.next_step = clock if answer.kind == Kind.MODEL else None
+        left_out, self._left_out = self._left_out, skipped
+        return Learnt(
+            loss,
+            applied=applied_version >= 0,
+            read_version=read_version,
+            applied_version=applied_version,
+            staleness=staleness,
+            skipped=left_out,
+            waited_for=waited_for,
+        )
