@@ -68,7 +68,8 @@ def _outcome(scenario: Scenario, run: Run, analysis: Analysis, done: Mapping[str
     """What the first rank says of the end, and the tables of the rest."""
     makespan_s = float(str(done["makespan_s"]))
     samples = [int(run.steps.samples[run.steps.rank == rank].sum()) for rank in range(run.world_size)]
-    uses = [RankUse(count, float(analysis.compute_s[:, rank].sum())) for rank, count in enumerate(samples)]
+    computed_s = analysis.time_split.compute_s + analysis.time_split.prep_s
+    uses = [RankUse(count, float(computed_s[rank])) for rank, count in enumerate(samples)]
     sent, across = _bytes_sent(scenario, run.folder)
     tiers = Counter(host.layer for host in scenario.hosts)
     return Outcome.model_validate(

@@ -55,13 +55,18 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
     )
     workers, serving = _exchange(job, workers)
     memory = MemoryWatch(job.scenario.memory)
-    supervisor = Supervisor(server, job.spool, len(workers), job.dilation.factor, memory)
+    supervisor = Supervisor(
+        server, job.spool, len(workers), job.dilation.factor, memory, bears_loss=serving is not None
+    )
     with job.journal.stage("start workers", f"{len(workers)} ranks"):
         _start(job, continuum, server, supervisor, workers, serving)
     before = continuum.links.counters()
     with job.journal.stage("train"):
         slips = _keep_time(job, continuum, supervisor)
     supervisor.wait_for_exits(END_TIMEOUT_S * job.dilation.factor)
+    lost = (f"{each.name} on {each.host} was killed, and the others went on without it" for each in supervisor.lost)
+    ranks = tuple(each.rank for each in supervisor.lost)
+    job.journal.update(warnings=(*job.journal.record.warnings, *lost), lost_ranks=ranks)
     write_counters(job.folder, continuum.links, before, continuum.drives.counters(), memory)
     return slips
 
