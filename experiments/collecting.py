@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 
 def collect_and_analyse(job: Job) -> None:
     """Write the tables, the outcome and the analysis of a training that began, however it ended; the spool goes."""
+    from laggard.workloads.plan import sampled_hosts
     from laggard.workloads.tracing.collect import collect
 
     with job.journal.stage("collect"):
-        collect(job.spool.folder, job.folder, job.scenario.ranks, job.dilation, job.scenario.shares)
+        scenario = job.scenario
+        sampled = sampled_hosts(scenario.workload, scenario.hosts)
+        collect(job.spool.folder, job.folder, scenario.ranks, job.dilation, scenario.shares, sampled)
         done = json.loads(job.spool.done.read_text()) if job.spool.done.exists() else None
     if job.spool.checkpoint.exists():
         shutil.move(job.spool.checkpoint, job.folder / job.spool.checkpoint.name)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from laggard.errors import DeploymentError, InputError, PrerequisiteError, ScenarioError
+from laggard.errors import DeploymentError, InputError, PrerequisiteError, Problem, ScenarioError
 from laggard.experiments.job import Journal
 from laggard.experiments.scenario import Scenario
 from laggard.layers_services.e2clab_managers import manager_problems
@@ -97,7 +97,7 @@ def require_possible(scenario: Scenario, testbed: RemoteTestbed) -> None:
     """Do nothing where a testbed can do what a scenario asks for, as far as the scenario alone tells.
 
     Raises:
-        ScenarioError: managers, links, drives or memory that cannot be had there.
+        ScenarioError: managers, links, drives, memory or a strategy that cannot be had there.
     """
     sources = scenario.sources
     problems = (
@@ -105,9 +105,16 @@ def require_possible(scenario: Scenario, testbed: RemoteTestbed) -> None:
         *bottleneck_problems(scenario.links, scenario.heterogeneity, sources.heterogeneity),
         *unwatched_problems(scenario.heterogeneity, sources.heterogeneity),
         *storage_problems(scenario.heterogeneity, sources.heterogeneity, _STORAGE_RULE, "remove it, or run --on local"),
+        *_server_problems(scenario),
     )
     if problems:
         raise ScenarioError(problems)
+
+
+def _server_problems(scenario: Scenario) -> Iterator[Problem]:
+    if scenario.workload.strategy.served:
+        rule = "on real machines no server can be started yet"
+        yield scenario.sources.workload.problem(("strategy",), rule, "use another strategy, or run --on local")
 
 
 @contextmanager
