@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -122,6 +123,47 @@ def test_the_parameter_server_trains_as_all_reduce_does(train: Train, optimizer:
     workload = {**SHORT, "model": "mlp", "optimizer": optimizer}
     server, ddp = losses(train({**workload, "strategy": "parameter_server"}, 3)), losses(train(workload, 3))
     np.testing.assert_allclose(server, ddp, rtol=1e-4)
+
+
+UNSTEADY = """
+import random, time
+import numpy as np
+from torch import nn
+
+class Unsteady(nn.Module):
+    def __init__(self, size, classes):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(size, classes))
+        self.delays = random.Random(time.monotonic_ns())
+    def forward(self, x):
+        if self.training:
+            time.sleep(self.delays.expovariate(1 / 0.006))
+        return self.layers(x)
+
+def model(shape, classes):
+    return Unsteady(int(np.prod(shape)), classes)
+"""
+
+
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_nobody_is_ahead_by_more_than_the_bound(train: Train, tmp_path: Path, staleness: int) -> None:
+    """Of workers whose steps take random times: before one begins step c, all others have pushed their gradient of step c - s - 1."""
+    (tmp_path / "unsteady.py").write_text(UNSTEADY)
+    strategy = {"name": "bounded_staleness", "staleness": staleness}
+    workload = {**DIGITS, **RARELY, "model": "unsteady:model", "strategy": strategy, "stop": {"steps": 60}}
+    training = train(workload, 3, path=tmp_path)
+    spans, steps = training.table("spans"), training.table("steps")
+    pushes = spans[(spans.phase == "comm") & (spans.bytes > 0)].groupby(["rank", "step"]).start_ns.min()
+    ahead = 0
+    for row in steps.itertuples():
+        for other in {0, 1, 2} - {row.rank}:
+            if row.step - staleness - 1 >= 0:
+                assert pushes[other, row.step - staleness - 1] <= row.start_ns
+            begun = pushes[other][pushes[other] <= row.start_ns]
+            ahead = max(ahead, row.step - (len(begun)))
+    assert ahead == staleness
+    assert (steps.waited_for >= 0).any()
+    assert steps.staleness.max() > 0
 
 
 def test_accuracy_ends_training(train: Train) -> None:
