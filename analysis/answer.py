@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from laggard.analysis.answer_subjects import Subject, host_subject, link_subject
 from laggard.analysis.findings import RELIABLE_REMAINDER, Analysis
 from laggard.analysis.load import Run
+from laggard.analysis.own_pace import own_pace_sentences
 from laggard.analysis.step_clock import step_clock
 from laggard.analysis.wording import counted, listed, percent_text, ratio_text, seconds_text, sentence
 from laggard.run_schema import Finding
@@ -96,7 +97,9 @@ def state_sentences(run: Run) -> tuple[str, ...]:
 
 
 def finding_sentences(run: Run, analysis: Analysis) -> tuple[str, ...]:
-    """One sentence per cause, dearest first; `No straggler: ...` where there is none."""
+    """One sentence per cause, dearest first; `No straggler: ...` where there is none; where nothing is costed, what is known."""
+    if not analysis.costed:
+        return own_pace_sentences(run, analysis)
     told, silent = told_causes(analysis)
     if not told:
         return (_nothing(analysis), *_masked(silent))

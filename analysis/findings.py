@@ -50,6 +50,7 @@ class Analysis:
         without_causes_s: replayed makespan with every finding removed; makespan - this is what the findings share.
         modelled_s: makespan of the fitted model: references and found causes only, no observed duration.
         notes: sentences a reader of the numbers should know.
+        costed: whether what causes cost was computed, which takes ranks in lockstep.
     """
 
     findings: tuple[Finding, ...]
@@ -68,6 +69,7 @@ class Analysis:
     without_causes_s: float
     modelled_s: float
     notes: tuple[str, ...] = ()
+    costed: bool = True
 
     @property
     def stragglers(self) -> tuple[Finding, ...]:
@@ -99,7 +101,7 @@ def analyse(run: Run) -> Analysis:
     """Finds a run's stragglers and prices them.
 
     Args:
-        run: a loaded run folder of an all-reduce.
+        run: a loaded run folder, of a strategy whose ranks take the same steps.
 
     Returns:
         The findings with everything the report draws.

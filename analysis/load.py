@@ -69,6 +69,11 @@ class Run:
         """Number of ranks."""
         return len(self.hosts)
 
+    @property
+    def lockstep(self) -> bool:
+        """Whether all ranks took the same steps, to the end."""
+        return self.record is None or (self.record.strategy.pace == "lockstep" and not self.record.lost_ranks)
+
 
 def load_run(path: Path) -> Run:
     """Reads a run folder.

@@ -19,7 +19,7 @@ class TimeSplit:
         fetch_s: getting samples.
         prep_s: preparing them.
         compute_s: h2d, forward, backward, optimizer.
-        transfer_s: collectives after the last rank had arrived.
+        transfer_s: collectives after the last rank had arrived, and sending to one other.
         wait_s: waiting for the last to arrive (collectives, evaluation, the end of the run).
         other_s: everything in between: bookkeeping, checkpoints, resuming from a pause.
         evaluate_s: pauses outside the clock.
@@ -52,7 +52,7 @@ def split_time(timeline: Timeline) -> TimeSplit:
     """
     phases = timeline.seconds.sum(axis=0)
     collective = ~timeline.pause
-    transfer = timeline.transfer[collective].sum(axis=0)
+    transfer = timeline.transfer[collective].sum(axis=0) + phases[:, Phase.COMM.code]
     outside = np.full_like(timeline.end, timeline.outside.sum())
     fetch, prep = phases[:, Phase.FETCH.code], phases[:, Phase.PREP.code]
     compute = phases[:, [p.code for p in COMPUTE_PHASES if p is not Phase.PREP]].sum(axis=1)

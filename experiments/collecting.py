@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 
 def collect_and_analyse(job: Job) -> None:
     """Write the tables, the outcome and the analysis of a training that began, however it ended; the spool goes."""
+    from laggard.workloads.plan import sampled_hosts
     from laggard.workloads.tracing.collect import collect
 
     with job.journal.stage("collect"):
-        collect(job.spool.folder, job.folder, job.scenario.ranks, job.dilation, job.scenario.shares)
+        scenario = job.scenario
+        sampled = sampled_hosts(scenario.workload, scenario.hosts)
+        collect(job.spool.folder, job.folder, scenario.ranks, job.dilation, scenario.shares, sampled)
         done = json.loads(job.spool.done.read_text()) if job.spool.done.exists() else None
     if job.spool.checkpoint.exists():
         shutil.move(job.spool.checkpoint, job.folder / job.spool.checkpoint.name)
@@ -68,7 +71,8 @@ def _outcome(scenario: Scenario, run: Run, analysis: Analysis, done: Mapping[str
     """What the first rank says of the end, and the tables of the rest."""
     makespan_s = float(str(done["makespan_s"]))
     samples = [int(run.steps.samples[run.steps.rank == rank].sum()) for rank in range(run.world_size)]
-    uses = [RankUse(count, float(analysis.compute_s[:, rank].sum())) for rank, count in enumerate(samples)]
+    computed_s = analysis.time_split.compute_s + analysis.time_split.prep_s
+    uses = [RankUse(count, float(computed_s[rank])) for rank, count in enumerate(samples)]
     sent, across = _bytes_sent(scenario, run.folder)
     tiers = Counter(host.layer for host in scenario.hosts)
     return Outcome.model_validate(

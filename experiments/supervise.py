@@ -41,6 +41,10 @@ class Supervisor:
         world_size: number of ranks.
         dilation: real seconds per virtual second.
         memory: watches what the ranks hold.
+        bears_loss: whether training goes on without a worker that was killed.
+
+    Attributes:
+        lost: workers that were killed while training went on without them.
     """
 
     server: ForkServer
@@ -48,6 +52,8 @@ class Supervisor:
     world_size: int
     dilation: float
     memory: MemoryWatch = field(default_factory=lambda: MemoryWatch({}))
+    bears_loss: bool = False
+    lost: list[Watched] = field(default_factory=list)
     watched: dict[int, Watched] = field(default_factory=dict)
     _ended: set[int] = field(default_factory=set)
     _hang_watch: HangWatch = field(init=False)
@@ -101,7 +107,18 @@ class Supervisor:
     def _failures(self, timeout_s: float) -> list[Exit]:
         exits = self.server.exits(timeout_s)
         self._ended.update(exit_.pid for exit_ in exits)
-        return [exit_ for exit_ in exits if exit_.status != 0]
+        return [exit_ for exit_ in exits if exit_.status != 0 and not self._is_borne(exit_)]
+
+    def _is_borne(self, exit_: Exit) -> bool:
+        """Whether training goes on: a worker was killed, another is left, and the strategy can do without it."""
+        process = self.watched[exit_.pid]
+        others = [
+            each for each in self.watched.values() if each.rank >= 0 and each not in self.lost and each != process
+        ]
+        borne = self.bears_loss and process.rank >= 0 and exit_.status < 0 and self.spool.zero.exists() and bool(others)
+        if borne:
+            self.lost.append(process)
+        return borne
 
     def _death(self, failed: Sequence[Exit]) -> WorkerError:
         culprit = min(failed, key=self._innocence)
@@ -114,7 +131,9 @@ class Supervisor:
         return (exit_.status > 0, is_victim(tail(self.watched[exit_.pid].log)))
 
     def _check_memory(self) -> None:
-        overrun = self.memory.look((each.host, each.pid) for each in self.watched.values() if each.inside)
+        overrun = self.memory.look(
+            (each.host, each.pid) for each in self.watched.values() if each.inside and each not in self.lost
+        )
         if overrun is not None:
             biggest = self.watched[overrun.pid]
             raise WorkerError(str(overrun), biggest.rank, biggest.host)

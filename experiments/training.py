@@ -61,7 +61,9 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
     )
     workers, serving = _exchange(job, workers)
     memory = MemoryWatch(job.scenario.memory)
-    supervisor = Supervisor(server, job.spool, len(workers), job.dilation.factor, memory)
+    supervisor = Supervisor(
+        server, job.spool, len(workers), job.dilation.factor, memory, bears_loss=serving is not None
+    )
     with job.journal.stage("start workers", f"{len(workers)} ranks"):
         _start(job, continuum, server, supervisor, workers, serving)
     before = continuum.links.counters()
@@ -69,6 +71,9 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
         slips = _keep_time(job, continuum, supervisor)
     job.journal.warn(short_overruns(memory.limits, memory.peaks))
     supervisor.wait_for_exits(END_TIMEOUT_S * job.dilation.factor)
+    lost = tuple(f"{each.name} on {each.host} was killed, and the others went on without it" for each in supervisor.lost)
+    job.journal.warn(lost)
+    job.journal.update(lost_ranks=tuple(each.rank for each in supervisor.lost))
     write_counters(
         job.folder, continuum.links, before, continuum.drives.counters(), memory.peaks, work_done(job.spool, workers)
     )

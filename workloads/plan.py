@@ -281,10 +281,18 @@ def plan_evaluator(workers: Sequence[WorkerPlan]) -> EvaluatorPlan:
     )
 
 
+def sampled_hosts(workload: Workload, hosts: Sequence[Host]) -> tuple[str, ...]:
+    """Names of the hosts that training traffic goes between, as the sampler numbers them: in rank order, then the server's."""
+    nodes = [*place(workload.placement, hosts)]
+    if workload.strategy.served:
+        nodes.append(place_server(workload.placement, hosts))
+    return tuple(dict.fromkeys(host.name for host in nodes))
+
+
 def plan_link_sampler(
     workers: Sequence[WorkerPlan], hosts: Sequence[Host], namespaces: Mapping[str, Path]
 ) -> LinkSamplerPlan:
-    """The sampler of the connections between the hosts of these workers, at 5 Hz of virtual time; hosts in rank order.
+    """The sampler of the connections between the hosts of these workers, at 5 Hz of virtual time (see `sampled_hosts`).
 
     Args:
         workers: the workers.
@@ -294,6 +302,6 @@ def plan_link_sampler(
     first, addresses = workers[0], {host.name: host.address for host in hosts}
     sampled = tuple(
         SampledHost(name=name, address=addresses[name], namespace=str(namespaces[name]) if name in namespaces else None)
-        for name in dict.fromkeys(first.hosts_by_rank)
+        for name in sampled_hosts(first.workload, hosts)
     )
     return LinkSamplerPlan(spool=first.spool, interval_s=first.dilation / LINK_SAMPLE_HZ, hosts=sampled)

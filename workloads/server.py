@@ -7,11 +7,13 @@ import logging
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
+from laggard.errors import TransportError
 from laggard.workloads.datasets import open_data
 from laggard.workloads.gates import START_GATE, Gates, Reason
 from laggard.workloads.learnt import UNKNOWN
@@ -135,6 +137,7 @@ class Server:
     samples: int = 0
     _reads: dict[int, int] = field(default_factory=dict)
     _fates: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _came_ns: dict[int, int] = field(default_factory=dict)
     _evaluations: int = 0
     _progress_ns: int = 0
     _zero_ns: int = 0
@@ -160,6 +163,10 @@ class Server:
         message = self.endpoint.take(POLL_S)
         if message is not None and message.kind == Kind.PUSH:
             return self._pushed(message)
+        for rank in sorted(self.endpoint.departed & self._left):
+            reason = self._lost(rank)
+            if reason:
+                return reason
         if self._gates.stop_asked:
             return self._gates.stop_asked
         return Reason.TIME if self._time_is_up() else Reason.NONE
@@ -171,7 +178,17 @@ class Server:
         self.keeper.hold(push, message.tensor)
         self._reads[push.rank], self._fates[push.rank] = message.version, (UNKNOWN, 0)
         self._blocked.add(push.rank)
+        self._came_ns[push.rank] = time.monotonic_ns()
         return self._follow(self.rule.push(push), push)
+
+    def _lost(self, rank: int) -> Reason:
+        """A worker is gone: the others go on without it."""
+        LOGGER.warning("rank %d is gone; the others go on without it", rank)
+        self._left.discard(rank)
+        self._blocked.discard(rank)
+        if not self._left:
+            raise TransportError("no worker is left: all connections were reset by peers")
+        return self._follow(self.rule.leave(rank), Push(rank, UNKNOWN, 0, 0))
 
     def _follow(self, reaction: Reaction, cause: Push) -> Reason:
         for update in reaction.updates:
@@ -194,9 +211,16 @@ class Server:
         if self._fates[answer.rank][0] == UNKNOWN and answer.rank == cause.rank:
             self.keeper.forget(cause)
         fate = self._fates[answer.rank]
-        values = (answer.clock, answer.waited_for, answer.skipped, *fate)
+        values = (answer.clock, answer.waited_for, answer.skipped, *fate, self._held_ns(answer.rank))
         self._blocked.discard(answer.rank)
-        self.endpoint.send(answer.rank, Message(Kind.MODEL, self.keeper.version, values, self.keeper.read()))
+        self._tell(answer.rank, Message(Kind.MODEL, self.keeper.version, values, self.keeper.read()))
+
+    def _tell(self, rank: int, message: Message) -> None:
+        with suppress(TransportError):  # it is gone, which is seen next
+            self.endpoint.send(rank, message)
+
+    def _held_ns(self, rank: int) -> int:
+        return time.monotonic_ns() - self._came_ns[rank]
 
     def _over(self) -> Reason:
         if self._gates.stop_asked:
@@ -236,13 +260,14 @@ class Server:
         deadline_s = time.monotonic() + self.endpoint.plan.timeout_s
         while self._left and time.monotonic() < deadline_s:
             for rank in self._blocked & self._left:
-                values = (UNKNOWN, UNKNOWN, 0, *self._fates[rank])
-                self.endpoint.send(rank, Message(Kind.STOP, self.keeper.version, values))
-            self._left -= self._blocked
+                values = (UNKNOWN, UNKNOWN, 0, *self._fates[rank], self._held_ns(rank))
+                self._tell(rank, Message(Kind.STOP, self.keeper.version, values))
+            self._left -= self._blocked | self.endpoint.departed
             message = self.endpoint.take(POLL_S) if self._left else None
             if message is not None and message.kind == Kind.PUSH:
                 self._fates[message.sender] = (UNKNOWN, 0)
                 self._blocked.add(message.sender)
+                self._came_ns[message.sender] = time.monotonic_ns()
 
     def _write_done(self, reason: Reason, end_ns: int) -> None:
         while len(read_lines(self._spool.evaluations)) < self._evaluations:

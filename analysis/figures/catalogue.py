@@ -35,6 +35,7 @@ class FigureKind:
         description: what kind of picture it is, for those who cannot see it.
         draw: draws it at a width in inches.
         caption: what to see in it, in a sentence.
+        of_steps: whether it compares ranks step by step, and so takes ranks in lockstep.
     """
 
     name: str
@@ -42,6 +43,7 @@ class FigureKind:
     description: str
     draw: Callable[[Run, Analysis, float], Figure]
     caption: Callable[[Run, Analysis], str]
+    of_steps: bool = True
 
 
 CATALOGUE = (
@@ -58,6 +60,7 @@ CATALOGUE = (
         "Stacked bars, one per rank: seconds of fetching, preparing, computing, transferring, waiting and the rest.",
         draw_time_split,
         time_split_caption,
+        of_steps=False,
     ),
     FigureKind(
         "step_gantt",
@@ -79,5 +82,11 @@ CATALOGUE = (
         "Two line charts over time: accuracy of every evaluation, and training loss.",
         draw_progress,
         progress_caption,
+        of_steps=False,
     ),
 )
+
+
+def kinds_for(analysis: Analysis) -> tuple[FigureKind, ...]:
+    """The figures that say something of such a run."""
+    return tuple(kind for kind in CATALOGUE if analysis.costed or not kind.of_steps)

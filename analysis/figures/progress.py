@@ -42,7 +42,7 @@ def draw_progress(run: Run, analysis: Analysis, width_in: float) -> Figure:
     upper.set_ylabel("accuracy")
     title(upper, "Accuracy and loss over time", width_in)
     _say_if_empty(upper, when, "no evaluation was recorded")
-    when, loss = loss_curve(run.steps)
+    when, loss = loss_curve(run.steps, own_pace=not run.lockstep)
     lower.plot(when, loss, color=TIERS[2])
     lower.set_ylabel("training loss")
     lower.set_ylim(bottom=0)
@@ -60,17 +60,19 @@ def draw_progress(run: Run, analysis: Analysis, width_in: float) -> Figure:
 def accuracy_curve(steps: StepColumns) -> tuple[FloatArray, FloatArray]:
     """Seconds and accuracy of every evaluation, in order of time."""
     rows = steps.where(np.isfinite(steps.accuracy))
-    _, first = np.unique(rows.step, return_index=True)
-    rows = rows.where(first)
+    # One evaluation of ranks in lockstep stands at all of them.
+    _, first = np.unique(np.column_stack([rows.step, rows.accuracy]), axis=0, return_index=True)
+    rows = rows.where(first[np.argsort(rows.end_ns[first], kind="stable")])
     return rows.end_ns / NS_PER_S, rows.accuracy
 
 
-def loss_curve(steps: StepColumns) -> tuple[FloatArray, FloatArray]:
-    """Seconds and loss (mean over ranks, weighted by samples), averaged over runs of steps where there are many."""
+def loss_curve(steps: StepColumns, *, own_pace: bool = False) -> tuple[FloatArray, FloatArray]:
+    """Seconds and loss (mean over ranks, weighted by samples), averaged over runs of steps, or of moments, where there are many."""
     rows = steps.where(np.isfinite(steps.loss) & (steps.samples > 0))
     if not len(rows):
         return np.array([], dtype=np.float64), np.array([], dtype=np.float64)
-    numbers, place = np.unique(rows.step, return_inverse=True)
+    place = np.argsort(np.argsort(rows.end_ns, kind="stable"), kind="stable") if own_pace else rows.step
+    numbers, place = np.unique(place, return_inverse=True)
     cell = place * min(len(numbers), MOST_POINTS) // len(numbers)
     weight = np.bincount(cell, weights=rows.samples)
     seconds = np.bincount(cell, weights=rows.samples * (rows.end_ns / NS_PER_S)) / weight

@@ -67,7 +67,7 @@ def _drawn(run: Run) -> tuple[Tile, ...]:
 
 
 def _lost(analysis: Analysis | None) -> tuple[Tile, ...]:
-    if analysis is None or analysis.makespan_s <= 0:
+    if analysis is None or analysis.makespan_s <= 0 or not analysis.costed:
         return ()
     lost = Tile(
         "Lost to stragglers",

@@ -44,6 +44,7 @@ class Page:
     contents: tuple[tuple[str, str], ...]
     outcome: tuple[Tile, ...]
     analysed: bool
+    costed: bool
     stragglers: tuple[StragglerRow, ...]
     stragglers_left_out: int
     notes: tuple[str, ...]
@@ -80,6 +81,7 @@ def build_page(run: Run, analysis: Analysis | None, figures: Sequence[DrawnFigur
         contents=_contents(bool(outcome), analysis is not None, bool(figures)),
         outcome=outcome,
         analysed=analysis is not None,
+        costed=analysis is not None and analysis.costed,
         stragglers=straggler_rows(run, analysis) if analysis is not None else (),
         stragglers_left_out=max(0, len(analysis.findings) - MOST_ROWS) if analysis is not None else 0,
         notes=analysis.notes if analysis is not None else (),

@@ -24,11 +24,11 @@ def write_report(run: Run, analysis: Analysis | None, folder: Path) -> Path:
     Returns:
         The path of `report.html`.
     """
-    from laggard.analysis.figures import draw_all
+    from laggard.analysis.figures import draw_all, kinds_for
     from laggard.analysis.report.page import build_page
 
     folder.mkdir(parents=True, exist_ok=True)
-    figures = draw_all(run, analysis, folder / "figures") if analysis is not None else ()
+    figures = draw_all(run, analysis, folder / "figures", kinds_for(analysis)) if analysis is not None else ()
     page = build_page(run, analysis, figures)
     return _replace(folder / "report.html", render(page))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from laggard.errors import DeploymentError, InputError, PrerequisiteError, ScenarioError
+from laggard.errors import DeploymentError, InputError, PrerequisiteError, Problem, ScenarioError
 from laggard.experiments.job import Journal
 from laggard.experiments.scenario import Scenario
 from laggard.layers_services.e2clab_managers import manager_problems
@@ -93,15 +93,22 @@ def require_possible(scenario: Scenario, testbed: RemoteTestbed) -> None:
     """Do nothing where a testbed can do what a scenario asks for, as far as the scenario alone tells.
 
     Raises:
-        ScenarioError: managers or links that cannot be had there.
+        ScenarioError: managers, links or a strategy that cannot be had there.
     """
     sources = scenario.sources
     problems = (
         *manager_problems(scenario.layers, testbed, sources.layers_services),
         *bottleneck_problems(scenario.links, scenario.heterogeneity, sources.heterogeneity),
+        *_server_problems(scenario),
     )
     if problems:
         raise ScenarioError(problems)
+
+
+def _server_problems(scenario: Scenario) -> Iterator[Problem]:
+    if scenario.workload.strategy.served:
+        rule = "on real machines no server can be started yet"
+        yield scenario.sources.workload.problem(("strategy",), rule, "use another strategy, or run --on local")
 
 
 @contextmanager

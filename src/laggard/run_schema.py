@@ -78,7 +78,10 @@ class HostEnergy(Record):
 
 
 class RunRecord(Record):
-    """`run.json`. `first_step_s` and the stages are real seconds; `first_step_s` counts from the start of the command."""
+    """`run.json`. `first_step_s` and the stages are real seconds; `first_step_s` counts from the start of the command.
+
+    `lost_ranks` were killed while the others went on without them.
+    """
 
     schema_version: int = SCHEMA_VERSION
     id: str
@@ -99,6 +102,7 @@ class RunRecord(Record):
     outcome: Outcome | None = None
     error: str | None = None
     warnings: tuple[str, ...] = ()
+    lost_ranks: tuple[int, ...] = ()
     jobs: tuple[HeldJob, ...] = ()
     energy: tuple[HostEnergy, ...] = ()
 

@@ -58,6 +58,18 @@ dynamic:
     require_possible(load_scenario(write(tmp_path / "drives", {**template(), "heterogeneity": text})), testbed)
 
 
+@pytest.mark.parametrize("testbed", ["ssh", "g5k"])
+def test_a_strategy_with_a_server_is_refused_where_it_is_written(testbed: str, tmp_path: Path) -> None:
+    folder = write(tmp_path / "served", template())
+    arguments = ["plan", str(folder), "--set", "workload.strategy={name: bounded_staleness, staleness: 2}"]
+    result = CliRunner().invoke(main, [*arguments, "--on", testbed])
+    assert result.exit_code == INPUT_IS_WRONG
+    assert "on real machines no server can be started yet" in result.output
+    here = CliRunner().invoke(main, arguments)
+    assert here.exit_code == 0, here.output
+    assert "bounded_staleness, staleness 2" in here.output
+
+
 def test_a_laptop_can_have_it(folder: Path) -> None:
     result = CliRunner().invoke(main, ["plan", str(folder)])
     assert result.exit_code == 0, result.output

@@ -13,8 +13,19 @@ from laggard.errors import InputError, ScenarioError
 from laggard.hosts import Host
 from laggard.workloads.callables import load_callable
 from laggard.workloads.model import Workload
-from laggard.workloads.plan import WorkerPlan, place, plan_evaluator, plan_link_sampler, plan_workers
+from laggard.workloads.plan import (
+    WorkerPlan,
+    join_exchange,
+    place,
+    place_server,
+    plan_addresses,
+    plan_evaluator,
+    plan_link_sampler,
+    plan_workers,
+    sampled_hosts,
+)
 from laggard.workloads.strategies.parameters import STRATEGY_NAMES
+from laggard.workloads.transport.keys import make_endpoints
 from laggard.yaml_source import parse_yaml, validated
 
 DESIGN = """
@@ -207,6 +218,23 @@ def test_plans(tmp_path: Path) -> None:
     assert [host.address for host in sampler.hosts] == ["10.77.0.4", "10.77.0.5", "10.77.0.1", "10.77.0.2"]
     assert sampler.hosts[0].namespace == str(tmp_path / "ns")
     assert sampler.interval_s == pytest.approx(0.4)
+
+
+def test_the_server_is_where_the_placement_says_or_with_the_first_rank(tmp_path: Path) -> None:
+    placement = {"workers": ["edge.*", "fog.*"], "server": "cloud.*"}
+    served = workload(strategy="asynchronous", placement=placement)
+    assert place_server(served.placement, HOSTS).name == "cloud.trainer.1.1"
+    assert place_server(workload(placement={"workers": ["fog.*", "edge.*"]}).placement, HOSTS).layer == "fog"
+    addresses = plan_addresses(served, HOSTS, 5000)
+    assert addresses == ("10.77.0.1:5000", "10.77.0.2:5001", "10.77.0.3:5002", "10.77.0.4:5003")
+    assert sampled_hosts(served, HOSTS) == (
+        "edge.trainer.1.1", "edge.trainer.1.2", "fog.trainer.1.1", "cloud.trainer.1.1",
+    )  # fmt: skip
+    assert "cloud.trainer.1.1" not in sampled_hosts(workload(placement=placement), HOSTS)
+    workers, server = join_exchange(plan_workers(served, HOSTS, tmp_path), HOSTS, make_endpoints(addresses, 1.0))
+    assert server.host == "cloud.trainer.1.1"
+    assert [worker.endpoint.node for worker in workers if worker.endpoint is not None] == [0, 1, 2]
+    assert server.endpoint.node == server.world_size == 3
 
 
 @pytest.mark.parametrize(

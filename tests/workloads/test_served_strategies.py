@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from laggard.workloads.models import build_model
+from laggard.workloads.spool import read_lines
 from laggard.workloads.strategies.flat_state import FlatState
 
 if TYPE_CHECKING:
@@ -75,8 +79,15 @@ def test_spans_tile_every_rank_and_say_what_was_sent(trained: dict[str, Training
     spans = trained[name].table("spans")
     state = FlatState(build_model("mlp", (1, 8, 8), 10, 1))
     comm = spans[spans.phase == "comm"]
-    assert set(comm.bytes) == {state.bytes}
-    assert set(comm.peer) == {SERVER}
+    assert set(comm.bytes) == {state.bytes, *(() if name == "parameter_server" else (0,))}
+    assert set(comm.peer[comm.bytes > 0]) == {SERVER}
+    steps = trained[name].table("steps")
+    waits = comm[(comm.bytes == 0) & (comm.peer < SERVER)]
+    waited = steps[steps.waited_for >= 0]
+    if name != "parameter_server":
+        assert dict(zip(zip(waits.step, waits["rank"], strict=True), waits.peer, strict=True)) == dict(
+            zip(zip(waited.step, waited["rank"], strict=True), waited.waited_for, strict=True)
+        )
     assert set(comm.group) == ({-1, 0} if name == "parameter_server" else {-1})
     for _, of_rank in spans.groupby("rank"):
         ordered = of_rank.sort_values(["start_ns", "step", "seq"])
@@ -114,6 +125,47 @@ def test_the_parameter_server_trains_as_all_reduce_does(train: Train, optimizer:
     np.testing.assert_allclose(server, ddp, rtol=1e-4)
 
 
+UNSTEADY = """
+import random, time
+import numpy as np
+from torch import nn
+
+class Unsteady(nn.Module):
+    def __init__(self, size, classes):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(size, classes))
+        self.delays = random.Random(time.monotonic_ns())
+    def forward(self, x):
+        if self.training:
+            time.sleep(self.delays.expovariate(1 / 0.006))
+        return self.layers(x)
+
+def model(shape, classes):
+    return Unsteady(int(np.prod(shape)), classes)
+"""
+
+
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_nobody_is_ahead_by_more_than_the_bound(train: Train, tmp_path: Path, staleness: int) -> None:
+    """Of workers whose steps take random times: before one begins step c, all others have pushed their gradient of step c - s - 1."""
+    (tmp_path / "unsteady.py").write_text(UNSTEADY)
+    strategy = {"name": "bounded_staleness", "staleness": staleness}
+    workload = {**DIGITS, **RARELY, "model": "unsteady:model", "strategy": strategy, "stop": {"steps": 60}}
+    training = train(workload, 3, path=tmp_path)
+    spans, steps = training.table("spans"), training.table("steps")
+    pushes = spans[(spans.phase == "comm") & (spans.bytes > 0)].groupby(["rank", "step"]).start_ns.min()
+    ahead = 0
+    for row in steps.itertuples():
+        for other in {0, 1, 2} - {row.rank}:
+            if row.step - staleness - 1 >= 0:
+                assert pushes[other, row.step - staleness - 1] <= row.start_ns
+            begun = pushes[other][pushes[other] <= row.start_ns]
+            ahead = max(ahead, row.step - (len(begun)))
+    assert ahead == staleness
+    assert (steps.waited_for >= 0).any()
+    assert steps.staleness.max() > 0
+
+
 def test_accuracy_ends_training(train: Train) -> None:
     workload = {**DIGITS, "strategy": "asynchronous", "stop": {"accuracy": 0.9, "steps": 2000}}
     training = train(workload, 2)
@@ -128,3 +180,32 @@ def test_time_ends_training(train: Train) -> None:
     done = training.done()
     assert done["stopped_by"] == "time"
     assert 0.99 <= done["makespan_s"] < 1.6
+
+
+@pytest.mark.parametrize("strategy", ["parameter_server", "asynchronous", "bounded_staleness", "backup_workers"])
+def test_the_others_go_on_without_a_worker_that_is_killed(train: Train, strategy: str) -> None:
+    training = train({**DIGITS, **RARELY, "strategy": strategy, "stop": {"steps": 150}}, 3, wait=False)
+    training.go()
+    training.wait_for(lambda: bool(read_lines(training.spool.progress)))
+    os.kill(training.pids[2], signal.SIGKILL)
+    statuses = training.forkery.wait([*training.pids, *training.aside], 30)
+    assert statuses == [0, 0, -signal.SIGKILL, 0, 0, 0], training.logs()
+    assert "rank 2 is gone" in training.log("server").read_text()
+    assert training.done()["stopped_by"] == "steps"
+    steps = training.table("steps")
+    assert not (steps[steps["rank"] == 2].step > 140).any()
+    assert steps[steps["rank"] == 0].step.max() > 140
+    assert training.done()["accuracy"] > 0.9
+
+
+def test_workers_end_when_the_server_does(train: Train) -> None:
+    training = train({**DIGITS, **RARELY, "strategy": "asynchronous", "stop": {"time": "60s"}}, 2, wait=False)
+    training.go()
+    training.wait_for(lambda: bool(read_lines(training.spool.progress)))
+    evaluator, sampler, server = training.aside
+    os.kill(server, signal.SIGKILL)
+    assert training.forkery.wait(training.pids, 10) == [1, 1]
+    assert "node 2 is gone: connection reset" in training.log("0").read_text()
+    for pid in (evaluator, sampler):
+        os.kill(pid, signal.SIGTERM)
+    training.forkery.wait([evaluator, sampler, server], 5)

@@ -22,7 +22,7 @@ class Parameters(Section):
     """Base of every strategy's parameters.
 
     Attributes:
-        served: whether a server keeps the model.
+        served: whether a server keeps the model; then workers can be lost, and the rest go on.
     """
 
     served: ClassVar[bool] = False

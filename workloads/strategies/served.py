@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import time
 
 from laggard.span_schema import NO_GROUP, Phase
 from laggard.workloads.datasets.dataset import Batch
@@ -23,7 +24,8 @@ class Kind(enum.IntEnum):
     """Version read; clock, samples, samples of the whole batch; gradients, then buffers."""
 
     MODEL = 3
-    """Version; the worker's next clock, whom it waited for, steps left out, version its push went into (-1: dropped), its staleness."""
+    """Version; the worker's next clock, whom it waited for, steps left out, version its push went into (-1: dropped), its staleness, and for
+    how many nanoseconds the server held it."""
 
     STOP = 4
     """As MODEL, without a model."""
@@ -59,8 +61,7 @@ class Served:
         )
         recorder.enter(Phase.COMM, peer=server, payload_bytes=push.payload_bytes)
         self._endpoint.deliver(server, push)
-        recorder.enter(Phase.COMM, group=self._group, peer=server, payload_bytes=self._state.bytes)
-        answer = self._endpoint.receive()
+        answer = self._receive()
         read, self._version = self._version, answer.version
         recorder.enter(Phase.OPTIMIZER)
         if answer.tensor is not None:
@@ -69,8 +70,23 @@ class Served:
         recorder.enter(Phase.OTHER)
         return self._told(loss, read, answer)
 
+    def _receive(self) -> Message:
+        """The server's answer; at one's own pace, how long the server held it back is a span that carries nothing."""
+        recorder, server, state_bytes = self._seat.recorder, self._seat.world_size, self._state.bytes
+        if self._group != NO_GROUP:
+            recorder.enter(Phase.COMM, group=self._group, peer=server, payload_bytes=state_bytes)
+            return self._endpoint.receive()
+        since_ns = recorder.enter(Phase.COMM, peer=server)
+        answer = self._endpoint.receive()
+        waited_for, held_ns = answer.values[1], answer.values[5]
+        if waited_for >= 0:
+            recorder.attribute(waited_for)
+        resumed_ns = min(since_ns + held_ns, time.monotonic_ns())
+        recorder.enter(Phase.COMM, peer=server, payload_bytes=state_bytes, at_ns=resumed_ns)
+        return answer
+
     def _told(self, loss: float, read_version: int, answer: Message) -> Learnt:
-        clock, waited_for, skipped, applied_version, staleness = answer.values
+        clock, waited_for, skipped, applied_version, staleness, _ = answer.values
         self.next_step = clock if answer.kind == Kind.MODEL else None
         left_out, self._left_out = self._left_out, skipped
         return Learnt(

@@ -57,10 +57,11 @@ def collect(
     hosts_by_rank: Sequence[Host],
     dilation: Dilation,
     cpu_shares: Mapping[str, float] | None = None,
+    sampled: Sequence[str] = (),
 ) -> Collected:
     """`collect_from` of a training whose processes all ran on this machine, and so had one clock."""
     source = Source(Spool(spool_folder), tuple(range(len(hosts_by_rank))), ClockFit.identity())
-    return collect_from([source], run_folder, hosts_by_rank, dilation, cpu_shares)
+    return collect_from([source], run_folder, hosts_by_rank, dilation, cpu_shares, sampled)
 
 
 def collect_from(
@@ -69,6 +70,7 @@ def collect_from(
     hosts_by_rank: Sequence[Host],
     dilation: Dilation,
     cpu_shares: Mapping[str, float] | None = None,
+    sampled: Sequence[str] = (),
 ) -> Collected:
     """Write `spans.parquet`, `steps.parquet`, `links.parquet` and `hosts.parquet`; also of a training that was killed.
 
@@ -78,6 +80,7 @@ def collect_from(
         hosts_by_rank: every rank's host.
         dilation: between real and virtual time.
         cpu_shares: virtual share of one core by host name; 1 where absent.
+        sampled: hosts as the link sampler numbered them; those of the ranks, in their order, when absent.
 
     Returns:
         Numbers of rows.
@@ -92,7 +95,7 @@ def collect_from(
     links = links[links["time_ns"] >= clock.zero_ns]
     _write(run_folder / "spans.parquet", _span_table(spans, steps, clock))
     _write(run_folder / "steps.parquet", _step_table(steps, clock, read_lines(sources[0].spool.evaluations)))
-    _write(run_folder / "links.parquet", _link_table(links, clock, _sampled_hosts(hosts_by_rank)))
+    _write(run_folder / "links.parquet", _link_table(links, clock, sampled or _sampled_hosts(hosts_by_rank)))
     clocks = dict.fromkeys(range(len(hosts_by_rank)), ClockFit.identity())
     clocks |= {rank: source.clock for source in sources for rank in source.ranks}
     _write(

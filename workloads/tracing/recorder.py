@@ -96,6 +96,11 @@ class Recorder:
             self.meter.begin()
         return now_ns
 
+    def attribute(self, peer: int) -> None:
+        """The phase that is open turns out to have been about this rank."""
+        group, payload_bytes, work, _ = self._described
+        self._described = group, payload_bytes, work, peer
+
     def still_there(self) -> None:
         """A sign of life within a long phase."""
         if self._phase is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
+from contextlib import suppress
 from typing import Self
 
 import zmq
@@ -153,6 +154,11 @@ class Endpoint:
             self._poll(timeout_s)
         return self._inbox.popleft() if self._inbox else None
 
+    @property
+    def departed(self) -> frozenset[int]:
+        """Nodes that are gone and of whom nothing is left to be taken."""
+        return frozenset(self.gone - {message.sender for message in self._inbox})
+
     def _require(self, node: int) -> None:
         if node in self.gone:
             raise TransportError(f"node {node} is gone: connection reset by peer")
@@ -185,7 +191,8 @@ class Endpoint:
             self._unacknowledged.discard((message.sender, message.number))
             return
         self.received_bytes[message.sender] += message.payload_bytes
-        self._put(message.sender, pack(Message(ACKNOWLEDGEMENT), message.number))
+        with suppress(TransportError):  # who is gone by now wants none
+            self._put(message.sender, pack(Message(ACKNOWLEDGEMENT), message.number))
         self._inbox.append(message)
 
     def _note_severed(self, monitor: zmq.Socket[bytes]) -> None:

@@ -1,0 +1,136 @@
+"""Runs whose ranks each took steps of their own: where their time went, and who was slow; what that cost is not computed.
+
+Under such a strategy a step of one rank has no counterpart of another's, and who waits for whom is the server's rule or the peers' choice. What
+is told comes from spans as they are: communication that carries nothing is waiting.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from laggard.analysis.columns import BoolArray, FloatArray, IntArray, SpanColumns
+from laggard.analysis.findings import Analysis
+from laggard.analysis.load import Run
+from laggard.analysis.reference import COMPUTE_CODES
+from laggard.analysis.time_split import TimeSplit
+from laggard.errors import RunFolderError
+from laggard.span_schema import Flag, Lane, Phase
+
+_S = 1e-9
+
+
+def describe_own_pace(run: Run) -> Analysis:
+    """What can be said of a run whose ranks had each a pace of its own.
+
+    Returns:
+        An analysis without findings and without costs; its n-th steps are every rank's own n-th, as far as all have come.
+
+    Raises:
+        RunFolderError: no rank finished a step.
+    """
+    whole = (run.spans.flags & Flag.TRUNCATED) == 0
+    spans = run.spans.where(whole & (run.spans.lane == Lane.MAIN) & (run.spans.start_ns >= 0))
+    nth, counts = _own_count(spans, run.world_size)
+    if not counts.any():
+        raise RunFolderError(f"{run.folder}: no rank finished a training step; there is nothing to analyse")
+    split = _split(spans, run.world_size)
+    steps = int(counts[counts > 0].min())
+    inside = nth < steps
+
+    def table(chosen: BoolArray) -> FloatArray:
+        values = np.zeros((steps, run.world_size))
+        rows = chosen & inside
+        np.add.at(values, (nth[rows], spans.rank[rows]), spans.dur_ns[rows] * _S)
+        return values
+
+    communicates, waits = spans.phase == Phase.COMM.code, _waits(spans)
+    compute = table(np.isin(spans.phase, COMPUTE_CODES))
+    usual = np.median(compute, axis=0)
+    end_s = float(spans.end_ns.max() * _S)
+    return Analysis(
+        findings=(),
+        hosts=run.hosts,
+        steps=np.arange(steps),
+        step_s=table(np.ones(len(spans), dtype=np.bool_)),
+        compute_s=compute,
+        wait_s=table(waits),
+        transfer_s=table(communicates & ~waits),
+        slowdown=compute / max(float(usual[usual > 0].min(initial=np.inf)), 1e-9),
+        transfer_slowdown=np.ones(steps),
+        time_split=split,
+        makespan_s=end_s,
+        outside_clock_s=0.0,
+        replayed_s=end_s,
+        without_causes_s=end_s,
+        modelled_s=end_s,
+        notes=(),
+        costed=False,
+    )
+
+
+def _waits(spans: SpanColumns) -> BoolArray:
+    waits: BoolArray = (spans.phase == Phase.COMM.code) & (spans.bytes == 0)
+    return waits
+
+
+def _own_count(spans: SpanColumns, world: int) -> tuple[IntArray, IntArray]:
+    """Which of its rank's own steps each span is part of, from 0, [N]; and how many steps each rank took, [W]."""
+    nth, counts = np.zeros(len(spans), dtype=np.int64), np.zeros(world, dtype=np.int64)
+    for rank in range(world):
+        own = spans.rank == rank
+        numbers, index = np.unique(spans.step[own], return_inverse=True)
+        nth[own], counts[rank] = index, len(numbers)
+    return nth, counts
+
+
+def _split(spans: SpanColumns, world: int) -> TimeSplit:
+    """Every rank's time to the end of the run; a rank that ended before waits until then."""
+
+    def total(chosen: BoolArray) -> FloatArray:
+        sums: FloatArray = np.bincount(spans.rank[chosen], weights=spans.dur_ns[chosen] * _S, minlength=world).astype(
+            np.float64
+        )
+        return sums
+
+    end = np.zeros(world)
+    np.maximum.at(end, spans.rank, spans.end_ns * _S)
+    waits = _waits(spans)
+    fetch, prep = (total(spans.phase == phase.code) for phase in (Phase.FETCH, Phase.PREP))
+    compute = total(np.isin(spans.phase, COMPUTE_CODES)) - prep
+    transfer = total((spans.phase == Phase.COMM.code) & ~waits)
+    wait = total(waits) + end.max() - end
+    other = end.max() - (fetch + prep + compute + transfer + wait)
+    return TimeSplit(fetch, prep, compute, transfer, wait, other, np.zeros(world))
+
+
+def own_pace_sentences(run: Run, analysis: Analysis) -> tuple[str, ...]:
+    """Who was slow and who was waited for, in plain sentences."""
+    from laggard.analysis.wording import percent_text, ratio_text
+
+    name = run.record.strategy.name if run.record is not None else "this strategy"
+    lost = run.record.lost_ranks if run.record is not None else ()
+    pace = "workers were lost" if lost else "every worker goes at its own pace"
+    told = [f"Under {name} {pace}, so what slow ones cost is not computed."]
+    told += [f"{run.hosts[rank].host} (rank {rank}) was lost, and the others went on without it." for rank in lost]
+    usual = np.median(analysis.compute_s, axis=0)
+    usual = np.where(usual > 0, usual, np.median(usual[usual > 0]) if usual.any() else 0.0)
+    fast, slow = int(np.argmin(usual)), int(np.argmax(usual))
+    taken = np.bincount(run.steps.rank, minlength=run.world_size)
+    if usual[fast] > 0 and usual[slow] >= 1.1 * usual[fast]:
+        told.append(
+            f"{run.hosts[slow].host} computes {ratio_text(float(usual[slow] / usual[fast]))} slower than {run.hosts[fast].host}; "
+            f"it took {taken[slow]} steps, and {run.hosts[fast].host} {taken[fast]}."
+        )
+    dropped = int(run.steps.dropped.sum())
+    if dropped:
+        share = percent_text(dropped / max(int(run.steps.samples.sum()) + dropped, 1))
+        told.append(f"{share} of the samples were computed in vain.")
+    most = int(np.argmax(analysis.time_split.wait_s))
+    share_s = float(analysis.time_split.wait_s[most]) / max(analysis.makespan_s, 1e-9)
+    whom = run.steps.waited_for[(run.steps.rank == most) & (run.steps.waited_for >= 0)]
+    if share_s >= 0.02 and len(whom):
+        often = int(np.bincount(whom).argmax())
+        told.append(
+            f"{run.hosts[most].host} waits {percent_text(share_s)} of the time, mostly for {run.hosts[often].host}."
+        )
+    return tuple(told)
