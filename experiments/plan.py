@@ -146,11 +146,8 @@ class Description(Record):
         slower = f"real time runs {self.dilation:.2f} times slower" if self.dilation > 1 else "in real time"
         usable = f"{self.usable_cores:g} of them for the hosts"
         shares = f"shares add up to {self.cpu_shares:g} cores of full speed"
-        needed = (
-            ""
-            if self.cpu_load is None
-            else f" and need up to {self.cpu_load:g} then, since held-back hosts compute with cold caches"
-        )
+        cold = "hosts that are held back compute with cold caches"
+        needed = "" if self.cpu_load is None else f", for which up to {self.cpu_load:g} are needed: {cold}"
         yield f"  {self.cores} cores, {usable}; {slower}"
         yield f"  {shares}{needed}"
 

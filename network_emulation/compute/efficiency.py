@@ -1,9 +1,9 @@
 """What the CPU time of a worker is worth, from the work that it says it has done with it.
 
 A host that is held back finds its caches cold when it goes on: its CPU time buys less than at full speed, by a factor of two
-where shares are small. Between the ends of two steps its CPU time is charged at what it was worth lately; at the end of each the
-difference from what the step's work was worth is entered. So each step takes what it should up to how much one differs from the
-next, and many take exactly that.
+where shares are small. Between the ends of two steps its CPU time is charged at what it was worth lately; the difference from
+what each step's work was worth is entered over the next few. So each step takes what it should up to how much one differs from the
+usual, and many take exactly that.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from __future__ import annotations
 from laggard.work import WorkCounter
 
 _LEARN = 0.3
+_MAKE_UP = 0.25
+"""Part of what is outstanding that is entered at the end of a step: all of it at once would have the next step pay for each that was odd."""
+
 _LEAST, _MOST = 0.2, 2.0
 
 
@@ -25,10 +28,15 @@ class Efficiency:
     Args:
         counter: of its work.
         share: of its host, now.
+
+    Attributes:
+        value: CPU time at full speed that a unit of it is worth.
+        outstanding_ns: by how much the work of all steps so far was more than what was charged.
     """
 
     def __init__(self, counter: WorkCounter, share: float) -> None:
         self.value = expected_efficiency(share)
+        self.outstanding_ns = 0.0
         self._share = share
         self._counter = counter
         self._known = counter.read()
@@ -45,7 +53,7 @@ class Efficiency:
         return worth_ns
 
     def settle(self) -> float:
-        """Where a step has ended since the last call: the CPU ns at full speed by which what was charged for it fell short."""
+        """Where a step has ended since the last call: the CPU ns at full speed to charge for what was charged too little so far."""
         if self._counter.steps == self._known.steps:
             return 0.0
         done = self._counter.read()
@@ -55,13 +63,18 @@ class Efficiency:
         work_ns, cpu_ns = done.full_speed_ns - before.full_speed_ns, done.cpu_ns - before.cpu_ns
         if cpu_ns > 0:
             self._learn(work_ns / cpu_ns)
-        return min(max(work_ns - charged_ns, -work_ns), work_ns) if charged_whole else 0.0
+        if charged_whole:
+            self.outstanding_ns += min(max(work_ns - charged_ns, -work_ns), work_ns)
+        entered_ns = self.outstanding_ns * _MAKE_UP
+        self.outstanding_ns -= entered_ns
+        return entered_ns
 
     def change_share(self, share: float) -> None:
         """Expect of the new share what is known of the old; the step that is under way is not settled."""
         self.value *= expected_efficiency(share) / expected_efficiency(self._share)
         self._share = share
         self._known = self._counter.read()
+        self.outstanding_ns = 0.0
         self._charged_whole = False
 
     def _learn(self, seen: float) -> None:

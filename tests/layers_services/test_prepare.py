@@ -33,6 +33,7 @@ FACTS = NodeFacts(
     free_bytes=1 << 40,
     netem=True,
     device="eth0",
+    ipv6=(),
     root=True,
     gpus=(),
     infiniband=(),
