@@ -48,7 +48,9 @@ def main(argument: str) -> None:
     plan = ServerPlan.model_validate_json(argument)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", force=True
+    )
     torch.set_num_threads(1)
     spool = Spool(plan.spool_path)
     data = open_data(plan.workload, plan.spool_path)
