@@ -121,10 +121,9 @@ def own_pace_sentences(run: Run, analysis: Analysis) -> tuple[str, ...]:
             f"{run.hosts[slow].host} computes {ratio_text(float(usual[slow] / usual[fast]))} slower than {run.hosts[fast].host}; "
             f"it took {taken[slow]} steps, and {run.hosts[fast].host} {taken[fast]}."
         )
-    dropped = int(run.steps.dropped.sum())
-    if dropped:
-        share = percent_text(dropped / max(int(run.steps.samples.sum()) + dropped, 1))
-        told.append(f"{share} of the samples were computed in vain.")
+    dropped = int(run.steps.dropped.sum()) / max(int(run.steps.samples.sum() + run.steps.dropped.sum()), 1)
+    if dropped >= 0.01:
+        told.append(f"{percent_text(dropped)} of the samples were computed in vain.")
     most = int(np.argmax(analysis.time_split.wait_s))
     share_s = float(analysis.time_split.wait_s[most]) / max(analysis.makespan_s, 1e-9)
     whom = run.steps.waited_for[(run.steps.rank == most) & (run.steps.waited_for >= 0)]

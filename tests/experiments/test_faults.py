@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from laggard.experiments.run_store import list_runs
+from laggard.run_schema import RunRecord
 from tests.experiments.conftest import MORE_ATTEMPTS, UNFAITHFUL, Laggard, needs_tun
 
 pytestmark = needs_tun
@@ -93,6 +94,29 @@ def test_faulty_worker_is_named_and_the_run_fails_in_seconds(
     assert (Path(answer["folder"]) / "report.html").exists()
     assert wait_gone(processes) == []
     assert cgroups_of(training.pid) == []
+
+
+def test_with_a_server_the_others_go_on_without_a_killed_worker(
+    laggard: Laggard, make_scenario: Callable[..., Path]
+) -> None:
+    settings = ("--set", "workload.strategy=bounded_staleness", "--set", "workload.stop={time: 8s}")
+    scenario = make_scenario()
+    for _ in range(1 + MORE_ATTEMPTS):
+        process = laggard.start("run", str(scenario), "--json", *settings)
+        if trains(laggard.runs, process):
+            named(process.pid, "rank-2").kill()
+        out, errors = process.communicate(timeout=120)
+        if process.returncode != UNFAITHFUL:
+            break
+    answer = json.loads(out)
+    assert (process.returncode, answer["status"]) == (0, "done"), errors
+    record = RunRecord.model_validate_json((Path(answer["folder"]) / "run.json").read_bytes())
+    assert record.lost_ranks == (2,)
+    assert record.outcome is not None
+    assert record.outcome.stopped_by == "time"
+    assert record.warnings[-1].startswith("rank 2 on edge.trainer.1.2 was killed")
+    page = (Path(answer["folder"]) / "report.html").read_text()
+    assert "edge.trainer.1.2 (rank 2) was lost, and the others went on without it." in page
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -35,7 +35,9 @@ class Parameters(Section):
     def told(self) -> str:
         """Name and parameters, for people: `local_sgd, steps 8`."""
         values = self.model_dump()
-        return ", ".join([str(values.pop("name")), *(f"{name} {value}" for name, value in values.items() if value)])
+        return ", ".join(
+            [str(values.pop("name")), *(f"{name} {value}" for name, value in values.items() if value is not False)]
+        )
 
 
 class AllReduceParameters(Parameters):
