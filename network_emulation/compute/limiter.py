@@ -84,6 +84,7 @@ class LimitedHost:
         self._family_seen_ns = 0
         self._without_core_ns = 0
         self._moves_data = False
+        self._prepaid_ns = 0
         self.ran_ns = 0
 
     @property
@@ -199,6 +200,7 @@ class LimitedHost:
     def _look_held(self, now_ns: int, cpu_ns: int, work_ns: float) -> int:
         if cpu_ns:
             self.ledger.observe_held(work_ns)
+            self._refund(min(cpu_ns, self._prepaid_ns))
             self._note(work_ns)
         if now_ns < self._free_again_ns - _EARLY_WAKE_NS:
             # A quota that was not quite used up is settled, and the host stopped, when something else gets the core: this process,
@@ -222,7 +224,7 @@ class LimitedHost:
             held_ns = now_ns - self._held_since_ns
             self.ledger.pay(held_ns, self.gate.queue_remembers)
             self._payment_to_recall_ns += held_ns if self.gate.queue_remembers else 0
-            self._held_since_ns = 0
+            self._held_since_ns = self._prepaid_ns = 0
 
     def _queued_ns(self, now_ns: int) -> int:
         queued_ns = sum(meter.queued_ns(now_ns) for meter in self._meters)
@@ -246,15 +248,27 @@ class LimitedHost:
         return waited_ns > _SURELY_STARVED_NS or min(waited_ns, free_ns) > _STARVED_NS
 
     def _relieve(self, now_ns: int) -> int:
-        """Enter what was used unseen, the rest of the slice; or nothing, where something else has the core."""
+        """Enter what was used unseen, the rest of the slice; or nothing, where something else has the core.
+
+        To tell them apart takes another slice, which is used up unseen in the same way while the host is held back.
+        """
         self._without_core_ns = 0
         left_ns = max(self.gate.slice_ns - self.ledger.used_ns, 0)
         if not self.gate.was_stopped():
             self.ledger.used_ns = 0
             return now_ns + self.gate.idle_ns
-        self.ledger.owed_ns += left_ns * self.ledger.slow_by
+        self._prepaid_ns = self.gate.slice_ns
+        self.ledger.owed_ns += (left_ns + self._prepaid_ns) * self.ledger.slow_by
         self.ledger.used_ns = self.gate.slice_ns
-        return self._collect(now_ns)
+        due_ns = self._collect(now_ns)
+        if not self._held_since_ns:
+            self._refund(self._prepaid_ns)
+        return due_ns
+
+    def _refund(self, cpu_ns: int) -> None:
+        """Take back what was entered for CPU time that was not used, or is entered where it was seen."""
+        self._prepaid_ns -= cpu_ns
+        self.ledger.owed_ns -= cpu_ns * self.ledger.slow_by
 
     def _adopt(self, now_ns: int) -> None:
         """Hold the children, whose computing so far counts too; one that lived shorter than this comes round is not seen."""

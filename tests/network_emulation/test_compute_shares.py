@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from laggard.errors import EmulationError
@@ -135,6 +136,58 @@ def test_a_share_is_of_work_where_work_is_counted(mechanism: Mechanism, worth: f
             assert _settles_at(pid, 0.2 / worth)
         finally:
             end_companion(pid)
+
+
+@contextmanager
+def _forking() -> Iterator[int]:
+    """A process whose children compute for a millisecond or less, one after the other."""
+
+    def body() -> int:
+        while True:
+            child = os.fork()
+            if child == 0:
+                sum(range(30_000))
+                os._exit(0)
+            os.waitpid(child, 0)
+
+    pid = fork_companion("laggard-forks", body)
+    try:
+        yield pid
+    finally:
+        end_companion(pid)
+
+
+def test_children_that_end_before_anybody_looks_are_held_too() -> None:
+    with _controller("cgroup-quota", {"a": 0.2}) as controller, _forking() as pid:
+        controller.attach("a", pid, family=True)
+        time.sleep(0.3)
+        process, began_s = psutil.Process(pid), time.monotonic()
+        before = sum(process.cpu_times()[:4])
+        time.sleep(2.0)
+        assert (sum(process.cpu_times()[:4]) - before) / (time.monotonic() - began_s) == pytest.approx(0.2, rel=0.3)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a process that is preferred to all others")
+def test_a_family_that_something_else_keeps_from_its_core_says_so() -> None:
+    def rival() -> int:
+        os.sched_setaffinity(0, {core})
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(5))
+        while True:
+            until = time.monotonic() + 0.06
+            while time.monotonic() < until:
+                pass
+            time.sleep(0.04)
+
+    with _controller("cgroup-quota", {"a": 0.3}) as controller, _busy() as pid:
+        core = controller.cpus["a"]
+        controller.attach("a", pid, family=True)
+        stealing = fork_companion("laggard-rival", rival)
+        try:
+            time.sleep(1.5)
+            use = controller.uses()["a"]
+        finally:
+            end_companion(stealing)
+        assert use.lost_ns > 0.1 * 1.5e9, use
 
 
 @_BOTH
