@@ -71,7 +71,9 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
         slips = _keep_time(job, continuum, supervisor)
     job.journal.warn(short_overruns(memory.limits, memory.peaks))
     supervisor.wait_for_exits(END_TIMEOUT_S * job.dilation.factor)
-    lost = tuple(f"{each.name} on {each.host} was killed, and the others went on without it" for each in supervisor.lost)
+    lost = tuple(
+        f"{each.name} on {each.host} was killed, and the others went on without it" for each in supervisor.lost
+    )
     job.journal.warn(lost)
     job.journal.update(lost_ranks=tuple(each.rank for each in supervisor.lost))
     write_counters(
