@@ -72,17 +72,16 @@ class Served:
 
     def _receive(self) -> Message:
         """The server's answer; at one's own pace, how long the server held it back is a span that carries nothing."""
-        recorder, server, state_bytes = self._seat.recorder, self._seat.world_size, self._state.bytes
-        if self._group != NO_GROUP:
-            recorder.enter(Phase.COMM, group=self._group, peer=server, payload_bytes=state_bytes)
-            return self._endpoint.receive()
-        since_ns = recorder.enter(Phase.COMM, peer=server)
+        recorder, server = self._seat.recorder, self._seat.world_size
+        since_ns = recorder.enter(Phase.COMM, group=self._group, peer=server)
         answer = self._endpoint.receive()
+        if self._group != NO_GROUP:
+            recorder.attribute(server, answer.payload_bytes)
+            return answer
         waited_for, held_ns = answer.values[1], answer.values[5]
-        if waited_for >= 0:
-            recorder.attribute(waited_for)
+        recorder.attribute(waited_for if waited_for >= 0 else server, 0)
         resumed_ns = min(since_ns + held_ns, time.monotonic_ns())
-        recorder.enter(Phase.COMM, peer=server, payload_bytes=state_bytes, at_ns=resumed_ns)
+        recorder.enter(Phase.COMM, peer=server, payload_bytes=answer.payload_bytes, at_ns=resumed_ns)
         return answer
 
     def _told(self, loss: float, read_version: int, answer: Message) -> Learnt:

@@ -96,9 +96,9 @@ class Recorder:
             self.meter.begin()
         return now_ns
 
-    def attribute(self, peer: int) -> None:
-        """The phase that is open turns out to have been about this rank."""
-        group, payload_bytes, work, _ = self._described
+    def attribute(self, peer: int, payload_bytes: int) -> None:
+        """The phase that is open turns out to have been about this rank, and to have carried so much."""
+        group, _, work, _ = self._described
         self._described = group, payload_bytes, work, peer
 
     def still_there(self) -> None:
