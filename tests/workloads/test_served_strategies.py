@@ -25,7 +25,7 @@ SHORT = {**DIGITS, "model": "resnet8", "stop": {"steps": 12}, **RARELY}
 
 @pytest.fixture(scope="module")
 def baseline(train: Train) -> Training:
-    return train({**DIGITS, **RARELY}, 3)
+    return train(DIGITS, 3)
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +47,15 @@ def test_digits_are_learnt_as_well_as_with_all_reduce(
     done, ddp = trained[name].done(), baseline.done()
     assert done["stopped_by"] == "steps"
     assert ddp["samples"] <= done["samples"] <= ddp["samples"] + 96
-    assert done["accuracy"] >= ddp["accuracy"] - 0.01
+    assert _accuracy(trained[name]) >= _accuracy(baseline) - 0.01
     assert done["makespan_s"] > 0
+
+
+def _accuracy(training: Training) -> float:
+    """Where it has settled: the median of the last seven evaluations, of which each by itself is off by half a point."""
+    evaluations = read_lines(training.spool.evaluations)
+    assert len(evaluations) >= 20
+    return float(np.median([float(line["accuracy"] or 0) for line in evaluations[-7:]]))
 
 
 @pytest.mark.parametrize("name", NAMES)
