@@ -51,7 +51,8 @@ def test_run_leaves_a_complete_folder(laggard: Laggard, make_scenario: Callable[
     assert (folder.parent / "latest").resolve() == folder.resolve()
     edge = [f for f in json.loads((folder / "stragglers.json").read_text()) if f["family"] == "compute"]
     assert {f["host"] for f in edge} == {"edge.trainer.1.1", "edge.trainer.1.2"}
-    assert all(f["slowdown"] == pytest.approx(2, rel=0.15) for f in edge)  # as their shares say
+    # As their shares say; steps are of 3 ms of CPU time here, and slices of 1 ms.
+    assert all(f["slowdown"] == pytest.approx(2, rel=0.25) for f in edge), edge
     assert [done["steps"] for done in json.loads((folder / "counters.json").read_text())["work"]] == [60, 60, 60]
     assert "is ready" in (folder / "logs" / "rank-0.log").read_text()
 
