@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from laggard.work import WorkCounter
 
+WARM_UP_STEPS = 2
+"""The first steps of a training, in which much is done for the first time, say nothing of what CPU time is worth."""
+
 _LEARN = 0.3
 _MAKE_UP = 0.25
 """Part of what is outstanding that is entered at the end of a step: all of it at once would have the next step pay for each that was odd."""
@@ -60,6 +63,8 @@ class Efficiency:
         before, self._known = self._known, done
         charged_ns, self._charged_ns = self._charged_ns, 0.0
         charged_whole, self._charged_whole = self._charged_whole, True
+        if before.steps < WARM_UP_STEPS:
+            return 0.0
         work_ns, cpu_ns = done.full_speed_ns - before.full_speed_ns, done.cpu_ns - before.cpu_ns
         if cpu_ns > 0:
             self._learn(work_ns / cpu_ns)

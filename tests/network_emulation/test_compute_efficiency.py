@@ -8,12 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.network_emulation.compute.efficiency import Efficiency, expected_efficiency
+from laggard.network_emulation.compute.efficiency import WARM_UP_STEPS, Efficiency, expected_efficiency
 from laggard.network_emulation.compute.ledger import CATCH_UP_NS, Ledger
 from laggard.network_emulation.dilation import load
 from laggard.work import WorkCounter
 
 _MS = 1_000_000
+
+
+def _warmed_up(path: Path) -> WorkCounter:
+    """A worker's counter after the steps that do not count."""
+    worker = WorkCounter(path)
+    for _ in range(WARM_UP_STEPS):
+        worker.add(_MS, 9 * _MS)
+    return worker
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.999])
@@ -32,7 +40,7 @@ def test_all_that_is_charged_is_what_the_steps_were_worth(
 ) -> None:
     """Over a whole training the wall time is work / share, exactly, but for what one step may be amiss."""
     path = tmp_path_factory.mktemp("work") / "work"
-    with WorkCounter(path) as worker, WorkCounter(path) as seen:
+    with _warmed_up(path) as worker, WorkCounter(path) as seen:
         efficiency, charged, work = Efficiency(seen, share), 0.0, 0.0
         worker.set_computes(True)
         for cpu_ms, worth in steps:
@@ -48,7 +56,7 @@ def test_all_that_is_charged_is_what_the_steps_were_worth(
 
 
 def test_what_cpu_time_is_worth_is_learnt_from_the_first_step_on(tmp_path: Path) -> None:
-    with WorkCounter(tmp_path / "work") as worker, WorkCounter(tmp_path / "work") as seen:
+    with _warmed_up(tmp_path / "work") as worker, WorkCounter(tmp_path / "work") as seen:
         efficiency = Efficiency(seen, 0.2)
         assert efficiency.value == pytest.approx(1 / 1.8)
         worker.add(4 * _MS, 5 * _MS)
@@ -60,8 +68,23 @@ def test_what_cpu_time_is_worth_is_learnt_from_the_first_step_on(tmp_path: Path)
         assert efficiency.value == pytest.approx(0.6, abs=0.001)
 
 
-def test_moving_data_is_not_work(tmp_path: Path) -> None:
+def test_the_first_steps_of_a_training_are_neither_learnt_from_nor_made_up_for(tmp_path: Path) -> None:
     with WorkCounter(tmp_path / "work") as worker, WorkCounter(tmp_path / "work") as seen:
+        efficiency = Efficiency(seen, 0.2)
+        worker.set_computes(True)
+        for _ in range(WARM_UP_STEPS):
+            efficiency.charge(90 * _MS)
+            worker.add(10 * _MS, 90 * _MS)
+            assert efficiency.settle() == 0
+        assert efficiency.value == pytest.approx(1 / 1.8)
+        assert efficiency.outstanding_ns == 0
+        worker.add(4 * _MS, 5 * _MS)
+        efficiency.settle()
+        assert efficiency.value == pytest.approx(0.8)
+
+
+def test_moving_data_is_not_work(tmp_path: Path) -> None:
+    with _warmed_up(tmp_path / "work") as worker, WorkCounter(tmp_path / "work") as seen:
         efficiency = Efficiency(seen, 0.5)
         assert efficiency.charge(_MS) == 0
         worker.set_computes(True)
@@ -71,7 +94,7 @@ def test_moving_data_is_not_work(tmp_path: Path) -> None:
 
 
 def test_one_step_of_nonsense_is_believed_within_bounds(tmp_path: Path) -> None:
-    with WorkCounter(tmp_path / "work") as worker, WorkCounter(tmp_path / "work") as seen:
+    with _warmed_up(tmp_path / "work") as worker, WorkCounter(tmp_path / "work") as seen:
         efficiency = Efficiency(seen, 0.5)
         worker.add(1000 * _MS, 1)
         assert 0 < efficiency.settle() + efficiency.outstanding_ns <= 1000 * _MS
@@ -87,7 +110,7 @@ def test_one_step_of_nonsense_is_believed_within_bounds(tmp_path: Path) -> None:
 
 
 def test_what_was_done_under_another_share_is_not_settled_under_this_one(tmp_path: Path) -> None:
-    with WorkCounter(tmp_path / "work") as worker, WorkCounter(tmp_path / "work") as seen:
+    with _warmed_up(tmp_path / "work") as worker, WorkCounter(tmp_path / "work") as seen:
         efficiency = Efficiency(seen, 1.0)
         worker.add(50 * _MS, 50 * _MS)
         efficiency.change_share(0.1)
