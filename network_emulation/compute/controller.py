@@ -21,6 +21,7 @@ from laggard.network_emulation.compute.limiter import Attach, LimitedHost, SetSh
 from laggard.network_emulation.compute.placement import place
 from laggard.network_emulation.compute.tally import HostUse, host_tallies
 from laggard.network_emulation.compute.warmth import keep_warm
+from laggard.network_emulation.dilation import CORE_CAPACITY, load
 from laggard.network_emulation.forked import companion_is_alive, end_companion, fork_companion
 
 Mechanism = Literal["cgroup-quota", "stop-signal"]
@@ -165,13 +166,22 @@ class ShareController:
         return [(core, tuple(host for host in self._shares if self.cpus[host] == core)) for core in cores]
 
     def _start(self, core: int | None, hosts: tuple[str, ...]) -> bool:
-        limited = {host: LimitedHost(self._shares[host], self._gate(host), self._tallies[host]) for host in hosts}
+        limited = {
+            host: LimitedHost(self._shares[host], self._gate(host), self._tallies[host], self._fullness(host))
+            for host in hosts
+        }
         ours, theirs = Pipe()
         unrelated = [ours, *(process.control for process in self._processes)]
         pid = fork_companion("laggard-limiter", lambda: limit(limited, theirs, core, unrelated))
         theirs.close()
         self._processes.append(_Process(pid, ours, hosts))
         return bool(_receive(ours))
+
+    def _fullness(self, host: str) -> float:
+        """What the hosts of a host's core are planned to need of it."""
+        return (
+            sum(load(self._shares[each]) for each in self._shares if self.cpus[each] == self.cpus[host]) / CORE_CAPACITY
+        )
 
     def _gate(self, host: str) -> Gate:
         return SignalGate() if self._cgroups is None else QuotaGate(self._cgroups.hosts[host])

@@ -4,6 +4,8 @@ A host that is held back finds its caches cold when it goes on: its CPU time buy
 where shares are small. Between the ends of two steps its CPU time is charged at what it was worth lately; the difference from
 what each step's work was worth is entered over the next few. So each step takes what it should up to how much one differs from the
 usual, and many take exactly that.
+
+No host gets more CPU time than its core has for it: where steps are so short that hardly anything of them is warm, a host is slower than its share says.
 """
 
 from __future__ import annotations
@@ -17,7 +19,17 @@ _LEARN = 0.3
 _MAKE_UP = 0.25
 """Part of what is outstanding that is entered at the end of a step: all of it at once would have the next step pay for each that was odd."""
 
-_LEAST, _MOST = 0.2, 2.0
+_MOST = 2.0
+
+
+def least_efficiency(share: float, fullness: float) -> float:
+    """What CPU time is taken to be worth at least, so that hosts do not need more of a core than there is.
+
+    Args:
+        share: of the host.
+        fullness: what all hosts of its core are planned to need of what it can give.
+    """
+    return min(fullness, 1.0) * expected_efficiency(share)
 
 
 def expected_efficiency(share: float) -> float:
@@ -31,16 +43,17 @@ class Efficiency:
     Args:
         counter: of its work.
         share: of its host, now.
+        fullness: of its core (`least_efficiency`).
 
     Attributes:
         value: CPU time at full speed that a unit of it is worth.
         outstanding_ns: by how much the work of all steps so far was more than what was charged.
     """
 
-    def __init__(self, counter: WorkCounter, share: float) -> None:
+    def __init__(self, counter: WorkCounter, share: float, fullness: float = 0.0) -> None:
         self.value = expected_efficiency(share)
         self.outstanding_ns = 0.0
-        self._share = share
+        self._share, self._fullness = share, fullness
         self._counter = counter
         self._known = counter.read()
         self._charged_ns = 0.0
@@ -65,7 +78,8 @@ class Efficiency:
         charged_whole, self._charged_whole = self._charged_whole, True
         if before.steps < WARM_UP_STEPS:
             return 0.0
-        work_ns, cpu_ns = done.full_speed_ns - before.full_speed_ns, done.cpu_ns - before.cpu_ns
+        work_ns, cpu_ns = float(done.full_speed_ns - before.full_speed_ns), done.cpu_ns - before.cpu_ns
+        work_ns = max(work_ns, least_efficiency(self._share, self._fullness) * cpu_ns)
         if cpu_ns > 0:
             self._learn(work_ns / cpu_ns)
         if charged_whole:
@@ -83,7 +97,7 @@ class Efficiency:
         self._charged_whole = False
 
     def _learn(self, seen: float) -> None:
-        self.value += (min(max(seen, _LEAST), _MOST) - self.value) * (_LEARN if self._learnt else 1.0)
+        self.value += (min(seen, _MOST) - self.value) * (_LEARN if self._learnt else 1.0)
         self._learnt = True
 
     def close(self) -> None:

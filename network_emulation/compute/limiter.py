@@ -68,7 +68,8 @@ class SetShare:
 class LimitedHost:
     """One host: its processes, its account, and whether it is held back now."""
 
-    def __init__(self, share: float, gate: Gate, tally: HostTally) -> None:
+    def __init__(self, share: float, gate: Gate, tally: HostTally, fullness: float = 0.0) -> None:
+        self._fullness = fullness
         self.ledger = Ledger(min(share, 1.0))
         self.gate = gate
         self._tally = tally
@@ -96,7 +97,7 @@ class LimitedHost:
         """Hold one more process; with `family`, from now on whatever the host's processes start too; `work` counts what it does."""
         self._free(now_ns)
         if work is not None:
-            self._efficiencies[pid] = Efficiency(WorkCounter(work), self.ledger.share)
+            self._efficiencies[pid] = Efficiency(WorkCounter(work), self.ledger.share, self._fullness)
         self._family |= family
         if not self._meters:  # what processes now gone owed, or had waited, is not this one's
             self.ledger = Ledger(self.ledger.share)

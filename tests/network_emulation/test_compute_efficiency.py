@@ -106,7 +106,18 @@ def test_one_step_of_nonsense_is_believed_within_bounds(tmp_path: Path) -> None:
         assert efficiency.settle() + efficiency.outstanding_ns == before_ns - 1
         worker.add(1, 0)
         efficiency.settle()
-        assert efficiency.value >= 0.2
+
+
+def test_no_host_needs_more_than_its_core_was_planned_to_give(tmp_path: Path) -> None:
+    with _warmed_up(tmp_path / "work") as worker, WorkCounter(tmp_path / "work") as seen:
+        efficiency = Efficiency(seen, 0.3, fullness=0.8)
+        worker.set_computes(True)
+        for _ in range(100):
+            efficiency.charge(9 * _MS)
+            worker.add(_MS, 9 * _MS)  # so short that nothing of it is ever warm
+            efficiency.settle()
+        assert efficiency.value == pytest.approx(0.8 / 1.7)
+        assert abs(efficiency.outstanding_ns) < _MS
 
 
 def test_what_was_done_under_another_share_is_not_settled_under_this_one(tmp_path: Path) -> None:
