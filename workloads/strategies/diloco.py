@@ -47,10 +47,7 @@ class DiLoCo:
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Forward, backward, update; then perhaps an outer step (see `Strategy`)."""
-        loss = self._gradient.compute(batch, share)
-        self._seat.recorder.enter(Phase.OPTIMIZER)
-        self.optimizer.step()
-        self._gradient.settle()
+        loss = self._gradient.learn(batch, share)
         if self.meets(step) == step:
             self._outer_step()
         self._seat.recorder.enter(Phase.OTHER)

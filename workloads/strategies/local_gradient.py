@@ -1,4 +1,4 @@
-"""Forward and backward pass of one rank by itself, phase by phase: what all strategies but DDP's begin with."""
+"""What one rank does by itself, phase by phase: what all strategies but DDP's begin with."""
 
 from __future__ import annotations
 
@@ -34,6 +34,14 @@ class LocalGradient:
         (summed * share.loss_scale).backward()  # type: ignore[no-untyped-call]
         self._clock.settle()
         return summed.item() / counted if counted else float("nan")
+
+    def learn(self, batch: Batch, share: Share) -> float:
+        """Compute the gradients and have the rank's own optimizer follow them; returns as `compute` does."""
+        loss = self.compute(batch, share)
+        self._seat.recorder.enter(Phase.OPTIMIZER)
+        self._seat.optimizer.step()
+        self.settle()
+        return loss
 
     def settle(self) -> None:
         """Wait until the device has done what it was told to."""
