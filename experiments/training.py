@@ -14,6 +14,7 @@ from laggard.experiments.continuum import Continuum
 from laggard.experiments.guarding import TimedSlip, Watch, late_changes
 from laggard.experiments.job import Job
 from laggard.experiments.progress import TrainingState
+from laggard.experiments.rank_work import slow_ranks, work_done
 from laggard.experiments.supervise import Supervisor, Watched
 from laggard.layers_services.launch import ForkServer, ProcessSpec
 from laggard.network_emulation.backend import LinkBackend, LinkCounters
@@ -21,7 +22,7 @@ from laggard.network_emulation.constraints import Pair
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
 from laggard.network_emulation.memory.watch import MemoryWatch, short_overruns
 from laggard.span_schema import event_schema
-from laggard.work import WorkCounter, WorkDone
+from laggard.work import WorkDone
 from laggard.workloads.model import Stop
 from laggard.workloads.plan import (
     ENVIRONMENT,
@@ -33,7 +34,7 @@ from laggard.workloads.plan import (
     plan_link_sampler,
     plan_workers,
 )
-from laggard.workloads.spool import Scalar, Spool, read_lines, write_whole
+from laggard.workloads.spool import Scalar, read_lines, write_whole
 from laggard.workloads.transport.keys import make_endpoints
 
 READY_TIMEOUT_S = 120.0
@@ -76,9 +77,9 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
     )
     job.journal.warn(lost)
     job.journal.update(lost_ranks=tuple(each.rank for each in supervisor.lost))
-    write_counters(
-        job.folder, continuum.links, before, continuum.drives.counters(), memory.peaks, work_done(job.spool, workers)
-    )
+    work = work_done(job.spool, workers)
+    job.journal.warn(slow_ranks(work, workers, continuum.shares.least_efficiency))
+    write_counters(job.folder, continuum.links, before, continuum.drives.counters(), memory.peaks, work)
     return slips
 
 
@@ -224,16 +225,6 @@ def training_state(lines: Sequence[Mapping[str, Scalar]], elapsed_s: float, stop
         elapsed_s=elapsed_s,
         left_s=elapsed_s * (1 / fraction - 1) if fraction > 0 else None,
     )
-
-
-def work_done(spool: Spool, workers: Sequence[WorkerPlan]) -> Mapping[int, WorkDone]:
-    """What the computing of every rank that was held to a share took, beside what it would have taken at full speed."""
-    done = {}
-    for worker in workers:
-        if spool.work(worker.rank).exists():
-            with WorkCounter(spool.work(worker.rank)) as counter:
-                done[worker.rank] = counter.read()
-    return done
 
 
 def write_events(folder: Path, events: Sequence[EventRecord]) -> None:

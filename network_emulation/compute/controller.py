@@ -16,8 +16,9 @@ from typing import Literal, Self
 
 from laggard.errors import EmulationError
 from laggard.network_emulation.compute.cgroups import CgroupSet
+from laggard.network_emulation.compute.efficiency import least_efficiency
 from laggard.network_emulation.compute.gates import Gate, QuotaGate, SignalGate
-from laggard.network_emulation.compute.limiter import Attach, LimitedHost, SetShare, limit
+from laggard.network_emulation.compute.limiter import FULL_SHARE, Attach, LimitedHost, SetShare, limit
 from laggard.network_emulation.compute.placement import place
 from laggard.network_emulation.compute.tally import HostUse, host_tallies
 from laggard.network_emulation.compute.warmth import keep_warm
@@ -116,6 +117,10 @@ class ShareController:
             effective_ns = _ask(self._process_of(host), SetShare(host, share))
         self._shares[host] = share
         return effective_ns
+
+    def least_efficiency(self, host: str) -> float:
+        """What CPU time is taken to be worth at least on a host; 0 where nothing holds it back."""
+        return 0.0 if self._shares[host] >= FULL_SHARE else least_efficiency(self._shares[host], self._fullness(host))
 
     def uses(self) -> Mapping[str, HostUse]:
         """How every host has computed since the controller was opened."""

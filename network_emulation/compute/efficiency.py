@@ -10,7 +10,7 @@ No host gets more CPU time than its core has for it: where steps are so short th
 
 from __future__ import annotations
 
-from laggard.work import WorkCounter
+from laggard.work import WorkCounter, WorkDone
 
 WARM_UP_STEPS = 2
 """The first steps of a training, in which much is done for the first time, say nothing of what CPU time is worth."""
@@ -30,6 +30,11 @@ def least_efficiency(share: float, fullness: float) -> float:
         fullness: what all hosts of its core are planned to need of what it can give.
     """
     return min(fullness, 1.0) * expected_efficiency(share)
+
+
+def slower_than_asked(done: WorkDone, least: float) -> float:
+    """How many times as long a worker's steps took as its share asks for: more than 1 where `least_efficiency` left it short."""
+    return max(1.0, least * done.cpu_ns / done.full_speed_ns) if done.full_speed_ns else 1.0
 
 
 def expected_efficiency(share: float) -> float:

@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.network_emulation.compute.efficiency import WARM_UP_STEPS, Efficiency, expected_efficiency
+from laggard.network_emulation.compute.efficiency import (
+    WARM_UP_STEPS,
+    Efficiency,
+    expected_efficiency,
+    slower_than_asked,
+)
 from laggard.network_emulation.compute.ledger import CATCH_UP_NS, Ledger
 from laggard.network_emulation.dilation import load
-from laggard.work import WorkCounter
+from laggard.work import WorkCounter, WorkDone
 
 _MS = 1_000_000
 
@@ -131,6 +136,20 @@ def test_what_was_done_under_another_share_is_not_settled_under_this_one(tmp_pat
         assert efficiency.settle() == 0
         worker.add(50 * _MS, 90 * _MS)
         assert efficiency.settle() + efficiency.outstanding_ns == 50 * _MS
+
+
+@pytest.mark.parametrize(
+    ("done", "least", "slower"),
+    [
+        (WorkDone(), 0.5, 1.0),
+        (WorkDone(9, 50 * _MS, 100 * _MS), 0.4, 1.0),
+        (WorkDone(9, 50 * _MS, 100 * _MS), 0.5, 1.0),
+        (WorkDone(9, 10 * _MS, 100 * _MS), 0.5, 5.0),
+        (WorkDone(9, 10 * _MS, 100 * _MS), 0.0, 1.0),
+    ],
+)
+def test_who_was_left_short_is_slower_by_what_is_missing(done: WorkDone, least: float, slower: float) -> None:
+    assert slower_than_asked(done, least) == pytest.approx(slower)
 
 
 def test_cpu_time_that_is_worth_half_is_paid_for_by_half() -> None:

@@ -1,0 +1,49 @@
+"""What ranks that are held to shares have computed, and who could not be given what that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from laggard.network_emulation.compute.efficiency import slower_than_asked
+from laggard.work import WorkCounter, WorkDone
+from laggard.workloads.plan import WorkerPlan
+from laggard.workloads.spool import Spool
+
+WORTH_TELLING = 1.1
+"""A worker that is slower than its share by less is not told of."""
+
+
+def work_done(spool: Spool, workers: Sequence[WorkerPlan]) -> Mapping[int, WorkDone]:
+    """What the computing of every rank that was held to a share took, beside what it would have taken at full speed."""
+    done = {}
+    for worker in workers:
+        if spool.work(worker.rank).exists():
+            with WorkCounter(spool.work(worker.rank)) as counter:
+                done[worker.rank] = counter.read()
+    return done
+
+
+def slow_ranks(
+    work: Mapping[int, WorkDone], workers: Sequence[WorkerPlan], least: Callable[[str], float]
+) -> tuple[str, ...]:
+    """A warning where ranks could not be given the CPU time that their share of the work takes.
+
+    Args:
+        work: of the ranks that count it.
+        workers: all.
+        least: what CPU time is taken to be worth at least, by host.
+    """
+    hosts = {worker.rank: worker.host for worker in workers}
+    slower = {rank: slower_than_asked(done, least(hosts[rank])) for rank, done in work.items()}
+    short = [rank for rank, factor in slower.items() if factor > WORTH_TELLING]
+    if not short:
+        return ()
+    worst = max(short, key=slower.__getitem__)
+    step_ms = work[worst].full_speed_ns / work[worst].steps / 1e6
+    took = work[worst].cpu_ns / work[worst].full_speed_ns
+    told = (
+        f"{len(short)} of {len(hosts)} workers computed slower than their shares say, rank {worst} on {hosts[worst]}"
+        f" {slower[worst]:.1f} times: its steps of {step_ms:.2g} ms take {took:.1f} times the CPU time where a host is held back,"
+        " which the cores do not have — take a larger --dilation, smaller shares or larger batches"
+    )
+    return (told,)
