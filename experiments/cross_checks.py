@@ -143,8 +143,8 @@ def strategy_problems(workload: Workload, ranks: Sequence[Host], source: Source)
     if isinstance(strategy, BackupWorkersParameters) and strategy.backups >= len(ranks):
         rule = f"of {len(ranks)} workers one gradient at least is needed in each step"
         yield source.problem(("strategy", "backups"), rule, f"make it {len(ranks) - 1} or less")
-    if strategy.served and workload.checkpoint_every is not None:
-        rule = f"with {strategy.name} the first worker, which writes checkpoints, does not have the optimizer's state"
+    if (strategy.served or strategy.pace == "own") and workload.checkpoint_every is not None:
+        rule = f"with {strategy.name} no worker has all of the training's state, and so none writes checkpoints"
         yield source.problem(("checkpoint_every",), rule, "remove it, or use another strategy")
 
 

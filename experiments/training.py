@@ -63,7 +63,12 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
     workers, serving = _exchange(job, workers)
     memory = MemoryWatch(job.scenario.memory)
     supervisor = Supervisor(
-        server, job.spool, len(workers), job.dilation.factor, memory, bears_loss=serving is not None
+        server,
+        job.spool,
+        len(workers),
+        job.dilation.factor,
+        memory,
+        bears_loss=job.scenario.workload.strategy.bears_loss,
     )
     with job.journal.stage("start workers", f"{len(workers)} ranks"):
         _start(job, continuum, server, supervisor, workers, serving)
@@ -84,9 +89,9 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
 
 
 def _exchange(job: Job, workers: tuple[WorkerPlan, ...]) -> tuple[tuple[WorkerPlan, ...], ServerPlan | None]:
-    """Where the strategy has a server: keys for all, and the server's plan."""
+    """Where the strategy sends messages: keys for all, and the server's plan, if it has one."""
     workload, hosts = job.scenario.workload, job.scenario.hosts
-    if not workload.strategy.served:
+    if not (workload.strategy.served or workload.strategy.meshed):
         return workers, None
     return join_exchange(workers, hosts, make_endpoints(plan_addresses(workload, hosts), workers[0].timeout_s))
 

@@ -1,7 +1,7 @@
 """Prepares the data, then evaluates snapshots: a process outside the continuum, its hosts, its shares and its clock.
 
-Ranks in lockstep wait while it evaluates, so it takes no core from one that still computes. Where a server keeps the model nobody waits:
-then it takes only what nobody else wants of the cores.
+Ranks in lockstep wait while it evaluates, so it takes no core from one that still computes. Where they have a server, or each its own pace, nobody
+waits: then it takes only what nobody else wants of the cores.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ from laggard.workloads.datasets.dataset import Data, Split
 from laggard.workloads.gates import POLL_S, Gates, Reason, Verdict, evaluation_gate
 from laggard.workloads.model_state import load_state
 from laggard.workloads.models import build_model
+from laggard.workloads.partition import Partition
 from laggard.workloads.plan import EvaluatorPlan
+from laggard.workloads.referee import Referee
 from laggard.workloads.spool import Spool, append_line, read_lines
 from laggard.workloads.stopping import accuracy_reached
+from laggard.workloads.strategies.flat_state import FlatState
 
 LOGGER = logging.getLogger(__name__)
 EVALUATION_BATCH = 512
@@ -51,11 +54,28 @@ def main(argument: str) -> None:
     data = open_data(plan.workload, plan.spool_path)
     workload = plan.workload
     model = build_model(workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary)
-    if plan.workload.strategy.served:
+    strategy = workload.strategy
+    if strategy.served or strategy.pace == "own":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    if strategy.served:
         _serve_beside(plan, data, model)
+    elif strategy.pace == "own":
+        _referee(plan, data, model).run()
     else:
         _serve(plan, data, model)
+
+
+def _referee(plan: EvaluatorPlan, data: Data, model: nn.Module) -> Referee:
+    state = FlatState(model)
+
+    def judge(whole: torch.Tensor) -> float:
+        state.write(whole)
+        return evaluate(model, data.test)
+
+    samples = len(data.train)
+    batch_size = min(plan.workload.batch_size, samples)
+    partition = Partition(samples, batch_size, plan.world_size, plan.workload.seed)
+    return Referee(plan, partition, judge, next(model.parameters()).dtype)
 
 
 def _serve(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:

@@ -1,6 +1,7 @@
 """The training loop of ranks that each take steps of their own: fetch, prepare, learn, until told that it is over.
 
-Nothing here stops for evaluations: whoever keeps the model writes snapshots of it, and they are evaluated while training goes on.
+Nothing here stops for evaluations: whoever keeps the model writes snapshots of it, or every rank gives its part of one, and they are evaluated while
+training goes on.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from laggard.workloads.account import Account
 from laggard.workloads.intake import Intake
 from laggard.workloads.partition import Partition
 from laggard.workloads.strategies.strategy import OwnPaceStrategy
@@ -24,6 +26,7 @@ class OwnPace:
         partition: which samples are whose: each rank goes through its own shares.
         strategy: how they are learnt from.
         recorder: the trace.
+        account: what the rank tells the referee; None where a server keeps the model.
     """
 
     rank: int
@@ -31,6 +34,7 @@ class OwnPace:
     partition: Partition
     strategy: OwnPaceStrategy
     recorder: Recorder
+    account: Account | None = None
 
     def run(self, zero_ns: int) -> int:
         """Train from `zero_ns` (CLOCK_MONOTONIC); returns how many steps this rank took."""
@@ -43,5 +47,9 @@ class OwnPace:
             if self.recorder.meter is not None:
                 self.recorder.meter.finish(len(batch.labels))
             self.recorder.end_step(learnt, len(share.indices), share.batch_size)
+            if self.account is not None:
+                self.account.finish_step(len(share.indices) if learnt.applied else 0)
             begun_ns, taken = time.monotonic_ns(), taken + 1
+        if self.account is not None:
+            self.account.close()
         return taken

@@ -33,6 +33,8 @@ PRELOAD = (
     "laggard.workloads.strategies.asynchronous",
     "laggard.workloads.strategies.bounded_staleness",
     "laggard.workloads.strategies.backup_workers",
+    "laggard.workloads.strategies.ring_allreduce",
+    "laggard.workloads.strategies.gossip",
 )
 """What the process that workers are forked from imports. `torch._dynamo` is what DistributedDataParallel would otherwise
 import in every worker, at 1.3 CPU seconds each."""
@@ -102,7 +104,7 @@ class WorkerPlan(TrainingPlan):
         backend: what carries the collectives of all ranks.
         drive: file of its host's drive (`laggard.drive`); None where that is not limited.
         shared: whether its host is held to a share of a core; the rank then measures its full speed first, and counts its work.
-        endpoint: its place in the exchange of messages, where the strategy has a server.
+        endpoint: its place in the exchange of messages, where the strategy sends any.
     """
 
     rank: int = Field(ge=0)
@@ -238,15 +240,17 @@ def place_server(placement: Placement, hosts: Sequence[Host]) -> Host:
 
 
 def plan_addresses(workload: Workload, hosts: Sequence[Host], first_port: int = FIRST_PORT) -> tuple[str, ...]:
-    """Where every node of the exchange listens: the ranks, then the server."""
-    nodes = (*place(workload.placement, hosts), place_server(workload.placement, hosts))
+    """Where every node of the exchange listens: the ranks, then the server, if there is one."""
+    nodes = [*place(workload.placement, hosts)]
+    if workload.strategy.served:
+        nodes.append(place_server(workload.placement, hosts))
     return tuple(f"{host.address}:{first_port + node}" for node, host in enumerate(nodes))
 
 
 def join_exchange(
     workers: Sequence[WorkerPlan], hosts: Sequence[Host], endpoints: Sequence[EndpointPlan]
-) -> tuple[tuple[WorkerPlan, ...], ServerPlan]:
-    """These workers and their server, each with its place in the exchange.
+) -> tuple[tuple[WorkerPlan, ...], ServerPlan | None]:
+    """These workers and their server, if they have one, each with its place in the exchange.
 
     Args:
         workers: of all ranks, in rank order.
@@ -254,6 +258,12 @@ def join_exchange(
         endpoints: of all ranks, then the server's.
     """
     first = workers[0]
+    joined = tuple(
+        worker.model_copy(update={"endpoint": endpoint})
+        for worker, endpoint in zip(workers, endpoints[: len(workers)], strict=True)
+    )
+    if not first.workload.strategy.served:
+        return joined, None
     server = ServerPlan(
         world_size=first.world_size,
         workload=first.workload,
@@ -262,11 +272,7 @@ def join_exchange(
         host=place_server(first.workload.placement, hosts).name,
         endpoint=endpoints[-1],
     )
-    joined = (
-        worker.model_copy(update={"endpoint": endpoint})
-        for worker, endpoint in zip(workers, endpoints[:-1], strict=True)
-    )
-    return tuple(joined), server
+    return joined, server
 
 
 def plan_evaluator(workers: Sequence[WorkerPlan]) -> EvaluatorPlan:

@@ -37,6 +37,10 @@ class Spool:
         """State of the model for one evaluation."""
         return self.folder / f"snapshot-{evaluation}.pt"
 
+    def part(self, number: int, rank: int) -> Path:
+        """A rank's part of a snapshot that the referee has asked for (account.py)."""
+        return self.folder / f"snapshot-{number}.rank-{rank}"
+
     def work(self, rank: int) -> Path:
         """Counts the work of a rank that is held to a share (`laggard.work`)."""
         return self.folder / f"work-{rank}"
@@ -90,6 +94,11 @@ class Spool:
     def gates(self) -> Path:
         """Where the ranks wait for each other (gates.py)."""
         return self.folder / "gates"
+
+    @property
+    def tally(self) -> Path:
+        """What ranks without a server tell their referee (tally.py)."""
+        return self.folder / "tally"
 
     @property
     def links(self) -> Path:

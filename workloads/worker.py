@@ -22,6 +22,7 @@ from torch import nn
 from laggard.drive import Drive, sharpen_sleeps
 from laggard.errors import DeploymentError
 from laggard.work import WorkCounter
+from laggard.workloads.account import Account
 from laggard.workloads.compute_meter import ComputeMeter
 from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.dataset import Data
@@ -36,9 +37,11 @@ from laggard.workloads.own_pace import OwnPace
 from laggard.workloads.partition import Partition
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.spool import Spool, read_lines, write_whole
-from laggard.workloads.strategies import take_up, take_up_served
+from laggard.workloads.strategies import take_up, take_up_at_own_pace
+from laggard.workloads.strategies.peers import Peers
 from laggard.workloads.strategies.served import Kind
 from laggard.workloads.strategies.strategy import Seat
+from laggard.workloads.tally import Tally
 from laggard.workloads.tracing.recorder import Recorder
 from laggard.workloads.transport.endpoint import Endpoint
 from laggard.workloads.transport.frames import Message
@@ -68,9 +71,12 @@ def main(argument: str) -> None:
     with _drive(plan) as drive, Recorder(spool, plan.rank, plan.world_size) as recorder:
         bench = _Bench(plan, data, recorder, gates, drive)
         if plan.endpoint is None:
-            _train_in_lockstep(bench, spool)
-        else:
+            with _process_group(plan):
+                _train_in_lockstep(bench, spool)
+        elif plan.workload.strategy.served:
             _train_with_server(bench, spool, plan.endpoint)
+        else:
+            _train_among_peers(bench, spool, plan.endpoint)
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ class _Bench:
     gates: Gates
     drive: Drive | None
 
-    def seat(self, endpoint: Endpoint | None = None) -> Seat:
+    def seat(self, endpoint: Endpoint | None = None, peers: Peers | None = None) -> Seat:
         plan, data, workload = self.plan, self.data, self.plan.workload
         device = torch.device(plan.device)
         model = build_model(workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary).to(device)
@@ -98,6 +104,7 @@ class _Bench:
             backend=plan.backend,
             last_step=None if workload.stop.steps is None else workload.stop.steps - 1,
             endpoint=endpoint,
+            peers=peers,
         )
 
     @property
@@ -114,19 +121,18 @@ class _Bench:
         return Partition(samples, min(workload.batch_size, samples), self.plan.world_size, workload.seed)
 
 
-def _train_in_lockstep(bench: _Bench, spool: Spool) -> None:
+def _train_in_lockstep(bench: _Bench, spool: Spool, peers: Peers | None = None) -> None:
     plan, gates = bench.plan, bench.gates
-    with _process_group(plan):
-        seat = bench.seat()
-        strategy = take_up(plan.workload.strategy, seat)
-        loop = Loop(plan, bench.intake(seat), bench.partition, strategy, bench.recorder, gates, bench.drive)
-        _measure_full_speed(bench, seat, spool)
-        zero_ns = _start_together(plan, spool, gates)
-        _count_work(bench, spool)
-        ending = loop.run(zero_ns)
-        if plan.rank == 0:
-            _write_done(plan, spool, gates, zero_ns, ending)
-        LOGGER.info("stopped by %s after step %d", ending.stopped_by, ending.last_step)
+    seat = bench.seat(peers=peers)
+    strategy = take_up(plan.workload.strategy, seat)
+    loop = Loop(plan, bench.intake(seat), bench.partition, strategy, bench.recorder, gates, bench.drive)
+    _measure_full_speed(bench, seat, spool)
+    zero_ns = _start_together(plan, spool, gates)
+    _count_work(bench, spool)
+    ending = loop.run(zero_ns)
+    if plan.rank == 0:
+        _write_done(plan, spool, gates, zero_ns, ending)
+    LOGGER.info("stopped by %s after step %d", ending.stopped_by, ending.last_step)
 
 
 def _train_with_server(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
@@ -134,7 +140,7 @@ def _train_with_server(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
     with Endpoint(told) as endpoint:
         endpoint.connect(plan.world_size)
         seat = bench.seat(endpoint)
-        strategy = take_up_served(plan.workload.strategy, seat)
+        strategy = take_up_at_own_pace(plan.workload.strategy, seat)
         loop = OwnPace(plan.rank, bench.intake(seat), bench.partition, strategy, bench.recorder)
         endpoint.deliver(plan.world_size, Message(Kind.HELLO))
         _measure_full_speed(bench, seat, spool)
@@ -142,6 +148,30 @@ def _train_with_server(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
         _count_work(bench, spool)
         taken = loop.run(zero_ns)
         LOGGER.info("the server ended training after %d steps of this rank", taken)
+
+
+def _train_among_peers(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
+    plan, own = bench.plan, bench.plan.workload.strategy.pace == "own"
+    tally = Tally(spool.tally, plan.world_size) if own else None
+    with Endpoint(told, listens=True) as endpoint:
+        peers = Peers(endpoint, plan.world_size, bench.recorder, tally)
+        peers.meet()
+        if tally is None:
+            _train_in_lockstep(bench, spool, peers)
+        else:
+            _train_under_referee(bench, spool, peers, tally)
+
+
+def _train_under_referee(bench: _Bench, spool: Spool, peers: Peers, tally: Tally) -> None:
+    plan, seat = bench.plan, bench.seat(peers=peers)
+    strategy = take_up_at_own_pace(plan.workload.strategy, seat)
+    account = Account(plan.rank, tally, spool, seat.model)
+    loop = OwnPace(plan.rank, bench.intake(seat), bench.partition, strategy, bench.recorder, account)
+    _measure_full_speed(bench, seat, spool)
+    zero_ns = _start_together(plan, spool, bench.gates)
+    _count_work(bench, spool)
+    taken = loop.run(zero_ns)
+    LOGGER.info("the referee ended training after %d steps of this rank", taken)
 
 
 def _configure_process(plan: WorkerPlan) -> None:

@@ -106,8 +106,9 @@ def require_possible(scenario: Scenario, testbed: RemoteTestbed) -> None:
 
 
 def _server_problems(scenario: Scenario) -> Iterator[Problem]:
-    if scenario.workload.strategy.served:
-        rule = "on real machines no server can be started yet"
+    strategy = scenario.workload.strategy
+    if strategy.served or strategy.meshed:
+        rule = f"on real machines {strategy.name} cannot run yet: its messages are for one machine's testbed"
         yield scenario.sources.workload.problem(("strategy",), rule, "use another strategy, or run --on local")
 
 

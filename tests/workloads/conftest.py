@@ -189,7 +189,7 @@ def train(forkery: Forkery, tmp_path_factory: pytest.TempPathFactory) -> Train:
             Workload.model_validate(workload), hosts, folder / "spool", dilation, interface="lo", timeout_s=60
         )
         serving = None
-        if plans[0].workload.strategy.served:
+        if plans[0].workload.strategy.served or plans[0].workload.strategy.meshed:
             addresses = plan_addresses(plans[0].workload, hosts, free_ports(world_size + 1))
             plans, serving = join_exchange(plans, hosts, make_endpoints(addresses, 60.0))
         plans = tuple(plan.model_copy(update={"relayed": relayed, **(change or {})}) for plan in plans)

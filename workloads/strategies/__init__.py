@@ -24,6 +24,8 @@ CLASSES = {
     "asynchronous": "Asynchronous",
     "bounded_staleness": "BoundedStaleness",
     "backup_workers": "BackupWorkers",
+    "ring_allreduce": "RingAllReduce",
+    "gossip": "Gossip",
 }
 
 
@@ -37,8 +39,8 @@ def take_up(parameters: Parameters, seat: Seat) -> Strategy:
     return cast("Strategy", _class(parameters)(parameters, seat))
 
 
-def take_up_served(parameters: Parameters, seat: Seat) -> OwnPaceStrategy:
-    """One worker's side of a strategy with a server (see `take_up`)."""
+def take_up_at_own_pace(parameters: Parameters, seat: Seat) -> OwnPaceStrategy:
+    """One rank's side of a strategy whose ranks take steps of their own, or that has a server (see `take_up`)."""
     return cast("OwnPaceStrategy", _class(parameters)(parameters, seat))
 
 

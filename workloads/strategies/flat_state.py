@@ -39,6 +39,14 @@ class FlatState:
             offset += parameter.numel()
 
     @torch.no_grad()
+    def write_buffers(self, buffers: torch.Tensor) -> None:
+        """Give the buffers their values, shape [buffers]."""
+        offset = 0
+        for tensor in self._tensors[len(self._gradient_of) :]:
+            tensor.copy_(buffers[offset : offset + tensor.numel()].view_as(tensor))
+            offset += tensor.numel()
+
+    @torch.no_grad()
     def write(self, state: torch.Tensor) -> None:
         """Make the model what `state` says, shape [parameters + buffers]."""
         offset = 0

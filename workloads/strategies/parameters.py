@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from laggard.run_schema import Pace
 from laggard.workloads.section import Section, named
+from laggard.workloads.strategies.graph import Graph
 from laggard.yaml_source import AT
 
 Every = Annotated[int, Field(ge=1, le=100_000_000)]
@@ -22,15 +23,22 @@ class Parameters(Section):
     """Base of every strategy's parameters.
 
     Attributes:
-        served: whether a server keeps the model; then workers can be lost, and the rest go on.
+        served: whether a server keeps the model.
+        meshed: whether every rank speaks with every other over the transport of messages.
     """
 
     served: ClassVar[bool] = False
+    meshed: ClassVar[bool] = False
 
     @property
     def pace(self) -> Pace:
         """`lockstep`, where all ranks take the same steps and meet in some of them, or `own`, where each has its own."""
         return "lockstep"
+
+    @property
+    def bears_loss(self) -> bool:
+        """Whether workers can be lost, and the rest go on."""
+        return self.served or (self.meshed and self.pace == "own")
 
     def told(self) -> str:
         """Name and parameters, for people: `local_sgd, steps 8`."""
@@ -127,6 +135,26 @@ class BackupWorkersParameters(Parameters):
         return "own" if self.backups else "lockstep"
 
 
+class RingAllReduceParameters(Parameters):
+    """As `allreduce`, carried by the transport that the strategies without collectives use: tells what is the transport's and what theirs."""
+
+    meshed: ClassVar[bool] = True
+    name: Literal["ring_allreduce"]
+
+
+class GossipParameters(Parameters):
+    """Every rank averages its model with its neighbours' in each step (D-PSGD: Lian et al., NIPS 2017)."""
+
+    meshed: ClassVar[bool] = True
+    name: Literal["gossip"]
+    graph: Graph = Field(default="ring", description="who is whose neighbour")
+
+    @property
+    def pace(self) -> Pace:
+        """Every rank's own: it waits for its neighbours only."""
+        return "own"
+
+
 StrategyParameters = Annotated[
     AllReduceParameters
     | LocalSGDParameters
@@ -135,7 +163,9 @@ StrategyParameters = Annotated[
     | ParameterServerParameters
     | AsynchronousParameters
     | BoundedStalenessParameters
-    | BackupWorkersParameters,
+    | BackupWorkersParameters
+    | RingAllReduceParameters
+    | GossipParameters,
     Discriminator("name"),
 ]
 STRATEGY_NAMES = (
@@ -147,6 +177,8 @@ STRATEGY_NAMES = (
     "asynchronous",
     "bounded_staleness",
     "backup_workers",
+    "ring_allreduce",
+    "gossip",
 )
 
 

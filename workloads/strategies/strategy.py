@@ -12,6 +12,7 @@ from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
 from laggard.workloads.plan import Backend
+from laggard.workloads.strategies.peers import Peers
 from laggard.workloads.tracing.recorder import Recorder
 from laggard.workloads.transport.endpoint import Endpoint
 
@@ -33,7 +34,8 @@ class Seat:
         device: where the model is, and batches will be.
         backend: what carries collectives.
         last_step: the last step that is allowed (from 0), where their number ends the training.
-        endpoint: what carries messages, for a strategy that sends any; node `world_size` is the server.
+        endpoint: what carries messages to the server, node `world_size`, where the strategy has one.
+        peers: the other ranks, where the strategy sends them messages.
     """
 
     rank: int
@@ -45,6 +47,7 @@ class Seat:
     backend: Backend = "gloo"
     last_step: int | None = None
     endpoint: Endpoint | None = None
+    peers: Peers | None = None
 
     @property
     def world_size(self) -> int:

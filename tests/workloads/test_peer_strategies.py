@@ -1,0 +1,151 @@
+"""Real trainings of ranks that send each other messages, without a server, on real processes and sockets."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laggard.workloads.models import build_model
+from laggard.workloads.spool import read_lines
+from laggard.workloads.strategies.flat_state import FlatState
+from laggard.workloads.strategies.graph import Graph, mixing_weights, neighbours
+
+if TYPE_CHECKING:
+    from tests.workloads.conftest import Train, Training
+
+DIGITS = {"model": "mlp", "dataset": "digits", "batch_size": 96, "optimizer": {"lr": 0.05}, "stop": {"steps": 300}}
+RARELY = {"evaluate_every": 10**9}
+OWN_PACE = ["gossip"]
+
+
+@pytest.fixture(scope="module")
+def baseline(train: Train) -> Training:
+    return train(DIGITS, 3)
+
+
+@pytest.fixture(scope="module")
+def trained(train: Train) -> dict[str, Training]:
+    return {name: train({**DIGITS, "strategy": name}, 3) for name in OWN_PACE}
+
+
+def accuracy(training: Training) -> float:
+    """Where it has settled: the median of the last seven evaluations, of which each by itself is off by half a point."""
+    evaluations = read_lines(training.spool.evaluations)
+    assert len(evaluations) >= 15
+    return float(np.median([float(line["accuracy"] or 0) for line in evaluations[-7:]]))
+
+
+@pytest.mark.parametrize("name", OWN_PACE)
+def test_digits_are_learnt_as_well_as_with_all_reduce(
+    trained: dict[str, Training], baseline: Training, name: str
+) -> None:
+    done = trained[name].done()
+    assert done["stopped_by"] == "steps"
+    assert done["samples"] >= baseline.done()["samples"]
+    assert accuracy(trained[name]) >= accuracy(baseline) - 0.01
+
+
+@pytest.mark.parametrize("name", OWN_PACE)
+def test_spans_tile_every_rank(trained: dict[str, Training], name: str) -> None:
+    spans = trained[name].table("spans")
+    for _, of_rank in spans.groupby("rank"):
+        ordered = of_rank.sort_values(["start_ns", "step", "seq"])
+        start, duration = ordered.start_ns.to_numpy(), ordered.dur_ns.to_numpy()
+        assert start[0] == 0
+        assert np.array_equal(start[1:], start[:-1] + duration[:-1])
+
+
+def test_gossip_receives_a_model_of_every_neighbour_in_each_step(trained: dict[str, Training]) -> None:
+    spans = trained["gossip"].table("spans")
+    comm = spans[(spans.phase == "comm") & (spans.bytes > 0)]
+    state = FlatState(build_model("mlp", (1, 8, 8), 10, 1))
+    assert set(comm.bytes) == {2 * state.bytes}
+    assert (comm.groupby("rank").step.nunique() >= 295).all()
+
+
+@pytest.mark.parametrize("optimizer", [{"lr": 0.05}, {"name": "adamw", "lr": 0.001}])
+def test_the_ring_trains_as_all_reduce_does(train: Train, optimizer: dict[str, object]) -> None:
+    """The same steps but for the order of sums; 97 samples on three ranks are uneven."""
+    workload = {**DIGITS, **RARELY, "batch_size": 97, "optimizer": optimizer, "stop": {"steps": 12}}
+    ring, ddp = losses(train({**workload, "strategy": "ring_allreduce"}, 3)), losses(train(workload, 3))
+    assert len(ring) == 36
+    np.testing.assert_allclose(ring, ddp, rtol=1e-4)
+
+
+def losses(training: Training) -> np.ndarray:
+    return training.table("steps").sort_values(["rank", "step"]).loss.to_numpy()
+
+
+def test_the_ring_sends_what_an_optimal_all_reduce_does(train: Train) -> None:
+    training = train({**DIGITS, **RARELY, "strategy": "ring_allreduce", "stop": {"steps": 5}}, 3)
+    spans = training.table("spans")
+    state = FlatState(build_model("mlp", (1, 8, 8), 10, 1))
+    comm = spans[spans.phase == "comm"]
+    assert set(comm.group) == {0}
+    assert comm.bytes.sum() == 5 * 2 * 2 * state.bytes
+
+
+def test_a_ring_ends_when_a_rank_is_killed(train: Train) -> None:
+    training = train({**DIGITS, **RARELY, "strategy": "ring_allreduce", "stop": {"time": "60s"}}, 3, wait=False)
+    training.go()
+    training.wait_for(lambda: bool(read_lines(training.spool.progress)))
+    os.kill(training.pids[2], signal.SIGKILL)
+    assert training.forkery.wait(training.pids, 10) == [1, 1, -signal.SIGKILL]
+    assert "rank 2 is gone: connection reset" in training.log("0").read_text()
+    for pid in training.aside:
+        os.kill(pid, signal.SIGTERM)
+    training.forkery.wait(training.aside, 5)
+
+
+@pytest.mark.parametrize("name", OWN_PACE)
+def test_the_others_go_on_without_a_rank_that_is_killed(train: Train, name: str) -> None:
+    training = train({**DIGITS, **RARELY, "strategy": name, "stop": {"steps": 150}}, 4, wait=False)
+    training.go()
+    training.wait_for(lambda: bool(read_lines(training.spool.progress)))
+    os.kill(training.pids[2], signal.SIGKILL)
+    statuses = training.forkery.wait([*training.pids, *training.aside], 30)
+    assert statuses == [0, 0, -signal.SIGKILL, 0, 0, 0], training.logs()
+    assert "rank 2 is gone" in training.log("1").read_text()
+    done, steps = training.done(), training.table("steps")
+    assert done["stopped_by"] == "steps"
+    assert done["accuracy"] > 0.9
+    assert steps[steps["rank"] == 0].step.max() > 150
+    assert not (steps[steps["rank"] == 2].step > 140).any()
+
+
+def test_accuracy_ends_training(train: Train) -> None:
+    training = train({**DIGITS, "strategy": "gossip", "stop": {"accuracy": 0.9, "steps": 2000}}, 2)
+    done = training.done()
+    assert done["stopped_by"] == "accuracy"
+    assert done["accuracy"] >= 0.9
+    assert done["steps"] < 2000
+
+
+def test_time_ends_training(train: Train) -> None:
+    training = train({**DIGITS, **RARELY, "strategy": "gossip", "stop": {"time": "1s"}}, 2)
+    done = training.done()
+    assert done["stopped_by"] == "time"
+    assert done["makespan_s"] >= 1.0
+
+
+@given(st.sampled_from(["ring", "complete"]), st.sets(st.integers(0, 30), min_size=1, max_size=12))
+def test_mixing_keeps_the_average_and_converges(graph: Graph, there: set[int]) -> None:
+    """Symmetric and doubly stochastic; all eigenvalues but one are smaller than 1, so models become one (Lian et al., assumption 1)."""
+    ranks = sorted(there)
+    matrix = np.zeros((len(ranks), len(ranks)))
+    for i, rank in enumerate(ranks):
+        row = mixing_weights(graph, ranks, rank)
+        assert set(row) == {rank, *neighbours(graph, ranks, rank)}
+        for other, weight in row.items():
+            matrix[i, ranks.index(other)] = weight
+    np.testing.assert_allclose(matrix, matrix.T)
+    np.testing.assert_allclose(matrix.sum(axis=0), 1.0)
+    assert (matrix >= 0).all()
+    sizes = np.sort(np.abs(np.linalg.eigvalsh(matrix)))[::-1]
+    assert len(sizes) == 1 or sizes[1] < 1 - 1e-6

@@ -1,0 +1,59 @@
+"""What one rank without a server owes its referee: how far it is, and its model when asked."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import nn
+
+from laggard.workloads.spool import Spool, write_whole
+from laggard.workloads.strategies.flat_state import FlatState
+from laggard.workloads.tally import Tally
+
+
+@dataclass
+class Account:
+    """One rank's dealings with the referee.
+
+    Attributes:
+        rank: whose.
+        tally: the memory that both share.
+        spool: where parts of snapshots go.
+        model: the rank's.
+    """
+
+    rank: int
+    tally: Tally
+    spool: Spool
+    model: nn.Module
+    _state: FlatState = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._state = FlatState(self.model)
+
+    def finish_step(self, samples: int) -> None:
+        """A step is done that so many samples were learnt from; between steps the model is as it should be, and is given if asked for."""
+        self.tally.add(self.rank, samples)
+        if self.tally.asked > self.tally.given(self.rank):
+            self._give(self.tally.asked)
+
+    def close(self) -> None:
+        """Training is over: the model as it is now is the last snapshot's part."""
+        self._give(self.tally.asked + 1)
+
+    def _give(self, number: int) -> None:
+        now_ns = time.monotonic_ns()
+        write_whole(self.spool.part(number, self.rank), self._state.read().cpu().numpy().tobytes())
+        self.tally.give(self.rank, number, now_ns)
+
+
+def read_part(spool: Spool, number: int, rank: int, dtype: torch.dtype) -> torch.Tensor:
+    """A rank's part of a snapshot, shape [parameters + buffers]; the file is removed."""
+    path = spool.part(number, rank)
+    kind = np.dtype(str(dtype).removeprefix("torch."))
+    part = torch.from_numpy(np.frombuffer(path.read_bytes(), dtype=kind).copy())
+    path.unlink()
+    return part

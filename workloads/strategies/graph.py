@@ -1,0 +1,40 @@
+"""Who is whose neighbour, and with which weights models are averaged, so that their mean over all ranks stays as it is; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+Graph = Literal["ring", "complete"]
+
+
+def neighbours(graph: Graph, ranks: Sequence[int], rank: int) -> tuple[int, ...]:
+    """The neighbours of a rank.
+
+    Args:
+        graph: a ring in the order of the ranks, or everybody is everybody's.
+        ranks: all who are there, in ascending order.
+        rank: one of them.
+    """
+    if graph == "complete":
+        return tuple(other for other in ranks if other != rank)
+    place = ranks.index(rank)
+    beside = {ranks[place - 1], ranks[(place + 1) % len(ranks)]} - {rank}
+    return tuple(sorted(beside))
+
+
+def mixing_weights(graph: Graph, ranks: Sequence[int], rank: int) -> dict[int, float]:
+    """A rank's row of the mixing matrix W: of itself and its neighbours.
+
+    Metropolis-Hastings: W_ij = 1 / (1 + max(degree i, degree j)) between neighbours, and what is left to 1 on the diagonal; symmetric, so that
+    columns sum to 1 as rows do (Xiao, Boyd, "Fast linear iterations for distributed averaging", 2004).
+
+    Args:
+        graph: see `neighbours`.
+        ranks: all who are there, in ascending order.
+        rank: whose row.
+    """
+    beside = neighbours(graph, ranks, rank)
+    degree = len(beside)
+    weights = {other: 1 / (1 + max(degree, len(neighbours(graph, ranks, other)))) for other in beside}
+    return {**weights, rank: 1 - sum(weights.values())}

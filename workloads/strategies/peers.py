@@ -1,0 +1,136 @@
+"""The other ranks, for strategies whose ranks send each other messages: who is there, and waiting that ends when training does."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from laggard.errors import TransportError
+from laggard.span_schema import Phase
+from laggard.workloads.learnt import NOBODY
+from laggard.workloads.tally import Tally
+from laggard.workloads.tracing.recorder import Recorder
+from laggard.workloads.transport.endpoint import Endpoint
+from laggard.workloads.transport.frames import Message
+
+LOGGER = logging.getLogger(__name__)
+HELLO = 1
+"""The kind of the message with which a rank introduces itself; strategies number theirs from 2."""
+
+WAIT_S = 0.02
+"""How long to listen before looking whether training is over."""
+
+Heard = Callable[[Message], None]
+
+
+class Peers:
+    """One rank's connections to all others.
+
+    Args:
+        endpoint: which listens.
+        world_size: number of ranks.
+        recorder: told of waiting.
+        tally: where it is said that training is over, and who is gone; without one, a rank that is gone is an error.
+
+    Attributes:
+        rank: this one.
+        present: the others that are there.
+    """
+
+    def __init__(self, endpoint: Endpoint, world_size: int, recorder: Recorder, tally: Tally | None) -> None:
+        self.rank, self.world_size = endpoint.plan.node, world_size
+        self.present = set(range(world_size)) - {self.rank}
+        self._endpoint, self._recorder, self._tally = endpoint, recorder, tally
+
+    def meet(self) -> None:
+        """Connect to all others: each rank calls those before it, and hears from those after it.
+
+        Raises:
+            TransportError: one did not come in time.
+        """
+        for rank in range(self.rank):
+            self._endpoint.connect(rank)
+        for rank in range(self.rank):
+            self._endpoint.deliver(rank, Message(HELLO))
+        missing = set(range(self.rank + 1, self.world_size))
+        while missing:
+            missing.discard(self._endpoint.receive().sender)
+
+    @property
+    def over(self) -> bool:
+        """Whether the referee has ended the training."""
+        return self._tally is not None and bool(self._tally.ended)
+
+    def send(self, rank: int, message: Message) -> None:
+        """Begin to send; the tensor must stay as it is. Who is gone gets nothing.
+
+        Raises:
+            TransportError: it is gone, and cannot be done without.
+        """
+        try:
+            self._endpoint.send(rank, message)
+        except TransportError:
+            self._note_departures()
+
+    def listen(self, heard: Heard, timeout_s: float = 0.0) -> None:
+        """Hand over every message that has come, waiting for one at most so long."""
+        message = self._endpoint.take(timeout_s)
+        while message is not None:
+            if message.kind != HELLO:
+                heard(message)
+            message = self._endpoint.take()
+        self._note_departures()
+
+    def wait(self, until: Callable[[], bool], heard: Heard) -> bool:
+        """Listen until something is so; returns whether it is, or else training is over.
+
+        Raises:
+            TransportError: it is not so for longer than any step may take, or somebody is gone who cannot be done without.
+        """
+        deadline_s = time.monotonic() + self._endpoint.plan.timeout_s
+        self.listen(heard)
+        while not until():
+            if self.over:
+                return False
+            if time.monotonic() > deadline_s:
+                raise TransportError(f"rank {self.rank} waited for its peers for {self._endpoint.plan.timeout_s:g} s")
+            self.listen(heard, WAIT_S)
+        return True
+
+    def tell_wait(self, since_ns: int, messages: Sequence[Message]) -> int:
+        """Record what this rank did since `since_ns`, when it began to wait for these messages, the last of which came last.
+
+        Until that one was sent it waited for its sender; what is left was the way. A message's first value is when it was sent (`stamped`).
+
+        Returns:
+            The rank that was waited for; -1 for none.
+        """
+        if not messages:
+            return NOBODY
+        last, payload_bytes = messages[-1], sum(message.payload_bytes for message in messages)
+        sent_ns = min(last.values[0], time.monotonic_ns())
+        if sent_ns <= since_ns:
+            self._recorder.enter(Phase.COMM, peer=last.sender, payload_bytes=payload_bytes, at_ns=since_ns)
+            return NOBODY
+        self._recorder.enter(Phase.COMM, peer=last.sender, at_ns=since_ns)
+        self._recorder.enter(Phase.COMM, peer=last.sender, payload_bytes=payload_bytes, at_ns=sent_ns)
+        return last.sender
+
+    def _note_departures(self) -> None:
+        gone = self._endpoint.departed & self.present
+        if not gone or self.over:  # who ends because training is over has not left it
+            return
+        if self._tally is None:
+            raise TransportError(f"rank {min(gone)} is gone: connection reset by peer")
+        for rank in gone:
+            LOGGER.warning("rank %d is gone; the others go on without it", rank)
+            self.present.discard(rank)
+            self._tally.leave(rank)
+
+
+def stamped(kind: int, version: int, tensor: torch.Tensor | None = None, further: tuple[int, ...] = ()) -> Message:
+    """A message whose first value says when it is sent (see `Peers.tell_wait`)."""
+    return Message(kind, version, (time.monotonic_ns(), *further), tensor)

@@ -1,0 +1,101 @@
+"""The synchronous baseline over the transport of messages: a ring of ranks, each of which speaks to the next.
+
+P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009. Beside `allreduce` (torch DDP over gloo) it tells
+what of a strategy's figures is the transport's: the update is the same, but nothing overlaps with the backward pass.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from laggard.span_schema import Phase
+from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.learnt import Learnt
+from laggard.workloads.partition import Share
+from laggard.workloads.strategies.flat_state import FlatState
+from laggard.workloads.strategies.local_gradient import LocalGradient
+from laggard.workloads.strategies.parameters import RingAllReduceParameters
+from laggard.workloads.strategies.peers import Peers
+from laggard.workloads.strategies.strategy import Seat
+from laggard.workloads.transport.frames import Message
+
+CHUNK = 2
+
+
+class RingAllReduce:
+    """g <- (1/K) * sum of all g_k; w <- w - lr * g. BatchNorm's statistics are averaged too.
+
+    Args:
+        _parameters: there are none.
+        seat: what this rank trains with.
+    """
+
+    def __init__(self, _parameters: RingAllReduceParameters, seat: Seat) -> None:
+        assert seat.peers is not None
+        self.model, self.optimizer = seat.model, seat.optimizer
+        self._seat, self._ring = seat, Ring(seat.peers)
+        self._gradient, self._state = LocalGradient(seat), FlatState(seat.model)
+
+    def meets(self, step: int) -> int:
+        """This one (see `Strategy`)."""
+        return step
+
+    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+        """Forward, backward, average, update (see `Strategy`)."""
+        recorder, count = self._seat.recorder, self._state.parameters
+        loss = self._gradient.compute(batch, share)
+        whole = self._state.read_gradients()
+        sent = self._ring.payload_bytes(whole)
+        recorder.enter(Phase.COMM, group=0, payload_bytes=sent)
+        self._ring.sum(whole)
+        recorder.enter(Phase.OPTIMIZER)
+        whole = (whole / self._seat.world_size).to(self._seat.device)
+        self._state.write_buffers(whole[count:])
+        self._state.write_gradients(whole[:count])
+        self.optimizer.step()
+        self._gradient.settle()
+        recorder.enter(Phase.OTHER)
+        return Learnt(loss, read_version=step, applied_version=step + 1)
+
+
+class Ring:
+    """Sums vectors of all ranks: each chunk goes round once to be summed, and once to be told.
+
+    Args:
+        peers: of this rank.
+    """
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers, self._world = peers, peers.world_size
+        self._next = (peers.rank + 1) % peers.world_size
+        self._round = 0
+        self._heard: dict[int, torch.Tensor] = {}
+
+    def payload_bytes(self, vector: torch.Tensor) -> int:
+        """What this rank sends to sum such a vector."""
+        chunks = torch.tensor_split(vector, self._world)
+        turns = range(2 * (self._world - 1))
+        return sum(chunks[(self._peers.rank - turn) % self._world].nbytes for turn in turns)
+
+    def sum(self, vector: torch.Tensor) -> None:
+        """Make a vector, of the host's memory, the sum of all ranks' vectors; bit for bit the same on all."""
+        chunks = torch.tensor_split(vector, self._world)
+        rank, world = self._peers.rank, self._world
+        for turn in range(2 * (world - 1)):
+            sends, takes = (rank - turn) % world, (rank - turn - 1) % world
+            # What is sent must stay as it is until it is acknowledged, and the chunk itself is written again later.
+            self._peers.send(self._next, Message(CHUNK, self._round, (), chunks[sends].clone()))
+            came = self._take(self._round)
+            if turn < world - 1:
+                chunks[takes].add_(came)
+            else:
+                chunks[takes].copy_(came)
+            self._round += 1
+
+    def _take(self, number: int) -> torch.Tensor:
+        self._peers.wait(lambda: number in self._heard, self._hear)
+        return self._heard.pop(number)
+
+    def _hear(self, message: Message) -> None:
+        assert message.tensor is not None
+        self._heard[message.version] = message.tensor

@@ -1,0 +1,94 @@
+"""What ranks without a server tell their referee, and what it tells them: shared memory, outside the continuum's network and clock.
+
+The referee (referee.py) is the evaluator's process. It counts samples, asks for snapshots of all ranks' models, and says when training is over.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from laggard.workloads.gates import Reason
+from laggard.workloads.heartbeat import map_file
+
+_WORDS = 8
+_ASKED, _REASON = range(2)
+_SAMPLES, _STEPS, _GIVEN, _GIVEN_NS, _AWAY = range(5)
+
+
+class Tally:
+    """The shared memory of one training.
+
+    Args:
+        path: the file behind it.
+        world_size: number of ranks.
+    """
+
+    def __init__(self, path: Path, world_size: int) -> None:
+        self._map = map_file(path, (1 + world_size) * _WORDS * 8)
+        words = np.frombuffer(self._map, dtype=np.int64).reshape(1 + world_size, _WORDS)
+        self._head, self._ranks = words[0], words[1:]
+
+    def add(self, rank: int, samples: int) -> None:
+        """A rank has finished a step and learnt from so many samples."""
+        self._ranks[rank, _SAMPLES] += samples
+        self._ranks[rank, _STEPS] += 1
+
+    @property
+    def samples(self) -> int:
+        """That all ranks together have learnt from."""
+        return int(self._ranks[:, _SAMPLES].sum())
+
+    def steps(self, rank: int) -> int:
+        """That a rank has finished."""
+        return int(self._ranks[rank, _STEPS])
+
+    def leave(self, rank: int) -> None:
+        """A rank is gone: nothing is expected of it any more."""
+        self._ranks[rank, _AWAY] = 1
+
+    def join(self, rank: int) -> None:
+        """A rank is there, after all or again; snapshots asked for before are not expected of it."""
+        self._ranks[rank, _GIVEN] = self.asked
+        self._ranks[rank, _AWAY] = 0
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """Ranks that are not gone."""
+        return tuple(int(rank) for rank in np.flatnonzero(self._ranks[:, _AWAY] == 0))
+
+    @property
+    def asked(self) -> int:
+        """Number of snapshots that the referee has asked for."""
+        return int(self._head[_ASKED])
+
+    def ask(self) -> int:
+        """Ask all ranks for one more snapshot; returns its number, from 1."""
+        self._head[_ASKED] += 1
+        return self.asked
+
+    def given(self, rank: int) -> int:
+        """Number of the last snapshot that a rank has given."""
+        return int(self._ranks[rank, _GIVEN])
+
+    def give(self, rank: int, number: int, now_ns: int) -> None:
+        """A rank's part of a snapshot is there for the referee to read, as it was at `now_ns` (CLOCK_MONOTONIC)."""
+        self._ranks[rank, _GIVEN_NS] = now_ns
+        self._ranks[rank, _GIVEN] = number
+
+    def complete_ns(self, number: int) -> int | None:
+        """When the last of those that are there gave its part of a snapshot; None while one is missing."""
+        there = self._ranks[self._ranks[:, _AWAY] == 0]
+        if (there[:, _GIVEN] < number).any():
+            return None
+        return int(there[:, _GIVEN_NS].max(initial=0))
+
+    def end(self, reason: Reason) -> None:
+        """The referee ends the training."""
+        self._head[_REASON] = reason
+
+    @property
+    def ended(self) -> Reason:
+        """Why training is over; NONE while it is not."""
+        return Reason(int(self._head[_REASON]))
