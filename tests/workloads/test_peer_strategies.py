@@ -69,6 +69,13 @@ def test_gossip_receives_a_model_of_every_neighbour_in_each_step(trained: dict[s
     assert (comm.groupby("rank").step.nunique() >= 295).all()
 
 
+@pytest.mark.parametrize("name", OWN_PACE)
+def test_batch_norm_is_learnt_too(train: Train, name: str) -> None:
+    """Its statistics are no parameters: they move in the forward pass, and are averaged with the rest."""
+    workload = {**DIGITS, **RARELY, "model": "resnet8", "strategy": name, "stop": {"steps": 40}}
+    assert train(workload, 3).done()["accuracy"] > 0.85
+
+
 @pytest.mark.parametrize("optimizer", [{"lr": 0.05}, {"name": "adamw", "lr": 0.001}])
 def test_the_ring_trains_as_all_reduce_does(train: Train, optimizer: dict[str, object]) -> None:
     """The same steps but for the order of sums; 97 samples on three ranks are uneven."""

@@ -95,6 +95,9 @@ class Gossip:
         for message in models:
             assert message.tensor is not None
             mixed += message.tensor * weights[message.sender]
+        count = self._state.parameters
+        # The forward pass has moved BatchNorm's statistics since they were sent.
+        mixed[count:] += self._state.read()[count:].cpu() - mine[count:]
         self._state.write(mixed.to(self._seat.device))
 
 
