@@ -114,9 +114,9 @@ class Placement(Section):
 
 
 class Objective(Section):
-    """What is to be small, and what a run costs."""
+    """What `adaptive` makes small, or fair; every run reports all three. And what a run costs."""
 
-    name: Literal["makespan"] = "makespan"
+    name: Literal["makespan", "cost", "fairness"] = "makespan"
     prices: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
         default_factory=dict, description="per host-hour by layer, and `gigabyte` per GB sent between layers"
     )
@@ -151,7 +151,7 @@ class Workload(Section):
         AllReduceParameters()
     )
     placement: Placement = Placement()
-    objective: Annotated[Objective, BeforeValidator(named), NameOrMapping("makespan")] = Objective()
+    objective: Annotated[Objective, BeforeValidator(named), NameOrMapping("makespan", "cost", "fairness")] = Objective()
     stop: Stop = Stop(steps=1000)
     evaluate_every: int | None = Field(
         default=None, ge=1, description="samples between two evaluations; one pass over the training data when absent"

@@ -86,6 +86,11 @@ class Spool:
         return self.folder / "evaluations.jsonl"
 
     @property
+    def decisions(self) -> Path:
+        """JSON lines of what a strategy has decided while it trained: step, time, a sentence."""
+        return self.folder / "decisions.jsonl"
+
+    @property
     def heartbeat(self) -> Path:
         """Where every rank is (heartbeat.py)."""
         return self.folder / "heartbeat"

@@ -36,7 +36,7 @@ from laggard.workloads.optimizers import build_optimizer
 from laggard.workloads.own_pace import OwnPace
 from laggard.workloads.partition import Partition
 from laggard.workloads.plan import WorkerPlan
-from laggard.workloads.spool import Spool, read_lines, write_whole
+from laggard.workloads.spool import Spool, append_line, read_lines, write_whole
 from laggard.workloads.strategies import take_up, take_up_at_own_pace
 from laggard.workloads.strategies.peers import Peers
 from laggard.workloads.strategies.served import Kind
@@ -105,7 +105,16 @@ class _Bench:
             last_step=None if workload.stop.steps is None else workload.stop.steps - 1,
             endpoint=endpoint,
             peers=peers,
+            objective=workload.objective,
+            note=self.note,
         )
+
+    def note(self, step: int, sentence: str) -> None:
+        """What a strategy has decided: all ranks decide the same, and the first puts it down."""
+        if self.plan.rank == 0:
+            now_ns = time.monotonic_ns()
+            append_line(Spool(self.plan.spool_path).decisions, {"step": step, "time_ns": now_ns, "told": sentence})
+            LOGGER.info("step %d: %s", step, sentence)
 
     @property
     def counts(self) -> bool:

@@ -43,6 +43,10 @@ class Hierarchical:
         self._within = [dist.new_group(ranks) for ranks in members][self._tier]
         self._leaders = dist.new_group([ranks[0] for ranks in members])
 
+    def change(self, parameters: HierarchicalParameters) -> None:
+        """Average as often as these say from now on; in a step after which all ranks have one model."""
+        self._parameters = parameters
+
     def meets(self, step: int) -> int:
         """The next step with an average of all (see `Strategy`)."""
         return next_meeting(step, self._parameters.wan_steps, self._seat.last_step)

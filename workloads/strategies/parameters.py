@@ -155,6 +155,17 @@ class GossipParameters(Parameters):
         return "own"
 
 
+class AdaptiveParameters(Parameters):
+    """Measures the continuum while it trains, and takes up the scheme that suits it and the objective best."""
+
+    name: Literal["adaptive"]
+    every: Every = Field(default=10, description="steps between two looks at what was measured, at least")
+    drift: float = Field(
+        default=0.01, ge=0, le=1, description="part of a step's progress lost per further step without an average"
+    )
+    longest: Every = Field(default=32, description="steps between two averages of all ranks, at most")
+
+
 StrategyParameters = Annotated[
     AllReduceParameters
     | LocalSGDParameters
@@ -165,7 +176,8 @@ StrategyParameters = Annotated[
     | BoundedStalenessParameters
     | BackupWorkersParameters
     | RingAllReduceParameters
-    | GossipParameters,
+    | GossipParameters
+    | AdaptiveParameters,
     Discriminator("name"),
 ]
 STRATEGY_NAMES = (
@@ -179,6 +191,7 @@ STRATEGY_NAMES = (
     "backup_workers",
     "ring_allreduce",
     "gossip",
+    "adaptive",
 )
 
 
