@@ -27,12 +27,14 @@ from laggard.workloads.strategies import server_rule
 from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.served import Kind
 from laggard.workloads.strategies.server_rule import Answer, Push, Reaction, ServerRule, Update
+from laggard.workloads.tracing.traffic import write_traffic
 from laggard.workloads.transport.endpoint import Endpoint
 from laggard.workloads.transport.frames import Message
 
 LOGGER = logging.getLogger(__name__)
 POLL_S = 0.05
 PROGRESS_NS = 100_000_000
+SETTLE_S = 1.0
 
 
 def main(argument: str) -> None:
@@ -158,6 +160,10 @@ class Server:
         end_ns = time.monotonic_ns()
         LOGGER.info("over by %s at version %d", reason.name.lower(), self.keeper.version)
         self._snapshot(UNKNOWN, UNKNOWN, end_ns, final=True)
+        self.endpoint.settle(SETTLE_S)
+        write_traffic(
+            self._spool, self.plan.world_size, self.endpoint
+        )  # while workers are there: a closed connection is forgotten
         self._let_all_go()
         self._write_done(reason, end_ns)
 

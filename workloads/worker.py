@@ -43,6 +43,7 @@ from laggard.workloads.strategies.served import Kind
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.tally import Tally
 from laggard.workloads.tracing.recorder import Recorder
+from laggard.workloads.tracing.traffic import write_traffic
 from laggard.workloads.transport.endpoint import Endpoint
 from laggard.workloads.transport.frames import Message
 from laggard.workloads.transport.plan import EndpointPlan
@@ -73,6 +74,7 @@ def main(argument: str) -> None:
         if plan.endpoint is None:
             with _process_group(plan):
                 _train_in_lockstep(bench, spool)
+                write_traffic(spool, plan.rank, None)
         elif plan.workload.strategy.served:
             _train_with_server(bench, spool, plan.endpoint)
         else:
@@ -156,19 +158,21 @@ def _train_with_server(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
         zero_ns = _start_together(plan, spool, bench.gates)
         _count_work(bench, spool)
         taken = loop.run(zero_ns)
+        write_traffic(spool, plan.rank, endpoint)
         LOGGER.info("the server ended training after %d steps of this rank", taken)
 
 
 def _train_among_peers(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
     plan, own = bench.plan, bench.plan.workload.strategy.pace == "own"
-    tally = Tally(spool.tally, plan.world_size) if own else None
+    tally = Tally(spool.tally, plan.world_size)
     with Endpoint(told, listens=True) as endpoint:
-        peers = Peers(endpoint, plan.world_size, bench.recorder, tally)
+        peers = Peers(endpoint, plan.world_size, bench.recorder, tally, bears_loss=own)
         peers.meet()
-        if tally is None:
-            _train_in_lockstep(bench, spool, peers)
-        else:
+        if own:
             _train_under_referee(bench, spool, peers, tally)
+        else:
+            _train_in_lockstep(bench, spool, peers)
+        peers.part(partial(write_traffic, spool, plan.rank, endpoint))
 
 
 def _train_under_referee(bench: _Bench, spool: Spool, peers: Peers, tally: Tally) -> None:

@@ -15,6 +15,7 @@ from laggard.workloads.models import build_model
 from laggard.workloads.spool import read_lines
 from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.graph import Graph, mixing_weights, neighbours
+from laggard.workloads.tracing.traffic import read_traffic
 
 if TYPE_CHECKING:
     from tests.workloads.conftest import Train, Training
@@ -61,6 +62,15 @@ def test_spans_tile_every_rank(trained: dict[str, Training], name: str) -> None:
         assert np.array_equal(start[1:], start[:-1] + duration[:-1])
 
 
+@pytest.mark.parametrize("name", OWN_PACE)
+def test_what_ranks_say_they_sent_is_what_kernels_acknowledged(trained: dict[str, Training], name: str) -> None:
+    """Within 1 %: a model of 38 kB has some 200 bytes around it, acknowledgement included."""
+    for each in read_traffic(trained[name].spool, 3):
+        assert each.payload_bytes is not None
+        assert each.payload_bytes > 1e6
+        assert each.acked_bytes == pytest.approx(each.payload_bytes, rel=0.01)
+
+
 def test_gossip_receives_a_model_of_every_neighbour_in_each_step(trained: dict[str, Training]) -> None:
     spans = trained["gossip"].table("spans")
     comm = spans[(spans.phase == "comm") & (spans.bytes > 0)]
@@ -96,6 +106,10 @@ def test_the_ring_sends_what_an_optimal_all_reduce_does(train: Train) -> None:
     comm = spans[spans.phase == "comm"]
     assert set(comm.group) == {0}
     assert comm.bytes.sum() == 5 * 2 * 2 * state.bytes
+    traffic = read_traffic(training.spool, 3)
+    assert sum(each.payload_bytes or 0 for each in traffic) == comm.bytes.sum()
+    for each in traffic:
+        assert each.acked_bytes == pytest.approx(each.payload_bytes, rel=0.05), "chunks of a third of a small model"
 
 
 def test_a_ring_ends_when_a_rank_is_killed(train: Train) -> None:

@@ -133,6 +133,12 @@ class Endpoint:
             if not self._poll(deadline_s - time.monotonic()) and time.monotonic() > deadline_s:
                 raise TransportError(f"node {node} did not acknowledge within {self.plan.timeout_s:g} s")
 
+    def settle(self, timeout_s: float) -> None:
+        """Wait until all that was sent to those who are still there is acknowledged, at most so long; what comes meanwhile stays to be taken."""
+        deadline_s = time.monotonic() + timeout_s
+        while any(node not in self.gone for node, _ in self._unacknowledged) and time.monotonic() < deadline_s:
+            self._poll(deadline_s - time.monotonic())
+
     def receive(self) -> Message:
         """The next message, from whomever.
 
