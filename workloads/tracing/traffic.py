@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from laggard.workloads.spool import Spool, write_whole
 from laggard.workloads.tracing.inet_diag import own_acked_bytes
-from laggard.workloads.transport.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    from laggard.workloads.transport.endpoint import Endpoint
 
 
 @dataclass(frozen=True)
