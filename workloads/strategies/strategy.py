@@ -93,7 +93,7 @@ class Strategy(Protocol):
     def meets(self, step: int) -> int:
         """The first step, from `step` on, that no rank can finish before every rank has begun it, and after which all have one model.
 
-        There the model is evaluated, and there training ends.
+        There training ends. In other steps the mean of the ranks' models is evaluated.
         """
 
 
