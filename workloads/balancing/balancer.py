@@ -1,0 +1,100 @@
+"""One rank's part in sharing out batches by speed: times its own steps, and tells the others what they cost.
+
+Each exchange is one all-gather of three numbers per rank, in a step in which all meet; from the same numbers every rank works out the same
+shares, so nobody has to be told them. They hold until the next exchange that finds better ones.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+import torch.distributed as dist
+
+from laggard.span_schema import Phase
+from laggard.workloads.balancing.allocation import AffineCost, balance, even, slowest_s
+from laggard.workloads.balancing.capacity import CONFIRMED, Capacity
+from laggard.workloads.partition import Partition
+from laggard.workloads.strategies.parameters import BalancedBatches
+from laggard.workloads.strategies.strategy import Seat
+from laggard.workloads.tracing.recorder import WARM_UP_STEPS
+
+LOGGER = logging.getLogger(__name__)
+GROUP = 1 << 20
+"""Of the exchange's spans; strategies number their collectives from 0."""
+
+_TOLD = 3
+
+
+class Balancer:
+    """Who takes how many samples.
+
+    Args:
+        parameters: how often, and from when on, shares are changed.
+        seat: what this rank trains with.
+        partition: how many samples a step has.
+        least: fewest samples that the model can be trained on.
+        ratio: the fixed part of a step in samples, where that is known beforehand.
+    """
+
+    def __init__(
+        self, parameters: BalancedBatches, seat: Seat, partition: Partition, least: int, ratio: float = 0.0
+    ) -> None:
+        self._parameters, self._seat, self._partition, self._least = parameters, seat, partition, least
+        self._capacity = Capacity(parameters.window, ratio)
+        self._costs: tuple[AffineCost, ...] | None = None
+        self._sizes: dict[int, tuple[int, ...]] = {}
+        self._own_ns = seat.recorder.own_ns
+        self._next = WARM_UP_STEPS + CONFIRMED
+
+    def sizes(self, step: int) -> tuple[int, ...]:
+        """Samples of every rank in a step."""
+        batch = self._partition.samples_in(step)
+        if batch not in self._sizes:
+            self._sizes[batch] = self._shares(self._costs, batch)
+        return self._sizes[batch]
+
+    def finish(self, step: int, computed: int, *, meets: bool) -> None:
+        """This rank has done a step.
+
+        Args:
+            step: its number, from 0.
+            computed: samples that it computed, padding included.
+            meets: whether no rank could finish it before all had begun it: there costs are exchanged, where that is due.
+        """
+        own_ns, self._own_ns = self._own_ns, self._seat.recorder.own_ns
+        if step >= WARM_UP_STEPS:
+            self._capacity.observe(computed, (self._own_ns - own_ns) / 1e9)
+        if meets and step >= self._next:
+            self._exchange(step)
+
+    def _exchange(self, step: int) -> None:
+        cost = self._capacity.estimate()
+        assert cost is not None
+        mine = torch.tensor([cost.fixed_s, cost.sample_s, self._capacity.departs], dtype=torch.float64)
+        mine = mine.to(self._seat.device)
+        all_told = [torch.empty_like(mine) for _ in self._seat.tiers]
+        payload_bytes = len(all_told) * _TOLD * mine.element_size()
+        self._seat.recorder.enter(Phase.COMM, group=GROUP, payload_bytes=payload_bytes)
+        dist.all_gather(all_told, mine)
+        rows = [each.tolist() for each in all_told]
+        self._seat.recorder.enter(Phase.OTHER)
+        if self._betters(costs := tuple(AffineCost(fixed_s, sample_s) for fixed_s, sample_s, _ in rows)):
+            self._costs = costs
+            self._sizes.clear()
+            LOGGER.info("from step %d on the shares are %s", step + 1, self.sizes(step + 1))
+        # One step off its usual may be the first of many: the next tells, so look again when it has.
+        soon = any(departs for *_, departs in rows)
+        self._next = step + (min(CONFIRMED, self._parameters.every) if soon else self._parameters.every)
+
+    def _betters(self, costs: tuple[AffineCost, ...]) -> bool:
+        """Whether shares by these costs save enough to be changed to."""
+        batch = self._partition.batch_size
+        now_s = slowest_s(costs, self._shares(self._costs, batch), self._least)
+        then_s = slowest_s(costs, self._shares(costs, batch), self._least)
+        return now_s - then_s > self._parameters.least_gain * now_s
+
+    def _shares(self, costs: tuple[AffineCost, ...] | None, batch: int) -> tuple[int, ...]:
+        if costs is None:
+            return even(batch, self._partition.world_size)
+        return balance(costs, batch, self._least)
