@@ -39,7 +39,7 @@ from laggard.workloads.partition import Partition
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.spool import Spool, append_line, read_lines, write_whole
 from laggard.workloads.strategies import take_up, take_up_at_own_pace
-from laggard.workloads.strategies.parameters import LockstepParameters
+from laggard.workloads.strategies.parameters import BalancedParameters
 from laggard.workloads.strategies.peers import Peers
 from laggard.workloads.strategies.served import Kind
 from laggard.workloads.strategies.strategy import Seat
@@ -264,7 +264,7 @@ def _count_work(bench: _Bench, spool: Spool) -> None:
 def _balancer(bench: _Bench, seat: Seat) -> Balancer | None:
     """What shares out batches by speed, where that is wanted; it begins with what was measured at full speed."""
     strategy, meter = bench.plan.workload.strategy, bench.recorder.meter
-    if not isinstance(strategy, LockstepParameters) or strategy.balanced_batches is None:
+    if not isinstance(strategy, BalancedParameters) or strategy.balanced_batches is None:
         return None
     ratio = meter.full_speed.fixed_samples if meter is not None else 0.0
     return Balancer(strategy.balanced_batches, seat, bench.partition, fewest_samples(seat.model), ratio)

@@ -122,7 +122,7 @@ def test_a_refusal_points_at_the_place() -> None:
         (
             "{name: asynchronous, balanced_batches: true}",
             (3, 50),
-            "balanced_batches: true: with asynchronous workers speak to a server and not to each other, and shares are even — remove it, or use allreduce,",
+            "balanced_batches: true: with asynchronous all workers' shares of a batch are even — remove it, or use allreduce,",
         ),
     ],
 )
@@ -137,9 +137,9 @@ def test_a_strategy_is_refused_where_it_stands(strategy: str, place: tuple[int, 
 @pytest.mark.parametrize(
     ("strategy", "told"),
     [
-        ("balanced_batches", "allreduce, balanced_batches (every 8, window 16, least_gain 0.02)"),
+        ("balanced_batches", "allreduce, balanced_batches (every 8, window 32, least_gain 0.02)"),
         ({"name": "balanced_batches", "balanced_batches": {"every": 3}}, "allreduce, balanced_batches (every 3, "),
-        ({"balanced_batches": {"least_gain": 0}}, "allreduce, balanced_batches (every 8, window 16, least_gain 0.0)"),
+        ({"balanced_batches": {"least_gain": 0}}, "allreduce, balanced_batches (every 8, window 32, least_gain 0.0)"),
         ({"name": "local_sgd", "balanced_batches": True}, "local_sgd, balanced_batches (every 8, "),
         ({"balanced_batches": False}, "allreduce"),
         ({"name": "local_sgd", "balanced_batches": None}, "local_sgd, steps 8, after 0"),

@@ -1,6 +1,6 @@
 """One rank's part in sharing out batches by speed: times its own steps, and tells the others what they cost.
 
-Each exchange is one all-gather of three numbers per rank, in a step in which all meet; from the same numbers every rank works out the same
+Each exchange is one all-gather of four numbers per rank, in a step in which all meet; from the same numbers every rank works out the same
 shares, so nobody has to be told them. They hold until the next exchange that finds better ones.
 """
 
@@ -23,7 +23,8 @@ LOGGER = logging.getLogger(__name__)
 GROUP = 1 << 20
 """Of the exchange's spans; strategies number their collectives from 0."""
 
-_TOLD = 3
+_SIGMAS = 2.0
+_OWN = [phase.code for phase in Phase if phase not in (Phase.COMM, Phase.CHECKPOINT, Phase.EVALUATE)]
 
 
 class Balancer:
@@ -44,7 +45,7 @@ class Balancer:
         self._capacity = Capacity(parameters.window, ratio)
         self._costs: tuple[AffineCost, ...] | None = None
         self._sizes: dict[int, tuple[int, ...]] = {}
-        self._own_ns = seat.recorder.own_ns
+        self._own_ns = self._spent_ns()
         self._next = WARM_UP_STEPS + CONFIRMED
 
     def sizes(self, step: int) -> tuple[int, ...]:
@@ -62,24 +63,32 @@ class Balancer:
             computed: samples that it computed, padding included.
             meets: whether no rank could finish it before all had begun it: there costs are exchanged, where that is due.
         """
-        own_ns, self._own_ns = self._own_ns, self._seat.recorder.own_ns
+        own_ns, self._own_ns = self._own_ns, self._spent_ns()
         if step >= WARM_UP_STEPS:
             self._capacity.observe(computed, (self._own_ns - own_ns) / 1e9)
         if meets and step >= self._next:
             self._exchange(step)
 
+    def _spent_ns(self) -> int:
+        """On this rank's own work so far."""
+        return sum(self._seat.recorder.spent_ns[code] for code in _OWN)
+
     def _exchange(self, step: int) -> None:
-        cost = self._capacity.estimate()
-        assert cost is not None
-        mine = torch.tensor([cost.fixed_s, cost.sample_s, self._capacity.departs], dtype=torch.float64)
-        mine = mine.to(self._seat.device)
-        all_told = [torch.empty_like(mine) for _ in self._seat.tiers]
-        payload_bytes = len(all_told) * _TOLD * mine.element_size()
-        self._seat.recorder.enter(Phase.COMM, group=GROUP, payload_bytes=payload_bytes)
-        dist.all_gather(all_told, mine)
-        rows = [each.tolist() for each in all_told]
+        capacity = self._capacity
+        cost = capacity.estimate()
+        said = (0.0, 0.0, 0.0, 0.0)
+        if cost is not None:
+            said = (cost.fixed_s, cost.sample_s, capacity.error, float(capacity.departs))
+        mine = torch.tensor([said], dtype=torch.float64)
+        sent = mine.repeat(self._seat.world_size, 1).to(self._seat.device)
+        told = torch.empty_like(sent)
+        self._seat.recorder.enter(Phase.COMM, group=GROUP, payload_bytes=told.numel() * told.element_size())
+        # An all-gather in one round trip: gloo's own goes around a ring, at a round trip for every rank.
+        dist.all_to_all_single(told, sent)
+        rows = told.tolist()
         self._seat.recorder.enter(Phase.OTHER)
-        if self._betters(costs := tuple(AffineCost(fixed_s, sample_s) for fixed_s, sample_s, _ in rows)):
+        costs = tuple(AffineCost(fixed_s, sample_s) for fixed_s, sample_s, *_ in rows if sample_s)
+        if len(costs) == len(rows) and self._betters(costs, max(error for *_, error, _ in rows)):
             self._costs = costs
             self._sizes.clear()
             LOGGER.info("from step %d on the shares are %s", step + 1, self.sizes(step + 1))
@@ -87,12 +96,12 @@ class Balancer:
         soon = any(departs for *_, departs in rows)
         self._next = step + (min(CONFIRMED, self._parameters.every) if soon else self._parameters.every)
 
-    def _betters(self, costs: tuple[AffineCost, ...]) -> bool:
-        """Whether shares by these costs save enough to be changed to."""
+    def _betters(self, costs: tuple[AffineCost, ...], error: float) -> bool:
+        """Whether shares by these costs save enough to be changed to, and more than chance can make of costs that are that uncertain."""
         batch = self._partition.batch_size
         now_s = slowest_s(costs, self._shares(self._costs, batch), self._least)
         then_s = slowest_s(costs, self._shares(costs, batch), self._least)
-        return now_s - then_s > self._parameters.least_gain * now_s
+        return now_s - then_s > max(self._parameters.least_gain, _SIGMAS * error) * now_s
 
     def _shares(self, costs: tuple[AffineCost, ...] | None, batch: int) -> tuple[int, ...]:
         if costs is None:

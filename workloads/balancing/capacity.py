@@ -6,13 +6,14 @@ whenever somebody takes part of the machine. So a change of speed drops what was
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from itertools import combinations
 from statistics import median
 
 from laggard.workloads.balancing.allocation import AffineCost
 
-DEPARTURE = 1.25
+DEPARTURE = 1.5
 """A step that takes so many times its usual, or that part of it, departs: more than steady hosts scatter by."""
 
 CONFIRMED = 2
@@ -28,6 +29,8 @@ MOST_FIXED = 1000.0
 """The fixed part is worth the samples of so many batches at most: a sample always costs something."""
 
 _LEAST_S = 1e-9
+_NORMAL = 1.4826
+"""Standard deviations in a median deviation."""
 
 
 class Capacity:
@@ -41,14 +44,18 @@ class Capacity:
     def __init__(self, window: int, ratio: float = 0.0) -> None:
         self._seen: deque[tuple[int, float]] = deque(maxlen=window)
         self._ratio = ratio
+        self._prepared: set[int] = set()
 
     def observe(self, samples: int, seconds: float) -> None:
-        """A step is done.
+        """A step is done; the first one of a size tells nothing, since libraries prepare themselves for its shapes in it.
 
         Args:
             samples: that it computed, one at least.
             seconds: of its own work, without waiting.
         """
+        if samples not in self._prepared:
+            self._prepared.add(samples)
+            return
         self._seen.append((samples, max(seconds, _LEAST_S)))
         alike = self._alike(samples)
         if len(alike) < 2 * CONFIRMED:
@@ -77,6 +84,16 @@ class Capacity:
             self._ratio = usual_s / min(max(slope, usual_s / (size * MOST_FIXED)), usual_s / size) - size
         sample_s = usual_s / (self._ratio + size)
         return AffineCost(max(usual_s - sample_s * size, 0.0), sample_s)
+
+    @property
+    def error(self) -> float:
+        """Standard error of the usual of the present size, as a part of it; from the median deviation, of what is taken for normal noise."""
+        alike = [seconds for _, seconds in self._alike(self._seen[-1][0])] if self._seen else []
+        if not alike:
+            return 0.0
+        usual_s = median(alike)
+        deviation_s = median(abs(seconds - usual_s) for seconds in alike)
+        return _NORMAL * deviation_s / usual_s * math.sqrt(math.pi / 2 / len(alike))
 
     def _alike(self, samples: int) -> list[tuple[int, float]]:
         """Place of, and seconds that this size would have taken in, the steps of about this size."""

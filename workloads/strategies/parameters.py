@@ -59,8 +59,10 @@ class BalancedBatches(Section):
     """Ranks take shares of a batch that fit their speeds (LB-BSP: Chen et al., SoCC 2020)."""
 
     every: Every = Field(default=8, description="steps between two exchanges of what steps cost; at the next meeting")
-    window: int = Field(default=16, ge=6, le=10_000, description="last steps that a rank judges its speed by")
-    least_gain: float = Field(default=0.02, ge=0, lt=1, description="part of a step's own work that new shares save")
+    window: int = Field(default=32, ge=6, le=10_000, description="last steps that a rank judges its speed by")
+    least_gain: float = Field(
+        default=0.02, ge=0, lt=1, description="part of the slowest step that other shares must save, beyond chance"
+    )
 
 
 class TrueOrMapping:
@@ -74,22 +76,22 @@ def _switched(value: object) -> object:
     return ({} if value else None) if isinstance(value, bool) else value
 
 
-class LockstepParameters(Parameters):
-    """Base of strategies whose ranks take the same steps over collectives."""
+class BalancedParameters(Parameters):
+    """Base of strategies whose ranks can share out a batch by their speeds: they take the same steps, over collectives."""
 
     balanced_batches: Annotated[BalancedBatches | None, BeforeValidator(_switched), TrueOrMapping()] = Field(
         default=None, description="shares of a batch by the ranks' measured speeds, and not even ones"
     )
 
 
-class AllReduceParameters(LockstepParameters):
+class AllReduceParameters(BalancedParameters):
     """Every step averages all ranks' gradients: torch's DistributedDataParallel (Li et al., VLDB 2020)."""
 
     name: Literal["allreduce"] = "allreduce"
     trace_buckets: bool = Field(default=False, description="also record every gradient bucket; costs a hook per bucket")
 
 
-class LocalSGDParameters(LockstepParameters):
+class LocalSGDParameters(BalancedParameters):
     """Ranks train by themselves and average their models now and then (post-local SGD: Lin et al., ICLR 2020)."""
 
     name: Literal["local_sgd"]
@@ -97,7 +99,7 @@ class LocalSGDParameters(LockstepParameters):
     after: int = Field(default=0, ge=0, description="until that many steps are done, the models are averaged in each")
 
 
-class HierarchicalParameters(LockstepParameters):
+class HierarchicalParameters(BalancedParameters):
     """Local SGD on two levels: averages within a tier often, across tiers seldom (Lin et al., ICLR 2020)."""
 
     name: Literal["hierarchical"]
@@ -113,7 +115,7 @@ class HierarchicalParameters(LockstepParameters):
         return self
 
 
-class DiLoCoParameters(LockstepParameters):
+class DiLoCoParameters(BalancedParameters):
     """Ranks train by themselves; what they moved is averaged seldom, and an outer Nesterov step taken (Douillard et al. 2023)."""
 
     name: Literal["diloco"]
@@ -253,7 +255,7 @@ def strategy_named(value: object) -> object:
         place = ("name",) if isinstance(value, dict) else ()
         raise PydanticCustomError("no_such_strategy", "no such strategy — {fix}", {"fix": fix, AT: place})
     if mapping.get("balanced_batches") and name not in BALANCED:
-        rule = "with {name} workers speak to a server and not to each other, and shares are even — remove it, or use {others}"
+        rule = "with {name} all workers' shares of a batch are even — remove it, or use {others}"
         told = {"name": name, "others": ", ".join(BALANCED), AT: ("balanced_batches",)}
         raise PydanticCustomError("not_balanced", rule, told)
     return {**mapping, "name": name}
