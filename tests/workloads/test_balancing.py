@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from laggard.workloads.balancing.allocation import AffineCost, balance, even, slowest_s
 from laggard.workloads.balancing.balancer import GROUP
 from laggard.workloads.balancing.capacity import MOST_FIXED, Capacity
+from laggard.workloads.spool import read_lines
 from tests.workloads.test_allreduce import one_process, run_case
 
 if TYPE_CHECKING:
@@ -275,6 +276,9 @@ def test_a_slow_rank_gets_fewer_samples_and_a_change_of_speed_is_followed(traine
     assert len(set(exchanges.step)) < 72 / 4
     changes = sizes.index[1:][(sizes.diff().iloc[1:] != 0).any(axis=1)]
     assert {step - 1 for step in changes} <= set(exchanges.step)
+    decided = read_lines(training.spool.decisions)
+    assert {line["step"] for line in decided} >= {step - 1 for step in changes}
+    assert "of 96 samples, by speed" in str(decided[0]["told"])
 
     even_shares = trained("allreduce", model="paced:idle")
     assert training.done()["samples"] == even_shares.done()["samples"]

@@ -6,8 +6,6 @@ shares, so nobody has to be told them. They hold until the next exchange that fi
 
 from __future__ import annotations
 
-import logging
-
 import torch
 import torch.distributed as dist
 
@@ -19,7 +17,6 @@ from laggard.workloads.strategies.parameters import BalancedBatches
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.tracing.recorder import WARM_UP_STEPS
 
-LOGGER = logging.getLogger(__name__)
 GROUP = 1 << 20
 """Of the exchange's spans; strategies number their collectives from 0."""
 
@@ -74,34 +71,45 @@ class Balancer:
         return sum(self._seat.recorder.spent_ns[code] for code in _OWN)
 
     def _exchange(self, step: int) -> None:
-        capacity = self._capacity
-        cost = capacity.estimate()
-        said = (0.0, 0.0, 0.0, 0.0)
-        if cost is not None:
-            said = (cost.fixed_s, cost.sample_s, capacity.error, float(capacity.departs))
-        mine = torch.tensor([said], dtype=torch.float64)
-        sent = mine.repeat(self._seat.world_size, 1).to(self._seat.device)
-        told = torch.empty_like(sent)
-        self._seat.recorder.enter(Phase.COMM, group=GROUP, payload_bytes=told.numel() * told.element_size())
-        # An all-gather in one round trip: gloo's own goes around a ring, at a round trip for every rank.
-        dist.all_to_all_single(told, sent)
-        rows = told.tolist()
-        self._seat.recorder.enter(Phase.OTHER)
+        rows = self._tell_all()
         costs = tuple(AffineCost(fixed_s, sample_s) for fixed_s, sample_s, *_ in rows if sample_s)
-        if len(costs) == len(rows) and self._betters(costs, max(error for *_, error, _ in rows)):
-            self._costs = costs
-            self._sizes.clear()
-            LOGGER.info("from step %d on the shares are %s", step + 1, self.sizes(step + 1))
+        if len(costs) == len(rows):
+            self._perhaps_change(step, costs, max(error for *_, error, _ in rows))
         # One step off its usual may be the first of many: the next tells, so look again when it has.
         soon = any(departs for *_, departs in rows)
         self._next = step + (min(CONFIRMED, self._parameters.every) if soon else self._parameters.every)
 
-    def _betters(self, costs: tuple[AffineCost, ...], error: float) -> bool:
-        """Whether shares by these costs save enough to be changed to, and more than chance can make of costs that are that uncertain."""
+    def _tell_all(self) -> list[list[float]]:
+        """What every rank has found: the two parts of its cost, their error, and whether its last step departs; zeros where it has found nothing."""
+        capacity = self._capacity
+        cost = capacity.estimate()
+        found = (0.0, 0.0, 0.0, 0.0)
+        if cost is not None:
+            found = (cost.fixed_s, cost.sample_s, capacity.error, float(capacity.departs))
+        sent = torch.tensor([found] * self._seat.world_size, dtype=torch.float64).to(self._seat.device)
+        told = torch.empty_like(sent)
+        self._seat.recorder.enter(Phase.COMM, group=GROUP, payload_bytes=told.nbytes)
+        # An all-gather in one round trip: gloo's own goes around a ring, at a round trip for every rank.
+        dist.all_to_all_single(told, sent)
+        rows: list[list[float]] = told.tolist()
+        self._seat.recorder.enter(Phase.OTHER)
+        return rows
+
+    def _perhaps_change(self, step: int, costs: tuple[AffineCost, ...], error: float) -> None:
+        """Take up the shares for these costs, if they save enough, and more than chance can make of costs that are so uncertain."""
         batch = self._partition.batch_size
-        now_s = slowest_s(costs, self._shares(self._costs, batch), self._least)
-        then_s = slowest_s(costs, self._shares(costs, batch), self._least)
-        return now_s - then_s > max(self._parameters.least_gain, _SIGMAS * error) * now_s
+        shares = self._shares(costs, batch)
+        before_s = slowest_s(costs, self._shares(self._costs, batch), self._least)
+        then_s = slowest_s(costs, shares, self._least)
+        if before_s - then_s <= max(self._parameters.least_gain, _SIGMAS * error) * before_s:
+            return
+        self._costs = costs
+        self._sizes.clear()
+        self._seat.note(
+            step,
+            f"shares of {min(shares)} to {max(shares)} of {batch} samples, by speed: the slowest rank's own work takes "
+            f"{then_s * 1e3:.3g} ms instead of {before_s * 1e3:.3g} ms",
+        )
 
     def _shares(self, costs: tuple[AffineCost, ...] | None, batch: int) -> tuple[int, ...]:
         if costs is None:
