@@ -59,6 +59,11 @@ class FullSpeed:
     base_ns: float
     sample_ns: float
 
+    @property
+    def fixed_samples(self) -> float:
+        """Samples that the fixed part of a step is worth; 0 where it is not known from that of samples."""
+        return self.base_ns / self.sample_ns if self.sample_ns > 0 else 0.0
+
     def step_ns(self, samples: int) -> int:
         """CPU ns that the computing of a step takes at full speed."""
         return round(self.base_ns + samples * self.sample_ns)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from laggard.drive import Drive
 from laggard.span_schema import Phase
 from laggard.workloads.account import write_part
+from laggard.workloads.balancing.balancer import Balancer
 from laggard.workloads.gates import Gates, Opening, Reason, Verdict, evaluation_gate
 from laggard.workloads.intake import Intake
 from laggard.workloads.model_state import save_state
@@ -51,6 +52,7 @@ class Loop:
         recorder: the trace.
         gates: where the ranks meet.
         drive: what its host stores checkpoints on; None where nothing limits it.
+        balancer: shares out batches by speed; None where the shares are even.
     """
 
     plan: WorkerPlan
@@ -60,6 +62,7 @@ class Loop:
     recorder: Recorder
     gates: Gates
     drive: Drive | None = None
+    balancer: Balancer | None = None
     spool: Spool = field(init=False)
     _evaluations: int = 0
     _progress_ns: int = 0
@@ -103,7 +106,8 @@ class Loop:
             self.gates.name_last_step(self.strategy.meets(step), Reason.WALLTIME)
 
     def _step(self, step: int, begun_ns: int) -> None:
-        recorder, share = self.recorder, self.partition.share(step, self.plan.rank)
+        sizes = self.balancer.sizes(step) if self.balancer is not None else None
+        recorder, share = self.recorder, self.partition.share(step, self.plan.rank, sizes)
         recorder.begin_step(step, begun_ns)
         batch = self.intake.take(share, begun_ns)
         learnt = self.strategy.step(step, batch, share)
@@ -112,6 +116,8 @@ class Loop:
         every = self.plan.workload.checkpoint_every
         if self.plan.rank == 0 and every is not None and (step + 1) % every == 0:
             self._checkpoint(step)
+        if self.balancer is not None:
+            self.balancer.finish(step, len(batch.labels), meets=self.strategy.meets(step) == step)
         recorder.end_step(learnt, len(share.indices), share.batch_size)
         if self.plan.rank == 0:
             self._tell_progress(step, learnt.loss)

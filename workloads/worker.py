@@ -23,6 +23,7 @@ from laggard.drive import Drive, sharpen_sleeps
 from laggard.errors import DeploymentError
 from laggard.work import WorkCounter
 from laggard.workloads.account import Account
+from laggard.workloads.balancing.balancer import Balancer
 from laggard.workloads.compute_meter import ComputeMeter
 from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.dataset import Data
@@ -38,6 +39,7 @@ from laggard.workloads.partition import Partition
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.spool import Spool, append_line, read_lines, write_whole
 from laggard.workloads.strategies import take_up, take_up_at_own_pace
+from laggard.workloads.strategies.parameters import BalancedParameters
 from laggard.workloads.strategies.peers import Peers
 from laggard.workloads.strategies.served import Kind
 from laggard.workloads.strategies.strategy import Seat
@@ -140,6 +142,7 @@ def _train_in_lockstep(bench: _Bench, spool: Spool, peers: Peers | None = None) 
     _measure_full_speed(bench, seat, spool)
     zero_ns = _start_together(plan, spool, gates)
     _count_work(bench, spool)
+    loop.balancer = _balancer(bench, seat)
     ending = loop.run(zero_ns)
     if plan.rank == 0:
         _write_done(plan, spool, gates, zero_ns, ending)
@@ -256,6 +259,15 @@ def _count_work(bench: _Bench, spool: Spool) -> None:
     if bench.counts:
         counter = WorkCounter(spool.work(bench.plan.rank))
         bench.recorder.meter = ComputeMeter(counter, fit(read_timed(spool.full_speed)))
+
+
+def _balancer(bench: _Bench, seat: Seat) -> Balancer | None:
+    """What shares out batches by speed, where that is wanted; it begins with what was measured at full speed."""
+    strategy, meter = bench.plan.workload.strategy, bench.recorder.meter
+    if not isinstance(strategy, BalancedParameters) or strategy.balanced_batches is None:
+        return None
+    ratio = meter.full_speed.fixed_samples if meter is not None else 0.0
+    return Balancer(strategy.balanced_batches, seat, bench.partition, fewest_samples(seat.model), ratio)
 
 
 def fewest_samples(model: nn.Module) -> int:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from laggard.span_schema import Phase
+from laggard.workloads.balancing.allocation import AffineCost, balance
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.heartbeat import read_heartbeats
 from laggard.workloads.intake import pad
@@ -73,6 +74,15 @@ def seat(case: dict[str, int], model: nn.Module, lr: float, recorder: Recorder) 
     )
 
 
+def sizes_of(case: dict[str, list[float]], step: int, partition: Partition) -> tuple[int, ...] | None:
+    """By the seconds per sample that the case tells of the ranks; another rank is the first in each step."""
+    if "sample_s" not in case:
+        return None
+    turn = step % len(case["sample_s"])
+    costs = [AffineCost(0.0, each) for each in (*case["sample_s"][turn:], *case["sample_s"][:turn])]
+    return balance(costs, partition.samples_in(step))
+
+
 def uneven(argument: str) -> None:
     """Train in float64 on uneven batches; save the parameters after the last step."""
     case = json.loads(argument)
@@ -85,7 +95,7 @@ def uneven(argument: str) -> None:
     partition = Partition(case["samples"], case["batch_size"], world, 7)
     losses = []
     for step in range(case["steps"]):
-        share = partition.share(step, rank)
+        share = partition.share(step, rank, sizes_of(case, step, partition))
         indices = torch.from_numpy(pad(share.indices, 1))
         recorder.begin_step(step)
         learnt = strategy.step(step, Batch(inputs[indices].double(), labels[indices]), share)

@@ -113,10 +113,17 @@ def test_a_refusal_points_at_the_place() -> None:
         ("local_sdg", (3, 11), 'strategy: "local_sdg": no such strategy — did you mean `local_sgd`?'),
         ("{name: locl_sgd}", (3, 18), "did you mean `local_sgd`?"),
         ("{name: local_sgd, stepz: 4}", (3, 29), "stepz: unknown key — did you mean `steps`?"),
-        ("{name: local_sgd, outer_lr: 4}", (3, 29), "unknown key — the keys are after, name, steps"),
-        ("{steps: 4}", (3, 12), "unknown key — the keys are name, trace_buckets"),
+        ("{name: local_sgd, outer_lr: 4}", (3, 29), "unknown key — the keys are after, balanced_batches, name, steps"),
+        ("{steps: 4}", (3, 12), "unknown key — the keys are balanced_batches, name, trace_buckets"),
         ("{name: local_sgd, steps: often}", (3, 36), "integer"),
         ("{name: hierarchical, tier_steps: 9}", (3, 44), "raise wan_steps"),
+        ("{balanced_batches: {evry: 4}}", (3, 31), "evry: unknown key — did you mean `every`?"),
+        ("balanced_batch", (3, 11), "no such strategy — did you mean `balanced_batches`?"),
+        (
+            "{name: asynchronous, balanced_batches: true}",
+            (3, 50),
+            "balanced_batches: true: with asynchronous all workers' shares of a batch are even — remove it, or use allreduce,",
+        ),
     ],
 )
 def test_a_strategy_is_refused_where_it_stands(strategy: str, place: tuple[int, int], says: str) -> None:
@@ -125,6 +132,23 @@ def test_a_strategy_is_refused_where_it_stands(strategy: str, place: tuple[int, 
     (problem,) = refused.value.problems
     assert (problem.line, problem.column) == place
     assert says in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        ("balanced_batches", "allreduce, balanced_batches (every 8, window 32, least_gain 0.02)"),
+        ({"name": "balanced_batches", "balanced_batches": {"every": 3}}, "allreduce, balanced_batches (every 3, "),
+        ({"balanced_batches": {"least_gain": 0}}, "allreduce, balanced_batches (every 8, window 32, least_gain 0.0)"),
+        ({"name": "local_sgd", "balanced_batches": True}, "local_sgd, balanced_batches (every 8, "),
+        ({"balanced_batches": False}, "allreduce"),
+        ({"name": "local_sgd", "balanced_batches": None}, "local_sgd, steps 8, after 0"),
+    ],
+)
+def test_batches_are_balanced_where_it_is_said(strategy: object, told: str) -> None:
+    asked = workload(strategy=strategy)
+    assert asked.strategy.told().startswith(told)
+    assert Workload.model_validate_json(asked.model_dump_json(by_alias=True)) == asked
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])

@@ -8,8 +8,9 @@ from __future__ import annotations
 import difflib
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Discriminator, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Discriminator, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from laggard.run_schema import Pace
 from laggard.workloads.section import Section, named
@@ -43,19 +44,54 @@ class Parameters(Section):
     def told(self) -> str:
         """Name and parameters, for people: `local_sgd, steps 8`."""
         values = self.model_dump()
-        return ", ".join(
-            [str(values.pop("name")), *(f"{name} {value}" for name, value in values.items() if value is not False)]
-        )
+        name = str(values.pop("name"))
+        said = (_told(key, value) for key, value in values.items() if value is not False and value is not None)
+        return ", ".join([name, *said])
 
 
-class AllReduceParameters(Parameters):
+def _told(key: str, value: object) -> str:
+    if not isinstance(value, dict):
+        return f"{key} {value}"
+    return f"{key} ({', '.join(f'{name} {each}' for name, each in value.items())})"
+
+
+class BalancedBatches(Section):
+    """Ranks take shares of a batch that fit their speeds (LB-BSP: Chen et al., SoCC 2020)."""
+
+    every: Every = Field(default=8, description="steps between two exchanges of what steps cost; at the next meeting")
+    window: int = Field(default=32, ge=6, le=10_000, description="last steps that a rank judges its speed by")
+    least_gain: float = Field(
+        default=0.02, ge=0, lt=1, description="part of the slowest step that other shares must save, beyond chance"
+    )
+
+
+class TrueOrMapping:
+    """Tells the JSON Schema that `true` stands for a mapping of defaults, and `false` for none."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "boolean"}, handler(schema)]}
+
+
+def _switched(value: object) -> object:
+    return ({} if value else None) if isinstance(value, bool) else value
+
+
+class BalancedParameters(Parameters):
+    """Base of strategies whose ranks can share out a batch by their speeds: they take the same steps, over collectives."""
+
+    balanced_batches: Annotated[BalancedBatches | None, BeforeValidator(_switched), TrueOrMapping()] = Field(
+        default=None, description="shares of a batch by the ranks' measured speeds, and not even ones"
+    )
+
+
+class AllReduceParameters(BalancedParameters):
     """Every step averages all ranks' gradients: torch's DistributedDataParallel (Li et al., VLDB 2020)."""
 
     name: Literal["allreduce"] = "allreduce"
     trace_buckets: bool = Field(default=False, description="also record every gradient bucket; costs a hook per bucket")
 
 
-class LocalSGDParameters(Parameters):
+class LocalSGDParameters(BalancedParameters):
     """Ranks train by themselves and average their models now and then (post-local SGD: Lin et al., ICLR 2020)."""
 
     name: Literal["local_sgd"]
@@ -63,7 +99,7 @@ class LocalSGDParameters(Parameters):
     after: int = Field(default=0, ge=0, description="until that many steps are done, the models are averaged in each")
 
 
-class HierarchicalParameters(Parameters):
+class HierarchicalParameters(BalancedParameters):
     """Local SGD on two levels: averages within a tier often, across tiers seldom (Lin et al., ICLR 2020)."""
 
     name: Literal["hierarchical"]
@@ -79,7 +115,7 @@ class HierarchicalParameters(Parameters):
         return self
 
 
-class DiLoCoParameters(Parameters):
+class DiLoCoParameters(BalancedParameters):
     """Ranks train by themselves; what they moved is averaged seldom, and an outer Nesterov step taken (Douillard et al. 2023)."""
 
     name: Literal["diloco"]
@@ -195,19 +231,31 @@ STRATEGY_NAMES = (
 )
 
 
+SHORTHANDS = ("balanced_batches",)
+"""Names that stand for the all-reduce with what they say."""
+
+BALANCED = ("allreduce", "local_sgd", "hierarchical", "diloco")
+
+
 def strategy_named(value: object) -> object:
     """What `strategy:` says as a mapping with a known name; without one it is the all-reduce.
 
     Raises:
-        PydanticCustomError: no strategy has this name.
+        PydanticCustomError: no strategy has this name, or this one has no batches to balance.
     """
     mapping = named(value)
     if not isinstance(mapping, dict):
         return value
+    if mapping.get("name") in SHORTHANDS:
+        mapping = {str(mapping["name"]): True, **mapping, "name": "allreduce"}
     name = mapping.get("name", "allreduce")
     if name not in STRATEGY_NAMES:
-        near = difflib.get_close_matches(str(name), STRATEGY_NAMES, n=1)
+        near = difflib.get_close_matches(str(name), (*STRATEGY_NAMES, *SHORTHANDS), n=1)
         fix = f"did you mean `{near[0]}`?" if near else f"use {', '.join(STRATEGY_NAMES)}"
         place = ("name",) if isinstance(value, dict) else ()
         raise PydanticCustomError("no_such_strategy", "no such strategy — {fix}", {"fix": fix, AT: place})
+    if mapping.get("balanced_batches") and name not in BALANCED:
+        rule = "with {name} all workers' shares of a batch are even — remove it, or use {others}"
+        told = {"name": name, "others": ", ".join(BALANCED), AT: ("balanced_batches",)}
+        raise PydanticCustomError("not_balanced", rule, told)
     return {**mapping, "name": name}
