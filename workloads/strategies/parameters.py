@@ -12,6 +12,8 @@ from pydantic import Discriminator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from laggard.run_schema import Pace
+from laggard.workloads.compress.parameters import COMPRESSION_NAMES, CompressionField
+from laggard.workloads.compress.parameters import told as compression_told
 from laggard.workloads.section import Section, named
 from laggard.workloads.strategies.graph import Graph
 from laggard.yaml_source import AT
@@ -42,20 +44,48 @@ class Parameters(Section):
 
     def told(self) -> str:
         """Name and parameters, for people: `local_sgd, steps 8`."""
-        values = self.model_dump()
+        values = self.model_dump(exclude={"compress"})
         return ", ".join(
             [str(values.pop("name")), *(f"{name} {value}" for name, value in values.items() if value is not False)]
         )
 
 
-class AllReduceParameters(Parameters):
+class CompressibleParameters(Parameters):
+    """Base of the parameters of strategies that can send less.
+
+    Attributes:
+        compressions: by name, what it can be told to compress with.
+    """
+
+    compressions: ClassVar[tuple[str, ...]] = ("topk", "fp16")
+    compress: CompressionField = Field(
+        default=None, description="how what is sent is made smaller; nothing is when absent"
+    )
+
+    @model_validator(mode="after")
+    def _can_be_compressed(self) -> Self:
+        if self.compress is not None and self.compress.name not in self.compressions:
+            rule = f"with {self.model_dump()['name']} ranks send vectors, and powersgd compresses layers' matrices"
+            fix = f"use {' or '.join(self.compressions)}, or `name: allreduce`"
+            raise PydanticCustomError(
+                "cannot_compress", "{rule} — {fix}", {"rule": rule, "fix": fix, AT: ("compress",)}
+            )
+        return self
+
+    def told(self) -> str:
+        """Name and parameters, for people: `local_sgd, steps 8, after 0, compress topk (fraction 0.01)`."""
+        return super().told() + (f", compress {compression_told(self.compress)}" if self.compress is not None else "")
+
+
+class AllReduceParameters(CompressibleParameters):
     """Every step averages all ranks' gradients: torch's DistributedDataParallel (Li et al., VLDB 2020)."""
 
+    compressions: ClassVar[tuple[str, ...]] = COMPRESSION_NAMES
     name: Literal["allreduce"] = "allreduce"
     trace_buckets: bool = Field(default=False, description="also record every gradient bucket; costs a hook per bucket")
 
 
-class LocalSGDParameters(Parameters):
+class LocalSGDParameters(CompressibleParameters):
     """Ranks train by themselves and average their models now and then (post-local SGD: Lin et al., ICLR 2020)."""
 
     name: Literal["local_sgd"]
@@ -63,7 +93,7 @@ class LocalSGDParameters(Parameters):
     after: int = Field(default=0, ge=0, description="until that many steps are done, the models are averaged in each")
 
 
-class HierarchicalParameters(Parameters):
+class HierarchicalParameters(CompressibleParameters):
     """Local SGD on two levels: averages within a tier often, across tiers seldom (Lin et al., ICLR 2020)."""
 
     name: Literal["hierarchical"]
@@ -79,7 +109,7 @@ class HierarchicalParameters(Parameters):
         return self
 
 
-class DiLoCoParameters(Parameters):
+class DiLoCoParameters(CompressibleParameters):
     """Ranks train by themselves; what they moved is averaged seldom, and an outer Nesterov step taken (Douillard et al. 2023)."""
 
     name: Literal["diloco"]
@@ -88,14 +118,14 @@ class DiLoCoParameters(Parameters):
     outer_momentum: float = Field(default=0.9, ge=0, lt=1)
 
 
-class ParameterServerParameters(Parameters):
+class ParameterServerParameters(CompressibleParameters):
     """A server keeps the model; workers push gradients and pull it, all in step (Li et al., OSDI 2014)."""
 
     served: ClassVar[bool] = True
     name: Literal["parameter_server"]
 
 
-class AsynchronousParameters(Parameters):
+class AsynchronousParameters(CompressibleParameters):
     """A server applies every gradient when it comes, and nobody waits for anybody (Li et al., OSDI 2014)."""
 
     served: ClassVar[bool] = True
@@ -107,7 +137,7 @@ class AsynchronousParameters(Parameters):
         return "own"
 
 
-class BoundedStalenessParameters(Parameters):
+class BoundedStalenessParameters(CompressibleParameters):
     """Workers may be ahead of the slowest, by no more than so many steps (SSP: Ho et al., NIPS 2013)."""
 
     served: ClassVar[bool] = True
@@ -122,7 +152,7 @@ class BoundedStalenessParameters(Parameters):
         return "own" if self.staleness else "lockstep"
 
 
-class BackupWorkersParameters(Parameters):
+class BackupWorkersParameters(CompressibleParameters):
     """Every step takes the first gradients that come and drops those of the slowest workers (Chen et al. 2016)."""
 
     served: ClassVar[bool] = True
@@ -196,18 +226,23 @@ STRATEGY_NAMES = (
 
 
 def strategy_named(value: object) -> object:
-    """What `strategy:` says as a mapping with a known name; without one it is the all-reduce.
+    """What `strategy:` says as a mapping with a known name; without one it is the all-reduce, and so it is with a compression's bare name.
 
     Raises:
         PydanticCustomError: no strategy has this name.
     """
+    if isinstance(value, str) and value in COMPRESSION_NAMES:
+        return {"name": "allreduce", "compress": value}
     mapping = named(value)
     if not isinstance(mapping, dict):
         return value
     name = mapping.get("name", "allreduce")
     if name not in STRATEGY_NAMES:
-        near = difflib.get_close_matches(str(name), STRATEGY_NAMES, n=1)
+        known = STRATEGY_NAMES if isinstance(value, dict) else (*STRATEGY_NAMES, *COMPRESSION_NAMES)
+        near = difflib.get_close_matches(str(name), known, n=1)
         fix = f"did you mean `{near[0]}`?" if near else f"use {', '.join(STRATEGY_NAMES)}"
+        if name in COMPRESSION_NAMES:
+            fix = f"{name} is a compression: write `compress: {{name: {name}, ...}}`"
         place = ("name",) if isinstance(value, dict) else ()
         raise PydanticCustomError("no_such_strategy", "no such strategy — {fix}", {"fix": fix, AT: place})
     return {**mapping, "name": name}
