@@ -109,6 +109,13 @@ def test_sums_of_payloads_are_payloads_of_sums_where_a_codec_says_so() -> None:
     assert not Largest(0.1).summable
 
 
+@given(vectors, st.sampled_from(CODECS))
+def test_adding_a_payload_adds_what_it_stands_for(vector: torch.Tensor, codec: Codec) -> None:
+    total, payload = torch.ones_like(vector), codec.encode(vector)
+    codec.add(payload, total)
+    assert torch.equal(total, 1 + codec.decode(payload, vector))
+
+
 @pytest.mark.parametrize("buffers", [0, 1, 7])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("codec", CODECS)
