@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 
 from laggard.units import DurationS
 from laggard.workloads.callables import is_callable_name
+from laggard.workloads.compress.parameters import COMPRESSION_NAMES
 from laggard.workloads.models import MODEL_NAMES
 from laggard.workloads.section import NameOrMapping, Section, named
 from laggard.workloads.strategies.parameters import (
@@ -149,7 +150,9 @@ class Workload(Section):
     batch_size: int = Field(128, ge=1, le=10_000_000, description="samples of one step, over all workers")
     optimizer: Annotated[OptimizerSpec, BeforeValidator(named), NameOrMapping(*OPTIMIZER_NAMES)] = OptimizerSpec()
     strategy: Annotated[
-        StrategyParameters, BeforeValidator(strategy_named), NameOrMapping(*STRATEGY_NAMES, *SHORTHANDS)
+        StrategyParameters,
+        BeforeValidator(strategy_named),
+        NameOrMapping(*STRATEGY_NAMES, *SHORTHANDS, *COMPRESSION_NAMES),
     ] = AllReduceParameters()
     placement: Placement = Placement()
     objective: Annotated[Objective, BeforeValidator(named), NameOrMapping("makespan", "cost", "fairness")] = Objective()

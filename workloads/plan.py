@@ -28,6 +28,7 @@ PRELOAD = (
     "laggard.workloads.strategies.local_sgd",
     "laggard.workloads.strategies.hierarchical",
     "laggard.workloads.strategies.diloco",
+    "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
     "laggard.workloads.server",
     "laggard.workloads.strategies.parameter_server",
     "laggard.workloads.strategies.asynchronous",

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,6 +24,7 @@ from laggard.errors import DeploymentError
 from laggard.work import WorkCounter
 from laggard.workloads.account import Account
 from laggard.workloads.balancing.balancer import Balancer
+from laggard.workloads.compress.codec import Remembering, vector_codec
 from laggard.workloads.compute_meter import ComputeMeter
 from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.dataset import Data
@@ -39,7 +40,12 @@ from laggard.workloads.partition import Partition
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.spool import Spool, append_line, read_lines, write_whole
 from laggard.workloads.strategies import take_up, take_up_at_own_pace
-from laggard.workloads.strategies.parameters import BalancedParameters
+from laggard.workloads.strategies.parameters import (
+    AllReduceParameters,
+    BalancedParameters,
+    CompressibleParameters,
+    Parameters,
+)
 from laggard.workloads.strategies.peers import Peers
 from laggard.workloads.strategies.served import Kind
 from laggard.workloads.strategies.strategy import Seat
@@ -247,11 +253,22 @@ def _measure_full_speed(bench: _Bench, seat: Seat, spool: Spool) -> None:
     if not bench.counts:
         return
     plan, fewest = bench.plan, fewest_samples(seat.model)
-    learn = learner_on_a_copy(seat.model, partial(build_optimizer, plan.workload.optimizer))
+    learn = learner_on_a_copy(
+        seat.model, partial(build_optimizer, plan.workload.optimizer), encoder_of_steps(plan.workload.strategy)
+    )
     indices = pad(bench.partition.share(0, plan.rank).indices, fewest)
     with alone_on_core(spool.full_speed):
         write_timed(spool.full_speed, plan.rank, measure(bench.data.train, indices, fewest, learn))
     WorkCounter(spool.work(plan.rank)).close()
+
+
+def encoder_of_steps(strategy: Parameters) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """What a rank does with the gradients of every step before it sends them; who trains by itself for a while sends seldom."""
+    if not isinstance(strategy, CompressibleParameters):
+        return None
+    codec = vector_codec(strategy.compress)
+    each_step = strategy.served or isinstance(strategy, AllReduceParameters)
+    return Remembering(codec).encode if codec is not None and each_step else None
 
 
 def _count_work(bench: _Bench, spool: Spool) -> None:

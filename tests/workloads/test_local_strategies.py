@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TIERS = ["cloud", "edge", "edge"]
 SAMPLES, BATCH, STEPS = 45, 20, 7
+WHOLE = {"name": "topk", "fraction": 1.0}
 
 
 @given(st.integers(0, 200), st.integers(1, 30), st.none() | st.integers(0, 200))
@@ -106,6 +107,9 @@ def diloco(book: Textbook, step: int) -> None:
         ({"name": "local_sgd", "steps": 3, "after": 2}, post_local_sgd),
         ({"name": "hierarchical", "tier_steps": 2, "wan_steps": 4}, hierarchical),
         ({"name": "diloco", "steps": 3}, diloco),
+        ({"name": "local_sgd", "steps": 3, "compress": WHOLE}, local_sgd),
+        ({"name": "hierarchical", "tier_steps": 2, "wan_steps": 4, "compress": WHOLE}, hierarchical),
+        ({"name": "diloco", "steps": 3, "compress": WHOLE}, diloco),
     ],
 )
 def test_a_strategy_does_what_its_paper_says(

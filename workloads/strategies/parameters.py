@@ -13,6 +13,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from laggard.run_schema import Pace
+from laggard.workloads.compress.parameters import COMPRESSION_NAMES, CompressionField
+from laggard.workloads.compress.parameters import told as compression_told
 from laggard.workloads.section import Section, named
 from laggard.workloads.strategies.graph import Graph
 from laggard.yaml_source import AT
@@ -43,7 +45,7 @@ class Parameters(Section):
 
     def told(self) -> str:
         """Name and parameters, for people: `local_sgd, steps 8`."""
-        values = self.model_dump()
+        values = self.model_dump(exclude={"compress"})
         name = str(values.pop("name"))
         said = (_told(key, value) for key, value in values.items() if value is not False and value is not None)
         return ", ".join([name, *said])
@@ -84,14 +86,42 @@ class BalancedParameters(Parameters):
     )
 
 
-class AllReduceParameters(BalancedParameters):
+class CompressibleParameters(Parameters):
+    """Base of the parameters of strategies that can send less.
+
+    Attributes:
+        compressions: by name, what it can be told to compress with.
+    """
+
+    compressions: ClassVar[tuple[str, ...]] = ("topk", "fp16")
+    compress: CompressionField = Field(
+        default=None, description="how what is sent is made smaller; nothing is when absent"
+    )
+
+    @model_validator(mode="after")
+    def _can_be_compressed(self) -> Self:
+        if self.compress is not None and self.compress.name not in self.compressions:
+            rule = f"with {self.model_dump()['name']} ranks send vectors, and powersgd compresses layers' matrices"
+            fix = f"use {' or '.join(self.compressions)}, or `name: allreduce`"
+            raise PydanticCustomError(
+                "cannot_compress", "{rule} — {fix}", {"rule": rule, "fix": fix, AT: ("compress",)}
+            )
+        return self
+
+    def told(self) -> str:
+        """Name and parameters, for people: `local_sgd, steps 8, after 0, compress topk (fraction 0.01)`."""
+        return super().told() + (f", compress {compression_told(self.compress)}" if self.compress is not None else "")
+
+
+class AllReduceParameters(BalancedParameters, CompressibleParameters):
     """Every step averages all ranks' gradients: torch's DistributedDataParallel (Li et al., VLDB 2020)."""
 
+    compressions: ClassVar[tuple[str, ...]] = COMPRESSION_NAMES
     name: Literal["allreduce"] = "allreduce"
     trace_buckets: bool = Field(default=False, description="also record every gradient bucket; costs a hook per bucket")
 
 
-class LocalSGDParameters(BalancedParameters):
+class LocalSGDParameters(BalancedParameters, CompressibleParameters):
     """Ranks train by themselves and average their models now and then (post-local SGD: Lin et al., ICLR 2020)."""
 
     name: Literal["local_sgd"]
@@ -99,7 +129,7 @@ class LocalSGDParameters(BalancedParameters):
     after: int = Field(default=0, ge=0, description="until that many steps are done, the models are averaged in each")
 
 
-class HierarchicalParameters(BalancedParameters):
+class HierarchicalParameters(BalancedParameters, CompressibleParameters):
     """Local SGD on two levels: averages within a tier often, across tiers seldom (Lin et al., ICLR 2020)."""
 
     name: Literal["hierarchical"]
@@ -115,7 +145,7 @@ class HierarchicalParameters(BalancedParameters):
         return self
 
 
-class DiLoCoParameters(BalancedParameters):
+class DiLoCoParameters(BalancedParameters, CompressibleParameters):
     """Ranks train by themselves; what they moved is averaged seldom, and an outer Nesterov step taken (Douillard et al. 2023)."""
 
     name: Literal["diloco"]
@@ -124,14 +154,14 @@ class DiLoCoParameters(BalancedParameters):
     outer_momentum: float = Field(default=0.9, ge=0, lt=1)
 
 
-class ParameterServerParameters(Parameters):
+class ParameterServerParameters(CompressibleParameters):
     """A server keeps the model; workers push gradients and pull it, all in step (Li et al., OSDI 2014)."""
 
     served: ClassVar[bool] = True
     name: Literal["parameter_server"]
 
 
-class AsynchronousParameters(Parameters):
+class AsynchronousParameters(CompressibleParameters):
     """A server applies every gradient when it comes, and nobody waits for anybody (Li et al., OSDI 2014)."""
 
     served: ClassVar[bool] = True
@@ -143,7 +173,7 @@ class AsynchronousParameters(Parameters):
         return "own"
 
 
-class BoundedStalenessParameters(Parameters):
+class BoundedStalenessParameters(CompressibleParameters):
     """Workers may be ahead of the slowest, by no more than so many steps (SSP: Ho et al., NIPS 2013)."""
 
     served: ClassVar[bool] = True
@@ -158,7 +188,7 @@ class BoundedStalenessParameters(Parameters):
         return "own" if self.staleness else "lockstep"
 
 
-class BackupWorkersParameters(Parameters):
+class BackupWorkersParameters(CompressibleParameters):
     """Every step takes the first gradients that come and drops those of the slowest workers (Chen et al. 2016)."""
 
     served: ClassVar[bool] = True
@@ -191,10 +221,13 @@ class GossipParameters(Parameters):
         return "own"
 
 
-class AdaptiveParameters(Parameters):
-    """Measures the continuum while it trains, and takes up the scheme that suits it and the objective best."""
+class AdaptiveParameters(BalancedParameters):
+    """Measures the continuum while it trains, and takes up the scheme and the shares of batches that suit it and the objective best."""
 
     name: Literal["adaptive"]
+    balanced_batches: Annotated[BalancedBatches | None, BeforeValidator(_switched), TrueOrMapping()] = Field(
+        default=BalancedBatches(), description="shares of a batch by the ranks' measured speeds; false: even ones"
+    )
     every: Every = Field(default=10, description="steps between two looks at what was measured, at least")
     drift: float = Field(
         default=0.01, ge=0, le=1, description="part of a step's progress lost per further step without an average"
@@ -234,15 +267,17 @@ STRATEGY_NAMES = (
 SHORTHANDS = ("balanced_batches",)
 """Names that stand for the all-reduce with what they say."""
 
-BALANCED = ("allreduce", "local_sgd", "hierarchical", "diloco")
+BALANCED = ("allreduce", "local_sgd", "hierarchical", "diloco", "adaptive")
 
 
 def strategy_named(value: object) -> object:
-    """What `strategy:` says as a mapping with a known name; without one it is the all-reduce.
+    """What `strategy:` says as a mapping with a known name; without one it is the all-reduce, and so it is with a compression's bare name.
 
     Raises:
         PydanticCustomError: no strategy has this name, or this one has no batches to balance.
     """
+    if isinstance(value, str) and value in COMPRESSION_NAMES:
+        return {"name": "allreduce", "compress": value}
     mapping = named(value)
     if not isinstance(mapping, dict):
         return value
@@ -250,8 +285,11 @@ def strategy_named(value: object) -> object:
         mapping = {str(mapping["name"]): True, **mapping, "name": "allreduce"}
     name = mapping.get("name", "allreduce")
     if name not in STRATEGY_NAMES:
-        near = difflib.get_close_matches(str(name), (*STRATEGY_NAMES, *SHORTHANDS), n=1)
+        known = (*STRATEGY_NAMES, *SHORTHANDS, *(() if isinstance(value, dict) else COMPRESSION_NAMES))
+        near = difflib.get_close_matches(str(name), known, n=1)
         fix = f"did you mean `{near[0]}`?" if near else f"use {', '.join(STRATEGY_NAMES)}"
+        if name in COMPRESSION_NAMES:
+            fix = f"{name} is a compression: write `compress: {{name: {name}, ...}}`"
         place = ("name",) if isinstance(value, dict) else ()
         raise PydanticCustomError("no_such_strategy", "no such strategy — {fix}", {"fix": fix, AT: place})
     if mapping.get("balanced_batches") and name not in BALANCED:
