@@ -75,6 +75,9 @@ def test_a_model_and_a_dataset_are_enough() -> None:
         ({"strategy": {"name": "local_sgd", "steps": 0}}, "greater than or equal to 1"),
         ({"strategy": {"name": "hierarchical", "tier_steps": 9}}, "raise wan_steps"),
         ({"strategy": {"name": "diloco", "outer_momentum": 1}}, "less than 1"),
+        ({"strategy": {"name": "hop", "staleness": 8}}, "make ahead 9 or more"),
+        ({"strategy": {"name": "hop", "staleness": 0, "skip": 2}}, "raise staleness, or backups and ahead"),
+        ({"strategy": {"name": "hop", "backups": 2}}, "make it 1 or less"),
         ({"optimizer": {"name": "adam", "momentum": 0.9}}, "adam has no momentum"),
         ({"optimizer": {"lr": -1}}, "greater than 0"),
         ({"optimizer": {"lr": float("nan")}}, "finite number"),
@@ -117,6 +120,7 @@ def test_a_refusal_points_at_the_place() -> None:
         ("{steps: 4}", (3, 12), "unknown key — the keys are name, trace_buckets"),
         ("{name: local_sgd, steps: often}", (3, 36), "integer"),
         ("{name: hierarchical, tier_steps: 9}", (3, 44), "raise wan_steps"),
+        ("{name: hop, staleness: 3, ahead: 3}", (3, 44), "make ahead 4 or more"),
     ],
 )
 def test_a_strategy_is_refused_where_it_stands(strategy: str, place: tuple[int, int], says: str) -> None:
