@@ -84,7 +84,7 @@ def check_averages(parameters: HopParameters, rank: Rank) -> None:
     assert len(set(used)) == len(used)  # none twice
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(meshes(deaths=False))
 def test_no_gap_between_neighbours_is_wider_than_the_bound(made: tuple[HopParameters, Mesh, dict[int, Rank]]) -> None:
     parameters, mesh, ranks = made
@@ -100,7 +100,7 @@ def test_no_gap_between_neighbours_is_wider_than_the_bound(made: tuple[HopParame
         check_averages(parameters, rank)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(meshes(deaths=True))
 def test_ranks_are_lost_and_the_others_go_on_within_bounds(made: tuple[HopParameters, Mesh, dict[int, Rank]]) -> None:
     parameters, mesh, ranks = made
@@ -115,7 +115,7 @@ def test_ranks_are_lost_and_the_others_go_on_within_bounds(made: tuple[HopParame
         check_averages(parameters, ranks[rank])
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(st.data(), st.integers(2, 6))
 def test_steps_begin_when_the_recurrence_says(data: st.DataObject, world: int) -> None:
     """b(i, k+1) = max(b(i, k) + c(i, k), what is needed of b(j, k-s), all of b(j, k+1-ahead)), each later by its way."""

@@ -78,6 +78,8 @@ def test_a_model_and_a_dataset_are_enough() -> None:
         ({"strategy": {"name": "hop", "staleness": 8}}, "make ahead 9 or more"),
         ({"strategy": {"name": "hop", "staleness": 0, "skip": 2}}, "raise staleness, or backups and ahead"),
         ({"strategy": {"name": "hop", "backups": 2}}, "make it 1 or less"),
+        ({"strategy": {"name": "fast_links", "mixing": 0}}, "greater than 0"),
+        ({"strategy": {"name": "fast_links", "explore": 1.5}}, "less than or equal to 1"),
         ({"optimizer": {"name": "adam", "momentum": 0.9}}, "adam has no momentum"),
         ({"optimizer": {"lr": -1}}, "greater than 0"),
         ({"optimizer": {"lr": float("nan")}}, "finite number"),

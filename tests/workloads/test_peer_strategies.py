@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DIGITS = {"model": "mlp", "dataset": "digits", "batch_size": 96, "optimizer": {"lr": 0.05}, "stop": {"steps": 300}}
 RARELY = {"evaluate_every": 10**9}
-OWN_PACE = ["gossip", "hop"]
+OWN_PACE = ["gossip", "hop", "fast_links"]
 
 
 @pytest.fixture(scope="module")

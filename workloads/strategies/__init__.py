@@ -27,6 +27,7 @@ CLASSES = {
     "ring_allreduce": "RingAllReduce",
     "gossip": "Gossip",
     "hop": "Hop",
+    "fast_links": "FastLinks",
     "adaptive": "Adaptive",
 }
 

@@ -17,11 +17,15 @@ class Arrivals:
     Args:
         peers: of this rank.
         recorder: told of waiting, and of what was carried.
+
+    Attributes:
+        unseen: whether the message that is being handed over had come before this rank began to listen.
     """
 
     def __init__(self, peers: Peers, recorder: Recorder) -> None:
         self._peers, self._recorder = peers, recorder
         self._came: list[Message] = []
+        self.unseen = False
 
     def wait(self, until: Callable[[], bool], heard: Heard) -> tuple[bool, int]:
         """Listen until something is so; the message that made it so was waited for.
@@ -43,6 +47,9 @@ class Arrivals:
             if not before and until():
                 last = message
 
+        self.unseen = True
+        self._peers.listen(hear)
+        self.unseen = False
         so = self._peers.wait(until, hear)
         came, self._came = self._came, []
         if last is not None:

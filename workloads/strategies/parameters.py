@@ -188,6 +188,26 @@ class HopParameters(Parameters):
         return self
 
 
+class FastLinksParameters(Parameters):
+    """In each step workers are paired off and average their models, often over fast links and seldom over slow ones (NetMax: Zhou et al., ICDE 2021)."""
+
+    meshed: ClassVar[bool] = True
+    name: Literal["fast_links"]
+    every: Every = Field(default=20, description="steps between two agreements on who meets whom how often")
+    mixing: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="how fast models become one, at least, as a part of what it is without preferences",
+    )
+    explore: float = Field(default=0.1, gt=0, le=1, description="part of the steps without preferences")
+
+    @property
+    def pace(self) -> Pace:
+        """Every rank's own: it waits for its partners only."""
+        return "own"
+
+
 class AdaptiveParameters(Parameters):
     """Measures the continuum while it trains, and takes up the scheme that suits it and the objective best."""
 
@@ -211,6 +231,7 @@ StrategyParameters = Annotated[
     | RingAllReduceParameters
     | GossipParameters
     | HopParameters
+    | FastLinksParameters
     | AdaptiveParameters,
     Discriminator("name"),
 ]
@@ -226,6 +247,7 @@ STRATEGY_NAMES = (
     "ring_allreduce",
     "gossip",
     "hop",
+    "fast_links",
     "adaptive",
 )
 
