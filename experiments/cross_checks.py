@@ -23,7 +23,8 @@ from laggard.network_emulation.model import (
     TimedLinkEvent,
 )
 from laggard.workloads.model import Cifar10, Digits, ImageFolder, OwnDataset, Synthetic, Workload
-from laggard.workloads.strategies.parameters import BackupWorkersParameters
+from laggard.workloads.strategies.graph import neighbours
+from laggard.workloads.strategies.parameters import BackupWorkersParameters, HopParameters
 from laggard.yaml_source import KeyPath, Source
 
 MAX_HOSTS = 500
@@ -146,6 +147,11 @@ def strategy_problems(workload: Workload, ranks: Sequence[Host], source: Source)
     if isinstance(strategy, BackupWorkersParameters) and strategy.backups >= len(ranks):
         rule = f"of {len(ranks)} workers one gradient at least is needed in each step"
         yield source.problem(("strategy", "backups"), rule, f"make it {len(ranks) - 1} or less")
+    if isinstance(strategy, HopParameters) and strategy.backups:
+        beside = len(neighbours(strategy.graph, range(len(ranks)), 0))
+        if strategy.backups >= beside:
+            rule = f"each of {len(ranks)} workers has {beside} neighbours, and waits for one of them at least"
+            yield source.problem(("strategy", "backups"), rule, f"make it {max(beside - 1, 0)} or less")
     if (strategy.served or strategy.pace == "own") and workload.checkpoint_every is not None:
         rule = f"with {strategy.name} no worker has all of the training's state, and so none writes checkpoints"
         yield source.problem(("checkpoint_every",), rule, "remove it, or use another strategy")

@@ -36,6 +36,8 @@ PRELOAD = (
     "laggard.workloads.strategies.backup_workers",
     "laggard.workloads.strategies.ring_allreduce",
     "laggard.workloads.strategies.gossip",
+    "laggard.workloads.strategies.hop",
+    "laggard.workloads.strategies.fast_links",
     "laggard.workloads.strategies.adaptive",
 )
 """What the process that workers are forked from imports. `torch._dynamo` is what DistributedDataParallel would otherwise

@@ -115,6 +115,7 @@ class _Bench:
             last_step=None if workload.stop.steps is None else workload.stop.steps - 1,
             endpoint=endpoint,
             peers=peers,
+            seed=workload.seed,
             objective=workload.objective,
             note=self.note,
         )

@@ -188,6 +188,7 @@ BOMB = "a: &a [1]\nb: &b [*a, *a]\nc: [*b, *b]\n"
         (_replace(WORKLOAD, '"edge.*"]', '"egde.*"]'), "workload.yaml:11:", "matches no host"),
         (_replace(WORKLOAD, "per_host: 1", "per_host: 65"), "workload.yaml:12:", "less than or equal to 64"),
         (_replace(WORKLOAD, "strategy: allreduce", "strategy: {name: backup_workers, backups: 4}"), "workload.yaml:8:43", "of 4 workers one gradient at least is needed"),
+        (_replace(WORKLOAD, "strategy: allreduce", "strategy: {name: hop, graph: complete, backups: 3}"), "workload.yaml:8:49", "each of 4 workers has 3 neighbours"),
         (_replace(WORKLOAD, "strategy: allreduce", "checkpoint_every: 9\nstrategy: asynchronous"), "workload.yaml:8:19", "does not have the optimizer's state"),
         (_replace(WORKLOAD, "strategy: allreduce", "strategy: bounded_stalenes"), "workload.yaml:8:11", "did you mean `bounded_staleness`?"),
         (_replace(LAYERS, "name: fog", "name: cloud"), "layers_services.yaml:", "there twice"),

@@ -26,6 +26,8 @@ CLASSES = {
     "backup_workers": "BackupWorkers",
     "ring_allreduce": "RingAllReduce",
     "gossip": "Gossip",
+    "hop": "Hop",
+    "fast_links": "FastLinks",
     "adaptive": "Adaptive",
 }
 

@@ -221,6 +221,59 @@ class GossipParameters(Parameters):
         return "own"
 
 
+class HopParameters(Parameters):
+    """As `gossip`, but nobody waits for late neighbours as long as they are within bounds (Hop: Luo et al., ASPLOS 2019)."""
+
+    meshed: ClassVar[bool] = True
+    name: Literal["hop"]
+    graph: Graph = Field(default="ring", description="who is whose neighbour")
+    staleness: int = Field(default=4, ge=0, le=10_000, description="steps that a neighbour's model may be old")
+    backups: int = Field(default=0, ge=0, le=10_000, description="neighbours that a step does not wait for")
+    skip: int = Field(default=4, ge=0, le=10_000, description="steps that who is behind leaves out at once, at most")
+    ahead: Every = Field(default=8, description="steps that a worker may be ahead of a neighbour")
+
+    @property
+    def pace(self) -> Pace:
+        """Every rank's own."""
+        return "own"
+
+    @model_validator(mode="after")
+    def _bounds_leave_room_for_each_other(self) -> Self:
+        chosen = self.model_fields_set
+        if self.ahead <= self.staleness:
+            rule = f"models of {self.staleness} steps ago are never taken by who may be only {self.ahead} steps ahead — make ahead {self.staleness + 1} or more"
+            raise PydanticCustomError(
+                "ahead_of_staleness", rule, {AT: ("ahead" if "ahead" in chosen else "staleness",)}
+            )
+        if self.skip and "skip" in chosen and not self.staleness and (not self.backups or self.ahead == 1):
+            rule = "no worker is ever two steps behind its neighbours, so none is left out — raise staleness, or backups and ahead"
+            raise PydanticCustomError("nothing_to_skip", rule, {AT: ("skip",)})
+        if self.backups > 1 and self.graph == "ring":
+            rule = "in a ring everybody has two neighbours, and waits for one of them at least — make it 1 or less"
+            raise PydanticCustomError("too_many_backups", rule, {AT: ("backups",)})
+        return self
+
+
+class FastLinksParameters(Parameters):
+    """In each step workers are paired off and average their models, often over fast links and seldom over slow ones (NetMax: Zhou et al., ICDE 2021)."""
+
+    meshed: ClassVar[bool] = True
+    name: Literal["fast_links"]
+    every: Every = Field(default=20, description="steps between two agreements on who meets whom how often")
+    mixing: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="how fast models become one, at least, as a part of what it is without preferences",
+    )
+    explore: float = Field(default=0.1, gt=0, le=1, description="part of the steps without preferences")
+
+    @property
+    def pace(self) -> Pace:
+        """Every rank's own: it waits for its partners only."""
+        return "own"
+
+
 class AdaptiveParameters(BalancedParameters):
     """Measures the continuum while it trains, and takes up the scheme and the shares of batches that suit it and the objective best."""
 
@@ -246,6 +299,8 @@ StrategyParameters = Annotated[
     | BackupWorkersParameters
     | RingAllReduceParameters
     | GossipParameters
+    | HopParameters
+    | FastLinksParameters
     | AdaptiveParameters,
     Discriminator("name"),
 ]
@@ -260,6 +315,8 @@ STRATEGY_NAMES = (
     "backup_workers",
     "ring_allreduce",
     "gossip",
+    "hop",
+    "fast_links",
     "adaptive",
 )
 
