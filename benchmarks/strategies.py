@@ -33,9 +33,7 @@ def arguments() -> argparse.Namespace:
     """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--columns", nargs="+", help="of columns.yaml; all when absent")
-    parser.add_argument(
-        "--strategies", nargs="+", help="of contenders.yaml, or a strategy's name; all there when absent"
-    )
+    parser.add_argument("--strategies", nargs="+", help="of contenders.yaml, or a strategy's name; all when absent")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--out", type=Path, default=Path("strategies.csv"))
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where run folders are kept")

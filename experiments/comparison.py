@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from laggard.errors import InputError
 from laggard.network_emulation.model import Heterogeneity, RandomHostEvent, RandomLinkEvent
+from laggard.workloads.strategies.parameters import STRATEGY_NAMES
 from laggard.yaml_source import parse_yaml, validated
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class Columns(_Part):
 class Contenders(_Part):
     """`contenders.yaml`."""
 
-    contenders: tuple[Contender, ...] = Field(min_length=1)
+    contenders: tuple[Contender, ...]
 
 
 @dataclass(frozen=True)
@@ -152,14 +153,15 @@ def load_columns(path: Path) -> tuple[Column, ...]:
 
 
 def load_contenders(path: Path) -> tuple[Contender, ...]:
-    """Read `contenders.yaml`.
+    """Read `contenders.yaml`; strategies that it does not name follow, each as it is.
 
     Raises:
         InputError: the file is missing, or not such a file.
     """
-    contenders = _load(path, Contenders).contenders
-    _require_unique([contender.name for contender in contenders], path)
-    return contenders
+    listed = _load(path, Contenders).contenders
+    named = [contender.name for contender in listed]
+    _require_unique(named, path)
+    return (*listed, *(Contender(name=name) for name in STRATEGY_NAMES if name not in named))
 
 
 def trials(

@@ -34,6 +34,7 @@ from laggard.experiments.comparison import (
     trials,
 )
 from laggard.experiments.scenario import load_scenario
+from laggard.workloads.strategies.parameters import STRATEGY_NAMES
 from tests.experiments.scenario_folders import REPOSITORY
 
 HERE = REPOSITORY / "experiments/strategies"
@@ -44,9 +45,10 @@ DONE = Result("a", "slow", 7, "done", "accuracy", 12.5, 90.0, 40, 0.97, 10**9, 0
 
 
 def shipped() -> list[Trial]:
-    return list(
-        trials(load_columns(HERE / "columns.yaml"), load_contenders(HERE / "contenders.yaml"), [3], "allreduce")
-    )
+    """Every column, and every strategy on one."""
+    columns, contenders = load_columns(HERE / "columns.yaml"), load_contenders(HERE / "contenders.yaml")
+    baseline = [contender for contender in contenders if contender.name == "allreduce"]
+    return [*trials(columns, baseline, [3], "allreduce"), *list(trials(columns[-1:], contenders, [3], "allreduce"))[1:]]
 
 
 @pytest.mark.parametrize("trial", shipped(), ids=lambda trial: f"{trial.column.name}-{trial.contender.name}")
@@ -198,6 +200,16 @@ def test_what_is_no_list_of_columns(tmp_path: Path, text: str, says: str) -> Non
     path.write_text(text)
     with pytest.raises(InputError, match=says):
         load_columns(path)
+
+
+def test_every_strategy_takes_part(tmp_path: Path) -> None:
+    path = tmp_path / "contenders.yaml"
+    path.write_text(
+        "contenders:\n  - {name: often, strategy: {name: local_sgd, steps: 2}}\n  - {name: diloco, set: {a: 1}}\n"
+    )
+    names = [contender.name for contender in load_contenders(path)]
+    assert names[:2] == ["often", "diloco"]
+    assert sorted(names) == sorted([*STRATEGY_NAMES, "often"])
 
 
 def test_missing_file(tmp_path: Path) -> None:
