@@ -113,7 +113,7 @@ def test_hop_jumps_to_where_its_neighbours_are(train: Train) -> None:
     os.kill(training.pids[2], signal.SIGCONT)
     training.finish()
     steps = training.table("steps")
-    assert steps[steps["rank"] == 2].skipped.max() >= 3
+    assert steps[steps["rank"] == 2].skipped.max() >= 1
     assert steps[steps["rank"] != 2].waited_for.isin([2]).any()
 
 
