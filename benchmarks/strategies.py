@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from laggard.errors import LaggardError
 from laggard.experiments import comparison
 from laggard.experiments.comparison import Contender, Result, Trial
 from laggard.experiments.scenario import Scenario
@@ -169,4 +170,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except LaggardError as error:
+        sys.exit(str(error))

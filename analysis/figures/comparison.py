@@ -37,7 +37,7 @@ def draw_comparison(comparison: Comparison, width_in: float) -> Figure:
     top = max(_LEAST_TOP, float(np.nanmax(np.abs(logs[:-1]), initial=0.0)))
     figure = new_figure(width_in, 1.1 + 0.3 * len(rows) + (0.5 if is_narrow(width_in) else 0.0))
     axes = figure.add_subplot()
-    axes.imshow(-np.clip(logs, -top, top), cmap=_COLOURS, norm=TwoSlopeNorm(0.0, -top, top), aspect="auto")
+    axes.imshow(np.clip(logs, -top, top), cmap=_COLOURS, norm=TwoSlopeNorm(0.0, -top, top), aspect="auto")
     for row, name in enumerate(rows):
         for column, continuum in enumerate(comparison.columns):
             text = _text(comparison, name, continuum)

@@ -105,6 +105,9 @@ def test_the_figure_says_every_ratio(width_in: float) -> None:
     assert [text.get_text() for text in axes.texts] == ["", "2.00", "", "< 0.33", "", "4.0"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["twice", "slow", "bound"]
     assert svg.startswith("<?xml")
+    shown = axes.images[0].get_array()
+    assert shown is not None
+    assert shown[0, 1] > 0 > shown[1, 1]
 
 
 def test_a_figure_of_nothing_but_baselines() -> None:
