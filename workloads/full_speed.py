@@ -99,8 +99,9 @@ def measure(train: Split, indices: Indices, fewest: int, learn: Learn) -> Timed:
         learn: one step on a batch, which must leave what is trained as it is.
     """
     many, few = len(indices), max(len(indices) // 2, fewest)
-    for _ in range(WARM_UP):
-        _time_step(train, indices, learn)
+    # The smaller size too: in its first step libraries prepare themselves for its shapes.
+    for count in (*[many] * WARM_UP, few):
+        _time_step(train, indices[:count], learn)
     best = {few: 1 << 62, many: 1 << 62}
     until_s = time.monotonic() + BUDGET_S
     for _ in range(REPEATS):
