@@ -6,6 +6,8 @@ is told comes from spans as they are: communication that carries nothing is wait
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from laggard.analysis.columns import BoolArray, FloatArray, IntArray, SpanColumns
@@ -14,6 +16,7 @@ from laggard.analysis.load import Run
 from laggard.analysis.reference import COMPUTE_CODES
 from laggard.analysis.time_split import TimeSplit
 from laggard.errors import RunFolderError
+from laggard.run_schema import Turnover
 from laggard.span_schema import Flag, Lane, Phase
 
 _S = 1e-9
@@ -103,14 +106,22 @@ def _split(spans: SpanColumns, world: int) -> TimeSplit:
     return TimeSplit(fetch, prep, compute, transfer, wait, other, np.zeros(world))
 
 
+def _turnover_sentence(run: Run, churn: Sequence[Turnover], rank: int) -> str:
+    """When a rank left and joined."""
+    told = " and ".join(f"{each.kind} after {each.effective_s:.1f} s" for each in churn if each.rank == rank)
+    return f"{run.hosts[rank].host} (rank {rank}) {told}."
+
+
 def own_pace_sentences(run: Run, analysis: Analysis) -> tuple[str, ...]:
     """Who was slow and who was waited for, in plain sentences."""
     from laggard.analysis.wording import percent_text, ratio_text
 
     name = run.record.strategy.name if run.record is not None else "this strategy"
     lost = run.record.lost_ranks if run.record is not None else ()
-    pace = "workers were lost" if lost else "every worker goes at its own pace"
+    churn = run.record.churn if run.record is not None else ()
+    pace = "workers were lost" if lost else "workers left or joined" if churn else "every worker goes at its own pace"
     told = [f"Under {name} {pace}, so what slow ones cost is not computed."]
+    told += [_turnover_sentence(run, churn, rank) for rank in dict.fromkeys(each.rank for each in churn)]
     told += [f"{run.hosts[rank].host} (rank {rank}) was lost, and the others went on without it." for rank in lost]
     usual = np.median(analysis.compute_s, axis=0)
     usual = np.where(usual > 0, usual, np.median(usual[usual > 0]) if usual.any() else 0.0)

@@ -6,7 +6,7 @@ The class that does it is in the file of the strategy's name beside this one.
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -28,10 +28,12 @@ class Parameters(Section):
     Attributes:
         served: whether a server keeps the model.
         meshed: whether every rank speaks with every other over the transport of messages.
+        bears_churn: whether workers may leave, and join, while the others train.
     """
 
     served: ClassVar[bool] = False
     meshed: ClassVar[bool] = False
+    bears_churn: ClassVar[bool] = False
 
     @property
     def pace(self) -> Pace:
@@ -158,6 +160,7 @@ class ParameterServerParameters(CompressibleParameters):
     """A server keeps the model; workers push gradients and pull it, all in step (Li et al., OSDI 2014)."""
 
     served: ClassVar[bool] = True
+    bears_churn: ClassVar[bool] = True
     name: Literal["parameter_server"]
 
 
@@ -165,6 +168,7 @@ class AsynchronousParameters(CompressibleParameters):
     """A server applies every gradient when it comes, and nobody waits for anybody (Li et al., OSDI 2014)."""
 
     served: ClassVar[bool] = True
+    bears_churn: ClassVar[bool] = True
     name: Literal["asynchronous"]
 
     @property
@@ -177,6 +181,7 @@ class BoundedStalenessParameters(CompressibleParameters):
     """Workers may be ahead of the slowest, by no more than so many steps (SSP: Ho et al., NIPS 2013)."""
 
     served: ClassVar[bool] = True
+    bears_churn: ClassVar[bool] = True
     name: Literal["bounded_staleness"]
     staleness: int = Field(
         default=4, ge=0, le=100_000_000, description="steps that a worker may be ahead of the slowest"
@@ -192,6 +197,7 @@ class BackupWorkersParameters(CompressibleParameters):
     """Every step takes the first gradients that come and drops those of the slowest workers (Chen et al. 2016)."""
 
     served: ClassVar[bool] = True
+    bears_churn: ClassVar[bool] = True
     name: Literal["backup_workers"]
     backups: int = Field(default=1, ge=0, le=10_000, description="workers whose gradients a step does not wait for")
 
@@ -325,6 +331,12 @@ SHORTHANDS = ("balanced_batches",)
 """Names that stand for the all-reduce with what they say."""
 
 BALANCED = ("allreduce", "local_sgd", "hierarchical", "diloco", "adaptive")
+
+
+def bearing_churn() -> tuple[str, ...]:
+    """Names of the strategies whose workers may leave and join."""
+    union = get_args(StrategyParameters)[0]
+    return tuple(get_args(each.model_fields["name"].annotation)[0] for each in get_args(union) if each.bears_churn)
 
 
 def strategy_named(value: object) -> object:

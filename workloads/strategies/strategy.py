@@ -114,5 +114,8 @@ class OwnPaceStrategy(Protocol):
     def next_step(self) -> int | None:
         """The number of the step to take next: its batch is this rank's share of that step. None: training is over."""
 
+    def join(self) -> None:
+        """Be brought up to date by those who train already: the model, and `next_step`. Only a rank that comes late is told to."""
+
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Learn from one batch, as in `Strategy`."""
