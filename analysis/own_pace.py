@@ -6,7 +6,7 @@ is told comes from spans as they are: communication that carries nothing is wait
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -36,7 +36,7 @@ def describe_own_pace(run: Run) -> Analysis:
     nth, counts = _own_count(spans, run.world_size)
     if not counts.any():
         raise RunFolderError(f"{run.folder}: no rank finished a training step; there is nothing to analyse")
-    split = _split(spans, run.world_size)
+    split = _split(spans, run.world_size, _away(run))
     steps = int(counts[counts > 0].min())
     inside = nth < steps
 
@@ -86,8 +86,14 @@ def _own_count(spans: SpanColumns, world: int) -> tuple[IntArray, IntArray]:
     return nth, counts
 
 
-def _split(spans: SpanColumns, world: int) -> TimeSplit:
-    """Every rank's time to the end of the run; a rank that ended before waits until then."""
+def _away(run: Run) -> frozenset[int]:
+    """The ranks that left and have not come back."""
+    last = {} if run.record is None else {each.rank: each.kind for each in run.record.churn}
+    return frozenset(rank for rank, kind in last.items() if kind == "left")
+
+
+def _split(spans: SpanColumns, world: int, away: Collection[int] = ()) -> TimeSplit:
+    """Every rank's time to the end of the run; one that ended before waits until then, unless it is away, which is `other`."""
 
     def total(chosen: BoolArray) -> FloatArray:
         sums: FloatArray = np.bincount(spans.rank[chosen], weights=spans.dur_ns[chosen] * _S, minlength=world).astype(
@@ -101,7 +107,8 @@ def _split(spans: SpanColumns, world: int) -> TimeSplit:
     fetch, prep = (total(spans.phase == phase.code) for phase in (Phase.FETCH, Phase.PREP))
     compute = total(np.isin(spans.phase, COMPUTE_CODES)) - prep
     transfer = total((spans.phase == Phase.COMM.code) & ~waits)
-    wait = total(waits) + end.max() - end
+    stays = np.array([rank not in away for rank in range(world)])
+    wait = total(waits) + np.where(stays, end.max() - end, 0.0)
     other = end.max() - (fetch + prep + compute + transfer + wait)
     return TimeSplit(fetch, prep, compute, transfer, wait, other, np.zeros(world))
 
