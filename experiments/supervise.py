@@ -135,7 +135,11 @@ class Supervisor:
         process = self.watched[exit_.pid]
         if exit_.pid in self._dismissed or self._came_too_late(process):
             return True
-        others = [each for each in self._living().values() if each != process]
+        others = [
+            each
+            for each in self.watched.values()
+            if each.rank >= 0 and each not in self.lost and each.pid not in self._dismissed and each != process
+        ]
         borne = self.bears_loss and process.rank >= 0 and exit_.status < 0 and self.spool.zero.exists() and bool(others)
         if borne:
             self.lost.append(process)
