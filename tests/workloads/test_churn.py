@@ -181,3 +181,32 @@ def test_who_is_absent_and_what_cannot_be(story: str, absent: str, wrong: dict[i
     found = {fault.entry: fault.rule for fault in faults(planned, HOSTS[:3])}
     assert found.keys() == wrong.keys()
     assert all(words in found[entry] for entry, words in wrong.items())
+
+
+def test_an_update_is_the_mean_over_those_who_are_there() -> None:
+    """Of 12 samples of a batch, rank 1's 4 are not learnt: the step is two thirds of one along the mean gradient of the other 8."""
+    import torch
+    from torch import nn
+
+    from laggard.workloads.server import ModelKeeper
+    from laggard.workloads.strategies.flat_state import FlatState
+    from laggard.workloads.strategies.server_rule import Push, StalenessRule
+
+    torch.manual_seed(1)
+    model = nn.Linear(5, 1)
+    inputs, before = torch.randn(12, 5), FlatState(model).read()
+    rule = StalenessRule(3, 0)
+    rule.leave(1)
+    keeper = ModelKeeper(model, torch.optim.SGD(model.parameters(), lr=0.5), 3)
+    for rank in (0, 2):
+        model.zero_grad()
+        (model(inputs[4 * rank : 4 * rank + 4]).square().sum() * 3 / 12).backward()
+        push = Push(rank, 0, 4, 12)
+        keeper.hold(push, FlatState(model).read_gradients())
+        updates = rule.push(push).updates
+    model.zero_grad()
+    model(torch.cat([inputs[:4], inputs[8:]])).square().mean().backward()
+    expected = before - 0.5 * 2 / 3 * FlatState(model).read_gradients()
+    (update,) = updates
+    keeper.apply(update)
+    torch.testing.assert_close(keeper.read(), expected)

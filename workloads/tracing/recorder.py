@@ -45,7 +45,8 @@ class Recorder:
         self._steps = RowStream(spool.steps(rank, life), STEP_ROW)
         self._heartbeat = Heartbeat(spool.heartbeat, rank, world_size)
         self._buckets: list[tuple[int, int, int]] = []
-        self._step = self._begun = 0
+        self._step = 0
+        self._first_step: int | None = None
         self._flags = int(Flag.WARM_UP)
         self._sequence = 0
         self._phase: int | None = None
@@ -66,8 +67,8 @@ class Recorder:
         now_ns = self.end_phase(at_ns)
         self._write_buckets()
         self._step, self._sequence, self._step_start_ns = step, 0, now_ns
-        self._flags = int(Flag.WARM_UP) if self._begun < WARM_UP_STEPS else 0
-        self._begun += 1
+        self._first_step = step if self._first_step is None else self._first_step
+        self._flags = int(Flag.WARM_UP) if step - self._first_step < WARM_UP_STEPS else 0
         return now_ns
 
     def enter(
