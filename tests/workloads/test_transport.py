@@ -238,10 +238,19 @@ def test_a_node_that_went_may_come_back(plans: tuple[EndpointPlan, ...]) -> None
                 assert server.gone == set()
                 server.send(0, Message(TELL, 100 + life))
                 assert endpoint.receive().version == 100 + life
+                server.settle(5.0)
                 other.send(2, Message(TELL, 7))
                 assert server.receive().sender == 1
+                server.send(0, Message(TELL, 0))  # which nobody takes
             wait_until_gone(server, 0)
             assert server.departed == {0}
+        with Endpoint(plans[0]) as endpoint:
+            endpoint.connect(2)
+            endpoint.send(2, Message(TELL, 9))
+            assert server.receive().version == 9
+            until_s = time.monotonic() + 5.0
+            server.settle(10.0)
+            assert time.monotonic() < until_s, "what its earlier connections took along is not waited for"
 
 
 def test_a_connection_that_is_replaced_counts_no_more(plans: tuple[EndpointPlan, ...]) -> None:

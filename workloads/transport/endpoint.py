@@ -53,6 +53,7 @@ class Endpoint:
         self._descriptors: dict[int, tuple[int, bytes]] = {}
         self._inbox: deque[Message] = deque()
         self._unacknowledged: set[tuple[int, int]] = set()
+        self._given_up: set[tuple[int, int]] = set()
         self._numbers: Counter[int] = Counter()
         self._door: zmq.Socket[bytes] | None = None
         self._door_monitor: zmq.Socket[bytes] | None = None
@@ -137,6 +138,8 @@ class Endpoint:
             self._require(node)
             if not self._poll(deadline_s - time.monotonic()) and time.monotonic() > deadline_s:
                 raise TransportError(f"node {node} did not acknowledge within {self.plan.timeout_s:g} s")
+        if (node, number) in self._given_up:
+            raise TransportError(f"node {node} is gone: connection reset by peer")
 
     def settle(self, timeout_s: float) -> None:
         """Wait until all that was sent to those who are still there is acknowledged, at most so long; what comes meanwhile stays to be taken."""
@@ -205,9 +208,16 @@ class Endpoint:
             self._note_severed(self._door_monitor)  # all told so far of this descriptor is about whoever had it before
         if node in self._identities:
             self._replaced.add(self._identities[node])
+            self._give_up(node)
         self._identities[node] = identity
         self._descriptors[descriptor] = node, identity
         self.gone.discard(node)
+
+    def _give_up(self, node: int) -> None:
+        """What was sent over a connection that is no more will not be acknowledged, be there another or not."""
+        lost = {each for each in self._unacknowledged if each[0] == node}
+        self._unacknowledged -= lost
+        self._given_up |= lost
 
     def _accept(self, message: Message) -> None:
         if message.kind == ACKNOWLEDGEMENT:
@@ -225,10 +235,12 @@ class Endpoint:
                 self.gone.discard(called)
             elif called != _ANYBODY:
                 self.gone.add(called)
+                self._give_up(called)
             elif (caller := self._descriptors.pop(event["value"], None)) is not None:
                 node, identity = caller
                 if self._identities[node] == identity:
                     self.gone.add(node)
+                    self._give_up(node)
 
     def close(self) -> None:
         """Close the sockets once what was sent is out, or after a second."""
