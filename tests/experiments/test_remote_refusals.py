@@ -64,7 +64,7 @@ def test_a_strategy_with_a_server_is_refused_where_it_is_written(testbed: str, t
     arguments = ["plan", str(folder), "--set", "workload.strategy={name: bounded_staleness, staleness: 2}"]
     result = CliRunner().invoke(main, [*arguments, "--on", testbed])
     assert result.exit_code == INPUT_IS_WRONG
-    assert "on real machines no server can be started yet" in result.output
+    assert "on real machines bounded_staleness cannot run yet" in result.output
     here = CliRunner().invoke(main, arguments)
     assert here.exit_code == 0, here.output
     assert "bounded_staleness, staleness 2" in here.output

@@ -160,7 +160,8 @@ def test_a_ring_ends_when_a_rank_is_killed(train: Train) -> None:
     training.wait_for(lambda: bool(read_lines(training.spool.progress)))
     os.kill(training.pids[2], signal.SIGKILL)
     assert training.forkery.wait(training.pids, 10) == [1, 1, -signal.SIGKILL]
-    assert "rank 2 is gone: connection reset" in training.log("0").read_text()
+    # Who of the other two notices first ends too, and may be who the last one misses.
+    assert "rank 2 is gone: connection reset" in training.log("0").read_text() + training.log("1").read_text()
     for pid in training.aside:
         os.kill(pid, signal.SIGTERM)
     training.forkery.wait(training.aside, 5)
