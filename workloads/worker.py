@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -105,6 +105,7 @@ class _Bench:
             last_step=None if workload.stop.steps is None else workload.stop.steps - 1,
             endpoint=endpoint,
             peers=peers,
+            dilation=plan.dilation,
         )
 
     @property
@@ -153,8 +154,10 @@ def _train_with_server(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
 def _train_among_peers(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
     plan, own = bench.plan, bench.plan.workload.strategy.pace == "own"
     tally = Tally(spool.tally, plan.world_size) if own else None
-    with Endpoint(told, listens=True) as endpoint:
-        peers = Peers(endpoint, plan.world_size, bench.recorder, tally)
+    with (
+        Endpoint(told, listens=True) as endpoint,
+        closing(Peers(endpoint, plan.world_size, bench.recorder, tally)) as peers,
+    ):
         peers.meet()
         if tally is None:
             _train_in_lockstep(bench, spool, peers)

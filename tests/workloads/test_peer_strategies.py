@@ -11,17 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.span_schema import Lane
 from laggard.workloads.models import build_model
 from laggard.workloads.spool import read_lines
 from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.graph import Graph, mixing_weights, neighbours
+from tests.workloads.paced import TURN_NS
 
 if TYPE_CHECKING:
     from tests.workloads.conftest import Train, Training
 
 DIGITS = {"model": "mlp", "dataset": "digits", "batch_size": 96, "optimizer": {"lr": 0.05}, "stop": {"steps": 300}}
 RARELY = {"evaluate_every": 10**9}
-OWN_PACE = ["gossip"]
+OWN_PACE = ["gossip", "ad_psgd"]
+MODELS = {"ad_psgd": "paced:unhurried"}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +34,7 @@ def baseline(train: Train) -> Training:
 
 @pytest.fixture(scope="module")
 def trained(train: Train) -> dict[str, Training]:
-    return {name: train({**DIGITS, "strategy": name}, 3) for name in OWN_PACE}
+    return {name: train({**DIGITS, "model": MODELS.get(name, "mlp"), "strategy": name}, 3) for name in OWN_PACE}
 
 
 def accuracy(training: Training) -> float:
@@ -54,7 +57,7 @@ def test_digits_are_learnt_as_well_as_with_all_reduce(
 @pytest.mark.parametrize("name", OWN_PACE)
 def test_spans_tile_every_rank(trained: dict[str, Training], name: str) -> None:
     spans = trained[name].table("spans")
-    for _, of_rank in spans.groupby("rank"):
+    for _, of_rank in spans[spans.lane == Lane.MAIN].groupby("rank"):
         ordered = of_rank.sort_values(["start_ns", "step", "seq"])
         start, duration = ordered.start_ns.to_numpy(), ordered.dur_ns.to_numpy()
         assert start[0] == 0
@@ -74,6 +77,50 @@ def test_batch_norm_is_learnt_too(train: Train, name: str) -> None:
     """Its statistics are no parameters: they move in the forward pass, and are averaged with the rest."""
     workload = {**DIGITS, **RARELY, "model": "resnet8", "strategy": name, "stop": {"steps": 40}}
     assert train(workload, 3).done()["accuracy"] > 0.85
+
+
+def test_models_sent_beside_are_on_a_lane_of_their_own(trained: dict[str, Training]) -> None:
+    """As many as the kernel says were acknowledged; and the main lane has nothing but waiting for the lock."""
+    spans, links = trained["ad_psgd"].table("spans"), trained["ad_psgd"].table("links")
+    main, beside = spans[spans.lane == Lane.MAIN], spans[spans.lane == Lane.BESIDE]
+    assert (main.bytes == 0).all()
+    state = FlatState(build_model("mlp", (1, 8, 8), 10, 1))
+    assert set(beside.bytes) == {state.bytes}
+    assert (beside.dur_ns > 0).all()
+    assert set(beside[beside["rank"] != 1].peer) == {1}, "the middle one is passive, and the others' only partner"
+    last_ns = links.time_ns.max()
+    acked = links.sort_values("time_ns").groupby(["src_port", "dst_port"]).bytes_acked.last().sum()
+    sent = beside[beside.start_ns + beside.dur_ns <= last_ns].bytes.sum()
+    assert len(beside) >= 300
+    assert sent == pytest.approx(acked, rel=0.02)
+
+
+def test_staleness_counts_the_averages_between_reading_and_applying(trained: dict[str, Training]) -> None:
+    steps, spans = trained["ad_psgd"].table("steps"), trained["ad_psgd"].table("spans")
+    assert (steps.staleness == steps.applied_version - 1 - steps.read_version).all()
+    assert (steps.waited_for == -1).all()
+    beside = spans[spans.lane == Lane.BESIDE]
+    for rank, of_rank in steps.groupby("rank"):
+        exchanges = of_rank.applied_version.max() - len(of_rank)
+        # Whoever has answered has been moved, and so has whoever was answered, but for exchanges that the end cut off.
+        assert abs(exchanges - (beside["rank"] == rank).sum()) <= 3
+        assert of_rank.staleness.max() >= 1
+
+
+def test_a_slow_worker_slows_nobody_down(train: Train) -> None:
+    """In turns of 0.3 s nobody is slow, then rank 1 (passive), then rank 2 (active): four times, which the others' steps do not notice."""
+    workload = {**DIGITS, **RARELY, "model": "paced:slow_in_turns", "strategy": "ad_psgd", "stop": {"time": "4s"}}
+    training = train(workload, 4)
+    steps = training.table("steps").query("step > 5")
+    start = steps.start_ns + int(training.done()["zero_ns"])
+    turn, ends_in = start // TURN_NS % 3, (start + steps.end_ns - steps.start_ns) // TURN_NS % 3
+    whole = steps[turn == ends_in].assign(ms=(steps.end_ns - steps.start_ns) / 1e6, turn=turn)
+    median = whole.groupby(["rank", "turn"]).ms.median().unstack()
+    assert median[1][1] > 3 * median[0][1], "rank 1 was slow in its turn"
+    assert median[2][2] > 3 * median[0][2], "rank 2 was slow in its turn"
+    for unmoved in (0, 3):
+        assert median[1][unmoved] == pytest.approx(median[0][unmoved], rel=0.05)
+        assert median[2][unmoved] == pytest.approx(median[0][unmoved], rel=0.05)
 
 
 @pytest.mark.parametrize("optimizer", [{"lr": 0.05}, {"name": "adamw", "lr": 0.001}])
@@ -112,7 +159,8 @@ def test_a_ring_ends_when_a_rank_is_killed(train: Train) -> None:
 
 @pytest.mark.parametrize("name", OWN_PACE)
 def test_the_others_go_on_without_a_rank_that_is_killed(train: Train, name: str) -> None:
-    training = train({**DIGITS, **RARELY, "strategy": name, "stop": {"steps": 150}}, 4, wait=False)
+    workload = {**DIGITS, **RARELY, "model": MODELS.get(name, "mlp"), "strategy": name, "stop": {"steps": 150}}
+    training = train(workload, 4, wait=False)
     training.go()
     training.wait_for(lambda: bool(read_lines(training.spool.progress)))
     os.kill(training.pids[2], signal.SIGKILL)

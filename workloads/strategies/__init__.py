@@ -26,6 +26,7 @@ CLASSES = {
     "backup_workers": "BackupWorkers",
     "ring_allreduce": "RingAllReduce",
     "gossip": "Gossip",
+    "ad_psgd": "ADPSGD",
 }
 
 

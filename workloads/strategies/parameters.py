@@ -12,6 +12,7 @@ from pydantic import Discriminator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from laggard.run_schema import Pace
+from laggard.units import DurationS
 from laggard.workloads.section import Section, named
 from laggard.workloads.strategies.graph import Graph
 from laggard.yaml_source import AT
@@ -155,6 +156,25 @@ class GossipParameters(Parameters):
         return "own"
 
 
+class ADPSGDParameters(Parameters):
+    """Ranks average their models two by two beside the training, and wait for nobody (AD-PSGD: Lian et al., ICML 2018)."""
+
+    meshed: ClassVar[bool] = True
+    name: Literal["ad_psgd"]
+    graph: Graph = Field(default="complete", description="who may average with whom, of those of the other role")
+    timeout_s: DurationS = Field(
+        default=10.0,
+        gt=0,
+        alias="timeout",
+        description="after which a rank no longer waits for one partner, and tries another",
+    )
+
+    @property
+    def pace(self) -> Pace:
+        """Every rank's own."""
+        return "own"
+
+
 StrategyParameters = Annotated[
     AllReduceParameters
     | LocalSGDParameters
@@ -165,7 +185,8 @@ StrategyParameters = Annotated[
     | BoundedStalenessParameters
     | BackupWorkersParameters
     | RingAllReduceParameters
-    | GossipParameters,
+    | GossipParameters
+    | ADPSGDParameters,
     Discriminator("name"),
 ]
 STRATEGY_NAMES = (
@@ -179,6 +200,7 @@ STRATEGY_NAMES = (
     "backup_workers",
     "ring_allreduce",
     "gossip",
+    "ad_psgd",
 )
 
 

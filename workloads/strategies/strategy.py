@@ -36,6 +36,7 @@ class Seat:
         last_step: the last step that is allowed (from 0), where their number ends the training.
         endpoint: what carries messages to the server, node `world_size`, where the strategy has one.
         peers: the other ranks, where the strategy sends them messages.
+        dilation: real seconds per virtual second.
     """
 
     rank: int
@@ -48,6 +49,7 @@ class Seat:
     last_step: int | None = None
     endpoint: Endpoint | None = None
     peers: Peers | None = None
+    dilation: float = 1.0
 
     @property
     def world_size(self) -> int:
