@@ -36,6 +36,7 @@ PRELOAD = (
     "laggard.workloads.strategies.ring_allreduce",
     "laggard.workloads.strategies.gossip",
     "laggard.workloads.strategies.ad_psgd",
+    "laggard.workloads.strategies.partial_reduce",
 )
 """What the process that workers are forked from imports. `torch._dynamo` is what DistributedDataParallel would otherwise
 import in every worker, at 1.3 CPU seconds each."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 DIGITS = {"model": "mlp", "dataset": "digits", "batch_size": 96, "optimizer": {"lr": 0.05}, "stop": {"steps": 300}}
 RARELY = {"evaluate_every": 10**9}
-OWN_PACE = ["gossip", "ad_psgd"]
+OWN_PACE = ["gossip", "ad_psgd", "partial_reduce"]
 MODELS = {"ad_psgd": "paced:unhurried"}
 
 
@@ -123,6 +124,29 @@ def test_a_slow_worker_slows_nobody_down(train: Train) -> None:
         assert median[2][unmoved] == pytest.approx(median[0][unmoved], rel=0.05)
 
 
+def test_groups_tell_whom_they_waited_for_and_what_they_sent(trained: dict[str, Training]) -> None:
+    """Two of three are in a group: each sends half its model twice; who was last waited for nobody."""
+    spans, steps = trained["partial_reduce"].table("spans"), trained["partial_reduce"].table("steps")
+    comm = spans[spans.phase == "comm"]
+    state = FlatState(build_model("mlp", (1, 8, 8), 10, 1))
+    averages = comm[comm.bytes > 0]
+    assert abs(averages.bytes - state.bytes).max() <= 4
+    assert set(spans.lane) == {Lane.MAIN}
+    # Who was in no group any more when training ended.
+    assert 0 <= len(steps) - len(averages) <= 3
+    waited = steps[steps.waited_for >= 0]
+    assert (waited.waited_for != waited["rank"]).all()
+    assert len(waited) == pytest.approx(len(steps) / 2, abs=0.1 * len(steps))
+    waits = comm[(comm.bytes == 0) & (comm.peer >= 0)]
+    assert dict(zip(zip(waits.step, waits["rank"], strict=True), waits.peer, strict=True)) == dict(
+        zip(zip(waited.step, waited["rank"], strict=True), waited.waited_for, strict=True)
+    )
+    links = trained["partial_reduce"].table("links")
+    sent = averages[averages.start_ns + averages.dur_ns <= links.time_ns.max()].bytes.sum()
+    acked = links.sort_values("time_ns").groupby(["src_port", "dst_port"]).bytes_acked.last().sum()
+    assert sent == pytest.approx(acked, rel=0.05)
+
+
 @pytest.mark.parametrize("optimizer", [{"lr": 0.05}, {"name": "adamw", "lr": 0.001}])
 def test_the_ring_trains_as_all_reduce_does(train: Train, optimizer: dict[str, object]) -> None:
     """The same steps but for the order of sums; 97 samples on three ranks are uneven."""
@@ -172,6 +196,23 @@ def test_the_others_go_on_without_a_rank_that_is_killed(train: Train, name: str)
     assert done["accuracy"] > 0.9
     assert steps[steps["rank"] == 0].step.max() > 150
     assert not (steps[steps["rank"] == 2].step > 140).any()
+
+
+def test_groups_go_on_without_their_generator(train: Train) -> None:
+    workload = {**DIGITS, **RARELY, "strategy": "partial_reduce", "stop": {"steps": 150}}
+    training = train(workload, 4, wait=False)
+    training.go()
+    training.wait_for(lambda: bool(read_lines(training.spool.progress)))
+    os.kill(training.pids[0], signal.SIGKILL)
+    killed_ns = time.monotonic_ns()
+    statuses = training.forkery.wait([*training.pids, *training.aside], 30)
+    assert statuses == [-signal.SIGKILL, 0, 0, 0, 0, 0], training.logs()
+    assert training.done()["accuracy"] > 0.9
+    steps = training.table("steps")
+    after = steps[steps.start_ns > killed_ns - int(training.done()["zero_ns"])]
+    assert set(after["rank"]) == {1, 2, 3}
+    assert (after.groupby("rank").size() > 30).all()
+    assert (after.waited_for >= 1).any()
 
 
 def test_accuracy_ends_training(train: Train) -> None:

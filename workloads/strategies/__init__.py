@@ -27,6 +27,7 @@ CLASSES = {
     "ring_allreduce": "RingAllReduce",
     "gossip": "Gossip",
     "ad_psgd": "ADPSGD",
+    "partial_reduce": "PartialReduce",
 }
 
 

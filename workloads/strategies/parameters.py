@@ -175,6 +175,27 @@ class ADPSGDParameters(Parameters):
         return "own"
 
 
+class PartialReduceParameters(Parameters):
+    """Who has finished a step averages its model with others who have, in small groups (Prague: Luo et al., ASPLOS 2020)."""
+
+    meshed: ClassVar[bool] = True
+    name: Literal["partial_reduce"]
+    group: int = Field(
+        default=2, ge=2, le=15, description="workers that average their models together"
+    )  # a message has room for 16 numbers
+    rounds: int = Field(
+        default=16,
+        ge=1,
+        le=100_000_000,
+        description="steps after which workers whose models have not mixed are grouped, and waited for",
+    )
+
+    @property
+    def pace(self) -> Pace:
+        """Every rank's own: it waits for its group only."""
+        return "own"
+
+
 StrategyParameters = Annotated[
     AllReduceParameters
     | LocalSGDParameters
@@ -186,7 +207,8 @@ StrategyParameters = Annotated[
     | BackupWorkersParameters
     | RingAllReduceParameters
     | GossipParameters
-    | ADPSGDParameters,
+    | ADPSGDParameters
+    | PartialReduceParameters,
     Discriminator("name"),
 ]
 STRATEGY_NAMES = (
@@ -201,6 +223,7 @@ STRATEGY_NAMES = (
     "ring_allreduce",
     "gossip",
     "ad_psgd",
+    "partial_reduce",
 )
 
 

@@ -50,7 +50,7 @@ class Peers:
         self.present = set(range(world_size)) - {self.rank}
         self._endpoint, self._recorder, self._tally = endpoint, recorder, tally
         self._thread: threading.Thread | None = None
-        self._closing = False
+        self._closing = self._tells_sends = False
         self._failure: BaseException | None = None
         self._underway: dict[tuple[int, int], tuple[int, int]] = {}
 
@@ -81,13 +81,14 @@ class Peers:
             ) from self._failure
         return self._tally is not None and bool(self._tally.ended)
 
-    def beside(self, turn: Callable[[], None]) -> None:
+    def beside(self, turn: Callable[[], None], *, tells_sends: bool = True) -> None:
         """Have a thread of its own do something again and again until training is over; the connections are that thread's from now on.
 
-        Every tensor that it sends is recorded on `Lane.BESIDE`, from when it was sent until its receiver has said that it came.
+        With `tells_sends`, every tensor that it sends is recorded on `Lane.BESIDE`, from when it was sent until its receiver has said that it came.
         """
         # The interpreter gives way to a waiting thread after 5 ms: longer than many steps, and an exchange needs it ten times.
         sys.setswitchinterval(SWITCH_S)
+        self._tells_sends = tells_sends
         self._thread = threading.Thread(target=self._take_turns, args=(turn,), name="exchange", daemon=True)
         self._thread.start()
 
@@ -121,7 +122,7 @@ class Peers:
         except TransportError:
             self._note_departures()
             return
-        if self._thread is not None and message.tensor is not None:
+        if self._tells_sends and message.tensor is not None:
             self._underway[rank, number] = now_ns, message.payload_bytes
 
     def listen(self, heard: Heard, timeout_s: float = 0.0) -> None:
