@@ -73,7 +73,16 @@ def answer(run: Run, analysis: Analysis | None) -> tuple[str, ...]:
     state = state_sentences(run)
     if analysis is None:
         return state or ("No step was finished by every rank, so there is nothing to say about stragglers.",)
-    return (*state, *finding_sentences(run, analysis), *remainder_sentences(analysis))
+    return (*state, *finding_sentences(run, analysis), *decision_sentences(run), *remainder_sentences(analysis))
+
+
+def decision_sentences(run: Run) -> tuple[str, ...]:
+    """What the strategy decided last, and how often it changed its mind; nothing where it decides nothing."""
+    if not run.decisions or run.record is None:
+        return ()
+    last, earlier = run.decisions[-1], len(run.decisions) - 1
+    before = f" It had changed its mind {counted(earlier, 'time')} before; the table has all." if earlier else ""
+    return (f"From step {last.step + 1} on, {run.record.strategy.name} took up: {last.told}.{before}",)
 
 
 def state_sentences(run: Run) -> tuple[str, ...]:

@@ -14,13 +14,14 @@ import numpy.typing as npt
 
 from laggard.analysis.columns import Columns, FloatArray, LinkColumns, SpanColumns, StepColumns
 from laggard.errors import RunFolderError
-from laggard.run_schema import FidelityCheck, RunRecord
+from laggard.run_schema import Decision, FidelityCheck, Record, RunRecord
 from laggard.span_schema import Phase, host_schema, link_schema, span_schema, step_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _C = TypeVar("_C", bound=Columns)
+_R = TypeVar("_R", bound=Record)
 _LATER_COLUMNS = ("read_version", "applied_version", "waited_for")
 _PHASE_CODES = {phase.value: phase.code for phase in Phase}
 
@@ -54,6 +55,7 @@ class Run:
         steps: per rank and step.
         links: TCP samples; may be empty.
         fidelity: what the emulation gave; empty when it was never measured.
+        decisions: what the strategy decided meanwhile.
     """
 
     folder: Path
@@ -63,6 +65,7 @@ class Run:
     steps: StepColumns
     links: LinkColumns
     fidelity: tuple[FidelityCheck, ...]
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -100,7 +103,8 @@ def load_run(path: Path) -> Run:
         spans=spans,
         steps=_columns(StepColumns, _table(folder / "steps.parquet", step_schema())),
         links=_columns(LinkColumns, _table(folder / "links.parquet", link_schema())),
-        fidelity=_fidelity(folder / "fidelity.json"),
+        fidelity=_listed(folder / "fidelity.json", FidelityCheck, "fidelity checks"),
+        decisions=_listed(folder / "decisions.json", Decision, "decisions"),
     )
 
 
@@ -113,15 +117,15 @@ def _record(path: Path) -> RunRecord | None:
         raise RunFolderError(f"{path}: not a run record of this version of Laggard: {error}") from error
 
 
-def _fidelity(path: Path) -> tuple[FidelityCheck, ...]:
+def _listed(path: Path, kind: type[_R], told: str) -> tuple[_R, ...]:
     from pydantic import TypeAdapter
 
     if not path.is_file():
         return ()
     try:
-        return TypeAdapter(tuple[FidelityCheck, ...]).validate_json(path.read_bytes())
+        return TypeAdapter(tuple[kind, ...]).validate_json(path.read_bytes())  # type: ignore[valid-type]
     except ValueError as error:
-        raise RunFolderError(f"{path}: not a list of fidelity checks: {error}") from error
+        raise RunFolderError(f"{path}: not a list of {told}: {error}") from error
 
 
 def _table(path: Path, schema: pa.Schema) -> pa.Table:

@@ -70,9 +70,13 @@ def tell_without_training(folder: Path) -> None:
 def _outcome(scenario: Scenario, run: Run, analysis: Analysis, done: Mapping[str, object]) -> Outcome:
     """What the first rank says of the end, and the tables of the rest."""
     makespan_s = float(str(done["makespan_s"]))
-    samples = [int(run.steps.samples[run.steps.rank == rank].sum()) for rank in range(run.world_size)]
+    ranks = range(run.world_size)
+    samples, in_vain = (
+        [int(counted[run.steps.rank == rank].sum()) for rank in ranks]
+        for counted in (run.steps.samples, run.steps.dropped)
+    )
     computed_s = analysis.time_split.compute_s + analysis.time_split.prep_s
-    uses = [RankUse(count, float(computed_s[rank])) for rank, count in enumerate(samples)]
+    uses = [RankUse(samples[rank], float(computed_s[rank]), in_vain[rank]) for rank in ranks]
     sent, across = _bytes_sent(scenario, run.folder)
     tiers = Counter(host.layer for host in scenario.hosts)
     return Outcome.model_validate(

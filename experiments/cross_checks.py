@@ -129,6 +129,9 @@ def workload_problems(
             near = difflib.get_close_matches(name.lower(), [*layers, "gigabyte"], n=1)
             fix = f"did you mean `{near[0]}`?" if near else f"the layers are {', '.join(layers[:5])}"
             yield source.problem(("objective", "prices", name), "a price is of a layer, or of a gigabyte", fix)
+    if workload.objective.name == "cost" and not workload.objective.prices:
+        rule = "nothing has a price, so that no run costs anything"
+        yield source.problem(("objective",), rule, "give prices, such as {cloud: 1.20, gigabyte: 0.09}")
     if isinstance(workload.dataset, Cifar10 | ImageFolder) and not Path(workload.dataset.folder).is_dir():
         rule = f"there is no folder {workload.dataset.folder}"
         yield source.problem(("dataset", "folder"), rule, "a relative one begins at the scenario's folder")

@@ -11,10 +11,17 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class RankUse:
-    """What one rank did: applied samples, and the seconds of compute (virtual) they took it."""
+    """What one rank did: samples that were learnt from, those computed in vain, and the seconds of compute (virtual) all of them took it."""
 
     samples: int
     compute_s: float
+    in_vain: int = 0
+
+    @property
+    def applied_s(self) -> float:
+        """Of the compute, what was learnt from."""
+        computed = self.samples + self.in_vain
+        return self.compute_s * self.samples / computed if computed else 0.0
 
 
 def fairness(ranks: Sequence[RankUse], makespan_s: float) -> float:
@@ -23,7 +30,7 @@ def fairness(ranks: Sequence[RankUse], makespan_s: float) -> float:
     A worker alone would compute without waiting, so its share is samples / (makespan x samples per compute second).
     1 means that all were used equally; 1/n that only one was (Jain, Chiu, Hawe 1984).
     """
-    shares = [rank.compute_s / makespan_s for rank in ranks if rank.samples > 0 and makespan_s > 0]
+    shares = [rank.applied_s / makespan_s for rank in ranks if rank.samples > 0 and makespan_s > 0]
     squares = sum(share**2 for share in shares)
     return sum(shares) ** 2 / (len(ranks) * squares) if squares > 0 else 0.0
 

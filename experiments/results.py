@@ -32,6 +32,7 @@ def result_text(record: RunRecord, folder: Path) -> str:
         lines.append(
             f"  {o.steps} steps in {o.makespan_s:.1f} s{reached}, {o.samples_per_s:.0f} samples/s,"
             f" {o.bytes_sent / 1e6:.0f} MB sent, fairness {o.fairness:.2f}"
+            + (f", price {o.cost:.3g}" if o.cost is not None else "")
         )
     lines += [f"  warning: {warning}" for warning in record.warnings]
     if record.error:

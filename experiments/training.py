@@ -35,6 +35,7 @@ from laggard.workloads.plan import (
     plan_workers,
 )
 from laggard.workloads.spool import Scalar, read_lines, write_whole
+from laggard.workloads.tracing.traffic import Traffic, read_traffic
 from laggard.workloads.transport.keys import make_endpoints
 
 READY_TIMEOUT_S = 120.0
@@ -84,7 +85,8 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
     job.journal.update(lost_ranks=tuple(each.rank for each in supervisor.lost))
     work = work_done(job.spool, workers)
     job.journal.warn(slow_ranks(work, workers, continuum.shares.least_efficiency))
-    write_counters(job.folder, continuum.links, before, continuum.drives.counters(), memory.peaks, work)
+    traffic = read_traffic(job.spool, len(workers) + 1)
+    write_counters(job.folder, continuum.links, before, continuum.drives.counters(), memory.peaks, work, traffic)
     return slips
 
 
@@ -248,8 +250,9 @@ def write_counters(
     drives: Mapping[str, DriveCounters] = MappingProxyType({}),
     peaks: Mapping[str, int] = MappingProxyType({}),
     work: Mapping[int, WorkDone] = MappingProxyType({}),
+    traffic: Sequence[Traffic] = (),
 ) -> None:
-    """`counters.json`: what links and drives carried during training, how late the emulator was, what workers held and computed."""
+    """`counters.json`: what links and drives carried during training, how late the emulator was, what workers held, computed and sent."""
     rows = []
     for (src, dst), after in links.counters().items():
         first = before.get((src, dst), LinkCounters(0, 0, 0))
@@ -259,4 +262,5 @@ def write_counters(
     document["drives"] = [{"host": host, **asdict(counted)} for host, counted in drives.items()]
     document["memory"] = [{"host": host, "peak_bytes": held} for host, held in peaks.items()]
     document["work"] = [{"rank": rank, **asdict(done)} for rank, done in work.items()]
+    document["traffic"] = [asdict(each) for each in traffic]
     (folder / "counters.json").write_text(json.dumps(document, indent=1) + "\n")

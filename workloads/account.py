@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,8 +47,19 @@ class Account:
 
     def _give(self, number: int) -> None:
         now_ns = time.monotonic_ns()
-        write_whole(self.spool.part(number, self.rank), self._state.read().cpu().numpy().tobytes())
+        write_part(self.spool, number, self.rank, self._state.read())
         self.tally.give(self.rank, number, now_ns)
+
+
+def write_part(spool: Spool, number: int, rank: int, state: torch.Tensor) -> None:
+    """A rank's part of a snapshot, shape [parameters + buffers]."""
+    write_whole(spool.part(number, rank), state.cpu().numpy().tobytes())
+
+
+def read_parts(spool: Spool, number: int, ranks: Iterable[int], dtype: torch.dtype) -> torch.Tensor:
+    """The mean of the parts of a snapshot that are there, shape [parameters + buffers]; their files are removed."""
+    parts = [read_part(spool, number, rank, dtype) for rank in ranks if spool.part(number, rank).exists()]
+    return torch.stack(parts).mean(dim=0)
 
 
 def read_part(spool: Spool, number: int, rank: int, dtype: torch.dtype) -> torch.Tensor:

@@ -14,11 +14,14 @@ class ComputeMeter:
     Args:
         counter: where steps are counted.
         full_speed: what they would take.
+
+    Attributes:
+        full_speed: as told.
     """
 
     def __init__(self, counter: WorkCounter, full_speed: FullSpeed) -> None:
         self._counter = counter
-        self._full_speed = full_speed
+        self.full_speed = full_speed
         self._cpu_ns = 0
         self._began_ns = 0
 
@@ -34,5 +37,5 @@ class ComputeMeter:
 
     def finish(self, samples: int) -> None:
         """The computing of a step of so many samples is done."""
-        self._counter.add(self._full_speed.step_ns(samples), self._cpu_ns)
+        self._counter.add(self.full_speed.step_ns(samples), self._cpu_ns)
         self._cpu_ns = 0

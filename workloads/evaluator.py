@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from laggard.workloads.account import read_parts
 from laggard.workloads.datasets import open_data, prepare_data
 from laggard.workloads.datasets.dataset import Data, Split
 from laggard.workloads.gates import POLL_S, Gates, Reason, Verdict, evaluation_gate
@@ -81,6 +82,7 @@ def _referee(plan: EvaluatorPlan, data: Data, model: nn.Module) -> Referee:
 def _serve(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
     spool = Spool(plan.spool_path)
     gates = Gates(spool.gates, plan.world_size, relayed=plan.relayed)
+    state, dtype = FlatState(model), next(model.parameters()).dtype
     accuracies: list[float] = []
     is_over = False
     while not is_over:
@@ -88,7 +90,11 @@ def _serve(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
         gate = evaluation_gate(number)
         last_arrival_ns = _wait_for_all(gates, gate)
         step, is_last = gates.asked
-        accuracies.append(_evaluate_snapshot(model, spool.snapshot(number), data.test))
+        if spool.snapshot(number).exists():
+            accuracies.append(_evaluate_snapshot(model, spool.snapshot(number), data.test))
+        else:
+            state.write(read_parts(spool, number, range(plan.world_size), dtype))
+            accuracies.append(evaluate(model, data.test))
         verdict = Verdict.STOP if accuracy_reached(accuracies, plan.workload.stop) else Verdict.GO_ON
         found = {"step": step, "accuracy": accuracies[-1]}
         append_line(spool.progress, {"time_ns": last_arrival_ns, **found})

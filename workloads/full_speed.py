@@ -24,6 +24,7 @@ from torch.nn.functional import cross_entropy
 
 from laggard.workloads.datasets.dataset import Batch, Split
 from laggard.workloads.partition import Indices
+from laggard.workloads.strategies.flat_state import FlatState
 
 WARM_UP = 2
 REPEATS = 6
@@ -58,6 +59,11 @@ class FullSpeed:
 
     base_ns: float
     sample_ns: float
+
+    @property
+    def fixed_samples(self) -> float:
+        """Samples that the fixed part of a step is worth; 0 where it is not known from that of samples."""
+        return self.base_ns / self.sample_ns if self.sample_ns > 0 else 0.0
 
     def step_ns(self, samples: int) -> int:
         """CPU ns that the computing of a step takes at full speed."""
@@ -112,14 +118,26 @@ def _time_step(train: Split, indices: Indices, learn: Learn) -> int:
     return time.thread_time_ns() - began_ns
 
 
-def learner_on_a_copy(model: nn.Module, optimizer_of: Callable[[nn.Module], torch.optim.Optimizer]) -> Learn:
-    """A step that learns, on a copy of the model, which leaves the model and torch's random numbers as they are."""
+def learner_on_a_copy(
+    model: nn.Module,
+    optimizer_of: Callable[[nn.Module], torch.optim.Optimizer],
+    encode: Callable[[torch.Tensor], object] | None = None,
+) -> Learn:
+    """A step that learns, on a copy of the model, which leaves the model and torch's random numbers as they are.
+
+    Args:
+        model: of which.
+        optimizer_of: makes the optimizer of the copy.
+        encode: what is done with every step's gradients before they are sent, shape [parameters]; None for nothing.
+    """
     twin = copy.deepcopy(model)
-    optimizer = optimizer_of(twin)
+    optimizer, state = optimizer_of(twin), FlatState(twin)
 
     def learn(batch: Batch) -> None:
         with torch.random.fork_rng(devices=[]):
             cross_entropy(twin(batch.inputs), batch.labels).backward()  # type: ignore[no-untyped-call]
+            if encode is not None:
+                encode(state.read_gradients()[: state.parameters])
             optimizer.step()
             optimizer.zero_grad()
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from laggard.drive import Drive
 from laggard.span_schema import Phase
+from laggard.workloads.account import write_part
+from laggard.workloads.balancing.balancer import Balancer
 from laggard.workloads.gates import Gates, Opening, Reason, Verdict, evaluation_gate
 from laggard.workloads.intake import Intake
 from laggard.workloads.model_state import save_state
@@ -14,6 +16,7 @@ from laggard.workloads.partition import Partition
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.spool import Spool, append_line
 from laggard.workloads.stopping import is_last_by_steps, is_last_by_time
+from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.strategy import Strategy
 from laggard.workloads.tracing.recorder import Recorder
 
@@ -49,6 +52,7 @@ class Loop:
         recorder: the trace.
         gates: where the ranks meet.
         drive: what its host stores checkpoints on; None where nothing limits it.
+        balancer: shares out batches by speed; None where the shares are even.
     """
 
     plan: WorkerPlan
@@ -58,6 +62,7 @@ class Loop:
     recorder: Recorder
     gates: Gates
     drive: Drive | None = None
+    balancer: Balancer | None = None
     spool: Spool = field(init=False)
     _evaluations: int = 0
     _progress_ns: int = 0
@@ -75,7 +80,7 @@ class Loop:
             reason = last[1] if last is not None and step >= last[0] else Reason.NONE
             begun_ns = time.monotonic_ns()
             due = due or self.partition.evaluates_after(step, self._evaluate_every)
-            if reason or (due and self.strategy.meets(step) == step):
+            if reason or (due and self._can_evaluate(step)):
                 due = False
                 opening = self._evaluate(step, final=bool(reason))
                 begun_ns = self.recorder.end_phase()
@@ -101,7 +106,8 @@ class Loop:
             self.gates.name_last_step(self.strategy.meets(step), Reason.WALLTIME)
 
     def _step(self, step: int, begun_ns: int) -> None:
-        recorder, share = self.recorder, self.partition.share(step, self.plan.rank)
+        sizes = self.balancer.sizes(step) if self.balancer is not None else None
+        recorder, share = self.recorder, self.partition.share(step, self.plan.rank, sizes)
         recorder.begin_step(step, begun_ns)
         batch = self.intake.take(share, begun_ns)
         learnt = self.strategy.step(step, batch, share)
@@ -110,6 +116,8 @@ class Loop:
         every = self.plan.workload.checkpoint_every
         if self.plan.rank == 0 and every is not None and (step + 1) % every == 0:
             self._checkpoint(step)
+        if self.balancer is not None:
+            self.balancer.finish(step, len(batch.labels), meets=self.strategy.meets(step) == step)
         recorder.end_step(learnt, len(share.indices), share.batch_size)
         if self.plan.rank == 0:
             self._tell_progress(step, learnt.loss)
@@ -121,13 +129,20 @@ class Loop:
             samples = self.partition.samples_through(step)
             append_line(self.spool.progress, {"time_ns": now_ns, "step": step, "samples": samples, "loss": loss})
 
+    def _can_evaluate(self, step: int) -> bool:
+        """Whether there is a model to evaluate: one of all ranks, or parts of one that the evaluator can read."""
+        return not self.plan.relayed or self.strategy.meets(step) == step
+
     def _evaluate(self, step: int, *, final: bool) -> Opening:
-        """Wait while the model is evaluated."""
+        """Wait while the model is evaluated: that of all ranks, or, between their meetings, the mean of theirs."""
         number, gate = self._evaluations, evaluation_gate(self._evaluations)
         self._evaluations += 1
         arrival_ns = self.recorder.enter(Phase.EVALUATE, group=number)
-        if self.plan.rank == 0:
+        if self.strategy.meets(step) != step:
+            write_part(self.spool, number, self.plan.rank, FlatState(self.strategy.model).read())
+        elif self.plan.rank == 0:
             save_state(self.strategy.model.state_dict(), self.spool.snapshot(number))
+        if self.plan.rank == 0:
             if final and self.plan.relayed:
                 self._write_checkpoint(step)
             self.gates.ask_evaluation(step, final=final)

@@ -9,9 +9,11 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 
 from laggard.units import DurationS
 from laggard.workloads.callables import is_callable_name
+from laggard.workloads.compress.parameters import COMPRESSION_NAMES
 from laggard.workloads.models import MODEL_NAMES
 from laggard.workloads.section import NameOrMapping, Section, named
 from laggard.workloads.strategies.parameters import (
+    SHORTHANDS,
     STRATEGY_NAMES,
     AllReduceParameters,
     StrategyParameters,
@@ -114,9 +116,9 @@ class Placement(Section):
 
 
 class Objective(Section):
-    """What is to be small, and what a run costs."""
+    """What `adaptive` makes small, or fair; every run reports all three. And what a run costs."""
 
-    name: Literal["makespan"] = "makespan"
+    name: Literal["makespan", "cost", "fairness"] = "makespan"
     prices: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
         default_factory=dict, description="per host-hour by layer, and `gigabyte` per GB sent between layers"
     )
@@ -147,11 +149,13 @@ class Workload(Section):
     dataset: Annotated[DatasetSpec, BeforeValidator(named), NameOrMapping(*DATASET_NAMES)]
     batch_size: int = Field(128, ge=1, le=10_000_000, description="samples of one step, over all workers")
     optimizer: Annotated[OptimizerSpec, BeforeValidator(named), NameOrMapping(*OPTIMIZER_NAMES)] = OptimizerSpec()
-    strategy: Annotated[StrategyParameters, BeforeValidator(strategy_named), NameOrMapping(*STRATEGY_NAMES)] = (
-        AllReduceParameters()
-    )
+    strategy: Annotated[
+        StrategyParameters,
+        BeforeValidator(strategy_named),
+        NameOrMapping(*STRATEGY_NAMES, *SHORTHANDS, *COMPRESSION_NAMES),
+    ] = AllReduceParameters()
     placement: Placement = Placement()
-    objective: Annotated[Objective, BeforeValidator(named), NameOrMapping("makespan")] = Objective()
+    objective: Annotated[Objective, BeforeValidator(named), NameOrMapping("makespan", "cost", "fairness")] = Objective()
     stop: Stop = Stop(steps=1000)
     evaluate_every: int | None = Field(
         default=None, ge=1, description="samples between two evaluations; one pass over the training data when absent"

@@ -1,17 +1,20 @@
-"""Which samples each rank takes in each step: a pure function of the seed, so that a run can be repeated.
+"""Which samples each rank takes in each step: a pure function of the seed (and of sizes), so that a run can be repeated.
 
-Every epoch is a new permutation, cut into batches; the last may be smaller. A batch is dealt out as evenly as it goes: with N
-samples on W ranks the first N mod W ranks take one more. DDP averages the ranks' gradients with equal weights, so the mean loss of
+Every epoch is a new permutation, cut into batches; the last may be smaller. A batch is dealt out as evenly as it goes, unless it
+is told who takes how many: with N samples on W ranks the first N mod W ranks take one more. DDP averages the ranks' gradients with equal weights, so the mean loss of
 n_i samples is scaled by n_i * W / N; then the sum of all ranks' gradients is the gradient of the mean over the whole batch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+
+from laggard.workloads.balancing.allocation import even
 
 Indices = npt.NDArray[np.int64]
 
@@ -50,14 +53,29 @@ class Partition:
         """Batches in a pass over the training set, the smaller last one included."""
         return -(-self.samples // self.batch_size)
 
-    def share(self, step: int, rank: int) -> Share:
-        """What a rank takes in a step (from 0); with a small last batch it may be nothing."""
+    def share(self, step: int, rank: int, sizes: Sequence[int] | None = None) -> Share:
+        """What a rank takes in a step (from 0); with a small last batch it may be nothing.
+
+        Args:
+            step: from 0.
+            rank: whose share.
+            sizes: how many samples each rank takes, `samples_in(step)` together; as evenly as it goes when absent.
+
+        Raises:
+            ValueError: the sizes are not those of a batch of this step.
+        """
         epoch, position = divmod(step, self.steps_per_epoch)
         start = position * self.batch_size
         batch = _permutation(self.samples, self.seed, epoch)[start : start + self.batch_size]
-        even, rest = divmod(len(batch), self.world_size)
-        first = rank * even + min(rank, rest)
-        return Share(batch[first : first + even + (rank < rest)], len(batch), self.world_size)
+        dealt = even(len(batch), self.world_size) if sizes is None else sizes
+        if len(dealt) != self.world_size or min(dealt) < 0 or sum(dealt) != len(batch):
+            raise ValueError(f"sizes {list(dealt)}: step {step} has {len(batch)} samples for {self.world_size} ranks")
+        first = sum(dealt[:rank])
+        return Share(batch[first : first + dealt[rank]], len(batch), self.world_size)
+
+    def samples_in(self, step: int) -> int:
+        """Samples of all ranks in a step."""
+        return min(self.batch_size, self.samples - step % self.steps_per_epoch * self.batch_size)
 
     def samples_through(self, step: int) -> int:
         """Samples that all ranks have taken when a step is finished."""

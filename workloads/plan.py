@@ -28,6 +28,7 @@ PRELOAD = (
     "laggard.workloads.strategies.local_sgd",
     "laggard.workloads.strategies.hierarchical",
     "laggard.workloads.strategies.diloco",
+    "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
     "laggard.workloads.server",
     "laggard.workloads.strategies.parameter_server",
     "laggard.workloads.strategies.asynchronous",
@@ -37,6 +38,7 @@ PRELOAD = (
     "laggard.workloads.strategies.gossip",
     "laggard.workloads.strategies.ad_psgd",
     "laggard.workloads.strategies.partial_reduce",
+    "laggard.workloads.strategies.adaptive",
 )
 """What the process that workers are forked from imports. `torch._dynamo` is what DistributedDataParallel would otherwise
 import in every worker, at 1.3 CPU seconds each."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from laggard.workloads.account import read_part
+from laggard.workloads.account import read_parts
 from laggard.workloads.gates import START_GATE, Gates, Reason
 from laggard.workloads.learnt import UNKNOWN
 from laggard.workloads.partition import Partition
@@ -103,12 +103,8 @@ class Referee:
         return Reason.ACCURACY if reached else Reason.NONE
 
     def _judge(self, number: int, samples: int, time_ns: int) -> None:
-        parts = [
-            read_part(self._spool, number, rank, self.dtype)
-            for rank in self._tally.present
-            if self._spool.part(number, rank).exists()
-        ]
-        self._accuracies.append(self.judge(torch.stack(parts).mean(dim=0)))
+        whole = read_parts(self._spool, number, self._tally.present, self.dtype)
+        self._accuracies.append(self.judge(whole))
         self._last = (samples, time_ns)
         step = samples // self.partition.batch_size - 1
         found = {"time_ns": time_ns, "step": step, "accuracy": self._accuracies[-1]}

@@ -14,6 +14,9 @@ import torch
 from torch import nn
 
 from laggard.errors import TransportError
+from laggard.workloads.compress.codec import vector_codec
+from laggard.workloads.compress.parameters import Compression
+from laggard.workloads.compress.parcel import Parcel
 from laggard.workloads.datasets import open_data
 from laggard.workloads.gates import START_GATE, Gates, Reason
 from laggard.workloads.learnt import UNKNOWN
@@ -25,14 +28,17 @@ from laggard.workloads.plan import ServerPlan
 from laggard.workloads.spool import Spool, append_line, read_lines, write_whole
 from laggard.workloads.strategies import server_rule
 from laggard.workloads.strategies.flat_state import FlatState
+from laggard.workloads.strategies.parameters import CompressibleParameters
 from laggard.workloads.strategies.served import Kind
 from laggard.workloads.strategies.server_rule import Answer, Push, Reaction, ServerRule, Update
+from laggard.workloads.tracing.traffic import write_traffic
 from laggard.workloads.transport.endpoint import Endpoint
 from laggard.workloads.transport.frames import Message
 
 LOGGER = logging.getLogger(__name__)
 POLL_S = 0.05
 PROGRESS_NS = 100_000_000
+SETTLE_S = 1.0
 
 
 def main(argument: str) -> None:
@@ -57,7 +63,9 @@ def main(argument: str) -> None:
     workload = plan.workload
     model = build_model(workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary)
     partition = Partition(len(data.train), min(workload.batch_size, len(data.train)), plan.world_size, workload.seed)
-    keeper = ModelKeeper(model, build_optimizer(workload.optimizer, model), plan.world_size)
+    strategy, optimizer = workload.strategy, build_optimizer(workload.optimizer, model)
+    compression = strategy.compress if isinstance(strategy, CompressibleParameters) else None
+    keeper = ModelKeeper(model, optimizer, plan.world_size, compression)
     with Endpoint(plan.endpoint, listens=True) as endpoint:
         server = Server(plan, server_rule(workload.strategy, plan.world_size), keeper, partition, endpoint)
         write_whole(spool.ready(plan.world_size), b"")
@@ -71,14 +79,23 @@ class ModelKeeper:
         model: as all workers begin with.
         optimizer: of its parameters.
         world_size: number of workers, which their gradients were scaled by.
+        compression: of what they push.
     """
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, world_size: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        world_size: int,
+        compression: Compression | None = None,
+    ) -> None:
         self.model, self.version = model, 0
         self._optimizer, self._world_size = optimizer, world_size
         self._state = FlatState(model)
         self._pushed: dict[tuple[int, int], torch.Tensor] = {}
         self._read: torch.Tensor | None = None
+        codec = vector_codec(compression)
+        self._parcel = None if codec is None else Parcel(codec, self._state.parameters, self.read())
 
     def hold(self, push: Push, tensor: torch.Tensor) -> None:
         """Keep a worker's gradient (and buffers) until it is applied."""
@@ -92,7 +109,8 @@ class ModelKeeper:
         """One step along the mean gradient of an update's samples, as large as the part of a whole step that it is."""
         total = torch.zeros_like(self.read())
         for push in update.pushes:
-            total += self._pushed.pop((push.rank, push.clock))
+            pushed = self._pushed.pop((push.rank, push.clock))
+            total += pushed if self._parcel is None else self._parcel.unpack(pushed)
         self.version += 1
         if not update.samples:
             return
@@ -158,6 +176,10 @@ class Server:
         end_ns = time.monotonic_ns()
         LOGGER.info("over by %s at version %d", reason.name.lower(), self.keeper.version)
         self._snapshot(UNKNOWN, UNKNOWN, end_ns, final=True)
+        self.endpoint.settle(SETTLE_S)
+        write_traffic(
+            self._spool, self.plan.world_size, self.endpoint
+        )  # while workers are there: a closed connection is forgotten
         self._let_all_go()
         self._write_done(reason, end_ns)
 

@@ -37,6 +37,10 @@ class Spool:
         """State of the model for one evaluation."""
         return self.folder / f"snapshot-{evaluation}.pt"
 
+    def traffic(self, node: int) -> Path:
+        """JSON of what a rank (or the server) says that it sent, and what its kernel says was acknowledged."""
+        return self.folder / f"traffic-{node}"
+
     def part(self, number: int, rank: int) -> Path:
         """A rank's part of a snapshot that the referee has asked for (account.py)."""
         return self.folder / f"snapshot-{number}.rank-{rank}"
@@ -84,6 +88,11 @@ class Spool:
     def evaluations(self) -> Path:
         """JSON lines of the evaluations: number, step, accuracy, last arrival, resume."""
         return self.folder / "evaluations.jsonl"
+
+    @property
+    def decisions(self) -> Path:
+        """JSON lines of what a strategy has decided while it trained: step, time, a sentence."""
+        return self.folder / "decisions.jsonl"
 
     @property
     def heartbeat(self) -> Path:

@@ -14,7 +14,7 @@ from laggard.workloads.heartbeat import map_file
 
 _WORDS = 8
 _ASKED, _REASON = range(2)
-_SAMPLES, _STEPS, _GIVEN, _GIVEN_NS, _AWAY = range(5)
+_SAMPLES, _STEPS, _GIVEN, _GIVEN_NS, _AWAY, _STAGE = range(6)
 
 
 class Tally:
@@ -83,6 +83,15 @@ class Tally:
         if (there[:, _GIVEN] < number).any():
             return None
         return int(there[:, _GIVEN_NS].max(initial=0))
+
+    def reach(self, rank: int, stage: int) -> None:
+        """A rank has come to a stage of the training's end."""
+        self._ranks[rank, _STAGE] = stage
+
+    def reached(self, stage: int) -> bool:
+        """Whether all who are there have."""
+        there = self._ranks[self._ranks[:, _AWAY] == 0]
+        return bool((there[:, _STAGE] >= stage).all())
 
     def end(self, reason: Reason) -> None:
         """The referee ends the training."""

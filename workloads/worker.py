@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,6 +23,8 @@ from laggard.drive import Drive, sharpen_sleeps
 from laggard.errors import DeploymentError
 from laggard.work import WorkCounter
 from laggard.workloads.account import Account
+from laggard.workloads.balancing.balancer import Balancer
+from laggard.workloads.compress.codec import Remembering, vector_codec
 from laggard.workloads.compute_meter import ComputeMeter
 from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.dataset import Data
@@ -36,13 +38,20 @@ from laggard.workloads.optimizers import build_optimizer
 from laggard.workloads.own_pace import OwnPace
 from laggard.workloads.partition import Partition
 from laggard.workloads.plan import WorkerPlan
-from laggard.workloads.spool import Spool, read_lines, write_whole
+from laggard.workloads.spool import Spool, append_line, read_lines, write_whole
 from laggard.workloads.strategies import take_up, take_up_at_own_pace
+from laggard.workloads.strategies.parameters import (
+    AllReduceParameters,
+    BalancedParameters,
+    CompressibleParameters,
+    Parameters,
+)
 from laggard.workloads.strategies.peers import Peers
 from laggard.workloads.strategies.served import Kind
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.tally import Tally
 from laggard.workloads.tracing.recorder import Recorder
+from laggard.workloads.tracing.traffic import write_traffic
 from laggard.workloads.transport.endpoint import Endpoint
 from laggard.workloads.transport.frames import Message
 from laggard.workloads.transport.plan import EndpointPlan
@@ -73,6 +82,7 @@ def main(argument: str) -> None:
         if plan.endpoint is None:
             with _process_group(plan):
                 _train_in_lockstep(bench, spool)
+                write_traffic(spool, plan.rank, None)
         elif plan.workload.strategy.served:
             _train_with_server(bench, spool, plan.endpoint)
         else:
@@ -106,7 +116,16 @@ class _Bench:
             endpoint=endpoint,
             peers=peers,
             dilation=plan.dilation,
+            objective=workload.objective,
+            note=self.note,
         )
+
+    def note(self, step: int, sentence: str) -> None:
+        """What a strategy has decided: all ranks decide the same, and the first puts it down."""
+        if self.plan.rank == 0:
+            now_ns = time.monotonic_ns()
+            append_line(Spool(self.plan.spool_path).decisions, {"step": step, "time_ns": now_ns, "told": sentence})
+            LOGGER.info("step %d: %s", step, sentence)
 
     @property
     def counts(self) -> bool:
@@ -130,6 +149,7 @@ def _train_in_lockstep(bench: _Bench, spool: Spool, peers: Peers | None = None) 
     _measure_full_speed(bench, seat, spool)
     zero_ns = _start_together(plan, spool, gates)
     _count_work(bench, spool)
+    loop.balancer = _balancer(bench, seat)
     ending = loop.run(zero_ns)
     if plan.rank == 0:
         _write_done(plan, spool, gates, zero_ns, ending)
@@ -148,21 +168,23 @@ def _train_with_server(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
         zero_ns = _start_together(plan, spool, bench.gates)
         _count_work(bench, spool)
         taken = loop.run(zero_ns)
+        write_traffic(spool, plan.rank, endpoint)
         LOGGER.info("the server ended training after %d steps of this rank", taken)
 
 
 def _train_among_peers(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
     plan, own = bench.plan, bench.plan.workload.strategy.pace == "own"
-    tally = Tally(spool.tally, plan.world_size) if own else None
+    tally = Tally(spool.tally, plan.world_size)
     with (
         Endpoint(told, listens=True) as endpoint,
-        closing(Peers(endpoint, plan.world_size, bench.recorder, tally)) as peers,
+        closing(Peers(endpoint, plan.world_size, bench.recorder, tally, bears_loss=own)) as peers,
     ):
         peers.meet()
-        if tally is None:
-            _train_in_lockstep(bench, spool, peers)
-        else:
+        if own:
             _train_under_referee(bench, spool, peers, tally)
+        else:
+            _train_in_lockstep(bench, spool, peers)
+        peers.part(partial(write_traffic, spool, plan.rank, endpoint))
 
 
 def _train_under_referee(bench: _Bench, spool: Spool, peers: Peers, tally: Tally) -> None:
@@ -234,11 +256,22 @@ def _measure_full_speed(bench: _Bench, seat: Seat, spool: Spool) -> None:
     if not bench.counts:
         return
     plan, fewest = bench.plan, fewest_samples(seat.model)
-    learn = learner_on_a_copy(seat.model, partial(build_optimizer, plan.workload.optimizer))
+    learn = learner_on_a_copy(
+        seat.model, partial(build_optimizer, plan.workload.optimizer), encoder_of_steps(plan.workload.strategy)
+    )
     indices = pad(bench.partition.share(0, plan.rank).indices, fewest)
     with alone_on_core(spool.full_speed):
         write_timed(spool.full_speed, plan.rank, measure(bench.data.train, indices, fewest, learn))
     WorkCounter(spool.work(plan.rank)).close()
+
+
+def encoder_of_steps(strategy: Parameters) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """What a rank does with the gradients of every step before it sends them; who trains by itself for a while sends seldom."""
+    if not isinstance(strategy, CompressibleParameters):
+        return None
+    codec = vector_codec(strategy.compress)
+    each_step = strategy.served or isinstance(strategy, AllReduceParameters)
+    return Remembering(codec).encode if codec is not None and each_step else None
 
 
 def _count_work(bench: _Bench, spool: Spool) -> None:
@@ -246,6 +279,15 @@ def _count_work(bench: _Bench, spool: Spool) -> None:
     if bench.counts:
         counter = WorkCounter(spool.work(bench.plan.rank))
         bench.recorder.meter = ComputeMeter(counter, fit(read_timed(spool.full_speed)))
+
+
+def _balancer(bench: _Bench, seat: Seat) -> Balancer | None:
+    """What shares out batches by speed, where that is wanted; it begins with what was measured at full speed."""
+    strategy, meter = bench.plan.workload.strategy, bench.recorder.meter
+    if not isinstance(strategy, BalancedParameters) or strategy.balanced_batches is None:
+        return None
+    ratio = meter.full_speed.fixed_samples if meter is not None else 0.0
+    return Balancer(strategy.balanced_batches, seat, bench.partition, fewest_samples(seat.model), ratio)
 
 
 def fewest_samples(model: nn.Module) -> int:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from laggard.analysis.answer import answer, finding_sentences, remainder_sentences
+from laggard.analysis.answer import answer, decision_sentences, finding_sentences, remainder_sentences
 from laggard.analysis.figures import DrawnFigure
 from laggard.analysis.findings import Analysis
 from laggard.analysis.load import Run
@@ -98,7 +98,7 @@ def _opening(run: Run, analysis: Analysis | None) -> tuple[tuple[str, ...], tupl
     """The answer proper, and how the run ended as notices above it."""
     if analysis is None:
         return answer(run, None), ()
-    said = finding_sentences(run, analysis)
+    said = (*finding_sentences(run, analysis), *decision_sentences(run))
     state = [s for s in answer(run, analysis) if s not in said and s not in remainder_sentences(analysis)]
     care = [Verdict(text, "care") for text in remainder_sentences(analysis)]
     return said, (*(Verdict(text, "bad") for text in state), *care)

@@ -59,7 +59,7 @@ def setup_tables(run: Run) -> tuple[Table, ...]:
     """Stages, hosts and machines; those that are known."""
     tables = [_hosts(run)]
     if run.record is not None:
-        tables += [_stages(run.record), _machines(run.record)]
+        tables += [_decisions(run), _stages(run.record), _machines(run.record)]
     return tuple(table for table in tables if table.rows)
 
 
@@ -88,6 +88,11 @@ def _held(job: HeldJob) -> str:
 def _hosts(run: Run) -> Table:
     rows = tuple((str(h.rank), h.host, h.tier, percent_text(h.cpu_share) + " of a core", h.address) for h in run.hosts)
     return Table(f"Hosts ({len(rows)} ranks)", ("Rank", "Host", "Tier", "CPU share", "Address"), rows)
+
+
+def _decisions(run: Run) -> Table:
+    rows = tuple((str(each.step), seconds_text(each.at_s), each.told) for each in run.decisions)
+    return Table("What the strategy decided", ("After step", "At", "Decision"), rows)
 
 
 def _stages(record: RunRecord) -> Table:

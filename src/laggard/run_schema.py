@@ -124,6 +124,14 @@ class FidelityCheck(Record):
     detail: str = ""
 
 
+class Decision(Record):
+    """What a strategy decided while it trained, in which step, how many seconds after the first began."""
+
+    step: int
+    at_s: float
+    told: str
+
+
 class Finding(Record):
     """One straggler.
 

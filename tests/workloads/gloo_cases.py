@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import struct
 import time
 from pathlib import Path
 
@@ -12,7 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from laggard.span_schema import Phase
+from laggard.span_schema import Lane, Phase
+from laggard.workloads.balancing.allocation import AffineCost, balance
+from laggard.workloads.compress.ddp import TopKHook
+from laggard.workloads.compress.parameters import TopK
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.heartbeat import read_heartbeats
 from laggard.workloads.intake import pad
@@ -24,7 +29,9 @@ from laggard.workloads.strategies import take_up
 from laggard.workloads.strategies.allreduce import AllReduce
 from laggard.workloads.strategies.parameters import AllReduceParameters, Parameters
 from laggard.workloads.strategies.strategy import Seat
+from laggard.workloads.tracing.ddp_timing import ObservedDDP, have_buckets_reduced
 from laggard.workloads.tracing.recorder import Recorder
+from laggard.workloads.tracing.stream import SPAN_ROW, read_rows
 
 
 class Slow(nn.Module):
@@ -73,6 +80,15 @@ def seat(case: dict[str, int], model: nn.Module, lr: float, recorder: Recorder) 
     )
 
 
+def sizes_of(case: dict[str, list[float]], step: int, partition: Partition) -> tuple[int, ...] | None:
+    """By the seconds per sample that the case tells of the ranks; another rank is the first in each step."""
+    if "sample_s" not in case:
+        return None
+    turn = step % len(case["sample_s"])
+    costs = [AffineCost(0.0, each) for each in (*case["sample_s"][turn:], *case["sample_s"][:turn])]
+    return balance(costs, partition.samples_in(step))
+
+
 def uneven(argument: str) -> None:
     """Train in float64 on uneven batches; save the parameters after the last step."""
     case = json.loads(argument)
@@ -85,7 +101,7 @@ def uneven(argument: str) -> None:
     partition = Partition(case["samples"], case["batch_size"], world, 7)
     losses = []
     for step in range(case["steps"]):
-        share = partition.share(step, rank)
+        share = partition.share(step, rank, sizes_of(case, step, partition))
         indices = torch.from_numpy(pad(share.indices, 1))
         recorder.begin_step(step)
         learnt = strategy.step(step, Batch(inputs[indices].double(), labels[indices]), share)
@@ -93,7 +109,8 @@ def uneven(argument: str) -> None:
         recorder.end_step(learnt, len(share.indices), share.batch_size)
     recorder.close()
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
-    np.savez(folder / f"result-{rank}.npz", weights=weights, losses=np.array(losses))
+    state = torch.cat([tensor.double().flatten() for tensor in model.state_dict().values()]).numpy()
+    np.savez(folder / f"result-{rank}.npz", weights=weights, losses=np.array(losses), state=state)
     dist.destroy_process_group()
 
 
@@ -133,7 +150,7 @@ def timed(argument: str) -> None:
     torch.manual_seed(1)
     channels = case.get("batch_norm", False)
     slow = Slow(case["slow_steps"] if rank == 1 else [], case["sleep_s"], case["phase"])
-    hidden = 256
+    hidden = case.get("hidden", 256)
     model = nn.Sequential(
         nn.Flatten(),
         nn.Linear(64, hidden),
@@ -144,7 +161,8 @@ def timed(argument: str) -> None:
         nn.Linear(hidden, 10),
     )
     recorder = Recorder(Spool(folder), rank, world)
-    parameters = AllReduceParameters(trace_buckets=case.get("trace_buckets", False))
+    told = {"trace_buckets": case.get("trace_buckets", False), "compress": case.get("compress")}
+    parameters = AllReduceParameters.model_validate(told)
     strategy = AllReduce(parameters, seat(case, model, 0.01, recorder))
     ddp = strategy._ddp
     ddp._set_ddp_runtime_logging_sample_rate(1)
@@ -169,4 +187,83 @@ def timed(argument: str) -> None:
         theirs.append(int(log["backward_compute_time_end"]) - (time.time_ns() - time.monotonic_ns()))
     recorder.close()
     np.savez(folder / f"result-{rank}.npz", own=np.array(own), theirs=np.array(theirs))
+    dist.destroy_process_group()
+
+
+def rearranged(argument: str) -> None:
+    """Average the same gradients again and again, alone, in two buckets that DDP rearranges; save what came and what is kept back."""
+    case = json.loads(argument)
+    folder = Path(case["folder"])
+    _setup(case, folder)
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 1000), nn.ReLU(), nn.Linear(1000, 400)).double()
+    inputs, _ = problem(16)
+    raw = torch.autograd.grad(model(inputs.double()).square().mean(), list(model.parameters()))
+    hook = TopKHook(TopK(fraction=case["fraction"]))
+    ddp, buckets = ObservedDDP(model), list[tuple[int, int]]()
+
+    class Listener:
+        def bucket(self, start_ns: int, end_ns: int, payload_bytes: int) -> None:
+            buckets.append((end_ns - start_ns, payload_bytes))
+
+    have_buckets_reduced(ddp, hook, Listener(), time.monotonic_ns)
+    sent = [torch.zeros_like(parameter) for parameter in model.parameters()]
+    for _ in range(case["steps"]):
+        ddp(inputs.double()).square().mean().backward()
+        sent = [total + parameter.grad for total, parameter in zip(sent, model.parameters(), strict=True)]
+        model.zero_grad()
+    kept = [hook._rests[parameter] for parameter in model.parameters()]
+    vectors = {
+        name: torch.cat([each.flatten() for each in of])
+        for name, of in zip(("raw", "sent", "kept"), (raw, sent, kept), strict=True)
+    }
+    np.savez(
+        folder / "result-0.npz", **{name: each.numpy() for name, each in vectors.items()}, buckets=np.array(buckets)
+    )
+    dist.destroy_process_group()
+
+
+def acknowledged_bytes() -> int:
+    """What peers have acknowledged of all that this process has sent over TCP."""
+    total = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            if not str(descriptor.readlink()).startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(descriptor.name))) as each:
+                if each.family == socket.AF_INET and each.type == socket.SOCK_STREAM:
+                    # struct tcp_info: tcpi_bytes_acked is at byte 120.
+                    info = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
+                    total += struct.unpack_from("=Q", info, 120)[0]
+        except OSError:
+            continue  # the descriptor of the listing itself, or one that has been closed
+    return total
+
+
+def counted(argument: str) -> None:
+    """Train; compare the bytes that spans tell of with what the kernel says was acknowledged."""
+    case = json.loads(argument)
+    folder, rank, world = Path(case["folder"]), case["rank"], case["world_size"]
+    _setup(case, folder)
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 1500), nn.ReLU(), nn.Linear(1500, 400))
+    with Recorder(Spool(folder), rank, world) as recorder:
+        strategy = take_up(strategy_of(case), seat(case, model, 0.01, recorder))
+        inputs, labels = problem(64)
+        share = Partition(64, 64, world, 7).share(0, rank)
+        indices = torch.from_numpy(share.indices)
+        dist.barrier()
+        time.sleep(0.1)  # until the barrier's own bytes are acknowledged
+        before = acknowledged_bytes()
+        for step in range(case["steps"]):
+            recorder.begin_step(step)
+            strategy.step(step, Batch(inputs[indices], labels[indices]), share)
+        recorder.end_phase()
+        after, until_s = 0, time.monotonic() + 2.0
+        while (last := acknowledged_bytes()) != after and time.monotonic() < until_s:
+            after = last
+            time.sleep(0.1)
+    rows = read_rows(Spool(folder).spans(rank), SPAN_ROW)
+    comm = rows[(rows["phase"] == Phase.COMM.code) & (rows["lane"] == Lane.MAIN)]
+    np.savez(folder / f"result-{rank}.npz", acknowledged=after - before, told=comm["bytes"].sum())
     dist.destroy_process_group()

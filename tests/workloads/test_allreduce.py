@@ -82,10 +82,12 @@ def duration_ms(rows: Rows, phase: Phase, steps: list[int], group: int | None = 
     return float(np.median(totals)) / 1e6
 
 
-def test_a_late_peer_lengthens_communication_and_not_the_backward_pass(forkery: Forkery, tmp_path: Path) -> None:
-    run_case(
-        forkery, "timed", tmp_path, 3, steps=20, slow_steps=SLOW_STEPS, sleep_s=0.1, phase="backward", batch_norm=False
-    )
+@pytest.mark.parametrize("compress", [None, "topk", "powersgd"])
+def test_a_late_peer_lengthens_communication_and_not_the_backward_pass(
+    forkery: Forkery, tmp_path: Path, compress: str | None
+) -> None:
+    case = {"steps": 20, "slow_steps": SLOW_STEPS, "sleep_s": 0.1, "phase": "backward", "batch_norm": False}
+    run_case(forkery, "timed", tmp_path, 3, compress=compress, **case)
     normal = [step for step in range(5, 20) if step not in SLOW_STEPS]
     for rank in (0, 2):
         rows = main_lane(tmp_path, rank)
@@ -98,10 +100,12 @@ def test_a_late_peer_lengthens_communication_and_not_the_backward_pass(forkery: 
     assert duration_ms(guilty, Phase.COMM, SLOW_STEPS) < 50
 
 
-def test_the_end_of_the_backward_pass_is_the_one_ddp_logs(forkery: Forkery, tmp_path: Path) -> None:
-    run_case(
-        forkery, "timed", tmp_path, 2, steps=30, slow_steps=SLOW_STEPS, sleep_s=0.05, phase="backward", batch_norm=False
-    )
+@pytest.mark.parametrize("compress", [None, "topk", "powersgd", "fp16"])
+def test_the_end_of_the_backward_pass_is_the_one_ddp_logs(
+    forkery: Forkery, tmp_path: Path, compress: str | None
+) -> None:
+    case = {"steps": 30, "slow_steps": SLOW_STEPS, "sleep_s": 0.05, "phase": "backward", "batch_norm": False}
+    run_case(forkery, "timed", tmp_path, 2, compress=compress, **case)
     for rank in range(2):
         result = np.load(tmp_path / f"result-{rank}.npz")
         differences_us = np.abs(result["own"] - result["theirs"])[1:] / 1e3
@@ -129,15 +133,19 @@ def test_a_buffer_broadcast_is_communication_and_not_forward(forkery: Forkery, t
     assert duration_ms(main_lane(tmp_path, 1), Phase.FORWARD, SLOW_STEPS) >= 100
 
 
-def test_buckets_on_request(forkery: Forkery, tmp_path: Path) -> None:
-    run_case(
-        forkery, "timed", tmp_path, 2, steps=12, slow_steps=[], sleep_s=0.0, phase="forward", trace_buckets=True,
-    )  # fmt: skip
+@pytest.mark.parametrize(("compress", "count"), [(None, 2), ("topk", 2), ("powersgd", 1)])
+def test_buckets_on_request(forkery: Forkery, tmp_path: Path, compress: str | None, count: int) -> None:
+    """Of a model that DDP reduces in two, where it may: PowerSGD's collectives follow upon each other."""
+    case = {"steps": 12, "slow_steps": [], "sleep_s": 0.0, "phase": "forward", "hidden": 600}
+    run_case(forkery, "timed", tmp_path, 2, trace_buckets=True, compress=compress, **case)
     rows = read_rows(Spool(tmp_path).spans(0), SPAN_ROW)
     buckets = rows[rows["lane"] == Lane.BUCKETS]
     assert sorted(set(buckets["step"].tolist())) == list(range(12))
-    gradient_bytes = rows["bytes"][(rows["lane"] == Lane.MAIN) & (rows["phase"] == Phase.COMM.code)][0]
+    gradient_bytes = rows["bytes"][(rows["lane"] == Lane.MAIN) & (rows["phase"] == Phase.COMM.code)]
+    numbers = 64 * 600 + 600 + 600 * 600 + 600 + 600 * 10 + 10
+    assert (gradient_bytes[-1] == numbers * 4) if compress is None else (gradient_bytes[-1] < numbers * 4 / 10)
     for step in range(12):
         of_step = buckets[buckets["step"] == step]
-        assert of_step["bytes"].sum() == gradient_bytes
+        assert len(of_step) == (count if step else 1)
+        assert of_step["bytes"].sum() == gradient_bytes[step]
         assert (of_step["dur_ns"] > 0).all()

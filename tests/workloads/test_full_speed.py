@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,9 @@ from laggard.workloads.full_speed import (
     read_timed,
     write_timed,
 )
+from laggard.workloads.model import Workload
 from laggard.workloads.models import build_model
+from laggard.workloads.worker import encoder_of_steps
 
 if TYPE_CHECKING:
     from tests.workloads.conftest import Train
@@ -84,6 +87,19 @@ def test_measuring_leaves_the_model_its_gradients_and_the_dice_alone() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.equal(torch.random.get_rng_state(), dice)
+
+
+def test_what_is_done_with_gradients_before_they_are_sent_is_measured_too() -> None:
+    model = build_model("mlp", (1, 8, 8), 10, 1, None)
+    asked = [Workload.model_validate({"model": "mlp", "dataset": "digits", "strategy": each}).strategy for each in
+             ("allreduce", "powersgd", {"name": "local_sgd", "compress": "fp16"}, "ring_allreduce", "topk",
+              {"name": "asynchronous", "compress": "fp16"})]  # fmt: skip
+    assert [encoder_of_steps(each) is not None for each in asked] == [False, False, False, False, True, True]
+    lengths: list[int] = []
+    sgd = partial(torch.optim.SGD, lr=0.1)
+    learn = learner_on_a_copy(model, lambda each: sgd(each.parameters()), lambda vector: lengths.append(len(vector)))
+    measure(_SPLIT, np.arange(8), 1, learn)
+    assert set(lengths) == {sum(parameter.numel() for parameter in model.parameters())}
 
 
 def test_one_sample_where_the_model_needs_two() -> None:

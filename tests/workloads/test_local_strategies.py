@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TIERS = ["cloud", "edge", "edge"]
 SAMPLES, BATCH, STEPS = 45, 20, 7
+WHOLE = {"name": "topk", "fraction": 1.0}
 
 
 @given(st.integers(0, 200), st.integers(1, 30), st.none() | st.integers(0, 200))
@@ -106,6 +107,9 @@ def diloco(book: Textbook, step: int) -> None:
         ({"name": "local_sgd", "steps": 3, "after": 2}, post_local_sgd),
         ({"name": "hierarchical", "tier_steps": 2, "wan_steps": 4}, hierarchical),
         ({"name": "diloco", "steps": 3}, diloco),
+        ({"name": "local_sgd", "steps": 3, "compress": WHOLE}, local_sgd),
+        ({"name": "hierarchical", "tier_steps": 2, "wan_steps": 4, "compress": WHOLE}, hierarchical),
+        ({"name": "diloco", "steps": 3, "compress": WHOLE}, diloco),
     ],
 )
 def test_a_strategy_does_what_its_paper_says(
@@ -193,12 +197,18 @@ def test_digits_are_learnt_as_well_as_with_all_reduce(
     assert set(spans[spans.phase == "evaluate"].step) == {meetings[-1]}
 
 
-def test_evaluations_wait_for_the_step_in_which_all_meet(train: Train) -> None:
-    """Then everybody has the one model that there is."""
+def test_between_meetings_the_mean_of_the_ranks_models_is_evaluated(train: Train) -> None:
     strategy = {"name": "local_sgd", "steps": 4}
-    training = train({**DIGITS, "stop": {"steps": 30}, "evaluate_every": 96 * 3, "strategy": strategy}, 2)
+    workload = {**DIGITS, "stop": {"steps": 30}, "evaluate_every": 96 * 3, "strategy": strategy}
+    training = train(workload, 2)
     evaluated = training.table("steps").dropna(subset=["accuracy"])
-    assert sorted(set(evaluated.step)) == [3, 7, 11, 15, 19, 23, 27, 29]
+    partition = Partition(1437, 96, 2, 1)
+    assert sorted(set(evaluated.step)) == [
+        *(step for step in range(29) if partition.evaluates_after(step, 96 * 3)),
+        29,
+    ]
+    assert not list(training.spool.folder.glob("snapshot-*"))
+    assert evaluated.accuracy.iloc[-1] > evaluated.accuracy.iloc[0]
 
 
 def test_time_ends_training_in_a_step_in_which_all_meet(train: Train) -> None:

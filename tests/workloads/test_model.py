@@ -75,6 +75,13 @@ def test_a_model_and_a_dataset_are_enough() -> None:
         ({"strategy": {"name": "local_sgd", "steps": 0}}, "greater than or equal to 1"),
         ({"strategy": {"name": "hierarchical", "tier_steps": 9}}, "raise wan_steps"),
         ({"strategy": {"name": "diloco", "outer_momentum": 1}}, "less than 1"),
+        ({"strategy": {"compress": "zip"}}, "no such compression — use topk, powersgd, fp16"),
+        ({"strategy": {"compress": {"name": "topk", "fraction": 0}}}, "greater than 0"),
+        ({"strategy": {"compress": {"name": "powersgd", "after": 1}}}, "greater than or equal to 2"),
+        (
+            {"strategy": {"name": "diloco", "compress": "powersgd"}},
+            "powersgd compresses layers' matrices — use topk or fp16",
+        ),
         ({"optimizer": {"name": "adam", "momentum": 0.9}}, "adam has no momentum"),
         ({"optimizer": {"lr": -1}}, "greater than 0"),
         ({"optimizer": {"lr": float("nan")}}, "finite number"),
@@ -113,10 +120,28 @@ def test_a_refusal_points_at_the_place() -> None:
         ("local_sdg", (3, 11), 'strategy: "local_sdg": no such strategy — did you mean `local_sgd`?'),
         ("{name: locl_sgd}", (3, 18), "did you mean `local_sgd`?"),
         ("{name: local_sgd, stepz: 4}", (3, 29), "stepz: unknown key — did you mean `steps`?"),
-        ("{name: local_sgd, outer_lr: 4}", (3, 29), "unknown key — the keys are after, name, steps"),
-        ("{steps: 4}", (3, 12), "unknown key — the keys are name, trace_buckets"),
+        (
+            "{name: local_sgd, outer_lr: 4}",
+            (3, 29),
+            "unknown key — the keys are after, balanced_batches, compress, name, steps",
+        ),
+        ("{steps: 4}", (3, 12), "unknown key — the keys are balanced_batches, compress, name, trace_buckets"),
         ("{name: local_sgd, steps: often}", (3, 36), "integer"),
         ("{name: hierarchical, tier_steps: 9}", (3, 44), "raise wan_steps"),
+        ("{balanced_batches: {evry: 4}}", (3, 31), "evry: unknown key — did you mean `every`?"),
+        ("balanced_batch", (3, 11), "no such strategy — did you mean `balanced_batches`?"),
+        (
+            "{name: asynchronous, balanced_batches: true}",
+            (3, 50),
+            "balanced_batches: true: with asynchronous all workers' shares of a batch are even — remove it, or use allreduce,",
+        ),
+        ("topkk", (3, 11), "did you mean `topk`?"),
+        ("{name: fp16}", (3, 18), "fp16 is a compression: write `compress: {name: fp16, ...}`"),
+        ("{compress: topq}", (3, 22), 'strategy.compress: "topq": no such compression — did you mean `topk`?'),
+        ("{compress: {name: topq}}", (3, 29), 'strategy.compress.name: "topq": no such compression'),
+        ("{compress: {name: topk, fractoin: 1}}", (3, 35), "fractoin: unknown key — did you mean `fraction`?"),
+        ("{name: local_sgd, compress: powersgd}", (3, 39), 'strategy.compress: "powersgd": with local_sgd ranks send'),
+        ("{name: gossip, compress: topk}", (3, 26), "compress: unknown key"),
     ],
 )
 def test_a_strategy_is_refused_where_it_stands(strategy: str, place: tuple[int, int], says: str) -> None:
@@ -127,9 +152,43 @@ def test_a_strategy_is_refused_where_it_stands(strategy: str, place: tuple[int, 
     assert says in str(problem)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        ("balanced_batches", "allreduce, balanced_batches (every 8, window 32, least_gain 0.02)"),
+        ({"name": "balanced_batches", "balanced_batches": {"every": 3}}, "allreduce, balanced_batches (every 3, "),
+        ({"balanced_batches": {"least_gain": 0}}, "allreduce, balanced_batches (every 8, window 32, least_gain 0.0)"),
+        ({"name": "local_sgd", "balanced_batches": True}, "local_sgd, balanced_batches (every 8, "),
+        ({"balanced_batches": False}, "allreduce"),
+        ({"name": "local_sgd", "balanced_batches": None}, "local_sgd, steps 8, after 0"),
+    ],
+)
+def test_batches_are_balanced_where_it_is_said(strategy: object, told: str) -> None:
+    asked = workload(strategy=strategy)
+    assert asked.strategy.told().startswith(told)
+    assert Workload.model_validate_json(asked.model_dump_json(by_alias=True)) == asked
+
+
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
 def test_an_optimizer_reads_as_it_was_written(name: str) -> None:
     asked = workload(optimizer=name)
+    assert Workload.model_validate_json(asked.model_dump_json(by_alias=True)) == asked
+
+
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        ("topk", "allreduce, compress topk (fraction 0.01)"),
+        ("powersgd", "allreduce, compress powersgd (rank 2, after 2)"),
+        ("fp16", "allreduce, compress fp16"),
+        ({"compress": {"rank": 4, "name": "powersgd"}}, "allreduce, compress powersgd (rank 4, after 2)"),
+        ({"name": "local_sgd", "compress": "fp16"}, "local_sgd, steps 8, after 0, compress fp16"),
+        ({"name": "asynchronous", "compress": None}, "asynchronous"),
+    ],
+)
+def test_a_compression_is_told_with_its_strategy(strategy: object, told: str) -> None:
+    asked = workload(strategy=strategy)
+    assert asked.strategy.told() == told
     assert Workload.model_validate_json(asked.model_dump_json(by_alias=True)) == asked
 
 

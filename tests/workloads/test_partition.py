@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -43,6 +45,30 @@ def test_the_split_of_a_batch_does_not_change_the_batch(partition: Partition, st
     alone = Partition(partition.samples, partition.batch_size, 1, partition.seed)
     together = np.concatenate([partition.share(step, rank).indices for rank in range(partition.world_size)])
     assert np.array_equal(together, alone.share(step, 0).indices)
+
+
+@given(partitions, st.integers(0, 3), st.randoms(use_true_random=False))
+def test_an_epoch_takes_every_sample_once_whoever_takes_how_many(
+    partition: Partition, epoch: int, dice: random.Random
+) -> None:
+    """Sizes are others in every step."""
+    taken: list[int] = []
+    for position in range(partition.steps_per_epoch):
+        step = epoch * partition.steps_per_epoch + position
+        drawn = dice.choices(range(partition.world_size), k=partition.samples_in(step))
+        sizes = [drawn.count(rank) for rank in range(partition.world_size)]
+        shares = [partition.share(step, rank, sizes) for rank in range(partition.world_size)]
+        assert [len(share.indices) for share in shares] == sizes
+        assert {share.batch_size for share in shares} == {partition.samples_in(step)} == {sum(sizes)}
+        taken += [i for share in shares for i in share.indices.tolist()]
+        assert partition.samples_through(step) == epoch * partition.samples + len(taken)
+    assert sorted(taken) == list(range(partition.samples))
+
+
+@pytest.mark.parametrize("sizes", [(3, 3), (3, 3, 3), (5, -1, 4), (2, 2, 2, 2)])
+def test_sizes_that_are_no_split_of_the_batch_are_refused(sizes: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="step 0 has 8 samples for 3 ranks"):
+        Partition(20, 8, 3, 1).share(0, 0, sizes)
 
 
 @given(partitions, st.integers(0, 50))

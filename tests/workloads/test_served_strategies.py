@@ -13,6 +13,7 @@ import pytest
 from laggard.workloads.models import build_model
 from laggard.workloads.spool import read_lines
 from laggard.workloads.strategies.flat_state import FlatState
+from laggard.workloads.tracing.traffic import read_traffic
 
 if TYPE_CHECKING:
     from tests.workloads.conftest import Train, Training
@@ -104,6 +105,17 @@ def test_spans_tile_every_rank_and_say_what_was_sent(trained: dict[str, Training
         assert start[0] == 0
         assert np.array_equal(start[1:], start[:-1] + duration[:-1])
     assert "evaluate" not in set(spans.phase)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_said_to_be_sent_is_what_kernels_acknowledged(trained: dict[str, Training], name: str) -> None:
+    """Of every worker and of the server, within 1 %."""
+    traffic = read_traffic(trained[name].spool, 4)
+    assert len(traffic) == 4
+    for each in traffic:
+        assert each.payload_bytes is not None
+        assert each.payload_bytes > 1e6
+        assert each.acked_bytes == pytest.approx(each.payload_bytes, rel=0.01)
 
 
 def test_evaluations_go_on_beside_the_training(trained: dict[str, Training]) -> None:

@@ -28,6 +28,7 @@ CLASSES = {
     "gossip": "Gossip",
     "ad_psgd": "ADPSGD",
     "partial_reduce": "PartialReduce",
+    "adaptive": "Adaptive",
 }
 
 

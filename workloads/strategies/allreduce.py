@@ -1,4 +1,4 @@
-"""Synchronous data parallelism: every step averages all ranks' gradients (torch DistributedDataParallel, untouched).
+"""Synchronous data parallelism: every step averages all ranks' gradients (torch DistributedDataParallel, untouched but for hooks).
 
 S. Li et al., "PyTorch Distributed: experiences on accelerating data parallel training", VLDB 2020.
 """
@@ -11,12 +11,18 @@ import time
 from torch.nn.functional import cross_entropy
 
 from laggard.span_schema import Phase
+from laggard.workloads.compress.ddp import bucket_cap_mb, bucket_hook
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
 from laggard.workloads.strategies.parameters import AllReduceParameters
 from laggard.workloads.strategies.strategy import Seat
-from laggard.workloads.tracing.ddp_timing import ObservedDDP, broadcast_bytes, observe_buckets, on_backward_computed
+from laggard.workloads.tracing.ddp_timing import (
+    ObservedDDP,
+    broadcast_bytes,
+    have_buckets_reduced,
+    on_backward_computed,
+)
 from laggard.workloads.tracing.device_clock import device_clock
 
 LOGGER = logging.getLogger(__name__)
@@ -26,7 +32,7 @@ class AllReduce:
     """w <- w - lr * (1/N) * sum of the gradients of all N samples of the batch, wherever they were computed.
 
     Args:
-        parameters: what to record.
+        parameters: what to record, and what gradients are compressed with.
         seat: what this rank trains with.
     """
 
@@ -35,14 +41,20 @@ class AllReduce:
         self.model, self.optimizer = model, seat.optimizer
         self._recorder = seat.recorder
         self._clock = device_clock(device)
-        self._ddp = ObservedDDP(model, device_ids=[device.index] if device.type == "cuda" else None)
+        self._ddp = ObservedDDP(
+            model,
+            device_ids=[device.index] if device.type == "cuda" else None,
+            bucket_cap_mb=bucket_cap_mb(parameters.compress),
+        )
         self._ddp.listener = self
         self._buffer_bytes = broadcast_bytes(self._ddp)
         self._gradient_bytes = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-        self._computed = 0
-        if parameters.trace_buckets and seat.backend == "gloo":
-            observe_buckets(self._ddp, seat.recorder, time.monotonic_ns)
-        elif parameters.trace_buckets:
+        self._computed = self._sent_bytes = 0
+        traces = parameters.trace_buckets and seat.backend == "gloo"
+        self._hook = bucket_hook(parameters.compress) if traces or parameters.compress is not None else None
+        if self._hook is not None:
+            have_buckets_reduced(self._ddp, self._hook, seat.recorder if traces else None, time.monotonic_ns)
+        if parameters.trace_buckets and not traces:
             LOGGER.warning("gradient buckets are not recorded: NCCL does not tell the host when one was reduced")
 
     def meets(self, step: int) -> int:
@@ -76,7 +88,14 @@ class AllReduce:
     def _gradients_computed(self) -> None:
         group = 1 if self._buffer_bytes else 0
         self._clock.settle()
-        self._recorder.enter(Phase.COMM, group=group, payload_bytes=self._gradient_bytes)
+        self._recorder.enter(Phase.COMM, group=group, payload_bytes=self._payload_bytes())
+
+    def _payload_bytes(self) -> int:
+        """Of the step whose gradients have just been computed: by then DDP has handed over every bucket."""
+        if self._hook is None:
+            return self._gradient_bytes
+        before, self._sent_bytes = self._sent_bytes, self._hook.sent_bytes
+        return self._sent_bytes - before
 
     def broadcast_begins(self) -> None:
         """DDP begins to fetch the buffers of rank 0."""

@@ -10,9 +10,11 @@ import torch
 import torch.distributed as dist
 
 from laggard.span_schema import Phase
+from laggard.workloads.compress.codec import vector_codec
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
+from laggard.workloads.strategies.compressed_meeting import CompressedMeeting
 from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.local_gradient import LocalGradient
 from laggard.workloads.strategies.meeting import next_meeting
@@ -24,7 +26,7 @@ class DiLoCo:
     """Every H steps: D <- (1/K) * sum of (W - w_k); W <- OuterOpt(W, D); w_k <- W.
 
     Args:
-        parameters: H, and the outer step's size and momentum.
+        parameters: H, the outer step's size and momentum, and what moves are compressed with.
         seat: what this rank trains with.
     """
 
@@ -33,6 +35,10 @@ class DiLoCo:
         self._parameters, self._seat = parameters, seat
         self._gradient = LocalGradient(seat)
         self._state = FlatState(seat.model)
+        codec, settle = vector_codec(parameters.compress), self._gradient.settle
+        self._compressed = (
+            None if codec is None else CompressedMeeting(codec, seat, self._state.parameters, settle, seat.world_size)
+        )
         self._shared = torch.nn.Parameter(self._state.read()[: self._state.parameters])
         self._outer = torch.optim.SGD(
             [self._shared],
@@ -57,13 +63,16 @@ class DiLoCo:
         count = self._state.parameters
         moved = self._state.read()
         moved[:count] = self._shared.detach() - moved[:count]
+        moved = self._mean(moved) if self._compressed is None else self._compressed.mean(moved, 0)
+        self._shared.grad = moved[:count]
+        self._outer.step()
+        self._state.write(torch.cat([self._shared.detach(), moved[count:]]))
+        self._gradient.settle()
+
+    def _mean(self, moved: torch.Tensor) -> torch.Tensor:
         self._gradient.settle()
         self._seat.recorder.enter(Phase.COMM, group=0, payload_bytes=self._state.bytes)
         dist.all_reduce(moved)
         self._gradient.settle()
         self._seat.recorder.enter(Phase.OPTIMIZER)
-        moved /= self._seat.world_size
-        self._shared.grad = moved[:count]
-        self._outer.step()
-        self._state.write(torch.cat([self._shared.detach(), moved[count:]]))
-        self._gradient.settle()
+        return moved / self._seat.world_size

@@ -6,14 +6,17 @@ T. Lin, S. U. Stich, K. K. Patel, M. Jaggi, "Don't use large mini-batches, use l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
 from laggard.span_schema import Phase
+from laggard.workloads.compress.codec import Codec, size_bytes, vector_codec
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
+from laggard.workloads.strategies.compressed_meeting import CompressedMeeting
 from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.local_gradient import LocalGradient
 from laggard.workloads.strategies.meeting import next_meeting
@@ -27,7 +30,7 @@ class Hierarchical:
     The mean of all travels between the first ranks of the tiers only: sum within each tier, sum of the tiers' sums, then back.
 
     Args:
-        parameters: how often.
+        parameters: how often, and what moves are compressed with.
         seat: what this rank trains with.
     """
 
@@ -42,6 +45,19 @@ class Hierarchical:
         # Every rank makes every group, in the same order, as torch wants it.
         self._within = [dist.new_group(ranks) for ranks in members][self._tier]
         self._leaders = dist.new_group([ranks[0] for ranks in members])
+        codec = vector_codec(parameters.compress)
+        self._moves = None if codec is None else self._compressed(codec)
+
+    def _compressed(self, codec: Codec) -> _TierMoves:
+        seat, count, settle = self._seat, self._state.parameters, self._gradient.settle
+        within = CompressedMeeting(codec, seat, count, settle, len(self._members), self._within)
+        across = CompressedMeeting(codec, seat, count, settle, self._tiers, self._leaders)
+        agreed = self._state.read()[:count]
+        return _TierMoves(within, across, agreed, agreed.clone())
+
+    def change(self, parameters: HierarchicalParameters) -> None:
+        """Average as often as these say from now on; in a step after which all ranks have one model."""
+        self._parameters = parameters
 
     def meets(self, step: int) -> int:
         """The next step with an average of all (see `Strategy`)."""
@@ -58,11 +74,17 @@ class Hierarchical:
         return Learnt(loss)
 
     def _average_tier(self) -> None:
+        if self._moves is not None:
+            self._write(self._agreed_by_tier(self._moves))
+            return
         mine = self._read()
         self._sum_within(mine)
         self._write(mine / len(self._members))
 
     def _average_all(self) -> None:
+        if self._moves is not None:
+            self._write(self._agreed_by_all(self._moves))
+            return
         mine = self._read()
         self._sum_within(mine)
         if self._seat.rank == self._members[0]:
@@ -73,12 +95,49 @@ class Hierarchical:
             )
         self._write(mine / self._seat.world_size)
 
+    def _agreed_by_tier(self, moves: _TierMoves) -> torch.Tensor:
+        """The tier's last mean plus the mean of what its ranks say they have moved since."""
+        count, vector = self._state.parameters, self._read()
+        if len(self._members) == 1:
+            moves.by_tier = vector[:count].clone()
+            return vector
+        vector[:count] -= moves.by_tier
+        mean = moves.within.mean(vector, self._tier)
+        moves.by_tier += mean[:count]
+        return torch.cat([moves.by_tier, mean[count:]])
+
+    def _agreed_by_all(self, moves: _TierMoves) -> torch.Tensor:
+        """The last mean of all plus the mean of what first ranks say their tiers have moved since, as they have told the other ranks of theirs."""
+        count, vector = self._state.parameters, self._agreed_by_tier(moves)
+        if self._tiers == 1:
+            return vector
+        exchanged, buffers = moves.across.room(vector)
+        if self._seat.rank == self._members[0]:
+            vector[:count] -= moves.by_all
+            vector *= self._tiers * len(self._members) / self._seat.world_size
+            exchanged, buffers = moves.across.exchange(vector, 2 * self._tiers)
+        if len(self._members) > 1:
+            self._collective(
+                self._tiers + self._tier,
+                lambda: [
+                    dist.broadcast(each, self._members[0], group=self._within)
+                    for each in (exchanged, buffers)
+                    if each.numel()
+                ],
+                size_bytes(exchanged) + size_bytes(buffers),
+            )
+        mean = moves.across.decode(exchanged, buffers)
+        moves.by_all += mean[:count]
+        moves.by_tier = moves.by_all.clone()
+        return torch.cat([moves.by_all, mean[count:]])
+
     def _sum_within(self, state: torch.Tensor) -> None:
         if len(self._members) > 1:
             self._collective(self._tier, lambda: dist.all_reduce(state, group=self._within))
 
-    def _collective(self, number: int, do: Callable[[], object]) -> None:
-        self._seat.recorder.enter(Phase.COMM, group=number, payload_bytes=self._state.bytes)
+    def _collective(self, number: int, do: Callable[[], object], payload_bytes: int | None = None) -> None:
+        size = self._state.bytes if payload_bytes is None else payload_bytes
+        self._seat.recorder.enter(Phase.COMM, group=number, payload_bytes=size)
         do()
         self._gradient.settle()
 
@@ -91,6 +150,16 @@ class Hierarchical:
         self._seat.recorder.enter(Phase.OPTIMIZER)
         self._state.write(state)
         self._gradient.settle()
+
+
+@dataclass
+class _TierMoves:
+    """Compressed averages: how they are made, and the parameters that a tier's ranks, and all ranks, last agreed upon."""
+
+    within: CompressedMeeting
+    across: CompressedMeeting
+    by_tier: torch.Tensor
+    by_all: torch.Tensor
 
 
 def ranks_of_tiers(tiers: Sequence[str]) -> tuple[tuple[int, ...], ...]:

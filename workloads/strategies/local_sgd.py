@@ -5,12 +5,15 @@ T. Lin, S. U. Stich, K. K. Patel, M. Jaggi, "Don't use large mini-batches, use l
 
 from __future__ import annotations
 
+import torch
 import torch.distributed as dist
 
 from laggard.span_schema import Phase
+from laggard.workloads.compress.codec import vector_codec
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
+from laggard.workloads.strategies.compressed_meeting import CompressedMeeting
 from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.local_gradient import LocalGradient
 from laggard.workloads.strategies.meeting import next_meeting
@@ -21,8 +24,10 @@ from laggard.workloads.strategies.strategy import Seat
 class LocalSGD:
     """w_k <- w_k - lr * g_k in every step; w_k <- (1/K) * sum of all w_k in every H-th one, and in the last.
 
+    Compressed, the mean is the last one plus the mean of what ranks say they have moved since; what they leave out they say later.
+
     Args:
-        parameters: H and when it begins.
+        parameters: H, when it begins, and what moves are compressed with.
         seat: what this rank trains with.
     """
 
@@ -31,6 +36,14 @@ class LocalSGD:
         self._parameters, self._seat = parameters, seat
         self._gradient = LocalGradient(seat)
         self._state = FlatState(seat.model)
+        codec = vector_codec(parameters.compress)
+        if codec is None:
+            self._meet = self._average
+            return
+        count, settle = self._state.parameters, self._gradient.settle
+        self._agreed = self._state.read()[:count]
+        self._compressed = CompressedMeeting(codec, seat, count, settle, seat.world_size)
+        self._meet = self._average_moves
 
     def meets(self, step: int) -> int:
         """The next step with an average (see `Strategy`)."""
@@ -42,7 +55,7 @@ class LocalSGD:
         """Forward, backward, update; then perhaps average (see `Strategy`)."""
         loss = self._gradient.learn(batch, share)
         if self.meets(step) == step:
-            self._average()
+            self._meet()
         self._seat.recorder.enter(Phase.OTHER)
         return Learnt(loss)
 
@@ -54,4 +67,12 @@ class LocalSGD:
         self._gradient.settle()
         self._seat.recorder.enter(Phase.OPTIMIZER)
         self._state.write(mine / self._seat.world_size)
+        self._gradient.settle()
+
+    def _average_moves(self) -> None:
+        count, vector = self._state.parameters, self._state.read()
+        vector[:count] -= self._agreed
+        mean = self._compressed.mean(vector, 0)
+        self._agreed += mean[:count]
+        self._state.write(torch.cat([self._agreed, mean[count:]]))
         self._gradient.settle()

@@ -8,11 +8,14 @@ from __future__ import annotations
 import difflib
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Discriminator, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Discriminator, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from laggard.run_schema import Pace
 from laggard.units import DurationS
+from laggard.workloads.compress.parameters import COMPRESSION_NAMES, CompressionField
+from laggard.workloads.compress.parameters import told as compression_told
 from laggard.workloads.section import Section, named
 from laggard.workloads.strategies.graph import Graph
 from laggard.yaml_source import AT
@@ -43,20 +46,83 @@ class Parameters(Section):
 
     def told(self) -> str:
         """Name and parameters, for people: `local_sgd, steps 8`."""
-        values = self.model_dump()
-        return ", ".join(
-            [str(values.pop("name")), *(f"{name} {value}" for name, value in values.items() if value is not False)]
-        )
+        values = self.model_dump(exclude={"compress"})
+        name = str(values.pop("name"))
+        said = (_told(key, value) for key, value in values.items() if value is not False and value is not None)
+        return ", ".join([name, *said])
 
 
-class AllReduceParameters(Parameters):
+def _told(key: str, value: object) -> str:
+    if not isinstance(value, dict):
+        return f"{key} {value}"
+    return f"{key} ({', '.join(f'{name} {each}' for name, each in value.items())})"
+
+
+class BalancedBatches(Section):
+    """Ranks take shares of a batch that fit their speeds (LB-BSP: Chen et al., SoCC 2020)."""
+
+    every: Every = Field(default=8, description="steps between two exchanges of what steps cost; at the next meeting")
+    window: int = Field(default=32, ge=6, le=10_000, description="last steps that a rank judges its speed by")
+    least_gain: float = Field(
+        default=0.02, ge=0, lt=1, description="part of the slowest step that other shares must save, beyond chance"
+    )
+
+
+class TrueOrMapping:
+    """Tells the JSON Schema that `true` stands for a mapping of defaults, and `false` for none."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "boolean"}, handler(schema)]}
+
+
+def _switched(value: object) -> object:
+    return ({} if value else None) if isinstance(value, bool) else value
+
+
+class BalancedParameters(Parameters):
+    """Base of strategies whose ranks can share out a batch by their speeds: they take the same steps, over collectives."""
+
+    balanced_batches: Annotated[BalancedBatches | None, BeforeValidator(_switched), TrueOrMapping()] = Field(
+        default=None, description="shares of a batch by the ranks' measured speeds, and not even ones"
+    )
+
+
+class CompressibleParameters(Parameters):
+    """Base of the parameters of strategies that can send less.
+
+    Attributes:
+        compressions: by name, what it can be told to compress with.
+    """
+
+    compressions: ClassVar[tuple[str, ...]] = ("topk", "fp16")
+    compress: CompressionField = Field(
+        default=None, description="how what is sent is made smaller; nothing is when absent"
+    )
+
+    @model_validator(mode="after")
+    def _can_be_compressed(self) -> Self:
+        if self.compress is not None and self.compress.name not in self.compressions:
+            rule = f"with {self.model_dump()['name']} ranks send vectors, and powersgd compresses layers' matrices"
+            fix = f"use {' or '.join(self.compressions)}, or `name: allreduce`"
+            raise PydanticCustomError(
+                "cannot_compress", "{rule} — {fix}", {"rule": rule, "fix": fix, AT: ("compress",)}
+            )
+        return self
+
+    def told(self) -> str:
+        """Name and parameters, for people: `local_sgd, steps 8, after 0, compress topk (fraction 0.01)`."""
+        return super().told() + (f", compress {compression_told(self.compress)}" if self.compress is not None else "")
+
+
+class AllReduceParameters(BalancedParameters, CompressibleParameters):
     """Every step averages all ranks' gradients: torch's DistributedDataParallel (Li et al., VLDB 2020)."""
 
+    compressions: ClassVar[tuple[str, ...]] = COMPRESSION_NAMES
     name: Literal["allreduce"] = "allreduce"
     trace_buckets: bool = Field(default=False, description="also record every gradient bucket; costs a hook per bucket")
 
 
-class LocalSGDParameters(Parameters):
+class LocalSGDParameters(BalancedParameters, CompressibleParameters):
     """Ranks train by themselves and average their models now and then (post-local SGD: Lin et al., ICLR 2020)."""
 
     name: Literal["local_sgd"]
@@ -64,7 +130,7 @@ class LocalSGDParameters(Parameters):
     after: int = Field(default=0, ge=0, description="until that many steps are done, the models are averaged in each")
 
 
-class HierarchicalParameters(Parameters):
+class HierarchicalParameters(BalancedParameters, CompressibleParameters):
     """Local SGD on two levels: averages within a tier often, across tiers seldom (Lin et al., ICLR 2020)."""
 
     name: Literal["hierarchical"]
@@ -80,7 +146,7 @@ class HierarchicalParameters(Parameters):
         return self
 
 
-class DiLoCoParameters(Parameters):
+class DiLoCoParameters(BalancedParameters, CompressibleParameters):
     """Ranks train by themselves; what they moved is averaged seldom, and an outer Nesterov step taken (Douillard et al. 2023)."""
 
     name: Literal["diloco"]
@@ -89,14 +155,14 @@ class DiLoCoParameters(Parameters):
     outer_momentum: float = Field(default=0.9, ge=0, lt=1)
 
 
-class ParameterServerParameters(Parameters):
+class ParameterServerParameters(CompressibleParameters):
     """A server keeps the model; workers push gradients and pull it, all in step (Li et al., OSDI 2014)."""
 
     served: ClassVar[bool] = True
     name: Literal["parameter_server"]
 
 
-class AsynchronousParameters(Parameters):
+class AsynchronousParameters(CompressibleParameters):
     """A server applies every gradient when it comes, and nobody waits for anybody (Li et al., OSDI 2014)."""
 
     served: ClassVar[bool] = True
@@ -108,7 +174,7 @@ class AsynchronousParameters(Parameters):
         return "own"
 
 
-class BoundedStalenessParameters(Parameters):
+class BoundedStalenessParameters(CompressibleParameters):
     """Workers may be ahead of the slowest, by no more than so many steps (SSP: Ho et al., NIPS 2013)."""
 
     served: ClassVar[bool] = True
@@ -123,7 +189,7 @@ class BoundedStalenessParameters(Parameters):
         return "own" if self.staleness else "lockstep"
 
 
-class BackupWorkersParameters(Parameters):
+class BackupWorkersParameters(CompressibleParameters):
     """Every step takes the first gradients that come and drops those of the slowest workers (Chen et al. 2016)."""
 
     served: ClassVar[bool] = True
@@ -196,6 +262,20 @@ class PartialReduceParameters(Parameters):
         return "own"
 
 
+class AdaptiveParameters(BalancedParameters):
+    """Measures the continuum while it trains, and takes up the scheme and the shares of batches that suit it and the objective best."""
+
+    name: Literal["adaptive"]
+    balanced_batches: Annotated[BalancedBatches | None, BeforeValidator(_switched), TrueOrMapping()] = Field(
+        default=BalancedBatches(), description="shares of a batch by the ranks' measured speeds; false: even ones"
+    )
+    every: Every = Field(default=10, description="steps between two looks at what was measured, at least")
+    drift: float = Field(
+        default=0.01, ge=0, le=1, description="part of a step's progress lost per further step without an average"
+    )
+    longest: Every = Field(default=32, description="steps between two averages of all ranks, at most")
+
+
 StrategyParameters = Annotated[
     AllReduceParameters
     | LocalSGDParameters
@@ -208,7 +288,8 @@ StrategyParameters = Annotated[
     | RingAllReduceParameters
     | GossipParameters
     | ADPSGDParameters
-    | PartialReduceParameters,
+    | PartialReduceParameters
+    | AdaptiveParameters,
     Discriminator("name"),
 ]
 STRATEGY_NAMES = (
@@ -224,22 +305,40 @@ STRATEGY_NAMES = (
     "gossip",
     "ad_psgd",
     "partial_reduce",
+    "adaptive",
 )
 
 
+SHORTHANDS = ("balanced_batches",)
+"""Names that stand for the all-reduce with what they say."""
+
+BALANCED = ("allreduce", "local_sgd", "hierarchical", "diloco", "adaptive")
+
+
 def strategy_named(value: object) -> object:
-    """What `strategy:` says as a mapping with a known name; without one it is the all-reduce.
+    """What `strategy:` says as a mapping with a known name; without one it is the all-reduce, and so it is with a compression's bare name.
 
     Raises:
-        PydanticCustomError: no strategy has this name.
+        PydanticCustomError: no strategy has this name, or this one has no batches to balance.
     """
+    if isinstance(value, str) and value in COMPRESSION_NAMES:
+        return {"name": "allreduce", "compress": value}
     mapping = named(value)
     if not isinstance(mapping, dict):
         return value
+    if mapping.get("name") in SHORTHANDS:
+        mapping = {str(mapping["name"]): True, **mapping, "name": "allreduce"}
     name = mapping.get("name", "allreduce")
     if name not in STRATEGY_NAMES:
-        near = difflib.get_close_matches(str(name), STRATEGY_NAMES, n=1)
+        known = (*STRATEGY_NAMES, *SHORTHANDS, *(() if isinstance(value, dict) else COMPRESSION_NAMES))
+        near = difflib.get_close_matches(str(name), known, n=1)
         fix = f"did you mean `{near[0]}`?" if near else f"use {', '.join(STRATEGY_NAMES)}"
+        if name in COMPRESSION_NAMES:
+            fix = f"{name} is a compression: write `compress: {{name: {name}, ...}}`"
         place = ("name",) if isinstance(value, dict) else ()
         raise PydanticCustomError("no_such_strategy", "no such strategy — {fix}", {"fix": fix, AT: place})
+    if mapping.get("balanced_batches") and name not in BALANCED:
+        rule = "with {name} all workers' shares of a batch are even — remove it, or use {others}"
+        told = {"name": name, "others": ", ".join(BALANCED), AT: ("balanced_batches",)}
+        raise PydanticCustomError("not_balanced", rule, told)
     return {**mapping, "name": name}

@@ -22,6 +22,9 @@ LOGGER = logging.getLogger(__name__)
 HELLO = 1
 """The kind of the message with which a rank introduces itself; strategies number theirs from 2."""
 
+PART_S = 5.0
+"""Real seconds that a rank stays at the end for those who have still something to say."""
+
 WAIT_S = 0.02
 """How long to listen before looking whether training is over."""
 
@@ -38,14 +41,17 @@ class Peers:
         endpoint: which listens.
         world_size: number of ranks.
         recorder: told of waiting.
-        tally: where it is said that training is over, and who is gone; without one, a rank that is gone is an error.
+        tally: where it is said that training is over, and who is gone.
+        bears_loss: whether training goes on without a rank that is gone; else that is an error.
 
     Attributes:
         rank: this one.
         present: the others that are there.
     """
 
-    def __init__(self, endpoint: Endpoint, world_size: int, recorder: Recorder, tally: Tally | None) -> None:
+    def __init__(
+        self, endpoint: Endpoint, world_size: int, recorder: Recorder, tally: Tally, *, bears_loss: bool = True
+    ) -> None:
         self.rank, self.world_size = endpoint.plan.node, world_size
         self.present = set(range(world_size)) - {self.rank}
         self._endpoint, self._recorder, self._tally = endpoint, recorder, tally
@@ -53,6 +59,7 @@ class Peers:
         self._closing = self._tells_sends = False
         self._failure: BaseException | None = None
         self._underway: dict[tuple[int, int], tuple[int, int]] = {}
+        self._bears_loss = bears_loss
 
     def meet(self) -> None:
         """Connect to all others: each rank calls those before it, and hears from those after it.
@@ -79,7 +86,7 @@ class Peers:
             raise TransportError(
                 f"rank {self.rank} cannot exchange models any more: {self._failure}"
             ) from self._failure
-        return self._tally is not None and bool(self._tally.ended)
+        return bool(self._tally.ended)
 
     def beside(self, turn: Callable[[], None], *, tells_sends: bool = True) -> None:
         """Have a thread of its own do something again and again until training is over; the connections are that thread's from now on.
@@ -177,11 +184,26 @@ class Peers:
             since_ns, payload_bytes = self._underway.pop((rank, number))
             self._recorder.sent_beside(since_ns, now_ns, rank, payload_bytes)
 
+    def part(self, tell_traffic: Callable[[], None]) -> None:
+        """Training is over: stay until what everybody has sent has come, and has been counted, since a closed connection is forgotten."""
+        self.close()
+        self._endpoint.settle(PART_S)
+        self._tell_arrivals()
+        self._stay_for_all(1)
+        tell_traffic()
+        self._stay_for_all(2)
+
+    def _stay_for_all(self, stage: int) -> None:
+        self._tally.reach(self.rank, stage)
+        deadline_s = time.monotonic() + PART_S
+        while not self._tally.reached(stage) and time.monotonic() < deadline_s:
+            self._endpoint.take(WAIT_S)
+
     def _note_departures(self) -> None:
         gone = self._endpoint.departed & self.present
         if not gone or self.over:  # who ends because training is over has not left it
             return
-        if self._tally is None:
+        if not self._bears_loss:
             raise TransportError(f"rank {min(gone)} is gone: connection reset by peer")
         for rank in gone:
             LOGGER.warning("rank %d is gone; the others go on without it", rank)

@@ -1,4 +1,4 @@
-"""The workers' side of all strategies with a server: push a gradient, wait for the model."""
+"""The workers' side of all strategies with a server: push a gradient, compressed or not, wait for the model, which is whole."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import enum
 import time
 
 from laggard.span_schema import NO_GROUP, Phase
+from laggard.workloads.compress.codec import Remembering, vector_codec
+from laggard.workloads.compress.parcel import Parcel
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
 from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.local_gradient import LocalGradient
-from laggard.workloads.strategies.parameters import Parameters
+from laggard.workloads.strategies.parameters import CompressibleParameters
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.transport.frames import Message
 
@@ -21,7 +23,7 @@ class Kind(enum.IntEnum):
 
     HELLO = 1
     PUSH = 2
-    """Version read; clock, samples, samples of the whole batch; gradients, then buffers."""
+    """Version read; clock, samples, samples of the whole batch; gradients, then buffers, or a `Parcel` of them."""
 
     MODEL = 3
     """Version; the worker's next clock, whom it waited for, steps left out, version its push went into (-1: dropped), its staleness, and for
@@ -42,12 +44,16 @@ class Served:
         next_step: the step to take next; None once training is over.
     """
 
-    def __init__(self, parameters: Parameters, seat: Seat) -> None:
+    def __init__(self, parameters: CompressibleParameters, seat: Seat) -> None:
         assert seat.endpoint is not None
         self.model, self.optimizer = seat.model, seat.optimizer
         self.next_step: int | None = 0
         self._seat, self._endpoint = seat, seat.endpoint
         self._gradient, self._state = LocalGradient(seat), FlatState(seat.model)
+        codec = vector_codec(parameters.compress)
+        self._parcel = (
+            None if codec is None else Parcel(Remembering(codec), self._state.parameters, self._state.read_gradients())
+        )
         # Who waits for all is at a barrier of all.
         self._group = 0 if parameters.pace == "lockstep" else NO_GROUP
         self._version = self._left_out = 0
@@ -56,9 +62,9 @@ class Served:
         """Forward, backward, push, wait, pull (see `OwnPaceStrategy`)."""
         recorder, server = self._seat.recorder, self._seat.world_size
         loss = self._gradient.compute(batch, share)
-        push = Message(
-            Kind.PUSH, self._version, (step, len(share.indices), share.batch_size), self._state.read_gradients()
-        )
+        gradients = self._state.read_gradients()
+        packed = gradients if self._parcel is None else self._parcel.pack(gradients)
+        push = Message(Kind.PUSH, self._version, (step, len(share.indices), share.batch_size), packed)
         recorder.enter(Phase.COMM, peer=server, payload_bytes=push.payload_bytes)
         self._endpoint.deliver(server, push)
         answer = self._receive()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.learnt import Learnt
+from laggard.workloads.model import Objective
 from laggard.workloads.partition import Share
 from laggard.workloads.plan import Backend
 from laggard.workloads.strategies.peers import Peers
@@ -17,6 +19,10 @@ from laggard.workloads.tracing.recorder import Recorder
 from laggard.workloads.transport.endpoint import Endpoint
 
 HOST = torch.device("cpu")
+
+
+def _to_nobody(_step: int, _sentence: str) -> None:
+    """What nobody wants to know."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class Seat:
         endpoint: what carries messages to the server, node `world_size`, where the strategy has one.
         peers: the other ranks, where the strategy sends them messages.
         dilation: real seconds per virtual second.
+        objective: what training is to be good for.
+        note: told of what the strategy decides, by step, a sentence each.
     """
 
     rank: int
@@ -50,6 +58,8 @@ class Seat:
     endpoint: Endpoint | None = None
     peers: Peers | None = None
     dilation: float = 1.0
+    objective: Objective = field(default_factory=Objective)
+    note: Callable[[int, str], None] = _to_nobody
 
     @property
     def world_size(self) -> int:
@@ -85,7 +95,7 @@ class Strategy(Protocol):
     def meets(self, step: int) -> int:
         """The first step, from `step` on, that no rank can finish before every rank has begun it, and after which all have one model.
 
-        There the model is evaluated, and there training ends.
+        There training ends. In other steps the mean of the ranks' models is evaluated.
         """
 
 

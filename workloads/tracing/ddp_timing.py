@@ -13,10 +13,13 @@ the device had its last gradient settles the device's clock there (device_clock.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
 
 
 def on_backward_computed(loss: torch.Tensor, callback: Callable[[], None]) -> None:
@@ -65,29 +68,47 @@ class BucketListener(Protocol):
         """A bucket was reduced."""
 
 
-def observe_buckets(ddp: DistributedDataParallel, listener: BucketListener, clock: Callable[[], int]) -> None:
-    """Tell of every gradient bucket, by a communication hook that averages as DDP does by default.
+class BucketHook(Protocol):
+    """Averages gradient buckets (`workloads/compress/ddp.py`).
+
+    Attributes:
+        sent_bytes: of all buckets so far.
+    """
+
+    sent_bytes: int
+
+    def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Begin; the future's value is the bucket's mean."""
+
+
+def have_buckets_reduced(
+    ddp: DistributedDataParallel, by: BucketHook, listener: BucketListener | None, clock: Callable[[], int]
+) -> None:
+    """Have DDP average its buckets by a communication hook, and tell of every bucket.
 
     This is the host's view. Gloo's futures end when a bucket is reduced. NCCL's end when it is launched, so that with NCCL the spans
     would say nothing, and with CUDA tensors over gloo they begin when the host, ahead of the device, hands a bucket over.
 
     Args:
         ddp: whose buckets.
-        listener: told from gloo's threads.
+        by: what averages them.
+        listener: told from gloo's threads; None where nobody wants to know.
         clock: nanoseconds.
     """
     from torch._C._distributed_c10d import GradBucket
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
     def hook(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        start_ns = clock()
-        payload_bytes = bucket.buffer().numel() * bucket.buffer().element_size()
+        start_ns, before = clock(), by.sent_bytes
+        reducing = by.reduce(bucket)
+        if listener is None:
+            return reducing
+        payload_bytes = by.sent_bytes - before
 
         def reduced(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
             listener.bucket(start_ns, clock(), payload_bytes)
             return future.value()
 
-        return allreduce_hook(ddp.process_group, bucket).then(reduced)
+        return reducing.then(reduced)
 
     # DDP compares these with its classes, and postponed annotations are text.
     hook.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}

@@ -30,6 +30,7 @@ _HEADER = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBBBI48x")
 _MESSAGE = struct.Struct("!4xHH4s12x4s12x")
 _MESSAGE_BYTES = 72
+_INODE = struct.Struct("=68xI")
 _ATTRIBUTE = struct.Struct("=HH")
 _INFO_HEAD = struct.Struct("=7xB36xI20xI28xI")
 """delivery_rate_app_limited (bit 0), last_data_sent, rtt, total_retrans: to byte 104."""
@@ -40,8 +41,9 @@ _INFO_BYTES = _INFO_TAIL_AT + _INFO_TAIL.size
 
 
 class Connection(NamedTuple):
-    """One end of a connection; times in the unit of the name, the delivery rate in bytes per second."""
+    """One end of a connection; times in the unit of the name, the delivery rate in bytes per second; the inode is its socket's."""
 
+    inode: int
     src: bytes
     dst: bytes
     src_port: int
@@ -124,8 +126,21 @@ def established(diagnosis: socket.socket) -> Iterator[Connection]:
             offset += (length + 3) & ~3
 
 
+def own_acked_bytes() -> int:
+    """What the receivers of this process's established connections have acknowledged, in all; of its own network namespace.
+
+    Raises:
+        PrerequisiteError: the kernel refuses.
+    """
+    links = (str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
+    own = {int(link[8:-1]) for link in links if link.startswith("socket:[")}
+    with open_in_namespace(None) as diagnosis:
+        return sum(each.bytes_acked for each in established(diagnosis) if each.inode in own)
+
+
 def _parse(answer: bytes, offset: int, end: int) -> Connection | None:
     src_port, dst_port, src, dst = _MESSAGE.unpack_from(answer, offset)
+    (inode,) = _INODE.unpack_from(answer, offset)
     offset += _MESSAGE_BYTES
     while offset + _ATTRIBUTE.size <= end:
         length, kind = _ATTRIBUTE.unpack_from(answer, offset)
@@ -135,7 +150,7 @@ def _parse(answer: bytes, offset: int, end: int) -> Connection | None:
             limited, last_send_ms, rtt_us, retransmits = head
             acked, min_rtt_us, rate, busy_us, rwnd_us, sndbuf_us = tail
             return Connection(
-                src, dst, src_port, dst_port, rtt_us, min_rtt_us, rate, limited & 1 == 1, last_send_ms, acked,
+                inode, src, dst, src_port, dst_port, rtt_us, min_rtt_us, rate, limited & 1 == 1, last_send_ms, acked,
                 retransmits, busy_us, rwnd_us, sndbuf_us,
             )  # fmt: skip
         offset += max((length + 3) & ~3, _ATTRIBUTE.size)

@@ -75,7 +75,7 @@ class LinkSampler:
             for c in established(diagnosis):
                 src, dst = numbers.get(c.src), numbers.get(c.dst)
                 if src is not None and dst is not None:
-                    append((now_ns, src, dst, *c[2:]))
+                    append((now_ns, src, dst, *c[3:]))
 
     def close(self) -> None:
         """Close the sockets."""

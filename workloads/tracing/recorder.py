@@ -33,11 +33,13 @@ class Recorder:
         world_size: number of ranks.
 
     Attributes:
+        spent_ns: what each phase has taken so far, by its code.
         meter: told of phases that compute; None where nobody wants to know what they took.
     """
 
     def __init__(self, spool: Spool, rank: int, world_size: int) -> None:
         self.meter: ComputeMeter | None = None
+        self.spent_ns = [0] * len(Phase)
         self._rank = rank
         self._spans = RowStream(spool.spans(rank), SPAN_ROW)
         self._steps = RowStream(spool.steps(rank), STEP_ROW)
@@ -121,6 +123,7 @@ class Recorder:
 
     def _write(self, phase: int, start_ns: int, dur_ns: int) -> None:
         spans, (group, payload_bytes, work, peer) = self._spans, self._described
+        self.spent_ns[phase] += dur_ns
         if phase == Phase.OTHER.code and dur_ns < SHORT_OTHER_NS and self._sequence and spans.count:
             spans.rows["dur_ns"][spans.count - 1] += dur_ns
             return

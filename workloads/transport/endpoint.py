@@ -144,6 +144,12 @@ class Endpoint:
         """End the waiting of `take`; alone of all methods, any thread may call it."""
         os.eventfd_write(self._bell, 1)
 
+    def settle(self, timeout_s: float) -> None:
+        """Wait until all that was sent to those who are still there is acknowledged, at most so long; what comes meanwhile stays to be taken."""
+        deadline_s = time.monotonic() + timeout_s
+        while any(node not in self.gone for node, _ in self._unacknowledged) and time.monotonic() < deadline_s:
+            self._poll(deadline_s - time.monotonic())
+
     def receive(self) -> Message:
         """The next message, from whomever.
 

@@ -1,0 +1,64 @@
+"""What each strategy says that it sent against what the kernels of the receivers acknowledged, over the emulated links of the quickstart.
+
+python benchmarks/payload.py [STRATEGY ...]
+
+Strategies of the transport say what they sent. Collectives of gloo do not; beside their bytes stands what an optimal all-reduce of their payload sends.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from laggard.analysis.load import load_run
+from laggard.span_schema import Phase
+from laggard.workloads.strategies.parameters import STRATEGY_NAMES
+
+SCENARIO = Path(__file__).parents[1] / "experiments" / "quickstart"
+STEPS = 20
+
+
+def main(names: list[str]) -> None:
+    """Print a table."""
+    print("| strategy | said, MB | acknowledged, MB | acknowledged / said, worst process | all |")
+    print("|---|---|---|---|---|")
+    for name in names or STRATEGY_NAMES:
+        with tempfile.TemporaryDirectory(prefix="laggard-payload-") as runs:
+            print(row(name, Path(runs)), flush=True)
+
+
+def row(name: str, runs: Path) -> str:
+    """One strategy's line."""
+    settings = {"strategy": name, "stop": {"steps": STEPS}, "evaluate_every": 10**9}
+    overrides = [item for key, value in settings.items() for item in ("--set", f"workload.{key}={json.dumps(value)}")]
+    command = [sys.executable, "-m", "laggard.experiments.cli", "run", str(SCENARIO), "--json", "--runs", str(runs)]
+    done = subprocess.run([*command, *overrides], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        return f"| `{name}` | exit status {done.returncode} | | | |"
+    folder = Path(json.loads(done.stdout)["folder"])
+    traffic = json.loads((folder / "counters.json").read_text())["traffic"]
+    acked = sum(each["acked_bytes"] for each in traffic)
+    if any(each["payload_bytes"] is None for each in traffic):
+        said = optimal_bytes(folder)
+        return f"| `{name}` (gloo) | {said / 1e6:.2f}, if optimal | {acked / 1e6:.2f} | | {acked / said:.4f} |"
+    said = sum(each["payload_bytes"] for each in traffic)
+    ratios = [each["acked_bytes"] / each["payload_bytes"] for each in traffic if each["payload_bytes"]]
+    worst = max(ratios, key=lambda ratio: abs(ratio - 1))
+    return f"| `{name}` | {said / 1e6:.2f} | {acked / 1e6:.2f} | {worst:.4f} | {acked / said:.4f} |"
+
+
+def optimal_bytes(folder: Path) -> float:
+    """2 (n - 1) S for every collective of n ranks and S bytes."""
+    spans = load_run(folder).spans
+    comm = (spans.phase == Phase.COMM.code) & (spans.group >= 0)
+    members: dict[tuple[int, int], list[int]] = {}
+    for step, group, size in zip(spans.step[comm], spans.group[comm], spans.bytes[comm], strict=True):
+        members.setdefault((int(step), int(group)), []).append(int(size))
+    return float(sum(2 * (len(sizes) - 1) * max(sizes) for sizes in members.values()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""How `adaptive` decides: from what ranks measure while they train, by pure functions."""

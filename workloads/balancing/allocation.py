@@ -1,0 +1,95 @@
+"""Who takes how many samples of a batch, so that the slowest step is as short as it can be: pure.
+
+C. Chen, Q. Weng, W. Wang, B. Li, B. Li, "Semi-dynamic load balancing: efficient distributed learning in non-dedicated environments",
+SoCC 2020 (LB-BSP). Costs are affine and not proportional, as the paper's are on GPUs: a small batch is not proportionally cheap.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True)
+class AffineCost:
+    """Seconds that a rank's step of n samples takes: fixed_s + n * sample_s.
+
+    Raises:
+        ValueError: a part is not finite, the fixed one is below nothing, or a sample costs nothing.
+    """
+
+    fixed_s: float
+    sample_s: float
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.fixed_s < math.inf and 0 < self.sample_s < math.inf):
+            raise ValueError(f"{self}: the fixed part is 0 or more, that of a sample more than 0, and both finite")
+
+    def of(self, samples: int) -> float:
+        """Seconds of a step."""
+        return self.fixed_s + self.sample_s * samples
+
+
+def balance(costs: Sequence[AffineCost], batch: int, least: int = 1) -> tuple[int, ...]:
+    """Sizes n_i of sum `batch` that minimise the largest cost, then the second largest, and so on.
+
+    A rank with no samples, or with fewer than `least`, computes `least` all the same, since every rank takes part in every step. So these cost
+    nothing, and a rank that is above everybody's level without any gets them and no more. Only of a batch too small for all do some get none.
+
+    Args:
+        costs: of every rank.
+        batch: samples to share out.
+        least: fewest samples that a model can be trained on; nobody gets a number between 0 and it, unless the batch is that small.
+
+    Returns:
+        Sizes by rank. Of equal costs the first ranks get the samples that are left over. The same on all machines: it takes additions,
+        products and quotients of IEEE doubles only.
+    """
+    takers = _takers(costs, batch, least)
+    sizes = [0] * len(costs)
+    for rank in takers:
+        sizes[rank] = min(least, batch)
+    extra = batch - sum(sizes)
+    level_s = _level_s([costs[rank] for rank in takers], extra, least)
+    for rank in takers:
+        # One less than fits under the level, lest rounding give more than there are.
+        sizes[rank] += max(0, int((level_s - costs[rank].of(least)) / costs[rank].sample_s) - 1)
+    queue = [(costs[rank].of(sizes[rank] + 1), rank) for rank in takers]
+    heapq.heapify(queue)
+    for _ in range(batch - sum(sizes)):
+        _, rank = queue[0]
+        sizes[rank] += 1
+        heapq.heapreplace(queue, (costs[rank].of(sizes[rank] + 1), rank))
+    return tuple(sizes)
+
+
+def slowest_s(costs: Sequence[AffineCost], sizes: Sequence[int], least: int = 1) -> float:
+    """Seconds of the slowest rank's step, with padding to `least` samples."""
+    return max(cost.of(max(size, least)) for cost, size in zip(costs, sizes, strict=True))
+
+
+def even(batch: int, ranks: int) -> tuple[int, ...]:
+    """Sizes that differ by one at most, the first ones larger."""
+    each, rest = divmod(batch, ranks)
+    return tuple(each + (rank < rest) for rank in range(ranks))
+
+
+def _takers(costs: Sequence[AffineCost], batch: int, least: int) -> list[int]:
+    """The ranks that get samples: all, or of a batch too small for that the quickest."""
+    many = min(len(costs), max(batch // least, 1))
+    return sorted(sorted(range(len(costs)), key=lambda rank: (costs[rank].of(least + 1), rank))[:many])
+
+
+def _level_s(costs: Sequence[AffineCost], extra: int, least: int) -> float:
+    """Seconds up to which `extra` samples fill the ranks, were samples divisible."""
+    floors = sorted((cost.of(least), 1 / cost.sample_s) for cost in costs)
+    rate = filled = level_s = 0.0
+    for (floor_s, per_s), (next_floor_s, _) in pairwise([*floors, (math.inf, 0.0)]):
+        rate, filled = rate + per_s, filled + floor_s * per_s
+        level_s = (extra + filled) / rate
+        if level_s <= next_floor_s:
+            break
+    return level_s

@@ -1,0 +1,119 @@
+"""What a rank's step costs now, from its last steps: pure.
+
+A step of n samples takes a + b n seconds. How the two relate is a matter of model and machine and changes seldom; how large they are changes
+whenever somebody takes part of the machine. So a change of speed drops what was seen before it, but keeps the ratio a / b that was learnt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from itertools import combinations
+from statistics import median
+
+from laggard.workloads.balancing.allocation import AffineCost
+
+DEPARTURE = 1.5
+"""A step that takes so many times its usual, or that part of it, departs: more than steady hosts scatter by."""
+
+CONFIRMED = 2
+"""So many departing steps one after another, to the same side, are a change of speed."""
+
+FEWEST = 3
+"""Steps that a slope rests on at either end."""
+
+SPREAD = 1.15
+"""Sizes closer to each other than this are alike: they say nothing of the slope, and together of the level."""
+
+MOST_FIXED = 1000.0
+"""The fixed part is worth the samples of so many batches at most: a sample always costs something."""
+
+_LEAST_S = 1e-9
+_NORMAL = 1.4826
+"""Standard deviations in a median deviation."""
+
+
+class Capacity:
+    """One rank's cost of a step, as it is now.
+
+    Args:
+        window: last steps that it is judged by.
+        ratio: a / b in samples, until steps of different sizes have told; 0 (all cost is of samples) where nothing is known.
+    """
+
+    def __init__(self, window: int, ratio: float = 0.0) -> None:
+        self._seen: deque[tuple[int, float]] = deque(maxlen=window)
+        self._ratio = ratio
+        self._prepared: set[int] = set()
+
+    def observe(self, samples: int, seconds: float) -> None:
+        """A step is done; the first one of a size tells nothing, since libraries prepare themselves for its shapes in it.
+
+        Args:
+            samples: that it computed, one at least.
+            seconds: of its own work, without waiting.
+        """
+        if samples not in self._prepared:
+            self._prepared.add(samples)
+            return
+        self._seen.append((samples, max(seconds, _LEAST_S)))
+        alike = self._alike(samples)
+        if len(alike) < 2 * CONFIRMED:
+            return
+        usual_s = median(seconds for _, seconds in alike[:-CONFIRMED])
+        if {_side(seconds, usual_s) for _, seconds in alike[-CONFIRMED:]} in ({1}, {-1}):
+            for _ in range(alike[-CONFIRMED][0]):
+                self._seen.popleft()
+
+    @property
+    def departs(self) -> bool:
+        """Whether the last step departs from the usual of its size: perhaps a change of speed, which the next will tell."""
+        if not self._seen:
+            return False
+        *before, (_, last_s) = self._alike(self._seen[-1][0])
+        return len(before) >= CONFIRMED and _side(last_s, median(seconds for _, seconds in before)) != 0
+
+    def estimate(self) -> AffineCost | None:
+        """What steps cost, through the usual of the present size; None before there was any."""
+        if not self._seen:
+            return None
+        size = self._seen[-1][0]
+        usual_s = median(seconds for _, seconds in self._alike(size))
+        slope = self._slope()
+        if slope is not None:
+            self._ratio = usual_s / min(max(slope, usual_s / (size * MOST_FIXED)), usual_s / size) - size
+        sample_s = usual_s / (self._ratio + size)
+        return AffineCost(max(usual_s - sample_s * size, 0.0), sample_s)
+
+    @property
+    def error(self) -> float:
+        """Standard error of the usual of the present size, as a part of it; from the median deviation, of what is taken for normal noise."""
+        alike = [seconds for _, seconds in self._alike(self._seen[-1][0])] if self._seen else []
+        if not alike:
+            return 0.0
+        usual_s = median(alike)
+        deviation_s = median(abs(seconds - usual_s) for seconds in alike)
+        return _NORMAL * deviation_s / usual_s * math.sqrt(math.pi / 2 / len(alike))
+
+    def _alike(self, samples: int) -> list[tuple[int, float]]:
+        """Place of, and seconds that this size would have taken in, the steps of about this size."""
+        return [
+            (place, seconds * (self._ratio + samples) / (self._ratio + size))
+            for place, (size, seconds) in enumerate(self._seen)
+            if max(size, samples) < SPREAD * min(size, samples)
+        ]
+
+    def _slope(self) -> float | None:
+        """Seconds per sample, by Theil and Sen: the median over pairs of steps of different sizes; None where there are too few."""
+        sizes = sorted(size for size, _ in self._seen)
+        if len(sizes) < 2 * FEWEST or sizes[-FEWEST] < SPREAD * sizes[FEWEST - 1]:
+            return None
+        return median(
+            (seconds - other_s) / (size - other)
+            for (other, other_s), (size, seconds) in combinations(self._seen, 2)
+            if max(size, other) >= SPREAD * min(size, other)
+        )
+
+
+def _side(seconds: float, usual_s: float) -> int:
+    return (seconds > usual_s * DEPARTURE) - (seconds < usual_s / DEPARTURE)

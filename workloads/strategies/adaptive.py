@@ -1,0 +1,137 @@
+"""Measures the continuum while it trains, and takes up the scheme that suits it and the objective best.
+
+Ours. What is measured and decided is in `workloads/adaptive/`, pure; this does it. Every rank decides by itself from what all have told each other, which
+is the same on all, so that nobody has to be asked. It reads nothing but its own clocks: neither the scenario nor the analysis.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from laggard.span_schema import COMPUTE_PHASES, Phase
+from laggard.workloads.adaptive.choice import Rules, choose
+from laggard.workloads.adaptive.measured import FLAT, KEPT, KINDS, TIER, WIDE, WORK, Diary, costs_of
+from laggard.workloads.adaptive.scheme import EVERY_STEP, Scheme
+from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.learnt import Learnt
+from laggard.workloads.partition import Share
+from laggard.workloads.strategies.allreduce import AllReduce
+from laggard.workloads.strategies.flat_state import FlatState
+from laggard.workloads.strategies.hierarchical import Hierarchical
+from laggard.workloads.strategies.local_sgd import LocalSGD
+from laggard.workloads.strategies.parameters import (
+    AdaptiveParameters,
+    AllReduceParameters,
+    HierarchicalParameters,
+    LocalSGDParameters,
+)
+from laggard.workloads.strategies.strategy import Seat, Strategy
+
+FIRST_STEPS = 4
+"""Steps with an all-reduce before anything else is tried; the first of them is odd, since connections are new."""
+
+PROBED_STEPS = 2
+EXCHANGE_GROUP = 1 << 14
+"""Number of the collective that exchanges what was measured; beyond those of the schemes."""
+
+HOUR_S = 3600.0
+_WORK_PHASES = (*COMPUTE_PHASES, Phase.FETCH)
+
+
+class Adaptive:
+    """All-reduce first; then averages within tiers and of all are tried once; from then on whatever is best, looked at again now and then.
+
+    Args:
+        parameters: how often to look, and what an average left out costs.
+        seat: what this rank trains with.
+    """
+
+    def __init__(self, parameters: AdaptiveParameters, seat: Seat) -> None:
+        self.model, self.optimizer = seat.model, seat.optimizer
+        self._parameters, self._seat, self._recorder = parameters, seat, seat.recorder
+        self._every_step = AllReduce(AllReduceParameters(), seat)
+        has_tiers = 1 < len(set(seat.tiers)) < seat.world_size
+        self._by_tiers = Hierarchical(_tiered(PROBED_STEPS), seat) if has_tiers else None
+        self._model_bytes = FlatState(seat.model).bytes
+        self._scheme, self._doing, self._diary = EVERY_STEP, self._take_up(EVERY_STEP), Diary()
+        self._probing = self._by_tiers is not None
+        self._looked_at = 0
+        self._spent_s = np.zeros(2)
+
+    def meets(self, step: int) -> int:
+        """As the present scheme says (see `Strategy`); it changes only in such a step."""
+        return self._doing.meets(step)
+
+    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+        """A step of the present scheme; then perhaps take up another (see `Strategy`)."""
+        learnt = self._doing.step(step, batch, share)
+        met = self._doing.meets(step) == step
+        self._recorder.enter(Phase.OTHER)
+        self._note(step, met=met)
+        if met and step >= FIRST_STEPS - 1:
+            self._perhaps_change(step)
+        return learnt
+
+    def _perhaps_change(self, step: int) -> None:
+        if self._probing and self._scheme == EVERY_STEP and step < FIRST_STEPS:
+            self._follow(Scheme("hierarchical", PROBED_STEPS))
+        elif self._probing or step - self._looked_at >= self._parameters.every:
+            self._probing, self._looked_at = False, step
+            self._look(step)
+
+    def _look(self, step: int) -> None:
+        """Tell and hear what was measured, and decide."""
+        costs = costs_of(self._exchange(), self._seat.tiers, self._model_bytes)
+        choice = choose(costs, self._rules(), self._scheme)
+        if choice.scheme != self._scheme:
+            self._seat.note(step, choice.reason)
+            self._follow(choice.scheme)
+
+    def _exchange(self) -> np.ndarray:
+        """All ranks' diaries, shape [ranks, KINDS, KEPT]."""
+        mine = torch.from_numpy(self._diary.table().reshape(1, -1))
+        sent = mine.repeat(self._seat.world_size, 1).to(self._seat.device)
+        everybodys = torch.empty_like(sent)
+        self._recorder.enter(Phase.COMM, group=EXCHANGE_GROUP, payload_bytes=everybodys.nbytes)
+        # An all-gather in one round trip: gloo's own goes around a ring, at a round trip for every rank.
+        dist.all_to_all_single(everybodys, sent)
+        self._recorder.enter(Phase.OTHER)
+        return everybodys.cpu().numpy().reshape(-1, KINDS, KEPT)
+
+    def _rules(self) -> Rules:
+        objective, parameters = self._seat.objective, self._parameters
+        rent = sum(objective.prices.get(tier, 0.0) for tier in self._seat.tiers)
+        per_byte = objective.prices.get("gigabyte", 0.0) / 1e9
+        return Rules(objective.name, parameters.drift, parameters.longest, rent / HOUR_S, per_byte)
+
+    def _follow(self, scheme: Scheme) -> None:
+        self._scheme, self._doing = scheme, self._take_up(scheme)
+
+    def _take_up(self, scheme: Scheme) -> Strategy:
+        if scheme.name == "local_sgd":
+            return LocalSGD(LocalSGDParameters(name="local_sgd", steps=scheme.period), self._seat)
+        if scheme.name == "hierarchical":
+            assert self._by_tiers is not None
+            self._by_tiers.change(_tiered(scheme.period))
+            return self._by_tiers
+        return self._every_step
+
+    def _note(self, step: int, *, met: bool) -> None:
+        """Put down what this step took by itself, and in which kind of collective."""
+        spent_ns, before_s = self._recorder.spent_ns, self._spent_s
+        work_ns = sum(spent_ns[phase.code] for phase in _WORK_PHASES)
+        self._spent_s = np.array([work_ns, spent_ns[Phase.COMM.code]]) * 1e-9
+        if not step:
+            return
+        work_s, comm_s = (self._spent_s - before_s).tolist()
+        self._diary.note(WORK, work_s)
+        if self._scheme.name == "hierarchical":
+            self._diary.note(WIDE if met else TIER, comm_s)
+        elif met:
+            self._diary.note(FLAT, comm_s)
+
+
+def _tiered(period: int) -> HierarchicalParameters:
+    return HierarchicalParameters(name="hierarchical", tier_steps=1, wan_steps=period)
