@@ -75,7 +75,8 @@ class Run:
     @property
     def lockstep(self) -> bool:
         """Whether all ranks took the same steps, to the end."""
-        return self.record is None or (self.record.strategy.pace == "lockstep" and not self.record.lost_ranks)
+        record = self.record
+        return record is None or (record.strategy.pace == "lockstep" and not record.lost_ranks and not record.churn)
 
 
 def load_run(path: Path) -> Run:

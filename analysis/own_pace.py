@@ -6,6 +6,8 @@ is told comes from spans as they are: communication that carries nothing is wait
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 import numpy as np
 
 from laggard.analysis.columns import BoolArray, FloatArray, IntArray, SpanColumns
@@ -14,6 +16,7 @@ from laggard.analysis.load import Run
 from laggard.analysis.reference import COMPUTE_CODES
 from laggard.analysis.time_split import TimeSplit
 from laggard.errors import RunFolderError
+from laggard.run_schema import Turnover
 from laggard.span_schema import Flag, Lane, Phase
 
 _S = 1e-9
@@ -33,7 +36,7 @@ def describe_own_pace(run: Run) -> Analysis:
     nth, counts = _own_count(spans, run.world_size)
     if not counts.any():
         raise RunFolderError(f"{run.folder}: no rank finished a training step; there is nothing to analyse")
-    split = _split(spans, run.world_size)
+    split = _split(spans, run.world_size, _away(run))
     steps = int(counts[counts > 0].min())
     inside = nth < steps
 
@@ -83,8 +86,14 @@ def _own_count(spans: SpanColumns, world: int) -> tuple[IntArray, IntArray]:
     return nth, counts
 
 
-def _split(spans: SpanColumns, world: int) -> TimeSplit:
-    """Every rank's time to the end of the run; a rank that ended before waits until then."""
+def _away(run: Run) -> frozenset[int]:
+    """The ranks that left and have not come back."""
+    last = {} if run.record is None else {each.rank: each.kind for each in run.record.churn}
+    return frozenset(rank for rank, kind in last.items() if kind == "left")
+
+
+def _split(spans: SpanColumns, world: int, away: Collection[int] = ()) -> TimeSplit:
+    """Every rank's time to the end of the run; one that ended before waits until then, unless it is away, which is `other`."""
 
     def total(chosen: BoolArray) -> FloatArray:
         sums: FloatArray = np.bincount(spans.rank[chosen], weights=spans.dur_ns[chosen] * _S, minlength=world).astype(
@@ -98,9 +107,16 @@ def _split(spans: SpanColumns, world: int) -> TimeSplit:
     fetch, prep = (total(spans.phase == phase.code) for phase in (Phase.FETCH, Phase.PREP))
     compute = total(np.isin(spans.phase, COMPUTE_CODES)) - prep
     transfer = total((spans.phase == Phase.COMM.code) & ~waits)
-    wait = total(waits) + end.max() - end
+    stays = np.array([rank not in away for rank in range(world)])
+    wait = total(waits) + np.where(stays, end.max() - end, 0.0)
     other = end.max() - (fetch + prep + compute + transfer + wait)
     return TimeSplit(fetch, prep, compute, transfer, wait, other, np.zeros(world))
+
+
+def _turnover_sentence(run: Run, churn: Sequence[Turnover], rank: int) -> str:
+    """When a rank left and joined."""
+    told = " and ".join(f"{each.kind} after {each.effective_s:.1f} s" for each in churn if each.rank == rank)
+    return f"{run.hosts[rank].host} (rank {rank}) {told}."
 
 
 def own_pace_sentences(run: Run, analysis: Analysis) -> tuple[str, ...]:
@@ -109,8 +125,10 @@ def own_pace_sentences(run: Run, analysis: Analysis) -> tuple[str, ...]:
 
     name = run.record.strategy.name if run.record is not None else "this strategy"
     lost = run.record.lost_ranks if run.record is not None else ()
-    pace = "workers were lost" if lost else "every worker goes at its own pace"
+    churn = run.record.churn if run.record is not None else ()
+    pace = "workers were lost" if lost else "workers left or joined" if churn else "every worker goes at its own pace"
     told = [f"Under {name} {pace}, so what slow ones cost is not computed."]
+    told += [_turnover_sentence(run, churn, rank) for rank in dict.fromkeys(each.rank for each in churn)]
     told += [f"{run.hosts[rank].host} (rank {rank}) was lost, and the others went on without it." for rank in lost]
     usual = np.median(analysis.compute_s, axis=0)
     usual = np.where(usual > 0, usual, np.median(usual[usual > 0]) if usual.any() else 0.0)

@@ -22,8 +22,10 @@ from laggard.network_emulation.model import (
     TimedHostEvent,
     TimedLinkEvent,
 )
+from laggard.workloads.churn import faults, turns
 from laggard.workloads.model import Cifar10, Digits, ImageFolder, OwnDataset, Synthetic, Workload
-from laggard.workloads.strategies.parameters import BackupWorkersParameters
+from laggard.workloads.strategies.graph import neighbours
+from laggard.workloads.strategies.parameters import BackupWorkersParameters, HopParameters, bearing_churn
 from laggard.yaml_source import KeyPath, Source
 
 MAX_HOSTS = 500
@@ -146,9 +148,47 @@ def strategy_problems(workload: Workload, ranks: Sequence[Host], source: Source)
     if isinstance(strategy, BackupWorkersParameters) and strategy.backups >= len(ranks):
         rule = f"of {len(ranks)} workers one gradient at least is needed in each step"
         yield source.problem(("strategy", "backups"), rule, f"make it {len(ranks) - 1} or less")
+    if isinstance(strategy, HopParameters) and strategy.backups:
+        beside = len(neighbours(strategy.graph, range(len(ranks)), 0))
+        if strategy.backups >= beside:
+            rule = f"each of {len(ranks)} workers has {beside} neighbours, and waits for one of them at least"
+            yield source.problem(("strategy", "backups"), rule, f"make it {max(beside - 1, 0)} or less")
     if (strategy.served or strategy.pace == "own") and workload.checkpoint_every is not None:
         rule = f"with {strategy.name} no worker has all of the training's state, and so none writes checkpoints"
         yield source.problem(("checkpoint_every",), rule, "remove it, or use another strategy")
+
+
+def churn_problems(
+    workload: Workload, ranks: Sequence[Host], hosts: Sequence[Host], source: Source
+) -> Iterator[Problem]:
+    """Workers that are to leave or join where the strategy cannot bear it, or that cannot because of where they are then."""
+    if not workload.churn:
+        return
+    if not workload.strategy.bears_churn:
+        name = workload.strategy.name
+        rule = (
+            f"under {name} workers can be lost, and none can join yet"
+            if workload.strategy.bears_loss
+            else f"under {name} every worker takes part in collectives, so none can leave or join"
+        )
+        yield source.problem(("churn",), rule, f"use {', '.join(bearing_churn())}, or remove it", value="churn")
+        return
+    if len(workload.churn) > MAX_RULES:
+        yield source.problem(("churn",), f"{len(workload.churn)} entries, and there are at most {MAX_RULES}", value="")
+        return
+    planned = turns(workload.churn, hosts, ranks)
+    followed = {turn.entry for turn in planned}
+    unusable: list[Problem] = []
+    for i, entry in enumerate(workload.churn):
+        unusable += _pattern_problem(source, ("churn", i, entry.key), entry.pattern, hosts)
+        if i not in followed and select(entry.pattern, hosts):
+            fix = "name hosts of placement.workers"
+            unusable.append(source.problem(("churn", i, entry.key), "no worker is on any of these hosts", fix))
+    yield from unusable
+    if not unusable:
+        for fault in faults(planned, ranks):
+            key: KeyPath = ("churn", fault.entry, workload.churn[fault.entry].key)
+            yield source.problem(key, fault.rule, fault.fix)
 
 
 def share_problems(heterogeneity: Heterogeneity, source: Source) -> Iterator[Problem]:
@@ -202,12 +242,19 @@ def workload_warnings(
     if stop.accuracy is not None and stop.steps is not None and least is not None and stop.steps < least:
         rule = f"{stop.steps} steps end before {EVALUATIONS_TO_STOP} evaluations, so the accuracy cannot end the run"
         yield source.problem(("stop", "steps"), rule, f"allow {least} steps or more, or lower evaluate_every", value="")
+    if stop.time_s is not None:
+        yield from _too_late(workload, heterogeneity, stop.time_s, sources)
+
+
+def _too_late(workload: Workload, heterogeneity: Heterogeneity, stop_s: float, sources: Sources) -> Iterator[Problem]:
+    """What is to happen when training is over."""
+    rule, fix = f"training stops after {stop_s:g} s, before this begins", "begin earlier, or raise stop.time"
+    for i, entry in enumerate(workload.churn):
+        if entry.at_s >= stop_s:
+            yield sources.workload.problem(("churn", i, "at"), rule, fix)
     for i, event in enumerate(heterogeneity.events):
-        if not isinstance(event, TimedHostEvent | TimedLinkEvent) or stop.time_s is None:
-            continue
-        if event.at_s >= stop.time_s:
-            rule = f"training stops after {stop.time_s:g} s, before this begins"
-            yield sources.heterogeneity.problem(("dynamic", i, "at"), rule, "begin earlier, or raise stop.time")
+        if isinstance(event, TimedHostEvent | TimedLinkEvent) and event.at_s >= stop_s:
+            yield sources.heterogeneity.problem(("dynamic", i, "at"), rule, fix)
 
 
 def _least_steps_to_accuracy(workload: Workload) -> int | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from laggard.network_emulation.compute.efficiency import slower_than_asked
 from laggard.work import WorkCounter, WorkDone
 from laggard.workloads.plan import WorkerPlan
-from laggard.workloads.spool import Spool
+from laggard.workloads.spool import Spool, of_all_lives
 
 WORTH_TELLING = 1.1
 """A worker that is slower than its share by less is not told of."""
@@ -18,9 +19,20 @@ def work_done(spool: Spool, workers: Sequence[WorkerPlan]) -> Mapping[int, WorkD
     done = {}
     for worker in workers:
         if spool.work(worker.rank).exists():
-            with WorkCounter(spool.work(worker.rank)) as counter:
-                done[worker.rank] = counter.read()
+            done[worker.rank] = _sum([_read(path) for path in of_all_lives(spool.work(worker.rank))])
     return done
+
+
+def _read(path: Path) -> WorkDone:
+    with WorkCounter(path) as counter:
+        return counter.read()
+
+
+def _sum(parts: Sequence[WorkDone]) -> WorkDone:
+    """Of the processes that a rank had one after another."""
+    return WorkDone(
+        sum(part.steps for part in parts), sum(part.full_speed_ns for part in parts), sum(part.cpu_ns for part in parts)
+    )
 
 
 def slow_ranks(

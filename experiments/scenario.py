@@ -226,6 +226,7 @@ def _placed(models: _Models, hosts: tuple[Host, ...], sources: Sources, problems
     ranks = place(workload.placement, hosts)
     problems.add(cross_checks.workload_problems(workload, ranks, hosts, source))
     problems.add(cross_checks.strategy_problems(workload, ranks, source))
+    problems.add(cross_checks.churn_problems(workload, ranks, hosts, source))
     return ranks
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from laggard.errors import WorkerError
@@ -21,7 +21,10 @@ BLAME_GRACE_S = 0.5
 
 @dataclass(frozen=True)
 class Watched:
-    """A process of the training. `rank` is -1 for those that are none; `inside` are those that live in a host of the continuum."""
+    """A process of the training. `rank` is -1 for those that are none; `inside` are those that live in a host of the continuum.
+
+    `joined` exists once a worker that was started while others trained is one of them; None of those that were there from the start.
+    """
 
     name: str
     rank: int
@@ -29,6 +32,7 @@ class Watched:
     pid: int
     log: Path
     inside: bool = False
+    joined: Path | None = None
 
 
 @dataclass
@@ -55,6 +59,7 @@ class Supervisor:
     bears_loss: bool = False
     lost: list[Watched] = field(default_factory=list)
     watched: dict[int, Watched] = field(default_factory=dict)
+    _dismissed: set[int] = field(default_factory=set)
     _ended: set[int] = field(default_factory=set)
     _hang_watch: HangWatch = field(init=False)
 
@@ -64,6 +69,22 @@ class Supervisor:
     def watch(self, process: Watched) -> None:
         """Look after one more process."""
         self.watched[process.pid] = process
+
+    def has_run(self, rank: int) -> bool:
+        """Whether there ever was a process of this rank."""
+        return any(process.rank == rank for process in self.watched.values())
+
+    def dismiss(self, rank: int) -> bool:
+        """Kill a rank's process, whose end is no failure then; whether there was one."""
+        process = self._living().get(rank)
+        if process is None:
+            return False
+        self._dismissed.add(process.pid)
+        return self.server.kill(process.pid)
+
+    def _living(self) -> dict[int, Watched]:
+        """Every rank's process that has not ended."""
+        return {each.rank: each for each in self.watched.values() if each.rank >= 0 and each.pid not in self._ended}
 
     def check(self, timeout_s: float = 0.1) -> None:
         """Wait at most `timeout_s` seconds for news.
@@ -112,13 +133,21 @@ class Supervisor:
     def _is_borne(self, exit_: Exit) -> bool:
         """Whether training goes on: a worker was killed, another is left, and the strategy can do without it."""
         process = self.watched[exit_.pid]
+        if exit_.pid in self._dismissed or self._came_too_late(process):
+            return True
         others = [
-            each for each in self.watched.values() if each.rank >= 0 and each not in self.lost and each != process
+            each
+            for each in self.watched.values()
+            if each.rank >= 0 and each not in self.lost and each.pid not in self._dismissed and each != process
         ]
         borne = self.bears_loss and process.rank >= 0 and exit_.status < 0 and self.spool.zero.exists() and bool(others)
         if borne:
             self.lost.append(process)
         return borne
+
+    def _came_too_late(self, process: Watched) -> bool:
+        """Whether training was over before a worker could join it."""
+        return process.joined is not None and not process.joined.exists() and self.spool.done.exists()
 
     def _death(self, failed: Sequence[Exit]) -> WorkerError:
         culprit = min(failed, key=self._innocence)
@@ -132,7 +161,7 @@ class Supervisor:
 
     def _check_memory(self) -> None:
         overrun = self.memory.look(
-            (each.host, each.pid) for each in self.watched.values() if each.inside and each not in self.lost
+            (each.host, each.pid) for each in self.watched.values() if each.inside and each.pid not in self._ended
         )
         if overrun is not None:
             biggest = self.watched[overrun.pid]
@@ -141,9 +170,12 @@ class Supervisor:
     def _check_hanging(self) -> None:
         if not self.spool.zero.exists():
             return
-        beats, now_ns = read_heartbeats(self.spool.heartbeat, self.world_size), time.monotonic_ns()
-        processes = {process.rank: process for process in self.watched.values()}
-        beat = self._hang_watch.hung(beats, now_ns, lambda rank: condition_of(processes[rank].pid))
+        last, now_ns = read_heartbeats(self.spool.heartbeat, self.world_size), time.monotonic_ns()
+        processes = self._living()
+        pids = {rank: process.pid for rank, process in processes.items()}
+        # What a rank that is gone did last, be there another in its place or not, holds nobody up.
+        beats = [beat if pids.get(beat.rank) == beat.pid else replace(beat, time_ns=0) for beat in last]
+        beat = self._hang_watch.hung(beats, now_ns, lambda rank: condition_of(pids.get(rank, 0)))
         if beat is not None:
             hung = processes[beat.rank]
             raise WorkerError(f"{hung.name} {told(beat, now_ns)}", hung.rank, hung.host, tail(hung.log))

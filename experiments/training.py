@@ -6,10 +6,12 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 from laggard.drive import DriveCounters
+from laggard.experiments.churn import Churn
 from laggard.experiments.continuum import Continuum
 from laggard.experiments.guarding import TimedSlip, Watch, late_changes
 from laggard.experiments.job import Job
@@ -22,7 +24,7 @@ from laggard.network_emulation.constraints import Pair
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
 from laggard.network_emulation.memory.watch import MemoryWatch, short_overruns
 from laggard.span_schema import event_schema
-from laggard.work import WorkDone
+from laggard.work import WorkCounter, WorkDone
 from laggard.workloads.model import Stop
 from laggard.workloads.plan import (
     ENVIRONMENT,
@@ -74,8 +76,9 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
     with job.journal.stage("start workers", f"{len(workers)} ranks"):
         _start(job, continuum, server, supervisor, workers, serving)
     before = continuum.links.counters()
+    churn = Churn(job, supervisor, workers, partial(_start_late, job, continuum, server, supervisor))
     with job.journal.stage("train"):
-        slips = _keep_time(job, continuum, supervisor)
+        slips = _keep_time(job, continuum, supervisor, churn)
     job.journal.warn(short_overruns(memory.limits, memory.peaks))
     supervisor.wait_for_exits(END_TIMEOUT_S * job.dilation.factor)
     lost = tuple(
@@ -110,14 +113,13 @@ def _start(
     _spawn_aside(job, continuum, server, supervisor, workers)
     if serving is not None:
         log = job.logs / "server.log"
-        pid = server.spawn(_process(job, continuum, "server", "laggard.workloads.server:main", serving))
+        pid = server.spawn(_process(job, continuum, "server", "laggard.workloads.server:main", serving, log))
         supervisor.watch(Watched("the server", -1, serving.host, pid, log, inside=True))
-    for worker in workers:
-        name = f"rank-{worker.rank}"
-        pid = server.spawn(_process(job, continuum, name, "laggard.workloads.worker:main", worker))
-        log = job.logs / f"{name}.log"
-        supervisor.watch(Watched(f"rank {worker.rank}", worker.rank, worker.host, pid, log, inside=True))
-    ready = [job.spool.ready(node) for node in range(len(workers) + (serving is not None))]
+    present = [worker for worker in workers if not worker.late]
+    for worker in present:
+        _start_worker(job, continuum, server, supervisor, worker)
+    nodes = [worker.rank for worker in present] + ([len(workers)] if serving is not None else [])
+    ready = [job.spool.ready(node) for node in nodes]
     supervisor.wait_for(ready, READY_TIMEOUT_S, "the workers did not meet")
     for process in supervisor.watched.values():
         if process.inside:
@@ -125,6 +127,31 @@ def _start(
             continuum.shares.attach(process.host, process.pid, work=counted if counted.exists() else None)
     write_whole(job.spool.go, b"")
     supervisor.wait_for([job.spool.zero], START_TIMEOUT_S * job.dilation.factor, "the first step did not begin")
+
+
+def _start_worker(
+    job: Job, continuum: Continuum, server: ForkServer, supervisor: Supervisor, worker: WorkerPlan
+) -> Watched:
+    name = f"rank-{worker.rank}"
+    log = job.logs / (f"{name}.{worker.life + 1}.log" if worker.life else f"{name}.log")
+    pid = server.spawn(_process(job, continuum, name, "laggard.workloads.worker:main", worker, log))
+    joined = job.spool.ready(worker.rank, worker.life) if worker.late else None
+    process = Watched(f"rank {worker.rank}", worker.rank, worker.host, pid, log, inside=True, joined=joined)
+    supervisor.watch(process)
+    return process
+
+
+def _start_late(
+    job: Job, continuum: Continuum, server: ForkServer, supervisor: Supervisor, worker: WorkerPlan
+) -> Watched:
+    """A worker that joins: it starts at its host's share, so that it takes nothing from those that train."""
+    process = _start_worker(job, continuum, server, supervisor, worker)
+    counted = job.spool.work(worker.rank, worker.life) if worker.shared else None
+    if counted is not None:
+        with WorkCounter(counted) as counter:
+            counter.set_computes(True)
+    continuum.shares.attach(process.host, process.pid, work=counted)
+    return process
 
 
 def _spawn_aside(
@@ -145,7 +172,9 @@ def _spawn_aside(
         supervisor.watch(Watched(name, -1, "the controller", pid, log))
 
 
-def _process(job: Job, continuum: Continuum, name: str, entry: str, plan: WorkerPlan | ServerPlan) -> ProcessSpec:
+def _process(
+    job: Job, continuum: Continuum, name: str, entry: str, plan: WorkerPlan | ServerPlan, log: Path
+) -> ProcessSpec:
     """A process in a host of the continuum."""
     cpu = job.cpu.cpus.get(plan.host)
     return ProcessSpec(
@@ -154,14 +183,14 @@ def _process(job: Job, continuum: Continuum, name: str, entry: str, plan: Worker
         entry=entry,
         argument=plan.to_json(),
         environment=dict(ENVIRONMENT),
-        log=job.logs / f"{name}.log",
+        log=log,
         network_namespace=continuum.namespaces.path(plan.host),
         uts_namespace=continuum.namespaces.uts_path(plan.host),
         cpus=None if cpu is None else frozenset({cpu}),
     )
 
 
-def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor) -> tuple[TimedSlip, ...]:
+def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor, churn: Churn) -> tuple[TimedSlip, ...]:
     zero_ns = int(json.loads(job.spool.zero.read_text())["zero_ns"])
     job.journal.update(first_step_s=round((zero_ns - job.started_ns) / 1e9, 3))
     scheduler = Scheduler(
@@ -175,15 +204,18 @@ def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor) -> tuple[
         job.scenario.drives,
     )
     scheduler.start(zero_ns)
+    churn.begin(zero_ns)
     events: tuple[EventRecord, ...] = ()
     try:
         show = _Shown(job, zero_ns)
         with Watch(continuum, peak_rates(job.scenario.links.pairs, job.scenario.changes), job.dilation) as watch:
             while not job.spool.done.exists():
-                supervisor.check()
+                supervisor.check(churn.patience_s)
+                churn.keep_up()
                 continuum.links.check_alive()
                 continuum.shares.check_alive()
                 show.update()
+            churn.end()
     finally:
         events = scheduler.stop()
         write_events(job.folder, events)

@@ -35,6 +35,10 @@ class ComputeMeter:
         self._cpu_ns += time.thread_time_ns() - self._began_ns
         self._counter.set_computes(False)
 
+    def rest(self) -> None:
+        """This rank is not computing, whatever its counter said before it could."""
+        self._counter.set_computes(False)
+
     def finish(self, samples: int) -> None:
         """The computing of a step of so many samples is done."""
         self._counter.add(self.full_speed.step_ns(samples), self._cpu_ns)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,11 +85,12 @@ class Gates:
         """Whether a rank waits at a gate."""
         return bool(self._ranks[rank, _ARRIVED] >= gate)
 
-    def last_arrival_ns(self, gate: int) -> int | None:
-        """When the last rank arrived; None while one is missing."""
-        if (self._ranks[:, _ARRIVED] < gate).any():
+    def last_arrival_ns(self, gate: int, absent: Collection[int] = ()) -> int | None:
+        """When the last rank arrived; None while one is missing that is not `absent`."""
+        expected = [rank for rank in range(len(self._ranks)) if rank not in absent]
+        if (self._ranks[expected, _ARRIVED] < gate).any():
             return None
-        return int(self._ranks[:, _ARRIVAL_NS].max())
+        return int(self._ranks[expected, _ARRIVAL_NS].max())
 
     def open(self, gate: int, verdict: Verdict = Verdict.GO_ON, paused_since_ns: int | None = None) -> int:
         """Open a gate for all, a moment from now.

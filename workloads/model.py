@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 
 from laggard.units import DurationS
 from laggard.workloads.callables import is_callable_name
+from laggard.workloads.churn import ChurnEntry
 from laggard.workloads.compress.parameters import COMPRESSION_NAMES
 from laggard.workloads.models import MODEL_NAMES
 from laggard.workloads.section import NameOrMapping, Section, named
@@ -162,6 +163,9 @@ class Workload(Section):
     )
     checkpoint_every: int | None = Field(
         default=None, ge=1, description="steps between two checkpoints, which the first worker writes; none when absent"
+    )
+    churn: tuple[ChurnEntry, ...] = Field(
+        default=(), description="workers that are killed and started while the others train"
     )
     seed: int = Field(default=1, ge=0, le=MAX_SEED)
 

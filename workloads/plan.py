@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from laggard.errors import InputError
 from laggard.hosts import Host, select
+from laggard.workloads.churn import absent_at_start, turns
 from laggard.workloads.model import Placement, Workload
 from laggard.workloads.transport.plan import FIRST_PORT, EndpointPlan
 
@@ -38,6 +39,8 @@ PRELOAD = (
     "laggard.workloads.strategies.gossip",
     "laggard.workloads.strategies.ad_psgd",
     "laggard.workloads.strategies.partial_reduce",
+    "laggard.workloads.strategies.hop",
+    "laggard.workloads.strategies.fast_links",
     "laggard.workloads.strategies.adaptive",
 )
 """What the process that workers are forked from imports. `torch._dynamo` is what DistributedDataParallel would otherwise
@@ -79,6 +82,7 @@ class TrainingPlan(ProcessPlan):
         spool: folder, shared by all processes of the training, that they stream their records into.
         dilation: real seconds per virtual second.
         relayed: whether there are ranks on other machines, each with a spool of its own.
+        absent: ranks that are not there when training begins, and nobody waits for.
     """
 
     world_size: int = Field(ge=1)
@@ -86,6 +90,7 @@ class TrainingPlan(ProcessPlan):
     spool: str
     dilation: float = Field(default=1.0, ge=1)
     relayed: bool = False
+    absent: tuple[int, ...] = ()
 
     @property
     def spool_path(self) -> Path:
@@ -109,6 +114,8 @@ class WorkerPlan(TrainingPlan):
         drive: file of its host's drive (`laggard.drive`); None where that is not limited.
         shared: whether its host is held to a share of a core; the rank then measures its full speed first, and counts its work.
         endpoint: its place in the exchange of messages, where the strategy sends any.
+        late: whether it joins a training that is under way.
+        life: how many processes this rank had before.
     """
 
     rank: int = Field(ge=0)
@@ -123,6 +130,17 @@ class WorkerPlan(TrainingPlan):
     drive: str | None = None
     shared: bool = False
     endpoint: EndpointPlan | None = None
+    late: bool = False
+    life: int = Field(default=0, ge=0)
+
+    @property
+    def opens(self) -> bool:
+        """Whether it is the one who says when the first step begins: the first rank that is there."""
+        return self.rank == min(set(range(self.world_size)) - set(self.absent), default=0)
+
+    def next_life(self) -> WorkerPlan:
+        """Of the process that takes this one's place when its rank comes back."""
+        return self.model_copy(update={"late": True, "life": self.life + 1})
 
 
 class ServerPlan(TrainingPlan):
@@ -213,6 +231,8 @@ def plan_workers(
         )
     names = tuple(host.name for host in placed)
     meeting = init_method or f"file://{(spool / 'rendezvous').absolute()}"
+    late = absent_at_start(turns(workload.churn, hosts, placed))
+    absent = tuple(rank for rank, host in enumerate(placed) if host.name in late)
     return tuple(
         WorkerPlan(
             rank=rank,
@@ -228,6 +248,8 @@ def plan_workers(
             timeout_s=timeout_s * dilation,
             drive=str(drives[host.name]) if host.name in drives else None,
             shared=host.name in shared,
+            absent=absent,
+            late=rank in absent,
         )
         for rank, host in enumerate(placed)
     )
@@ -275,6 +297,7 @@ def join_exchange(
         dilation=first.dilation,
         host=place_server(first.workload.placement, hosts).name,
         endpoint=endpoints[-1],
+        absent=first.absent,
     )
     return joined, server
 

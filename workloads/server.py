@@ -49,7 +49,7 @@ def main(argument: str) -> None:
 
     Raises:
         InputError: the model or the dataset is not what it should be.
-        TransportError: no worker is left.
+        TransportError: no worker is left, and none is to come.
     """
     plan = ServerPlan.model_validate_json(argument)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -165,8 +165,10 @@ class Server:
     def __post_init__(self) -> None:
         self._spool = Spool(self.plan.spool_path)
         self._gates = Gates(self._spool.gates, self.plan.world_size)
-        self._left = set(range(self.plan.world_size))
+        self._left = set(range(self.plan.world_size)) - set(self.plan.absent)
         self._blocked: set[int] = set()
+        for rank in self.plan.absent:
+            self.rule.leave(rank)
 
     def run(self) -> None:
         """Serve until the stopping rule; then let all workers go, have the last snapshot evaluated, and say how it ended."""
@@ -185,8 +187,10 @@ class Server:
 
     def _take_one(self) -> Reason:
         message = self.endpoint.take(POLL_S)
-        if message is not None and message.kind == Kind.PUSH:
+        if message is not None and message.kind == Kind.PUSH and message.sender in self._left:
             return self._pushed(message)
+        if message is not None and message.kind in (Kind.JOIN, Kind.PUSH):
+            return self._joined(message.sender)
         for rank in sorted(self.endpoint.departed & self._left):
             reason = self._lost(rank)
             if reason:
@@ -200,9 +204,8 @@ class Server:
         push = Push(message.sender, clock, samples, batch_size)
         assert message.tensor is not None
         self.keeper.hold(push, message.tensor)
-        self._reads[push.rank], self._fates[push.rank] = message.version, (UNKNOWN, 0)
-        self._blocked.add(push.rank)
-        self._came_ns[push.rank] = time.monotonic_ns()
+        self._reads[push.rank] = message.version
+        self._wait_for_answer(push.rank)
         return self._follow(self.rule.push(push), push)
 
     def _lost(self, rank: int) -> Reason:
@@ -210,9 +213,23 @@ class Server:
         LOGGER.warning("rank %d is gone; the others go on without it", rank)
         self._left.discard(rank)
         self._blocked.discard(rank)
-        if not self._left:
+        if not self._left and not self.plan.workload.churn:
             raise TransportError("no worker is left: all connections were reset by peers")
         return self._follow(self.rule.leave(rank), Push(rank, UNKNOWN, 0, 0))
+
+    def _joined(self, rank: int) -> Reason:
+        """A worker asks to be brought up to date; or pushes after it had been given up, which comes to the same."""
+        if rank in self._left and (reason := self._lost(rank)):  # it is back before it was missed
+            return reason
+        LOGGER.info("rank %d joins at version %d", rank, self.keeper.version)
+        self._left.add(rank)
+        self._wait_for_answer(rank)
+        return self._follow(self.rule.join(rank), Push(rank, UNKNOWN, 0, 0))
+
+    def _wait_for_answer(self, rank: int) -> None:
+        self._fates[rank] = (UNKNOWN, 0)
+        self._blocked.add(rank)
+        self._came_ns[rank] = time.monotonic_ns()
 
     def _follow(self, reaction: Reaction, cause: Push) -> Reason:
         for update in reaction.updates:
@@ -288,10 +305,9 @@ class Server:
                 self._tell(rank, Message(Kind.STOP, self.keeper.version, values))
             self._left -= self._blocked | self.endpoint.departed
             message = self.endpoint.take(POLL_S) if self._left else None
-            if message is not None and message.kind == Kind.PUSH:
-                self._fates[message.sender] = (UNKNOWN, 0)
-                self._blocked.add(message.sender)
-                self._came_ns[message.sender] = time.monotonic_ns()
+            if message is not None and message.kind in (Kind.PUSH, Kind.JOIN):
+                self._left.add(message.sender)
+                self._wait_for_answer(message.sender)
 
     def _write_done(self, reason: Reason, end_ns: int) -> None:
         while len(read_lines(self._spool.evaluations)) < self._evaluations:

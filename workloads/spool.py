@@ -17,17 +17,17 @@ class Spool:
 
     folder: Path
 
-    def spans(self, rank: int) -> Path:
-        """Arrow stream of a rank's spans."""
-        return self.folder / f"rank-{rank}.spans.arrow"
+    def spans(self, rank: int, life: int = 0) -> Path:
+        """Arrow stream of a rank's spans; each of its processes has one of its own (`life` is how many it had before)."""
+        return _of_life(self.folder / f"rank-{rank}.spans.arrow", life)
 
-    def steps(self, rank: int) -> Path:
-        """Arrow stream of a rank's steps."""
-        return self.folder / f"rank-{rank}.steps.arrow"
+    def steps(self, rank: int, life: int = 0) -> Path:
+        """Arrow stream of a rank's steps, as `spans`."""
+        return _of_life(self.folder / f"rank-{rank}.steps.arrow", life)
 
-    def ready(self, rank: int) -> Path:
+    def ready(self, rank: int, life: int = 0) -> Path:
         """Exists once a rank (or the server, whose number follows the ranks') has met the others and built its model."""
-        return self.folder / f"ready-{rank}"
+        return _of_life(self.folder / f"ready-{rank}", life)
 
     def device_class(self, rank: int) -> Path:
         """Model of the GPU that a rank computes on; absent where that is the processor."""
@@ -45,9 +45,9 @@ class Spool:
         """A rank's part of a snapshot that the referee has asked for (account.py)."""
         return self.folder / f"snapshot-{number}.rank-{rank}"
 
-    def work(self, rank: int) -> Path:
-        """Counts the work of a rank that is held to a share (`laggard.work`)."""
-        return self.folder / f"work-{rank}"
+    def work(self, rank: int, life: int = 0) -> Path:
+        """Counts the work of a rank that is held to a share (`laggard.work`), as `spans`."""
+        return _of_life(self.folder / f"work-{rank}", life)
 
     @property
     def full_speed(self) -> Path:
@@ -118,6 +118,18 @@ class Spool:
     def data(self) -> Path:
         """Folder of the prepared dataset."""
         return self.folder / "data"
+
+
+def _of_life(first: Path, life: int) -> Path:
+    return first.with_name(f"{first.name}.{life + 1}") if life else first
+
+
+def of_all_lives(first: Path) -> tuple[Path, ...]:
+    """A rank's file, and those of the processes that took its place, as far as there are any."""
+    found = [first]
+    while (following := _of_life(first, len(found))).exists():
+        found.append(following)
+    return tuple(found)
 
 
 def write_whole(path: Path, content: bytes) -> None:

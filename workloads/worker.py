@@ -48,7 +48,7 @@ from laggard.workloads.strategies.parameters import (
 )
 from laggard.workloads.strategies.peers import Peers
 from laggard.workloads.strategies.served import Kind
-from laggard.workloads.strategies.strategy import Seat
+from laggard.workloads.strategies.strategy import OwnPaceStrategy, Seat
 from laggard.workloads.tally import Tally
 from laggard.workloads.tracing.recorder import Recorder
 from laggard.workloads.tracing.traffic import write_traffic
@@ -77,7 +77,7 @@ def main(argument: str) -> None:
     _take_device(plan, spool)
     data = open_data(plan.workload, plan.spool_path)
     gates = Gates(spool.gates, plan.world_size, relayed=plan.relayed)
-    with _drive(plan) as drive, Recorder(spool, plan.rank, plan.world_size) as recorder:
+    with _drive(plan) as drive, Recorder(spool, plan.rank, plan.world_size, plan.life) as recorder:
         bench = _Bench(plan, data, recorder, gates, drive)
         if plan.endpoint is None:
             with _process_group(plan):
@@ -116,6 +116,7 @@ class _Bench:
             endpoint=endpoint,
             peers=peers,
             dilation=plan.dilation,
+            seed=workload.seed,
             objective=workload.objective,
             note=self.note,
         )
@@ -163,13 +164,36 @@ def _train_with_server(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
         seat = bench.seat(endpoint)
         strategy = take_up_at_own_pace(plan.workload.strategy, seat)
         loop = OwnPace(plan.rank, bench.intake(seat), bench.partition, strategy, bench.recorder)
-        endpoint.deliver(plan.world_size, Message(Kind.HELLO))
-        _measure_full_speed(bench, seat, spool)
-        zero_ns = _start_together(plan, spool, bench.gates)
-        _count_work(bench, spool)
-        taken = loop.run(zero_ns)
+        if plan.late:
+            begun_ns = _join_late(bench, seat, strategy, spool)
+        else:
+            endpoint.deliver(plan.world_size, Message(Kind.HELLO))
+            _measure_full_speed(bench, seat, spool)
+            begun_ns = _start_together(plan, spool, bench.gates)
+            _count_work(bench, spool)
+        taken = loop.run(begun_ns)
         write_traffic(spool, plan.rank, endpoint)
         LOGGER.info("the server ended training after %d steps of this rank", taken)
+
+
+def _join_late(bench: _Bench, seat: Seat, strategy: OwnPaceStrategy, spool: Spool) -> int:
+    """Be brought up to date by those who train already; returns when this rank's own training begins.
+
+    What steps take at full speed the others have measured, before anything held them back; who is held back already measures it itself
+    only where nobody has.
+    """
+    plan = bench.plan
+    if not (spool.full_speed.exists() and read_timed(spool.full_speed)):
+        _measure_full_speed(bench, seat, spool)
+    strategy.join()
+    _count_work(bench, spool)
+    if bench.recorder.meter is not None:
+        bench.recorder.meter.rest()
+    write_whole(spool.ready(plan.rank, plan.life), b"")
+    LOGGER.info(
+        "rank %d of %d on %s has joined before its step %s", plan.rank, plan.world_size, plan.host, strategy.next_step
+    )
+    return time.monotonic_ns()
 
 
 def _train_among_peers(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
@@ -262,7 +286,7 @@ def _measure_full_speed(bench: _Bench, seat: Seat, spool: Spool) -> None:
     indices = pad(bench.partition.share(0, plan.rank).indices, fewest)
     with alone_on_core(spool.full_speed):
         write_timed(spool.full_speed, plan.rank, measure(bench.data.train, indices, fewest, learn))
-    WorkCounter(spool.work(plan.rank)).close()
+    WorkCounter(spool.work(plan.rank, plan.life)).close()
 
 
 def encoder_of_steps(strategy: Parameters) -> Callable[[torch.Tensor], torch.Tensor] | None:
@@ -277,7 +301,7 @@ def encoder_of_steps(strategy: Parameters) -> Callable[[torch.Tensor], torch.Ten
 def _count_work(bench: _Bench, spool: Spool) -> None:
     """From now on, against what all ranks of this machine have measured."""
     if bench.counts:
-        counter = WorkCounter(spool.work(bench.plan.rank))
+        counter = WorkCounter(spool.work(bench.plan.rank, bench.plan.life))
         bench.recorder.meter = ComputeMeter(counter, fit(read_timed(spool.full_speed)))
 
 
@@ -302,8 +326,8 @@ def _start_together(plan: WorkerPlan, spool: Spool, gates: Gates) -> int:
     while not spool.go.exists():
         time.sleep(GO_POLL_S)
     gates.arrive(plan.rank, START_GATE, time.monotonic_ns())
-    if plan.rank == 0:
-        while gates.last_arrival_ns(START_GATE) is None:
+    if plan.opens:
+        while gates.last_arrival_ns(START_GATE, plan.absent) is None:
             time.sleep(GO_POLL_S)
         zero_ns = gates.open(START_GATE)
         write_whole(spool.zero, json.dumps({"zero_ns": zero_ns}).encode())

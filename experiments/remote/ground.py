@@ -100,6 +100,7 @@ def require_possible(scenario: Scenario, testbed: RemoteTestbed) -> None:
         *manager_problems(scenario.layers, testbed, sources.layers_services),
         *bottleneck_problems(scenario.links, scenario.heterogeneity, sources.heterogeneity),
         *_server_problems(scenario),
+        *_churn_problems(scenario),
     )
     if problems:
         raise ScenarioError(problems)
@@ -110,6 +111,12 @@ def _server_problems(scenario: Scenario) -> Iterator[Problem]:
     if strategy.served or strategy.meshed:
         rule = f"on real machines {strategy.name} cannot run yet: its messages are for one machine's testbed"
         yield scenario.sources.workload.problem(("strategy",), rule, "use another strategy, or run --on local")
+
+
+def _churn_problems(scenario: Scenario) -> Iterator[Problem]:
+    if scenario.workload.churn:
+        rule = "on real machines no worker can be killed or started while others train yet"
+        yield scenario.sources.workload.problem(("churn",), rule, "remove it, or run --on local", value="churn")
 
 
 @contextmanager

@@ -77,6 +77,19 @@ class HostEnergy(Record):
     metric: str
 
 
+class Turnover(Record):
+    """A worker that left, or joined, while the others trained; virtual seconds since the first step.
+
+    `asked_s` is when it was to, `effective_s` when it had been killed, or was brought up to date and began to train.
+    """
+
+    rank: int
+    host: str
+    kind: Literal["left", "joined"]
+    asked_s: float
+    effective_s: float
+
+
 class RunRecord(Record):
     """`run.json`. `first_step_s` and the stages are real seconds; `first_step_s` counts from the start of the command.
 
@@ -103,6 +116,7 @@ class RunRecord(Record):
     error: str | None = None
     warnings: tuple[str, ...] = ()
     lost_ranks: tuple[int, ...] = ()
+    churn: tuple[Turnover, ...] = ()
     jobs: tuple[HeldJob, ...] = ()
     energy: tuple[HostEnergy, ...] = ()
 

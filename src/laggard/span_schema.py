@@ -89,7 +89,8 @@ def step_schema() -> pa.Schema:
     `samples` were learnt from and `dropped` ones computed in vain; `skipped` are steps that the rank left out before this one. Versions
     count the updates of a model that the ranks share: the one read, the one that this rank's update went into, and between them `staleness`
     updates by others; -1 where there is none. (Ranks that average their models beside the training count the versions of their own, which the
-    averages update too.) `waited_for` is the rank that this one waited for, -1 where it was nobody in particular.
+    averages update too.) Where ranks share no model, `staleness` is by how many steps the oldest model was behind that a rank took
+    from others, or its own gradient. `waited_for` is the rank that this one waited for, -1 where it was nobody in particular.
     """
     import pyarrow as pa
 

@@ -16,7 +16,7 @@ from laggard.analysis.load import Run
 from laggard.analysis.own_pace import describe_own_pace
 from laggard.analysis.report import write_report
 from laggard.errors import RunFolderError
-from laggard.run_schema import StrategyRecord
+from laggard.run_schema import StrategyRecord, Turnover
 from laggard.span_schema import Phase
 
 from .traces import keep_spans, quiet
@@ -118,5 +118,18 @@ def test_a_rank_that_was_lost_is_told_of_and_the_rest_analysed(run: Run) -> None
     said = " ".join(answer(left, analysis))
     assert "edge.trainer.1.2 (rank 1) was lost, and the others went on without it" in said
     assert np.isfinite(analysis.slowdown).all()
+    gone = Turnover(rank=1, host="edge.trainer.1.2", kind="left", asked_s=20, effective_s=20.04)
+    back = Turnover(rank=1, host="edge.trainer.1.2", kind="joined", asked_s=40, effective_s=41.5)
+    churned = dataclasses.replace(run, record=record.model_copy(update={"lost_ranks": (), "churn": (gone, back)}))
+    assert not churned.lockstep
+    said = " ".join(answer(churned, describe_own_pace(churned)))
+    assert "Under parameter_server workers left or joined, so" in said
+    gone_for_good = dataclasses.replace(left, record=record.model_copy(update={"lost_ranks": (), "churn": (gone,)}))
+    split = describe_own_pace(gone_for_good).time_split
+    assert (split.wait_s[1], split.other_s[1]) == (
+        0.0,
+        pytest.approx(split.wait_s[0] + split.compute_s[0] + split.transfer_s[0]),
+    )
+    assert "edge.trainer.1.2 (rank 1) left after 20.0 s and joined after 41.5 s." in said
     with pytest.raises(RunFolderError, match="no rank finished"):
         describe_own_pace(keep_spans(run, run.spans.rank < 0))

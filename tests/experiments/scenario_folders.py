@@ -11,7 +11,15 @@ from laggard.experiments.scenario import load_scenario
 from laggard.experiments.scenario_template import template_text
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SHIPPED = ("experiments/quickstart", "experiments/homogeneous")
+SHIPPED = (
+    "experiments/quickstart",
+    "experiments/homogeneous",
+    "experiments/deterministic_compute",
+    "experiments/deterministic_network",
+    "experiments/dynamic_compute",
+    "experiments/dynamic_network",
+    "experiments/all_heterogeneity",
+)
 
 
 def template() -> dict[str, str]:

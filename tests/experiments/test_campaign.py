@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import subprocess
 import sys
@@ -14,7 +15,9 @@ import pytest
 from laggard.errors import InputError
 from laggard.experiments import campaign as campaigns
 from laggard.experiments.campaign import Combination, load_campaign, told
+from laggard.experiments.scenario import load_scenario
 from tests.experiments.conftest import Laggard, needs_tun
+from tests.experiments.scenario_folders import REPOSITORY
 
 FILE = """
 scenario: small
@@ -52,6 +55,17 @@ def test_missing_file(tmp_path: Path) -> None:
 def test_scenario_is_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "campaign.yaml").write_text(FILE)
     assert load_campaign(tmp_path / "campaign.yaml").scenario == (tmp_path / "small").resolve()
+
+
+def test_fog_versus_cloud_can_be_run() -> None:
+    """Every combination is a scenario, with the server where it says, and nothing to be warned of."""
+    campaign = load_campaign(REPOSITORY / "benchmarks/fog_versus_cloud.yaml")
+    for values in itertools.product(*campaign.vary.values()):
+        combination = Combination(dict(zip(campaign.vary, values, strict=True)), 0)
+        scenario = load_scenario(campaign.scenario, combination.overrides())
+        assert scenario.warnings == ()
+        assert scenario.workload.placement.server == combination.values["workload.placement.server"]
+        assert [host.layer for host in scenario.ranks] == ["edge"] * 4
 
 
 def test_resumes_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,14 @@ def test_a_strategy_with_a_server_is_refused_where_it_is_written(testbed: str, t
     assert "bounded_staleness, staleness 2" in here.output
 
 
+@pytest.mark.parametrize("testbed", ["ssh", "g5k"])
+def test_workers_that_leave_and_join_are_refused_where_they_are_written(testbed: RemoteTestbed, tmp_path: Path) -> None:
+    settings = ["workload.strategy=asynchronous", "workload.churn=[{at: 9s, leaves: edge.trainer.1.1}]"]
+    scenario = load_scenario(write(tmp_path / "churn", template()), settings)
+    with pytest.raises(ScenarioError, match="no worker can be killed or started while others train yet"):
+        require_possible(scenario, testbed)
+
+
 def test_a_laptop_can_have_it(folder: Path) -> None:
     result = CliRunner().invoke(main, ["plan", str(folder)])
     assert result.exit_code == 0, result.output

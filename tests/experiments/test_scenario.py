@@ -149,6 +149,12 @@ LAYERS, NETWORK, WORKFLOW, HETEROGENEITY, WORKLOAD = (
     "heterogeneity",
     "workload",
 )
+
+
+def _churn(entries: str) -> Callable[[dict[str, str]], None]:
+    return _replace(WORKLOAD, "strategy: allreduce", f"strategy: asynchronous\nchurn: [{entries}]")
+
+
 BOMB = "a: &a [1]\nb: &b [*a, *a]\nc: [*b, *b]\n"
 
 
@@ -188,8 +194,23 @@ BOMB = "a: &a [1]\nb: &b [*a, *a]\nc: [*b, *b]\n"
         (_replace(WORKLOAD, '"edge.*"]', '"egde.*"]'), "workload.yaml:11:", "matches no host"),
         (_replace(WORKLOAD, "per_host: 1", "per_host: 65"), "workload.yaml:12:", "less than or equal to 64"),
         (_replace(WORKLOAD, "strategy: allreduce", "strategy: {name: backup_workers, backups: 4}"), "workload.yaml:8:43", "of 4 workers one gradient at least is needed"),
+        (_replace(WORKLOAD, "strategy: allreduce", "strategy: {name: hop, graph: complete, backups: 3}"), "workload.yaml:8:49", "each of 4 workers has 3 neighbours"),
         (_replace(WORKLOAD, "strategy: allreduce", "checkpoint_every: 9\nstrategy: asynchronous"), "workload.yaml:8:19", "does not have the optimizer's state"),
         (_replace(WORKLOAD, "strategy: allreduce", "strategy: bounded_stalenes"), "workload.yaml:8:11", "did you mean `bounded_staleness`?"),
+        (_replace(WORKLOAD, "strategy: allreduce", "churn: [{at: 9s, leaves: edge.trainer.1.1}]"), "workload.yaml:8:8", "none can leave or join — use parameter_server, asynchronous"),
+        (_replace(WORKLOAD, "strategy: allreduce", "strategy: diloco\nchurn: [{at: 9s, joins: edge.trainer.1.1}]"), "workload.yaml:9:8", "under diloco every worker takes part in collectives"),
+        (_churn("{at: 9s, leaves: edge.trainer.1.9}"), "workload.yaml:9:26", "matches no host"),
+        (_churn("{at: 9s, leaves: edge.*, joins: edge.*}"), "workload.yaml:9:9", "give one of leaves and joins"),
+        (_churn("{at: 9s}"), "workload.yaml:9:9", "give one of leaves and joins"),
+        (_churn("{leaves: edge.*}"), "workload.yaml:9:9", "`at` is missing"),
+        (_churn("{at: 9s, leave: edge.*}"), "workload.yaml:9:18", "did you mean `leaves`?"),
+        (_churn("{at: -9s, leaves: edge.*}"), "workload.yaml:9:14", "a duration is a number"),
+        (_churn("{at: 9s, leaves: edge.*}, {at: 10s, leaves: edge.trainer.1.2}"), "workload.yaml:9:53", "edge.trainer.1.2 is away already at 10 s — let it join before"),
+        (_churn("{at: 9s, leaves: edge.*}, {at: 5s, leaves: edge.trainer.1.2}"), "workload.yaml:9:26", "edge.trainer.1.2 is away already at 9 s"),
+        (_churn("{at: 9s, leaves: fog.*}, {at: 10s, joins: fog.*}, {at: 11s, joins: fog.*}"), "workload.yaml:9:76", "fog.trainer.1.1 is already there at 11 s — let it leave before"),
+        (_churn("{at: 9s, leaves: '*'}"), "workload.yaml:9:26", "nobody is left to train at 9 s"),
+        (_churn("{at: 9s, joins: '*'}"), "workload.yaml:9:25", "no worker is there when training begins"),
+        (_churn("{at: 9s, leaves: edge.*}, {at: 10s, joins: edge.*}, {at: 5s, joins: cloud.*}"), "", ""),
         (_replace(LAYERS, "name: fog", "name: cloud"), "layers_services.yaml:", "there twice"),
         (_replace(LAYERS, "name: fog", "name: Cloud"), "layers_services.yaml:", "there twice"),
         (_replace(LAYERS, "name: fog", "name: 'fog; rm -rf /'"), "layers_services.yaml:14:11", "letters, digits"),

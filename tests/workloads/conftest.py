@@ -127,9 +127,11 @@ class Training:
         if self.serving is not None:
             server = self.serving.to_json()
             self.aside.append(start("laggard.workloads.server:main", server, self.log("server"), self.path))
-        for plan in self.plans:
-            log = self.log(str(plan.rank))
-            self.pids.append(start("laggard.workloads.worker:main", plan.to_json(), log, self.path))
+        self.pids = [self.start_worker(plan) for plan in self.plans if not plan.late]
+
+    def start_worker(self, plan: WorkerPlan) -> int:
+        log = self.log(f"{plan.rank}.{plan.life}" if plan.life else str(plan.rank))
+        return self.forkery.spawn("laggard.workloads.worker:main", plan.to_json(), log, self.path)
 
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
@@ -141,8 +143,8 @@ class Training:
             time.sleep(0.005)
 
     def go(self) -> None:
-        nodes = len(self.plans) + (self.serving is not None)
-        self.wait_for(lambda: all(self.spool.ready(node).exists() for node in range(nodes)))
+        nodes = [plan.rank for plan in self.plans if not plan.late] + [len(self.plans)] * (self.serving is not None)
+        self.wait_for(lambda: all(self.spool.ready(node).exists() for node in nodes))
         self.spool.go.touch()
 
     def logs(self) -> str:

@@ -83,7 +83,7 @@ def test_measuring_leaves_the_model_its_gradients_and_the_dice_alone() -> None:
     learn = learner_on_a_copy(model, lambda each: torch.optim.SGD(each.parameters(), lr=0.1))
     timed = measure(_SPLIT, np.arange(32), 2, learn)
     assert (timed.few, timed.many) == (16, 32)
-    assert 0 < timed.few_ns < 2 * timed.many_ns
+    assert min(timed.few_ns, timed.many_ns) > 0
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.equal(torch.random.get_rng_state(), dice)

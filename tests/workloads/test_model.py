@@ -82,6 +82,11 @@ def test_a_model_and_a_dataset_are_enough() -> None:
             {"strategy": {"name": "diloco", "compress": "powersgd"}},
             "powersgd compresses layers' matrices — use topk or fp16",
         ),
+        ({"strategy": {"name": "hop", "staleness": 8}}, "make ahead 9 or more"),
+        ({"strategy": {"name": "hop", "staleness": 0, "skip": 2}}, "raise staleness, or backups and ahead"),
+        ({"strategy": {"name": "hop", "backups": 2}}, "make it 1 or less"),
+        ({"strategy": {"name": "fast_links", "mixing": 0}}, "greater than 0"),
+        ({"strategy": {"name": "fast_links", "explore": 1.5}}, "less than or equal to 1"),
         ({"optimizer": {"name": "adam", "momentum": 0.9}}, "adam has no momentum"),
         ({"optimizer": {"lr": -1}}, "greater than 0"),
         ({"optimizer": {"lr": float("nan")}}, "finite number"),
@@ -142,6 +147,7 @@ def test_a_refusal_points_at_the_place() -> None:
         ("{compress: {name: topk, fractoin: 1}}", (3, 35), "fractoin: unknown key — did you mean `fraction`?"),
         ("{name: local_sgd, compress: powersgd}", (3, 39), 'strategy.compress: "powersgd": with local_sgd ranks send'),
         ("{name: gossip, compress: topk}", (3, 26), "compress: unknown key"),
+        ("{name: hop, staleness: 3, ahead: 3}", (3, 44), "make ahead 4 or more"),
     ],
 )
 def test_a_strategy_is_refused_where_it_stands(strategy: str, place: tuple[int, int], says: str) -> None:

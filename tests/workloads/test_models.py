@@ -14,7 +14,15 @@ from laggard.workloads.models import MODEL_NAMES, build_model
 from laggard.workloads.worker import build_optimizer, fewest_samples
 
 SHAPES = [(1, 8, 8), (3, 16, 16), (3, 32, 32)]
-PARAMETERS = {"mlp": 9_610, "cnn": 38_282, "resnet8": 77_754, "resnet18": 11_172_810, "vgg11": 9_224_458}
+PARAMETERS = {
+    "mlp": 9_610,
+    "cnn": 38_282,
+    "resnet8": 77_754,
+    "resnet18": 11_172_810,
+    "vgg11": 9_224_458,
+    "wide_mlp": 1_339_530,
+    "wide_cnn": 141_066,
+}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -33,7 +41,7 @@ def test_parameters(name: str, count: int) -> None:
     assert sum(p.numel() for p in build_model(name, (1, 8, 8), 10, 1).parameters()) == count
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet8", "transformer"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet8", "transformer", "wide_mlp", "wide_cnn"])
 def test_the_seed_decides(name: str) -> None:
     def weights(seed: int) -> torch.Tensor:
         return torch.cat([p.detach().flatten() for p in build_model(name, (1, 8, 8), 10, seed).parameters()])
@@ -42,7 +50,7 @@ def test_the_seed_decides(name: str) -> None:
     assert not torch.equal(weights(3), weights(4))
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet8", "vgg11", "transformer"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet8", "vgg11", "transformer", "wide_mlp", "wide_cnn"])
 def test_it_learns_one_batch(name: str) -> None:
     torch.set_num_threads(1)
     model = build_model(name, (1, 8, 8), 4, 1)

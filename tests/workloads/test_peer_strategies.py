@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.span_schema import Lane
+from laggard.workloads.heartbeat import read_heartbeats
 from laggard.workloads.models import build_model
 from laggard.workloads.spool import read_lines
 from laggard.workloads.strategies.flat_state import FlatState
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 DIGITS = {"model": "mlp", "dataset": "digits", "batch_size": 96, "optimizer": {"lr": 0.05}, "stop": {"steps": 300}}
 RARELY = {"evaluate_every": 10**9}
-OWN_PACE = ["gossip", "ad_psgd", "partial_reduce"]
+OWN_PACE = ["gossip", "hop", "fast_links", "ad_psgd", "partial_reduce"]
 MODELS = {"ad_psgd": "paced:unhurried", "partial_reduce": "paced:wide"}
 
 
@@ -81,6 +82,47 @@ def test_gossip_receives_a_model_of_every_neighbour_in_each_step(trained: dict[s
     state = FlatState(build_model("mlp", (1, 8, 8), 10, 1))
     assert set(comm.bytes) == {2 * state.bytes}
     assert (comm.groupby("rank").step.nunique() >= 295).all()
+
+
+@pytest.mark.parametrize("graph", ["ring", "complete"])
+def test_hop_without_slack_is_gossip_bit_for_bit(train: Train, graph: str) -> None:
+    workload = {**DIGITS, **RARELY, "batch_size": 97, "stop": {"steps": 20}}
+    gossip = train({**workload, "strategy": {"name": "gossip", "graph": graph}}, 4).table("steps")
+    strategy = {"name": "hop", "graph": graph, "staleness": 0, "backups": 0, "skip": 0}
+    hop = train({**workload, "strategy": strategy}, 4).table("steps")
+    both = gossip.merge(hop, on=["rank", "step"])
+    assert len(both) >= 60
+    np.testing.assert_array_equal(both.loss_x, both.loss_y)
+    assert (hop.staleness == 0).all()
+    assert (hop.skipped == 0).all()
+
+
+def test_hop_says_which_steps_were_left_out_and_how_old_models_were(trained: dict[str, Training]) -> None:
+    steps = trained["hop"].table("steps").sort_values(["rank", "step"])
+    for _, of_rank in steps.groupby("rank"):
+        left_out = np.diff(of_rank.step, prepend=-1) - 1
+        np.testing.assert_array_equal(of_rank.skipped, left_out)
+        assert left_out.max() <= 4
+    assert steps.staleness.between(0, 4).all()
+
+
+def test_hop_jumps_to_where_its_neighbours_are(train: Train) -> None:
+    """A rank that stands still holds the others up only once they are as far ahead as models may be old, and one step; then it leaves steps out."""
+    training = train({**DIGITS, **RARELY, "strategy": "hop", "stop": {"steps": 200}}, 3, wait=False)
+    training.go()
+    training.wait_for(lambda: step_of(training, 2) > 5)
+    os.kill(training.pids[2], signal.SIGSTOP)
+    training.wait_for(lambda: min(step_of(training, 0), step_of(training, 1)) >= step_of(training, 2) + 4)
+    assert max(step_of(training, 0), step_of(training, 1)) <= step_of(training, 2) + 5
+    os.kill(training.pids[2], signal.SIGCONT)
+    training.finish()
+    steps = training.table("steps")
+    assert steps[steps["rank"] == 2].skipped.max() >= 1
+    assert steps[steps["rank"] != 2].waited_for.isin([2]).any()
+
+
+def step_of(training: Training, rank: int) -> int:
+    return read_heartbeats(training.spool.heartbeat, 3)[rank].step
 
 
 @pytest.mark.parametrize("name", OWN_PACE)

@@ -26,6 +26,7 @@ class Simulated:
     delay: Delay
     clocks: dict[int, int] = field(init=False)
     waiting: set[int] = field(default_factory=set)
+    pushed: list[tuple[int, int]] = field(default_factory=list)
     applied: list[tuple[int, int]] = field(default_factory=list)
     updates: list[tuple[float, tuple[Push, ...]]] = field(default_factory=list)
     seen: dict[tuple[int, int], frozenset[tuple[int, int]]] = field(default_factory=dict)
@@ -57,12 +58,41 @@ class Simulated:
             self.clocks[answer.rank] = answer.clock
             self.seen[answer.rank, answer.clock] = frozenset(self.applied)
         working = [clock for rank, clock in self.clocks.items() if rank not in self.waiting]
-        least = min(self.clocks.values())
+        least = min(self.clocks.values(), default=0)
         self.widest = max([self.widest, *(clock - least for clock in working)])
         return [answer.rank for answer in reaction.answers]
 
+    def run_with_churn(self, steps: int, turns: list[tuple[int, int]]) -> set[int]:
+        """Until nothing happens any more; at each turn a rank that is there leaves, and one that is not joins. Returns who is there."""
+        here, lives = set(self.clocks), dict.fromkeys(self.clocks, 0)
+        events = [(float(self.delay(rank, 0)), 1, rank, 0) for rank in here]
+        events += [(float(at), 0, rank, -1) for at, rank in turns]
+        heapq.heapify(events)
+        while events:
+            now, _, rank, life = heapq.heappop(events)
+            if life < 0 and rank in here:
+                here.remove(rank)
+                self.waiting.discard(rank)
+                self.clocks.pop(rank, None)
+                reaction = self.rule.leave(rank)
+            elif life < 0:
+                here.add(rank)
+                self.waiting.add(rank)
+                lives[rank] += 1
+                reaction = self.rule.join(rank)
+            elif rank in here and life == lives[rank] and self.clocks[rank] < steps:
+                self.waiting.add(rank)
+                self.pushed.append((rank, self.clocks[rank]))
+                reaction = self.rule.push(Push(rank, self.clocks[rank], 1, self.world_size))
+            else:
+                continue
+            for each in self.follow(reaction, now):
+                heapq.heappush(events, (now + self.delay(each, self.clocks[each]), 1, each, lives[each]))
+        return here
+
 
 delays = st.lists(st.integers(1, 50), min_size=200, max_size=200)
+all_turns = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 4)), max_size=12)
 
 
 @given(st.integers(1, 5), st.integers(0, 6), delays)
@@ -159,3 +189,81 @@ def test_who_leaves_is_not_waited_for() -> None:
     assert rule.leave(1) == Reaction()
     assert [answer.rank for answer in rule.leave(2).answers] == [0]
     assert math.isclose(rule.push(Push(0, 1, 1, 3)).updates[0].fraction, 1.0)
+
+
+@given(st.integers(1, 5), st.integers(0, 4), delays, all_turns)
+def test_bounds_hold_and_nobody_waits_for_ever_when_workers_leave_and_join(
+    world: int, staleness: int, times: list[int], turns: list[tuple[int, int]]
+) -> None:
+    turns = [(at, rank) for at, rank in turns if rank < world]
+    simulated = Simulated(StalenessRule(world, staleness), world, lambda r, c: times[(r * 37 + c * 11) % 200])
+    here = simulated.run_with_churn(12, turns)
+    assert simulated.widest <= staleness
+    assert len(set(simulated.pushed)) == len(simulated.pushed), "nobody does again what it has done before"
+    assert len(set(simulated.applied)) == len(simulated.applied)
+    for (rank, clock), seen in simulated.seen.items():
+        assert all(c < clock + staleness for _, c in seen)
+        assert (rank, clock - 1) in seen or (rank, clock - 1) not in simulated.pushed
+    if here:
+        assert not simulated.waiting
+        assert all(simulated.clocks[rank] >= 12 for rank in here)
+        assert sorted(simulated.pushed) == sorted(simulated.applied)
+
+
+@given(st.integers(1, 5), delays, all_turns)
+def test_who_joins_where_nobody_waits_begins_with_the_slowest(
+    world: int, times: list[int], turns: list[tuple[int, int]]
+) -> None:
+    turns = [(at, rank) for at, rank in turns if rank < world]
+    simulated = Simulated(StalenessRule(world, None), world, lambda r, c: times[(r * 37 + c * 11) % 200])
+    here = simulated.run_with_churn(10, turns)
+    assert not simulated.waiting
+    assert simulated.pushed == simulated.applied
+    assert len(set(simulated.pushed)) == len(simulated.pushed)
+    assert all(simulated.clocks[rank] >= 10 for rank in here)
+
+
+@given(st.integers(1, 5), st.integers(0, 3), delays, all_turns)
+def test_steps_with_backups_go_on_when_workers_leave_and_join(
+    world: int, backups: int, times: list[int], turns: list[tuple[int, int]]
+) -> None:
+    turns = [(at, rank) for at, rank in turns if rank < world]
+    backups = min(backups, world - 1)
+    simulated = Simulated(BackupRule(world, backups), world, lambda r, c: times[(r * 37 + c * 11) % 200])
+    here = simulated.run_with_churn(12, turns)
+    assert len(set(simulated.applied)) == len(simulated.applied)
+    for clock, (_, pushes) in enumerate(simulated.updates):
+        assert {push.clock for push in pushes} == {clock}
+        assert 1 <= len(pushes) <= world - backups
+    if here:
+        assert not simulated.waiting
+        assert all(simulated.clocks[rank] >= 12 for rank in here)
+
+
+def test_who_comes_back_does_not_push_what_it_has_pushed() -> None:
+    """Its gradient of a step that others are in still stays; it is answered when that step is over."""
+    rule: ServerRule = StalenessRule(3, 0)
+    rule.push(Push(2, 0, 1, 3))
+    rule.leave(2)
+    assert rule.join(2) == Reaction()
+    assert rule.push(Push(0, 0, 1, 3)) == Reaction()
+    over = rule.push(Push(1, 0, 1, 3))
+    assert [push.rank for push in over.updates[0].pushes] == [0, 1, 2]
+    assert [(answer.rank, answer.clock) for answer in over.answers] == [(0, 1), (1, 1), (2, 1)]
+    rule = BackupRule(3, 0)
+    rule.push(Push(2, 0, 1, 3))
+    rule.leave(2)
+    assert rule.join(2) == Reaction()
+    rule.push(Push(0, 0, 1, 3))
+    assert [(answer.rank, answer.clock) for answer in rule.push(Push(1, 0, 1, 3)).answers] == [(0, 1), (1, 1), (2, 1)]
+
+
+def test_who_was_absent_begins_where_the_slowest_is() -> None:
+    rule = StalenessRule(3, 2)
+    assert rule.leave(2) == Reaction()
+    for clock in range(2):
+        rule.push(Push(0, clock, 1, 3))
+    rule.push(Push(1, 0, 1, 3))
+    assert [(each.rank, each.clock) for each in rule.join(2).answers] == [(2, 1)]
+    assert rule.push(Push(0, 2, 1, 3)).answers[0].clock == 3
+    assert rule.push(Push(0, 3, 1, 3)).answers == (), "it is waited for from now on"

@@ -218,6 +218,75 @@ def test_a_node_that_goes_is_missed_and_a_silent_one_is_not_waited_for(plans: tu
             server.send(0, Message(TELL))
 
 
+def wait_until_gone(endpoint: Endpoint, node: int, *, gone: bool = True) -> None:
+    until_s = time.monotonic() + 5.0
+    while (node in endpoint.gone) != gone:
+        assert endpoint.take(0.05) is None
+        assert time.monotonic() < until_s
+
+
+def test_a_node_that_went_may_come_back(plans: tuple[EndpointPlan, ...]) -> None:
+    """Again and again: its connections have one descriptor, as likely as not."""
+    with Endpoint(plans[2], listens=True) as server, Endpoint(plans[1]) as other:
+        other.connect(2)
+        for life in range(4):
+            with Endpoint(plans[0]) as endpoint:
+                endpoint.connect(2)
+                endpoint.send(2, Message(TELL, life))
+                assert (heard := server.receive()).version == life
+                assert heard.sender == 0
+                assert server.gone == set()
+                server.send(0, Message(TELL, 100 + life))
+                assert endpoint.receive().version == 100 + life
+                server.settle(5.0)
+                other.send(2, Message(TELL, 7))
+                assert server.receive().sender == 1
+                server.send(0, Message(TELL, 0))  # which nobody takes
+            wait_until_gone(server, 0)
+            assert server.departed == {0}
+        with Endpoint(plans[0]) as endpoint:
+            endpoint.connect(2)
+            endpoint.send(2, Message(TELL, 9))
+            assert server.receive().version == 9
+            until_s = time.monotonic() + 5.0
+            server.settle(10.0)
+            assert time.monotonic() < until_s, "what its earlier connections took along is not waited for"
+
+
+def test_a_connection_that_is_replaced_counts_no_more(plans: tuple[EndpointPlan, ...]) -> None:
+    """A node is back before its end was noticed: what comes over its old connection is not heard, nor its end missed."""
+    with Endpoint(plans[2], listens=True) as server, Endpoint(plans[0]) as second:
+        with Endpoint(plans[0]) as first:
+            first.connect(2)
+            first.send(2, Message(TELL, 1))
+            assert server.receive().version == 1
+            second.connect(2)
+            second.send(2, Message(TELL, 2))
+            assert server.receive().version == 2
+            first.send(2, Message(TELL, 3))
+            assert server.take(0.2) is None
+            server.send(0, Message(TELL, 4))
+            assert second.receive().version == 4
+            assert first.take(0.1) is None
+        assert server.take(0.3) is None
+        assert server.gone == set()
+        second.send(2, Message(TELL, 5))
+        assert server.receive().version == 5
+    assert second.gone == set()
+
+
+def test_a_node_that_is_called_may_come_back_too(plans: tuple[EndpointPlan, ...]) -> None:
+    with Endpoint(plans[0]) as endpoint:
+        endpoint.connect(2)
+        for _ in range(2):
+            with echoing(plans[2]) as heard:
+                wait_until_gone(endpoint, 2, gone=False)
+                endpoint.deliver(2, Message(ASK, 5))
+                assert endpoint.receive().kind == TELL
+                assert [each.version for each in heard] == [5]
+            wait_until_gone(endpoint, 2)
+
+
 def test_keys_are_not_shown(plans: tuple[EndpointPlan, ...]) -> None:
     assert plans[0].secret_key not in repr(plans[0])
     assert len({key for plan in plans for key in (plan.secret_key, *plan.public_keys)}) == 6

@@ -14,7 +14,7 @@ from laggard.workloads.callables import load_callable
 if TYPE_CHECKING:
     from torch import nn
 
-MODEL_NAMES = ("mlp", "cnn", "resnet8", "resnet18", "vgg11", "transformer")
+MODEL_NAMES = ("mlp", "cnn", "resnet8", "resnet18", "vgg11", "transformer", "wide_mlp", "wide_cnn")
 
 
 def build_model(

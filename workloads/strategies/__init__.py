@@ -28,6 +28,8 @@ CLASSES = {
     "gossip": "Gossip",
     "ad_psgd": "ADPSGD",
     "partial_reduce": "PartialReduce",
+    "hop": "Hop",
+    "fast_links": "FastLinks",
     "adaptive": "Adaptive",
 }
 

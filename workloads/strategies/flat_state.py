@@ -54,6 +54,16 @@ class FlatState:
             tensor.copy_(state[offset : offset + tensor.numel()].view_as(tensor))
             offset += tensor.numel()
 
+    def write_average(self, average: torch.Tensor, sent: torch.Tensor) -> None:
+        """Make the model an average that its own state went into as it was when it was `sent`, both shape [parameters + buffers] on the host.
+
+        BatchNorm's statistics have moved in a forward pass since, and keep what they moved by. `average` is changed.
+        """
+        count = self.parameters
+        state = self.read()
+        average[count:] += state[count:].cpu() - sent[count:]
+        self.write(average.to(state.device))
+
 
 def _gradient(parameter: nn.Parameter) -> torch.Tensor:
     """Of a parameter; zero where the loss does not depend on it."""

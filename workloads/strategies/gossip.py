@@ -92,13 +92,14 @@ class Gossip:
         there = sorted({self._seat.rank, *self._peers.present})
         weights = mixing_weights(self._graph, there, self._seat.rank)
         mixed = mine * weights[self._seat.rank]
-        for message in models:
+        for message in sorted(models, key=_sender):  # not as they came, so that the same training gives the same sums
             assert message.tensor is not None
             mixed += message.tensor * weights[message.sender]
-        count = self._state.parameters
-        # The forward pass has moved BatchNorm's statistics since they were sent.
-        mixed[count:] += self._state.read()[count:].cpu() - mine[count:]
-        self._state.write(mixed.to(self._seat.device))
+        self._state.write_average(mixed, mine)
+
+
+def _sender(message: Message) -> int:
+    return message.sender
 
 
 def _sent_ns(message: Message) -> int:

@@ -6,7 +6,7 @@ The class that does it is in the file of the strategy's name beside this one.
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -29,10 +29,12 @@ class Parameters(Section):
     Attributes:
         served: whether a server keeps the model.
         meshed: whether every rank speaks with every other over the transport of messages.
+        bears_churn: whether workers may leave, and join, while the others train.
     """
 
     served: ClassVar[bool] = False
     meshed: ClassVar[bool] = False
+    bears_churn: ClassVar[bool] = False
 
     @property
     def pace(self) -> Pace:
@@ -159,6 +161,7 @@ class ParameterServerParameters(CompressibleParameters):
     """A server keeps the model; workers push gradients and pull it, all in step (Li et al., OSDI 2014)."""
 
     served: ClassVar[bool] = True
+    bears_churn: ClassVar[bool] = True
     name: Literal["parameter_server"]
 
 
@@ -166,6 +169,7 @@ class AsynchronousParameters(CompressibleParameters):
     """A server applies every gradient when it comes, and nobody waits for anybody (Li et al., OSDI 2014)."""
 
     served: ClassVar[bool] = True
+    bears_churn: ClassVar[bool] = True
     name: Literal["asynchronous"]
 
     @property
@@ -178,6 +182,7 @@ class BoundedStalenessParameters(CompressibleParameters):
     """Workers may be ahead of the slowest, by no more than so many steps (SSP: Ho et al., NIPS 2013)."""
 
     served: ClassVar[bool] = True
+    bears_churn: ClassVar[bool] = True
     name: Literal["bounded_staleness"]
     staleness: int = Field(
         default=4, ge=0, le=100_000_000, description="steps that a worker may be ahead of the slowest"
@@ -193,6 +198,7 @@ class BackupWorkersParameters(CompressibleParameters):
     """Every step takes the first gradients that come and drops those of the slowest workers (Chen et al. 2016)."""
 
     served: ClassVar[bool] = True
+    bears_churn: ClassVar[bool] = True
     name: Literal["backup_workers"]
     backups: int = Field(default=1, ge=0, le=10_000, description="workers whose gradients a step does not wait for")
 
@@ -262,6 +268,59 @@ class PartialReduceParameters(Parameters):
         return "own"
 
 
+class HopParameters(Parameters):
+    """As `gossip`, but nobody waits for late neighbours as long as they are within bounds (Hop: Luo et al., ASPLOS 2019)."""
+
+    meshed: ClassVar[bool] = True
+    name: Literal["hop"]
+    graph: Graph = Field(default="ring", description="who is whose neighbour")
+    staleness: int = Field(default=4, ge=0, le=10_000, description="steps that a neighbour's model may be old")
+    backups: int = Field(default=0, ge=0, le=10_000, description="neighbours that a step does not wait for")
+    skip: int = Field(default=4, ge=0, le=10_000, description="steps that who is behind leaves out at once, at most")
+    ahead: Every = Field(default=8, description="steps that a worker may be ahead of a neighbour")
+
+    @property
+    def pace(self) -> Pace:
+        """Every rank's own."""
+        return "own"
+
+    @model_validator(mode="after")
+    def _bounds_leave_room_for_each_other(self) -> Self:
+        chosen = self.model_fields_set
+        if self.ahead <= self.staleness:
+            rule = f"models of {self.staleness} steps ago are never taken by who may be only {self.ahead} steps ahead — make ahead {self.staleness + 1} or more"
+            raise PydanticCustomError(
+                "ahead_of_staleness", rule, {AT: ("ahead" if "ahead" in chosen else "staleness",)}
+            )
+        if self.skip and "skip" in chosen and not self.staleness and (not self.backups or self.ahead == 1):
+            rule = "no worker is ever two steps behind its neighbours, so none is left out — raise staleness, or backups and ahead"
+            raise PydanticCustomError("nothing_to_skip", rule, {AT: ("skip",)})
+        if self.backups > 1 and self.graph == "ring":
+            rule = "in a ring everybody has two neighbours, and waits for one of them at least — make it 1 or less"
+            raise PydanticCustomError("too_many_backups", rule, {AT: ("backups",)})
+        return self
+
+
+class FastLinksParameters(Parameters):
+    """In each step workers are paired off and average their models, often over fast links and seldom over slow ones (NetMax: Zhou et al., ICDE 2021)."""
+
+    meshed: ClassVar[bool] = True
+    name: Literal["fast_links"]
+    every: Every = Field(default=20, description="steps between two agreements on who meets whom how often")
+    mixing: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="how fast models become one, at least, as a part of what it is without preferences",
+    )
+    explore: float = Field(default=0.1, gt=0, le=1, description="part of the steps without preferences")
+
+    @property
+    def pace(self) -> Pace:
+        """Every rank's own: it waits for its partners only."""
+        return "own"
+
+
 class AdaptiveParameters(BalancedParameters):
     """Measures the continuum while it trains, and takes up the scheme and the shares of batches that suit it and the objective best."""
 
@@ -289,6 +348,8 @@ StrategyParameters = Annotated[
     | GossipParameters
     | ADPSGDParameters
     | PartialReduceParameters
+    | HopParameters
+    | FastLinksParameters
     | AdaptiveParameters,
     Discriminator("name"),
 ]
@@ -305,6 +366,8 @@ STRATEGY_NAMES = (
     "gossip",
     "ad_psgd",
     "partial_reduce",
+    "hop",
+    "fast_links",
     "adaptive",
 )
 
@@ -313,6 +376,12 @@ SHORTHANDS = ("balanced_batches",)
 """Names that stand for the all-reduce with what they say."""
 
 BALANCED = ("allreduce", "local_sgd", "hierarchical", "diloco", "adaptive")
+
+
+def bearing_churn() -> tuple[str, ...]:
+    """Names of the strategies whose workers may leave and join."""
+    union = get_args(StrategyParameters)[0]
+    return tuple(get_args(each.model_fields["name"].annotation)[0] for each in get_args(union) if each.bears_churn)
 
 
 def strategy_named(value: object) -> object:

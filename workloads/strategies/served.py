@@ -32,6 +32,9 @@ class Kind(enum.IntEnum):
     STOP = 4
     """As MODEL, without a model."""
 
+    JOIN = 5
+    """As HELLO, of a worker that was not there when training began, or has been away; answered like PUSH."""
+
 
 class Served:
     """One worker; what the server does with its gradients is the subclass's rule.
@@ -58,6 +61,14 @@ class Served:
         self._group = 0 if parameters.pace == "lockstep" else NO_GROUP
         self._version = self._left_out = 0
 
+    def join(self) -> None:
+        """Ask the server for the model and for the step to begin with (see `OwnPaceStrategy`)."""
+        self._endpoint.deliver(self._seat.world_size, Message(Kind.JOIN))
+        answer = self._endpoint.receive()
+        self._version = answer.version
+        self._take_up(answer)
+        self.next_step = answer.values[0] if answer.kind == Kind.MODEL else None
+
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Forward, backward, push, wait, pull (see `OwnPaceStrategy`)."""
         recorder, server = self._seat.recorder, self._seat.world_size
@@ -70,11 +81,14 @@ class Served:
         answer = self._receive()
         read, self._version = self._version, answer.version
         recorder.enter(Phase.OPTIMIZER)
+        self._take_up(answer)
+        recorder.enter(Phase.OTHER)
+        return self._told(loss, read, answer)
+
+    def _take_up(self, answer: Message) -> None:
         if answer.tensor is not None:
             self._state.write(answer.tensor.to(self._seat.device))
             self._gradient.settle()
-        recorder.enter(Phase.OTHER)
-        return self._told(loss, read, answer)
 
     def _receive(self) -> Message:
         """The server's answer; at one's own pace, how long the server held it back is a span that carries nothing."""

@@ -1,7 +1,8 @@
 """When a server applies which worker's gradient, and when it lets whom go on: the rules of the strategies with a server, pure.
 
 A worker's clock is the number of the step it is in. It pushes the gradient of its clock, then waits for an answer: the model, and its next
-clock. A rule is told of pushes, one after another, and says which gradients become updates and who is answered.
+clock. A rule is told of pushes, one after another, and says which gradients become updates and who is answered. Workers may leave and
+come back; who joins waits for an answer too, which brings it up to date.
 """
 
 from __future__ import annotations
@@ -66,6 +67,9 @@ class ServerRule(Protocol):
     def leave(self, rank: int) -> Reaction:
         """A worker is gone: nobody waits for it any longer, and what it pushed stays."""
 
+    def join(self, rank: int) -> Reaction:
+        """A worker that had left is there again, and is answered with its clock, at once or later: never one that it has pushed before."""
+
 
 @dataclass
 class StalenessRule:
@@ -80,26 +84,33 @@ class StalenessRule:
     _finished: dict[int, int] = field(init=False)
     _held: list[Push] = field(default_factory=list)
     _waiting: dict[int, int] = field(default_factory=dict)
+    _unpushed: dict[int, int] = field(default_factory=dict)
+    _complete_before: int = 0
 
     def __post_init__(self) -> None:
         self._finished = dict.fromkeys(range(self.world_size), 0)
 
     @property
     def complete(self) -> int:
-        """Clocks that every worker has finished."""
-        return min(self._finished.values(), default=0)
+        """Clocks that every worker that is there has finished; it never decreases."""
+        return min(self._finished.values(), default=self._complete_before)
 
     def push(self, push: Push) -> Reaction:
         """See `ServerRule`."""
-        self._finished[push.rank] = push.clock + 1
-        self._waiting[push.rank] = push.clock + 1
+        self._finished[push.rank] = self._waiting[push.rank] = self._unpushed[push.rank] = push.clock + 1
         self._held.append(push)
         return self._react(push.rank)
 
     def leave(self, rank: int) -> Reaction:
         """See `ServerRule`."""
+        self._complete_before = self.complete
         self._finished.pop(rank, None)
         self._waiting.pop(rank, None)
+        return self._react(rank)
+
+    def join(self, rank: int) -> Reaction:
+        """See `ServerRule`: it begins where the slowest is, so that it holds nobody up who is not held up already."""
+        self._finished[rank] = self._waiting[rank] = max(self.complete, self._unpushed.get(rank, 0))
         return self._react(rank)
 
     def _react(self, cause: int) -> Reaction:
@@ -149,6 +160,12 @@ class BackupRule:
         """See `ServerRule`."""
         self._left.add(rank)
         return self._react(rank)
+
+    def join(self, rank: int) -> Reaction:
+        """See `ServerRule`: it begins with the step that is under way; where its gradient of that is there already, with the next."""
+        self._left.discard(rank)
+        has_pushed = any(push.rank == rank for push in self._arrived)
+        return Reaction() if has_pushed else Reaction(answers=(Answer(rank, self._clock),))
 
     def _react(self, cause: int) -> Reaction:
         if len(self._arrived) < self.needed:

@@ -43,6 +43,7 @@ class Seat:
         endpoint: what carries messages to the server, node `world_size`, where the strategy has one.
         peers: the other ranks, where the strategy sends them messages.
         dilation: real seconds per virtual second.
+        seed: the same on all ranks.
         objective: what training is to be good for.
         note: told of what the strategy decides, by step, a sentence each.
     """
@@ -58,6 +59,7 @@ class Seat:
     endpoint: Endpoint | None = None
     peers: Peers | None = None
     dilation: float = 1.0
+    seed: int = 0
     objective: Objective = field(default_factory=Objective)
     note: Callable[[int, str], None] = _to_nobody
 
@@ -113,6 +115,9 @@ class OwnPaceStrategy(Protocol):
     @property
     def next_step(self) -> int | None:
         """The number of the step to take next: its batch is this rank's share of that step. None: training is over."""
+
+    def join(self) -> None:
+        """Be brought up to date by those who train already: the model, and `next_step`. Only a rank that comes late is told to."""
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Learn from one batch, as in `Strategy`."""

@@ -16,7 +16,7 @@ from laggard.clocks import ClockFit
 from laggard.hosts import Host
 from laggard.span_schema import ROW_GROUP_ROWS, Flag, Phase, host_schema, link_schema, span_schema, step_schema
 from laggard.virtual_time import Dilation
-from laggard.workloads.spool import Spool, read_lines
+from laggard.workloads.spool import Spool, of_all_lives, read_lines
 from laggard.workloads.tracing.device_classes import with_device_classes
 from laggard.workloads.tracing.stream import LINK_ROW, SPAN_ROW, STEP_ROW, Rows, read_rows
 
@@ -120,7 +120,7 @@ def _write_decisions(path: Path, spool: Spool, clock: _Clock) -> None:
 
 def _spans_of(source: Source) -> Rows:
     """A machine's spans, in the reference clock; those whose instants cannot be trusted are marked."""
-    rows = np.concatenate([read_rows(source.spool.spans(rank), SPAN_ROW) for rank in source.ranks])
+    rows = _streamed([source.spool.spans(rank) for rank in source.ranks], SPAN_ROW)
     start_ns = rows["start_ns"].copy()
     end_ns = source.clock.to_reference(start_ns + rows["dur_ns"])
     rows["start_ns"] = source.clock.to_reference(start_ns)
@@ -130,10 +130,15 @@ def _spans_of(source: Source) -> Rows:
 
 
 def _steps_of(source: Source) -> Rows:
-    rows = np.concatenate([read_rows(source.spool.steps(rank), STEP_ROW) for rank in source.ranks])
+    rows = _streamed([source.spool.steps(rank) for rank in source.ranks], STEP_ROW)
     for name in ("start_ns", "end_ns"):
         rows[name] = source.clock.to_reference(rows[name].copy())
     return rows
+
+
+def _streamed(streams: Sequence[Path], row: np.dtype[np.void]) -> Rows:
+    """All rows of these streams; of ranks that came back, those of every process."""
+    return np.concatenate([read_rows(each, row) for stream in streams for each in of_all_lives(stream)])
 
 
 def _links_of(source: Source) -> Rows:

@@ -31,22 +31,24 @@ class Recorder:
         spool: where it is streamed to.
         rank: whose it is.
         world_size: number of ranks.
+        life: how many processes this rank had before.
 
     Attributes:
         spent_ns: what each phase has taken so far, by its code.
         meter: told of phases that compute; None where nobody wants to know what they took.
     """
 
-    def __init__(self, spool: Spool, rank: int, world_size: int) -> None:
+    def __init__(self, spool: Spool, rank: int, world_size: int, life: int = 0) -> None:
         self.meter: ComputeMeter | None = None
         self.spent_ns = [0] * len(Phase)
         self._rank = rank
-        self._spans = RowStream(spool.spans(rank), SPAN_ROW)
-        self._steps = RowStream(spool.steps(rank), STEP_ROW)
+        self._spans = RowStream(spool.spans(rank, life), SPAN_ROW)
+        self._steps = RowStream(spool.steps(rank, life), STEP_ROW)
         self._heartbeat = Heartbeat(spool.heartbeat, rank, world_size)
         self._buckets: list[tuple[int, int, int]] = []
         self._beside: deque[tuple[int, int, int, int]] = deque()
         self._step = 0
+        self._first_step: int | None = None
         self._flags = int(Flag.WARM_UP)
         self._sequence = 0
         self._phase: int | None = None
@@ -68,7 +70,8 @@ class Recorder:
         self._write_buckets()
         self._write_beside()
         self._step, self._sequence, self._step_start_ns = step, 0, now_ns
-        self._flags = int(Flag.WARM_UP) if step < WARM_UP_STEPS else 0
+        self._first_step = step if self._first_step is None else self._first_step
+        self._flags = int(Flag.WARM_UP) if step - self._first_step < WARM_UP_STEPS else 0
         return now_ns
 
     def enter(

@@ -23,6 +23,7 @@ from laggard.workloads.transport.frames import ACKNOWLEDGEMENT, Message, pack, u
 from laggard.workloads.transport.plan import EndpointPlan
 
 _LINGER_MS = 1000
+_ANYBODY = -1
 
 
 class Endpoint:
@@ -35,7 +36,8 @@ class Endpoint:
     Attributes:
         sent_bytes: of tensors, by the node that they were sent to.
         received_bytes: of tensors, by the node that they came from.
-        gone: nodes that had connected to this one and whose connection has broken.
+        gone: nodes whose connection with this one has broken, until there is another: one that this node calls is back when its keys are
+            proved anew, one that calls this node when it is heard again.
     """
 
     def __init__(self, plan: EndpointPlan, *, listens: bool = False) -> None:
@@ -48,11 +50,14 @@ class Endpoint:
         self._poller = zmq.Poller()
         self._called: dict[int, zmq.Socket[bytes]] = {}
         self._identities: dict[int, bytes] = {}
-        self._descriptors: dict[int, int] = {}
+        self._replaced: set[bytes] = set()
+        self._descriptors: dict[int, tuple[int, bytes]] = {}
         self._inbox: deque[Message] = deque()
         self._unacknowledged: set[tuple[int, int]] = set()
+        self._given_up: set[tuple[int, int]] = set()
         self._numbers: Counter[int] = Counter()
         self._door: zmq.Socket[bytes] | None = None
+        self._door_monitor: zmq.Socket[bytes] | None = None
         self._monitors: dict[zmq.Socket[bytes], int] = {}
         self._authenticator: ThreadAuthenticator | None = None
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -68,7 +73,7 @@ class Endpoint:
         door.curve_server = True
         door.router_mandatory = True
         door.bind(f"tcp://{self.plan.addresses[self.plan.node]}")
-        self._watch(door, -1)
+        self._door_monitor = self._watch(door, _ANYBODY)
         self._poller.register(door, zmq.POLLIN)
         self._door = door
 
@@ -90,10 +95,11 @@ class Endpoint:
         made.sndhwm = made.rcvhwm = 0
         return made
 
-    def _watch(self, watched: zmq.Socket[bytes], node: int) -> None:
-        monitor = watched.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    def _watch(self, watched: zmq.Socket[bytes], node: int) -> zmq.Socket[bytes]:
+        monitor = watched.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._poller.register(monitor, zmq.POLLIN)
         self._monitors[monitor] = node
+        return monitor
 
     def send(self, node: int, message: Message) -> int:
         """Begin to send; the tensor must stay as it is until the message is acknowledged.
@@ -135,6 +141,8 @@ class Endpoint:
             self._require(node)
             if not self._poll(deadline_s - time.monotonic()) and time.monotonic() > deadline_s:
                 raise TransportError(f"node {node} did not acknowledge within {self.plan.timeout_s:g} s")
+        if (node, number) in self._given_up:
+            raise TransportError(f"node {node} is gone: connection reset by peer")
 
     def acknowledged(self, node: int, number: int) -> bool:
         """Whether a node has said that the message of this number has come (see `send`)."""
@@ -198,12 +206,31 @@ class Endpoint:
             if source is self._door:
                 identity, *frames = frames
                 sender = self._nodes[str(frames[0].get("User-Id"))]
-                self._identities[sender] = identity.bytes
-                self._descriptors[int(frames[0].get(zmq.SRCFD))] = sender
+                if identity.bytes in self._replaced:
+                    continue
+                if identity.bytes != self._identities.get(sender):
+                    self._admit(sender, identity.bytes, int(frames[0].get(zmq.SRCFD)))
             else:
                 sender = next(node for node, each in self._called.items() if each is source)
             payload = frames[1].buffer if len(frames) > 1 else None
             self._accept(unpack(frames[0].bytes, payload, sender))
+
+    def _admit(self, node: int, identity: bytes, descriptor: int) -> None:
+        """A node speaks over a connection that it has not used before: what comes late over an older one is not heard any more."""
+        if self._door_monitor is not None:
+            self._note_severed(self._door_monitor)  # all told so far of this descriptor is about whoever had it before
+        if node in self._identities:
+            self._replaced.add(self._identities[node])
+            self._give_up(node)
+        self._identities[node] = identity
+        self._descriptors[descriptor] = node, identity
+        self.gone.discard(node)
+
+    def _give_up(self, node: int) -> None:
+        """What was sent over a connection that is no more will not be acknowledged, be there another or not."""
+        lost = {each for each in self._unacknowledged if each[0] == node}
+        self._unacknowledged -= lost
+        self._given_up |= lost
 
     def _accept(self, message: Message) -> None:
         if message.kind == ACKNOWLEDGEMENT:
@@ -216,11 +243,17 @@ class Endpoint:
 
     def _note_severed(self, monitor: zmq.Socket[bytes]) -> None:
         while monitor.poll(0):
-            event = recv_monitor_message(monitor)
-            called = self._monitors[monitor]
-            node = called if called >= 0 else self._descriptors.pop(event["value"], None)
-            if node is not None:
-                self.gone.add(node)
+            event, called = recv_monitor_message(monitor), self._monitors[monitor]
+            if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.gone.discard(called)
+            elif called != _ANYBODY:
+                self.gone.add(called)
+                self._give_up(called)
+            elif (caller := self._descriptors.pop(event["value"], None)) is not None:
+                node, identity = caller
+                if self._identities[node] == identity:
+                    self.gone.add(node)
+                    self._give_up(node)
 
     def close(self) -> None:
         """Close the sockets once what was sent is out, or after a second."""

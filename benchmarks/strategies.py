@@ -1,0 +1,176 @@
+"""Every strategy on every kind of heterogeneity, against DDP's all-reduce: seconds to the same accuracy.
+
+    python benchmarks/strategies.py [--columns NAME ...] [--strategies NAME ...] [--seeds 1 2 3] [--out strategies.csv]
+    python benchmarks/strategies.py --table strategies.csv [--figure strategies.png]
+    python benchmarks/strategies.py --bounds strategies.csv
+
+Columns and strategies are in `experiments/strategies`; a strategy that is not there is run as it is. Rows are appended as runs end: started
+again with the same file, it goes on where it was cut. With `--table` nothing is run; the table is printed as Markdown;
+`--bounds` prints what is possible at all (`experiments/bound.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from laggard.errors import LaggardError
+from laggard.experiments import comparison
+from laggard.experiments.comparison import Contender, Result, Trial
+from laggard.experiments.scenario import Scenario
+
+HERE = Path(__file__).resolve().parents[1] / "experiments/strategies"
+BASELINE = "allreduce"
+
+
+def arguments() -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--columns", nargs="+", help="of columns.yaml; all when absent")
+    parser.add_argument("--strategies", nargs="+", help="of contenders.yaml, or a strategy's name; all when absent")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--out", type=Path, default=Path("strategies.csv"))
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where run folders are kept")
+    parser.add_argument("--tries", type=int, default=3, help="of a run that fails or slips")
+    parser.add_argument("--within", type=float, metavar="SECONDS", help="begin no run after so long")
+    parser.add_argument(
+        "--lock", type=Path, help="hold this lock during each run, to take turns with who else measures"
+    )
+    parser.add_argument("--table", type=Path, metavar="CSV", help="run nothing; print the table of these results")
+    parser.add_argument("--figure", type=Path, metavar="PNG", help="and draw it")
+    parser.add_argument("--bounds", type=Path, metavar="CSV", help="run nothing; print how fast any strategy could be")
+    return parser.parse_args()
+
+
+def chosen(asked: argparse.Namespace) -> tuple[list[comparison.Column], list[Contender]]:
+    """The columns and strategies that were named, or all."""
+    columns = {column.name: column for column in comparison.load_columns(HERE / "columns.yaml")}
+    contenders = {contender.name: contender for contender in comparison.load_contenders(HERE / "contenders.yaml")}
+    unknown = sorted(set(asked.columns or ()) - set(columns))
+    if unknown:
+        sys.exit(f"{unknown[0]}: no such column — use {', '.join(columns)}")
+    names = asked.strategies or list(contenders)
+    return (
+        [columns[name] for name in asked.columns or columns],
+        [contenders.get(name, Contender(name=name)) for name in names],
+    )
+
+
+@contextmanager
+def turn(lock: Path | None) -> Iterator[None]:
+    """Hold the lock, where there is one."""
+    if lock is None:
+        yield
+        return
+    with lock.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def told(result: Result) -> str:
+    """One run as a line."""
+    parts = [result.column, result.strategy, f"seed {result.seed}", result.status]
+    if result.makespan_s:
+        parts += [f"{result.makespan_s:.1f} s to {result.accuracy:.3f} ({result.stopped_by}), {result.steps} steps"]
+    return " · ".join([*parts, *filter(None, [result.error])])
+
+
+def compare(asked: argparse.Namespace, everything: Sequence[Trial]) -> None:
+    """Run what is due, in order; a block whose baseline does not come to its accuracy is left out."""
+    until_s = time.monotonic() + (asked.within or float("inf"))
+    for trial in everything:
+        while comparison.is_due(trial, results := comparison.read_results(asked.out), asked.tries):
+            limit = comparison.limit_s(trial, results, BASELINE)
+            if limit is None:
+                print(f"{' '.join(map(str, trial.key))}: left out, since {BASELINE} is not done there", flush=True)
+                break
+            if time.monotonic() > until_s:
+                return
+            with turn(asked.lock):
+                result = comparison.run_trial(trial, limit, asked.runs)
+            comparison.append_result(asked.out, result)
+            print(told(result), flush=True)
+
+
+def report(table: Path, figure: Path | None) -> None:
+    """Print the table of the results, and draw it."""
+    from laggard.analysis import comparison as compared
+    from laggard.analysis.figures.canvas import WIDE_IN, house_style, to_png
+    from laggard.analysis.figures.comparison import draw_comparison
+
+    order = [column.name for column in comparison.load_columns(HERE / "columns.yaml")]
+    results = [result for result in comparison.read_results(table) if result.status == "done"]
+    timings = [
+        compared.Timing(r.column, r.strategy, r.seed, r.makespan_s, r.steps, r.is_cut, r.step_cpu_s) for r in results
+    ]
+    made = compared.compare(timings, BASELINE, mean_shares(), order)
+    print(compared.markdown(made))
+    if figure is not None:
+        with house_style():
+            figure.write_bytes(to_png(draw_comparison(made, WIDE_IN)))
+
+
+def mean_shares() -> dict[str, float]:
+    """By column, the share of a core that a worker has, on average."""
+    from laggard.experiments.bound import host_levels, mean
+
+    shares = {name: host_levels(scenario) for name, scenario in scenarios()}
+    return {name: sum(map(mean, levels)) / len(levels) for name, levels in shares.items()}
+
+
+def scenarios() -> Iterator[tuple[str, Scenario]]:
+    """The columns, with what they set."""
+    from laggard.experiments.scenario import load_scenario
+
+    for column in comparison.load_columns(HERE / "columns.yaml"):
+        settings = [f"{key}={json.dumps(value)}" for key, value in column.settings.items()]
+        yield column.name, load_scenario(column.scenario, settings)
+
+
+def bounds(table: Path) -> None:
+    """Print what is possible on every column, and what DDP should and did take for a step."""
+    from laggard.experiments.bound import bound
+    from laggard.workloads.models import build_model
+
+    results = [r for r in comparison.read_results(table) if r.strategy == BASELINE and r.status == "done" and r.steps]
+    print("| column | CPU of a step, ms | best step, s | DDP's, s | measured, s | bound | from measured |")
+    print("|---|---|---|---|---|---|---|")
+    for name, scenario in scenarios():
+        known = [result for result in results if result.column == name]
+        if not known:
+            continue
+        cpu_s = statistics.median(result.step_cpu_s for result in known)
+        model = build_model(scenario.workload.model, (1, 8, 8), 10, 1)
+        size_bytes = sum(4 * parameter.numel() for parameter in model.parameters())
+        found, batch = bound(scenario, cpu_s, size_bytes), scenario.workload.batch_size
+        best_s, ddp_s = batch / found.best_samples_per_s, batch / found.allreduce_samples_per_s
+        measured_s = statistics.median(result.makespan_s / result.steps for result in known)
+        cells = [f"{1e3 * cpu_s:.1f}", *(f"{v:.3f}" for v in (best_s, ddp_s, measured_s))]
+        print("| " + " | ".join([name, *cells, f"{found.ratio:.2f}", f"{measured_s / best_s:.2f}"]) + " |")
+
+
+def main() -> None:
+    """Run, or tell."""
+    asked = arguments()
+    if asked.table is not None:
+        report(asked.table, asked.figure)
+        return
+    if asked.bounds is not None:
+        bounds(asked.bounds)
+        return
+    columns, contenders = chosen(asked)
+    compare(asked, list(comparison.trials(columns, contenders, asked.seeds, BASELINE)))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except LaggardError as error:
+        sys.exit(str(error))

@@ -1,0 +1,167 @@
+"""Ranks that pair off, by themselves: mutual exchanges and progress under random delays, losses, and disagreement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laggard.workloads.strategies.fast_links_rule import FastLinksRule, Send, Word
+from laggard.workloads.strategies.link_policy import FloatArray
+from laggard.workloads.strategies.parameters import FastLinksParameters
+from tests.workloads.mesh import Mesh, Sent
+
+Model = tuple[int, int]
+
+
+@dataclass
+class Rank:
+    """A rule in the mesh; its model of a step is its name and the step."""
+
+    rule: FastLinksRule[Model]
+    row: FloatArray
+    taken: dict[int, Model | None] = field(default_factory=dict)
+    refusals: int = 0
+    _begun: int = -1
+
+    @property
+    def step(self) -> int:
+        return self.rule.step
+
+    def sends(self) -> Sent:
+        if self._begun == self.step:
+            return []
+        self._begun = self.step
+        return self._sent(self.rule.begin(self.row))
+
+    def hear(self, sender: int, message: object) -> Sent:
+        assert isinstance(message, tuple)
+        word, step, what = message
+        if word is Word.OFFER:
+            return self._sent(self.rule.hear_offer(sender, step, what))
+        if word is Word.REFUSAL:
+            self.refusals += 1
+            self.rule.hear_refusal(sender, step)
+        else:
+            self.rule.hear_measured(sender, step, what)
+        return []
+
+    def _sent(self, sends: tuple[Send, ...]) -> Sent:
+        what = {Word.OFFER: (self.rule.rank, self.step), Word.REFUSAL: None, Word.MEASURED: self.row}
+        return [(send.rank, (send.word, send.step, what[send.word])) for send in sends]
+
+    def leave(self, rank: int) -> None:
+        self.rule.leave(rank)
+
+    def may_end(self) -> bool:
+        return self.rule.may_end()
+
+    def end(self) -> None:
+        step = self.step
+        self.taken[step] = self.rule.end()
+
+
+@st.composite
+def meshes(draw: st.DrawFn, *, deaths: bool, agreed: bool = True) -> tuple[int, Mesh, dict[int, Rank]]:
+    world, every = draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    parameters = FastLinksParameters(name="fast_links", every=every, mixing=0.2)
+    times = draw(st.lists(st.sampled_from([1.0, 2.0, 3.0, 10.0, 40.0]), min_size=97, max_size=97))
+    ways = draw(st.lists(st.sampled_from([0.0, 0.5, 5.0, 60.0]), min_size=36, max_size=36))
+    rows = np.random.default_rng(draw(st.integers(0, 99))).exponential(size=(world, world + 1))
+    dying = draw(st.dictionaries(st.integers(0, world - 1), st.floats(0, 200), max_size=world - 1)) if deaths else {}
+    ranks = {
+        rank: Rank(FastLinksRule(rank, world, parameters, seed=3 if agreed else rank), rows[rank])
+        for rank in range(world)
+    }
+    mesh = Mesh(ranks, lambda r, k: times[(r * 37 + k * 11) % 97], lambda i, j: ways[i * 6 + j], dying)
+    return every, mesh, ranks
+
+
+@settings(deadline=None, max_examples=30)
+@given(meshes(deaths=False))
+def test_exchanges_are_mutual_and_nobody_is_two_agreements_ahead(made: tuple[int, Mesh, dict[int, Rank]]) -> None:
+    every, mesh, ranks = made
+
+    def check(rank: int) -> None:
+        assert all(ranks[rank].step - other.step < 2 * every + 1 for other in ranks.values())
+
+    mesh.begun = check
+    mesh.run(12)
+    for step in range(12):
+        met = {rank: each.taken[step] for rank, each in ranks.items()}
+        assert sum(model is None for model in met.values()) == len(ranks) % 2
+        assert all(model[1] == step and met[model[0]] == (rank, step) for rank, model in met.items() if model)
+    assert not any(rank.refusals for rank in ranks.values())
+
+
+@settings(deadline=None, max_examples=30)
+@given(meshes(deaths=True, agreed=False))
+def test_ranks_that_draw_different_pairs_go_on_and_exchange_mutually_or_not_at_all(
+    made: tuple[int, Mesh, dict[int, Rank]],
+) -> None:
+    _, mesh, ranks = made
+    mesh.run(20)
+    check_mutual(mesh, ranks)
+
+
+def check_mutual(mesh: Mesh, ranks: dict[int, Rank]) -> None:
+    """Whose model is taken takes one's own in the same step, if both live."""
+    for rank in mesh.alive:
+        for step, model in ranks[rank].taken.items():
+            if model is not None:
+                assert model[1] == step
+                if model[0] in mesh.alive and step < 20:
+                    assert ranks[model[0]].taken[step] == (rank, step)
+
+
+@settings(deadline=None, max_examples=30)
+@given(meshes(deaths=True))
+def test_ranks_are_lost_and_the_others_go_on(made: tuple[int, Mesh, dict[int, Rank]]) -> None:
+    _, mesh, ranks = made
+    mesh.run(20)
+    check_mutual(mesh, ranks)
+    settled = {rank: ranks[rank].rule.policy for rank in mesh.alive}
+    assert all(set(policy.ranks) >= set(mesh.alive) for policy in settled.values())
+
+
+def test_who_is_offered_a_model_by_anybody_else_refuses_it() -> None:
+    rule: FastLinksRule[str] = FastLinksRule(0, 2, FastLinksParameters(name="fast_links"), seed=0)
+    nothing = np.full(3, np.nan)
+    assert rule.begin(nothing) == (Send(1, Word.OFFER, 0),)
+    assert rule.hear_offer(3, 0, "stranger") == (Send(3, Word.REFUSAL, 0),)
+    assert rule.hear_offer(3, 1, "early") == ()
+    assert not rule.may_end()
+    rule.hear_refusal(1, 0)
+    assert rule.may_end()
+    assert rule.end() is None
+    assert set(rule.begin(nothing)) == {Send(1, Word.OFFER, 1), Send(3, Word.REFUSAL, 1)}
+    assert rule.hear_offer(1, 0, "late") == (Send(1, Word.REFUSAL, 0),)
+    assert rule.hear_offer(1, 1, "model") == ()
+    rule.leave(1)
+    assert rule.end() == "model"
+
+
+def test_what_was_measured_makes_the_policy_of_a_period_later() -> None:
+    parameters = FastLinksParameters(name="fast_links", every=2, mixing=0.1, explore=0.01)
+    rule: FastLinksRule[str] = FastLinksRule(0, 4, parameters, seed=0)
+    slow = np.full((4, 5), 9.0)
+    slow[0, 1] = slow[1, 0] = slow[2, 3] = slow[3, 2] = 0.1
+    slow[:, 4] = 0.0
+    told: list[Send] = []
+    for step in range(4):
+        told += [send for send in rule.begin(slow[0]) if send.word is Word.MEASURED]
+        if rule.partner is not None:
+            rule.hear_offer(rule.partner, step, "model")
+        if step == 3:
+            assert not rule.may_end()  # the others' rows are not there
+            for rank in (1, 2, 3):
+                rule.hear_measured(rank, 2, slow[rank])
+        assert rule.may_end()
+        before = rule.policy
+        rule.end()
+    assert told == [Send(rank, Word.MEASURED, 2) for rank in (1, 2, 3)]
+    assert np.ptp(before.probabilities) == 0
+    assert rule.policy.matchings[int(rule.policy.probabilities.argmax())] == ((0, 1), (2, 3))
+    assert rule.policy.probabilities.max() > 0.5

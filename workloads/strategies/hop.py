@@ -1,0 +1,90 @@
+"""Hop: decentralised training that bears slow workers, by models that may be old, neighbours that are not waited for, and steps left out.
+
+Q. Luo, J. Lin, Y. Zhuo, X. Qian, "Hop: Heterogeneity-aware Decentralized Training", ASPLOS 2019; the rules are in hop_rule.py.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from laggard.span_schema import Phase
+from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.learnt import Learnt
+from laggard.workloads.partition import Share
+from laggard.workloads.strategies.arrivals import Arrivals
+from laggard.workloads.strategies.flat_state import FlatState
+from laggard.workloads.strategies.hop_rule import Ending, HopRule
+from laggard.workloads.strategies.local_gradient import LocalGradient
+from laggard.workloads.strategies.parameters import HopParameters
+from laggard.workloads.strategies.peers import stamped
+from laggard.workloads.strategies.strategy import Seat
+from laggard.workloads.transport.frames import Message
+
+BEGUN = 2
+"""Version: the step that the sender has begun, with this model if there is one."""
+
+
+class Hop:
+    """x_i <- weighted mean of the own model and those that are there, then - lr * g_i(x_i before).
+
+    With no staleness and no backups it is `Gossip`, bit for bit. Who is behind all its neighbours leaves steps out; its gradient counts all the same. In
+    `steps.parquet`, staleness is by how many steps the oldest model that went into the average was behind, or the own gradient after a jump.
+
+    Args:
+        parameters: graph and bounds.
+        seat: what this rank trains with.
+    """
+
+    def __init__(self, parameters: HopParameters, seat: Seat) -> None:
+        assert seat.peers is not None
+        self.model, self.optimizer = seat.model, seat.optimizer
+        self._seat, self._peers = seat, seat.peers
+        self._rule: HopRule[torch.Tensor] = HopRule(seat.rank, seat.world_size, parameters)
+        self._gradient, self._state = LocalGradient(seat), FlatState(seat.model)
+        self._arrivals = Arrivals(seat.peers, seat.recorder)
+        self._mine = torch.empty(0)
+        self._left_out = 0
+
+    @property
+    def next_step(self) -> int | None:
+        """The step after the last, or one further on (see `OwnPaceStrategy`)."""
+        return None if self._peers.over else self._rule.step
+
+    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+        """Send, forward, backward, wait as long as must be, average, update (see `OwnPaceStrategy`)."""
+        assert step == self._rule.step
+        recorder, skipped = self._seat.recorder, self._left_out
+        self._mine = self._state.read().cpu()
+        self._tell()
+        loss = self._gradient.compute(batch, share)
+        may_end, waited_for = self._arrivals.wait(self._may_end, self._hear)
+        recorder.enter(Phase.OPTIMIZER)
+        staleness = 0
+        if may_end:
+            ending = self._rule.end()
+            staleness, self._left_out = ending.staleness, ending.skipped
+            self._mix(ending)
+        self.optimizer.step()
+        self._gradient.settle()
+        recorder.enter(Phase.OTHER)
+        return Learnt(loss, staleness=staleness, skipped=skipped, waited_for=waited_for)
+
+    def _tell(self) -> None:
+        for notice in self._rule.notices():
+            model = self._mine if notice.with_model else None
+            self._peers.send(notice.rank, stamped(BEGUN, self._rule.step, model))
+
+    def _hear(self, message: Message) -> None:
+        self._rule.hear(message.sender, message.version, message.tensor)
+
+    def _may_end(self) -> bool:
+        for rank in set(range(self._seat.world_size)) - self._peers.present - {self._seat.rank}:
+            self._rule.leave(rank)
+        self._tell()
+        return self._rule.may_end()
+
+    def _mix(self, ending: Ending[torch.Tensor]) -> None:
+        mixed = self._mine * ending.weights[self._seat.rank]
+        for rank, model in sorted(ending.models.items()):
+            mixed += model * ending.weights[rank]
+        self._state.write_average(mixed, self._mine)
