@@ -22,6 +22,7 @@ from laggard.span_schema import Lane, Phase
 
 MOST_EVENTS = 990_000
 TRACKS_PER_RANK = 4096
+_PER_LANE = TRACKS_PER_RANK // len(Lane)
 _PHASES = tuple(Phase)
 
 Value = str | int | float
@@ -123,16 +124,14 @@ def _events(run: Run, spans: SpanColumns, zero: int) -> Iterator[str]:
 
 
 def _tracks(spans: SpanColumns) -> IntArray:
-    """Thread number of every span: per rank, the main lane first, then one thread per bucket in flight at once."""
+    """Thread number of every span: per rank, the main lane first, then one thread per bucket, or model sent beside, in flight at once."""
     tid = np.zeros(len(spans), dtype=np.int64)
     for rank in np.unique(spans.rank).tolist():
-        used = 0
         for lane in Lane:
             rows = np.flatnonzero((spans.rank == rank) & (spans.lane == lane))
             rows = rows[np.lexsort((-spans.end_ns[rows], spans.start_ns[rows]))]
             packed = pack_tracks(spans.start_ns[rows], spans.end_ns[rows])
-            tid[rows] = rank * TRACKS_PER_RANK + 1 + used + np.minimum(packed, TRACKS_PER_RANK // 2 - 1)
-            used = TRACKS_PER_RANK // 2
+            tid[rows] = rank * TRACKS_PER_RANK + 1 + lane * _PER_LANE + np.minimum(packed, _PER_LANE - 1)
     return tid
 
 
@@ -152,10 +151,10 @@ def _names(run: Run, spans: SpanColumns, tracks: IntArray, pids: Mapping[str, in
 
 
 def _track_name(rank: int, place: int) -> str:
-    half = TRACKS_PER_RANK // 2
-    if place == 0:
-        return f"rank {rank}"
-    return f"rank {rank} overlap {place}" if place < half else f"rank {rank} buckets {place - half + 1}"
+    lane, place = divmod(place, _PER_LANE)
+    if lane == Lane.MAIN:
+        return f"rank {rank} overlap {place}" if place else f"rank {rank}"
+    return f"rank {rank} {'buckets' if lane == Lane.BUCKETS else 'sends'} {place + 1}"
 
 
 def _steps(spans: SpanColumns, tracks: IntArray, pids: IntArray, zero: int) -> Iterator[str]:

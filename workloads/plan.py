@@ -37,6 +37,8 @@ PRELOAD = (
     "laggard.workloads.strategies.backup_workers",
     "laggard.workloads.strategies.ring_allreduce",
     "laggard.workloads.strategies.gossip",
+    "laggard.workloads.strategies.ad_psgd",
+    "laggard.workloads.strategies.partial_reduce",
     "laggard.workloads.strategies.hop",
     "laggard.workloads.strategies.fast_links",
     "laggard.workloads.strategies.adaptive",

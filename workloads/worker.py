@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -115,6 +115,7 @@ class _Bench:
             last_step=None if workload.stop.steps is None else workload.stop.steps - 1,
             endpoint=endpoint,
             peers=peers,
+            dilation=plan.dilation,
             seed=workload.seed,
             objective=workload.objective,
             note=self.note,
@@ -198,8 +199,10 @@ def _join_late(bench: _Bench, seat: Seat, strategy: OwnPaceStrategy, spool: Spoo
 def _train_among_peers(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
     plan, own = bench.plan, bench.plan.workload.strategy.pace == "own"
     tally = Tally(spool.tally, plan.world_size)
-    with Endpoint(told, listens=True) as endpoint:
-        peers = Peers(endpoint, plan.world_size, bench.recorder, tally, bears_loss=own)
+    with (
+        Endpoint(told, listens=True) as endpoint,
+        closing(Peers(endpoint, plan.world_size, bench.recorder, tally, bears_loss=own)) as peers,
+    ):
         peers.meet()
         if own:
             _train_under_referee(bench, spool, peers, tally)

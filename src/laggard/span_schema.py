@@ -1,7 +1,8 @@
 """The tables of a run folder: what one row of each means, and the Arrow schema it is stored in.
 
 Times are nanoseconds of virtual time on one common clock whose zero is the first-step barrier. Spans of one lane never
-overlap; gradient buckets overlap each other and the backward pass and live on `Lane.BUCKETS`.
+overlap, but for two: gradient buckets overlap each other and the backward pass and live on `Lane.BUCKETS`, and models that a thread sends
+beside the training on `Lane.BESIDE`.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Lane(enum.IntEnum):
 
     MAIN = 0
     BUCKETS = 1
+    BESIDE = 2
 
 
 class Flag(enum.IntFlag):
@@ -86,7 +88,8 @@ def step_schema() -> pa.Schema:
 
     `samples` were learnt from and `dropped` ones computed in vain; `skipped` are steps that the rank left out before this one. Versions
     count the updates of a model that the ranks share: the one read, the one that this rank's update went into, and between them `staleness`
-    updates by others; -1 where there is none. Where ranks share no model, `staleness` is by how many steps the oldest model was behind that a rank took
+    updates by others; -1 where there is none. (Ranks that average their models beside the training count the versions of their own, which the
+    averages update too.) Where ranks share no model, `staleness` is by how many steps the oldest model was behind that a rank took
     from others, or its own gradient. `waited_for` is the rank that this one waited for, -1 where it was nobody in particular.
     """
     import pyarrow as pa

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,19 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.span_schema import Lane
 from laggard.workloads.heartbeat import read_heartbeats
 from laggard.workloads.models import build_model
 from laggard.workloads.spool import read_lines
 from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.graph import Graph, mixing_weights, neighbours
 from laggard.workloads.tracing.traffic import read_traffic
+from tests.workloads.paced import TURN_NS, wide
 
 if TYPE_CHECKING:
     from tests.workloads.conftest import Train, Training
 
 DIGITS = {"model": "mlp", "dataset": "digits", "batch_size": 96, "optimizer": {"lr": 0.05}, "stop": {"steps": 300}}
 RARELY = {"evaluate_every": 10**9}
-OWN_PACE = ["gossip", "hop", "fast_links"]
+OWN_PACE = ["gossip", "hop", "fast_links", "ad_psgd", "partial_reduce"]
+MODELS = {"ad_psgd": "paced:unhurried", "partial_reduce": "paced:wide"}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +37,7 @@ def baseline(train: Train) -> Training:
 
 @pytest.fixture(scope="module")
 def trained(train: Train) -> dict[str, Training]:
-    return {name: train({**DIGITS, "strategy": name}, 3) for name in OWN_PACE}
+    return {name: train({**DIGITS, "model": MODELS.get(name, "mlp"), "strategy": name}, 3) for name in OWN_PACE}
 
 
 def accuracy(training: Training) -> float:
@@ -56,7 +60,7 @@ def test_digits_are_learnt_as_well_as_with_all_reduce(
 @pytest.mark.parametrize("name", OWN_PACE)
 def test_spans_tile_every_rank(trained: dict[str, Training], name: str) -> None:
     spans = trained[name].table("spans")
-    for _, of_rank in spans.groupby("rank"):
+    for _, of_rank in spans[spans.lane == Lane.MAIN].groupby("rank"):
         ordered = of_rank.sort_values(["start_ns", "step", "seq"])
         start, duration = ordered.start_ns.to_numpy(), ordered.dur_ns.to_numpy()
         assert start[0] == 0
@@ -129,6 +133,68 @@ def test_batch_norm_is_learnt_too(train: Train, name: str) -> None:
     assert train(workload, 3).done()["accuracy"] > 0.85
 
 
+def test_models_sent_beside_are_on_a_lane_of_their_own(trained: dict[str, Training]) -> None:
+    """All of them; and the main lane has nothing but waiting for the lock."""
+    spans = trained["ad_psgd"].table("spans")
+    main, beside = spans[spans.lane == Lane.MAIN], spans[spans.lane == Lane.BESIDE]
+    assert (main.bytes == 0).all()
+    state = FlatState(build_model("mlp", (1, 8, 8), 10, 1))
+    assert set(beside.bytes) == {state.bytes}
+    assert (beside.dur_ns > 0).all()
+    assert set(beside[beside["rank"] != 1].peer) == {1}, "the middle one is passive, and the others' only partner"
+    assert len(beside) >= 300
+    assert beside.bytes.sum() == sum(each.payload_bytes or 0 for each in read_traffic(trained["ad_psgd"].spool, 3))
+
+
+def test_staleness_counts_the_averages_between_reading_and_applying(trained: dict[str, Training]) -> None:
+    steps, spans = trained["ad_psgd"].table("steps"), trained["ad_psgd"].table("spans")
+    assert (steps.staleness == steps.applied_version - 1 - steps.read_version).all()
+    assert (steps.waited_for == -1).all()
+    beside = spans[spans.lane == Lane.BESIDE]
+    for rank, of_rank in steps.groupby("rank"):
+        exchanges = of_rank.applied_version.max() - len(of_rank)
+        # Whoever has answered has been moved, and so has whoever was answered, but for exchanges that the end cut off.
+        assert abs(exchanges - (beside["rank"] == rank).sum()) <= 3
+        assert of_rank.staleness.max() >= 1
+
+
+def test_a_slow_worker_slows_nobody_down(train: Train) -> None:
+    """In turns of 0.3 s nobody is slow, then rank 1 (passive), then rank 2 (active): four times, which the others' steps do not notice."""
+    workload = {**DIGITS, **RARELY, "model": "paced:slow_in_turns", "strategy": "ad_psgd", "stop": {"time": "4s"}}
+    training = train(workload, 4)
+    steps = training.table("steps").query("step > 5")
+    start = steps.start_ns + int(training.done()["zero_ns"])
+    turn, ends_in = start // TURN_NS % 3, (start + steps.end_ns - steps.start_ns) // TURN_NS % 3
+    whole = steps[turn == ends_in].assign(ms=(steps.end_ns - steps.start_ns) / 1e6, turn=turn)
+    median = whole.groupby(["rank", "turn"]).ms.median().unstack()
+    assert median[1][1] > 3 * median[0][1], "rank 1 was slow in its turn"
+    assert median[2][2] > 3 * median[0][2], "rank 2 was slow in its turn"
+    for unmoved in (0, 3):
+        assert median[1][unmoved] == pytest.approx(median[0][unmoved], rel=0.05)
+        assert median[2][unmoved] == pytest.approx(median[0][unmoved], rel=0.05)
+
+
+def test_groups_tell_whom_they_waited_for_and_what_they_sent(trained: dict[str, Training]) -> None:
+    """Two of three are in a group: each sends half its model twice; who was last waited for nobody."""
+    spans, steps = trained["partial_reduce"].table("spans"), trained["partial_reduce"].table("steps")
+    comm = spans[spans.phase == "comm"]
+    state = FlatState(wide((1, 8, 8), 10))
+    averages = comm[comm.bytes > 0]
+    assert abs(averages.bytes - state.bytes).max() <= 4
+    assert set(spans.lane) == {Lane.MAIN}
+    # Who was in no group any more when training ended.
+    assert 0 <= len(steps) - len(averages) <= 3
+    waited = steps[steps.waited_for >= 0]
+    assert (waited.waited_for != waited["rank"]).all()
+    assert len(waited) == pytest.approx(len(steps) / 2, abs=0.1 * len(steps))
+    waits = comm[(comm.bytes == 0) & (comm.peer >= 0)]
+    assert dict(zip(zip(waits.step, waits["rank"], strict=True), waits.peer, strict=True)) == dict(
+        zip(zip(waited.step, waited["rank"], strict=True), waited.waited_for, strict=True)
+    )
+    sent = sum(each.payload_bytes or 0 for each in read_traffic(trained["partial_reduce"].spool, 3))
+    assert averages.bytes.sum() == pytest.approx(sent, rel=0.01)
+
+
 @pytest.mark.parametrize("optimizer", [{"lr": 0.05}, {"name": "adamw", "lr": 0.001}])
 def test_the_ring_trains_as_all_reduce_does(train: Train, optimizer: dict[str, object]) -> None:
     """The same steps but for the order of sums; 97 samples on three ranks are uneven."""
@@ -170,7 +236,8 @@ def test_a_ring_ends_when_a_rank_is_killed(train: Train) -> None:
 
 @pytest.mark.parametrize("name", OWN_PACE)
 def test_the_others_go_on_without_a_rank_that_is_killed(train: Train, name: str) -> None:
-    training = train({**DIGITS, **RARELY, "strategy": name, "stop": {"steps": 150}}, 4, wait=False)
+    workload = {**DIGITS, **RARELY, "model": MODELS.get(name, "mlp"), "strategy": name, "stop": {"steps": 150}}
+    training = train(workload, 4, wait=False)
     training.go()
     training.wait_for(lambda: bool(read_lines(training.spool.progress)))
     os.kill(training.pids[2], signal.SIGKILL)
@@ -182,6 +249,23 @@ def test_the_others_go_on_without_a_rank_that_is_killed(train: Train, name: str)
     assert done["accuracy"] > 0.9
     assert steps[steps["rank"] == 0].step.max() > 150
     assert not (steps[steps["rank"] == 2].step > 140).any()
+
+
+def test_groups_go_on_without_their_generator(train: Train) -> None:
+    workload = {**DIGITS, **RARELY, "strategy": "partial_reduce", "stop": {"steps": 150}}
+    training = train(workload, 4, wait=False)
+    training.go()
+    training.wait_for(lambda: bool(read_lines(training.spool.progress)))
+    os.kill(training.pids[0], signal.SIGKILL)
+    killed_ns = time.monotonic_ns()
+    statuses = training.forkery.wait([*training.pids, *training.aside], 30)
+    assert statuses == [-signal.SIGKILL, 0, 0, 0, 0, 0], training.logs()
+    assert training.done()["accuracy"] > 0.9
+    steps = training.table("steps")
+    after = steps[steps.start_ns > killed_ns - int(training.done()["zero_ns"])]
+    assert set(after["rank"]) == {1, 2, 3}
+    assert (after.groupby("rank").size() > 30).all()
+    assert (after.waited_for >= 1).any()
 
 
 def test_accuracy_ends_training(train: Train) -> None:

@@ -26,6 +26,8 @@ CLASSES = {
     "backup_workers": "BackupWorkers",
     "ring_allreduce": "RingAllReduce",
     "gossip": "Gossip",
+    "ad_psgd": "ADPSGD",
+    "partial_reduce": "PartialReduce",
     "hop": "Hop",
     "fast_links": "FastLinks",
     "adaptive": "Adaptive",

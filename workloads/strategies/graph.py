@@ -38,3 +38,22 @@ def mixing_weights(graph: Graph, ranks: Sequence[int], rank: int) -> dict[int, f
     degree = len(beside)
     weights = {other: 1 / (1 + max(degree, len(neighbours(graph, ranks, other)))) for other in beside}
     return {**weights, rank: 1 - sum(weights.values())}
+
+
+def is_active(ranks: Sequence[int], rank: int) -> bool:
+    """Whether a rank begins exchanges, or else answers them: every second one begins, in the order of those who are there."""
+    return ranks.index(rank) % 2 == 0
+
+
+def partners(graph: Graph, ranks: Sequence[int], rank: int) -> tuple[int, ...]:
+    """The neighbours of a rank that have the other role (see `is_active`).
+
+    These edges make a bipartite graph that is connected, whoever is there: it holds the path along `ranks`.
+
+    Args:
+        graph: see `neighbours`.
+        ranks: all who are there, in ascending order.
+        rank: one of them.
+    """
+    role = is_active(ranks, rank)
+    return tuple(other for other in neighbours(graph, ranks, rank) if is_active(ranks, other) is not role)

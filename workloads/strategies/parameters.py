@@ -13,6 +13,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from laggard.run_schema import Pace
+from laggard.units import DurationS
 from laggard.workloads.compress.parameters import COMPRESSION_NAMES, CompressionField
 from laggard.workloads.compress.parameters import told as compression_told
 from laggard.workloads.section import Section, named
@@ -227,6 +228,46 @@ class GossipParameters(Parameters):
         return "own"
 
 
+class ADPSGDParameters(Parameters):
+    """Ranks average their models two by two beside the training, and wait for nobody (AD-PSGD: Lian et al., ICML 2018)."""
+
+    meshed: ClassVar[bool] = True
+    name: Literal["ad_psgd"]
+    graph: Graph = Field(default="complete", description="who may average with whom, of those of the other role")
+    timeout_s: DurationS = Field(
+        default=10.0,
+        gt=0,
+        alias="timeout",
+        description="after which a rank no longer waits for one partner, and tries another",
+    )
+
+    @property
+    def pace(self) -> Pace:
+        """Every rank's own."""
+        return "own"
+
+
+class PartialReduceParameters(Parameters):
+    """Who has finished a step averages its model with others who have, in small groups (Prague: Luo et al., ASPLOS 2020)."""
+
+    meshed: ClassVar[bool] = True
+    name: Literal["partial_reduce"]
+    group: int = Field(
+        default=2, ge=2, le=15, description="workers that average their models together"
+    )  # a message has room for 16 numbers
+    rounds: int = Field(
+        default=16,
+        ge=1,
+        le=100_000_000,
+        description="steps after which workers whose models have not mixed are grouped, and waited for",
+    )
+
+    @property
+    def pace(self) -> Pace:
+        """Every rank's own: it waits for its group only."""
+        return "own"
+
+
 class HopParameters(Parameters):
     """As `gossip`, but nobody waits for late neighbours as long as they are within bounds (Hop: Luo et al., ASPLOS 2019)."""
 
@@ -305,6 +346,8 @@ StrategyParameters = Annotated[
     | BackupWorkersParameters
     | RingAllReduceParameters
     | GossipParameters
+    | ADPSGDParameters
+    | PartialReduceParameters
     | HopParameters
     | FastLinksParameters
     | AdaptiveParameters,
@@ -321,6 +364,8 @@ STRATEGY_NAMES = (
     "backup_workers",
     "ring_allreduce",
     "gossip",
+    "ad_psgd",
+    "partial_reduce",
     "hop",
     "fast_links",
     "adaptive",

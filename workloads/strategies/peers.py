@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -25,6 +27,9 @@ PART_S = 5.0
 
 WAIT_S = 0.02
 """How long to listen before looking whether training is over."""
+
+SWITCH_S = 1e-4
+"""How long the thread that trains keeps the interpreter from one that exchanges models beside it."""
 
 Heard = Callable[[Message], None]
 
@@ -50,6 +55,10 @@ class Peers:
         self.rank, self.world_size = endpoint.plan.node, world_size
         self.present = set(range(world_size)) - {self.rank}
         self._endpoint, self._recorder, self._tally = endpoint, recorder, tally
+        self._thread: threading.Thread | None = None
+        self._closing = self._tells_sends = False
+        self._failure: BaseException | None = None
+        self._underway: dict[tuple[int, int], tuple[int, int]] = {}
         self._bears_loss = bears_loss
 
     def meet(self) -> None:
@@ -68,8 +77,45 @@ class Peers:
 
     @property
     def over(self) -> bool:
-        """Whether the referee has ended the training."""
+        """Whether the referee has ended the training.
+
+        Raises:
+            TransportError: the thread that exchanges models beside it has failed.
+        """
+        if self._failure is not None:
+            raise TransportError(
+                f"rank {self.rank} cannot exchange models any more: {self._failure}"
+            ) from self._failure
         return bool(self._tally.ended)
+
+    def beside(self, turn: Callable[[], None], *, tells_sends: bool = True) -> None:
+        """Have a thread of its own do something again and again until training is over; the connections are that thread's from now on.
+
+        With `tells_sends`, every tensor that it sends is recorded on `Lane.BESIDE`, from when it was sent until its receiver has said that it came.
+        """
+        # The interpreter gives way to a waiting thread after 5 ms: longer than many steps, and an exchange needs it ten times.
+        sys.setswitchinterval(SWITCH_S)
+        self._tells_sends = tells_sends
+        self._thread = threading.Thread(target=self._take_turns, args=(turn,), name="exchange", daemon=True)
+        self._thread.start()
+
+    def _take_turns(self, turn: Callable[[], None]) -> None:
+        try:
+            while not self._closing and not self.over:
+                turn()
+        except Exception as error:  # noqa: BLE001 - whatever it was, the thread that trains has to hear of it
+            self._failure = error
+
+    def wake(self) -> None:
+        """End the listening of the thread beside (any thread)."""
+        self._endpoint.wake()
+
+    def close(self) -> None:
+        """End the thread beside, if there is one."""
+        self._closing = True
+        if self._thread is not None:
+            self._endpoint.wake()
+            self._thread.join()
 
     def send(self, rank: int, message: Message) -> None:
         """Begin to send; the tensor must stay as it is. Who is gone gets nothing.
@@ -77,10 +123,14 @@ class Peers:
         Raises:
             TransportError: it is gone, and cannot be done without.
         """
+        now_ns = time.monotonic_ns()
         try:
-            self._endpoint.send(rank, message)
+            number = self._endpoint.send(rank, message)
         except TransportError:
             self._note_departures()
+            return
+        if self._tells_sends and message.tensor is not None:
+            self._underway[rank, number] = now_ns, message.payload_bytes
 
     def listen(self, heard: Heard, timeout_s: float = 0.0) -> None:
         """Hand over every message that has come, waiting for one at most so long."""
@@ -89,6 +139,7 @@ class Peers:
             if message.kind != HELLO:
                 heard(message)
             message = self._endpoint.take()
+        self._tell_arrivals()
         self._note_departures()
 
     def wait(self, until: Callable[[], bool], heard: Heard) -> bool:
@@ -126,9 +177,18 @@ class Peers:
         self._recorder.enter(Phase.COMM, peer=last.sender, payload_bytes=payload_bytes, at_ns=sent_ns)
         return last.sender
 
+    def _tell_arrivals(self) -> None:
+        arrived = [sent for sent in self._underway if self._endpoint.acknowledged(*sent)]
+        now_ns = time.monotonic_ns()
+        for rank, number in arrived:
+            since_ns, payload_bytes = self._underway.pop((rank, number))
+            self._recorder.sent_beside(since_ns, now_ns, rank, payload_bytes)
+
     def part(self, tell_traffic: Callable[[], None]) -> None:
         """Training is over: stay until what everybody has sent has come, and has been counted, since a closed connection is forgotten."""
+        self.close()
         self._endpoint.settle(PART_S)
+        self._tell_arrivals()
         self._stay_for_all(1)
         tell_traffic()
         self._stay_for_all(2)

@@ -42,6 +42,7 @@ class Seat:
         last_step: the last step that is allowed (from 0), where their number ends the training.
         endpoint: what carries messages to the server, node `world_size`, where the strategy has one.
         peers: the other ranks, where the strategy sends them messages.
+        dilation: real seconds per virtual second.
         seed: the same on all ranks.
         objective: what training is to be good for.
         note: told of what the strategy decides, by step, a sentence each.
@@ -57,6 +58,7 @@ class Seat:
     last_step: int | None = None
     endpoint: Endpoint | None = None
     peers: Peers | None = None
+    dilation: float = 1.0
     seed: int = 0
     objective: Objective = field(default_factory=Objective)
     note: Callable[[int, str], None] = _to_nobody

@@ -7,6 +7,7 @@ of this machine; collection makes them relative to the first step, and virtual.
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import Self
 
 from laggard.span_schema import COMPUTE_PHASES, NO_GROUP, NO_PEER, Flag, Lane, Phase
@@ -45,6 +46,7 @@ class Recorder:
         self._steps = RowStream(spool.steps(rank, life), STEP_ROW)
         self._heartbeat = Heartbeat(spool.heartbeat, rank, world_size)
         self._buckets: list[tuple[int, int, int]] = []
+        self._beside: deque[tuple[int, int, int, int]] = deque()
         self._step = 0
         self._first_step: int | None = None
         self._flags = int(Flag.WARM_UP)
@@ -66,6 +68,7 @@ class Recorder:
         """
         now_ns = self.end_phase(at_ns)
         self._write_buckets()
+        self._write_beside()
         self._step, self._sequence, self._step_start_ns = step, 0, now_ns
         self._first_step = step if self._first_step is None else self._first_step
         self._flags = int(Flag.WARM_UP) if step - self._first_step < WARM_UP_STEPS else 0
@@ -137,6 +140,10 @@ class Recorder:
         """One gradient bucket, on the lane of buckets; may be called from another thread."""
         self._buckets.append((start_ns, end_ns, payload_bytes))
 
+    def sent_beside(self, start_ns: int, end_ns: int, peer: int, payload_bytes: int) -> None:
+        """What a thread beside the training sent to a peer, on a lane of its own; may be called from that thread."""
+        self._beside.append((start_ns, end_ns, peer, payload_bytes))
+
     def end_step(self, learnt: Learnt, samples: int, batch_size: int) -> None:
         """The step is done: describe it, and write the trace if a second has passed.
 
@@ -162,10 +169,19 @@ class Recorder:
                  NO_PEER, payload_bytes, 0, self._flags)
             )  # fmt: skip
 
+    def _write_beside(self) -> None:
+        for sequence in range(len(self._beside)):
+            start_ns, end_ns, peer, payload_bytes = self._beside.popleft()
+            self._spans.append(
+                (self._step, self._rank, Lane.BESIDE, Phase.COMM.code, sequence, start_ns, end_ns - start_ns, NO_GROUP,
+                 peer, payload_bytes, 0, self._flags)
+            )  # fmt: skip
+
     def close(self) -> None:
         """End the open phase and write everything."""
         self.end_phase()
         self._write_buckets()
+        self._write_beside()
         self._spans.close()
         self._steps.close()
         self._heartbeat.close()

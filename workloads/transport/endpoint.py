@@ -8,6 +8,7 @@ as it takes it from the network, so that the end of a send can be waited for. An
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import Counter, deque
 from contextlib import suppress
@@ -59,6 +60,8 @@ class Endpoint:
         self._door_monitor: zmq.Socket[bytes] | None = None
         self._monitors: dict[zmq.Socket[bytes], int] = {}
         self._authenticator: ThreadAuthenticator | None = None
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poller.register(self._bell, zmq.POLLIN)
         if listens:
             self._listen()
 
@@ -141,6 +144,14 @@ class Endpoint:
         if (node, number) in self._given_up:
             raise TransportError(f"node {node} is gone: connection reset by peer")
 
+    def acknowledged(self, node: int, number: int) -> bool:
+        """Whether a node has said that the message of this number has come (see `send`)."""
+        return (node, number) not in self._unacknowledged
+
+    def wake(self) -> None:
+        """End the waiting of `take`; alone of all methods, any thread may call it."""
+        os.eventfd_write(self._bell, 1)
+
     def settle(self, timeout_s: float) -> None:
         """Wait until all that was sent to those who are still there is acknowledged, at most so long; what comes meanwhile stays to be taken."""
         deadline_s = time.monotonic() + timeout_s
@@ -181,7 +192,9 @@ class Endpoint:
         """Take from the network what there is, waiting for something; whether there was anything."""
         ready = self._poller.poll(math.ceil(max(0.0, timeout_s) * 1e3))
         for found, _ in ready:
-            if found in self._monitors:
+            if found == self._bell:
+                os.eventfd_read(self._bell)
+            elif found in self._monitors:
                 self._note_severed(found)
             else:
                 self._drain(found)
@@ -252,6 +265,7 @@ class Endpoint:
         for monitor in self._monitors:
             monitor.close(0)
         self._context.term()
+        os.close(self._bell)
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,134 @@
+"""Ranks that average their models two by two while they train, nobody waiting for anybody: one rank's part of the protocol, pure.
+
+An active rank offers its model a; a passive one, whose model is p, moves by (a - p) / 2 in the moment in which it hears of it, and answers with the p from
+before. When the answer comes, the active rank moves by (p - a) / 2 of the very same a and p. Both moves are added to whatever the models have become by
+then: a gradient applied meanwhile is not lost, without one both have the mean (a + p) / 2, and the sum of the two models is what it was up to rounding.
+
+An answer that is late is not dropped, since its sender has moved already: it is applied when it comes. Until then that partner is offered nothing, and
+another is; with two answers overdue none is, since an offer made on top of three that are open could move models apart instead of
+together (with k open ones an active rank keeps 1 - k/2 of the model that it had). Who is gone never answers: its exchange is dropped by both sides.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+
+from laggard.workloads.strategies.graph import Graph, is_active, partners
+
+MOST_OPEN = 2
+"""Exchanges that an active rank may have open: one that it waits for, one that is overdue."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A model for another rank.
+
+    Attributes:
+        rank: whose it becomes.
+        number: of the exchange, as the active rank counts.
+        model: which nobody changes.
+    """
+
+    rank: int
+    number: int
+    model: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A rank's model, which nobody changes, and how many updates it has had."""
+
+    version: int
+    model: torch.Tensor
+
+
+@dataclass(frozen=True)
+class _Open:
+    partner: int
+    mine: torch.Tensor
+    since_ns: int
+
+
+class Exchange:
+    """One rank's model, and its exchanges: a state machine. Models are replaced, never changed in place.
+
+    Args:
+        rank: whose.
+        world_size: number of ranks.
+        graph: who may exchange with whom.
+        timeout_ns: after which an answer is overdue.
+        model: the rank's, of one dimension.
+        chance: chooses partners.
+    """
+
+    def __init__(
+        self, rank: int, world_size: int, graph: Graph, timeout_ns: int, model: torch.Tensor, chance: random.Random
+    ) -> None:
+        self._rank, self._there = rank, list(range(world_size))
+        self._graph, self._timeout_ns, self._chance = graph, timeout_ns, chance
+        self._reading = Reading(0, model)
+        self._open: dict[int, _Open] = {}
+        self._begun = 0
+
+    @property
+    def reading(self) -> Reading:
+        """The model as it is now."""
+        return self._reading
+
+    @property
+    def open(self) -> int:
+        """Exchanges whose answer has not come."""
+        return len(self._open)
+
+    def learn(self, read: Reading, learnt: torch.Tensor) -> Reading:
+        """What was learnt from a model that was read goes into the model as it is now.
+
+        Returns:
+            The model after it; between the versions lie the updates by others.
+        """
+        now = self._reading
+        unchanged = now.version == read.version
+        self._replace(learnt if unchanged else now.model + (learnt - read.model))
+        return self._reading
+
+    def offer(self, now_ns: int) -> Parcel | None:
+        """Begin an exchange with a partner chosen at random; None where this rank is passive, waits for an answer, or has no partner left."""
+        waits = any(now_ns - each.since_ns < self._timeout_ns for each in self._open.values())
+        if waits or len(self._open) >= MOST_OPEN or not is_active(self._there, self._rank):
+            return None
+        busy = {each.partner for each in self._open.values()}
+        free = [rank for rank in partners(self._graph, self._there, self._rank) if rank not in busy]
+        if not free:
+            return None
+        partner, mine = self._chance.choice(free), self._reading.model
+        self._begun += 1
+        self._open[self._begun] = _Open(partner, mine, now_ns)
+        return Parcel(partner, self._begun, mine)
+
+    def hear_offer(self, sender: int, number: int, theirs: torch.Tensor) -> Parcel | None:
+        """Move halfway to a model that was offered, and answer with the one from before; None, and nothing moves, where the sender is gone."""
+        if sender not in self._there:
+            return None
+        before = self._reading.model
+        self._replace(before + (theirs - before) / 2)
+        return Parcel(sender, number, before)
+
+    def hear_answer(self, number: int, theirs: torch.Tensor) -> bool:
+        """The other half of an exchange, in time or late; whether it was still open."""
+        opened = self._open.pop(number, None)
+        if opened is None:
+            return False
+        self._replace(self._reading.model + (theirs - opened.mine) / 2)
+        return True
+
+    def leave(self, rank: int) -> None:
+        """A rank is gone, and all that it had sent has been heard; the roles are made anew of those who are there."""
+        if rank in self._there:
+            self._there.remove(rank)
+        self._open = {number: each for number, each in self._open.items() if each.partner != rank}
+
+    def _replace(self, model: torch.Tensor) -> None:
+        self._reading = Reading(self._reading.version + 1, model)
