@@ -19,6 +19,8 @@ TIER_DRIFT = 0.5
 WORTH_CHANGING = 0.1
 """A change is made where it is expected to gain more than this part."""
 
+TRIAL_AVERAGES = 3
+
 ObjectiveName = Literal["makespan", "cost", "fairness"]
 
 
@@ -85,6 +87,19 @@ def choose(costs: Costs, rules: Rules, current: Scheme) -> Choice:
     if now <= prices[best] * (1 + WORTH_CHANGING):
         return Choice(current, 1.0, f"go on: {_because(costs, rules)}")
     return Choice(best, now / prices[best], f"{best.told()}: {_because(costs, rules)}")
+
+
+def worth_trying(costs: Costs, scheme: Scheme, budget_s: float) -> bool:
+    """Whether to try averages by way of the tiers' first ranks: averages matter, and trying them, two or three, is within the budget.
+
+    What they cost is not known before; one over the ring is the guess.
+
+    Args:
+        costs: what was measured.
+        scheme: what is best of what is known.
+        budget_s: seconds that may be spent on it.
+    """
+    return costs.step_s(scheme) > (1 + WORTH_CHANGING) * costs.work_s and TRIAL_AVERAGES * costs.flat_s <= budget_s
 
 
 def _because(costs: Costs, rules: Rules) -> str:

@@ -58,12 +58,13 @@ class Balancer:
         Args:
             step: its number, from 0.
             computed: samples that it computed, padding included.
-            meets: whether no rank could finish it before all had begun it: there costs are exchanged, where that is due.
+            meets: whether no rank could finish it before all had begun it: there costs are exchanged, where that is due, and else a period later.
         """
         own_ns, self._own_ns = self._own_ns, self._spent_ns()
         if step >= WARM_UP_STEPS:
             self._capacity.observe(computed, (self._own_ns - own_ns) / 1e9)
-        if meets and step >= self._next:
+        # A meeting is waited for as long as it comes soon: elsewhere the exchange makes ranks wait for each other.
+        if step >= self._next + (0 if meets else self._parameters.every):
             self._exchange(step)
 
     def _spent_ns(self) -> int:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from laggard.span_schema import COMPUTE_PHASES, Phase
-from laggard.workloads.adaptive.choice import Rules, choose
+from laggard.workloads.adaptive.choice import Rules, choose, worth_trying
 from laggard.workloads.adaptive.measured import FLAT, KEPT, KINDS, TIER, WIDE, WORK, Diary, costs_of
 from laggard.workloads.adaptive.scheme import EVERY_STEP, Scheme
 from laggard.workloads.datasets.dataset import Batch
@@ -29,10 +29,13 @@ from laggard.workloads.strategies.parameters import (
 )
 from laggard.workloads.strategies.strategy import Seat, Strategy
 
-FIRST_STEPS = 4
+FIRST_STEPS = 2
 """Steps with an all-reduce before anything else is tried; the first of them is odd, since connections are new."""
 
-PROBED_STEPS = 2
+PROBED_PERIOD = 2
+PROBE_SHARE = 0.05
+"""Averages by tiers are tried, once, when that is expected to cost no more than this part of the training so far."""
+
 EXCHANGE_GROUP = 1 << 14
 """Number of the collective that exchanges what was measured; beyond those of the schemes."""
 
@@ -41,7 +44,7 @@ _WORK_PHASES = (*COMPUTE_PHASES, Phase.FETCH)
 
 
 class Adaptive:
-    """All-reduce first; then averages within tiers and of all are tried once; from then on whatever is best, looked at again now and then.
+    """All-reduce first, then whatever is best, looked at again now and then; averages by tiers are tried once the training has been long enough for that.
 
     Args:
         parameters: how often to look, and what an average left out costs.
@@ -53,11 +56,12 @@ class Adaptive:
         self._parameters, self._seat, self._recorder = parameters, seat, seat.recorder
         self._every_step = AllReduce(AllReduceParameters(), seat)
         has_tiers = 1 < len(set(seat.tiers)) < seat.world_size
-        self._by_tiers = Hierarchical(_tiered(PROBED_STEPS), seat) if has_tiers else None
+        self._by_tiers = Hierarchical(_tiered(PROBED_PERIOD), seat) if has_tiers else None
         self._model_bytes = FlatState(seat.model).bytes
         self._scheme, self._doing, self._diary = EVERY_STEP, self._take_up(EVERY_STEP), Diary()
-        self._probing = self._by_tiers is not None
-        self._looked_at = 0
+        self._until_probed: Scheme | None = None
+        self._tiers_tried = self._by_tiers is None
+        self._expected_s, self._looked_at = 0.0, -1
         self._spent_s = np.zeros(2)
 
     def meets(self, step: int) -> int:
@@ -70,24 +74,30 @@ class Adaptive:
         met = self._doing.meets(step) == step
         self._recorder.enter(Phase.OTHER)
         self._note(step, met=met)
-        if met and step >= FIRST_STEPS - 1:
-            self._perhaps_change(step)
+        if met and (self._until_probed or step - self._looked_at >= self._patience):
+            self._look(step)
         return learnt
 
-    def _perhaps_change(self, step: int) -> None:
-        if self._probing and self._scheme == EVERY_STEP and step < FIRST_STEPS:
-            self._follow(Scheme("hierarchical", PROBED_STEPS))
-        elif self._probing or step - self._looked_at >= self._parameters.every:
-            self._probing, self._looked_at = False, step
-            self._look(step)
+    @property
+    def _patience(self) -> int:
+        """Steps between two looks."""
+        return self._parameters.every if self._looked_at >= 0 else FIRST_STEPS
 
     def _look(self, step: int) -> None:
-        """Tell and hear what was measured, and decide."""
+        """Tell and hear what was measured, and decide; all that is decided by is the same on all ranks."""
         costs = costs_of(self._exchange(), self._seat.tiers, self._model_bytes)
-        choice = choose(costs, self._rules(), self._scheme)
-        if choice.scheme != self._scheme:
+        if self._until_probed is not None and costs.tier_s is None:
+            return  # the first step of the trial was one of all ranks: the next is not
+        self._expected_s += (step - self._looked_at) * costs.step_s(self._scheme)
+        before, self._until_probed, self._looked_at = self._until_probed or self._scheme, None, step
+        choice = choose(costs, self._rules(), before)
+        if choice.scheme != before:
             self._seat.note(step, choice.reason)
+        if self._scheme != choice.scheme:
             self._follow(choice.scheme)
+        if not self._tiers_tried and worth_trying(costs, choice.scheme, self._expected_s * PROBE_SHARE):
+            self._tiers_tried, self._until_probed = True, choice.scheme
+            self._follow(Scheme("hierarchical", PROBED_PERIOD))
 
     def _exchange(self) -> np.ndarray:
         """All ranks' diaries, shape [ranks, KINDS, KEPT]."""
