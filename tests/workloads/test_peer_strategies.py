@@ -166,12 +166,13 @@ def test_a_slow_worker_slows_nobody_down(train: Train) -> None:
     start = steps.start_ns + int(training.done()["zero_ns"])
     turn, ends_in = start // TURN_NS % 3, (start + steps.end_ns - steps.start_ns) // TURN_NS % 3
     whole = steps[turn == ends_in].assign(ms=(steps.end_ns - steps.start_ns) / 1e6, turn=turn)
-    median = whole.groupby(["rank", "turn"]).ms.median().unstack()
-    assert median[1][1] > 3 * median[0][1], "rank 1 was slow in its turn"
-    assert median[2][2] > 3 * median[0][2], "rank 2 was slow in its turn"
+    # The lower quartile: whatever else goes on on this machine makes steps longer, and so would a wait.
+    usual = whole.groupby(["rank", "turn"]).ms.quantile(0.25).unstack()
+    assert usual[1][1] > 3 * usual[0][1], "rank 1 was slow in its turn"
+    assert usual[2][2] > 3 * usual[0][2], "rank 2 was slow in its turn"
     for unmoved in (0, 3):
-        assert median[1][unmoved] == pytest.approx(median[0][unmoved], rel=0.05)
-        assert median[2][unmoved] == pytest.approx(median[0][unmoved], rel=0.05)
+        assert usual[1][unmoved] < 1.05 * usual[0][unmoved]
+        assert usual[2][unmoved] < 1.05 * usual[0][unmoved]
 
 
 def test_groups_tell_whom_they_waited_for_and_what_they_sent(trained: dict[str, Training]) -> None:
