@@ -14,15 +14,20 @@ def build(input_shape: tuple[int, ...], classes: int) -> nn.Module:
         input_shape: (channels, height, width).
         classes: number of outputs.
     """
+    return convolutional(input_shape, classes, 16)
+
+
+def convolutional(input_shape: tuple[int, ...], classes: int, channels: int) -> nn.Module:
+    """As `build`, with so many channels in the first layer, and twice as many in the second."""
     return nn.Sequential(
-        nn.Conv2d(input_shape[0], 16, 3, padding=1),
+        nn.Conv2d(input_shape[0], channels, 3, padding=1),
         nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1),
+        nn.Conv2d(channels, 2 * channels, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.AdaptiveAvgPool2d(GRID),
         nn.Flatten(),
-        nn.Linear(32 * GRID * GRID, 64),
+        nn.Linear(2 * channels * GRID * GRID, 64),
         nn.ReLU(),
         nn.Linear(64, classes),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-GRID = 4
+from laggard.workloads.models.cnn import convolutional
 
 
 def build(input_shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -14,15 +14,4 @@ def build(input_shape: tuple[int, ...], classes: int) -> nn.Module:
         input_shape: (channels, height, width).
         classes: number of outputs.
     """
-    return nn.Sequential(
-        nn.Conv2d(input_shape[0], 48, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(48, 96, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.AdaptiveAvgPool2d(GRID),
-        nn.Flatten(),
-        nn.Linear(96 * GRID * GRID, 64),
-        nn.ReLU(),
-        nn.Linear(64, classes),
-    )
+    return convolutional(input_shape, classes, 48)
