@@ -47,25 +47,21 @@ class Account:
 
     def _give(self, number: int) -> None:
         now_ns = time.monotonic_ns()
-        write_part(self.spool, number, self.rank, self._state.read())
+        write_part(self.spool, number, self.rank, self._state.read(), 1.0)
         self.tally.give(self.rank, number, now_ns)
 
 
-def write_part(spool: Spool, number: int, rank: int, state: torch.Tensor) -> None:
-    """A rank's part of a snapshot, shape [parameters + buffers]."""
-    write_whole(spool.part(number, rank), state.cpu().numpy().tobytes())
+def write_part(spool: Spool, number: int, rank: int, state: torch.Tensor, weight: float) -> None:
+    """A rank's part of a snapshot, shape [parameters + buffers], and how much it counts."""
+    whole = torch.cat([state.cpu(), torch.tensor([weight], dtype=state.dtype)])
+    write_whole(spool.part(number, rank), whole.numpy().tobytes())
 
 
 def read_parts(spool: Spool, number: int, ranks: Iterable[int], dtype: torch.dtype) -> torch.Tensor:
-    """The mean of the parts of a snapshot that are there, shape [parameters + buffers]; their files are removed."""
-    parts = [read_part(spool, number, rank, dtype) for rank in ranks if spool.part(number, rank).exists()]
-    return torch.stack(parts).mean(dim=0)
-
-
-def read_part(spool: Spool, number: int, rank: int, dtype: torch.dtype) -> torch.Tensor:
-    """A rank's part of a snapshot, shape [parameters + buffers]; the file is removed."""
-    path = spool.part(number, rank)
+    """The weighted mean of the parts of a snapshot that are there, shape [parameters + buffers]; their files are removed."""
     kind = np.dtype(str(dtype).removeprefix("torch."))
-    part = torch.from_numpy(np.frombuffer(path.read_bytes(), dtype=kind).copy())
-    path.unlink()
-    return part
+    paths = [path for rank in ranks if (path := spool.part(number, rank)).exists()]
+    parts = np.stack([np.frombuffer(path.read_bytes(), dtype=kind) for path in paths])
+    for path in paths:
+        path.unlink()
+    return torch.from_numpy(np.average(parts[:, :-1], axis=0, weights=parts[:, -1]).astype(kind))

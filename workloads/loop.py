@@ -139,7 +139,8 @@ class Loop:
         self._evaluations += 1
         arrival_ns = self.recorder.enter(Phase.EVALUATE, group=number)
         if self.strategy.meets(step) != step:
-            write_part(self.spool, number, self.plan.rank, FlatState(self.strategy.model).read())
+            state = FlatState(self.strategy.model).read()
+            write_part(self.spool, number, self.plan.rank, state, self.strategy.weight)
         elif self.plan.rank == 0:
             save_state(self.strategy.model.state_dict(), self.spool.snapshot(number))
         if self.plan.rank == 0:

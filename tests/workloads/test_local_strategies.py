@@ -43,7 +43,8 @@ def test_ranks_of_tiers() -> None:
 class Textbook:
     """Replicas of one model in one process, in float64; every rank's weight is its share of the batch."""
 
-    def __init__(self, model: str, momentum: float) -> None:
+    def __init__(self, model: str, momentum: float, *, by_samples: bool = False) -> None:
+        self.by_samples, self.in_tier, self.in_all = by_samples, np.zeros(len(TIERS)), np.zeros(len(TIERS))
         first = build_model(model, (1, 8, 8), 10, 3).double()
         self.nets = [copy.deepcopy(first) for _ in TIERS]
         self.optimizers = [torch.optim.SGD(net.parameters(), lr=0.1, momentum=momentum) for net in self.nets]
@@ -57,14 +58,25 @@ class Textbook:
             share = Partition(SAMPLES, BATCH, len(TIERS), 7).share(step, rank)
             optimizer.zero_grad()
             loss = cross_entropy(net(self.inputs[share.indices]), self.labels[share.indices], reduction="sum")
-            (loss * len(TIERS) / share.batch_size).backward()
+            (loss * (1 / len(share.indices) if self.by_samples else len(TIERS) / share.batch_size)).backward()
             optimizer.step()
+            self.in_tier[rank] += len(share.indices)
+            self.in_all[rank] += len(share.indices)
 
     def weights(self, rank: int) -> torch.Tensor:
         return nn.utils.parameters_to_vector(self.nets[rank].parameters()).detach().clone()
 
     def average(self, ranks: list[int]) -> None:
-        self.set(ranks, torch.stack([self.weights(rank) for rank in ranks]).mean(dim=0))
+        self.set(ranks, self.mean(ranks))
+
+    def mean(self, ranks: list[int]) -> torch.Tensor:
+        """By the samples since the ranks' last average, where samples count."""
+        whole = len(ranks) == len(TIERS)
+        counts = (self.in_all if whole else self.in_tier)[ranks] if self.by_samples else np.ones(len(ranks))
+        self.in_tier[ranks] = 0
+        if whole:
+            self.in_all[:] = 0
+        return sum(self.weights(rank) * part for rank, part in zip(ranks, counts / counts.sum(), strict=True))
 
     def set(self, ranks: list[int], weights: torch.Tensor) -> None:
         for rank in ranks:
@@ -72,7 +84,7 @@ class Textbook:
 
     def outer_step(self, lr: float, momentum: float) -> None:
         """Nesterov's momentum as Sutskever et al. (ICML 2013) rewrite it, and torch implements it."""
-        moved = self.outer - torch.stack([self.weights(rank) for rank in range(len(TIERS))]).mean(dim=0)
+        moved = self.outer - self.mean([0, 1, 2])
         self.velocity = momentum * self.velocity + moved
         self.outer = self.outer - lr * (moved + momentum * self.velocity)
         self.set([0, 1, 2], self.outer)
@@ -110,6 +122,9 @@ def diloco(book: Textbook, step: int) -> None:
         ({"name": "local_sgd", "steps": 3, "compress": WHOLE}, local_sgd),
         ({"name": "hierarchical", "tier_steps": 2, "wan_steps": 4, "compress": WHOLE}, hierarchical),
         ({"name": "diloco", "steps": 3, "compress": WHOLE}, diloco),
+        ({"name": "local_sgd", "steps": 3, "balanced_batches": True}, local_sgd),
+        ({"name": "hierarchical", "tier_steps": 2, "wan_steps": 4, "balanced_batches": True}, hierarchical),
+        ({"name": "diloco", "steps": 3, "balanced_batches": True}, diloco),
     ],
 )
 def test_a_strategy_does_what_its_paper_says(
@@ -125,7 +140,7 @@ def test_a_strategy_does_what_its_paper_says(
         "tiers": TIERS,
     }
     run_case(forkery, "uneven", tmp_path, 3, strategy=strategy, **settings)
-    book = Textbook("mlp", 0.9)
+    book = Textbook("mlp", 0.9, by_samples="balanced_batches" in strategy)
     for step in range(STEPS):
         book.local_step(step)
         assert callable(rule)

@@ -56,13 +56,18 @@ class Adaptive:
         self._parameters, self._seat, self._recorder = parameters, seat, seat.recorder
         self._every_step = AllReduce(AllReduceParameters(), seat)
         has_tiers = 1 < len(set(seat.tiers)) < seat.world_size
-        self._by_tiers = Hierarchical(_tiered(PROBED_PERIOD), seat) if has_tiers else None
+        self._by_tiers = Hierarchical(self._tiered(PROBED_PERIOD), seat) if has_tiers else None
         self._model_bytes = FlatState(seat.model).bytes
         self._scheme, self._doing, self._diary = EVERY_STEP, self._take_up(EVERY_STEP), Diary()
         self._until_probed: Scheme | None = None
         self._tiers_tried = self._by_tiers is None
         self._expected_s, self._looked_at = 0.0, -1
         self._spent_s = np.zeros(2)
+
+    @property
+    def weight(self) -> float:
+        """As the present scheme says (see `Strategy`)."""
+        return self._doing.weight
 
     def meets(self, step: int) -> int:
         """As the present scheme says (see `Strategy`); it changes only in such a step."""
@@ -121,10 +126,10 @@ class Adaptive:
 
     def _take_up(self, scheme: Scheme) -> Strategy:
         if scheme.name == "local_sgd":
-            return LocalSGD(LocalSGDParameters(name="local_sgd", steps=scheme.period), self._seat)
+            return LocalSGD(self._local(scheme.period), self._seat)
         if scheme.name == "hierarchical":
             assert self._by_tiers is not None
-            self._by_tiers.change(_tiered(scheme.period))
+            self._by_tiers.change(self._tiered(scheme.period))
             return self._by_tiers
         return self._every_step
 
@@ -142,6 +147,10 @@ class Adaptive:
         elif met:
             self._diary.note(FLAT, comm_s)
 
+    def _local(self, period: int) -> LocalSGDParameters:
+        return LocalSGDParameters(name="local_sgd", steps=period, balanced_batches=self._parameters.balanced_batches)
 
-def _tiered(period: int) -> HierarchicalParameters:
-    return HierarchicalParameters(name="hierarchical", tier_steps=1, wan_steps=period)
+    def _tiered(self, period: int) -> HierarchicalParameters:
+        return HierarchicalParameters(
+            name="hierarchical", tier_steps=1, wan_steps=period, balanced_batches=self._parameters.balanced_batches
+        )

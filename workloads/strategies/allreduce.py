@@ -57,6 +57,11 @@ class AllReduce:
         if parameters.trace_buckets and not traces:
             LOGGER.warning("gradient buckets are not recorded: NCCL does not tell the host when one was reduced")
 
+    @property
+    def weight(self) -> float:
+        """All ranks count alike (see `Strategy`)."""
+        return 1.0
+
     def meets(self, step: int) -> int:
         """This one (see `Strategy`)."""
         return step

@@ -19,6 +19,7 @@ from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.local_gradient import LocalGradient
 from laggard.workloads.strategies.meeting import next_meeting
 from laggard.workloads.strategies.parameters import DiLoCoParameters
+from laggard.workloads.strategies.sample_weights import SampleWeights
 from laggard.workloads.strategies.strategy import Seat
 
 
@@ -36,6 +37,7 @@ class DiLoCo:
         self._gradient = LocalGradient(seat)
         self._state = FlatState(seat.model)
         codec, settle = vector_codec(parameters.compress), self._gradient.settle
+        self._weights = SampleWeights(by_samples=codec is None and parameters.balanced_batches is not None)
         self._compressed = (
             None if codec is None else CompressedMeeting(codec, seat, self._state.parameters, settle, seat.world_size)
         )
@@ -47,13 +49,19 @@ class DiLoCo:
             nesterov=parameters.outer_momentum > 0,
         )
 
+    @property
+    def weight(self) -> float:
+        """How much this rank's model counts (see `Strategy`)."""
+        return self._weights.weight
+
     def meets(self, step: int) -> int:
         """The next outer step (see `Strategy`)."""
         return next_meeting(step, self._parameters.steps, self._seat.last_step)
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Forward, backward, update; then perhaps an outer step (see `Strategy`)."""
-        loss = self._gradient.learn(batch, share)
+        loss = self._gradient.learn(batch, share, self._weights.loss_scale(share))
+        self._weights.took(share)
         if self.meets(step) == step:
             self._outer_step()
         self._seat.recorder.enter(Phase.OTHER)
@@ -70,9 +78,10 @@ class DiLoCo:
         self._gradient.settle()
 
     def _mean(self, moved: torch.Tensor) -> torch.Tensor:
+        mine = self._weights.weigh(moved)
         self._gradient.settle()
-        self._seat.recorder.enter(Phase.COMM, group=0, payload_bytes=self._state.bytes)
-        dist.all_reduce(moved)
+        self._seat.recorder.enter(Phase.COMM, group=0, payload_bytes=mine.nbytes)
+        dist.all_reduce(mine)
         self._gradient.settle()
         self._seat.recorder.enter(Phase.OPTIMIZER)
-        return moved / self._seat.world_size
+        return self._weights.mean(mine, self._seat.world_size)

@@ -21,6 +21,7 @@ from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.local_gradient import LocalGradient
 from laggard.workloads.strategies.meeting import next_meeting
 from laggard.workloads.strategies.parameters import HierarchicalParameters
+from laggard.workloads.strategies.sample_weights import SampleWeights
 from laggard.workloads.strategies.strategy import Seat
 
 
@@ -46,6 +47,8 @@ class Hierarchical:
         self._within = [dist.new_group(ranks) for ranks in members][self._tier]
         self._leaders = dist.new_group([ranks[0] for ranks in members])
         codec = vector_codec(parameters.compress)
+        by_samples = codec is None and parameters.balanced_batches is not None
+        self._in_tier, self._in_all = SampleWeights(by_samples=by_samples), SampleWeights(by_samples=by_samples)
         self._moves = None if codec is None else self._compressed(codec)
 
     def _compressed(self, codec: Codec) -> _TierMoves:
@@ -59,13 +62,20 @@ class Hierarchical:
         """Average as often as these say from now on; in a step after which all ranks have one model."""
         self._parameters = parameters
 
+    @property
+    def weight(self) -> float:
+        """How much this rank's model counts (see `Strategy`)."""
+        return self._in_all.weight
+
     def meets(self, step: int) -> int:
         """The next step with an average of all (see `Strategy`)."""
         return next_meeting(step, self._parameters.wan_steps, self._seat.last_step)
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Forward, backward, update; then perhaps average (see `Strategy`)."""
-        loss = self._gradient.learn(batch, share)
+        loss = self._gradient.learn(batch, share, self._in_tier.loss_scale(share))
+        self._in_tier.took(share)
+        self._in_all.took(share)
         if self.meets(step) == step:
             self._average_all()
         elif next_meeting(step, self._parameters.tier_steps, None) == step:
@@ -77,15 +87,15 @@ class Hierarchical:
         if self._moves is not None:
             self._write(self._agreed_by_tier(self._moves))
             return
-        mine = self._read()
+        mine = self._in_tier.weigh(self._read())
         self._sum_within(mine)
-        self._write(mine / len(self._members))
+        self._write(self._in_tier.mean(mine, len(self._members)))
 
     def _average_all(self) -> None:
         if self._moves is not None:
             self._write(self._agreed_by_all(self._moves))
             return
-        mine = self._read()
+        mine = self._in_all.weigh(self._read())
         self._sum_within(mine)
         if self._seat.rank == self._members[0]:
             self._collective(2 * self._tiers, lambda: dist.all_reduce(mine, group=self._leaders))
@@ -93,7 +103,8 @@ class Hierarchical:
             self._collective(
                 self._tiers + self._tier, lambda: dist.broadcast(mine, self._members[0], group=self._within)
             )
-        self._write(mine / self._seat.world_size)
+        self._in_tier.mean(mine, self._seat.world_size)  # which begins anew, too
+        self._write(self._in_all.mean(mine, self._seat.world_size))
 
     def _agreed_by_tier(self, moves: _TierMoves) -> torch.Tensor:
         """The tier's last mean plus the mean of what its ranks say they have moved since."""

@@ -22,8 +22,14 @@ class LocalGradient:
         self._seat = seat
         self._clock = device_clock(seat.device)
 
-    def compute(self, batch: Batch, share: Share) -> float:
-        """Leave the gradients in the parameters; returns the mean loss over this rank's samples, NaN where it has none."""
+    def compute(self, batch: Batch, share: Share, loss_scale: float | None = None) -> float:
+        """Leave the gradients in the parameters; returns the mean loss over this rank's samples, NaN where it has none.
+
+        Args:
+            batch: this rank's samples.
+            share: which of them count.
+            loss_scale: factor of the summed loss; the share's when absent.
+        """
         recorder, counted, computed = self._seat.recorder, len(share.indices), len(batch.labels)
         recorder.enter(Phase.FORWARD, work=computed)
         logits = self._seat.model(batch.inputs)
@@ -31,13 +37,13 @@ class LocalGradient:
         self._clock.settle()
         recorder.enter(Phase.BACKWARD, work=computed)
         self._seat.optimizer.zero_grad()
-        (summed * share.loss_scale).backward()  # type: ignore[no-untyped-call]
+        (summed * (share.loss_scale if loss_scale is None else loss_scale)).backward()  # type: ignore[no-untyped-call]
         self._clock.settle()
         return summed.item() / counted if counted else float("nan")
 
-    def learn(self, batch: Batch, share: Share) -> float:
-        """Compute the gradients and have the rank's own optimizer follow them; returns as `compute` does."""
-        loss = self.compute(batch, share)
+    def learn(self, batch: Batch, share: Share, loss_scale: float | None = None) -> float:
+        """Compute the gradients and have the rank's own optimizer follow them; takes and returns what `compute` does."""
+        loss = self.compute(batch, share, loss_scale)
         self._seat.recorder.enter(Phase.OPTIMIZER)
         self._seat.optimizer.step()
         self.settle()

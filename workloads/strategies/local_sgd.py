@@ -18,6 +18,7 @@ from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.local_gradient import LocalGradient
 from laggard.workloads.strategies.meeting import next_meeting
 from laggard.workloads.strategies.parameters import LocalSGDParameters
+from laggard.workloads.strategies.sample_weights import SampleWeights
 from laggard.workloads.strategies.strategy import Seat
 
 
@@ -37,6 +38,7 @@ class LocalSGD:
         self._gradient = LocalGradient(seat)
         self._state = FlatState(seat.model)
         codec = vector_codec(parameters.compress)
+        self._weights = SampleWeights(by_samples=codec is None and parameters.balanced_batches is not None)
         if codec is None:
             self._meet = self._average
             return
@@ -44,6 +46,11 @@ class LocalSGD:
         self._agreed = self._state.read()[:count]
         self._compressed = CompressedMeeting(codec, seat, count, settle, seat.world_size)
         self._meet = self._average_moves
+
+    @property
+    def weight(self) -> float:
+        """How much this rank's model counts (see `Strategy`)."""
+        return self._weights.weight
 
     def meets(self, step: int) -> int:
         """The next step with an average (see `Strategy`)."""
@@ -53,20 +60,21 @@ class LocalSGD:
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Forward, backward, update; then perhaps average (see `Strategy`)."""
-        loss = self._gradient.learn(batch, share)
+        loss = self._gradient.learn(batch, share, self._weights.loss_scale(share))
+        self._weights.took(share)
         if self.meets(step) == step:
             self._meet()
         self._seat.recorder.enter(Phase.OTHER)
         return Learnt(loss)
 
     def _average(self) -> None:
-        mine = self._state.read()
+        mine = self._weights.weigh(self._state.read())
         self._gradient.settle()
-        self._seat.recorder.enter(Phase.COMM, group=0, payload_bytes=self._state.bytes)
+        self._seat.recorder.enter(Phase.COMM, group=0, payload_bytes=mine.nbytes)
         dist.all_reduce(mine)
         self._gradient.settle()
         self._seat.recorder.enter(Phase.OPTIMIZER)
-        self._state.write(mine / self._seat.world_size)
+        self._state.write(self._weights.mean(mine, self._seat.world_size))
         self._gradient.settle()
 
     def _average_moves(self) -> None:

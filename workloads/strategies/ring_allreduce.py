@@ -36,6 +36,11 @@ class RingAllReduce:
         self._seat, self._ring = seat, Ring(seat.peers)
         self._gradient, self._state = LocalGradient(seat), FlatState(seat.model)
 
+    @property
+    def weight(self) -> float:
+        """All ranks count alike (see `Strategy`)."""
+        return 1.0
+
     def meets(self, step: int) -> int:
         """This one (see `Strategy`)."""
         return step

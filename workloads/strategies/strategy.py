@@ -85,6 +85,10 @@ class Strategy(Protocol):
     def optimizer(self) -> torch.optim.Optimizer:
         """What updates it."""
 
+    @property
+    def weight(self) -> float:
+        """How much this rank's model counts in a mean of all now."""
+
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Learn from one batch.
 
