@@ -24,8 +24,8 @@ class SampleWeights:
 
     @property
     def weight(self) -> float:
-        """This rank's, beside the others'."""
-        return float(self._samples) if self._by_samples else 1.0
+        """This rank's, beside the others'; who has just averaged counts like any other."""
+        return float(self._samples or 1) if self._by_samples else 1.0
 
     def loss_scale(self, share: Share) -> float:
         """Factor of the summed loss."""
