@@ -116,7 +116,6 @@ def test_a_ring_crosses_tiers_as_often_as_its_order_makes_it() -> None:
 
 
 DIGITS = {"model": "mlp", "dataset": "digits", "batch_size": 96, "optimizer": {"lr": 0.05}, "stop": {"steps": 300}}
-RARELY = {"evaluate_every": 10**9}
 
 
 def accuracy(evaluations: list[dict[str, object]]) -> float:
