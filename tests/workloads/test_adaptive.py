@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 RULES = Rules("makespan", drift=0.01, longest=32)
 TIERS = ("cloud", "cloud", "fog", "edge", "edge", "edge")
 seconds = st.floats(1e-3, 100.0)
-costs_known = st.builds(Costs, seconds, seconds, seconds, st.none()) | st.builds(
-    lambda work, flat, tier, far: Costs(work, flat, tier, tier + far, 1e6, 4e5), seconds, seconds, seconds, seconds
+costs_known = st.builds(lambda work, flat: Costs({1: work}, flat), seconds, seconds) | st.builds(
+    lambda work, flat, tier, far: Costs({1: work}, flat, tier, tier + far, 1e6, 4e5), seconds, seconds, seconds, seconds
 )
 
 
 def test_fast_links_are_left_to_the_all_reduce() -> None:
-    choice = choose(Costs(work_s=1.0, flat_s=0.01), RULES, EVERY_STEP)
+    choice = choose(Costs(work_s={1: 1.0}, flat_s=0.01), RULES, EVERY_STEP)
     assert (choice.scheme, choice.gain) == (EVERY_STEP, 1.0)
 
 
 @pytest.mark.parametrize("ratio", [0.5, 2.0, 10.0, 40.0])
 def test_the_period_is_that_of_the_closed_form(ratio: float) -> None:
     """(c + x / H) (1 + k (H - 1)) is least at H = sqrt(x (1 - k) / (c k)); the power of two that is chosen is next to it."""
-    scheme = choose(Costs(work_s=1.0, flat_s=ratio), Rules("makespan", 0.01, 10**6), EVERY_STEP).scheme
+    scheme = choose(Costs(work_s={1: 1.0}, flat_s=ratio), Rules("makespan", 0.01, 10**6), EVERY_STEP).scheme
     least = min(32.0, np.sqrt(ratio * 0.99 / 0.01))
     assert least / 2 <= scheme.period <= least * 2
 
 
 def test_tiers_far_apart_are_averaged_by_way_of_their_first_ranks() -> None:
-    costs = Costs(work_s=1.0, flat_s=20.0, tier_s=0.01, wide_s=8.0)
+    costs = Costs(work_s={1: 1.0}, flat_s=20.0, tier_s=0.01, wide_s=8.0)
     choice = choose(costs, RULES, EVERY_STEP)
     assert choice.scheme.name == "hierarchical"
     assert choice.gain > 5
@@ -60,14 +60,34 @@ def test_nothing_changes_for_less_than_a_tenth(costs: Costs, current: Scheme) ->
 
 
 def test_averages_by_tiers_are_tried_where_averages_matter_and_time_allows() -> None:
-    far, near = Costs(work_s=1.0, flat_s=9.0), Costs(work_s=1.0, flat_s=0.05)
+    far, near = Costs(work_s={1: 1.0}, flat_s=9.0), Costs(work_s={1: 1.0}, flat_s=0.05)
     assert not worth_trying(far, Scheme("local_sgd", 32), budget_s=26.0)
     assert worth_trying(far, Scheme("local_sgd", 32), budget_s=27.0)
     assert not worth_trying(near, EVERY_STEP, budget_s=1e9)
 
 
+def test_ranks_that_are_slow_by_turns_are_waited_for_less_where_meetings_are_rare() -> None:
+    """Each of four is four times as slow in every fourth step: over four steps all are alike."""
+    turns = [[4.0 if (step + rank) % 4 == 0 else 1.0 for step in range(32)] for rank in range(4)]
+    costs = costs_of(tables(work=turns, flat=[[0.0]] * 4), ("edge",) * 4, 1000)
+    assert costs.work(1) == 4.0
+    assert costs.work(2) == 2.5
+    assert costs.work(4) == costs.work(8) == 1.75
+    choice = choose(costs, RULES, EVERY_STEP)
+    assert choice.scheme == Scheme("local_sgd", 4)
+    assert "over 32 steps the slowest rank takes 0.44 times" in choice.reason
+
+
+def test_work_with_other_shares_is_forgotten() -> None:
+    diary = Diary()
+    for seconds_of, size in ((1.0, 100), (1.1, 110), (5.0, 20), (5.1, 21)):
+        diary.work(seconds_of, size)
+    assert diary.table()[WORK][-3:].tolist()[1:] == [5.0, 5.1]
+    assert np.isnan(diary.table()[WORK][:-2]).all()
+
+
 def test_dear_bytes_make_averages_rarer() -> None:
-    costs = Costs(work_s=1.0, flat_s=0.02, flat_bytes=1e7)
+    costs = Costs(work_s={1: 1.0}, flat_s=0.02, flat_bytes=1e7)
     cheap, dear = (
         Rules("cost", drift=0.01, longest=32, rent_per_s=1e-4, price_per_byte=each) for each in (1e-15, 1e-9)
     )
@@ -93,7 +113,12 @@ def test_waiting_for_a_slow_rank_is_not_taken_for_a_slow_link() -> None:
     told = tables(work=[[1.0] * 9, [1.0] * 9, [3.0] * 9], flat=[[2.5] * 9, [2.5] * 9, [0.5] * 9])
     assert told.shape == (3, KINDS, KEPT)
     costs = costs_of(told, ("edge",) * 3, 1000)
-    assert (costs.work_s, costs.flat_s, costs.tier_s, costs.wide_s) == (3.0, 0.5, None, None)
+    assert (costs.work_s, costs.flat_s, costs.tier_s, costs.wide_s) == (
+        {1: 3.0, 2: 3.0, 4: 3.0, 8: 3.0},
+        0.5,
+        None,
+        None,
+    )
 
 
 def test_the_slowest_tier_counts_and_single_ranks_do_not() -> None:

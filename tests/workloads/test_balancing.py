@@ -156,6 +156,24 @@ def test_a_change_of_speed_is_believed_after_two_steps_and_the_ratio_kept(times:
     assert not capacity.departs
 
 
+def test_slow_moments_that_come_and_go_count_by_their_part_of_the_time() -> None:
+    """A quarter of the steps takes four times as long: the first such moments are followed, the others are not; a change that stays is, later."""
+    capacity, usual, slow = Capacity(32), AffineCost(0.0, 0.01), AffineCost(0.0, 0.04)
+    shown(capacity, usual, [20] * 13)
+    shown(capacity, slow, [20] * 4)
+    assert parts(capacity) == about(slow)
+    found = []
+    for _ in range(4):
+        shown(capacity, usual, [20] * 12)
+        shown(capacity, slow, [20] * 4)
+        found.append(parts(capacity)[1])
+    assert found[-1] == pytest.approx(0.75 * 0.01 + 0.25 * 0.04, rel=0.01)
+    assert not capacity.departs
+    assert capacity.error > 0.1
+    shown(capacity, slow, [20] * 32)
+    assert parts(capacity) == about(slow)
+
+
 def test_the_first_step_of_a_size_tells_nothing() -> None:
     capacity = Capacity(16)
     for size in (20, 40):

@@ -99,15 +99,22 @@ def worth_trying(costs: Costs, scheme: Scheme, budget_s: float) -> bool:
         scheme: what is best of what is known.
         budget_s: seconds that may be spent on it.
     """
-    return costs.step_s(scheme) > (1 + WORTH_CHANGING) * costs.work_s and TRIAL_AVERAGES * costs.flat_s <= budget_s
+    return (
+        costs.step_s(scheme) > (1 + WORTH_CHANGING) * costs.work(scheme.period)
+        and TRIAL_AVERAGES * costs.flat_s <= budget_s
+    )
 
 
 def _because(costs: Costs, rules: Rules) -> str:
-    share = costs.flat_s / max(costs.work_s, 1e-9)
-    told = f"an average of all over the ring takes {share:.2g} times the slowest rank's own step"
+    own_s = max(costs.work(), 1e-9)
+    told = f"an average of all over the ring takes {costs.flat_s / own_s:.2g} times the slowest rank's own step"
     if costs.wide_s is not None:
-        told += f", one by way of the tiers' first ranks {costs.wide_s / max(costs.work_s, 1e-9):.2g} times"
+        told += f", one by way of the tiers' first ranks {costs.wide_s / own_s:.2g} times"
+    least = costs.work(rules.longest)
+    if least < (1 - WORTH_CHANGING) * costs.work():
+        told += f", and over {max(costs.work_s)} steps the slowest rank takes {least / own_s:.2g} times what the slowest of each step does"
     if rules.objective == "cost" and rules.price_per_byte > 0:
         traffic = rules.price_per_byte * costs.flat_bytes
-        told += f", and its bytes cost {traffic / max(rules.rent_per_s * costs.work_s, 1e-30):.2g} times the hosts' rent meanwhile"
+        rent = max(rules.rent_per_s * own_s, 1e-30)
+        told += f", and its bytes cost {traffic / rent:.2g} times the hosts' rent meanwhile"
     return told

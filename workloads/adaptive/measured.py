@@ -12,11 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from laggard.workloads.adaptive.scheme import Costs
+from laggard.workloads.adaptive.scheme import PERIODS, Costs
 
 Table = npt.NDArray[np.float64]
-KEPT = 8
+KEPT = 32
 """Steps of each kind that are told of."""
+
+ALIKE = 1.15
+"""Shares of a batch closer to each other than this are alike: steps of one tell what those of the other take."""
 
 LATEST = 3
 """Collectives of a kind that its cost is judged by: links change."""
@@ -31,10 +34,18 @@ class Diary:
 
     def __post_init__(self) -> None:
         self._entries: list[list[float]] = [[] for _ in range(KINDS)]
+        self._size = 0
 
     def note(self, kind: int, seconds: float) -> None:
         """One more of a kind."""
         self._entries[kind] = [*self._entries[kind], seconds][-KEPT:]
+
+    def work(self, seconds: float, size: int) -> None:
+        """This rank's own work of one more step, with so many samples; what it was with others says nothing of what it is now."""
+        if max(size, self._size) > ALIKE * min(size, self._size):
+            self._entries[WORK] = []
+        self._size = size
+        self.note(WORK, seconds)
 
     def table(self) -> Table:
         """Shape [KINDS, KEPT], the latest last; NaN where there were fewer."""
@@ -67,10 +78,15 @@ def crossings(tiers: Sequence[str]) -> int:
     return sum(tier != tiers[place - 1] for place, tier in enumerate(tiers)) if len(tiers) > 1 else 0
 
 
-def _slowest_work(work: Table) -> float:
-    """Of the rank whose middle step is the longest; shape [ranks, KEPT]."""
-    told = work[:, ~np.isnan(work).all(axis=0)]
-    return float(np.nanmedian(told, axis=1).max()) if told.size else 0.0
+def _slowest_work(work: Table) -> dict[int, float]:
+    """Of the slowest rank over 1, 2, 4, ... steps: what a step of it takes, in the mean over all such stretches; shape [ranks, KEPT]."""
+    told = work[:, ~np.isnan(work).any(axis=0)]
+    found = {1: 0.0}
+    for period in (1, *PERIODS):
+        if period <= told.shape[1]:
+            stretches = np.lib.stride_tricks.sliding_window_view(told, period, axis=1).mean(axis=2)
+            found[period] = float(stretches.max(axis=0).mean())
+    return found
 
 
 def _transfer_s(seconds: Table) -> float | None:

@@ -5,6 +5,7 @@ All are synchronous in the sense that ranks take the same steps, so that one can
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,7 +41,8 @@ class Costs:
     """What the continuum makes of a step, all in seconds.
 
     Attributes:
-        work_s: of the slowest rank, by itself.
+        work_s: of the slowest rank, by itself, where all wait for each other every so many steps: who is slow by turns is waited for less where that is seldom.
+            By steps between two meetings, from 1 on; for more than the most that is there, that counts.
         flat_s: an average of all ranks over the ring, once all have come to it.
         tier_s: one within the slowest tier; None where tiers have one rank each, or nobody has tried.
         wide_s: one of all ranks, by way of the tiers' first ranks; None where nobody has tried.
@@ -48,20 +50,24 @@ class Costs:
         wide_bytes: that one by way of the first ranks does.
     """
 
-    work_s: float
+    work_s: Mapping[int, float]
     flat_s: float
     tier_s: float | None = None
     wide_s: float | None = None
     flat_bytes: float = 0.0
     wide_bytes: float = 0.0
 
+    def work(self, period: int = 1) -> float:
+        """Of the slowest rank, for a step, where all meet every so many steps."""
+        return self.work_s[max(known for known in self.work_s if known <= period)]
+
     def step_s(self, scheme: Scheme) -> float:
         """What a step takes on average."""
         if scheme.name == "hierarchical":
             assert self.tier_s is not None
             assert self.wide_s is not None
-            return self.work_s + self.tier_s + (self.wide_s - self.tier_s) / scheme.period
-        return self.work_s + self.flat_s / scheme.period
+            return self.work() + self.tier_s + (self.wide_s - self.tier_s) / scheme.period
+        return self.work(scheme.period) + self.flat_s / scheme.period
 
     def step_bytes(self, scheme: Scheme) -> float:
         """What a step sends between tiers on average."""

@@ -17,6 +17,9 @@ from laggard.workloads.strategies.parameters import BalancedBatches
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.tracing.recorder import WARM_UP_STEPS
 
+PATIENCE = 8
+"""Steps that an exchange waits for a meeting; then it makes ranks wait for each other by itself."""
+
 GROUP = 1 << 20
 """Of the exchange's spans; strategies number their collectives from 0."""
 
@@ -64,7 +67,7 @@ class Balancer:
         if step >= WARM_UP_STEPS:
             self._capacity.observe(computed, (self._own_ns - own_ns) / 1e9)
         # A meeting is waited for as long as it comes soon: elsewhere the exchange makes ranks wait for each other.
-        if step >= self._next + (0 if meets else self._parameters.every):
+        if step >= self._next + (0 if meets else PATIENCE):
             self._exchange(step)
 
     def _spent_ns(self) -> int:

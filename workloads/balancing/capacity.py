@@ -1,7 +1,8 @@
 """What a rank's step costs now, from its last steps: pure.
 
 A step of n samples takes a + b n seconds. How the two relate is a matter of model and machine and changes seldom; how large they are changes
-whenever somebody takes part of the machine. So a change of speed drops what was seen before it, but keeps the ratio a / b that was learnt.
+whenever somebody takes part of the machine. So a change of speed drops what was seen before it, but keeps the ratio a / b that was learnt. Where such changes are undone again and again, by the
+time that shares have followed one it is over. Then what counts is what steps cost on the average.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from itertools import combinations
-from statistics import median
+from statistics import fmean, median, pstdev
 
 from laggard.workloads.balancing.allocation import AffineCost
 
@@ -28,6 +29,11 @@ SPREAD = 1.15
 MOST_FIXED = 1000.0
 """The fixed part is worth the samples of so many batches at most: a sample always costs something."""
 
+UNSTEADY = 4
+"""For so many windows after changes that were undone, changes are taken for a moment's."""
+
+STEPS_OF_A_MOMENT = 4
+
 _LEAST_S = 1e-9
 _NORMAL = 1.4826
 """Standard deviations in a median deviation."""
@@ -45,6 +51,7 @@ class Capacity:
         self._seen: deque[tuple[int, float]] = deque(maxlen=window)
         self._ratio = ratio
         self._prepared: set[int] = set()
+        self._window, self._last_side, self._since_change, self._undone, self._unsteady = window, 0, 0, 0, 0
 
     def observe(self, samples: int, seconds: float) -> None:
         """A step is done; the first one of a size tells nothing, since libraries prepare themselves for its shapes in it.
@@ -57,18 +64,30 @@ class Capacity:
             self._prepared.add(samples)
             return
         self._seen.append((samples, max(seconds, _LEAST_S)))
+        self._since_change, self._unsteady = self._since_change + 1, max(self._unsteady - 1, 0)
         alike = self._alike(samples)
         if len(alike) < 2 * CONFIRMED:
             return
         usual_s = median(seconds for _, seconds in alike[:-CONFIRMED])
-        if {_side(seconds, usual_s) for _, seconds in alike[-CONFIRMED:]} in ({1}, {-1}):
-            for _ in range(alike[-CONFIRMED][0]):
+        sides = {_side(seconds, usual_s) for _, seconds in alike[-CONFIRMED:]}
+        if sides in ({1}, {-1}):
+            self._change(sides.pop(), alike[-CONFIRMED][0])
+
+    def _change(self, side: int, first: int) -> None:
+        """The speed has changed: what was seen before the first step with the new one is dropped, unless such changes come and go."""
+        undone = side == -self._last_side and self._since_change <= self._window
+        self._undone = self._undone + 1 if undone else 0
+        if self._undone >= CONFIRMED:
+            self._unsteady = UNSTEADY * self._window
+        self._last_side, self._since_change = side, 0
+        if not self._unsteady:
+            for _ in range(first):
                 self._seen.popleft()
 
     @property
     def departs(self) -> bool:
         """Whether the last step departs from the usual of its size: perhaps a change of speed, which the next will tell."""
-        if not self._seen:
+        if not self._seen or self._unsteady:
             return False
         *before, (_, last_s) = self._alike(self._seen[-1][0])
         return len(before) >= CONFIRMED and _side(last_s, median(seconds for _, seconds in before)) != 0
@@ -79,6 +98,8 @@ class Capacity:
             return None
         size = self._seen[-1][0]
         usual_s = median(seconds for _, seconds in self._alike(size))
+        if self._unsteady:
+            usual_s = fmean(seconds * (self._ratio + size) / (self._ratio + each) for each, seconds in self._seen)
         slope = self._slope()
         if slope is not None:
             self._ratio = usual_s / min(max(slope, usual_s / (size * MOST_FIXED)), usual_s / size) - size
@@ -91,6 +112,8 @@ class Capacity:
         alike = [seconds for _, seconds in self._alike(self._seen[-1][0])] if self._seen else []
         if not alike:
             return 0.0
+        if self._unsteady:  # slow moments last for some steps: so many steps are not as many chances
+            return pstdev(alike) / fmean(alike) * math.sqrt(STEPS_OF_A_MOMENT / len(alike))
         usual_s = median(alike)
         deviation_s = median(abs(seconds - usual_s) for seconds in alike)
         return _NORMAL * deviation_s / usual_s * math.sqrt(math.pi / 2 / len(alike))

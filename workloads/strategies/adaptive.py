@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from laggard.span_schema import COMPUTE_PHASES, Phase
 from laggard.workloads.adaptive.choice import Rules, choose, worth_trying
-from laggard.workloads.adaptive.measured import FLAT, KEPT, KINDS, TIER, WIDE, WORK, Diary, costs_of
+from laggard.workloads.adaptive.measured import FLAT, KEPT, KINDS, TIER, WIDE, Diary, costs_of
 from laggard.workloads.adaptive.scheme import EVERY_STEP, Scheme
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.learnt import Learnt
@@ -62,7 +62,7 @@ class Adaptive:
         self._until_probed: Scheme | None = None
         self._tiers_tried = self._by_tiers is None
         self._expected_s, self._looked_at = 0.0, -1
-        self._spent_s = np.zeros(2)
+        self._spent_s, self._batch_size = np.zeros(2), 0
 
     @property
     def weight(self) -> float:
@@ -78,7 +78,7 @@ class Adaptive:
         learnt = self._doing.step(step, batch, share)
         met = self._doing.meets(step) == step
         self._recorder.enter(Phase.OTHER)
-        self._note(step, met=met)
+        self._note(step, share, met=met)
         if met and (self._until_probed or step - self._looked_at >= self._patience):
             self._look(step)
         return learnt
@@ -133,7 +133,7 @@ class Adaptive:
             return self._by_tiers
         return self._every_step
 
-    def _note(self, step: int, *, met: bool) -> None:
+    def _note(self, step: int, share: Share, *, met: bool) -> None:
         """Put down what this step took by itself, and in which kind of collective."""
         spent_ns, before_s = self._recorder.spent_ns, self._spent_s
         work_ns = sum(spent_ns[phase.code] for phase in _WORK_PHASES)
@@ -141,7 +141,9 @@ class Adaptive:
         if not step:
             return
         work_s, comm_s = (self._spent_s - before_s).tolist()
-        self._diary.note(WORK, work_s)
+        self._batch_size = max(self._batch_size, share.batch_size)
+        if share.batch_size == self._batch_size:  # the last batch of an epoch is smaller
+            self._diary.work(work_s, len(share.indices))
         if self._scheme.name == "hierarchical":
             self._diary.note(WIDE if met else TIER, comm_s)
         elif met:
