@@ -219,6 +219,7 @@ class GossipParameters(Parameters):
     """Every rank averages its model with its neighbours' in each step (D-PSGD: Lian et al., NIPS 2017)."""
 
     meshed: ClassVar[bool] = True
+    bears_churn: ClassVar[bool] = True
     name: Literal["gossip"]
     graph: Graph = Field(default="ring", description="who is whose neighbour")
 
