@@ -62,7 +62,7 @@ class Gossip:
         """This step, and the model that it began with (see `Resident`)."""
         return self._step, self._mine
 
-    def admit(self, rank: int) -> None:
+    def admit(self, rank: int, step: int) -> None:  # noqa: ARG002 - whichever step it is, its model of a later one is taken too
         """Tell it of this step, if it is a neighbour (see `Resident`)."""
         self._heard[rank].clear()
         self._told.discard(rank)

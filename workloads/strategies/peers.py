@@ -48,11 +48,15 @@ class _Word(IntEnum):
     GIVES = 2
     """Version: the step that the model is of."""
 
-    JOINS = 3
-    """The sender is there from now on; then the number of its session. Answered with WELCOMES."""
+    COMES = 3
+    """The sender is there from now on, and wants to begin with the receiver's step, or if that is later, with the version; then the number of its session.
+    Answered with WELCOMES."""
 
-    WELCOMES = 4
-    """Version: the step that the sender is in. What had come from it before was for whoever had this rank before."""
+    JOINS = 4
+    """The sender is there from now on, and begins with the step that is the version; then the number of its session. Answered with WELCOMES."""
+
+    WELCOMES = 5
+    """Version: the step to begin with. What had come from the sender before was for whoever had this rank before."""
 
 
 class Resident(Protocol):
@@ -61,8 +65,8 @@ class Resident(Protocol):
     def standing(self) -> Standing:
         """The step that this rank is in, and a model to begin it with: parameters and buffers on the host, which stay as they are."""
 
-    def admit(self, rank: int) -> None:
-        """A rank is there, after all or again: what it was told, and what was known of it, it was told and known of in another life."""
+    def admit(self, rank: int, step: int) -> None:
+        """A rank is there, after all or again, and begins with a step: what it was told, and what was known of it, was in another life."""
 
 
 class Peers:
@@ -153,9 +157,9 @@ class Peers:
             if rank not in called:
                 self._endpoint.connect(rank)
             if rank != welcome.sender:
-                self._say(rank, (_Word.JOINS, self._sessions[self.rank]))
+                self._say(rank, (_Word.JOINS, self._sessions[self.rank]), welcome.version)
         assert given.tensor is not None
-        return max(welcome.version, self._first_step), given.tensor
+        return welcome.version, given.tensor
 
     def _find_host(self, called: set[int]) -> tuple[Message, Message] | None:
         """A model and a welcome; of another one who is there, where the first is lost meanwhile."""
@@ -171,25 +175,26 @@ class Peers:
             if host not in called:
                 self._endpoint.connect(host)
                 called.add(host)
-            given = given or self._ask(host, (_Word.ASKS,), _Word.GIVES, deadline_s)
+            if given is None:
+                self._say(host, (_Word.ASKS,))
+                given = self._hear(host, _Word.GIVES, deadline_s)
             if given is not None:
-                joins = (_Word.JOINS, self._sessions[self.rank])
-                welcome = self._ask(host, joins, _Word.WELCOMES, deadline_s)
+                self._say(host, (_Word.COMES, self._sessions[self.rank]), self._first_step)
+                welcome = self._hear(host, _Word.WELCOMES, deadline_s)
         return given, welcome
 
     def _others(self) -> set[int]:
         return set(self._tally.present) - {self.rank}
 
-    def _ask(self, host: int, values: tuple[int, ...], answer: _Word, deadline_s: float) -> Message | None:
+    def _hear(self, host: int, answer: _Word, deadline_s: float) -> Message | None:
         """What it answers; None where it cannot any more, or training is over."""
-        self._say(host, values)
         while not self.over and host in self._others() - self._endpoint.departed and time.monotonic() < deadline_s:
             message = self._endpoint.take(WAIT_S)
             if message is None or message.kind != HELLO or not message.values:
                 continue
             if (message.sender, message.values[0]) == (host, answer):
                 return message
-            if message.values[0] in (_Word.ASKS, _Word.JOINS):
+            if message.values[0] in (_Word.ASKS, _Word.COMES, _Word.JOINS):
                 self._left_lying.append(message)
         return None
 
@@ -280,20 +285,19 @@ class Peers:
         step, model = self.resident.standing()
         if word == _Word.ASKS:
             self._say(rank, (_Word.GIVES,), step, model)
-        elif word == _Word.JOINS:
-            self._admit(rank, message.values[1])
-            self._say(rank, (_Word.WELCOMES,), step)
+        elif word in (_Word.COMES, _Word.JOINS):
+            begins = message.version if word == _Word.JOINS else max(message.version, step)
+            self._say(rank, (_Word.WELCOMES,), begins)
+            self._admit(rank, message.values[1], begins)
 
-    def _admit(self, rank: int, session: int) -> None:
+    def _admit(self, rank: int, session: int, step: int) -> None:
         assert self.resident is not None
         self._deaf_to.discard(rank)
-        if rank in self.present and session == self._sessions[rank]:  # two have joined at once
-            return
         self._tally.leave(rank, session - 1)
         self._sessions[rank] = session
         self.present.add(rank)
-        LOGGER.info("rank %d has joined", rank)
-        self.resident.admit(rank)
+        LOGGER.info("rank %d has joined in step %d", rank, step)
+        self.resident.admit(rank, step)
 
     def wait(self, until: Callable[[], bool], heard: Heard) -> bool:
         """Listen until something is so; returns whether it is, or else training is over.
@@ -353,7 +357,9 @@ class Peers:
             self._endpoint.take(WAIT_S)
 
     def _note_departures(self) -> None:
-        unmet = self._deaf_to - self._others() if self._deaf_to else set()  # who dies before this rank has met it breaks no connection
+        unmet = (
+            self._deaf_to - self._others() if self._deaf_to else set()
+        )  # who dies before this rank has met it breaks no connection
         gone = (self._endpoint.departed | unmet) & self.present
         if not gone or self.over:  # who ends because training is over has not left it
             return
