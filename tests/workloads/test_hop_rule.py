@@ -217,3 +217,17 @@ def test_who_is_too_far_ahead_for_a_model_is_only_told() -> None:
     assert rule.notices() == ()
     rule.leave(1)
     assert rule.neighbours == (2,)
+
+
+def test_who_comes_back_is_told_again_and_is_waited_for_until_it_says_something() -> None:
+    rule: HopRule[str] = HopRule(0, 3, HopParameters(name="hop", staleness=0))
+    rule.hear(1, 9, "b9")
+    rule.hear(2, 0, "c0")
+    assert [notice.with_model for notice in rule.notices()] == [False, True]
+    assert rule.may_end()
+    rule.join(1)
+    assert rule.notices() == (Notice(1, with_model=True),)
+    assert not rule.may_end()
+    rule.hear(1, 0, "b0")
+    assert rule.may_end()
+    assert rule.end().models == {1: "b0", 2: "c0"}

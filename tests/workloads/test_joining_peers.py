@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,7 +51,9 @@ def test_a_worker_that_comes_back_begins_with_what_the_others_have_learnt(train:
         assert back["step"][0] >= known
         after = steps[steps["start_ns"] > back["start_ns"][0]]
         assert len(after) > 10
-        assert abs(int(after["step"][-1]) - int(back["step"][-1])) <= 41, "and go on with it, within what binds them all"
+        assert abs(int(after["step"][-1]) - int(back["step"][-1])) <= 41, (
+            "and go on with it, within what binds them all"
+        )
     assert back["step"][0] > last, "what it learnt in its first life it does not learn again"
     assert tally.given(2) == parts + 1, "the mean that is evaluated in the end includes it"
     assert float(read_lines(training.spool.evaluations)[-1]["accuracy"] or 0) > 0.85
@@ -78,3 +81,15 @@ def test_nobody_waits_for_workers_that_are_absent_at_the_start_and_two_can_join_
         assert rows["step"][0] >= 60
         assert np.median(rows["loss"][:5]) < 0.5 * first_loss(training, 1)
         assert (np.diff(rows["step"]) > 0).all()
+
+
+def test_late_news_of_an_older_session_takes_nobody_away(tmp_path: Path) -> None:
+    tally = Tally(tmp_path / "tally", WORLD)
+    tally.leave(2)
+    tally.ask()
+    tally.join(2, 1)
+    assert tally.given(2) == 1, "a snapshot that was asked for before is not expected of it"
+    tally.leave(2)
+    assert tally.present == (0, 1, 2)
+    tally.leave(2, 1)
+    assert tally.present == (0, 1)
