@@ -202,20 +202,19 @@ def _train_among_peers(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
     tally = Tally(spool.tally, plan.world_size)
     with (
         Endpoint(told, listens=True) as endpoint,
-        closing(Peers(endpoint, plan.world_size, bench.recorder, tally, bears_loss=own)) as peers,
+        closing(
+            Peers(
+                endpoint,
+                plan.world_size,
+                bench.recorder,
+                tally,
+                bears_loss=own,
+                absent=plan.absent,
+                session=plan.session,
+                first_step=_steps_begun(plan, spool),
+            )
+        ) as peers,
     ):
-        peers.meet()
-    with Endpoint(told, listens=True) as endpoint:
-        peers = Peers(
-            endpoint,
-            plan.world_size,
-            bench.recorder,
-            tally,
-            bears_loss=own,
-            absent=plan.absent,
-            session=plan.session,
-            first_step=_steps_begun(plan, spool),
-        )
         if not plan.late:
             peers.meet()
         if own:
