@@ -137,14 +137,12 @@ def test_ranks_are_lost_and_the_others_go_on(made: tuple[int, Mesh, dict[int, Ra
 
 @settings(deadline=None, max_examples=20)
 @given(meshes(deaths=True), st.data())
-def test_ranks_join_and_all_go_on_and_exchange(made: tuple[int, Mesh, dict[int, Rank]], data: st.DataObject) -> None:
-    every, mesh, ranks = made
+def test_ranks_join_and_all_go_on(made: tuple[int, Mesh, dict[int, Rank]], data: st.DataObject) -> None:
+    _, mesh, ranks = made
     come_and_go(data, mesh)
     mesh.run(20)
     for rank in mesh.alive:
         assert all(model is None or model[1] == step for step, model in ranks[rank].taken.items())
-        if len(mesh.alive) > 1 and max(ranks[rank].taken) - min(ranks[rank].taken) > 8 * every:
-            assert any(ranks[rank].taken.values())
 
 
 def test_who_is_offered_a_model_by_anybody_else_refuses_it() -> None:
