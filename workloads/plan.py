@@ -138,6 +138,11 @@ class WorkerPlan(TrainingPlan):
         """Whether it is the one who says when the first step begins: the first rank that is there."""
         return self.rank == min(set(range(self.world_size)) - set(self.absent), default=0)
 
+    @property
+    def session(self) -> int:
+        """How often its rank has joined, this time included; 0 for who is there when training begins."""
+        return self.life + self.late
+
     def next_life(self) -> WorkerPlan:
         """Of the process that takes this one's place when its rank comes back."""
         return self.model_copy(update={"late": True, "life": self.life + 1})

@@ -8,13 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from laggard.workloads.gates import Reason
 from laggard.workloads.heartbeat import map_file
 
 _WORDS = 8
 _ASKED, _REASON = range(2)
-_SAMPLES, _STEPS, _GIVEN, _GIVEN_NS, _AWAY, _STAGE = range(6)
+_SAMPLES, _STEPS, _GIVEN, _GIVEN_NS, _SESSION, _LEFT, _STAGE = range(7)
 
 
 class Tally:
@@ -44,19 +45,33 @@ class Tally:
         """That a rank has finished."""
         return int(self._ranks[rank, _STEPS])
 
-    def leave(self, rank: int) -> None:
-        """A rank is gone: nothing is expected of it any more."""
-        self._ranks[rank, _AWAY] = 1
+    def leave(self, rank: int, session: int = 0) -> None:
+        """A rank's session is over: nothing is expected of it, until another begins. That one may have begun by now, and stays."""
+        self._ranks[rank, _LEFT] = max(self._ranks[rank, _LEFT], session + 1)
 
-    def join(self, rank: int) -> None:
-        """A rank is there, after all or again; snapshots asked for before are not expected of it."""
+    def join(self, rank: int, session: int) -> None:
+        """A rank is there, after all or again; snapshots asked for before are not expected of it.
+
+        Args:
+            rank: which.
+            session: 0 of those that are there when training begins, and more each time that a rank joins.
+        """
         self._ranks[rank, _GIVEN] = self.asked
-        self._ranks[rank, _AWAY] = 0
+        self._ranks[rank, _SESSION] = session
+
+    def session(self, rank: int) -> int:
+        """A rank's last."""
+        return int(self._ranks[rank, _SESSION])
+
+    @property
+    def _there(self) -> npt.NDArray[np.bool_]:
+        there: npt.NDArray[np.bool_] = self._ranks[:, _SESSION] >= self._ranks[:, _LEFT]
+        return there
 
     @property
     def present(self) -> tuple[int, ...]:
         """Ranks that are not gone."""
-        return tuple(int(rank) for rank in np.flatnonzero(self._ranks[:, _AWAY] == 0))
+        return tuple(int(rank) for rank in np.flatnonzero(self._there))
 
     @property
     def asked(self) -> int:
@@ -79,7 +94,7 @@ class Tally:
 
     def complete_ns(self, number: int) -> int | None:
         """When the last of those that are there gave its part of a snapshot; None while one is missing."""
-        there = self._ranks[self._ranks[:, _AWAY] == 0]
+        there = self._ranks[self._there]
         if (there[:, _GIVEN] < number).any():
             return None
         return int(there[:, _GIVEN_NS].max(initial=0))
@@ -90,7 +105,7 @@ class Tally:
 
     def reached(self, stage: int) -> bool:
         """Whether all who are there have."""
-        there = self._ranks[self._ranks[:, _AWAY] == 0]
+        there = self._ranks[self._there]
         return bool((there[:, _STAGE] >= stage).all())
 
     def end(self, reason: Reason) -> None:

@@ -31,6 +31,7 @@ from laggard.workloads.datasets.dataset import Data
 from laggard.workloads.devices import CPU, collective_environment
 from laggard.workloads.full_speed import alone_on_core, fit, learner_on_a_copy, measure, read_timed, write_timed
 from laggard.workloads.gates import START_GATE, Gates
+from laggard.workloads.heartbeat import read_heartbeats
 from laggard.workloads.intake import Intake, pad
 from laggard.workloads.loop import Ending, Loop
 from laggard.workloads.models import build_model
@@ -201,9 +202,21 @@ def _train_among_peers(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
     tally = Tally(spool.tally, plan.world_size)
     with (
         Endpoint(told, listens=True) as endpoint,
-        closing(Peers(endpoint, plan.world_size, bench.recorder, tally, bears_loss=own)) as peers,
+        closing(
+            Peers(
+                endpoint,
+                plan.world_size,
+                bench.recorder,
+                tally,
+                bears_loss=own,
+                absent=plan.absent,
+                session=plan.session,
+                first_step=_steps_begun(plan, spool),
+            )
+        ) as peers,
     ):
-        peers.meet()
+        if not plan.late:
+            peers.meet()
         if own:
             _train_under_referee(bench, spool, peers, tally)
         else:
@@ -211,15 +224,24 @@ def _train_among_peers(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
         peers.part(partial(write_traffic, spool, plan.rank, endpoint))
 
 
+def _steps_begun(plan: WorkerPlan, spool: Spool) -> int:
+    """In earlier lives of this rank: what it has learnt from, or may have, it does not learn again."""
+    last = read_heartbeats(spool.heartbeat, plan.world_size)[plan.rank]
+    return last.step + 1 if last.time_ns else 0
+
+
 def _train_under_referee(bench: _Bench, spool: Spool, peers: Peers, tally: Tally) -> None:
     plan, seat = bench.plan, bench.seat(peers=peers)
     strategy = take_up_at_own_pace(plan.workload.strategy, seat)
     account = Account(plan.rank, tally, spool, seat.model)
     loop = OwnPace(plan.rank, bench.intake(seat), bench.partition, strategy, bench.recorder, account)
-    _measure_full_speed(bench, seat, spool)
-    zero_ns = _start_together(plan, spool, bench.gates)
-    _count_work(bench, spool)
-    taken = loop.run(zero_ns)
+    if plan.late:
+        begun_ns = _join_late(bench, seat, strategy, spool)
+    else:
+        _measure_full_speed(bench, seat, spool)
+        begun_ns = _start_together(plan, spool, bench.gates)
+        _count_work(bench, spool)
+    taken = loop.run(begun_ns)
     LOGGER.info("the referee ended training after %d steps of this rank", taken)
 
 

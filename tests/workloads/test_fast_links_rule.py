@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from laggard.workloads.strategies.fast_links_rule import FastLinksRule, Send, Word
 from laggard.workloads.strategies.link_policy import FloatArray
 from laggard.workloads.strategies.parameters import FastLinksParameters
-from tests.workloads.mesh import Mesh, Sent
+from tests.workloads.mesh import Mesh, Sent, come_and_go
 
 Model = tuple[int, int]
 
@@ -54,6 +55,14 @@ class Rank:
 
     def leave(self, rank: int) -> None:
         self.rule.leave(rank)
+
+    def join(self, rank: int, step: int) -> Sent:
+        return [(rank, (Word.MEASURED, told, row)) for told, row in self.rule.join(rank, step)]
+
+    def begin_late(self, step: int, there: Collection[int]) -> None:
+        rule = self.rule
+        self.rule = FastLinksRule(rule.rank, rule.world_size, rule.parameters, rule.seed)
+        self.rule.begin_late(step, there)
 
     def may_end(self) -> bool:
         return self.rule.may_end()
@@ -124,6 +133,16 @@ def test_ranks_are_lost_and_the_others_go_on(made: tuple[int, Mesh, dict[int, Ra
     check_mutual(mesh, ranks)
     settled = {rank: ranks[rank].rule.policy for rank in mesh.alive}
     assert all(set(policy.ranks) >= set(mesh.alive) for policy in settled.values())
+
+
+@settings(deadline=None, max_examples=20)
+@given(meshes(deaths=True), st.data())
+def test_ranks_join_and_all_go_on(made: tuple[int, Mesh, dict[int, Rank]], data: st.DataObject) -> None:
+    _, mesh, ranks = made
+    come_and_go(data, mesh)
+    mesh.run(20)
+    for rank in mesh.alive:
+        assert all(model is None or model[1] == step for step, model in ranks[rank].taken.items())
 
 
 def test_who_is_offered_a_model_by_anybody_else_refuses_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from laggard.workloads.strategies.graph import Graph, mixing_weights, neighbours
 from laggard.workloads.strategies.hop_rule import Ending, HopRule, Notice
 from laggard.workloads.strategies.parameters import HopParameters
-from tests.workloads.mesh import Mesh, Sent
+from tests.workloads.mesh import Mesh, Sent, come_and_go
 
 Model = tuple[int, int]
 STEPS = 14
@@ -40,6 +41,14 @@ class Rank:
 
     def leave(self, rank: int) -> None:
         self.rule.leave(rank)
+
+    def join(self, rank: int, step: int) -> Sent:
+        self.rule.join(rank)
+        return []
+
+    def begin_late(self, step: int, there: Collection[int]) -> None:
+        self.rule = HopRule(self.rule.rank, self.rule.world_size, self.rule.parameters)
+        self.rule.begin_late(step, there)
 
     def may_end(self) -> bool:
         return self.rule.may_end()
@@ -110,6 +119,16 @@ def test_ranks_are_lost_and_the_others_go_on_within_bounds(made: tuple[HopParame
         assert all(ranks[rank].step - ranks[other].step <= parameters.ahead for other in beside)
 
     mesh.begun = check
+    mesh.run(STEPS)
+    for rank in mesh.alive:
+        check_averages(parameters, ranks[rank])
+
+
+@settings(deadline=None, max_examples=100)
+@given(meshes(deaths=True), st.data())
+def test_ranks_join_and_all_go_on(made: tuple[HopParameters, Mesh, dict[int, Rank]], data: st.DataObject) -> None:
+    parameters, mesh, ranks = made
+    come_and_go(data, mesh)
     mesh.run(STEPS)
     for rank in mesh.alive:
         check_averages(parameters, ranks[rank])
@@ -198,3 +217,17 @@ def test_who_is_too_far_ahead_for_a_model_is_only_told() -> None:
     assert rule.notices() == ()
     rule.leave(1)
     assert rule.neighbours == (2,)
+
+
+def test_who_comes_back_is_told_again_and_is_waited_for_until_it_says_something() -> None:
+    rule: HopRule[str] = HopRule(0, 3, HopParameters(name="hop", staleness=0))
+    rule.hear(1, 9, "b9")
+    rule.hear(2, 0, "c0")
+    assert [notice.with_model for notice in rule.notices()] == [False, True]
+    assert rule.may_end()
+    rule.join(1)
+    assert rule.notices() == (Notice(1, with_model=True),)
+    assert not rule.may_end()
+    rule.hear(1, 0, "b0")
+    assert rule.may_end()
+    assert rule.end().models == {1: "b0", 2: "c0"}

@@ -20,7 +20,7 @@ from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.link_times import LinkTimes
 from laggard.workloads.strategies.local_gradient import LocalGradient
 from laggard.workloads.strategies.parameters import FastLinksParameters
-from laggard.workloads.strategies.peers import stamped
+from laggard.workloads.strategies.peers import Standing, stamped
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.transport.frames import Message
 
@@ -44,17 +44,36 @@ class FastLinks:
         self._gradient, self._state = LocalGradient(seat), FlatState(seat.model)
         self._arrivals, self._times = Arrivals(seat.peers, seat.recorder), LinkTimes(seat.world_size)
         self._mine = self._row = torch.empty(0)
+        self._peers.resident = self
 
     @property
     def next_step(self) -> int | None:
         """The step after the last (see `OwnPaceStrategy`)."""
         return None if self._peers.over else self._rule.step
 
+    def join(self) -> None:
+        """Take up the model of one who is there, and begin with the step that it is in (see `OwnPaceStrategy`)."""
+        standing = self._peers.join()
+        if standing is not None:
+            step, model = standing
+            self._rule.begin_late(step, self._peers.present)
+            self._state.write(model.to(self._seat.device))
+
+    def standing(self) -> Standing:
+        """This step, and the model that it began with (see `Resident`)."""
+        return self._rule.step, self._mine
+
+    def admit(self, rank: int, step: int) -> None:
+        """Tell it what was measured that it needs (see `Resident`)."""
+        for told, row in self._rule.join(rank, step):
+            self._peers.send(rank, stamped(Word.MEASURED.value, told, torch.from_numpy(row)))
+
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Send, forward, backward, wait for the partner, average, update (see `OwnPaceStrategy`)."""
         assert step == self._rule.step
         recorder, row = self._seat.recorder, self._times.row
         self._mine, self._row = self._state.read().cpu(), torch.from_numpy(row)
+        self._note_losses()
         self._send(self._rule.begin(row))
         began_ns = time.monotonic_ns()
         loss = self._gradient.compute(batch, share)
@@ -88,6 +107,9 @@ class FastLinks:
         self._send(self._rule.hear_offer(rank, step, message.tensor))
 
     def _may_end(self) -> bool:
+        self._note_losses()
+        return self._rule.may_end()
+
+    def _note_losses(self) -> None:
         for rank in set(range(self._seat.world_size)) - self._peers.present - {self._seat.rank}:
             self._rule.leave(rank)
-        return self._rule.may_end()

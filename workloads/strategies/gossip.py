@@ -16,7 +16,7 @@ from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.graph import mixing_weights, neighbours
 from laggard.workloads.strategies.local_gradient import LocalGradient
 from laggard.workloads.strategies.parameters import GossipParameters
-from laggard.workloads.strategies.peers import stamped
+from laggard.workloads.strategies.peers import Standing, stamped
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.transport.frames import Message
 
@@ -27,8 +27,8 @@ MODEL = 2
 class Gossip:
     """x_i <- sum over neighbours j of W_ij x_j, then - lr * g_i(x_i before); W is symmetric and its rows sum to 1.
 
-    Models are sent before the gradient is computed, so that they travel meanwhile. Where a neighbour is lost, the graph is made anew of those who are
-    left; in that step a neighbour's model may be of a later step than one's own.
+    Models are sent before the gradient is computed, so that they travel meanwhile. Where a rank is lost or joins, the graph is made anew of those who are
+    there; then a neighbour's model may be of a later step than one's own.
 
     Args:
         parameters: the graph.
@@ -42,17 +42,35 @@ class Gossip:
         self._gradient, self._state = LocalGradient(seat), FlatState(seat.model)
         self._heard: dict[int, list[Message]] = {rank: [] for rank in range(seat.world_size)}
         self._told: set[int] = set()
+        self._mine = torch.empty(0)
         self._step = 0
+        self._peers.resident = self
 
     @property
     def next_step(self) -> int | None:
         """The step after the last (see `OwnPaceStrategy`)."""
         return None if self._peers.over else self._step
 
+    def join(self) -> None:
+        """Take up the model of one who is there, and begin with the step that it is in (see `OwnPaceStrategy`)."""
+        standing = self._peers.join()
+        if standing is not None:
+            self._step, model = standing
+            self._state.write(model.to(self._seat.device))
+
+    def standing(self) -> Standing:
+        """This step, and the model that it began with (see `Resident`)."""
+        return self._step, self._mine
+
+    def admit(self, rank: int, step: int) -> None:  # noqa: ARG002 - whichever step it is, its model of a later one is taken too
+        """Tell it of this step, if it is a neighbour (see `Resident`)."""
+        self._heard[rank].clear()
+        self._told.discard(rank)
+
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Send, forward, backward, wait for the neighbours, average, update (see `OwnPaceStrategy`)."""
         recorder = self._seat.recorder
-        mine = self._state.read().cpu()
+        mine = self._mine = self._state.read().cpu()
         self._told = set()
         self._tell(mine)
         loss = self._gradient.compute(batch, share)

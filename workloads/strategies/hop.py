@@ -16,7 +16,7 @@ from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.hop_rule import Ending, HopRule
 from laggard.workloads.strategies.local_gradient import LocalGradient
 from laggard.workloads.strategies.parameters import HopParameters
-from laggard.workloads.strategies.peers import stamped
+from laggard.workloads.strategies.peers import Standing, stamped
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.transport.frames import Message
 
@@ -43,12 +43,29 @@ class Hop:
         self._gradient, self._state = LocalGradient(seat), FlatState(seat.model)
         self._arrivals = Arrivals(seat.peers, seat.recorder)
         self._mine = torch.empty(0)
+        self._peers.resident = self
         self._left_out = 0
 
     @property
     def next_step(self) -> int | None:
         """The step after the last, or one further on (see `OwnPaceStrategy`)."""
         return None if self._peers.over else self._rule.step
+
+    def join(self) -> None:
+        """Take up the model of one who is there, and begin with the step that it is in (see `OwnPaceStrategy`)."""
+        standing = self._peers.join()
+        if standing is not None:
+            step, model = standing
+            self._rule.begin_late(step, self._peers.present)
+            self._state.write(model.to(self._seat.device))
+
+    def standing(self) -> Standing:
+        """This step, and the model that it began with (see `Resident`)."""
+        return self._rule.step, self._mine
+
+    def admit(self, rank: int, step: int) -> None:  # noqa: ARG002 - it will tell its neighbours itself
+        """Take it into the graph (see `Resident`)."""
+        self._rule.join(rank)
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Send, forward, backward, wait as long as must be, average, update (see `OwnPaceStrategy`)."""
@@ -70,6 +87,7 @@ class Hop:
         return Learnt(loss, staleness=staleness, skipped=skipped, waited_for=waited_for)
 
     def _tell(self) -> None:
+        self._note_losses()
         for notice in self._rule.notices():
             model = self._mine if notice.with_model else None
             self._peers.send(notice.rank, stamped(BEGUN, self._rule.step, model))
@@ -78,10 +96,12 @@ class Hop:
         self._rule.hear(message.sender, message.version, message.tensor)
 
     def _may_end(self) -> bool:
-        for rank in set(range(self._seat.world_size)) - self._peers.present - {self._seat.rank}:
-            self._rule.leave(rank)
         self._tell()
         return self._rule.may_end()
+
+    def _note_losses(self) -> None:
+        for rank in set(range(self._seat.world_size)) - self._peers.present - {self._seat.rank}:
+            self._rule.leave(rank)
 
     def _mix(self, ending: Ending[torch.Tensor]) -> None:
         mixed = self._mine * ending.weights[self._seat.rank]

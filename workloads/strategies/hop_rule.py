@@ -7,6 +7,7 @@ number of a neighbour's tokens is how far it is known to be.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -93,6 +94,17 @@ class HopRule(Generic[Model]):
         if rank in self._there:
             self._there.remove(rank)
         self._held.pop(rank, None)
+
+    def begin_late(self, step: int, there: Collection[int]) -> None:
+        """Begin with a step of a training that is under way, and with these others."""
+        self.step, self._there = step, sorted({self.rank, *there})
+
+    def join(self, rank: int) -> None:
+        """A rank is there, after all or again: it is to be told of this step, and nothing is known of it before it says something."""
+        self.leave(rank)
+        self._there = sorted({rank, *self._there})
+        self._begun.pop(rank, None)
+        self._told.discard(rank)
 
     def may_end(self) -> bool:
         """Whether enough models are there, and no neighbour too far behind for this rank to begin another step."""

@@ -219,6 +219,7 @@ class GossipParameters(Parameters):
     """Every rank averages its model with its neighbours' in each step (D-PSGD: Lian et al., NIPS 2017)."""
 
     meshed: ClassVar[bool] = True
+    bears_churn: ClassVar[bool] = True
     name: Literal["gossip"]
     graph: Graph = Field(default="ring", description="who is whose neighbour")
 
@@ -272,6 +273,7 @@ class HopParameters(Parameters):
     """As `gossip`, but nobody waits for late neighbours as long as they are within bounds (Hop: Luo et al., ASPLOS 2019)."""
 
     meshed: ClassVar[bool] = True
+    bears_churn: ClassVar[bool] = True
     name: Literal["hop"]
     graph: Graph = Field(default="ring", description="who is whose neighbour")
     staleness: int = Field(default=4, ge=0, le=10_000, description="steps that a neighbour's model may be old")
@@ -305,6 +307,7 @@ class FastLinksParameters(Parameters):
     """In each step workers are paired off and average their models, often over fast links and seldom over slow ones (NetMax: Zhou et al., ICDE 2021)."""
 
     meshed: ClassVar[bool] = True
+    bears_churn: ClassVar[bool] = True
     name: Literal["fast_links"]
     every: Every = Field(default=20, description="steps between two agreements on who meets whom how often")
     mixing: float = Field(

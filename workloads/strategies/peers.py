@@ -6,7 +6,11 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from enum import IntEnum
+from typing import Protocol
 
 import torch
 
@@ -32,6 +36,37 @@ SWITCH_S = 1e-4
 """How long the thread that trains keeps the interpreter from one that exchanges models beside it."""
 
 Heard = Callable[[Message], None]
+Standing = tuple[int, torch.Tensor]
+
+
+class _Word(IntEnum):
+    """What a HELLO says where it says anything: the first of its values."""
+
+    ASKS = 1
+    """For the model; answered with GIVES."""
+
+    GIVES = 2
+    """Version: the step that the model is of."""
+
+    COMES = 3
+    """The sender is there from now on, and wants to begin with the receiver's step, or if that is later, with the version; then the number of its session.
+    Answered with WELCOMES."""
+
+    JOINS = 4
+    """The sender is there from now on, and begins with the step that is the version; then the number of its session. Answered with WELCOMES."""
+
+    WELCOMES = 5
+    """Version: the step to begin with. What had come from the sender before was for whoever had this rank before."""
+
+
+class Resident(Protocol):
+    """What a strategy does about ranks that join."""
+
+    def standing(self) -> Standing:
+        """The step that this rank is in, and a model to begin it with: parameters and buffers on the host, which stay as they are."""
+
+    def admit(self, rank: int, step: int) -> None:
+        """A rank is there, after all or again, and begins with a step: what it was told, and what was known of it, was in another life."""
 
 
 class Peers:
@@ -43,23 +78,42 @@ class Peers:
         recorder: told of waiting.
         tally: where it is said that training is over, and who is gone.
         bears_loss: whether training goes on without a rank that is gone; else that is an error.
+        absent: ranks that are not there when training begins.
+        session: of this rank (see `Tally.join`).
+        first_step: before which this rank has nothing left to learn.
 
     Attributes:
         rank: this one.
         present: the others that are there.
+        resident: what receives ranks that join; none can where there is none.
     """
 
     def __init__(
-        self, endpoint: Endpoint, world_size: int, recorder: Recorder, tally: Tally, *, bears_loss: bool = True
+        self,
+        endpoint: Endpoint,
+        world_size: int,
+        recorder: Recorder,
+        tally: Tally,
+        *,
+        bears_loss: bool = True,
+        absent: Collection[int] = (),
+        session: int = 0,
+        first_step: int = 0,
     ) -> None:
         self.rank, self.world_size = endpoint.plan.node, world_size
-        self.present = set(range(world_size)) - {self.rank}
+        self.present = set(range(world_size)) - {self.rank} - set(absent)
+        self.resident: Resident | None = None
         self._endpoint, self._recorder, self._tally = endpoint, recorder, tally
         self._thread: threading.Thread | None = None
         self._closing = self._tells_sends = False
         self._failure: BaseException | None = None
         self._underway: dict[tuple[int, int], tuple[int, int]] = {}
-        self._bears_loss = bears_loss
+        self._bears_loss, self._first_step = bears_loss, first_step
+        self._sessions = {**dict.fromkeys(range(world_size), 0), self.rank: session}
+        self._deaf_to: set[int] = set()
+        self._left_lying: deque[Message] = deque()
+        for rank in absent:
+            tally.leave(rank)
 
     def meet(self) -> None:
         """Connect to all others: each rank calls those before it, and hears from those after it.
@@ -67,13 +121,86 @@ class Peers:
         Raises:
             TransportError: one did not come in time.
         """
-        for rank in range(self.rank):
+        before = sorted(rank for rank in self.present if rank < self.rank)
+        for rank in before:
             self._endpoint.connect(rank)
-        for rank in range(self.rank):
+        for rank in before:
             self._endpoint.deliver(rank, Message(HELLO))
-        missing = set(range(self.rank + 1, self.world_size))
+        missing = self.present - set(before)
         while missing:
             missing.discard(self._endpoint.receive().sender)
+
+    def join(self) -> Standing | None:
+        """Come into a training that is under way, as one of those who are there; the first of them is asked for the model.
+
+        Who is there is read from the tally. This rank puts itself down before it looks for whom else to tell, so that of two who join at once one
+        at least tells the other.
+
+        Returns:
+            The step to begin with, and the model; None where training is over.
+
+        Raises:
+            TransportError: nobody is there, or nobody answers in time.
+        """
+        self._tally.leave(self.rank, self._sessions[self.rank] - 1)
+        self.present, self._deaf_to = set(), set(range(self.world_size)) - {self.rank}
+        called: set[int] = set()
+        found = self._find_host(called)
+        if found is None:
+            return None
+        given, welcome = found
+        self._tally.join(self.rank, self._sessions[self.rank])
+        self.present = self._others()
+        self._deaf_to.discard(welcome.sender)
+        for rank in sorted(self.present):
+            self._sessions[rank] = self._tally.session(rank)
+            if rank not in called:
+                self._endpoint.connect(rank)
+            if rank != welcome.sender:
+                self._say(rank, (_Word.JOINS, self._sessions[self.rank]), welcome.version)
+        assert given.tensor is not None
+        return welcome.version, given.tensor
+
+    def _find_host(self, called: set[int]) -> tuple[Message, Message] | None:
+        """A model and a welcome; of another one who is there, where the first is lost meanwhile."""
+        deadline_s = time.monotonic() + self._endpoint.plan.timeout_s
+        given = welcome = None
+        while given is None or welcome is None:
+            if self.over:
+                return None
+            host = min(self._others() - self._endpoint.departed, default=None)
+            if host is None or time.monotonic() > deadline_s:
+                why = "nobody is there" if host is None else f"rank {host} does not answer"
+                raise TransportError(f"rank {self.rank} cannot join: {why}")
+            if host not in called:
+                self._endpoint.connect(host)
+                called.add(host)
+            if given is None:
+                self._say(host, (_Word.ASKS,))
+                given = self._hear(host, _Word.GIVES, deadline_s)
+            if given is not None:
+                self._say(host, (_Word.COMES, self._sessions[self.rank]), self._first_step)
+                welcome = self._hear(host, _Word.WELCOMES, deadline_s)
+        return given, welcome
+
+    def _others(self) -> set[int]:
+        return set(self._tally.present) - {self.rank}
+
+    def _hear(self, host: int, answer: _Word, deadline_s: float) -> Message | None:
+        """What it answers; None where it cannot any more, or training is over."""
+        while not self.over and host in self._others() - self._endpoint.departed and time.monotonic() < deadline_s:
+            message = self._endpoint.take(WAIT_S)
+            if message is None or message.kind != HELLO or not message.values:
+                continue
+            if (message.sender, message.values[0]) == (host, answer):
+                return message
+            if message.values[0] in (_Word.ASKS, _Word.COMES, _Word.JOINS):
+                self._left_lying.append(message)
+        return None
+
+    def _say(self, rank: int, values: tuple[int, ...], version: int = 0, tensor: torch.Tensor | None = None) -> None:
+        with suppress(TransportError):  # who is gone by now is noted with all others that are
+            self._endpoint.send(rank, Message(HELLO, version, values, tensor))
 
     @property
     def over(self) -> bool:
@@ -123,6 +250,8 @@ class Peers:
         Raises:
             TransportError: it is gone, and cannot be done without.
         """
+        if rank not in self.present:
+            return
         now_ns = time.monotonic_ns()
         try:
             number = self._endpoint.send(rank, message)
@@ -134,13 +263,41 @@ class Peers:
 
     def listen(self, heard: Heard, timeout_s: float = 0.0) -> None:
         """Hand over every message that has come, waiting for one at most so long."""
+        while self._left_lying:
+            self._greet(self._left_lying.popleft())
         message = self._endpoint.take(timeout_s)
         while message is not None:
-            if message.kind != HELLO:
+            if message.kind == HELLO:
+                self._greet(message)
+            elif message.sender not in self._deaf_to:
                 heard(message)
             message = self._endpoint.take()
         self._tell_arrivals()
         self._note_departures()
+
+    def _greet(self, message: Message) -> None:
+        if not message.values or self.resident is None:
+            return
+        rank, word = message.sender, message.values[0]
+        if word == _Word.WELCOMES:
+            self._deaf_to.discard(rank)
+            return
+        step, model = self.resident.standing()
+        if word == _Word.ASKS:
+            self._say(rank, (_Word.GIVES,), step, model)
+        elif word in (_Word.COMES, _Word.JOINS):
+            begins = message.version if word == _Word.JOINS else max(message.version, step)
+            self._say(rank, (_Word.WELCOMES,), begins)
+            self._admit(rank, message.values[1], begins)
+
+    def _admit(self, rank: int, session: int, step: int) -> None:
+        assert self.resident is not None
+        self._deaf_to.discard(rank)
+        self._tally.leave(rank, session - 1)
+        self._sessions[rank] = session
+        self.present.add(rank)
+        LOGGER.info("rank %d has joined in step %d", rank, step)
+        self.resident.admit(rank, step)
 
     def wait(self, until: Callable[[], bool], heard: Heard) -> bool:
         """Listen until something is so; returns whether it is, or else training is over.
@@ -200,7 +357,10 @@ class Peers:
             self._endpoint.take(WAIT_S)
 
     def _note_departures(self) -> None:
-        gone = self._endpoint.departed & self.present
+        unmet = (
+            self._deaf_to - self._others() if self._deaf_to else set()
+        )  # who dies before this rank has met it breaks no connection
+        gone = (self._endpoint.departed | unmet) & self.present
         if not gone or self.over:  # who ends because training is over has not left it
             return
         if not self._bears_loss:
@@ -208,7 +368,7 @@ class Peers:
         for rank in gone:
             LOGGER.warning("rank %d is gone; the others go on without it", rank)
             self.present.discard(rank)
-            self._tally.leave(rank)
+            self._tally.leave(rank, self._sessions[rank])
 
 
 def stamped(kind: int, version: int, tensor: torch.Tensor | None = None, further: tuple[int, ...] = ()) -> Message:

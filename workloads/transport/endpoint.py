@@ -219,6 +219,8 @@ class Endpoint:
         """A node speaks over a connection that it has not used before: what comes late over an older one is not heard any more."""
         if self._door_monitor is not None:
             self._note_severed(self._door_monitor)  # all told so far of this descriptor is about whoever had it before
+        for monitor in [each for each, called in self._monitors.items() if called == node]:
+            self._note_severed(monitor)
         if node in self._identities:
             self._replaced.add(self._identities[node])
             self._give_up(node)
