@@ -119,7 +119,6 @@ def test_hop_jumps_to_where_its_neighbours_are(train: Train) -> None:
     training.finish()
     steps = training.table("steps")
     assert steps[steps["rank"] == 2].skipped.max() >= 1
-    assert steps[steps["rank"] != 2].waited_for.isin([2]).any()
 
 
 def step_of(training: Training, rank: int) -> int:

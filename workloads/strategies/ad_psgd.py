@@ -18,9 +18,8 @@ from laggard.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
+from laggard.workloads.strategies.among_peers import AmongPeers
 from laggard.workloads.strategies.exchange import Exchange, Parcel, Reading
-from laggard.workloads.strategies.flat_state import FlatState
-from laggard.workloads.strategies.local_gradient import LocalGradient
 from laggard.workloads.strategies.parameters import ADPSGDParameters
 from laggard.workloads.strategies.peers import WAIT_S
 from laggard.workloads.strategies.strategy import Seat
@@ -30,7 +29,7 @@ OFFER, ANSWER = 2, 3
 """Version: the number of the exchange."""
 
 
-class ADPSGD:
+class ADPSGD(AmongPeers):
     """x_i <- x_i - lr * g_i(x_i as it was read), and beside it x_i, x_j <- (x_i + x_j) / 2 for random pairs (see exchange.py).
 
     An active rank begins an exchange for each of its updates, or as many as there is time for. What is learnt from a model goes into the model as
@@ -42,17 +41,14 @@ class ADPSGD:
     """
 
     def __init__(self, parameters: ADPSGDParameters, seat: Seat) -> None:
-        assert seat.peers is not None
-        self.model, self.optimizer = seat.model, seat.optimizer
-        self._seat, self._peers = seat, seat.peers
-        self._gradient, self._state = LocalGradient(seat), FlatState(seat.model)
+        super().__init__(seat)
         timeout_ns = round(parameters.timeout_s * seat.dilation * 1e9)
         chance = random.Random(torch.initial_seed())  # noqa: S311 - no secret
         mine = self._state.read().cpu()
         self._exchange = Exchange(seat.rank, seat.world_size, parameters.graph, timeout_ns, mine, chance)
         self._held = self._exchange.reading
         self._lock = threading.Lock()
-        self._there = set(seat.peers.present)
+        self._there = set(self._peers.present)
         self._owes_exchange = False
         self._step = 0
 

@@ -14,18 +14,17 @@ from laggard.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
+from laggard.workloads.strategies.among_peers import RuledAmongPeers
 from laggard.workloads.strategies.arrivals import Arrivals
 from laggard.workloads.strategies.fast_links_rule import FastLinksRule, Send, Word
-from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.link_times import LinkTimes
-from laggard.workloads.strategies.local_gradient import LocalGradient
 from laggard.workloads.strategies.parameters import FastLinksParameters
-from laggard.workloads.strategies.peers import Standing, stamped
+from laggard.workloads.strategies.peers import stamped
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.transport.frames import Message
 
 
-class FastLinks:
+class FastLinks(RuledAmongPeers):
     """x_i <- (x_i + x_j) / 2 with the partner j of this step, then - lr * g_i(x_i before).
 
     Models travel while the gradient is computed, and a rank waits for its partner of this step and for nobody else. All take the same steps, so that in the long
@@ -37,31 +36,11 @@ class FastLinks:
     """
 
     def __init__(self, parameters: FastLinksParameters, seat: Seat) -> None:
-        assert seat.peers is not None
-        self.model, self.optimizer = seat.model, seat.optimizer
-        self._seat, self._peers = seat, seat.peers
         self._rule: FastLinksRule[torch.Tensor] = FastLinksRule(seat.rank, seat.world_size, parameters, seat.seed)
-        self._gradient, self._state = LocalGradient(seat), FlatState(seat.model)
-        self._arrivals, self._times = Arrivals(seat.peers, seat.recorder), LinkTimes(seat.world_size)
-        self._mine = self._row = torch.empty(0)
+        super().__init__(seat, self._rule)
+        self._arrivals, self._times = Arrivals(self._peers, seat.recorder), LinkTimes(seat.world_size)
+        self._row = torch.empty(0)
         self._peers.resident = self
-
-    @property
-    def next_step(self) -> int | None:
-        """The step after the last (see `OwnPaceStrategy`)."""
-        return None if self._peers.over else self._rule.step
-
-    def join(self) -> None:
-        """Take up the model of one who is there, and begin with the step that it is in (see `OwnPaceStrategy`)."""
-        standing = self._peers.join()
-        if standing is not None:
-            step, model = standing
-            self._rule.begin_late(step, self._peers.present)
-            self._state.write(model.to(self._seat.device))
-
-    def standing(self) -> Standing:
-        """This step, and the model that it began with (see `Resident`)."""
-        return self._rule.step, self._mine
 
     def admit(self, rank: int, step: int) -> None:
         """Tell it what was measured that it needs (see `Resident`)."""

@@ -12,9 +12,8 @@ from laggard.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
-from laggard.workloads.strategies.flat_state import FlatState
+from laggard.workloads.strategies.among_peers import AmongPeers
 from laggard.workloads.strategies.graph import mixing_weights, neighbours
-from laggard.workloads.strategies.local_gradient import LocalGradient
 from laggard.workloads.strategies.parameters import GossipParameters
 from laggard.workloads.strategies.peers import Standing, stamped
 from laggard.workloads.strategies.strategy import Seat
@@ -24,7 +23,7 @@ MODEL = 2
 """Version: the step that the sender is in."""
 
 
-class Gossip:
+class Gossip(AmongPeers):
     """x_i <- sum over neighbours j of W_ij x_j, then - lr * g_i(x_i before); W is symmetric and its rows sum to 1.
 
     Models are sent before the gradient is computed, so that they travel meanwhile. Where a rank is lost or joins, the graph is made anew of those who are
@@ -36,10 +35,8 @@ class Gossip:
     """
 
     def __init__(self, parameters: GossipParameters, seat: Seat) -> None:
-        assert seat.peers is not None
-        self.model, self.optimizer = seat.model, seat.optimizer
-        self._graph, self._seat, self._peers = parameters.graph, seat, seat.peers
-        self._gradient, self._state = LocalGradient(seat), FlatState(seat.model)
+        super().__init__(seat)
+        self._graph = parameters.graph
         self._heard: dict[int, list[Message]] = {rank: [] for rank in range(seat.world_size)}
         self._told: set[int] = set()
         self._mine = torch.empty(0)

@@ -11,12 +11,11 @@ from laggard.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
+from laggard.workloads.strategies.among_peers import RuledAmongPeers
 from laggard.workloads.strategies.arrivals import Arrivals
-from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.hop_rule import Ending, HopRule
-from laggard.workloads.strategies.local_gradient import LocalGradient
 from laggard.workloads.strategies.parameters import HopParameters
-from laggard.workloads.strategies.peers import Standing, stamped
+from laggard.workloads.strategies.peers import stamped
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.transport.frames import Message
 
@@ -24,7 +23,7 @@ BEGUN = 2
 """Version: the step that the sender has begun, with this model if there is one."""
 
 
-class Hop:
+class Hop(RuledAmongPeers):
     """x_i <- weighted mean of the own model and those that are there, then - lr * g_i(x_i before).
 
     With no staleness and no backups it is `Gossip`, bit for bit. Who is behind all its neighbours leaves steps out; its gradient counts all the same. In
@@ -36,32 +35,11 @@ class Hop:
     """
 
     def __init__(self, parameters: HopParameters, seat: Seat) -> None:
-        assert seat.peers is not None
-        self.model, self.optimizer = seat.model, seat.optimizer
-        self._seat, self._peers = seat, seat.peers
         self._rule: HopRule[torch.Tensor] = HopRule(seat.rank, seat.world_size, parameters)
-        self._gradient, self._state = LocalGradient(seat), FlatState(seat.model)
-        self._arrivals = Arrivals(seat.peers, seat.recorder)
-        self._mine = torch.empty(0)
+        super().__init__(seat, self._rule)
+        self._arrivals = Arrivals(self._peers, seat.recorder)
         self._peers.resident = self
         self._left_out = 0
-
-    @property
-    def next_step(self) -> int | None:
-        """The step after the last, or one further on (see `OwnPaceStrategy`)."""
-        return None if self._peers.over else self._rule.step
-
-    def join(self) -> None:
-        """Take up the model of one who is there, and begin with the step that it is in (see `OwnPaceStrategy`)."""
-        standing = self._peers.join()
-        if standing is not None:
-            step, model = standing
-            self._rule.begin_late(step, self._peers.present)
-            self._state.write(model.to(self._seat.device))
-
-    def standing(self) -> Standing:
-        """This step, and the model that it began with (see `Resident`)."""
-        return self._rule.step, self._mine
 
     def admit(self, rank: int, step: int) -> None:  # noqa: ARG002 - it will tell its neighbours itself
         """Take it into the graph (see `Resident`)."""

@@ -16,16 +16,15 @@ from laggard.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.learnt import NOBODY, Learnt
 from laggard.workloads.partition import Share
-from laggard.workloads.strategies.flat_state import FlatState
+from laggard.workloads.strategies.among_peers import AmongPeers
 from laggard.workloads.strategies.group_member import GroupMember, Outcome
-from laggard.workloads.strategies.local_gradient import LocalGradient
 from laggard.workloads.strategies.parameters import PartialReduceParameters
 from laggard.workloads.strategies.peers import WAIT_S
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.transport.frames import Message
 
 
-class PartialReduce:
+class PartialReduce(AmongPeers):
     """x_i <- x_i - lr * g_i(x_i), then the mean of its group's models (see group_member.py).
 
     A thread of its own speaks with the others, so that the generator answers at once while its rank computes.
@@ -36,12 +35,9 @@ class PartialReduce:
     """
 
     def __init__(self, parameters: PartialReduceParameters, seat: Seat) -> None:
-        assert seat.peers is not None
-        self.model, self.optimizer = seat.model, seat.optimizer
-        self._seat, self._peers = seat, seat.peers
-        self._gradient, self._state = LocalGradient(seat), FlatState(seat.model)
+        super().__init__(seat)
         self._member = GroupMember(seat.rank, seat.world_size, parameters.group, parameters.rounds)
-        self._there = set(seat.peers.present)
+        self._there = set(self._peers.present)
         self._asked: torch.Tensor | None = None
         self._outcome: Outcome | None = None
         self._known = threading.Event()
