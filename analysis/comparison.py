@@ -11,12 +11,6 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-_T975 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-"""Student's t at 97.5 % for 1 to 30 degrees of freedom."""
-
 
 @dataclass(frozen=True)
 class Timing:
@@ -122,17 +116,14 @@ def compare(
 
 def interval(logarithms: Sequence[float]) -> tuple[float, float] | None:
     """Student's 95 % interval for a mean, of e to the power of it; None for fewer than two values."""
+    from scipy import stats
+
     count = len(logarithms)
     if count < 2:
         return None
     middle = statistics.fmean(logarithms)
-    reach = student_t975(count - 1) * statistics.stdev(logarithms) / math.sqrt(count)
+    reach = float(stats.t.ppf(0.975, count - 1)) * statistics.stdev(logarithms) / math.sqrt(count)
     return math.exp(middle - reach), math.exp(middle + reach)
-
-
-def student_t975(freedom: int) -> float:
-    """Student's t at 97.5 %, to 0.1 %; beyond the table by its expansion (Abramowitz and Stegun, 26.7.5)."""
-    return _T975[freedom - 1] if freedom <= len(_T975) else 1.95996 + 2.372 / freedom + 2.82 / freedom**2
 
 
 def markdown(comparison: Comparison) -> str:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from laggard.analysis.comparison import Timing, compare, interval, markdown, student_t975
+from laggard.analysis.comparison import Timing, compare, interval, markdown
 from laggard.analysis.figures.canvas import NARROW_IN, WIDE_IN, house_style, to_svg
 from laggard.analysis.figures.comparison import draw_comparison
 
@@ -59,9 +59,12 @@ def test_a_baseline_that_was_cut_is_none() -> None:
     assert made.bounds == {}
 
 
-@pytest.mark.parametrize("freedom", [*range(1, 31), 31, 40, 60, 100, 1000])
-def test_students_t(freedom: int) -> None:
-    assert student_t975(freedom) == pytest.approx(float(stats.t.ppf(0.975, freedom)), rel=1e-3)
+@pytest.mark.parametrize(("count", "t"), [(2, 12.706), (3, 4.303), (6, 2.571), (11, 2.228), (31, 2.042), (121, 1.980)])
+def test_the_interval_reaches_as_far_as_printed_tables_of_t_say(count: int, t: float) -> None:
+    values = np.linspace(-1, 1, count)
+    found = interval(values.tolist())
+    assert found is not None
+    assert math.log(found[1]) == pytest.approx(t * values.std(ddof=1) / math.sqrt(count), rel=1e-3)
 
 
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=12).filter(lambda values: np.std(values) > 1e-3))
@@ -69,7 +72,7 @@ def test_the_interval_is_students(values: list[float]) -> None:
     expected = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
     found = interval(values)
     assert found is not None
-    assert [math.log(end) for end in found] == pytest.approx(list(expected), rel=2e-3, abs=2e-3)
+    assert [math.log(end) for end in found] == pytest.approx(list(expected), rel=1e-9, abs=1e-9)
 
 
 def test_one_pair_has_no_interval() -> None:
