@@ -24,7 +24,6 @@ GROUP = 1 << 20
 """Of the exchange's spans; strategies number their collectives from 0."""
 
 _SIGMAS = 2.0
-_OWN = [phase.code for phase in Phase if phase not in (Phase.COMM, Phase.CHECKPOINT, Phase.EVALUATE)]
 
 
 class Balancer:
@@ -45,7 +44,7 @@ class Balancer:
         self._capacity = Capacity(parameters.window, ratio)
         self._costs: tuple[AffineCost, ...] | None = None
         self._sizes: dict[int, tuple[int, ...]] = {}
-        self._own_ns = self._spent_ns()
+        self._own_ns = seat.recorder.own_ns
         self._next = WARM_UP_STEPS + CONFIRMED
 
     def sizes(self, step: int) -> tuple[int, ...]:
@@ -63,16 +62,12 @@ class Balancer:
             computed: samples that it computed, padding included.
             meets: whether no rank could finish it before all had begun it: there costs are exchanged, where that is due, and else a period later.
         """
-        own_ns, self._own_ns = self._own_ns, self._spent_ns()
+        own_ns, self._own_ns = self._own_ns, self._seat.recorder.own_ns
         if step >= WARM_UP_STEPS:
             self._capacity.observe(computed, (self._own_ns - own_ns) / 1e9)
         # A meeting is waited for as long as it comes soon: elsewhere the exchange makes ranks wait for each other.
         if step >= self._next + (0 if meets else PATIENCE):
             self._exchange(step)
-
-    def _spent_ns(self) -> int:
-        """On this rank's own work so far."""
-        return sum(self._seat.recorder.spent_ns[code] for code in _OWN)
 
     def _exchange(self, step: int) -> None:
         rows = self._tell_all()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from laggard.span_schema import COMPUTE_PHASES, Phase
+from laggard.span_schema import Phase
 from laggard.workloads.adaptive.choice import Rules, choose, worth_trying
 from laggard.workloads.adaptive.measured import FLAT, KEPT, KINDS, TIER, WIDE, Diary, costs_of
 from laggard.workloads.adaptive.scheme import EVERY_STEP, Scheme
@@ -40,7 +40,6 @@ EXCHANGE_GROUP = 1 << 14
 """Number of the collective that exchanges what was measured; beyond those of the schemes."""
 
 HOUR_S = 3600.0
-_WORK_PHASES = (*COMPUTE_PHASES, Phase.FETCH)
 
 
 class Adaptive:
@@ -62,7 +61,7 @@ class Adaptive:
         self._until_probed: Scheme | None = None
         self._tiers_tried = self._by_tiers is None
         self._expected_s, self._looked_at = 0.0, -1
-        self._spent_s, self._batch_size = np.zeros(2), 0
+        self._own_ns = self._batch_size = 0
 
     @property
     def weight(self) -> float:
@@ -75,10 +74,11 @@ class Adaptive:
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """A step of the present scheme; then perhaps take up another (see `Strategy`)."""
+        before_ns = self._recorder.spent_ns[Phase.COMM.code]
         learnt = self._doing.step(step, batch, share)
         met = self._doing.meets(step) == step
         self._recorder.enter(Phase.OTHER)
-        self._note(step, share, met=met)
+        self._note(step, share, (self._recorder.spent_ns[Phase.COMM.code] - before_ns) * 1e-9, met=met)
         if met and (self._until_probed or step - self._looked_at >= self._patience):
             self._look(step)
         return learnt
@@ -133,14 +133,12 @@ class Adaptive:
             return self._by_tiers
         return self._every_step
 
-    def _note(self, step: int, share: Share, *, met: bool) -> None:
+    def _note(self, step: int, share: Share, comm_s: float, *, met: bool) -> None:
         """Put down what this step took by itself, and in which kind of collective."""
-        spent_ns, before_s = self._recorder.spent_ns, self._spent_s
-        work_ns = sum(spent_ns[phase.code] for phase in _WORK_PHASES)
-        self._spent_s = np.array([work_ns, spent_ns[Phase.COMM.code]]) * 1e-9
+        own_ns, self._own_ns = self._own_ns, self._recorder.own_ns
         if not step:
             return
-        work_s, comm_s = (self._spent_s - before_s).tolist()
+        work_s = (self._own_ns - own_ns) * 1e-9
         self._batch_size = max(self._batch_size, share.batch_size)
         if share.batch_size == self._batch_size:  # the last batch of an epoch is smaller
             self._diary.work(work_s, len(share.indices))

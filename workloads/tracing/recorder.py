@@ -21,6 +21,7 @@ WARM_UP_STEPS = 5
 SHORT_OTHER_NS = 20_000
 """A stretch of nothing in particular that is shorter than this is counted to the phase before it."""
 
+_OWN = tuple(phase.code for phase in Phase if phase not in (Phase.COMM, Phase.CHECKPOINT, Phase.EVALUATE))
 _COMPUTE = frozenset(phase.code for phase in COMPUTE_PHASES)
 
 
@@ -55,6 +56,11 @@ class Recorder:
         self._start_ns = 0
         self._step_start_ns = 0
         self._described = (NO_GROUP, 0, 0, NO_PEER)
+
+    @property
+    def own_ns(self) -> int:
+        """What this rank has done by itself so far: everything but communication, checkpoints and evaluations."""
+        return sum(self.spent_ns[code] for code in _OWN)
 
     def begin_step(self, step: int, at_ns: int | None = None) -> int:
         """The next phases belong to this step.
