@@ -81,7 +81,8 @@ def decision_sentences(run: Run) -> tuple[str, ...]:
     if not run.decisions or run.record is None:
         return ()
     last, earlier = run.decisions[-1], len(run.decisions) - 1
-    before = f" It had changed its mind {counted(earlier, 'time')} before; the table has all." if earlier else ""
+    often = "once" if earlier == 1 else counted(earlier, "time")
+    before = f" It had changed its mind {often} before; the table has all." if earlier else ""
     return (f"From step {last.step + 1} on, {run.record.strategy.name} took up: {last.told}.{before}",)
 
 

@@ -15,7 +15,7 @@ time of what it is in each state:
     R_ddp = E[ W n / (max_i c / s_i + A) ]
 
 Hosts are independent of one another and of the links, so that max_i has the product of their distributions; links of one entry change
-together. A is gloo's ring (Patarasu and Yuan, J. Parallel Distrib. Comput. 2009): S bytes in W chunks, each sent on 2 (W - 1) times,
+together. A is gloo's ring (Patarasuk and Yuan, J. Parallel Distrib. Comput. 2009): S bytes in W chunks, each sent on 2 (W - 1) times,
 a link busy with one chunk at a time. On equal links A = 2 (W - 1) (L + S / (W B)). That gradients are sent while later ones are
 still computed is left out, and so is what the network itself does beside serialising and delaying.
 

@@ -25,7 +25,7 @@ from laggard.workloads.model_state import load_state
 from laggard.workloads.models import build_model
 from laggard.workloads.partition import Partition
 from laggard.workloads.plan import EvaluatorPlan
-from laggard.workloads.referee import Referee
+from laggard.workloads.referee import Judge, Referee
 from laggard.workloads.spool import Spool, append_line, read_lines
 from laggard.workloads.stopping import accuracy_reached
 from laggard.workloads.strategies.flat_state import FlatState
@@ -66,23 +66,26 @@ def main(argument: str) -> None:
         _serve(plan, data, model)
 
 
-def _referee(plan: EvaluatorPlan, data: Data, model: nn.Module) -> Referee:
+def _judge(data: Data, model: nn.Module) -> Judge:
+    """What evaluates a model that is given as one vector."""
     state = FlatState(model)
 
     def judge(whole: torch.Tensor) -> float:
         state.write(whole)
         return evaluate(model, data.test)
 
-    samples = len(data.train)
-    batch_size = min(plan.workload.batch_size, samples)
-    partition = Partition(samples, batch_size, plan.world_size, plan.workload.seed)
-    return Referee(plan, partition, judge, next(model.parameters()).dtype)
+    return judge
+
+
+def _referee(plan: EvaluatorPlan, data: Data, model: nn.Module) -> Referee:
+    partition = Partition.of(plan.workload, len(data.train), plan.world_size)
+    return Referee(plan, partition, _judge(data, model), next(model.parameters()).dtype)
 
 
 def _serve(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
     spool = Spool(plan.spool_path)
     gates = Gates(spool.gates, plan.world_size, relayed=plan.relayed)
-    state, dtype = FlatState(model), next(model.parameters()).dtype
+    judge, dtype = _judge(data, model), next(model.parameters()).dtype
     accuracies: list[float] = []
     is_over = False
     while not is_over:
@@ -93,8 +96,7 @@ def _serve(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
         if spool.snapshot(number).exists():
             accuracies.append(_evaluate_snapshot(model, spool.snapshot(number), data.test))
         else:
-            state.write(read_parts(spool, number, range(plan.world_size), dtype))
-            accuracies.append(evaluate(model, data.test))
+            accuracies.append(judge(read_parts(spool, number, range(plan.world_size), dtype)))
         verdict = Verdict.STOP if accuracy_reached(accuracies, plan.workload.stop) else Verdict.GO_ON
         found = {"step": step, "accuracy": accuracies[-1]}
         append_line(spool.progress, {"time_ns": last_arrival_ns, **found})

@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from laggard.workloads.balancing.allocation import even
+
+if TYPE_CHECKING:
+    from laggard.workloads.model import Workload
 
 Indices = npt.NDArray[np.int64]
 
@@ -47,6 +51,11 @@ class Partition:
     batch_size: int
     world_size: int
     seed: int
+
+    @classmethod
+    def of(cls, workload: Workload, samples: int, world_size: int) -> Self:
+        """A workload's; batches are no larger than the training set."""
+        return cls(samples, min(workload.batch_size, samples), world_size, workload.seed)
 
     @property
     def steps_per_epoch(self) -> int:

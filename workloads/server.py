@@ -62,7 +62,7 @@ def main(argument: str) -> None:
     data = open_data(plan.workload, plan.spool_path)
     workload = plan.workload
     model = build_model(workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary)
-    partition = Partition(len(data.train), min(workload.batch_size, len(data.train)), plan.world_size, workload.seed)
+    partition = Partition.of(workload, len(data.train), plan.world_size)
     strategy, optimizer = workload.strategy, build_optimizer(workload.optimizer, model)
     compression = strategy.compress if isinstance(strategy, CompressibleParameters) else None
     keeper = ModelKeeper(model, optimizer, plan.world_size, compression)
@@ -179,9 +179,8 @@ class Server:
         LOGGER.info("over by %s at version %d", reason.name.lower(), self.keeper.version)
         self._snapshot(UNKNOWN, UNKNOWN, end_ns, final=True)
         self.endpoint.settle(SETTLE_S)
-        write_traffic(
-            self._spool, self.plan.world_size, self.endpoint
-        )  # while workers are there: a closed connection is forgotten
+        # While workers are there: a closed connection is forgotten.
+        write_traffic(self._spool, self.plan.world_size, self.endpoint)
         self._let_all_go()
         self._write_done(reason, end_ns)
 

@@ -139,8 +139,7 @@ class _Bench:
 
     @property
     def partition(self) -> Partition:
-        samples, workload = len(self.data.train), self.plan.workload
-        return Partition(samples, min(workload.batch_size, samples), self.plan.world_size, workload.seed)
+        return Partition.of(self.plan.workload, len(self.data.train), self.plan.world_size)
 
 
 def _train_in_lockstep(bench: _Bench, spool: Spool, peers: Peers | None = None) -> None:
@@ -148,9 +147,7 @@ def _train_in_lockstep(bench: _Bench, spool: Spool, peers: Peers | None = None) 
     seat = bench.seat(peers=peers)
     strategy = take_up(plan.workload.strategy, seat)
     loop = Loop(plan, bench.intake(seat), bench.partition, strategy, bench.recorder, gates, bench.drive)
-    _measure_full_speed(bench, seat, spool)
-    zero_ns = _start_together(plan, spool, gates)
-    _count_work(bench, spool)
+    zero_ns = _begin_with_all(bench, seat, spool)
     loop.balancer = _balancer(bench, seat)
     ending = loop.run(zero_ns)
     if plan.rank == 0:
@@ -169,12 +166,18 @@ def _train_with_server(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
             begun_ns = _join_late(bench, seat, strategy, spool)
         else:
             endpoint.deliver(plan.world_size, Message(Kind.HELLO))
-            _measure_full_speed(bench, seat, spool)
-            begun_ns = _start_together(plan, spool, bench.gates)
-            _count_work(bench, spool)
+            begun_ns = _begin_with_all(bench, seat, spool)
         taken = loop.run(begun_ns)
         write_traffic(spool, plan.rank, endpoint)
         LOGGER.info("the server ended training after %d steps of this rank", taken)
+
+
+def _begin_with_all(bench: _Bench, seat: Seat, spool: Spool) -> int:
+    """Measure at full speed what is to be held to a share, then begin with all others; returns when the first step begins."""
+    _measure_full_speed(bench, seat, spool)
+    zero_ns = _start_together(bench.plan, spool, bench.gates)
+    _count_work(bench, spool)
+    return zero_ns
 
 
 def _join_late(bench: _Bench, seat: Seat, strategy: OwnPaceStrategy, spool: Spool) -> int:
@@ -235,12 +238,7 @@ def _train_under_referee(bench: _Bench, spool: Spool, peers: Peers, tally: Tally
     strategy = take_up_at_own_pace(plan.workload.strategy, seat)
     account = Account(plan.rank, tally, spool, seat.model)
     loop = OwnPace(plan.rank, bench.intake(seat), bench.partition, strategy, bench.recorder, account)
-    if plan.late:
-        begun_ns = _join_late(bench, seat, strategy, spool)
-    else:
-        _measure_full_speed(bench, seat, spool)
-        begun_ns = _start_together(plan, spool, bench.gates)
-        _count_work(bench, spool)
+    begun_ns = _join_late(bench, seat, strategy, spool) if plan.late else _begin_with_all(bench, seat, spool)
     taken = loop.run(begun_ns)
     LOGGER.info("the referee ended training after %d steps of this rank", taken)
 

@@ -50,12 +50,6 @@ class ADPSGD(AmongPeers):
         self._lock = threading.Lock()
         self._there = set(self._peers.present)
         self._owes_exchange = False
-        self._step = 0
-
-    @property
-    def next_step(self) -> int | None:
-        """The step after the last (see `OwnPaceStrategy`)."""
-        return None if self._peers.over else self._step
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Read, forward, backward, update, and have the next exchange begin (see `OwnPaceStrategy`)."""

@@ -15,6 +15,7 @@ from laggard.workloads.compress.ddp import bucket_cap_mb, bucket_hook
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
+from laggard.workloads.strategies.meeting import MeetsInEveryStep
 from laggard.workloads.strategies.parameters import AllReduceParameters
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.tracing.ddp_timing import (
@@ -28,7 +29,7 @@ from laggard.workloads.tracing.device_clock import device_clock
 LOGGER = logging.getLogger(__name__)
 
 
-class AllReduce:
+class AllReduce(MeetsInEveryStep):
     """w <- w - lr * (1/N) * sum of the gradients of all N samples of the batch, wherever they were computed.
 
     Args:
@@ -56,15 +57,6 @@ class AllReduce:
             have_buckets_reduced(self._ddp, self._hook, seat.recorder if traces else None, time.monotonic_ns)
         if parameters.trace_buckets and not traces:
             LOGGER.warning("gradient buckets are not recorded: NCCL does not tell the host when one was reduced")
-
-    @property
-    def weight(self) -> float:
-        """All ranks count alike (see `Strategy`)."""
-        return 1.0
-
-    def meets(self, step: int) -> int:
-        """This one (see `Strategy`)."""
-        return step
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Forward, backward, average, update (see `Strategy`)."""

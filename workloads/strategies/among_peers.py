@@ -25,6 +25,12 @@ class AmongPeers:
         self.model, self.optimizer = seat.model, seat.optimizer
         self._seat, self._peers = seat, seat.peers
         self._gradient, self._state = LocalGradient(seat), FlatState(seat.model)
+        self._step = 0
+
+    @property
+    def next_step(self) -> int | None:
+        """The step after the last (see `OwnPaceStrategy`)."""
+        return None if self._peers.over else self._step
 
 
 class Rule(Protocol):

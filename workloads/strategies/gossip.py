@@ -40,13 +40,7 @@ class Gossip(AmongPeers):
         self._heard: dict[int, list[Message]] = {rank: [] for rank in range(seat.world_size)}
         self._told: set[int] = set()
         self._mine = torch.empty(0)
-        self._step = 0
         self._peers.resident = self
-
-    @property
-    def next_step(self) -> int | None:
-        """The step after the last (see `OwnPaceStrategy`)."""
-        return None if self._peers.over else self._step
 
     def join(self) -> None:
         """Take up the model of one who is there, and begin with the step that it is in (see `OwnPaceStrategy`)."""

@@ -3,6 +3,19 @@
 from __future__ import annotations
 
 
+class MeetsInEveryStep:
+    """What strategies have in common whose ranks have one model after each step."""
+
+    @property
+    def weight(self) -> float:
+        """All ranks count alike (see `Strategy`)."""
+        return 1.0
+
+    def meets(self, step: int) -> int:
+        """This one (see `Strategy`)."""
+        return step
+
+
 def next_meeting(step: int, every: int, last_step: int | None) -> int:
     """The first step, from `step` on, in which they meet: every so many steps, and in the last.
 

@@ -41,12 +41,6 @@ class PartialReduce(AmongPeers):
         self._asked: torch.Tensor | None = None
         self._outcome: Outcome | None = None
         self._known = threading.Event()
-        self._step = 0
-
-    @property
-    def next_step(self) -> int | None:
-        """The step after the last (see `OwnPaceStrategy`)."""
-        return None if self._peers.over else self._step
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Forward, backward, update, and average with a group (see `OwnPaceStrategy`)."""

@@ -14,6 +14,7 @@ from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
 from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.local_gradient import LocalGradient
+from laggard.workloads.strategies.meeting import MeetsInEveryStep
 from laggard.workloads.strategies.parameters import RingAllReduceParameters
 from laggard.workloads.strategies.peers import Peers
 from laggard.workloads.strategies.strategy import Seat
@@ -22,7 +23,7 @@ from laggard.workloads.transport.frames import Message
 CHUNK = 2
 
 
-class RingAllReduce:
+class RingAllReduce(MeetsInEveryStep):
     """g <- (1/K) * sum of all g_k; w <- w - lr * g. BatchNorm's statistics are averaged too.
 
     Args:
@@ -35,15 +36,6 @@ class RingAllReduce:
         self.model, self.optimizer = seat.model, seat.optimizer
         self._seat, self._ring = seat, Ring(seat.peers)
         self._gradient, self._state = LocalGradient(seat), FlatState(seat.model)
-
-    @property
-    def weight(self) -> float:
-        """All ranks count alike (see `Strategy`)."""
-        return 1.0
-
-    def meets(self, step: int) -> int:
-        """This one (see `Strategy`)."""
-        return step
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Forward, backward, average, update (see `Strategy`)."""
