@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,12 +24,14 @@ class Account:
         tally: the memory that both share.
         spool: where parts of snapshots go.
         model: the rank's.
+        weight: how much it counts in the mean of all, now.
     """
 
     rank: int
     tally: Tally
     spool: Spool
     model: nn.Module
+    weight: Callable[[], float] = lambda: 1.0
     _state: FlatState = field(init=False)
 
     def __post_init__(self) -> None:
@@ -47,7 +49,7 @@ class Account:
 
     def _give(self, number: int) -> None:
         now_ns = time.monotonic_ns()
-        write_part(self.spool, number, self.rank, self._state.read(), 1.0)
+        write_part(self.spool, number, self.rank, self._state.read(), self.weight())
         self.tally.give(self.rank, number, now_ns)
 
 

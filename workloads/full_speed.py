@@ -123,6 +123,8 @@ def learner_on_a_copy(
     model: nn.Module,
     optimizer_of: Callable[[nn.Module], torch.optim.Optimizer],
     encode: Callable[[torch.Tensor], object] | None = None,
+    *,
+    reads: bool = False,
 ) -> Learn:
     """A step that learns, on a copy of the model, which leaves the model and torch's random numbers as they are.
 
@@ -130,6 +132,7 @@ def learner_on_a_copy(
         model: of which.
         optimizer_of: makes the optimizer of the copy.
         encode: what is done with every step's gradients before they are sent, shape [parameters]; None for nothing.
+        reads: whether every step ends with a copy of the model, for others.
     """
     twin = copy.deepcopy(model)
     optimizer, state = optimizer_of(twin), FlatState(twin)
@@ -140,6 +143,8 @@ def learner_on_a_copy(
             if encode is not None:
                 encode(state.read_gradients()[: state.parameters])
             optimizer.step()
+            if reads:
+                state.read()
             optimizer.zero_grad()
 
     return learn

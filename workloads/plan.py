@@ -38,6 +38,7 @@ PRELOAD = (
     "laggard.workloads.strategies.ring_allreduce",
     "laggard.workloads.strategies.gossip",
     "laggard.workloads.strategies.ad_psgd",
+    "laggard.workloads.strategies.overlap_local_sgd",
     "laggard.workloads.strategies.partial_reduce",
     "laggard.workloads.strategies.hop",
     "laggard.workloads.strategies.fast_links",

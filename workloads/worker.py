@@ -123,11 +123,10 @@ class _Bench:
         )
 
     def note(self, step: int, sentence: str) -> None:
-        """What a strategy has decided: all ranks decide the same, and the first puts it down."""
-        if self.plan.rank == 0:
-            now_ns = time.monotonic_ns()
-            append_line(Spool(self.plan.spool_path).decisions, {"step": step, "time_ns": now_ns, "told": sentence})
-            LOGGER.info("step %d: %s", step, sentence)
+        """Put down what has been decided, once for all ranks."""
+        now_ns = time.monotonic_ns()
+        append_line(Spool(self.plan.spool_path).decisions, {"step": step, "time_ns": now_ns, "told": sentence})
+        LOGGER.info("step %d: %s", step, sentence)
 
     @property
     def counts(self) -> bool:
@@ -236,7 +235,7 @@ def _steps_begun(plan: WorkerPlan, spool: Spool) -> int:
 def _train_under_referee(bench: _Bench, spool: Spool, peers: Peers, tally: Tally) -> None:
     plan, seat = bench.plan, bench.seat(peers=peers)
     strategy = take_up_at_own_pace(plan.workload.strategy, seat)
-    account = Account(plan.rank, tally, spool, seat.model)
+    account = Account(plan.rank, tally, spool, seat.model, lambda: strategy.weight)
     loop = OwnPace(plan.rank, bench.intake(seat), bench.partition, strategy, bench.recorder, account)
     begun_ns = _join_late(bench, seat, strategy, spool) if plan.late else _begin_with_all(bench, seat, spool)
     taken = loop.run(begun_ns)
@@ -301,7 +300,10 @@ def _measure_full_speed(bench: _Bench, seat: Seat, spool: Spool) -> None:
         return
     plan, fewest = bench.plan, fewest_samples(seat.model)
     learn = learner_on_a_copy(
-        seat.model, partial(build_optimizer, plan.workload.optimizer), encoder_of_steps(plan.workload.strategy)
+        seat.model,
+        partial(build_optimizer, plan.workload.optimizer),
+        encoder_of_steps(plan.workload.strategy),
+        reads=plan.workload.strategy.beside,
     )
     indices = pad(bench.partition.share(0, plan.rank).indices, fewest)
     with alone_on_core(spool.full_speed):

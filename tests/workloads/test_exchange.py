@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laggard.workloads.strategies.current_model import CurrentModel
 from laggard.workloads.strategies.exchange import MOST_OPEN, Exchange, Parcel
 from laggard.workloads.strategies.graph import Graph, is_active, partners
 
@@ -51,7 +52,9 @@ class Simulated:
     def __post_init__(self) -> None:
         world = range(self.world_size)
         self.ranks = {
-            rank: Exchange(rank, len(world), self.graph, self.timeout, of(rank), random.Random(rank + self.seed))
+            rank: Exchange(
+                rank, len(world), self.graph, self.timeout, CurrentModel(of(rank)), random.Random(rank + self.seed)
+            )
             for rank in world
         }
         self.learnt = torch.stack([of(rank) for rank in world]).sum(dim=0)
@@ -102,11 +105,11 @@ class Simulated:
     def _step(self, rank: int) -> None:
         """A gradient that was computed on an old model is applied, and an exchange is begun."""
         mine = self.ranks[rank]
-        read = mine.reading
+        read = mine.current.reading
         if self.learns:
             change = model(1.0, -0.5, self._draw() / 64)
             self.learnt = self.learnt + change
-            mine.learn(read, read.model + change)
+            mine.current.learn(read, read.model + change)
         parcel = mine.offer(self.now)
         if parcel is not None:
             assert is_active(sorted({rank, *mine._there}), rank)
@@ -133,13 +136,13 @@ class Simulated:
         """Models, and halves that are still to come, add up to all that was learnt: as long as nobody is lost."""
         if self.dies or not self.learns:
             return
-        models = [each.reading.model for each in self.ranks.values()]
+        models = [each.current.reading.model for each in self.ranks.values()]
         whole = torch.stack([*models, *(-half for half in self.owed.values())]).sum(dim=0)
         torch.testing.assert_close(whole, self.learnt, rtol=0, atol=1e-8)
 
     @property
     def spread(self) -> float:
-        models = torch.stack([each.reading.model for each in self.ranks.values()])
+        models = torch.stack([each.current.reading.model for each in self.ranks.values()])
         return float((models.max(dim=0).values - models.min(dim=0).values).max())
 
 
@@ -151,7 +154,7 @@ def test_no_update_and_no_half_is_lost(graph: Graph, world: int, times: list[int
     simulated.run(until=600)
     assert simulated.most_open <= MOST_OPEN
     assert simulated.sent == set(simulated.moved) == simulated.settled
-    total = torch.stack([each.reading.model for each in simulated.ranks.values()]).sum(dim=0)
+    total = torch.stack([each.current.reading.model for each in simulated.ranks.values()]).sum(dim=0)
     torch.testing.assert_close(total, simulated.learnt, rtol=0, atol=1e-8)
     assert all(each.open == 0 for each in simulated.ranks.values())
     assert world == 1 or simulated.settled
@@ -186,11 +189,11 @@ def test_models_become_one_and_it_is_their_mean(
     mean = simulated.learnt / world
     simulated.run(until=8000)
     assert simulated.spread < 0.05
-    torch.testing.assert_close(simulated.ranks[0].reading.model, mean, rtol=0, atol=0.05)
+    torch.testing.assert_close(simulated.ranks[0].current.reading.model, mean, rtol=0, atol=0.05)
 
 
 def pair(timeout: int = TIMEOUT) -> tuple[Exchange, Exchange]:
-    first, second = (Exchange(rank, 2, "ring", timeout, of(rank), random.Random(0)) for rank in range(2))
+    first, second = (Exchange(rank, 2, "ring", timeout, CurrentModel(of(rank)), random.Random(0)) for rank in range(2))
     return first, second
 
 
@@ -199,29 +202,29 @@ def test_both_end_with_the_mean_and_keep_what_they_learnt_meanwhile() -> None:
     assert passive.offer(0) is None
     offered = active.offer(0)
     assert offered is not None
-    read = active.reading
-    active.learn(read, read.model + model(8.0, 0.0, 0.0))
+    read = active.current.reading
+    active.current.learn(read, read.model + model(8.0, 0.0, 0.0))
     answer = passive.hear_offer(0, offered.number, offered.model)
     assert answer is not None
     assert torch.equal(answer.model, of(1))
-    assert torch.equal(passive.reading.model, model(0.5, 0.5, 1.0))
+    assert torch.equal(passive.current.reading.model, model(0.5, 0.5, 1.0))
     assert active.hear_answer(answer.number, answer.model)
-    assert torch.equal(active.reading.model, model(8.5, 0.5, 1.0))
+    assert torch.equal(active.current.reading.model, model(8.5, 0.5, 1.0))
     assert not active.hear_answer(answer.number, answer.model), "an answer counts once"
 
 
 def test_staleness_is_the_exchanges_between_reading_and_applying() -> None:
     _, passive = pair()
-    read = passive.reading
+    read = passive.current.reading
     for number in (1, 2):
         passive.hear_offer(0, number, model(5.0, 1.0, 1.0))
-    after = passive.learn(read, read.model - model(0.25, 0.0, 0.0))
+    after = passive.current.learn(read, read.model - model(0.25, 0.0, 0.0))
     assert (read.version, after.version) == (0, 3)
     assert torch.equal(after.model, model(4.0 - 0.25, 1.0, 1.0))
 
 
 def test_who_is_overdue_is_left_alone_and_another_is_asked() -> None:
-    active = Exchange(0, 6, "complete", TIMEOUT, of(0), random.Random(0))
+    active = Exchange(0, 6, "complete", TIMEOUT, CurrentModel(of(0)), random.Random(0))
     first = active.offer(0)
     assert first is not None
     assert active.offer(TIMEOUT - 1) is None
@@ -241,7 +244,7 @@ def test_nothing_moves_for_who_is_gone() -> None:
     _, passive = pair()
     passive.leave(0)
     assert passive.hear_offer(0, 1, of(0)) is None
-    assert torch.equal(passive.reading.model, of(1))
+    assert torch.equal(passive.current.reading.model, of(1))
 
 
 @given(GRAPHS, st.sets(st.integers(0, 30), min_size=1, max_size=12))

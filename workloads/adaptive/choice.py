@@ -1,25 +1,27 @@
-"""Which scheme is best for an objective, and why; pure.
+"""How often ranks should average their models for an objective, and whether to wait for each other, and why; pure.
 
-An average that is left out saves its time and costs progress: between two averages ranks drift apart. How much is no measurement of a few steps, so it is
+An average that is left out saves what it takes and costs progress: between two averages ranks drift apart. How much is no measurement of a few steps, so it is
 a parameter, `drift`: the part of a step's progress that each further step without an average costs (J. Wang, G. Joshi, "Adaptive communication strategies to
 achieve the best error-runtime trade-off in local-update SGD", SysML 2019, derive the same form: a term in 1 / period and one in period - 1).
-Averages within tiers keep most of the drift down.
+
+Where nobody waits for averages they still take of every rank's processor and of everybody's links: `effort` says how much of a second's training a second of
+averaging is taken to be worth. Where all wait for them, and for the slowest, it is all of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
 
-from laggard.workloads.adaptive.scheme import Costs, Scheme, schemes
+from laggard.workloads.strategies.average_member import Terms
 
-TIER_DRIFT = 0.5
-"""Of the drift of ranks by themselves, what is left where tiers average in every step."""
+PERIODS = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Steps between two averages that are considered."""
 
 WORTH_CHANGING = 0.1
 """A change is made where it is expected to gain more than this part."""
-
-TRIAL_AVERAGES = 3
 
 ObjectiveName = Literal["makespan", "cost", "fairness"]
 
@@ -31,6 +33,7 @@ class Rules:
     Attributes:
         objective: what is to be small, or fair.
         drift: part of a step's progress lost per step without an average.
+        effort: seconds of training that a second of averaging is worth, where nobody waits for it.
         longest: steps between two averages, at most.
         rent_per_s: price of all hosts for a second.
         price_per_byte: of a byte between tiers.
@@ -38,83 +41,105 @@ class Rules:
 
     objective: ObjectiveName
     drift: float
+    effort: float
     longest: int
     rent_per_s: float = 0.0
     price_per_byte: float = 0.0
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A scheme and the reason for it.
+class Costs:
+    """What the continuum makes of training, in seconds.
 
     Attributes:
-        scheme: what to do from now on.
+        steps_s: what a step takes, of each rank that has said so.
+        average_s: what an average of all takes.
+        average_bytes: that it sends between tiers.
+    """
+
+    steps_s: Sequence[float]
+    average_s: float
+    average_bytes: float = 0.0
+
+    @property
+    def step_s(self) -> float:
+        """Of the middle rank."""
+        return median(self.steps_s)
+
+    @property
+    def slowest_s(self) -> float:
+        """Of the slowest rank."""
+        return max(self.steps_s)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Terms and the reason for them.
+
+    Attributes:
+        terms: what to do from now on.
         gain: how many times less the objective is expected to cost than with what was done before; 1 where nothing changes.
         reason: a sentence.
     """
 
-    scheme: Scheme
+    terms: Terms
     gain: float
     reason: str
 
 
-def steps_needed(scheme: Scheme, drift: float) -> float:
-    """Steps for the progress of one with an average in each."""
-    kept = TIER_DRIFT if scheme.name == "hierarchical" else 1.0
-    return 1 + drift * kept * (scheme.period - 1)
-
-
-def price(scheme: Scheme, costs: Costs, rules: Rules) -> float:
-    """What the progress of one step costs: seconds, or money where that is the objective and anything has a price."""
-    needed = steps_needed(scheme, rules.drift)
+def price(terms: Terms, costs: Costs, rules: Rules) -> float:
+    """What the progress of one step of each rank costs: seconds, or money where that is the objective and anything has a price."""
+    if terms.waits:
+        return (1 + rules.drift * (terms.steps - 1)) * (costs.slowest_s + costs.average_s / terms.steps)
+    between = max(terms.steps, costs.average_s / costs.step_s)
+    needed = 1 + rules.drift * (between - 1)
+    worth_s = costs.step_s + rules.effort * costs.average_s / between
     priced = rules.rent_per_s > 0 or rules.price_per_byte > 0
     if rules.objective != "cost" or not priced:
-        return needed * costs.step_s(scheme)
-    return needed * (rules.rent_per_s * costs.step_s(scheme) + rules.price_per_byte * costs.step_bytes(scheme))
+        return needed * worth_s
+    return needed * (rules.rent_per_s * worth_s + rules.price_per_byte * costs.average_bytes / between)
 
 
-def choose(costs: Costs, rules: Rules, current: Scheme) -> Choice:
-    """The cheapest scheme, unless the present one is nearly as cheap.
+def choose(costs: Costs, rules: Rules, current: Terms) -> Choice:
+    """The cheapest terms, unless the present ones are nearly as cheap.
+
+    Where fairness is the objective, all wait for each other, so that all learn alike, and the quickest of such terms are the best.
 
     Args:
         costs: what was measured.
         rules: the objective and what else counts.
         current: what is being done.
     """
-    prices = {scheme: price(scheme, costs, rules) for scheme in schemes(costs, rules.longest)}
-    best = min(prices, key=lambda scheme: prices[scheme])
+    waits = rules.objective == "fairness"
+    prices = {
+        terms: price(terms, costs, rules)
+        for terms in (Terms(period, waits) for period in PERIODS)
+        if terms.steps <= rules.longest
+    }
+    best = min(prices, key=lambda terms: prices[terms])
     now = prices.get(current, float("inf"))
     if now <= prices[best] * (1 + WORTH_CHANGING):
         return Choice(current, 1.0, f"go on: {_because(costs, rules)}")
-    return Choice(best, now / prices[best], f"{best.told()}: {_because(costs, rules)}")
+    return Choice(best, now / prices[best], f"{_told(best)}: {_because(costs, rules)}")
 
 
-def worth_trying(costs: Costs, scheme: Scheme, budget_s: float) -> bool:
-    """Whether to try averages by way of the tiers' first ranks: averages matter, and trying them, two or three, is within the budget.
-
-    What they cost is not known before; one over the ring is the guess.
-
-    Args:
-        costs: what was measured.
-        scheme: what is best of what is known.
-        budget_s: seconds that may be spent on it.
-    """
-    return (
-        costs.step_s(scheme) > (1 + WORTH_CHANGING) * costs.work(scheme.period)
-        and TRIAL_AVERAGES * costs.flat_s <= budget_s
-    )
+def _told(terms: Terms) -> str:
+    often = "in every step" if terms.steps == 1 else f"every {terms.steps} steps"
+    if terms.waits:
+        return f"average all models {often}, all waiting for all, so that all learn alike"
+    return f"average all models {often} or when one is over, nobody waiting"
 
 
 def _because(costs: Costs, rules: Rules) -> str:
-    own_s = max(costs.work(), 1e-9)
-    told = f"an average of all over the ring takes {costs.flat_s / own_s:.2g} times the slowest rank's own step"
-    if costs.wide_s is not None:
-        told += f", one by way of the tiers' first ranks {costs.wide_s / own_s:.2g} times"
-    least = costs.work(rules.longest)
-    if least < (1 - WORTH_CHANGING) * costs.work():
-        told += f", and over {max(costs.work_s)} steps the slowest rank takes {least / own_s:.2g} times what the slowest of each step does"
+    told = f"an average of all takes {costs.average_s / costs.step_s:.2g} times a step"
+    if costs.slowest_s > (1 + WORTH_CHANGING) * costs.step_s:
+        told += f", of which the slowest worker's takes {costs.slowest_s / costs.step_s:.2g} times the middle one's"
     if rules.objective == "cost" and rules.price_per_byte > 0:
-        traffic = rules.price_per_byte * costs.flat_bytes
-        rent = max(rules.rent_per_s * own_s, 1e-30)
-        told += f", and its bytes cost {traffic / rent:.2g} times the hosts' rent meanwhile"
+        rent = max(rules.rent_per_s * costs.step_s, 1e-30)
+        told += f", and its bytes cost {rules.price_per_byte * costs.average_bytes / rent:.2g} times the hosts' rent for a step"
     return told
+
+
+def crossings(tiers: Sequence[str]) -> int:
+    """Links of a ring of the ranks, in their order, that lead from one tier to another."""
+    return sum(tier != tiers[place - 1] for place, tier in enumerate(tiers)) if len(tiers) > 1 else 0

@@ -104,11 +104,12 @@ class Balancer:
             return
         self._costs = costs
         self._sizes.clear()
-        self._seat.note(
-            step,
-            f"shares of {min(shares)} to {max(shares)} of {batch} samples, by speed: the slowest rank's own work takes "
-            f"{then_s * 1e3:.3g} ms instead of {before_s * 1e3:.3g} ms",
-        )
+        if self._seat.rank == 0:  # all ranks decide the same
+            self._seat.note(
+                step,
+                f"shares of {min(shares)} to {max(shares)} of {batch} samples, by speed: the slowest rank's own work takes "
+                f"{then_s * 1e3:.3g} ms instead of {before_s * 1e3:.3g} ms",
+            )
 
     def _shares(self, costs: tuple[AffineCost, ...] | None, batch: int) -> tuple[int, ...]:
         if costs is None:

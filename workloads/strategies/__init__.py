@@ -30,6 +30,7 @@ CLASSES = {
     "partial_reduce": "PartialReduce",
     "hop": "Hop",
     "fast_links": "FastLinks",
+    "overlap_local_sgd": "OverlapLocalSGD",
     "adaptive": "Adaptive",
 }
 

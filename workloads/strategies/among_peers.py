@@ -28,6 +28,11 @@ class AmongPeers:
         self._step = 0
 
     @property
+    def weight(self) -> float:
+        """Like any other's (see `OwnPaceStrategy`)."""
+        return 1.0
+
+    @property
     def next_step(self) -> int | None:
         """The step after the last (see `OwnPaceStrategy`)."""
         return None if self._peers.over else self._step

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
+from laggard.workloads.strategies.current_model import CurrentModel
 from laggard.workloads.strategies.graph import Graph, is_active, partners
 
 MOST_OPEN = 2
@@ -38,14 +39,6 @@ class Parcel:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A rank's model, which nobody changes, and how many updates it has had."""
-
-    version: int
-    model: torch.Tensor
-
-
-@dataclass(frozen=True)
 class _Open:
     partner: int
     mine: torch.Tensor
@@ -53,46 +46,33 @@ class _Open:
 
 
 class Exchange:
-    """One rank's model, and its exchanges: a state machine. Models are replaced, never changed in place.
+    """One rank's model, and its exchanges: a state machine.
 
     Args:
         rank: whose.
         world_size: number of ranks.
         graph: who may exchange with whom.
         timeout_ns: after which an answer is overdue.
-        model: the rank's, of one dimension.
+        current: the rank's model.
         chance: chooses partners.
+
+    Attributes:
+        current: the rank's model.
     """
 
     def __init__(
-        self, rank: int, world_size: int, graph: Graph, timeout_ns: int, model: torch.Tensor, chance: random.Random
+        self, rank: int, world_size: int, graph: Graph, timeout_ns: int, current: CurrentModel, chance: random.Random
     ) -> None:
         self._rank, self._there = rank, list(range(world_size))
         self._graph, self._timeout_ns, self._chance = graph, timeout_ns, chance
-        self._reading = Reading(0, model)
+        self.current = current
         self._open: dict[int, _Open] = {}
         self._begun = 0
-
-    @property
-    def reading(self) -> Reading:
-        """The model as it is now."""
-        return self._reading
 
     @property
     def open(self) -> int:
         """Exchanges whose answer has not come."""
         return len(self._open)
-
-    def learn(self, read: Reading, learnt: torch.Tensor) -> Reading:
-        """What was learnt from a model that was read goes into the model as it is now.
-
-        Returns:
-            The model after it; between the versions lie the updates by others.
-        """
-        now = self._reading
-        unchanged = now.version == read.version
-        self._replace(learnt if unchanged else now.model + (learnt - read.model))
-        return self._reading
 
     def offer(self, now_ns: int) -> Parcel | None:
         """Begin an exchange with a partner chosen at random; None where this rank is passive, waits for an answer, or has no partner left."""
@@ -103,7 +83,7 @@ class Exchange:
         free = [rank for rank in partners(self._graph, self._there, self._rank) if rank not in busy]
         if not free:
             return None
-        partner, mine = self._chance.choice(free), self._reading.model
+        partner, mine = self._chance.choice(free), self.current.reading.model
         self._begun += 1
         self._open[self._begun] = _Open(partner, mine, now_ns)
         return Parcel(partner, self._begun, mine)
@@ -112,8 +92,8 @@ class Exchange:
         """Move halfway to a model that was offered, and answer with the one from before; None, and nothing moves, where the sender is gone."""
         if sender not in self._there:
             return None
-        before = self._reading.model
-        self._replace(before + (theirs - before) / 2)
+        before = self.current.reading.model
+        self.current.replace(before + (theirs - before) / 2)
         return Parcel(sender, number, before)
 
     def hear_answer(self, number: int, theirs: torch.Tensor) -> bool:
@@ -121,7 +101,7 @@ class Exchange:
         opened = self._open.pop(number, None)
         if opened is None:
             return False
-        self._replace(self._reading.model + (theirs - opened.mine) / 2)
+        self.current.replace(self.current.reading.model + (theirs - opened.mine) / 2)
         return True
 
     def leave(self, rank: int) -> None:
@@ -129,6 +109,3 @@ class Exchange:
         if rank in self._there:
             self._there.remove(rank)
         self._open = {number: each for number, each in self._open.items() if each.partner != rank}
-
-    def _replace(self, model: torch.Tensor) -> None:
-        self._reading = Reading(self._reading.version + 1, model)

@@ -29,11 +29,13 @@ class Parameters(Section):
     Attributes:
         served: whether a server keeps the model.
         meshed: whether every rank speaks with every other over the transport of messages.
+        beside: whether a thread beside the training exchanges models, of which each step ends with a copy.
         bears_churn: whether workers may leave, and join, while the others train.
     """
 
     served: ClassVar[bool] = False
     meshed: ClassVar[bool] = False
+    beside: ClassVar[bool] = False
     bears_churn: ClassVar[bool] = False
 
     @property
@@ -233,6 +235,7 @@ class ADPSGDParameters(Parameters):
     """Ranks average their models two by two beside the training, and wait for nobody (AD-PSGD: Lian et al., ICML 2018)."""
 
     meshed: ClassVar[bool] = True
+    beside: ClassVar[bool] = True
     name: Literal["ad_psgd"]
     graph: Graph = Field(default="complete", description="who may average with whom, of those of the other role")
     timeout_s: DurationS = Field(
@@ -324,18 +327,46 @@ class FastLinksParameters(Parameters):
         return "own"
 
 
-class AdaptiveParameters(BalancedParameters):
-    """Measures the continuum while it trains, and takes up the scheme and the shares of batches that suit it and the objective best."""
+class OverlapLocalSGDParameters(Parameters):
+    """Workers train by themselves, and average all models now and then without waiting for it (Overlap Local-SGD: Wang et al., ICASSP 2020)."""
 
-    name: Literal["adaptive"]
-    balanced_batches: Annotated[BalancedBatches | None, BeforeValidator(_switched), TrueOrMapping()] = Field(
-        default=BalancedBatches(), description="shares of a batch by the ranks' measured speeds; false: even ones"
+    meshed: ClassVar[bool] = True
+    beside: ClassVar[bool] = True
+    name: Literal["overlap_local_sgd"]
+    steps: Every = Field(
+        default=1, description="steps since the last average after which a worker is ready for the next"
     )
-    every: Every = Field(default=10, description="steps between two looks at what was measured, at least")
+    ready_part: float = Field(
+        default=0.5, ge=0, le=1, alias="ready", description="part of the workers that must be ready for it"
+    )
+
+    @property
+    def pace(self) -> Pace:
+        """Every rank's own."""
+        return "own"
+
+
+class AdaptiveParameters(Parameters):
+    """Measures the continuum while it trains, and averages models as often as suits it and the objective best, without waiting."""
+
+    meshed: ClassVar[bool] = True
+    beside: ClassVar[bool] = True
+    name: Literal["adaptive"]
     drift: float = Field(
         default=0.01, ge=0, le=1, description="part of a step's progress lost per further step without an average"
     )
-    longest: Every = Field(default=32, description="steps between two averages of all ranks, at most")
+    effort: float = Field(
+        default=0.2,
+        ge=0,
+        le=1,
+        description="seconds of training that a second of averaging is worth, where nobody waits for it",
+    )
+    longest: Every = Field(default=32, description="steps between two averages of all workers, at most")
+
+    @property
+    def pace(self) -> Pace:
+        """Every rank's own."""
+        return "own"
 
 
 StrategyParameters = Annotated[
@@ -353,6 +384,7 @@ StrategyParameters = Annotated[
     | PartialReduceParameters
     | HopParameters
     | FastLinksParameters
+    | OverlapLocalSGDParameters
     | AdaptiveParameters,
     Discriminator("name"),
 ]
@@ -371,6 +403,7 @@ STRATEGY_NAMES = (
     "partial_reduce",
     "hop",
     "fast_links",
+    "overlap_local_sgd",
     "adaptive",
 )
 
@@ -378,7 +411,7 @@ STRATEGY_NAMES = (
 SHORTHANDS = ("balanced_batches",)
 """Names that stand for the all-reduce with what they say."""
 
-BALANCED = ("allreduce", "local_sgd", "hierarchical", "diloco", "adaptive")
+BALANCED = ("allreduce", "local_sgd", "hierarchical", "diloco")
 
 
 def bearing_churn() -> tuple[str, ...]:

@@ -45,7 +45,7 @@ class Seat:
         dilation: real seconds per virtual second.
         seed: the same on all ranks.
         objective: what training is to be good for.
-        note: told of what the strategy decides, by step, a sentence each.
+        note: told of what the strategy decides, by step, a sentence each, by one rank.
     """
 
     rank: int
@@ -115,6 +115,10 @@ class OwnPaceStrategy(Protocol):
     @property
     def model(self) -> nn.Module:
         """This rank's copy of the model."""
+
+    @property
+    def weight(self) -> float:
+        """How much this rank's model counts in a mean of all now."""
 
     @property
     def next_step(self) -> int | None:

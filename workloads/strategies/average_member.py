@@ -1,0 +1,275 @@
+"""One rank's part in averages of all ranks' models that nobody waits for; pure.
+
+Every rank tells the lowest one that is there, the leader, when it has taken enough steps since the last average. When enough ranks have, the leader has all
+begin one: each brings its model as it is at that moment, weighted by the samples that it has learnt from since the last, and goes on training meanwhile. When
+the mean has come round, the rank's model moves by the mean less what it brought: what was learnt meanwhile stays in it.
+
+Who has learnt nothing new counts nothing, and is told the mean like all others. Where the terms say so ranks wait, all the same, so that all learn alike. The leader may
+change the terms with every average. If a member is lost, or the leader, the average is given up by all who do not have it
+yet, and what they have learnt counts in the next.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from laggard.workloads.learnt import NOBODY
+from laggard.workloads.strategies.ring_average import Chunk, RingAverage
+from laggard.workloads.transport.frames import Message
+
+READY, BEGIN, CHUNK = 2, 3, 4
+WORD_BITS = 62
+"""Ranks told of in one number of a message."""
+
+
+@dataclass(frozen=True)
+class Brought:
+    """A rank's model as it goes into an average, and the samples that it counts by."""
+
+    model: torch.Tensor
+    samples: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An average that is over for this rank: what its model is to move by, None where it was given up; and the samples that are to count again then."""
+
+    move: torch.Tensor | None
+    samples: int
+
+
+@dataclass(frozen=True)
+class Terms:
+    """When ranks average.
+
+    Attributes:
+        steps: since the last average after which a rank is ready for the next.
+        waits: whether it then waits until that is over; else it goes on.
+    """
+
+    steps: int
+    waits: bool = False
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the leader knows when it begins an average, in real ns.
+
+    Attributes:
+        average_ns: what the last one took, from its beginning until the leader had the mean.
+        step_ns: what a step takes, by rank, of those that have said so.
+    """
+
+    average_ns: int
+    step_ns: Mapping[int, int]
+
+
+Lead = Callable[[Measured, Terms], Terms]
+
+
+@dataclass(frozen=True)
+class _Call:
+    leader: int
+    number: int
+    members: tuple[int, ...]
+    terms: Terms
+
+
+@dataclass(frozen=True)
+class _Joined:
+    call: _Call
+    brought: Brought
+    ring: RingAverage
+    since_ns: int
+
+
+class AverageMember:
+    """A state machine: told of steps, messages and losses, it says what to send.
+
+    Args:
+        rank: whose.
+        there: all ranks.
+        terms: to begin with.
+        ready_part: part of the ranks that must be ready; where they wait, all must.
+        bring: the model as it is now, and what it counts.
+        lead: what the terms are to be from now on, where this rank is the leader.
+        clock_ns: the time.
+
+    Attributes:
+        terms: as they are now.
+        outbox: what to send, in order: to whom, and what.
+        outcomes: what became of averages, in order.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        there: Collection[int],
+        terms: Terms,
+        ready_part: float,
+        bring: Callable[[], Brought],
+        lead: Lead = lambda _measured, terms: terms,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._rank, self._there, self.terms = rank, set(there), terms
+        self._ready_part, self._bring, self._lead, self._clock_ns = ready_part, bring, lead, clock_ns
+        self.outbox: deque[tuple[int, Message]] = deque()
+        self.outcomes: deque[Outcome] = deque()
+        self._taken = self._step_ns = 0
+        self._average_ns: int | None = None
+        self._steps_ns: dict[int, int] = {}
+        self._told = NOBODY
+        self._ready: set[int] = set()
+        self._called = 0
+        self._calls: deque[_Call] = deque()
+        self._joined: _Joined | None = None
+        self._early: dict[tuple[int, int], list[torch.Tensor]] = {}
+
+    def take_steps(self, steps: int, step_ns: int) -> None:
+        """This rank has finished some, which took so long each, in the mean."""
+        self._taken, self._step_ns = self._taken + steps, step_ns
+        self._tell()
+
+    @property
+    def waits(self) -> bool:
+        """Whether this rank may not take another step now."""
+        return (
+            self.terms.waits and len(self._there) > 1 and (self._joined is not None or self._taken >= self.terms.steps)
+        )
+
+    def hear(self, message: Message) -> None:
+        """Another rank's."""
+        if message.sender not in self._there:
+            return
+        if message.kind == READY:
+            self._steps_ns[message.sender] = message.values[0]
+            self._ready.add(message.sender)
+            self._call()
+        elif message.kind == BEGIN:
+            steps, waits, *words = message.values
+            self._follow(_Call(message.sender, message.version, members_of(words), Terms(steps, bool(waits))))
+        elif message.kind == CHUNK:
+            assert message.tensor is not None
+            self._hear_chunk((message.values[0], message.version), message.tensor)
+
+    def leave(self, rank: int) -> None:
+        """A rank is gone, and all that it had sent has been heard."""
+        self._there.discard(rank)
+        self._ready.discard(rank)
+        self._steps_ns.pop(rank, None)
+        self._calls = deque(call for call in self._calls if self._whole(call))
+        joined = self._joined
+        if joined is not None and not self._whole(joined.call):
+            self._conclude(Outcome(None, joined.brought.samples))
+        if rank == self._told:
+            self._told = NOBODY
+        self._tell()
+        self._call()
+
+    @property
+    def _leader(self) -> int:
+        return min(self._there)
+
+    def _whole(self, call: _Call) -> bool:
+        return call.leader in self._there and self._there.issuperset(call.members)
+
+    def _tell(self) -> None:
+        """Once for each average: that this rank is ready."""
+        if self._taken < self.terms.steps or self._told != NOBODY or self._joined is not None:
+            return
+        self._told = self._leader
+        if self._told == self._rank:
+            self._steps_ns[self._rank] = self._step_ns
+            self._ready.add(self._rank)
+            self._call()
+        else:
+            self.outbox.append((self._told, Message(READY, 0, (self._step_ns,))))
+
+    def _call(self) -> None:
+        """As the leader, begin an average if enough are ready, and the last is over here."""
+        part = 1.0 if self.terms.waits else self._ready_part
+        wanted = max(1, math.ceil(part * len(self._there)))
+        if self._leader != self._rank or self._joined is not None or len(self._ready) < wanted or len(self._there) < 2:
+            return
+        self._called, self._ready = self._called + 1, set()
+        terms = self.terms
+        if self._average_ns is not None:
+            terms = self._lead(Measured(self._average_ns, dict(self._steps_ns)), terms)
+        call = _Call(self._rank, self._called, tuple(sorted(self._there)), terms)
+        told = (terms.steps, int(terms.waits), *words_of(call.members))
+        for rank in call.members:
+            if rank != self._rank:
+                self.outbox.append((rank, Message(BEGIN, call.number, told)))
+        self._follow(call)
+
+    def _follow(self, call: _Call) -> None:
+        self._calls.append(call)
+        self._join()
+
+    def _join(self) -> None:
+        """Take part in the next average, once the last is over."""
+        while self._joined is None and self._calls:
+            call = self._calls.popleft()
+            key = (call.leader, call.number)
+            early = self._early.pop(key, [])
+            self._early = {other: held for other, held in self._early.items() if other[0] != key[0] or other > key}
+            if not self._whole(call):
+                continue
+            brought = self._bring()
+            self._taken, self._told, self.terms = 0, NOBODY, call.terms
+            weighted = torch.cat([brought.model * brought.samples, brought.model.new_tensor([brought.samples])])
+            ring = RingAverage(call.members, self._rank, weighted)
+            self._joined = _Joined(call, brought, ring, self._clock_ns())
+            self._send(ring.begin())
+            for part in early:
+                self._hear_chunk(key, part)
+
+    def _hear_chunk(self, key: tuple[int, int], part: torch.Tensor) -> None:
+        joined = self._joined
+        if joined is None or (joined.call.leader, joined.call.number) != key:
+            self._early.setdefault(key, []).append(part)
+            return
+        self._send(joined.ring.hear(part))
+        if joined.ring.complete:
+            self._average_ns = self._clock_ns() - joined.since_ns
+            self._conclude(Outcome(_move(joined), 0))
+
+    def _send(self, chunk: Chunk | None) -> None:
+        if chunk is not None and self._joined is not None:
+            call = self._joined.call
+            self.outbox.append(
+                (self._joined.ring.next, Message(CHUNK, call.number, (call.leader, chunk.turn), chunk.part))
+            )
+
+    def _conclude(self, outcome: Outcome) -> None:
+        self._joined = None
+        self.outcomes.append(outcome)
+        self._tell()
+        self._join()
+        self._call()
+
+
+def _move(joined: _Joined) -> torch.Tensor | None:
+    mean = joined.ring.mean
+    return mean[:-1] / mean[-1] - joined.brought.model if mean[-1] > 0 else None
+
+
+def words_of(members: Collection[int]) -> tuple[int, ...]:
+    """Ranks as numbers of a message: a bit each."""
+    words = [0] * (max(members) // WORD_BITS + 1)
+    for rank in members:
+        words[rank // WORD_BITS] |= 1 << rank % WORD_BITS
+    return tuple(words)
+
+
+def members_of(words: Collection[int]) -> tuple[int, ...]:
+    """The ranks that the numbers of a message say, in ascending order."""
+    return tuple(
+        place * WORD_BITS + bit for place, word in enumerate(words) for bit in range(WORD_BITS) if word >> bit & 1
+    )
