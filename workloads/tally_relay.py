@@ -187,6 +187,10 @@ class TallyRelay:
         path.unlink()
         yield PartGiven(rank=rank, number=number, time_ns=self._to_reference(given_ns))
 
+    def lose(self, rank: int) -> None:
+        """A rank of this machine was killed: where training is over already, its peers do not tell."""
+        self._tally.leave(rank, self._tally.session(rank))
+
     def take(self, news: TallyNews) -> None:
         """Write what another machine's memory says into this one."""
         if isinstance(news, Counted):

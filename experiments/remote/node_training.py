@@ -135,6 +135,8 @@ class NodeTraining:
         """What has happened since the last call."""
         for ended in self._server.exits():
             name, rank = self._processes.pop(ended.pid)
+            if self._tally_relay is not None and rank >= 0 and ended.status < 0:
+                self._tally_relay.lose(rank)
             yield from self._new_log(self.logs / f"{name}.log")
             yield Ended(name=name, rank=rank, status=ended.status, log_tail=tail(self.logs / f"{name}.log"))
         yield from self.relay.news()

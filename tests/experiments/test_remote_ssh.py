@@ -219,7 +219,7 @@ def _the_others_go_on(run: dict[str, Any]) -> None:
     last = steps.groupby("rank").end_ns.max()
     assert last[2] < min(last[0], last[1])
     assert abs(last[0] - last[1]) < 1e9, "by one clock; the nodes' own differ by minutes"
-    assert steps.samples.sum() >= (900 // 8) * 1437, "an epoch is 8 steps"
+    assert steps.samples.sum() > 0.9 * (900 // 8) * 1437, "an epoch is 8 steps; what rank 2 had not streamed is lost"
     traffic = json.loads((folder / "counters.json").read_text())["traffic"]
     assert [each["node"] for each in traffic] == [0, 1]
 

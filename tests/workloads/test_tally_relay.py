@@ -169,6 +169,19 @@ def test_who_is_gone_and_who_has_ended_everybody_knows(
     assert len(told) <= 2 * len(lost) * (len(RANKS) - 1), "nobody tells what was told"
 
 
+def test_who_is_killed_when_all_is_over_is_not_waited_for(machines: Machines) -> None:
+    """Who ends because training is over has not left it, for its peers; its machine knows better."""
+    machines.tallies["head"].end(Reason.TIME)
+    machines.settle()
+    for rank in (0, 1, 3, 4):
+        machines.give(rank, 1, 1_000)
+    machines.settle()
+    assert machines.tallies["head"].complete_ns(1) is None
+    machines.relays["left"].lose(2)
+    machines.settle()
+    assert machines.tallies["head"].complete_ns(1) == 1_000
+
+
 def test_news_for_the_referee_goes_nowhere_else() -> None:
     hub = TallyHub(["head", "left", "right"], "head")
     piece = PartPiece(rank=2, number=1, content=base64.b64encode(bytes(PIECE_BYTES)).decode(), last=True)
