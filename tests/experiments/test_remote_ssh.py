@@ -102,8 +102,8 @@ SERVED = (
     "heterogeneity={}",
     "workload.strategy=asynchronous",
     'workload.placement={workers: ["cloud.*", edge.trainer.1.1], server: edge.trainer.1.2}',
-    "workload.evaluate_every=4000",
-    "workload.stop={accuracy: 0.85, time: 60s}",
+    "workload.evaluate_every=12000",
+    "workload.stop={accuracy: 0.9, time: 60s}",
 )
 MESHED = (
     "heterogeneity={}",
@@ -193,11 +193,13 @@ def _a_server_of_its_own_serves(run: dict[str, Any]) -> None:
     """On a node without a rank, it keeps the model, has it evaluated there, and lets the ranks of the other two go."""
     assert run["status"] == "done", run["error"]
     assert run["outcome"]["stopped_by"] == "accuracy"
-    assert run["outcome"]["accuracy"] >= 0.85
+    assert run["outcome"]["accuracy"] >= 0.9
     folder = Path(run["folder"])
     steps = pq.read_table(folder / "steps.parquet").to_pandas()
     assert set(steps["rank"]) == {0, 1}
-    assert steps.accuracy.max() == run["outcome"]["accuracy"]
+    assert run["outcome"]["accuracy"] in set(steps.accuracy), (
+        "evaluations stand where the pushes were that they came after"
+    )
     cloud, edge, serving = OFFSETS_S
     links = pq.read_table(folder / "links.parquet").to_pandas()
     assert {(cloud, serving), (serving, cloud), (serving, edge)} <= set(zip(links.src, links.dst, strict=True))
