@@ -177,7 +177,8 @@ def train(scenario: Scenario, crew: Crew, links: LinkBackend, course: Course) ->
     drives, peaks = _usage(crew)
     write_counters(journal.folder.path, links, before, drives, peaks)
     journal.warn(short_overruns(scenario.memory, peaks))
-    slips = (*watch.guards.slips(zero_ns), *late_changes(events, zero_ns, Dilation(1.0)))
+    end_ns = int(str((watch.done or {})["end_ns"]))
+    slips = (*watch.guards.slips(zero_ns, end_ns), *late_changes(events, zero_ns, Dilation(1.0), end_ns))
     return Trained(began_s, ended_s, slips)
 
 
