@@ -63,7 +63,13 @@ CHANGE_LATE_S = 1.0
 """Virtual seconds by which a change may take effect after it was asked for."""
 
 WHOLE_RUN = 0.01
-"""Part of the whole run for which a host may have been kept from its core."""
+"""Part of the whole run for which a host may have been kept from its core.
+
+No time that a run tells can be off by more for it, even if all others had waited for that host: a fifth of the 5 % to which shares are promised, and a tenth of
+what runs of one scenario differ by whose ranks go at their own pace (`docs/strategies.md`)."""
+
+FEWEST_WINDOWS = 2
+"""A run shorter than so many windows is allowed what one of so many is, a tenth of a second: what happened once has not returned."""
 
 _REMEMBERED = 10_000
 """Looks that slipped which are kept apart, for an end that is told later."""
@@ -188,7 +194,7 @@ class Guard:
         self._window.append(sample)
         if len(self._window) > self._limits.window:
             self._note(_look(tuple(self._window), self._limits), self._window[0], sample)
-        whole = _missed(self._opening[0], sample, WHOLE_RUN)
+        whole = _missed(self._opening[0], sample, WHOLE_RUN, FEWEST_WINDOWS * self._limits.window * _NS)
         if whole or (self._whole and self._whole[-1][1]):
             self._whole.append((sample.at_ns, whole))
 
@@ -319,10 +325,10 @@ def _exceeded(before: Sample, now: Sample, limits: Limits) -> list[Slip]:
     return slips
 
 
-def _missed(before: Sample, now: Sample, allowed: float) -> list[Slip]:
+def _missed(before: Sample, now: Sample, allowed: float, least_ns: int = 0) -> list[Slip]:
     """Hosts that computed slower or faster than their shares, for more of their computing and of the time than is allowed.
 
-    A host that hardly computes may miss much of that little, and no step would take longer for it.
+    A host that hardly computes may miss much of that little, and no step would take longer for it. What is shorter than `least_ns` counts as that long.
     """
     slips = []
     for host, use in now.hosts.items():
@@ -332,7 +338,7 @@ def _missed(before: Sample, now: Sample, allowed: float) -> list[Slip]:
         ahead_ns = (
             max(use.owed_ns, 0) - max(first.owed_ns, 0) - _SLICES * LONGEST_SLICE_NS / _least_share(host, before, now)
         )
-        enough_ns = allowed * max(due_ns, now.at_ns - before.at_ns)
+        enough_ns = allowed * max(due_ns, now.at_ns - before.at_ns, least_ns)
         if lost_ns > enough_ns:
             # The kernel tells of a wait when it is over, which can be many samples after it began.
             first_ns = min(before.at_ns, now.at_ns - lost_ns)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from laggard.network_emulation.compute.efficiency import Efficiency
 from laggard.network_emulation.compute.gates import Gate
-from laggard.network_emulation.compute.ledger import Ledger
+from laggard.network_emulation.compute.ledger import CATCH_UP_NS, Ledger
 from laggard.network_emulation.compute.meter import ProcessMeter
 from laggard.network_emulation.compute.tally import HostTally
 from laggard.network_emulation.dilation import load
@@ -45,7 +45,7 @@ _WATCH_NS = 5_000_000
 _FAMILY_NS = 2_000_000
 _STARVED_NS = 1_000_000
 _SURELY_STARVED_NS = 20_000_000
-_UNSEEN_NS = 5_000_000
+_UNSEEN_NS = CATCH_UP_NS
 _WITHOUT_END_NS = 1 << 62
 
 
@@ -244,9 +244,9 @@ class LimitedHost:
     def _is_starved(self, now_ns: int, others: Iterable[LimitedHost]) -> bool:
         """Whether the slice may be used up although not all of it was seen, so that the host waits for a grant in vain.
 
-        What processes that came and went have used is not seen, nor what a thread uses after it has ended: microseconds, after which the
-        kernel stops the others for what is left of the period. To ask whether anything is runnable costs as much as all the rest of a look, so where there is
-        no family, which is where the next thread ends seldom, that is asked only every few milliseconds.
+        What processes that came and went have used is not seen, nor what a thread uses after it has ended: microseconds, after which the kernel
+        stops the others for the rest of its period. To ask whether anything is runnable costs as much as all the rest of a look; where there is no
+        family, which seldom ends a thread, that is asked only as often as what is lost meanwhile can be made up for.
         """
         if not self.gate.starves or now_ns < self._ask_again_ns:
             return False

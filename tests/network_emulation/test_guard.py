@@ -169,6 +169,18 @@ def test_a_run_shorter_than_a_window_is_looked_at() -> None:
     assert [slip.kind for slip in run(starved, 3)] == ["core missed"]
 
 
+@pytest.mark.parametrize(("lost_ms", "kinds"), [(70, []), (130, ["core missed"])])
+def test_what_happened_once_in_a_short_run_is_no_matter_of_the_whole(lost_ms: int, kinds: list[SlipKind]) -> None:
+    """Both are more than a hundredth of 4 s, and less than a twentieth; a tenth of a second is a hundredth of two windows."""
+
+    def blink(second: int, sample: Sample) -> Sample:
+        use = sample.hosts["edge"]
+        return replace(sample, hosts={"edge": replace(use, lost_ns=lost_ms * 1_000_000 if second > 1 else 0)})
+
+    assert [slip.kind for slip in run(blink, 5)] == kinds
+    assert [slip.kind for slip in run(blink, 20, end_s=4.0)] == kinds
+
+
 EVERY_CHANGE = (core_missed, share_exceeded, emulator_late, frames_refused, rate_exceeded, core_stolen)
 
 
