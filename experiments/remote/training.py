@@ -183,7 +183,8 @@ def train(scenario: Scenario, crew: Crew, links: LinkBackend, course: Course) ->
         tuple(f"rank {rank} on {hosts[rank]} was killed, and the others went on without it" for rank in watch.lost)
     )
     journal.update(lost_ranks=tuple(watch.lost))
-    slips = (*watch.guards.slips(zero_ns), *late_changes(events, zero_ns, Dilation(1.0)))
+    end_ns = int(str((watch.done or {})["end_ns"]))
+    slips = (*watch.guards.slips(zero_ns, end_ns), *late_changes(events, zero_ns, Dilation(1.0), end_ns))
     return Trained(began_s, ended_s, slips)
 
 
