@@ -61,17 +61,18 @@ class Watch:
         self._thread.join()
         self._guard.enter(self._sample())
 
-    def slips(self, zero_ns: int) -> tuple[TimedSlip, ...]:
+    def slips(self, zero_ns: int, end_ns: int | None = None) -> tuple[TimedSlip, ...]:
         """What slipped, and when; to be asked at the end.
 
         Args:
             zero_ns: CLOCK_MONOTONIC of time zero.
+            end_ns: of the end, where that was before the watching ended.
 
         Raises:
             EmulationError: the watching itself failed, so that nothing is known.
         """
         self._require_watching()
-        return self._timed(self._guard.slips(), zero_ns)
+        return self._timed(self._guard.slips(end_ns), zero_ns)
 
     def known(self, zero_ns: int) -> tuple[TimedSlip, ...]:
         """What is known to have slipped by now; may be asked meanwhile. Arguments and exceptions are those of `slips`."""
@@ -115,18 +116,22 @@ class Watch:
         return replace(sample, late=health.late, refused=health.refused, carried=health.carried)
 
 
-def late_changes(events: Sequence[EventRecord], zero_ns: int, dilation: Dilation) -> tuple[TimedSlip, ...]:
+def late_changes(
+    events: Sequence[EventRecord], zero_ns: int, dilation: Dilation, end_ns: int | None = None
+) -> tuple[TimedSlip, ...]:
     """The changes of hosts and links that took effect much later than they were asked for.
 
     Args:
         events: as they were applied.
         zero_ns: CLOCK_MONOTONIC of time zero.
         dilation: between real and virtual time.
+        end_ns: of the end: what was asked for after it changed nothing.
     """
+    end_s = math.inf if end_ns is None else dilation.virtual_s((end_ns - zero_ns) / 1e9)
     late: dict[tuple[str, float], float] = {}
     for event in events:
         where = f"{event.src} -> {event.dst}" if event.dst else event.src
-        if event.effective_s - event.asked_s > CHANGE_LATE_S:
+        if event.asked_s < end_s and event.effective_s - event.asked_s > CHANGE_LATE_S:
             late[where, event.asked_s] = max(event.effective_s, late.get((where, event.asked_s), 0.0))
 
     def at_ns(virtual_s: float) -> int:

@@ -219,7 +219,8 @@ def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor, churn: Ch
     finally:
         events = scheduler.stop()
         write_events(job.folder, events)
-    return (*watch.slips(zero_ns), *late_changes(events, zero_ns, job.dilation))
+    end_ns = int(json.loads(job.spool.done.read_text())["end_ns"])
+    return (*watch.slips(zero_ns, end_ns), *late_changes(events, zero_ns, job.dilation, end_ns))
 
 
 @dataclass

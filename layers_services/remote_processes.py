@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,7 @@ class RemoteProcesses:
         self._last_words: dict[str, list[str]] = {machine.alias: [] for machine in machines}
         connection = {"ssh_options": ("-F", str(ssh_config), "-T")}
         self._processes: dict[str, SshProcess] = {}
+        self._writing = {machine.alias: threading.Lock() for machine in machines}
         for machine in machines:
             process = SshProcess(
                 commands[machine.alias],
@@ -76,7 +78,8 @@ class RemoteProcesses:
             raise DeploymentError(f"{machine}: no process was started there")
         process = self._processes[machine]
         if not process.ended:
-            process.write(f"{line}\n")
+            with self._writing[machine]:  # a pipe takes long lines in pieces, and another thread's would come between
+                process.write(f"{line}\n")
 
     def hear(self, timeout_s: float) -> Heard | None:
         """The next line of any of them; None if none came within `timeout_s` seconds."""

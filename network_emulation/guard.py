@@ -4,6 +4,9 @@ Once a second a `Sample` is taken of what costs nothing to read: how late the em
 shares and for how long they were kept from their cores, what the hypervisor stole, what links carried, and three clocks. `Guard`
 looks at the last few of them together and says when, where and how the emulation slipped. One late packet, or a core missed for ten
 milliseconds, changes no step that anybody could see; what counts is what lasts, or returns until it is a part of the whole run.
+
+When a training ended is known after the fact: whether it has come far enough is seen by evaluating a model of a moment that is past by then, while
+ranks go on, part and tear down. What of that is not of the run is told apart at the end (`Guard.slips`).
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
@@ -59,7 +63,16 @@ CHANGE_LATE_S = 1.0
 """Virtual seconds by which a change may take effect after it was asked for."""
 
 WHOLE_RUN = 0.01
-"""Part of the whole run for which a host may have been kept from its core."""
+"""Part of the whole run for which a host may have been kept from its core.
+
+No time that a run tells can be off by more for it, even if all others had waited for that host: a fifth of the 5 % to which shares are promised, and a tenth of
+what runs of one scenario differ by whose ranks go at their own pace (`docs/strategies.md`)."""
+
+FEWEST_WINDOWS = 2
+"""A run shorter than so many windows is allowed what one of so many is, a tenth of a second: what happened once has not returned."""
+
+_REMEMBERED = 10_000
+"""Looks that slipped which are kept apart, for an end that is told later."""
 
 _SLICES = 4
 _BURST_BYTES = 1 << 17
@@ -129,56 +142,114 @@ class Limits:
     rates: Mapping[Pair, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Found:
+    """A slip as one look showed it, and between which samples."""
+
+    slip: Slip
+    before_ns: int
+    now_ns: int
+
+
+@dataclass
+class _Record:
+    """Slips of several looks; one that goes on, or is back before so long has passed, is the same."""
+
+    gap_ns: int
+    _slips: dict[tuple[SlipKind, str], list[Slip]] = field(default_factory=dict)
+
+    def enter(self, slip: Slip) -> None:
+        known = self._slips.setdefault((slip.kind, slip.where), [])
+        if known and slip.first_ns <= known[-1].last_ns + self.gap_ns:
+            known[-1] = replace(
+                known[-1], last_ns=max(known[-1].last_ns, slip.last_ns), size=max(known[-1].size, slip.size)
+            )
+        else:
+            known.append(slip)
+
+    @property
+    def slips(self) -> tuple[Slip, ...]:
+        """In order of time."""
+        return _in_order(slip for slips in self._slips.values() for slip in slips)
+
+
 class Guard:
     """Takes samples in order of time and says where the emulation slipped."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._window: deque[Sample] = deque(maxlen=limits.window + 1)
-        self._first: Sample | None = None
-        self._compared = False
-        self._slips: dict[tuple[SlipKind, str], list[Slip]] = {}
+        self._opening: list[Sample] = []
+        self._found: deque[_Found] = deque()
+        self._settled = _Record(limits.window * _NS)
+        self._record = _Record(limits.window * _NS)
+        self._whole: deque[tuple[int, list[Slip]]] = deque(maxlen=_REMEMBERED)
 
     def enter(self, sample: Sample) -> None:
         """Look at one more sample."""
-        if self._first is None:
-            self._first = sample
         if self._window:
-            self._note(_clocks(self._window[-1], sample))
+            self._note(_clocks(self._window[-1], sample), self._window[-1], sample)
+        if len(self._opening) <= self._limits.window:
+            self._opening.append(sample)
         self._window.append(sample)
         if len(self._window) > self._limits.window:
-            self._compare()
+            self._note(_look(tuple(self._window), self._limits), self._window[0], sample)
+        whole = _missed(self._opening[0], sample, WHOLE_RUN, FEWEST_WINDOWS * self._limits.window * _NS)
+        if whole or (self._whole and self._whole[-1][1]):
+            self._whole.append((sample.at_ns, whole))
 
     def known(self) -> tuple[Slip, ...]:
         """What is known to have slipped by now, in order of time; until there is a window, clocks only."""
-        return _in_order(slip for slips in self._slips.values() for slip in slips)
+        return self._record.slips
 
-    def slips(self) -> tuple[Slip, ...]:
-        """Everything that slipped, in order of time, now that there is an end; what is shorter than a window is looked at as a whole."""
-        if not self._compared and len(self._window) > 1:
-            self._compare()
-        found = list(self.known())
-        if self._first is not None and self._window:
-            told = {(slip.kind, slip.where) for slip in found}
-            whole = _missed(self._first, self._window[-1], WHOLE_RUN)
-            found += [slip for slip in whole if (slip.kind, slip.where) not in told]
-        return _in_order(found)
+    def slips(self, end_ns: int | None = None) -> tuple[Slip, ...]:
+        """Everything that slipped, in order of time, now that there is an end; what is shorter than a window is looked at as a whole.
 
-    def _compare(self) -> None:
-        self._compared = True
-        window = tuple(self._window)
-        self._note([_narrowed(slip, window, self._limits) for slip in _compare(window[0], window[-1], self._limits)])
+        Args:
+            end_ns: CLOCK_MONOTONIC of the end: what came after it counts for nothing. None for the last sample.
+        """
+        record = deepcopy(self._settled)
+        for each in self._found:
+            slip = each.slip if end_ns is None or each.now_ns <= end_ns else _until(end_ns, each, self._limits)
+            if slip is not None:
+                record.enter(slip)
+        for slip in self._of_short_run(end_ns):
+            record.enter(slip)
+        told = {(slip.kind, slip.where) for slip in record.slips}
+        whole = next((slips for at_ns, slips in reversed(self._whole) if end_ns is None or at_ns <= end_ns), [])
+        return _in_order([*record.slips, *(slip for slip in whole if (slip.kind, slip.where) not in told)])
 
-    def _note(self, slips: Sequence[Slip]) -> None:
-        """Enter slips; one that goes on, or is back before a window has passed, is the same."""
+    def _of_short_run(self, end_ns: int | None) -> list[Slip]:
+        """Of a run that ended before there was a window; of less than a second, with what came until the next sample."""
+        inside = [each for each in self._opening if end_ns is None or each.at_ns <= end_ns]
+        samples = inside if len(inside) > 1 else self._opening[:2]
+        if len(samples) < 2 or len(samples) > self._limits.window:
+            return []
+        return _look(samples, self._limits)
+
+    def _note(self, slips: Sequence[Slip], before: Sample, now: Sample) -> None:
         for slip in slips:
-            known = self._slips.setdefault((slip.kind, slip.where), [])
-            if known and slip.first_ns <= known[-1].last_ns + self._limits.window * _NS:
-                known[-1] = replace(
-                    known[-1], last_ns=max(known[-1].last_ns, slip.last_ns), size=max(known[-1].size, slip.size)
-                )
-            else:
-                known.append(slip)
+            self._found.append(_Found(slip, before.at_ns, now.at_ns))
+            self._record.enter(slip)
+        while len(self._found) > _REMEMBERED:
+            self._settled.enter(self._found.popleft().slip)
+
+
+def _until(end_ns: int, found: _Found, limits: Limits) -> Slip | None:
+    """The part of a slip that was surely before the end, where its last sample was after it; None where what is left is none.
+
+    All that can have happened after the end is taken to have: the looks before this one have shown everything else but what came between their last
+    sample and the end, and waits, which the kernel tells of when they are over.
+    """
+    slip = found.slip
+    after_s = (found.now_ns - end_ns) / _NS
+    allowed_s = {
+        "core missed": limits.compute * (found.now_ns - found.before_ns) / _NS,
+        "stood still": STOOD_STILL_S,
+    }.get(slip.kind, math.inf)
+    if slip.size - after_s <= allowed_s:
+        return None
+    return replace(slip, last_ns=end_ns, size=slip.size - after_s)
 
 
 def _in_order(slips: Iterable[Slip]) -> tuple[Slip, ...]:
@@ -206,6 +277,11 @@ def _compare(before: Sample, now: Sample, limits: Limits) -> list[Slip]:
         *_missed(before, now, limits.compute),
         *_stolen(before, now),
     ]
+
+
+def _look(window: Sequence[Sample], limits: Limits) -> list[Slip]:
+    """What the samples show together, each slip between the first and the last second that show it."""
+    return [_narrowed(slip, window, limits) for slip in _compare(window[0], window[-1], limits)]
 
 
 def _narrowed(slip: Slip, window: Sequence[Sample], limits: Limits) -> Slip:
@@ -249,10 +325,10 @@ def _exceeded(before: Sample, now: Sample, limits: Limits) -> list[Slip]:
     return slips
 
 
-def _missed(before: Sample, now: Sample, allowed: float) -> list[Slip]:
+def _missed(before: Sample, now: Sample, allowed: float, least_ns: int = 0) -> list[Slip]:
     """Hosts that computed slower or faster than their shares, for more of their computing and of the time than is allowed.
 
-    A host that hardly computes may miss much of that little, and no step would take longer for it.
+    A host that hardly computes may miss much of that little, and no step would take longer for it. What is shorter than `least_ns` counts as that long.
     """
     slips = []
     for host, use in now.hosts.items():
@@ -262,7 +338,7 @@ def _missed(before: Sample, now: Sample, allowed: float) -> list[Slip]:
         ahead_ns = (
             max(use.owed_ns, 0) - max(first.owed_ns, 0) - _SLICES * LONGEST_SLICE_NS / _least_share(host, before, now)
         )
-        enough_ns = allowed * max(due_ns, now.at_ns - before.at_ns)
+        enough_ns = allowed * max(due_ns, now.at_ns - before.at_ns, least_ns)
         if lost_ns > enough_ns:
             # The kernel tells of a wait when it is over, which can be many samples after it began.
             first_ns = min(before.at_ns, now.at_ns - lost_ns)

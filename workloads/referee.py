@@ -83,7 +83,7 @@ class Referee:
     def _over(self, zero_ns: int) -> Reason:
         self._tell_progress()
         stop = self.plan.workload.stop
-        if self._gates.stop_asked:
+        if self._gates.stop_asked and self._tally.samples:  # one that nothing was learnt in is no training
             return self._gates.stop_asked
         if stop.steps is not None and self._tally.samples >= self.partition.samples_through(stop.steps - 1):
             return Reason.STEPS

@@ -194,7 +194,7 @@ class Server:
             reason = self._lost(rank)
             if reason:
                 return reason
-        if self._gates.stop_asked:
+        if self._gates.stop_asked and self.samples:  # one that nothing was learnt in is no training
             return self._gates.stop_asked
         return Reason.TIME if self._time_is_up() else Reason.NONE
 

@@ -1,6 +1,7 @@
 """What ranks without a server tell their referee, and what it tells them: shared memory, outside the continuum's network and clock.
 
 The referee (referee.py) is the evaluator's process. It counts samples, asks for snapshots of all ranks' models, and says when training is over.
+Where ranks live on several machines, each machine has such a memory, and a relay (tally_relay.py) carries what is written into one over to the others.
 """
 
 from __future__ import annotations
@@ -36,6 +37,14 @@ class Tally:
         self._ranks[rank, _SAMPLES] += samples
         self._ranks[rank, _STEPS] += 1
 
+    def count(self, rank: int, samples: int, steps: int) -> None:
+        """Put down how far a rank of another machine is."""
+        self._ranks[rank, _SAMPLES], self._ranks[rank, _STEPS] = samples, steps
+
+    def samples_of(self, rank: int) -> int:
+        """That a rank has learnt from."""
+        return int(self._ranks[rank, _SAMPLES])
+
     @property
     def samples(self) -> int:
         """That all ranks together have learnt from."""
@@ -48,6 +57,10 @@ class Tally:
     def leave(self, rank: int, session: int = 0) -> None:
         """A rank's session is over: nothing is expected of it, until another begins. That one may have begun by now, and stays."""
         self._ranks[rank, _LEFT] = max(self._ranks[rank, _LEFT], session + 1)
+
+    def sessions_over(self, rank: int) -> int:
+        """How many of a rank's sessions are."""
+        return int(self._ranks[rank, _LEFT])
 
     def join(self, rank: int, session: int) -> None:
         """A rank is there, after all or again; snapshots asked for before are not expected of it.
@@ -83,9 +96,17 @@ class Tally:
         self._head[_ASKED] += 1
         return self.asked
 
+    def hear_asked(self, number: int) -> None:
+        """Put down what the referee, on another machine, has asked for."""
+        self._head[_ASKED] = number
+
     def given(self, rank: int) -> int:
         """Number of the last snapshot that a rank has given."""
         return int(self._ranks[rank, _GIVEN])
+
+    def given_ns(self, rank: int) -> int:
+        """When it was given."""
+        return int(self._ranks[rank, _GIVEN_NS])
 
     def give(self, rank: int, number: int, now_ns: int) -> None:
         """A rank's part of a snapshot is there for the referee to read, as it was at `now_ns` (CLOCK_MONOTONIC)."""
@@ -102,6 +123,10 @@ class Tally:
     def reach(self, rank: int, stage: int) -> None:
         """A rank has come to a stage of the training's end."""
         self._ranks[rank, _STAGE] = stage
+
+    def stage(self, rank: int) -> int:
+        """The last that it has come to."""
+        return int(self._ranks[rank, _STAGE])
 
     def reached(self, stage: int) -> bool:
         """Whether all who are there have."""

@@ -26,6 +26,7 @@ from laggard.experiments.remote.messages import (
 )
 from laggard.layers_services.remote_processes import Heard, RemoteProcesses
 from laggard.workloads.gate_relay import GATE_NEWS, GateHub, GateNews
+from laggard.workloads.tally_relay import TALLY_NEWS, TallyHub, TallyNews
 
 ALIVE_S = 2.0
 _SLICE_S = 0.005
@@ -51,12 +52,14 @@ class Crew:
         processes: their SSH sessions.
         plans: what each is told, by host.
         hub: who must hear whose gate news.
+        tallies: and whose news of the tally.
         logs: folder for what agents send of their logs.
     """
 
     processes: RemoteProcesses
     plans: Mapping[str, AgentPlan]
     hub: GateHub
+    tallies: TallyHub
     logs: Path
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _answers: dict[int, Answer] = field(default_factory=dict)
@@ -138,8 +141,8 @@ class Crew:
         """From now on the loss of an agent is told only to who asks it for something: what is left is to be brought home."""
         self._talking, self._making_do, self._failure = False, True, None
 
-    def tell(self, host: str, news: GateNews) -> None:
-        """Hand gate news to one agent."""
+    def tell(self, host: str, news: GateNews | TallyNews) -> None:
+        """Hand news to one agent."""
         self.processes.write(host, line_of(news))
 
     def _listen(self, timeout_s: float) -> None:
@@ -182,6 +185,9 @@ class Crew:
         elif isinstance(message, Log):
             with (self.logs / message.name).open("a", encoding="utf-8") as log:
                 log.write(message.text)
+        elif isinstance(message, TALLY_NEWS):
+            for target in self.tallies.route(host, message):
+                self.tell(target, message)
         else:
             self._told.append(Told(host, message))
             self._pass_on(host, message)

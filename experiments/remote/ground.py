@@ -93,24 +93,16 @@ def require_possible(scenario: Scenario, testbed: RemoteTestbed) -> None:
     """Do nothing where a testbed can do what a scenario asks for, as far as the scenario alone tells.
 
     Raises:
-        ScenarioError: managers, links or a strategy that cannot be had there.
+        ScenarioError: managers, links or churn that cannot be had there.
     """
     sources = scenario.sources
     problems = (
         *manager_problems(scenario.layers, testbed, sources.layers_services),
         *bottleneck_problems(scenario.links, scenario.heterogeneity, sources.heterogeneity),
-        *_server_problems(scenario),
         *_churn_problems(scenario),
     )
     if problems:
         raise ScenarioError(problems)
-
-
-def _server_problems(scenario: Scenario) -> Iterator[Problem]:
-    strategy = scenario.workload.strategy
-    if strategy.served or strategy.meshed:
-        rule = f"on real machines {strategy.name} cannot run yet: its messages are for one machine's testbed"
-        yield scenario.sources.workload.problem(("strategy",), rule, "use another strategy, or run --on local")
 
 
 def _churn_problems(scenario: Scenario) -> Iterator[Problem]:

@@ -1,6 +1,6 @@
 """What the controller and the agent on every node say to each other: one JSON object per line.
 
-The controller writes `AgentPlan`, then `Request`s, gate news and `Alive`; the agent answers every request by id, and tells the rest
+The controller writes `AgentPlan`, then `Request`s, news of gates and of the tally, and `Alive`; the agent answers every request by id, and tells the rest
 unasked. Times are those of the reference clock (the head's CLOCK_MONOTONIC, ns) unless they are ages.
 """
 
@@ -15,7 +15,16 @@ from laggard.drive import DriveLimits
 from laggard.network_emulation.compute import Mechanism
 from laggard.network_emulation.compute.tally import HostUse
 from laggard.workloads.gate_relay import Arrived, LastStep, LastStepConfirmed, LastStepKnown, Opened, StopAsked
-from laggard.workloads.plan import EvaluatorPlan, LinkSamplerPlan, WorkerPlan
+from laggard.workloads.plan import EvaluatorPlan, LinkSamplerPlan, ServerPlan, WorkerPlan
+from laggard.workloads.tally_relay import (
+    Counted,
+    Gone,
+    PartGiven,
+    PartPiece,
+    SnapshotAsked,
+    StageReached,
+    TrainingOver,
+)
 
 Scalar = int | float | str | None
 
@@ -31,8 +40,9 @@ class AgentPlan(_Message):
         host: the host that this node is.
         address: its address on the experiment network.
         folder: where the agent keeps the run's data on this node.
-        workers: of this node; their interface is found by the agent.
-        evaluator: on the head only.
+        workers: of this node, with their secret keys and nobody else's; their interface is found by the agent.
+        evaluator: on one node only: the server's, or the head.
+        server: on the server's node only, where the strategy has one.
         sampler: of this node's connections.
         share: fraction of one core to hold the workers to from the start; None where nothing ever limits them.
         core: which of the usable cores, counted round.
@@ -48,6 +58,7 @@ class AgentPlan(_Message):
     folder: str
     workers: tuple[WorkerPlan, ...]
     evaluator: EvaluatorPlan | None
+    server: ServerPlan | None = None
     sampler: LinkSamplerPlan
     share: float | None
     core: int
@@ -97,7 +108,7 @@ class Imported(_Message):
 
 
 class Ready(_Message):
-    """A rank has met the others."""
+    """A rank has met the others, or the server (whose number follows the ranks') is there for them."""
 
     kind: Literal["ready"] = "ready"
     rank: int
@@ -111,14 +122,14 @@ class Zero(_Message):
 
 
 class Done(_Message):
-    """Training has ended (head): the spool's `done.json`."""
+    """Training has ended (where it is evaluated): the spool's `done.json`."""
 
     kind: Literal["done"] = "done"
     document: dict[str, Scalar]
 
 
 class Progress(_Message):
-    """Lines of the spool's `progress.jsonl` (head)."""
+    """Lines of the spool's `progress.jsonl` (where it is evaluated)."""
 
     kind: Literal["progress"] = "progress"
     lines: tuple[dict[str, Scalar], ...]
@@ -143,7 +154,7 @@ class Beats(_Message):
 
 
 class Ended(_Message):
-    """A process of the training ended; `rank` is -1 for the evaluator and the sampler."""
+    """A process of the training ended; `rank` is -1 for those that are no ranks'."""
 
     kind: Literal["ended"] = "ended"
     name: str
@@ -153,7 +164,7 @@ class Ended(_Message):
 
 
 class Overran(_Message):
-    """The workers of this node hold more memory than its host has; `rank` is the biggest."""
+    """The workers of this node hold more memory than its host has; `rank` is the biggest (-1: the server)."""
 
     kind: Literal["overran"] = "overran"
     rank: int
@@ -195,7 +206,21 @@ class Failed(_Message):
 
 
 ToAgent = Annotated[
-    Request | Alive | Arrived | Opened | LastStep | LastStepKnown | LastStepConfirmed | StopAsked,
+    Request
+    | Alive
+    | Arrived
+    | Opened
+    | LastStep
+    | LastStepKnown
+    | LastStepConfirmed
+    | StopAsked
+    | Counted
+    | PartPiece
+    | PartGiven
+    | Gone
+    | StageReached
+    | SnapshotAsked
+    | TrainingOver,
     Field(discriminator="kind"),
 ]
 FromAgent = Annotated[
@@ -217,7 +242,14 @@ FromAgent = Annotated[
     | LastStep
     | LastStepKnown
     | LastStepConfirmed
-    | StopAsked,
+    | StopAsked
+    | Counted
+    | PartPiece
+    | PartGiven
+    | Gone
+    | StageReached
+    | SnapshotAsked
+    | TrainingOver,
     Field(discriminator="kind"),
 ]
 

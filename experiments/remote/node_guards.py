@@ -49,13 +49,18 @@ class NodeGuards:
             )
         )
 
-    def slips(self, zero_ns: int) -> tuple[TimedSlip, ...]:
+    def slips(self, zero_ns: int, end_ns: int | None = None) -> tuple[TimedSlip, ...]:
         """What slipped, in order of time; to be asked at the end.
 
         Args:
             zero_ns: when the first step began, reference clock.
+            end_ns: when training ended, reference clock; None for the last samples.
         """
-        found = [self._timed(host, slip, zero_ns) for host, guard in self._guards.items() for slip in guard.slips()]
+        found = [
+            self._timed(host, slip, zero_ns)
+            for host, guard in self._guards.items()
+            for slip in guard.slips(None if end_ns is None else end_ns - self._ahead_ns[host])
+        ]
         return tuple(sorted(found, key=lambda each: each.first_s))
 
     def _timed(self, host: str, slip: Slip, zero_ns: int) -> TimedSlip:

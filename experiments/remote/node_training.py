@@ -31,13 +31,15 @@ from laggard.network_emulation.compute import ShareController
 from laggard.workloads.gate_relay import GateNews, GateRelay
 from laggard.workloads.gates import Gates
 from laggard.workloads.heartbeat import read_heartbeats
-from laggard.workloads.plan import ENVIRONMENT
+from laggard.workloads.plan import ENVIRONMENT, TrainingPlan
 from laggard.workloads.spool import Spool, write_whole
+from laggard.workloads.tally_relay import TALLY_NEWS, TallyNews, TallyRelay
 
 BEAT_S = 0.5
 _LOG_CHUNK = 1 << 16
 _ENTRIES = {
     "worker": "laggard.workloads.worker:main",
+    "server": "laggard.workloads.server:main",
     "evaluator": "laggard.workloads.evaluator:main",
     "sampler": "laggard.workloads.tracing.link_sampler:main",
     "preparer": "laggard.workloads.datasets:prepare_main",
@@ -62,13 +64,26 @@ class NodeTraining:
         self.spool = Spool(Path(plan.folder) / "spool")
         self.logs = Path(plan.folder) / "logs"
         self._processes: dict[int, tuple[str, int]] = {}
+        self._inside: set[int] = set()
         self._told: set[str] = set()
         self._read: dict[Path, int] = {}
         self._beat_s = 0.0
         self._sampler: NodeSampler | None = None
         ranks = [worker.rank for worker in plan.workers]
-        gates = Gates(self.spool.gates, plan.workers[0].world_size if plan.workers else 1)
+        parts: tuple[TrainingPlan, ...] = (*plan.workers, *((plan.server,) if plan.server is not None else ()))
+        self._world_size = parts[0].world_size if parts else 1
+        gates = Gates(self.spool.gates, self._world_size)
         self.relay = GateRelay(gates, ranks, clock.to_reference, clock.to_local)
+        self._tally_relay: TallyRelay | None = None
+        if parts and parts[0].workload.strategy.meshed:
+            self._tally_relay = TallyRelay(
+                self.spool,
+                self._world_size,
+                ranks,
+                clock.to_reference,
+                clock.to_local,
+                referees=plan.evaluator is not None,
+            )
 
     def start(self) -> None:
         """Start this node's processes; the workers wait for each other, then for `go`."""
@@ -77,25 +92,29 @@ class NodeTraining:
             self._spawn("evaluator", -1, plan.evaluator.to_json())
         elif plan.workers:
             self._spawn("preparer", -1, plan.workers[0].to_json())
-        if not plan.workers:
+        if not plan.workers and plan.server is None:
             return
         self._spawn("sampler", -1, plan.sampler.to_json())
+        if plan.server is not None:
+            self._inside.add(self._spawn("server", -1, plan.server.to_json()))
         interface = interface_of(plan.address)
         for worker in plan.workers:
             local = worker.model_copy(update={"interface": interface, "shared": self._shares is not None})
-            self._spawn("worker", worker.rank, local.to_json())
+            self._inside.add(self._spawn("worker", worker.rank, local.to_json()))
 
-    def _spawn(self, kind: str, rank: int, argument: str) -> None:
+    def _spawn(self, kind: str, rank: int, argument: str) -> int:
         name = f"rank-{rank}" if rank >= 0 else f"{kind}-{self._plan.host}"
         log = self.logs / f"{name}.log"
         spec = ProcessSpec(name, self._plan.host, _ENTRIES[kind], argument, dict(ENVIRONMENT), log)
-        self._processes[self._server.spawn(spec)] = (name, rank)
+        pid = self._server.spawn(spec)
+        self._processes[pid] = (name, rank)
+        return pid
 
     def go(self) -> None:
-        """Let the workers begin; from here on they are held to their share."""
+        """Let the workers begin; from here on they, and the server, are held to their share."""
         if self._shares is not None:
             for pid, (_, rank) in self._processes.items():
-                if rank >= 0:
+                if pid in self._inside:
                     counted = self.spool.work(rank)
                     self._shares.attach(self._plan.host, pid, work=counted if counted.exists() else None)
         self._sampler = NodeSampler(self._plan.host, self._clock, self._shares)
@@ -116,11 +135,17 @@ class NodeTraining:
         """What has happened since the last call."""
         for ended in self._server.exits():
             name, rank = self._processes.pop(ended.pid)
+            if self._tally_relay is not None and rank >= 0 and ended.status < 0:
+                self._tally_relay.lose(rank)
             yield from self._new_log(self.logs / f"{name}.log")
             yield Ended(name=name, rank=rank, status=ended.status, log_tail=tail(self.logs / f"{name}.log"))
         yield from self.relay.news()
+        if self._tally_relay is not None:
+            yield from self._tally_relay.news()
         yield from self._milestones()
-        yield from self._limits.overrun({pid: rank for pid, (_, rank) in self._processes.items() if rank >= 0})
+        yield from self._limits.overrun(
+            {pid: rank for pid, (_, rank) in self._processes.items() if pid in self._inside}
+        )
         if self._sampler is not None:
             yield from self._sampler.news()
         if time.monotonic() - self._beat_s >= BEAT_S:
@@ -130,20 +155,24 @@ class NodeTraining:
             for path in sorted(self.logs.glob("*.log")):
                 yield from self._new_log(path)
 
-    def take(self, news: GateNews) -> GateNews | None:
-        """What other nodes' ranks have done."""
+    def take(self, news: GateNews | TallyNews) -> GateNews | None:
+        """What other nodes' ranks have done; returns what to answer, if anything."""
+        if isinstance(news, TALLY_NEWS):
+            if self._tally_relay is not None:
+                self._tally_relay.take(news)
+            return None
         return self.relay.take(news)
 
     def _milestones(self) -> Iterator[FromAgent]:
         for worker in self._plan.workers:
             if self._is_new(self.spool.ready(worker.rank)):
                 yield Ready(rank=worker.rank)
-        if not self.relay.is_head:
-            return
-        if self._is_new(self.spool.zero):
+        if self._plan.server is not None and self._is_new(self.spool.ready(self._world_size)):
+            yield Ready(rank=self._world_size)
+        if self.relay.is_head and self._is_new(self.spool.zero):
             zero_ns = int(json.loads(self.spool.zero.read_bytes())["zero_ns"])
             yield Zero(time_ns=self._clock.to_reference(zero_ns))
-        if self._is_new(self.spool.done):
+        if self._plan.evaluator is not None and self._is_new(self.spool.done):
             yield from self._new_progress()
             yield Done(document=json.loads(self.spool.done.read_bytes()))
 
@@ -155,9 +184,8 @@ class NodeTraining:
 
     def _beats(self) -> Iterator[RankBeat]:
         pids = {rank: pid for pid, (_, rank) in self._processes.items() if rank >= 0}
-        world = self._plan.workers[0].world_size if self._plan.workers else 0
         now_ns = time.monotonic_ns()
-        for beat in read_heartbeats(self.spool.heartbeat, world):
+        for beat in read_heartbeats(self.spool.heartbeat, self._world_size):
             if beat.rank in pids and beat.time_ns:
                 cpu_s, stopped = _condition(pids[beat.rank])
                 yield RankBeat(

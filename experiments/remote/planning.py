@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from laggard.experiments.remote.ground import Prepared
@@ -10,9 +10,20 @@ from laggard.experiments.remote.messages import AgentPlan
 from laggard.experiments.remote.node_limits import drive_folder
 from laggard.experiments.scenario import Scenario
 from laggard.workloads.devices import on_devices
-from laggard.workloads.plan import plan_evaluator, plan_link_sampler, plan_workers
+from laggard.workloads.plan import (
+    join_exchange,
+    place_server,
+    plan_addresses,
+    plan_evaluator,
+    plan_link_sampler,
+    plan_workers,
+)
+from laggard.workloads.transport.keys import make_endpoints
+from laggard.workloads.transport.plan import EndpointPlan
 
 RENDEZVOUS_PORT = 28320
+MESSAGE_TIMEOUT_S = 300.0
+"""After which a rank or a server that does not answer another is an error, as a collective is that does not move."""
 
 
 def plan_agents(scenario: Scenario, ready: Prepared, run_id: str) -> Mapping[str, AgentPlan]:
@@ -27,12 +38,28 @@ def plan_agents(scenario: Scenario, ready: Prepared, run_id: str) -> Mapping[str
         InputError: a node has GPUs, and more ranks than those.
     """
     folders = {name: f"{node.runs}/{run_id}-{name}" for name, node in ready.nodes.items()}
-    return agent_plans(scenario, folders, {name: facts.usable_gpus for name, facts in ready.facts.items()})
+    gpus = {name: facts.usable_gpus for name, facts in ready.facts.items()}
+    strategy, endpoints = scenario.workload.strategy, tuple[EndpointPlan, ...]()
+    if strategy.served or strategy.meshed:
+        endpoints = make_endpoints(plan_addresses(scenario.workload, scenario.hosts), MESSAGE_TIMEOUT_S)
+    return agent_plans(scenario, folders, gpus, endpoints)
 
 
-def agent_plans(scenario: Scenario, folders: Mapping[str, str], gpus: Mapping[str, int]) -> Mapping[str, AgentPlan]:
-    """As `plan_agents`, of the run's folder and the number of GPUs of every node."""
-    head = scenario.ranks[0]
+def evaluator_host(scenario: Scenario) -> str:
+    """Where the training is evaluated, and its end decided: beside the server, or else the first rank."""
+    if scenario.workload.strategy.served:
+        return place_server(scenario.workload.placement, scenario.hosts).name
+    return scenario.ranks[0].name
+
+
+def agent_plans(
+    scenario: Scenario,
+    folders: Mapping[str, str],
+    gpus: Mapping[str, int],
+    endpoints: Sequence[EndpointPlan] = (),
+) -> Mapping[str, AgentPlan]:
+    """As `plan_agents`, of the run's folder and the number of GPUs of every node, and of all places in the exchange of messages, if there is one."""
+    head, evaluates = scenario.ranks[0], evaluator_host(scenario)
     meeting = f"tcp://{head.address}:{RENDEZVOUS_PORT}"
     limited = _limited(scenario)
     plans: dict[str, AgentPlan] = {}
@@ -41,12 +68,14 @@ def agent_plans(scenario: Scenario, folders: Mapping[str, str], gpus: Mapping[st
         drives = {name: drive_folder(folder) / name for name in scenario.drives}
         workers = plan_workers(scenario.workload, scenario.hosts, folder / "spool", init_method=meeting, drives=drives)
         workers = on_devices([worker.model_copy(update={"relayed": True}) for worker in workers], gpus)
+        workers, server = join_exchange(workers, scenario.hosts, endpoints) if endpoints else (workers, None)
         plans[host.name] = AgentPlan(
             host=host.name,
             address=host.address,
             folder=folders[host.name],
             workers=tuple(worker for worker in workers if worker.host == host.name),
-            evaluator=plan_evaluator(workers) if host.name == head.name else None,
+            evaluator=plan_evaluator(workers) if host.name == evaluates else None,
+            server=server if server is not None and server.host == host.name else None,
             sampler=plan_link_sampler(workers, scenario.hosts, {}),
             share=scenario.shares[host.name] if host.name in limited else None,
             core=number,

@@ -26,7 +26,7 @@ from laggard.experiments.remote.energy import record_energy
 from laggard.experiments.remote.gather import Gathered, Way, gather
 from laggard.experiments.remote.ground import Claim, Prepared, RemoteOptions, claim, make_ready, placed_on, reserved
 from laggard.experiments.remote.links import needs_netem
-from laggard.experiments.remote.planning import plan_agents
+from laggard.experiments.remote.planning import evaluator_host, plan_agents
 from laggard.experiments.remote.training import Course, Trained, bring_up, train
 from laggard.experiments.run_store import RunFolder
 from laggard.experiments.scenario import Scenario
@@ -36,6 +36,7 @@ from laggard.layers_services.ssh_config import write_ssh_config
 from laggard.run_schema import RunRecord
 from laggard.workloads.gate_relay import GateHub
 from laggard.workloads.plan import ENVIRONMENT
+from laggard.workloads.tally_relay import TallyHub
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGENT = "laggard.experiments.remote.agent"
@@ -135,11 +136,12 @@ def _run(scenario: Scenario, ready: Prepared, course: Course, holder: _Holder) -
     # Libraries that the agent imports would start threads without these, and a process with threads cannot fork workers.
     settings = ("env", *(f"{name}={value}" for name, value in ENVIRONMENT.items()))
     commands = {name: shlex.join((*settings, node.python, "-m", AGENT)) for name, node in ready.nodes.items()}
-    head = scenario.ranks[0].name
+    machines, head = [machine.alias for machine in ready.machines], scenario.ranks[0].name
+    hubs = GateHub(machines, head), TallyHub(machines, evaluator_host(scenario))
     with ExitStack() as stack:
         stages = stack.enter_context(e2clab_stages(scenario, ready, journal, course.app_conf))
         processes = stack.enter_context(RemoteProcesses(ready.machines, ssh_config, commands))
-        crew = Crew(processes, plans, GateHub([m.alias for m in ready.machines], head), journal.folder.logs)
+        crew = Crew(processes, plans, *hubs, journal.folder.logs)
         with journal.stage("start agents", f"one on each of {len(plans)} nodes"):
             crew.start()
             crew.call_all("fingerprint", timeout_s=60.0)

@@ -134,10 +134,11 @@ def _words(value: JsonValue) -> list[str]:
 
 
 def _is_kept(path: Path, folder: Path) -> bool:
-    """Whether a file travels home: the prepared data and shared memory do not."""
+    """Whether a file travels home: the prepared data, shared memory and snapshots do not."""
     relative = path.relative_to(folder)
     passing = relative.is_relative_to("spool/data") or relative.is_relative_to("drives")
-    return not passing and relative.name not in {"heartbeat", "gates"}
+    is_snapshot = relative.name.lstrip(".").startswith("snapshot-")
+    return not (passing or is_snapshot) and relative.name not in {"heartbeat", "gates", "tally"}
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from laggard.experiments.job import Journal
 from laggard.experiments.remote.crew import Crew
 from laggard.experiments.remote.ground import Prepared
 from laggard.experiments.remote.links import ThroughAgents, measure_bases, verify
+from laggard.experiments.remote.planning import evaluator_host
 from laggard.experiments.remote.watch import RemoteWatch
 from laggard.experiments.scenario import Scenario
 from laggard.experiments.training import training_state, write_counters, write_events
@@ -160,7 +161,8 @@ def train(scenario: Scenario, crew: Crew, links: LinkBackend, course: Course) ->
         DeploymentError: a node, or the way to it, is gone.
     """
     journal = course.journal
-    watch = RemoteWatch(crew, [host.name for host in scenario.ranks])
+    strategy, hosts = scenario.workload.strategy, [host.name for host in scenario.ranks]
+    watch = RemoteWatch(crew, hosts, serves=strategy.served, bears_loss=strategy.bears_loss)
     with journal.stage("start workers", f"{len(scenario.ranks)} ranks"):
         crew.call_all("start")
         crew.watch_silence()
@@ -177,7 +179,12 @@ def train(scenario: Scenario, crew: Crew, links: LinkBackend, course: Course) ->
     drives, peaks = _usage(crew)
     write_counters(journal.folder.path, links, before, drives, peaks)
     journal.warn(short_overruns(scenario.memory, peaks))
-    slips = (*watch.guards.slips(zero_ns), *late_changes(events, zero_ns, Dilation(1.0)))
+    journal.warn(
+        tuple(f"rank {rank} on {hosts[rank]} was killed, and the others went on without it" for rank in watch.lost)
+    )
+    journal.update(lost_ranks=tuple(watch.lost))
+    end_ns = int(str((watch.done or {})["end_ns"]))
+    slips = (*watch.guards.slips(zero_ns, end_ns), *late_changes(events, zero_ns, Dilation(1.0), end_ns))
     return Trained(began_s, ended_s, slips)
 
 
@@ -207,7 +214,7 @@ def _keep_time(
             now_s = time.monotonic()
             if not asked and course.ends_s is not None and now_s > course.ends_s - WALLTIME_MARGIN_S:
                 asked = True
-                crew.tell(scenario.ranks[0].name, StopAsked())
+                crew.tell(evaluator_host(scenario), StopAsked())
             if now_s - shown_s >= _SHOWN_EVERY_S:
                 shown_s = now_s
                 elapsed_s = (time.monotonic_ns() - zero_here_ns) / 1e9

@@ -36,13 +36,19 @@ class RemoteWatch:
     Args:
         crew: the agents.
         hosts_by_rank: name of each rank's host.
+        serves: whether there is a server, whose number follows the ranks'.
+        bears_loss: whether training goes on without a rank that was killed.
 
     Attributes:
         guards: look at the nodes from the first step to the last.
+        lost: ranks that were killed while training went on without them.
     """
 
     crew: Crew
     hosts_by_rank: Sequence[str]
+    serves: bool = False
+    bears_loss: bool = False
+    lost: list[int] = field(default_factory=list)
     ready: set[int] = field(default_factory=set)
     zero_ns: int | None = None
     done: dict[str, Scalar] | None = None
@@ -69,16 +75,19 @@ class RemoteWatch:
             self._check_hanging()
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Wait until all ranks have met.
+        """Wait until all ranks have met, and the server is there.
 
         Raises:
             WorkerError: one failed, or `timeout_s` seconds passed.
         """
         deadline_s = time.monotonic() + timeout_s
-        while missing := set(range(len(self.hosts_by_rank))) - self.ready:
+        world = len(self.hosts_by_rank)
+        while missing := set(range(world + self.serves)) - self.ready:
             self.check()
             if time.monotonic() > deadline_s:
                 rank = min(missing)
+                if rank == world:
+                    raise WorkerError(f"the server did not begin within {timeout_s:.0f} s", -1, "the continuum")
                 message = f"the workers did not meet within {timeout_s:.0f} s: {len(missing)} of them are missing"
                 raise WorkerError(message, rank, self.hosts_by_rank[rank])
 
@@ -112,8 +121,16 @@ class RemoteWatch:
                 self.guards.enter(host, message)
         elif isinstance(message, Overran):
             raise WorkerError(message.text, message.rank, host)
-        elif isinstance(message, Ended) and message.status != 0:
+        elif isinstance(message, Ended) and message.status != 0 and not self._is_borne(message):
             self._failed.append((host, message))
+
+    def _is_borne(self, ended: Ended) -> bool:
+        """Whether training goes on: a rank was killed, another is left, and the strategy can do without it."""
+        left = len(self.hosts_by_rank) - len(self.lost) - 1
+        borne = self.bears_loss and ended.rank >= 0 and ended.status < 0 and self.zero_ns is not None and left > 0
+        if borne:
+            self.lost.append(ended.rank)
+        return borne
 
     def _death(self) -> WorkerError:
         """The first to die of itself: what a peer's death does is an error about a connection, and exit status 1."""
@@ -135,7 +152,7 @@ class RemoteWatch:
         return Condition(beat.cpu_s, beat.stopped)
 
     def _as_beat(self, rank: int, now_s: float) -> Beat:
-        if rank not in self._beats:
+        if rank not in self._beats or rank in self.lost:  # what one that is gone did last holds nobody up
             return Beat(rank, 0, PHASES[0], 0, 0)
         heard_s, beat = self._beats[rank]
         age_s = beat.age_s + now_s - heard_s

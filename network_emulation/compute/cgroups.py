@@ -27,8 +27,8 @@ QUOTA_US = 1_000
 """The kernel's longest period and smallest quota: nothing but our own grants refills a group."""
 
 _WEIGHT = 100
-"""How many times the weight of an ordinary process the hosts together and each host has: what else runs cannot slow them,
-and they cannot take more than their shares."""
+"""How many times the weight of an ordinary process the hosts together and a host that loads a whole core has: what else runs cannot
+slow them, and they cannot take more than their shares."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class _Version:
     weight: int
     stopped: bytes
 
+
+_LEAST_WEIGHT = 2
 
 _V1 = _Version("cpu.cfs_quota_us", b"-1", "{}", "cpu.shares", 1024 * _WEIGHT, b"throttled_time")
 _V2 = _Version("cpu.max", b"max", f"{{}} {PERIOD_US}", "cpu.weight", 100 * _WEIGHT, b"throttled_usec")
@@ -53,21 +55,29 @@ class HostCgroup:
         processes: takes the ids of processes that are to compute in it, and tells those that do.
         quota: takes what `grant_of` returns, and `unlimited`.
         statistics: tells how long it was stopped.
+        weight: takes what `weight_of` returns.
         grant: format of a grant.
         unlimited: lifts the limit.
+        whole: the weight of a host that loads a whole core.
         stopped: the name of that time there.
     """
 
     processes: int
     quota: int
     statistics: int
+    weight: int
     grant: str
     unlimited: bytes
+    whole: int
     stopped: bytes
 
     def grant_of(self, cpu_us: int) -> bytes:
         """What to write to allow so much CPU time from now, whatever was left; at least `QUOTA_US`."""
         return self.grant.format(cpu_us).encode()
+
+    def weight_of(self, load: float) -> bytes:
+        """What to write for the group to have this part of a core, above 0, while all others of the core want it too."""
+        return str(max(_LEAST_WEIGHT, round(self.whole * min(load, 1.0)))).encode()
 
     def admit(self, pid: int) -> None:
         """Put a process, with all its threads, into the group (`pid` as this process's PID namespace counts).
@@ -118,6 +128,7 @@ class CgroupSet:
             os.close(group.processes)
             os.close(group.quota)
             os.close(group.statistics)
+            os.close(group.weight)
 
     def remove(self) -> None:
         """Remove the folders, once no process is left in them."""
@@ -180,14 +191,17 @@ def _fill(folder: Path, hosts: Iterable[str], version: _Version) -> Mapping[str,
 
 def _host_group(folder: Path, version: _Version) -> HostCgroup:
     folder.mkdir()
-    (folder / version.weight_file).write_text(str(version.weight))
+    weight = os.open(folder / version.weight_file, os.O_WRONLY)
+    os.pwrite(weight, str(version.weight).encode(), 0)
     if version is _V1:
         (folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
     processes = os.open(folder / "cgroup.procs", os.O_RDWR)
     quota = os.open(folder / version.quota_file, os.O_WRONLY)
     os.pwrite(quota, version.unlimited, 0)
     statistics = os.open(folder / "cpu.stat", os.O_RDONLY)
-    return HostCgroup(processes, quota, statistics, version.grant, version.unlimited, version.stopped)
+    return HostCgroup(
+        processes, quota, statistics, weight, version.grant, version.unlimited, version.weight, version.stopped
+    )
 
 
 def _parents() -> list[tuple[Path, _Version]]:

@@ -42,6 +42,9 @@ class Gate(Protocol):
     def lift(self) -> None:
         """Let the host compute without end."""
 
+    def weigh(self, load: float) -> None:
+        """What the host needs of its core, above 0 and at most 1, and is to have while others want the core too."""
+
 
 class QuotaGate:
     """A cgroup whose quota is granted by hand: the kernel itself stops the host when a slice is used up.
@@ -88,6 +91,10 @@ class QuotaGate:
         """No quota."""
         os.pwrite(self._group.quota, self._group.unlimited, 0)
 
+    def weigh(self, load: float) -> None:
+        """Between groups the kernel shares a core by their weights."""
+        os.pwrite(self._group.weight, self._group.weight_of(load), 0)
+
 
 class SignalGate:
     """SIGSTOP and SIGCONT, which any user may send to processes of their own.
@@ -130,6 +137,9 @@ class SignalGate:
     def lift(self) -> None:
         """Continue."""
         self._signal(signal.SIGCONT)
+
+    def weigh(self, load: float) -> None:
+        """Nothing: an ordinary user's processes weigh what they weigh."""
 
     def _signal(self, number: signal.Signals) -> None:
         for process in tuple(self._processes):

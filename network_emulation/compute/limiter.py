@@ -17,9 +17,10 @@ from pathlib import Path
 
 from laggard.network_emulation.compute.efficiency import Efficiency
 from laggard.network_emulation.compute.gates import Gate
-from laggard.network_emulation.compute.ledger import Ledger
+from laggard.network_emulation.compute.ledger import CATCH_UP_NS, Ledger
 from laggard.network_emulation.compute.meter import ProcessMeter
 from laggard.network_emulation.compute.tally import HostTally
+from laggard.network_emulation.dilation import load
 from laggard.network_emulation.realtime import become_punctual
 from laggard.work import WorkCounter
 
@@ -44,6 +45,7 @@ _WATCH_NS = 5_000_000
 _FAMILY_NS = 2_000_000
 _STARVED_NS = 1_000_000
 _SURELY_STARVED_NS = 20_000_000
+_UNSEEN_NS = CATCH_UP_NS
 _WITHOUT_END_NS = 1 << 62
 
 
@@ -84,6 +86,7 @@ class LimitedHost:
         self._family = False
         self._family_seen_ns = 0
         self._without_core_ns = 0
+        self._ask_again_ns = 0
         self._moves_data = False
         self._prepaid_ns = 0
         self.ran_ns = 0
@@ -117,6 +120,7 @@ class LimitedHost:
         self._limited = self.ledger.share < FULL_SHARE
         self._watched_ns = now_ns
         self.ledger.used_ns = 0
+        self.gate.weigh(load(self.ledger.share))
         if not self._limited:
             self.gate.lift()
         elif self.ledger.owed_ns > _SHORTEST_HOLD_NS and self._is_runnable():
@@ -238,9 +242,19 @@ class LimitedHost:
         return any(meter.is_runnable() for meter in self._meters)
 
     def _is_starved(self, now_ns: int, others: Iterable[LimitedHost]) -> bool:
-        """Whether processes that came and went unseen may have used up the slice, so that the others wait for a grant in vain."""
-        if not (self._family and self.gate.starves and self._is_runnable()):
+        """Whether the slice may be used up although not all of it was seen, so that the host waits for a grant in vain.
+
+        What processes that came and went have used is not seen, nor what a thread uses after it has ended: microseconds, after which the kernel
+        stops the others for the rest of its period. To ask whether anything is runnable costs as much as all the rest of a look; where there is no
+        family, which seldom ends a thread, that is asked only as often as what is lost meanwhile can be made up for.
+        """
+        if not self.gate.starves or now_ns < self._ask_again_ns:
+            return False
+        for meter in self._meters:
+            meter.look_for_threads(now_ns)
+        if not self._is_runnable():
             self._without_core_ns = 0
+            self._ask_again_ns = 0 if self._family else now_ns + _UNSEEN_NS
             return False
         self._without_core_ns = self._without_core_ns or now_ns
         waited_ns = now_ns - self._without_core_ns
@@ -251,11 +265,12 @@ class LimitedHost:
     def _relieve(self, now_ns: int) -> int:
         """Enter what was used unseen, the rest of the slice; or nothing, where something else has the core.
 
-        To tell them apart takes another slice, which is used up unseen in the same way while the host is held back.
+        To tell them apart takes another slice, which a family uses up unseen in the same way while the host is held back. Where there is none,
+        little was unseen, and it was no training: it is forgiven.
         """
         self._without_core_ns = 0
         left_ns = max(self.gate.slice_ns - self.ledger.used_ns, 0)
-        if not self.gate.was_stopped():
+        if not self.gate.was_stopped() or not self._family:
             self.ledger.used_ns = 0
             return now_ns + self.gate.idle_ns
         self._prepaid_ns = self.gate.slice_ns

@@ -42,11 +42,15 @@ class ProcessMeter:
 
     def queued_ns(self, now_ns: int) -> int:
         """Time that threads spent in the run queue, by thread, in waits that ended since the last call."""
-        if now_ns - self._refreshed_ns > _REFRESH_NS:
-            self._refresh(now_ns)
+        self.look_for_threads(now_ns)
         now = self._read_queued()
         waited, self._queued_ns = now - self._queued_ns, now
         return waited
+
+    def look_for_threads(self, now_ns: int) -> None:
+        """Take note of threads that have begun or ended, where that was last done a while ago."""
+        if now_ns - self._refreshed_ns > _REFRESH_NS:
+            self._refresh(now_ns)
 
     def is_runnable(self) -> bool:
         """Whether a thread computes or waits for the core (the one that called last has most often computed)."""

@@ -17,6 +17,7 @@ import pytest
 
 from laggard.drive import Drive, DriveLimits
 from laggard.experiments.remote.messages import AgentPlan, Request, Sampled, line_of
+from laggard.experiments.remote.tasks import manifest
 from laggard.hosts import Host
 from laggard.workloads.model import Workload
 from laggard.workloads.plan import ENVIRONMENT, LinkSamplerPlan, plan_evaluator, plan_workers
@@ -136,6 +137,15 @@ def test_a_worker_is_held_to_its_drive_and_memory_and_its_node_is_sampled(tmp_pa
         assert later.use.due_ns > 0, "a worker of half a core imports and computes"
         assert (later.share, later.reference_ns) == (0.5, later.at_ns)
         assert all("drives" not in path for path in node.ask("manifest"))
+
+
+def test_shared_memory_and_snapshots_do_not_travel_home(tmp_path: Path) -> None:
+    kept = ["rank-0.spans.arrow", "evaluations.jsonl", "done.json", "traffic-0", "checkpoint.pt"]
+    passing = ["heartbeat", "gates", "tally", "snapshot-3.pt", "snapshot-4.rank-1", ".snapshot-4.rank-1.coming"]
+    (tmp_path / "spool" / "data").mkdir(parents=True)
+    for name in (*kept, *passing, "data/train"):
+        (tmp_path / "spool" / name).touch()
+    assert set(manifest(tmp_path)) == {f"spool/{name}" for name in kept}
 
 
 def _until(said: IO[str], kind: str) -> dict[str, object]:

@@ -35,14 +35,14 @@ def quiet(second: int) -> Sampled:
     )
 
 
-def told(change: Change) -> list[tuple[str, str, float, float]]:
+def told(change: Change, end_ns: int | None = None) -> list[tuple[str, str, float, float]]:
     """What is found where the samples of `edge` are changed and those of `cloud` are not."""
     guards = NodeGuards()
     guards.begin()
     for second in range(30):
         guards.enter("cloud", quiet(second))
         guards.enter("edge", change(second, quiet(second)))
-    return [(each.slip.kind, each.slip.where, each.first_s, each.last_s) for each in guards.slips(ZERO)]
+    return [(each.slip.kind, each.slip.where, each.first_s, each.last_s) for each in guards.slips(ZERO, end_ns)]
 
 
 def missed(second: int, sample: Sampled) -> Sampled:
@@ -64,6 +64,11 @@ def clock_set(second: int, sample: Sampled) -> Sampled:
 
 def unlimited(_: int, sample: Sampled) -> Sampled:
     return sample.model_copy(update={"use": None, "share": None, "mechanism": None})
+
+
+def test_what_comes_after_the_end_is_not_told() -> None:
+    assert told(missed, ZERO + 10 * S) == []
+    assert told(missed, ZERO + 14 * S) == [("core missed", "edge", 10.0, 14.0)]
 
 
 @pytest.mark.parametrize(
@@ -106,3 +111,6 @@ def test_a_change_that_takes_effect_late_is_told() -> None:
         "8.0 to 9.5 s: edge changed 1.5 s too late",
     ]
     assert (late[0].slip.first_ns, late[0].slip.last_ns) == (8 * S, 13 * S)
+    assert late_changes(events, 0, Dilation(2.0), 15 * S) == late[:1], (
+        "what was asked for after the end changed nothing"
+    )

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from laggard.drive import DriveLimits
-from laggard.experiments.remote.planning import agent_plans
+from laggard.experiments.remote.planning import agent_plans, evaluator_host
 from laggard.experiments.scenario import Scenario, load_scenario
+from laggard.workloads.plan import plan_addresses
+from laggard.workloads.transport.keys import make_endpoints
 from tests.experiments.conftest import SMALL
 
 CLOUD, EDGE, FAR = "cloud.trainer.1.1", "edge.trainer.1.1", "edge.trainer.1.2"
@@ -19,10 +23,10 @@ dynamic:
 """
 
 
-def loaded(folder: Path) -> Scenario:
+def loaded(folder: Path, *settings: str) -> Scenario:
     for name, text in {**SMALL, "heterogeneity.yaml": HETEROGENEITY}.items():
         (folder / name).write_text(text)
-    return load_scenario(folder)
+    return load_scenario(folder, settings)
 
 
 def test_every_node_is_told_its_own_limits_and_its_workers_their_own_drive(tmp_path: Path) -> None:
@@ -34,3 +38,29 @@ def test_every_node_is_told_its_own_limits_and_its_workers_their_own_drive(tmp_p
     assert plans[FAR].drive == DriveLimits(read_mb_per_s=2.0)
     drives = {worker.host: worker.drive for plan in plans.values() for worker in plan.workers}
     assert drives == {CLOUD: f"/var/{CLOUD}/drives/{CLOUD}", EDGE: None, FAR: f"/var/{FAR}/drives/{FAR}"}
+
+
+@pytest.mark.parametrize("strategy", ["asynchronous", "gossip"])
+def test_every_node_is_told_its_own_secrets_alone(tmp_path: Path, strategy: str) -> None:
+    scenario = loaded(tmp_path, f"workload.strategy={strategy}", "workload.placement.server=edge.trainer.1.2")
+    endpoints = make_endpoints(plan_addresses(scenario.workload, scenario.hosts), 9.0)
+    plans = agent_plans(scenario, {name: f"/var/{name}" for name in (CLOUD, EDGE, FAR)}, {}, endpoints)
+    addresses = {host.name: host.address for host in scenario.hosts}
+    told = {name: plan.model_dump_json() for name, plan in plans.items()}
+    for endpoint in endpoints:
+        knowing = [name for name in plans if endpoint.secret_key in told[name]]
+        assert [addresses[name] for name in knowing] == [endpoint.addresses[endpoint.node].partition(":")[0]]
+        assert endpoint.secret_key not in repr(plans)
+
+
+def test_a_training_is_evaluated_beside_its_server(tmp_path: Path) -> None:
+    scenario = loaded(tmp_path, "workload.strategy=asynchronous", "workload.placement.server=edge.trainer.1.2")
+    endpoints = make_endpoints(plan_addresses(scenario.workload, scenario.hosts), 9.0)
+    plans = agent_plans(scenario, {name: f"/var/{name}" for name in (CLOUD, EDGE, FAR)}, {}, endpoints)
+    assert [name for name, plan in plans.items() if plan.server is not None] == [FAR]
+    assert [name for name, plan in plans.items() if plan.evaluator is not None] == [FAR] == [evaluator_host(scenario)]
+    without = loaded(tmp_path)
+    assert evaluator_host(without) == CLOUD
+    plans = agent_plans(without, {name: f"/var/{name}" for name in (CLOUD, EDGE, FAR)}, {})
+    assert [name for name, plan in plans.items() if plan.evaluator is not None] == [CLOUD]
+    assert all(plan.server is None for plan in plans.values())

@@ -11,6 +11,7 @@ from laggard.errors import ScenarioError
 from laggard.experiments.cli import main
 from laggard.experiments.remote.ground import RemoteOptions, RemoteTestbed, claim, require_possible
 from laggard.experiments.scenario import load_scenario
+from laggard.workloads.strategies.parameters import STRATEGY_NAMES
 from tests.experiments.scenario_folders import template, write
 
 HETEROGENEITY = """\
@@ -59,15 +60,9 @@ dynamic:
 
 
 @pytest.mark.parametrize("testbed", ["ssh", "g5k"])
-def test_a_strategy_with_a_server_is_refused_where_it_is_written(testbed: str, tmp_path: Path) -> None:
-    folder = write(tmp_path / "served", template())
-    arguments = ["plan", str(folder), "--set", "workload.strategy={name: bounded_staleness, staleness: 2}"]
-    result = CliRunner().invoke(main, [*arguments, "--on", testbed])
-    assert result.exit_code == INPUT_IS_WRONG
-    assert "on real machines bounded_staleness cannot run yet" in result.output
-    here = CliRunner().invoke(main, arguments)
-    assert here.exit_code == 0, here.output
-    assert "bounded_staleness, staleness 2" in here.output
+@pytest.mark.parametrize("strategy", STRATEGY_NAMES)
+def test_no_strategy_is_refused(strategy: str, testbed: RemoteTestbed, tmp_path: Path) -> None:
+    require_possible(load_scenario(write(tmp_path / "any", template()), [f"workload.strategy={strategy}"]), testbed)
 
 
 @pytest.mark.parametrize("testbed", ["ssh", "g5k"])

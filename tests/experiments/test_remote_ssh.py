@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -58,6 +59,9 @@ SCRIPT = """
             long = ("workload.stop={steps: 100000, time: 90s}",)
             before = on(names[1], "ip", "-o", "-d", "link", "show")
             found = {"whole": steady(LIMITS, EVENTS), "left": {name: left(name) for name in names}, "before": before}
+            found["served"] = steady(*SERVED)
+            kill_one = lambda: on(names[2], "pkill", "-9", "-x", "rank-2")
+            found["meshed"] = run(options, *MESHED, strike=kill_one)
             shown = {}
 
             def look(key, name, *words):
@@ -94,6 +98,20 @@ EVENTS = (
     'heterogeneity.dynamic=[{at: 1s, for: 1s, src: "cloud.*", dst: "edge.*", rate: 20mbit},'
     " {at: 1s, for: 1s, hosts: edge.trainer.1.2, read: 100kB/s}]"
 )
+SERVED = (
+    "heterogeneity={}",
+    "workload.strategy=asynchronous",
+    'workload.placement={workers: ["cloud.*", edge.trainer.1.1], server: edge.trainer.1.2}',
+    "workload.evaluate_every=12000",
+    "workload.stop={accuracy: 0.9, time: 60s}",
+)
+MESHED = (
+    "heterogeneity={}",
+    "network.networks=[]",
+    "workload.strategy=gossip",
+    "workload.evaluate_every=18000",
+    "workload.stop={steps: 900}",
+)
 FETCHED_BYTES = 192 // 3 * 64
 """A rank's part of a batch of digits."""
 
@@ -104,6 +122,8 @@ def test_a_scenario_runs_on_machines_of_ones_own(own_runner: Runner) -> None:
         .replace("LIMITS", repr(LIMITS))
         .replace("EVENTS", repr(EVENTS))
         .replace("SLOW", repr(SLOW))
+        .replace("SERVED", repr(SERVED))
+        .replace("MESHED", repr(MESHED))
     )
     found = answer_of(own_runner, script, timeout_s=500)
     whole = found["whole"]
@@ -118,6 +138,8 @@ def test_a_scenario_runs_on_machines_of_ones_own(own_runner: Runner) -> None:
         assert re.findall(r"gso_max_segs \d+", devices) == re.findall(r"gso_max_segs \d+", found["before"])
         assert (runs, processes) == ("", "")
     _ipv6_is_shaped(found["filters"])
+    _a_server_of_its_own_serves(found["served"])
+    _the_others_go_on(found["meshed"])
     assert found["killed"]["seconds"]["prepare nodes"] < 5, "the environment was there"
     assert found["killed"]["status"] == "failed"
     assert "rank-2 died (killed by signal 9)" in found["killed"]["error"]
@@ -165,6 +187,43 @@ def _clocks_are_right(folder: Path) -> None:
     comm = spans[(spans.phase == Phase.COMM.value) & (spans.lane == 0) & (spans.step >= 5)]
     ends = (comm.start_ns + comm.dur_ns).groupby(comm.step)
     assert float(np.median(ends.max() - ends.min())) < 20e6
+
+
+def _a_server_of_its_own_serves(run: dict[str, Any]) -> None:
+    """On a node without a rank, it keeps the model, has it evaluated there, and lets the ranks of the other two go."""
+    assert run["status"] == "done", run["error"]
+    assert run["outcome"]["stopped_by"] == "accuracy"
+    assert run["outcome"]["accuracy"] >= 0.9
+    folder = Path(run["folder"])
+    steps = pq.read_table(folder / "steps.parquet").to_pandas()
+    assert set(steps["rank"]) == {0, 1}
+    assert run["outcome"]["accuracy"] in set(steps.accuracy), (
+        "evaluations stand where the pushes were that they came after"
+    )
+    cloud, edge, serving = OFFSETS_S
+    links = pq.read_table(folder / "links.parquet").to_pandas()
+    assert {(cloud, serving), (serving, cloud), (serving, edge)} <= set(zip(links.src, links.dst, strict=True))
+    counters = json.loads((folder / "counters.json").read_text())
+    payload = {each["node"]: each["payload_bytes"] for each in counters["traffic"]}
+    assert set(payload) == {0, 1, 2}
+    carried = {(link["src"], link["dst"]): link["bytes"] for link in counters["links"]}
+    assert carried[cloud, serving] == pytest.approx(payload[0], rel=0.2), "shaped, with TCP's headers"
+
+
+def _the_others_go_on(run: dict[str, Any]) -> None:
+    """A rank that is killed is dropped; the referee counts the others' steps, has their models, and ends them together."""
+    assert run["status"] == "done", run["error"]
+    assert run["lost_ranks"] == [2]
+    assert run["outcome"]["stopped_by"] == "steps"
+    assert run["outcome"]["accuracy"] > 0.95
+    folder = Path(run["folder"])
+    steps = pq.read_table(folder / "steps.parquet").to_pandas()
+    last = steps.groupby("rank").end_ns.max()
+    assert last[2] < min(last[0], last[1])
+    assert abs(last[0] - last[1]) < 1e9, "by one clock; the nodes' own differ by minutes"
+    assert steps.samples.sum() > 0.9 * (900 // 8) * 1437, "an epoch is 8 steps; what rank 2 had not streamed is lost"
+    traffic = json.loads((folder / "counters.json").read_text())["traffic"]
+    assert [each["node"] for each in traffic] == [0, 1]
 
 
 def _links_held(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import threading
@@ -167,6 +168,41 @@ def test_children_that_end_before_anybody_looks_are_held_too() -> None:
         assert (sum(process.cpu_times()[:4]) - before) / (time.monotonic() - began_s) == pytest.approx(0.2, rel=0.3)
 
 
+def _longest_wait_s(count: memoryview, seconds: float) -> float:
+    """How long a count that grows did not."""
+    longest_s, seen, since_s = 0.0, -1, 0.0
+    until_s = time.monotonic() + seconds
+    while (now_s := time.monotonic()) < until_s:
+        if count[0] != seen:
+            seen, since_s = count[0], now_s
+        longest_s = max(longest_s, now_s - since_s)
+        time.sleep(0.005)
+    return longest_s
+
+
+def test_a_thread_that_ends_holds_up_nobody() -> None:
+    """What a thread uses after it has ended no clock of its process counts, and the kernel does: the slice is used up before it seems to be."""
+    rounds = memoryview(mmap.mmap(-1, 8)).cast("q")
+
+    def body() -> int:
+        while True:
+            ending = threading.Thread(target=sum, args=(range(10_000),))
+            ending.start()
+            ending.join()
+            rounds[0] += 1
+
+    with _controller("cgroup-quota", {"a": 0.1}) as controller:
+        pid = fork_companion("laggard-threads", body)
+        try:
+            controller.attach("a", pid)
+            longest_s = _longest_wait_s(rounds, 4.0)
+            use = controller.uses()["a"]
+        finally:
+            end_companion(pid)
+    assert longest_s < 0.3, "the kernel's period is a second"
+    assert use.lost_ns < 0.1 * 4e9
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a process that is preferred to all others")
 def test_a_family_that_something_else_keeps_from_its_core_says_so() -> None:
     def rival() -> int:
@@ -212,6 +248,29 @@ def test_a_change_takes_a_few_milliseconds(mechanism: Mechanism) -> None:
             asked_ns = time.monotonic_ns()
             taken_ms.append((controller.set_share("a", 0.1 + 0.02 * i) - asked_ns) / 1e6)
         assert sorted(taken_ms)[5] < 5
+
+
+def test_a_host_has_what_it_needs_of_a_core_that_others_move_data_on(tmp_path: Path) -> None:
+    """Moving data is not held back; where that of a small host wants the whole core, a large one still computes at its share."""
+    shares, cores = {"large": 0.7, "small": 0.1}, usable_cores()
+    cgroups = prepare_cgroups(shares, _own_name())
+    if cgroups is None:
+        pytest.skip("this user may not make cgroups")
+    try:
+        with (
+            open_shares(shares, cgroups, dict.fromkeys(shares, cores[0])) as controller,
+            WorkCounter(tmp_path / "work"),
+            _busy() as moving,
+            _busy() as computing,
+        ):
+            controller.attach("small", moving, work=tmp_path / "work")
+            controller.attach("large", computing)
+            time.sleep(0.2)
+            assert _settles_at(computing, 0.7)
+            assert _speed((moving,), 0.4) > 0.15, "it is there, and not held to its share"
+    finally:
+        cgroups.close()
+        _remove_with_patience(cgroups)
 
 
 @_BOTH

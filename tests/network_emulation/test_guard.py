@@ -37,11 +37,11 @@ def quiet(second: int) -> Sample:
     )
 
 
-def run(change: Change, seconds: int = 40) -> tuple[Slip, ...]:
+def run(change: Change, seconds: int = 40, end_s: float | None = None) -> tuple[Slip, ...]:
     guard = Guard(LIMITS)
     for second in range(seconds):
         guard.enter(change(second, quiet(second)))
-    return guard.slips()
+    return guard.slips(None if end_s is None else 10 * S + round(end_s * S))
 
 
 def after(second: int, begin: int, end: int) -> int:
@@ -167,6 +167,77 @@ def test_a_run_shorter_than_a_window_is_looked_at() -> None:
         return replace(sample, hosts={"edge": replace(use, lost_ns=second * S // 2)})
 
     assert [slip.kind for slip in run(starved, 3)] == ["core missed"]
+
+
+@pytest.mark.parametrize(("lost_ms", "kinds"), [(70, []), (130, ["core missed"])])
+def test_what_happened_once_in_a_short_run_is_no_matter_of_the_whole(lost_ms: int, kinds: list[SlipKind]) -> None:
+    """Both are more than a hundredth of 4 s, and less than a twentieth; a tenth of a second is a hundredth of two windows."""
+
+    def blink(second: int, sample: Sample) -> Sample:
+        use = sample.hosts["edge"]
+        return replace(sample, hosts={"edge": replace(use, lost_ns=lost_ms * 1_000_000 if second > 1 else 0)})
+
+    assert [slip.kind for slip in run(blink, 5)] == kinds
+    assert [slip.kind for slip in run(blink, 20, end_s=4.0)] == kinds
+
+
+EVERY_CHANGE = (core_missed, share_exceeded, emulator_late, frames_refused, rate_exceeded, core_stolen)
+
+
+@pytest.mark.parametrize("change", EVERY_CHANGE)
+def test_what_came_after_the_end_is_nothing_of_the_run(change: Change) -> None:
+    """All of them last from second 20 to 26."""
+    assert run(change, end_s=20.0) == ()
+    assert run(change, end_s=19.4) == ()
+
+
+@pytest.mark.parametrize("change", EVERY_CHANGE)
+def test_what_was_before_the_end_is_told_as_ever(change: Change) -> None:
+    assert run(change, end_s=30.5) == run(change)
+
+
+def test_a_slip_ends_with_the_run() -> None:
+    (slip,) = run(core_missed, end_s=24.0)
+    assert (slip.first_ns, slip.last_ns) == (30 * S, 34 * S)
+
+
+@pytest.mark.parametrize(("end_s", "found"), [(29.9, True), (20.0, True), (13.0, True), (12.1, False), (9.0, False)])
+def test_a_wait_told_after_the_end_counts_with_what_was_surely_before(end_s: float, found: bool) -> None:
+    """18 s are told of at second 30: they were in second 12 at the latest."""
+
+    def starved(second: int, sample: Sample) -> Sample:
+        use = sample.hosts["edge"]
+        return replace(sample, hosts={"edge": replace(use, lost_ns=18 * S if second >= 30 else 0)})
+
+    slips = run(starved, 36, end_s=end_s)
+    assert [slip.kind for slip in slips] == (["core missed"] if found else [])
+    assert all(slip.size <= end_s - 11.99 and slip.last_ns <= (10 + end_s) * S for slip in slips)
+
+
+@pytest.mark.parametrize(("end_s", "kinds"), [(20.0, []), (23.9, ["stood still"]), (30.0, ["stood still"])])
+def test_a_machine_that_stood_still_after_the_end_did_no_harm(end_s: float, kinds: list[SlipKind]) -> None:
+    slips = run(
+        lambda second, sample: replace(quiet(second + 3), at_ns=sample.at_ns + 3 * S) if second > 20 else sample,
+        end_s=end_s,
+    )
+    assert [slip.kind for slip in slips] == kinds
+
+
+@pytest.mark.parametrize(("end_s", "kinds"), [(3.5, ["core missed"]), (0.5, ["core missed"]), (None, ["core missed"])])
+def test_a_run_that_ended_before_there_was_a_window_is_looked_at(end_s: float | None, kinds: list[SlipKind]) -> None:
+    def starved(second: int, sample: Sample) -> Sample:
+        use = sample.hosts["edge"]
+        return replace(sample, hosts={"edge": replace(use, lost_ns=min(second, 3) * S // 2)})
+
+    assert [slip.kind for slip in run(starved, 4, end_s)] == kinds
+    assert [slip.kind for slip in run(starved, 12, end_s)] == kinds
+
+
+def test_looks_that_are_too_many_to_keep_apart_are_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("laggard.network_emulation.guard._REMEMBERED", 2)
+    assert run(core_missed) == run(core_missed, end_s=39.0)
+    (slip,) = run(core_missed)
+    assert (slip.first_ns, slip.last_ns) == (30 * S, 36 * S)
 
 
 @given(

@@ -138,7 +138,8 @@ def _steps_of(source: Source) -> Rows:
 
 def _streamed(streams: Sequence[Path], row: np.dtype[np.void]) -> Rows:
     """All rows of these streams; of ranks that came back, those of every process."""
-    return np.concatenate([read_rows(each, row) for stream in streams for each in of_all_lives(stream)])
+    found = [read_rows(each, row) for stream in streams for each in of_all_lives(stream)]
+    return np.concatenate([np.empty(0, dtype=row), *found])
 
 
 def _links_of(source: Source) -> Rows:

@@ -1,4 +1,6 @@
-"""Keys of one run: made by the controller, told to each process over the private pipe that it is started through, and never written down."""
+"""Keys of one run: made by the controller, told to each process over the private pipe that it is started through, on
+another machine over that one's SSH session before, and never written down.
+"""
 
 from __future__ import annotations
 
