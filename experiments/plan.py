@@ -32,6 +32,10 @@ from laggard.run_schema import Record
 RESERVED_CORES = 0.5
 """Kept free for the link emulator, what holds the shares, the controller and the samplers."""
 
+NEVER_IDLE = 0.25
+"""Of every core, kept free besides where workers go each at its own pace: none of them ever waits for long, so that nothing of what is planned for them is left to
+those who exchange and evaluate their models meanwhile."""
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -152,6 +156,11 @@ class Description(Record):
         yield f"  {shares}{needed}"
 
 
+def kept_free(scenario: Scenario, cores: int, least: float = RESERVED_CORES) -> float:
+    """Cores of a machine that are not for hosts' shares."""
+    return least + (NEVER_IDLE * cores if scenario.workload.strategy.pace == "own" else 0.0)
+
+
 def describe(scenario: Scenario, machine: Machine | None = None) -> Description:
     """Describe a run.
 
@@ -163,13 +172,14 @@ def describe(scenario: Scenario, machine: Machine | None = None) -> Description:
         InputError: the shares do not fit the machine.
     """
     machine = machine or Machine.this()
-    cpu = plan_cpus(scenario.peak_shares, machine.cores, machine.reserved_cores)
+    reserve = kept_free(scenario, len(machine.cores), machine.reserved_cores)
+    cpu = plan_cpus(scenario.peak_shares, machine.cores, reserve)
     return _described(scenario, cpu.cpus).model_copy(
         update={
             "backend": machine.links,
             "cores": len(machine.cores),
             "dilation": round(cpu.dilation, 4),
-            "usable_cores": len(machine.cores) - machine.reserved_cores,
+            "usable_cores": len(machine.cores) - reserve,
             "cpu_load": round(sum(load(share / cpu.dilation) for share in scenario.peak_shares.values()), 4),
         }
     )

@@ -17,7 +17,7 @@ from laggard.experiments import fingerprint
 from laggard.experiments.collecting import collect_and_analyse, tell_without_training
 from laggard.experiments.controller import control
 from laggard.experiments.job import Job, Journal
-from laggard.experiments.plan import RESERVED_CORES
+from laggard.experiments.plan import kept_free
 from laggard.experiments.progress import SilentDisplay, TextDisplay
 from laggard.experiments.recording import first_record
 from laggard.experiments.run_store import RunFolder
@@ -101,7 +101,8 @@ def enter(
         )
     backend = choose_backend(options.links)
     check_prerequisites(need_tun=backend == "userspace")
-    cpu = plan_cpus(scenario.peak_shares, usable_cores(), RESERVED_CORES, options.dilation)
+    cores = usable_cores()
+    cpu = plan_cpus(scenario.peak_shares, cores, kept_free(scenario, len(cores)), options.dilation)
     if not kernel_has_ipv6():
         scenario = scenario.with_hosts(replace(host, ipv6=()) for host in scenario.hosts)
     with ExitStack() as stack:

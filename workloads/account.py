@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ class Account:
         spool: where parts of snapshots go.
         model: the rank's.
         weight: how much it counts in the mean of all, now.
+        between_steps: whether the model is as it should be between steps only; else a thread beside the training gives it at once (`answer`).
     """
 
     rank: int
@@ -32,7 +34,9 @@ class Account:
     spool: Spool
     model: nn.Module
     weight: Callable[[], float] = lambda: 1.0
+    between_steps: bool = True
     _state: FlatState = field(init=False)
+    _giving: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._state = FlatState(self.model)
@@ -40,17 +44,25 @@ class Account:
     def finish_step(self, samples: int) -> None:
         """A step is done that so many samples were learnt from; between steps the model is as it should be, and is given if asked for."""
         self.tally.add(self.rank, samples)
-        if self.tally.asked > self.tally.given(self.rank):
-            self._give(self.tally.asked)
+        if self.between_steps:
+            self.answer(self._state.read)
+
+    def answer(self, read: Callable[[], torch.Tensor]) -> None:
+        """Give the model, if it is asked for."""
+        asked = self.tally.asked
+        if asked > self.tally.given(self.rank):
+            self._give(asked, read())
 
     def close(self) -> None:
         """Training is over: the model as it is now is the last snapshot's part."""
-        self._give(self.tally.asked + 1)
+        self._give(self.tally.asked + 1, self._state.read())
 
-    def _give(self, number: int) -> None:
+    def _give(self, number: int, state: torch.Tensor) -> None:
         now_ns = time.monotonic_ns()
-        write_part(self.spool, number, self.rank, self._state.read(), self.weight())
-        self.tally.give(self.rank, number, now_ns)
+        with self._giving:
+            if number > self.tally.given(self.rank):
+                write_part(self.spool, number, self.rank, state, self.weight())
+                self.tally.give(self.rank, number, now_ns)
 
 
 def write_part(spool: Spool, number: int, rank: int, state: torch.Tensor, weight: float) -> None:
@@ -63,7 +75,11 @@ def read_parts(spool: Spool, number: int, ranks: Iterable[int], dtype: torch.dty
     """The weighted mean of the parts of a snapshot that are there, shape [parameters + buffers]; their files are removed."""
     kind = np.dtype(str(dtype).removeprefix("torch."))
     paths = [path for rank in ranks if (path := spool.part(number, rank)).exists()]
-    parts = np.stack([np.frombuffer(path.read_bytes(), dtype=kind) for path in paths])
+    # One after the other: the ranks train on meanwhile, and all their models at once would take the caches from them.
+    total, weights = torch.zeros(1, dtype=torch.float64), 0.0
     for path in paths:
+        part = torch.from_numpy(np.fromfile(path, dtype=kind))
+        weight = float(part[-1])
+        total, weights = total.add(part[:-1], alpha=weight), weights + weight
         path.unlink()
-    return torch.from_numpy(np.average(parts[:, :-1], axis=0, weights=parts[:, -1]).astype(kind))
+    return total.div_(weights).to(dtype)

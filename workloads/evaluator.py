@@ -57,7 +57,7 @@ def main(argument: str) -> None:
     model = build_model(workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary)
     strategy = workload.strategy
     if strategy.served or strategy.pace == "own":
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        os.nice(19)
     if strategy.served:
         _serve_beside(plan, data, model)
     elif strategy.pace == "own":

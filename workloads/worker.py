@@ -41,6 +41,7 @@ from laggard.workloads.partition import Partition
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.spool import Spool, append_line, read_lines, write_whole
 from laggard.workloads.strategies import take_up, take_up_at_own_pace
+from laggard.workloads.strategies.beside_training import BesideTraining
 from laggard.workloads.strategies.parameters import (
     AllReduceParameters,
     BalancedParameters,
@@ -236,6 +237,8 @@ def _train_under_referee(bench: _Bench, spool: Spool, peers: Peers, tally: Tally
     plan, seat = bench.plan, bench.seat(peers=peers)
     strategy = take_up_at_own_pace(plan.workload.strategy, seat)
     account = Account(plan.rank, tally, spool, seat.model, lambda: strategy.weight)
+    if isinstance(strategy, BesideTraining):
+        strategy.account, account.between_steps = account, False
     loop = OwnPace(plan.rank, bench.intake(seat), bench.partition, strategy, bench.recorder, account)
     begun_ns = _join_late(bench, seat, strategy, spool) if plan.late else _begin_with_all(bench, seat, spool)
     taken = loop.run(begun_ns)

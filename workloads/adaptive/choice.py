@@ -5,7 +5,8 @@ a parameter, `drift`: the part of a step's progress that each further step witho
 achieve the best error-runtime trade-off in local-update SGD", SysML 2019, derive the same form: a term in 1 / period and one in period - 1).
 
 Where nobody waits for averages they still take of every rank's processor and of everybody's links: `effort` says how much of a second's training a second of
-averaging is taken to be worth. Where all wait for them, and for the slowest, it is all of it.
+averaging is taken to be worth, and half of the time there is to be none, so that a model is not on its way all the time. Where all wait for averages, and for the slowest,
+their time is training's.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ PERIODS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 WORTH_CHANGING = 0.1
 """A change is made where it is expected to gain more than this part."""
+
+BUSY = 0.5
+"""Part of the time that averages may be under way where nobody waits for them."""
+
+STILL_BUSY = 0.7
+"""What they may be before terms that were right are given up."""
 
 ObjectiveName = Literal["makespan", "cost", "fairness"]
 
@@ -100,6 +107,11 @@ def price(terms: Terms, costs: Costs, rules: Rules) -> float:
     return needed * (rules.rent_per_s * worth_s + rules.price_per_byte * costs.average_bytes / between)
 
 
+def busy(terms: Terms, costs: Costs) -> float:
+    """Part of the time that averages are under way though nobody waits for them."""
+    return 0.0 if terms.waits else min(1.0, costs.average_s / (terms.steps * costs.step_s))
+
+
 def choose(costs: Costs, rules: Rules, current: Terms) -> Choice:
     """The cheapest terms, unless the present ones are nearly as cheap.
 
@@ -111,16 +123,14 @@ def choose(costs: Costs, rules: Rules, current: Terms) -> Choice:
         current: what is being done.
     """
     waits = rules.objective == "fairness"
-    prices = {
-        terms: price(terms, costs, rules)
-        for terms in (Terms(period, waits) for period in PERIODS)
-        if terms.steps <= rules.longest
-    }
-    best = min(prices, key=lambda terms: prices[terms])
+    known = [Terms(period, waits) for period in PERIODS if period <= rules.longest]
+    prices = {terms: price(terms, costs, rules) for terms in known}
+    allowed = [terms for terms in known if busy(terms, costs) <= BUSY] or known[-1:]
+    best = min(allowed, key=lambda terms: prices[terms])
     now = prices.get(current, float("inf"))
-    if now <= prices[best] * (1 + WORTH_CHANGING):
+    if now <= prices[best] * (1 + WORTH_CHANGING) and (current == best or busy(current, costs) <= STILL_BUSY):
         return Choice(current, 1.0, f"go on: {_because(costs, rules)}")
-    return Choice(best, now / prices[best], f"{_told(best)}: {_because(costs, rules)}")
+    return Choice(best, max(now / prices[best], 1.0), f"{_told(best)}: {_because(costs, rules)}")
 
 
 def _told(terms: Terms) -> str:

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import torch
 
 from laggard.workloads.learnt import NOBODY
-from laggard.workloads.strategies.ring_average import Chunk, RingAverage
+from laggard.workloads.strategies.direct_average import DirectAverage, Part
 from laggard.workloads.transport.frames import Message
 
-READY, BEGIN, CHUNK = 2, 3, 4
+READY, BEGIN, PART = 2, 3, 4
 WORD_BITS = 62
 """Ranks told of in one number of a message."""
 
@@ -85,7 +85,7 @@ class _Call:
 class _Joined:
     call: _Call
     brought: Brought
-    ring: RingAverage
+    average: DirectAverage
     since_ns: int
 
 
@@ -129,7 +129,7 @@ class AverageMember:
         self._called = 0
         self._calls: deque[_Call] = deque()
         self._joined: _Joined | None = None
-        self._early: dict[tuple[int, int], list[torch.Tensor]] = {}
+        self._early: dict[tuple[int, int], list[tuple[int, Part]]] = {}
 
     def take_steps(self, steps: int, step_ns: int) -> None:
         """This rank has finished some, which took so long each, in the mean."""
@@ -154,9 +154,11 @@ class AverageMember:
         elif message.kind == BEGIN:
             steps, waits, *words = message.values
             self._follow(_Call(message.sender, message.version, members_of(words), Terms(steps, bool(waits))))
-        elif message.kind == CHUNK:
+        elif message.kind == PART:
             assert message.tensor is not None
-            self._hear_chunk((message.values[0], message.version), message.tensor)
+            leader, is_mean, weight = message.values
+            part = Part(self._rank, bool(is_mean), weight, message.tensor)
+            self._hear_part((leader, message.version), message.sender, part)
 
     def leave(self, rank: int) -> None:
         """A rank is gone, and all that it had sent has been heard."""
@@ -223,29 +225,29 @@ class AverageMember:
                 continue
             brought = self._bring()
             self._taken, self._told, self.terms = 0, NOBODY, call.terms
-            weighted = torch.cat([brought.model * brought.samples, brought.model.new_tensor([brought.samples])])
-            ring = RingAverage(call.members, self._rank, weighted)
-            self._joined = _Joined(call, brought, ring, self._clock_ns())
-            self._send(ring.begin())
-            for part in early:
-                self._hear_chunk(key, part)
+            average = DirectAverage(call.members, self._rank, brought.model, brought.samples)
+            self._joined = _Joined(call, brought, average, self._clock_ns())
+            self._send(average.begin())
+            for sender, part in early:
+                self._hear_part(key, sender, part)
 
-    def _hear_chunk(self, key: tuple[int, int], part: torch.Tensor) -> None:
+    def _hear_part(self, key: tuple[int, int], sender: int, part: Part) -> None:
         joined = self._joined
         if joined is None or (joined.call.leader, joined.call.number) != key:
-            self._early.setdefault(key, []).append(part)
+            self._early.setdefault(key, []).append((sender, part))
             return
-        self._send(joined.ring.hear(part))
-        if joined.ring.complete:
+        self._send(joined.average.hear(sender, part))
+        if joined.average.complete:
             self._average_ns = self._clock_ns() - joined.since_ns
-            self._conclude(Outcome(_move(joined), 0))
+            mean = joined.average.mean
+            self._conclude(Outcome(None if mean is None else mean - joined.brought.model, 0))
 
-    def _send(self, chunk: Chunk | None) -> None:
-        if chunk is not None and self._joined is not None:
-            call = self._joined.call
-            self.outbox.append(
-                (self._joined.ring.next, Message(CHUNK, call.number, (call.leader, chunk.turn), chunk.part))
-            )
+    def _send(self, parts: list[Part]) -> None:
+        assert self._joined is not None
+        call = self._joined.call
+        for part in parts:
+            values = (call.leader, int(part.is_mean), part.weight)
+            self.outbox.append((part.rank, Message(PART, call.number, values, part.values)))
 
     def _conclude(self, outcome: Outcome) -> None:
         self._joined = None
@@ -253,11 +255,6 @@ class AverageMember:
         self._tell()
         self._join()
         self._call()
-
-
-def _move(joined: _Joined) -> torch.Tensor | None:
-    mean = joined.ring.mean
-    return mean[:-1] / mean[-1] - joined.brought.model if mean[-1] > 0 else None
 
 
 def words_of(members: Collection[int]) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from laggard.span_schema import Phase
+from laggard.workloads.account import Account
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
@@ -25,7 +26,12 @@ class BesideTraining(AmongPeers, ABC):
 
     Args:
         seat: what it trains with.
+
+    Attributes:
+        account: with the referee, whom the thread beside answers; None where nobody asks.
     """
+
+    account: Account | None = None
 
     def __init__(self, seat: Seat) -> None:
         super().__init__(seat)
@@ -81,6 +87,8 @@ class BesideTraining(AmongPeers, ABC):
     def _take_turn(self) -> None:
         """What the thread beside does: it hears, notes who is gone, and exchanges what is to be exchanged."""
         self._peers.listen(self._hear, WAIT_S)
+        if self.account is not None:
+            self.account.answer(lambda: self._current.reading.model)
         with self._lock:
             for rank in self._there - self._peers.present:
                 self._there.remove(rank)
