@@ -32,7 +32,7 @@ from laggard.run_schema import Record
 RESERVED_CORES = 0.5
 """Kept free for the link emulator, what holds the shares, the controller and the samplers."""
 
-NEVER_IDLE = 0.25
+NEVER_IDLE = 0.35
 """Of every core, kept free besides where workers go each at its own pace: none of them ever waits for long, so that nothing of what is planned for them is left to
 those who exchange and evaluate their models meanwhile."""
 

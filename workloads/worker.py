@@ -40,7 +40,7 @@ from laggard.workloads.own_pace import OwnPace
 from laggard.workloads.partition import Partition
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.spool import Spool, append_line, read_lines, write_whole
-from laggard.workloads.strategies import take_up, take_up_at_own_pace
+from laggard.workloads.strategies import take_up, take_up_among_peers, take_up_with_server
 from laggard.workloads.strategies.beside_training import BesideTraining
 from laggard.workloads.strategies.parameters import (
     AllReduceParameters,
@@ -160,7 +160,7 @@ def _train_with_server(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
     with Endpoint(told) as endpoint:
         endpoint.connect(plan.world_size)
         seat = bench.seat(endpoint)
-        strategy = take_up_at_own_pace(plan.workload.strategy, seat)
+        strategy = take_up_with_server(plan.workload.strategy, seat)
         loop = OwnPace(plan.rank, bench.intake(seat), bench.partition, strategy, bench.recorder)
         if plan.late:
             begun_ns = _join_late(bench, seat, strategy, spool)
@@ -235,7 +235,7 @@ def _steps_begun(plan: WorkerPlan, spool: Spool) -> int:
 
 def _train_under_referee(bench: _Bench, spool: Spool, peers: Peers, tally: Tally) -> None:
     plan, seat = bench.plan, bench.seat(peers=peers)
-    strategy = take_up_at_own_pace(plan.workload.strategy, seat)
+    strategy = take_up_among_peers(plan.workload.strategy, seat)
     account = Account(plan.rank, tally, spool, seat.model, lambda: strategy.weight)
     if isinstance(strategy, BesideTraining):
         strategy.account, account.between_steps = account, False

@@ -18,26 +18,24 @@ networks:
 """
 
 
-def test_far_links_make_averages_rare_and_slow_hosts_batches_uneven(
+def test_far_links_make_averages_rare_and_slow_hosts_learn_less(
     laggard: Laggard, make_scenario: Callable[..., Path]
 ) -> None:
-    """A ring of three over links of 60 ms takes ten times a step's own work; the cloud computes twice as fast as the edge."""
-    settings = ("strategy=adaptive", "stop={steps: 60}", "evaluate_every=1000000")
+    """An average takes two ways of 60 ms, many times a step's own work; the cloud computes twice as fast as the edge, and takes twice the steps."""
+    settings = ("strategy=adaptive", "stop={steps: 120}", "evaluate_every=1000000")
     scenario = make_scenario(network=FAR)
     answer = laggard.run(scenario, *(part for each in settings for part in ("--set", f"workload.{each}")))
     folder = Path(str(answer["folder"]))
     decisions = json.loads((folder / "decisions.json").read_text())
     first = decisions[0]
-    assert first["step"] == 1, "two steps are enough to see it"
     assert first["told"].startswith("average all models every")
     assert any("adaptive took up" in each for each in answer["answer"]) if isinstance(answer["answer"], list) else False
     page = (folder / "report.html").read_text()
     assert "What the strategy decided" in page
     assert first["told"].partition(":")[0] in page
     steps = pd.read_parquet(folder / "steps.parquet")
-    late = steps[(steps.step >= 45) & (steps.batch_size == 96)].groupby("rank").samples.mean()
-    assert late[0] > 1.3 * late[[1, 2]].max(), "the cloud takes more of each batch"
+    learnt = steps.groupby("rank").samples.sum()
+    assert learnt[0] > 1.3 * learnt[[1, 2]].max(), "the cloud does not wait for the edge"
     spans = pd.read_parquet(folder / "spans.parquet")
-    exchanged = spans[(spans.phase == "comm") & (spans.bytes > 10_000)]
-    assert exchanged.step.nunique() <= 12, "most steps send no model"
-    assert json.loads((folder / "run.json").read_text())["outcome"]["fairness"] > 0.8
+    main = spans[(spans.lane == 0) & (spans["rank"] == 0)]
+    assert main[main.phase == "comm"].dur_ns.sum() < 0.05 * main.dur_ns.sum(), "and for no link"

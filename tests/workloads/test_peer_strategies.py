@@ -26,8 +26,13 @@ if TYPE_CHECKING:
 
 DIGITS = {"model": "mlp", "dataset": "digits", "batch_size": 96, "optimizer": {"lr": 0.05}, "stop": {"steps": 300}}
 RARELY = {"evaluate_every": 10**9}
-OWN_PACE = ["gossip", "hop", "fast_links", "ad_psgd", "partial_reduce"]
-MODELS = {"ad_psgd": "paced:unhurried", "partial_reduce": "paced:wide"}
+OWN_PACE = ["gossip", "hop", "fast_links", "ad_psgd", "partial_reduce", "overlap_local_sgd", "adaptive"]
+MODELS = {
+    "ad_psgd": "paced:unhurried",
+    "partial_reduce": "paced:wide",
+    "overlap_local_sgd": "paced:wide_unhurried",
+    "adaptive": "paced:wide_unhurried",
+}
 
 
 @pytest.fixture(scope="module")
@@ -157,9 +162,10 @@ def test_staleness_counts_the_averages_between_reading_and_applying(trained: dic
         assert of_rank.staleness.max() >= 1
 
 
-def test_a_slow_worker_slows_nobody_down(train: Train) -> None:
+@pytest.mark.parametrize("name", ["ad_psgd", "overlap_local_sgd"])
+def test_a_slow_worker_slows_nobody_down(train: Train, name: str) -> None:
     """In turns of 0.3 s nobody is slow, then rank 1 (passive), then rank 2 (active): four times, which the others' steps do not notice."""
-    workload = {**DIGITS, **RARELY, "model": "paced:slow_in_turns", "strategy": "ad_psgd", "stop": {"time": "4s"}}
+    workload = {**DIGITS, **RARELY, "model": "paced:slow_in_turns", "strategy": name, "stop": {"time": "4s"}}
     training = train(workload, 4)
     steps = training.table("steps").query("step > 5")
     start = steps.start_ns + int(training.done()["zero_ns"])

@@ -13,7 +13,7 @@ from laggard.workloads.strategies.parameters import Parameters
 
 if TYPE_CHECKING:
     from laggard.workloads.strategies.server_rule import ServerRule
-    from laggard.workloads.strategies.strategy import OwnPaceStrategy, Seat, Strategy
+    from laggard.workloads.strategies.strategy import OwnPaceStrategy, PeerStrategy, Seat, Strategy
 
 CLASSES = {
     "allreduce": "AllReduce",
@@ -45,9 +45,14 @@ def take_up(parameters: Parameters, seat: Seat) -> Strategy:
     return cast("Strategy", _class(parameters)(parameters, seat))
 
 
-def take_up_at_own_pace(parameters: Parameters, seat: Seat) -> OwnPaceStrategy:
-    """One rank's side of a strategy whose ranks take steps of their own, or that has a server (see `take_up`)."""
+def take_up_with_server(parameters: Parameters, seat: Seat) -> OwnPaceStrategy:
+    """One rank's side of a strategy that has a server (see `take_up`)."""
     return cast("OwnPaceStrategy", _class(parameters)(parameters, seat))
+
+
+def take_up_among_peers(parameters: Parameters, seat: Seat) -> PeerStrategy:
+    """One rank's side of a strategy without a server whose ranks take steps of their own (see `take_up`)."""
+    return cast("PeerStrategy", _class(parameters)(parameters, seat))
 
 
 def server_rule(parameters: Parameters, world_size: int) -> ServerRule:

@@ -29,7 +29,7 @@ class AmongPeers:
 
     @property
     def weight(self) -> float:
-        """Like any other's (see `OwnPaceStrategy`)."""
+        """Like any other's (see `PeerStrategy`)."""
         return 1.0
 
     @property

@@ -48,7 +48,7 @@ class Overlapping(BesideTraining):
 
     @property
     def weight(self) -> float:
-        """By samples since the last average (see `OwnPaceStrategy`)."""
+        """By samples since the last average (see `PeerStrategy`)."""
         return float(max(self._samples, 1))
 
     def _bring(self) -> Brought:

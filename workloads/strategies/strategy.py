@@ -117,10 +117,6 @@ class OwnPaceStrategy(Protocol):
         """This rank's copy of the model."""
 
     @property
-    def weight(self) -> float:
-        """How much this rank's model counts in a mean of all now."""
-
-    @property
     def next_step(self) -> int | None:
         """The number of the step to take next: its batch is this rank's share of that step. None: training is over."""
 
@@ -129,3 +125,11 @@ class OwnPaceStrategy(Protocol):
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Learn from one batch, as in `Strategy`."""
+
+
+class PeerStrategy(OwnPaceStrategy, Protocol):
+    """One rank's side of a strategy without a server, whose ranks' models are each their own."""
+
+    @property
+    def weight(self) -> float:
+        """How much this rank's model counts in a mean of all now."""
