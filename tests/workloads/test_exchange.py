@@ -193,7 +193,9 @@ def test_models_become_one_and_it_is_their_mean(
 
 
 def pair(timeout: int = TIMEOUT) -> tuple[Exchange, Exchange]:
-    first, second = (Exchange(rank, 2, "ring", timeout, CurrentModel(of(rank)), random.Random(0)) for rank in range(2))
+    first, second = (
+        Exchange(rank, range(2), "ring", timeout, CurrentModel(of(rank)), random.Random(0)) for rank in range(2)
+    )
     return first, second
 
 
@@ -224,7 +226,7 @@ def test_staleness_is_the_exchanges_between_reading_and_applying() -> None:
 
 
 def test_who_is_overdue_is_left_alone_and_another_is_asked() -> None:
-    active = Exchange(0, 6, "complete", TIMEOUT, CurrentModel(of(0)), random.Random(0))
+    active = Exchange(0, range(6), "complete", TIMEOUT, CurrentModel(of(0)), random.Random(0))
     first = active.offer(0)
     assert first is not None
     assert active.offer(TIMEOUT - 1) is None

@@ -5,7 +5,7 @@ a parameter, `drift`: the part of a step's progress that each further step witho
 achieve the best error-runtime trade-off in local-update SGD", SysML 2019, derive the same form: a term in 1 / period and one in period - 1).
 
 Where nobody waits for averages they still take of every rank's processor and of everybody's links: `effort` says how much of a second's training a second of
-averaging is taken to be worth, and half of the time there is to be none, so that a model is not on its way all the time. Where all wait for averages, and for the slowest,
+averaging is taken to be worth, and a quarter of the time there is to be none, so that a model is not on its way all the time. Where all wait for averages, and for the slowest,
 their time is training's.
 """
 
@@ -24,10 +24,10 @@ PERIODS = (1, 2, 4, 8, 16, 32, 64, 128)
 WORTH_CHANGING = 0.1
 """A change is made where it is expected to gain more than this part."""
 
-BUSY = 0.5
+BUSY = 0.75
 """Part of the time that averages may be under way where nobody waits for them."""
 
-STILL_BUSY = 0.7
+STILL_BUSY = 1.0
 """What they may be before terms that were right are given up."""
 
 ObjectiveName = Literal["makespan", "cost", "fairness"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Collection
 
 import torch
 
@@ -33,10 +34,18 @@ class ADPSGD(BesideTraining):
 
     def __init__(self, parameters: ADPSGDParameters, seat: Seat) -> None:
         super().__init__(seat)
-        timeout_ns = round(parameters.timeout_s * seat.dilation * 1e9)
-        chance = random.Random(torch.initial_seed())  # noqa: S311 - no secret
-        self._exchange = Exchange(seat.rank, seat.world_size, parameters.graph, timeout_ns, self._current, chance)
+        self._graph = parameters.graph
+        self._timeout_ns = round(parameters.timeout_s * seat.dilation * 1e9)
+        self._chance = random.Random(torch.initial_seed())  # noqa: S311 - no secret
+        self._meet({seat.rank, *self._there})
         self._owes_exchange = False
+
+    def _meet(self, there: Collection[int]) -> None:
+        rank = self._seat.rank
+        self._exchange = Exchange(rank, there, self._graph, self._timeout_ns, self._current, self._chance)
+
+    def _note_arrival(self, rank: int) -> None:
+        self._exchange.admit(rank)
 
     def _note_step(self, _samples: int) -> None:
         self._owes_exchange = True

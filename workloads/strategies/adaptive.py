@@ -28,10 +28,10 @@ class Adaptive(Overlapping):
     """
 
     def __init__(self, parameters: AdaptiveParameters, seat: Seat) -> None:
-        super().__init__(seat, FIRST, READY_PART, self._lead)
+        super().__init__(seat, FIRST, READY_PART, self._decide)
         self._parameters = parameters
 
-    def _lead(self, measured: Measured, terms: Terms) -> Terms:
+    def _decide(self, measured: Measured, terms: Terms) -> Terms:
         """As the leader: the terms from now on."""
         costs = self._costs(measured)
         if not costs.steps_s:

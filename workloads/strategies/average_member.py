@@ -100,6 +100,7 @@ class AverageMember:
         bring: the model as it is now, and what it counts.
         lead: what the terms are to be from now on, where this rank is the leader.
         clock_ns: the time.
+        begun: number of the average before the first that this rank may lead.
 
     Attributes:
         terms: as they are now.
@@ -116,6 +117,7 @@ class AverageMember:
         bring: Callable[[], Brought],
         lead: Lead = lambda _measured, terms: terms,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        begun: int = 0,
     ) -> None:
         self._rank, self._there, self.terms = rank, set(there), terms
         self._ready_part, self._bring, self._lead, self._clock_ns = ready_part, bring, lead, clock_ns
@@ -126,7 +128,7 @@ class AverageMember:
         self._steps_ns: dict[int, int] = {}
         self._told = NOBODY
         self._ready: set[int] = set()
-        self._called = 0
+        self._called = begun
         self._calls: deque[_Call] = deque()
         self._joined: _Joined | None = None
         self._early: dict[tuple[int, int], list[tuple[int, Part]]] = {}
@@ -159,6 +161,13 @@ class AverageMember:
             leader, is_mean, weight = message.values
             part = Part(self._rank, bool(is_mean), weight, message.tensor)
             self._hear_part((leader, message.version), message.sender, part)
+
+    def admit(self, rank: int) -> None:
+        """A rank is there, after all or again; it takes part from the next average on, and may be who leads them."""
+        self._there.add(rank)
+        if rank == self._leader:
+            self._told = NOBODY
+            self._tell()
 
     def leave(self, rank: int) -> None:
         """A rank is gone, and all that it had sent has been heard."""

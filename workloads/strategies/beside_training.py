@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from laggard.span_schema import Phase
@@ -14,7 +14,7 @@ from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
 from laggard.workloads.strategies.among_peers import AmongPeers
 from laggard.workloads.strategies.current_model import CurrentModel, Reading
-from laggard.workloads.strategies.peers import WAIT_S
+from laggard.workloads.strategies.peers import WAIT_S, Standing
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.transport.frames import Message
 
@@ -40,6 +40,27 @@ class BesideTraining(AmongPeers, ABC):
         self._lock = threading.Lock()
         self._there = set(self._peers.present)
         self._begun = False
+        self._peers.resident = self
+
+    def join(self) -> None:
+        """Take up the model of one who is there, and begin with the step that it is in (see `OwnPaceStrategy`)."""
+        standing = self._peers.join()
+        if standing is not None:
+            self._step, model = standing
+            self._current.replace(model)
+            self._hold(self._current.reading)
+            self._there = set(self._peers.present)
+            self._meet({self._seat.rank, *self._there})
+
+    def standing(self) -> Standing:
+        """This step, and the model as it is now (see `Resident`)."""
+        return self._step, self._current.reading.model
+
+    def admit(self, rank: int, step: int) -> None:  # noqa: ARG002 - each is in a step of its own
+        """Exchange models with it from now on (see `Resident`)."""
+        with self._lock:
+            self._there.add(rank)
+            self._note_arrival(rank)
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Read, forward, backward, update; the thread beside is told (see `OwnPaceStrategy`)."""
@@ -98,6 +119,14 @@ class BesideTraining(AmongPeers, ABC):
     @abstractmethod
     def _note_step(self, samples: int) -> None:
         """The rank has finished a step of so many samples; the lock is held."""
+
+    @abstractmethod
+    def _meet(self, there: Collection[int]) -> None:
+        """These ranks are there, this one among them, which has just come."""
+
+    @abstractmethod
+    def _note_arrival(self, rank: int) -> None:
+        """Another one is there, after all or again; the lock is held, by the thread beside."""
 
     @abstractmethod
     def _note_loss(self, rank: int) -> None:

@@ -12,6 +12,7 @@ together (with k open ones an active rank keeps 1 - k/2 of the model that it had
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -50,7 +51,7 @@ class Exchange:
 
     Args:
         rank: whose.
-        world_size: number of ranks.
+        there: the ranks that are.
         graph: who may exchange with whom.
         timeout_ns: after which an answer is overdue.
         current: the rank's model.
@@ -61,9 +62,15 @@ class Exchange:
     """
 
     def __init__(
-        self, rank: int, world_size: int, graph: Graph, timeout_ns: int, current: CurrentModel, chance: random.Random
+        self,
+        rank: int,
+        there: Collection[int],
+        graph: Graph,
+        timeout_ns: int,
+        current: CurrentModel,
+        chance: random.Random,
     ) -> None:
-        self._rank, self._there = rank, list(range(world_size))
+        self._rank, self._there = rank, sorted(there)
         self._graph, self._timeout_ns, self._chance = graph, timeout_ns, chance
         self.current = current
         self._open: dict[int, _Open] = {}
@@ -103,6 +110,10 @@ class Exchange:
             return False
         self.current.replace(self.current.reading.model + (theirs - opened.mine) / 2)
         return True
+
+    def admit(self, rank: int) -> None:
+        """A rank is there, after all or again; the roles are made anew."""
+        self._there = sorted({*self._there, rank})
 
     def leave(self, rank: int) -> None:
         """A rank is gone, and all that it had sent has been heard; the roles are made anew of those who are there."""

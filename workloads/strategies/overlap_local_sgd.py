@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Collection
 
 from laggard.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
@@ -19,6 +20,9 @@ from laggard.workloads.strategies.parameters import OverlapLocalSGDParameters
 from laggard.workloads.strategies.peers import WAIT_S
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.transport.frames import Message
+
+SESSION_BITS = 32
+"""Averages of one session of a leader have numbers that those of another do not have."""
 
 NEW = 0.25
 """Part that the last step has in what a step is said to take."""
@@ -41,7 +45,8 @@ class Overlapping(BesideTraining):
 
     def __init__(self, seat: Seat, terms: Terms, ready_part: float, lead: Lead = keep) -> None:
         super().__init__(seat)
-        self._member = AverageMember(seat.rank, {seat.rank, *self._there}, terms, ready_part, self._bring, lead)
+        self._terms, self._ready_part, self._lead = terms, ready_part, lead
+        self._meet({seat.rank, *self._there})
         self._samples = self._untold = 0
         self._ended_ns, self._step_ns = 0, 0
         self._may_go_on = threading.Event()
@@ -69,6 +74,20 @@ class Overlapping(BesideTraining):
     def _waits(self) -> bool:
         with self._lock:
             return self._member.waits or (self._member.terms.waits and self._untold > 0)
+
+    def _meet(self, there: Collection[int]) -> None:
+        self._member = AverageMember(
+            self._seat.rank,
+            there,
+            self._terms,
+            self._ready_part,
+            self._bring,
+            self._lead,
+            begun=self._peers.session << SESSION_BITS,
+        )
+
+    def _note_arrival(self, rank: int) -> None:
+        self._member.admit(rank)
 
     def _note_step(self, samples: int) -> None:
         now_ns = time.monotonic_ns()

@@ -236,6 +236,7 @@ class ADPSGDParameters(Parameters):
 
     meshed: ClassVar[bool] = True
     beside: ClassVar[bool] = True
+    bears_churn: ClassVar[bool] = True
     name: Literal["ad_psgd"]
     graph: Graph = Field(default="complete", description="who may average with whom, of those of the other role")
     timeout_s: DurationS = Field(
@@ -332,6 +333,7 @@ class OverlapLocalSGDParameters(Parameters):
 
     meshed: ClassVar[bool] = True
     beside: ClassVar[bool] = True
+    bears_churn: ClassVar[bool] = True
     name: Literal["overlap_local_sgd"]
     steps: Every = Field(
         default=1, description="steps since the last average after which a worker is ready for the next"
@@ -351,9 +353,10 @@ class AdaptiveParameters(Parameters):
 
     meshed: ClassVar[bool] = True
     beside: ClassVar[bool] = True
+    bears_churn: ClassVar[bool] = True
     name: Literal["adaptive"]
     drift: float = Field(
-        default=0.01, ge=0, le=1, description="part of a step's progress lost per further step without an average"
+        default=0.03, ge=0, le=1, description="part of a step's progress lost per further step without an average"
     )
     effort: float = Field(
         default=0.2,

@@ -203,6 +203,11 @@ class Peers:
             self._endpoint.send(rank, Message(HELLO, version, values, tensor))
 
     @property
+    def session(self) -> int:
+        """This rank's (see `Tally.join`)."""
+        return self._sessions[self.rank]
+
+    @property
     def over(self) -> bool:
         """Whether the referee has ended the training.
 
