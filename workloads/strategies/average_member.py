@@ -98,13 +98,13 @@ class AverageMember:
         terms: to begin with.
         ready_part: part of the ranks that must be ready; where they wait, all must.
         bring: the model as it is now, and what it counts.
+        settle: told what became of an average, once it is over and before the model is brought again.
         lead: what the terms are to be from now on, where this rank is the leader.
         clock_ns: the time.
 
     Attributes:
         terms: as they are now.
         outbox: what to send, in order: to whom, and what.
-        outcomes: what became of averages, in order.
     """
 
     def __init__(
@@ -114,19 +114,21 @@ class AverageMember:
         terms: Terms,
         ready_part: float,
         bring: Callable[[], Brought],
+        settle: Callable[[Outcome], None],
         lead: Lead = lambda _measured, terms: terms,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._rank, self._there, self.terms = rank, set(there), terms
-        self._ready_part, self._bring, self._lead, self._clock_ns = ready_part, bring, lead, clock_ns
+        self._ready_part, self._bring, self._settle = ready_part, bring, settle
+        self._lead, self._clock_ns = lead, clock_ns
         self.outbox: deque[tuple[int, Message]] = deque()
-        self.outcomes: deque[Outcome] = deque()
         self._taken = self._step_ns = 0
         self._average_ns: int | None = None
         self._steps_ns: dict[int, int] = {}
         self._told = NOBODY
         self._ready: set[int] = set()
         self._called = 0
+        self._followed: dict[int, int] = {}
         self._calls: deque[_Call] = deque()
         self._joined: _Joined | None = None
         self._early: dict[tuple[int, int], list[tuple[int, Part]]] = {}
@@ -149,7 +151,9 @@ class AverageMember:
             return
         if message.kind == READY:
             self._steps_ns[message.sender] = message.values[0]
-            self._ready.add(message.sender)
+            # Else it was ready for an average that has begun since.
+            if message.version == self._called:
+                self._ready.add(message.sender)
             self._call()
         elif message.kind == BEGIN:
             steps, waits, *words = message.values
@@ -165,7 +169,7 @@ class AverageMember:
         self._there.discard(rank)
         self._ready.discard(rank)
         self._steps_ns.pop(rank, None)
-        self._calls = deque(call for call in self._calls if self._whole(call))
+        self._calls = deque(call for call in self._calls if call.leader in self._there)
         joined = self._joined
         if joined is not None and not self._whole(joined.call):
             self._conclude(Outcome(None, joined.brought.samples))
@@ -191,7 +195,8 @@ class AverageMember:
             self._ready.add(self._rank)
             self._call()
         else:
-            self.outbox.append((self._told, Message(READY, 0, (self._step_ns,))))
+            number = self._followed.get(self._told, 0)
+            self.outbox.append((self._told, Message(READY, number, (self._step_ns,))))
 
     def _call(self) -> None:
         """As the leader, begin an average if enough are ready, and the last is over here."""
@@ -221,10 +226,12 @@ class AverageMember:
             key = (call.leader, call.number)
             early = self._early.pop(key, [])
             self._early = {other: held for other, held in self._early.items() if other[0] != key[0] or other > key}
+            # Also where a member is gone: the leader has forgotten who was ready.
+            self._taken, self._told, self.terms = 0, NOBODY, call.terms
+            self._followed[call.leader] = call.number
             if not self._whole(call):
                 continue
             brought = self._bring()
-            self._taken, self._told, self.terms = 0, NOBODY, call.terms
             average = DirectAverage(call.members, self._rank, brought.model, brought.samples)
             self._joined = _Joined(call, brought, average, self._clock_ns())
             self._send(average.begin())
@@ -251,7 +258,7 @@ class AverageMember:
 
     def _conclude(self, outcome: Outcome) -> None:
         self._joined = None
-        self.outcomes.append(outcome)
+        self._settle(outcome)
         self._tell()
         self._join()
         self._call()

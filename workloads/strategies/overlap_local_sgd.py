@@ -13,7 +13,7 @@ from laggard.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
-from laggard.workloads.strategies.average_member import AverageMember, Brought, Lead, Measured, Terms
+from laggard.workloads.strategies.average_member import AverageMember, Brought, Lead, Measured, Outcome, Terms
 from laggard.workloads.strategies.beside_training import BesideTraining
 from laggard.workloads.strategies.parameters import OverlapLocalSGDParameters
 from laggard.workloads.strategies.peers import WAIT_S
@@ -41,7 +41,9 @@ class Overlapping(BesideTraining):
 
     def __init__(self, seat: Seat, terms: Terms, ready_part: float, lead: Lead = keep) -> None:
         super().__init__(seat)
-        self._member = AverageMember(seat.rank, {seat.rank, *self._there}, terms, ready_part, self._bring, lead)
+        self._member = AverageMember(
+            seat.rank, {seat.rank, *self._there}, terms, ready_part, self._bring, self._settle, lead
+        )
         self._samples = self._untold = 0
         self._ended_ns, self._step_ns = 0, 0
         self._may_go_on = threading.Event()
@@ -54,6 +56,11 @@ class Overlapping(BesideTraining):
     def _bring(self) -> Brought:
         samples, self._samples = self._samples, 0
         return Brought(self._current.reading.model, samples)
+
+    def _settle(self, outcome: Outcome) -> None:
+        self._samples += outcome.samples
+        if outcome.move is not None:
+            self._current.replace(self._current.reading.model + outcome.move)
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """As without waiting; then wait, if that is agreed (see `OwnPaceStrategy`)."""
@@ -95,13 +102,7 @@ class Overlapping(BesideTraining):
         self._post()
 
     def _post(self) -> None:
-        with self._lock:
-            self._may_go_on.set()
-            while self._member.outcomes:
-                outcome = self._member.outcomes.popleft()
-                self._samples += outcome.samples
-                if outcome.move is not None:
-                    self._current.replace(self._current.reading.model + outcome.move)
+        self._may_go_on.set()
         while self._member.outbox:
             self._peers.send(*self._member.outbox.popleft())
 
