@@ -98,6 +98,7 @@ class AverageMember:
         terms: to begin with.
         ready_part: part of the ranks that must be ready; where they wait, all must.
         bring: the model as it is now, and what it counts.
+        settle: told what became of an average, once it is over and before the model is brought again.
         lead: what the terms are to be from now on, where this rank is the leader.
         clock_ns: the time.
         begun: number of the average before the first that this rank may lead.
@@ -105,7 +106,6 @@ class AverageMember:
     Attributes:
         terms: as they are now.
         outbox: what to send, in order: to whom, and what.
-        outcomes: what became of averages, in order.
     """
 
     def __init__(
@@ -115,20 +115,24 @@ class AverageMember:
         terms: Terms,
         ready_part: float,
         bring: Callable[[], Brought],
+        settle: Callable[[Outcome], None],
         lead: Lead = lambda _measured, terms: terms,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         begun: int = 0,
     ) -> None:
         self._rank, self._there, self.terms = rank, set(there), terms
-        self._ready_part, self._bring, self._lead, self._clock_ns = ready_part, bring, lead, clock_ns
+        self._ready_part, self._bring, self._settle = ready_part, bring, settle
+        self._lead, self._clock_ns = lead, clock_ns
         self.outbox: deque[tuple[int, Message]] = deque()
-        self.outcomes: deque[Outcome] = deque()
         self._taken = self._step_ns = 0
         self._average_ns: int | None = None
         self._steps_ns: dict[int, int] = {}
         self._told = NOBODY
         self._ready: set[int] = set()
+        self._gone: set[int] = set()
         self._called = begun
+        self._included: set[int] = set()
+        self._followed: dict[int, int] = {}
         self._calls: deque[_Call] = deque()
         self._joined: _Joined | None = None
         self._early: dict[tuple[int, int], list[tuple[int, Part]]] = {}
@@ -151,7 +155,10 @@ class AverageMember:
             return
         if message.kind == READY:
             self._steps_ns[message.sender] = message.values[0]
-            self._ready.add(message.sender)
+            # Else it was ready for an average that has begun since.
+            unled = message.version == NOBODY and message.sender not in self._included
+            if message.version == self._called or unled:
+                self._ready.add(message.sender)
             self._call()
         elif message.kind == BEGIN:
             steps, waits, *words = message.values
@@ -165,16 +172,23 @@ class AverageMember:
     def admit(self, rank: int) -> None:
         """A rank is there, after all or again; it takes part from the next average on, and may be who leads them."""
         self._there.add(rank)
+        self._gone.discard(rank)
         if rank == self._leader:
             self._told = NOBODY
-            self._tell()
+            self._ready.clear()
+        self._tell()
+        self._join()
 
     def leave(self, rank: int) -> None:
         """A rank is gone, and all that it had sent has been heard."""
         self._there.discard(rank)
+        self._gone.add(rank)
         self._ready.discard(rank)
+        self._included.discard(rank)
         self._steps_ns.pop(rank, None)
-        self._calls = deque(call for call in self._calls if self._whole(call))
+        self._followed.pop(rank, None)
+        self._early = {key: held for key, held in self._early.items() if key[0] != rank}
+        self._calls = deque(call for call in self._calls if call.leader in self._there)
         joined = self._joined
         if joined is not None and not self._whole(joined.call):
             self._conclude(Outcome(None, joined.brought.samples))
@@ -200,7 +214,8 @@ class AverageMember:
             self._ready.add(self._rank)
             self._call()
         else:
-            self.outbox.append((self._told, Message(READY, 0, (self._step_ns,))))
+            number = self._followed.get(self._told, NOBODY)
+            self.outbox.append((self._told, Message(READY, number, (self._step_ns,))))
 
     def _call(self) -> None:
         """As the leader, begin an average if enough are ready, and the last is over here."""
@@ -213,6 +228,7 @@ class AverageMember:
         if self._average_ns is not None:
             terms = self._lead(Measured(self._average_ns, dict(self._steps_ns)), terms)
         call = _Call(self._rank, self._called, tuple(sorted(self._there)), terms)
+        self._included.update(call.members)
         told = (terms.steps, int(terms.waits), *words_of(call.members))
         for rank in call.members:
             if rank != self._rank:
@@ -224,16 +240,24 @@ class AverageMember:
         self._join()
 
     def _join(self) -> None:
-        """Take part in the next average, once the last is over."""
+        """Take part in the next average, once the last is over, and all its members have made themselves known.
+
+        Who has not by the time of the next one is lost: without this rank the leader cannot have ended that which it waits with.
+        """
         while self._joined is None and self._calls:
+            unknown = set(self._calls[0].members) - self._there - self._gone
+            if unknown and len(self._calls) == 1:
+                return
             call = self._calls.popleft()
             key = (call.leader, call.number)
             early = self._early.pop(key, [])
             self._early = {other: held for other, held in self._early.items() if other[0] != key[0] or other > key}
+            # Also where a member is gone: the leader has forgotten who was ready.
+            self._taken, self._told, self.terms = 0, NOBODY, call.terms
+            self._followed[call.leader] = call.number
             if not self._whole(call):
                 continue
             brought = self._bring()
-            self._taken, self._told, self.terms = 0, NOBODY, call.terms
             average = DirectAverage(call.members, self._rank, brought.model, brought.samples)
             self._joined = _Joined(call, brought, average, self._clock_ns())
             self._send(average.begin())
@@ -260,7 +284,7 @@ class AverageMember:
 
     def _conclude(self, outcome: Outcome) -> None:
         self._joined = None
-        self.outcomes.append(outcome)
+        self._settle(outcome)
         self._tell()
         self._join()
         self._call()

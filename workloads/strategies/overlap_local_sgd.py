@@ -14,7 +14,7 @@ from laggard.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
-from laggard.workloads.strategies.average_member import AverageMember, Brought, Lead, Measured, Terms
+from laggard.workloads.strategies.average_member import AverageMember, Brought, Lead, Measured, Outcome, Terms
 from laggard.workloads.strategies.beside_training import BesideTraining
 from laggard.workloads.strategies.parameters import OverlapLocalSGDParameters
 from laggard.workloads.strategies.peers import WAIT_S
@@ -60,6 +60,11 @@ class Overlapping(BesideTraining):
         samples, self._samples = self._samples, 0
         return Brought(self._current.reading.model, samples)
 
+    def _settle(self, outcome: Outcome) -> None:
+        self._samples += outcome.samples
+        if outcome.move is not None:
+            self._current.replace(self._current.reading.model + outcome.move)
+
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """As without waiting; then wait, if that is agreed (see `OwnPaceStrategy`)."""
         learnt = super().step(step, batch, share)
@@ -82,6 +87,7 @@ class Overlapping(BesideTraining):
             self._terms,
             self._ready_part,
             self._bring,
+            self._settle,
             self._lead,
             begun=self._peers.session << SESSION_BITS,
         )
@@ -114,13 +120,7 @@ class Overlapping(BesideTraining):
         self._post()
 
     def _post(self) -> None:
-        with self._lock:
-            self._may_go_on.set()
-            while self._member.outcomes:
-                outcome = self._member.outcomes.popleft()
-                self._samples += outcome.samples
-                if outcome.move is not None:
-                    self._current.replace(self._current.reading.model + outcome.move)
+        self._may_go_on.set()
         while self._member.outbox:
             self._peers.send(*self._member.outbox.popleft())
 

@@ -1,0 +1,433 @@
+"""Averages that nobody waits for by themselves: members under random delays, speeds and losses, the leader's too, with a ledger of models and samples."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laggard.workloads.strategies.average_member import (
+    BEGIN,
+    READY,
+    AverageMember,
+    Brought,
+    Lead,
+    Measured,
+    Outcome,
+    Terms,
+    members_of,
+    words_of,
+)
+from laggard.workloads.transport.frames import Message, pack, unpack
+
+UNTIL = 1200
+LONGEST = 40
+delays = st.lists(st.integers(5, LONGEST), min_size=40, max_size=40)
+worlds = st.integers(2, 6)
+parts = st.sampled_from([0.01, 0.5, 1.0])
+steps = st.integers(1, 4)
+
+
+def keep(_measured: Measured, terms: Terms) -> Terms:
+    return terms
+
+
+@dataclass
+class Trainer:
+    """What a rank has, and its books: samples learnt from are held, in an average under way, or counted in one that is over."""
+
+    model: torch.Tensor
+    held: int = 0
+    learnt_from: int = 0
+    counted: int = 0
+    steps: int = 0
+    steps_since: int = 0
+    learnt_since: torch.Tensor = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))
+    waiting: bool = False
+    under_way: Brought | None = None
+    begun_ns: int = 0
+    last_ns: int = 0
+    brought: list[Brought] = field(default_factory=list)
+    steps_brought: list[int] = field(default_factory=list)
+    terms: list[Terms] = field(default_factory=list)
+    outcomes: list[tuple[int, Outcome]] = field(default_factory=list)
+
+    def check_the_books(self) -> None:
+        under_way = 0 if self.under_way is None else self.under_way.samples
+        assert self.learnt_from == self.held + under_way + self.counted
+
+
+@dataclass
+class Simulated:
+    """Ranks that train, average over connections that keep order and take time, and are lost in the midst of sending; event by event."""
+
+    world_size: int
+    times: list[int]
+    agreed: Terms
+    ready_part: float = 0.5
+    lead: Lead = keep
+    dies: dict[int, int] = field(default_factory=dict)
+    speeds_ns: list[int] | None = None
+    now: int = 0
+    members: dict[int, AverageMember] = field(init=False)
+    trainers: dict[int, Trainer] = field(init=False)
+
+    def __post_init__(self) -> None:
+        ranks = range(self.world_size)
+        self.trainers = {rank: Trainer(torch.tensor([rank, -rank, 1.0], dtype=torch.float64)) for rank in ranks}
+        self.members = {rank: self._member(rank) for rank in ranks}
+        self._ticks, self._drawn = count(), count()
+        self._free: dict[tuple[int, int], int] = {}
+        self._events: list[tuple[int, int, str, int, Message | int]] = []
+
+    def _member(self, rank: int) -> AverageMember:
+        return AverageMember(
+            rank,
+            range(self.world_size),
+            self.agreed,
+            self.ready_part,
+            bring=lambda: self._bring(rank),
+            settle=lambda outcome: self._settle(rank, outcome),
+            lead=self.lead,
+            clock_ns=lambda: self.now,
+        )
+
+    def run(self, until: int = UNTIL) -> None:
+        for rank in self.members:
+            self._go_on(rank)
+        for rank, when in self.dies.items():
+            # Who sends nothing for so long is lost all the same.
+            self._push(when + LONGEST, "die", rank)
+        self.drain(until)
+
+    def drain(self, until: int = UNTIL) -> None:
+        """Until all that was sent has been heard."""
+        while self._events:
+            self.now, _, what, rank, about = heapq.heappop(self._events)
+            if rank not in self.members or (what == "step" and self.now >= until):
+                continue
+            if isinstance(about, Message):
+                self.members[rank].hear(about)
+            elif what == "gone":
+                self.members[rank].leave(about)
+            elif what == "step":
+                self._learn(rank, about)
+            self._post(rank, dies=what == "die" or self.now >= self.dies.get(rank, math.inf))
+            self._check()
+
+    def _draw(self) -> int:
+        return self.times[next(self._drawn) * 7 % len(self.times)]
+
+    def _push(self, at: int, what: str, rank: int, about: Message | int = 0) -> None:
+        heapq.heappush(self._events, (at, next(self._ticks), what, rank, about))
+
+    def _over_connection(self, src: int, dst: int, what: str, about: Message | int) -> None:
+        """In the order in which it was sent."""
+        self._free[src, dst] = max(self._free.get((src, dst), 0), self.now + self._draw())
+        self._push(self._free[src, dst], what, dst, about)
+
+    def _go_on(self, rank: int) -> None:
+        took = self._draw() if self.speeds_ns is None else self.speeds_ns[rank]
+        self._push(self.now + took, "step", rank, took)
+
+    def _learn(self, rank: int, took: int) -> None:
+        trainer, samples = self.trainers[rank], 1 + self._draw() % 5
+        change = torch.tensor([samples, 1.0, self._draw() / 64], dtype=torch.float64)
+        trainer.model, trainer.learnt_since = trainer.model + change, trainer.learnt_since + change
+        trainer.held, trainer.learnt_from = trainer.held + samples, trainer.learnt_from + samples
+        trainer.steps, trainer.steps_since = trainer.steps + 1, trainer.steps_since + 1
+        trainer.waiting = True
+        self.members[rank].take_steps(1, took)
+
+    def _post(self, rank: int, dies: bool) -> None:
+        outbox = self.members[rank].outbox
+        sent = self._draw() % (len(outbox) + 1) if dies else len(outbox)
+        for _ in range(sent):
+            to, message = outbox.popleft()
+            assert to != rank
+            self._over_connection(rank, to, "hear", replace(message, sender=rank))
+        if dies:
+            del self.members[rank]
+            for other in self.members:
+                self._over_connection(rank, other, "gone", rank)
+        elif self.trainers[rank].waiting and not self.members[rank].waits:
+            self.trainers[rank].waiting = False
+            self._go_on(rank)
+
+    def _bring(self, rank: int) -> Brought:
+        trainer = self.trainers[rank]
+        assert trainer.under_way is None
+        if rank == 0 and not self.dies:
+            self._check_enough_are_ready()
+        trainer.under_way = Brought(trainer.model, trainer.held)
+        trainer.brought.append(trainer.under_way)
+        trainer.steps_brought.append(trainer.steps_since)
+        trainer.begun_ns, trainer.held, trainer.steps_since = self.now, 0, 0
+        trainer.learnt_since = torch.zeros(3, dtype=torch.float64)
+        return trainer.under_way
+
+    def _check_enough_are_ready(self) -> None:
+        """When the leader begins: of steps since the last average, not since one before it."""
+        terms = self.trainers[0].terms[-1] if self.trainers[0].terms else self.agreed
+        part = 1.0 if terms.waits else self.ready_part
+        ready = [trainer for trainer in self.trainers.values() if trainer.steps_since >= terms.steps]
+        assert len(ready) >= part * self.world_size
+
+    def _settle(self, rank: int, outcome: Outcome) -> None:
+        trainer = self.trainers[rank]
+        brought = trainer.under_way
+        assert brought is not None
+        assert outcome.samples == (brought.samples if outcome.move is None else 0)
+        trainer.under_way, trainer.held = None, trainer.held + outcome.samples
+        trainer.counted += brought.samples - outcome.samples
+        trainer.last_ns = self.now - trainer.begun_ns
+        trainer.terms.append(self.members[rank].terms)
+        trainer.outcomes.append((self.now, outcome))
+        if outcome.move is not None:
+            trainer.model = trainer.model + outcome.move
+        if not self.dies:
+            self._check_the_model(trainer, outcome)
+
+    def _check_the_model(self, trainer: Trainer, outcome: Outcome) -> None:
+        """The mean of what all brought, and what was learnt meanwhile; the nth average of one rank is that of all where nobody is lost."""
+        at = len(trainer.outcomes) - 1
+        brought = [each.brought[at] for each in self.trainers.values()]
+        weights = [each.samples for each in brought]
+        assert outcome.samples == 0
+        assert (outcome.move is None) == (sum(weights) == 0)
+        if outcome.move is not None:
+            mean = np.average([each.model.numpy() for each in brought], axis=0, weights=weights)
+            expected = torch.from_numpy(mean) + trainer.learnt_since
+            assert torch.allclose(trainer.model, expected, rtol=0, atol=1e-9)
+
+    def _check(self) -> None:
+        lost = self.world_size - len(self.members)
+        for rank, member in self.members.items():
+            trainer = self.trainers[rank]
+            trainer.check_the_books()
+            assert member.terms.waits or not member.waits
+            if member.terms.waits and (not self.dies or self.lead is keep) and len(self.members) > 1:
+                assert trainer.steps_since <= member.terms.steps * (1 + lost), "once more for an average given up"
+
+    def made_after(self, when: int) -> dict[int, int]:
+        """Averages that came about, by rank that is left."""
+        return {
+            rank: sum(at > when and outcome.move is not None for at, outcome in self.trainers[rank].outcomes)
+            for rank in self.members
+        }
+
+
+@settings(max_examples=25, deadline=None)
+@given(worlds, delays, steps, parts)
+def test_what_is_learnt_stays_and_models_become_their_mean(
+    world: int, times: list[int], each: int, part: float
+) -> None:
+    """Every model is checked at every average; then all average what they have while nobody learns."""
+    run = Simulated(world, times, Terms(each), part)
+    run.run()
+    assert min(run.made_after(0).values()) >= 3
+    trainers = run.trainers.values()
+    assert all(trainer.under_way is None for trainer in trainers)
+    assert len({len(trainer.outcomes) for trainer in trainers}) == 1
+    for rank, trainer in run.trainers.items():
+        trainer.held, trainer.learnt_from = trainer.held + rank + 1, trainer.learnt_from + rank + 1
+    mean = np.average([trainer.model.numpy() for trainer in trainers], axis=0, weights=[t.held for t in trainers])
+    for rank, member in run.members.items():
+        run.trainers[rank].steps_since += each
+        member.take_steps(each, 1)
+        run._post(rank, dies=False)
+    run.drain()
+    for trainer in trainers:
+        torch.testing.assert_close(trainer.model, torch.from_numpy(mean), rtol=0, atol=1e-9)
+        assert (trainer.held, trainer.counted) == (0, trainer.learnt_from)
+
+
+@settings(max_examples=20, deadline=None)
+@given(worlds, delays, steps, parts)
+def test_where_ranks_wait_all_take_equally_many_steps(world: int, times: list[int], each: int, part: float) -> None:
+    """That nobody else ever waits is checked at every event."""
+    run = Simulated(world, times, Terms(each, waits=True), part)
+    run.run()
+    assert min(run.made_after(0).values()) >= 3
+    assert {taken for trainer in run.trainers.values() for taken in trainer.steps_brought} == {each}
+
+
+@settings(max_examples=25, deadline=None)
+@given(worlds, delays, parts, st.lists(st.builds(Terms, steps, st.booleans()), min_size=3, max_size=8))
+def test_the_leaders_terms_reach_all_with_the_average_that_they_begin_with(
+    world: int, times: list[int], part: float, agreed: list[Terms]
+) -> None:
+    """And from then on ranks keep to them: where they are to wait, all have taken so many steps at the next one."""
+    used = [agreed[0]]
+
+    def lead(_measured: Measured, terms: Terms) -> Terms:
+        assert terms == used[-1]
+        used.append(agreed[len(used) % len(agreed)])
+        return used[-1]
+
+    run = Simulated(world, times, agreed[0], part, lead)
+    run.run()
+    assert len(used) >= 3
+    for trainer in run.trainers.values():
+        assert trainer.terms == used
+        before = zip([agreed[0], *used], trainer.steps_brought, strict=False)
+        assert all(taken == terms.steps for terms, taken in before if terms.waits)
+
+
+@settings(max_examples=20, deadline=None)
+@given(worlds, delays, steps, st.booleans(), st.lists(st.integers(5, LONGEST), min_size=6, max_size=6))
+def test_the_leader_measures_steps_and_averages(
+    world: int, times: list[int], each: int, waits: bool, speeds_ns: list[int]
+) -> None:
+    seen: list[Measured] = []
+
+    def lead(measured: Measured, terms: Terms) -> Terms:
+        assert measured.average_ns == run.trainers[0].last_ns > 0
+        seen.append(measured)
+        return terms
+
+    run = Simulated(world, times, Terms(each, waits), lead=lead, speeds_ns=speeds_ns)
+    run.run()
+    assert len(seen) >= 2
+    assert len(seen) == len(run.trainers[0].outcomes) - 1
+    speeds = dict(enumerate(speeds_ns[:world]))
+    assert all(measured.step_ns.items() <= speeds.items() for measured in seen)
+    assert seen[-1].step_ns
+    assert not waits or seen[-1].step_ns == speeds
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    worlds,
+    delays,
+    st.builds(Terms, steps, st.booleans()),
+    parts,
+    st.dictionaries(st.integers(0, 5), st.integers(0, 400), min_size=1, max_size=4),
+)
+def test_those_left_go_on_whoever_is_lost(
+    world: int, times: list[int], agreed: Terms, part: float, dies: dict[int, int]
+) -> None:
+    """The leader too, and before all have heard of an average; samples of one that is given up count again, once."""
+    run = Simulated(world, times, agreed, part, dies={rank: when for rank, when in dies.items() if rank < world})
+    run.run()
+    made = run.made_after(500)
+    assert len(run.members) < 2 or min(made.values(), default=0) >= 2, made
+    for rank in run.members:
+        trainer = run.trainers[rank]
+        assert trainer.under_way is None
+        assert trainer.steps >= 4, "also who is left alone"
+        brought = sum(each.samples for each in trainer.brought)
+        given_back = sum(outcome.samples for _, outcome in trainer.outcomes)
+        assert brought - given_back == trainer.counted == trainer.learnt_from - trainer.held
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds, delays, st.lists(st.builds(Terms, steps, st.booleans()), min_size=2, max_size=6), st.integers(0, 5))
+def test_those_left_go_on_while_terms_change(world: int, times: list[int], agreed: list[Terms], lost: int) -> None:
+    """The leader is lost when some have its new terms and others have not, and another one."""
+    drawn = count(1)
+
+    def lead(_measured: Measured, _terms: Terms) -> Terms:
+        return agreed[next(drawn) % len(agreed)]
+
+    run = Simulated(world, times, agreed[0], 0.5, lead, dies={0: 200, lost % world: 400})
+    run.run()
+    made = run.made_after(500)
+    assert len(run.members) < 2 or min(made.values(), default=0) >= 2, made
+
+
+@dataclass
+class Lone:
+    """One rank, told by hand what others say."""
+
+    rank: int
+    agreed: Terms
+    ready_part: float = 0.5
+    brought: int = 0
+    member: AverageMember = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.member = AverageMember(
+            self.rank, range(3), self.agreed, self.ready_part, self._bring, lambda _outcome: None
+        )
+
+    def _bring(self) -> Brought:
+        self.brought += 1
+        return Brought(torch.ones(3), 1)
+
+    def begin(self, number: int, terms: Terms) -> None:
+        """Hear that rank 0 begins an average of all three."""
+        told = (terms.steps, int(terms.waits), *words_of(range(3)))
+        self.member.hear(Message(BEGIN, number, told, sender=0))
+
+    def sent(self, kind: int) -> list[tuple[int, Message]]:
+        posted = [(to, message) for to, message in self.member.outbox if message.kind == kind]
+        self.member.outbox.clear()
+        return posted
+
+
+def test_who_heard_of_a_loss_before_the_average_is_ready_for_the_next() -> None:
+    """It had told the leader, who began one with the rank that is lost: if it did not tell again both would wait for ever."""
+    waiting = Lone(1, Terms(2, waits=True))
+    waiting.member.take_steps(2, 7)
+    assert waiting.sent(READY) == [(0, Message(READY, 0, (7,)))]
+    waiting.member.leave(2)
+    assert waiting.member.waits
+    waiting.begin(1, Terms(3, waits=True))
+    assert (waiting.brought, waiting.member.waits, waiting.member.terms.steps) == (0, False, 3)
+    waiting.member.take_steps(3, 7)
+    assert waiting.sent(READY) == [(0, Message(READY, 1, (7,)))]
+
+
+def test_an_average_that_comes_to_nothing_before_its_turn_counts_as_begun() -> None:
+    """Rank 0 had begun a second one when rank 2 was lost, here still in the first one: terms of the second hold."""
+    late = Lone(1, Terms(2))
+    late.begin(1, Terms(2))
+    late.begin(2, Terms(4))
+    late.member.take_steps(2, 7)
+    late.member.leave(2)
+    assert (late.brought, late.member.terms) == (1, Terms(4))
+    late.member.outbox.clear()
+    late.member.take_steps(4, 7)
+    assert late.sent(READY) == [(0, Message(READY, 2, (7,)))]
+
+
+def test_the_leader_does_not_count_who_was_ready_before_the_average_began() -> None:
+    leader = Lone(0, Terms(1))
+    leader.member.take_steps(1, 7)
+    leader.member.hear(Message(READY, 0, (7,), sender=1))
+    assert len(leader.sent(BEGIN)) == 2
+    leader.member.hear(Message(READY, 0, (7,), sender=2))
+    leader.member.leave(2)
+    leader.member.hear(Message(READY, 0, (7,), sender=1))
+    assert leader.sent(BEGIN) == []
+    leader.member.hear(Message(READY, 1, (7,), sender=1))
+    assert [to for to, _ in leader.sent(BEGIN)] == [1]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_who_is_alone_neither_waits_nor_averages(rank: int) -> None:
+    def bring() -> Brought:
+        raise AssertionError
+
+    alone = AverageMember(rank, {rank}, Terms(1, waits=True), 1.0, bring, lambda _outcome: None)
+    alone.take_steps(3, 1)
+    assert not alone.waits
+    assert not alone.outbox
+
+
+@given(st.sets(st.integers(0, 800), min_size=1))
+def test_members_are_told_in_numbers_that_a_message_can_hold(members: Collection[int]) -> None:
+    told = (2**31, 1, *words_of(members))
+    header = pack(Message(BEGIN, 1, told), 0)[0]
+    assert isinstance(header, bytes)
+    assert unpack(header, None, 0).values == told
+    assert members_of(told[2:]) == tuple(sorted(members))
