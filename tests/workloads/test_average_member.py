@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laggard.workloads.learnt import NOBODY
 from laggard.workloads.strategies.average_member import (
     BEGIN,
     READY,
@@ -378,7 +379,7 @@ def test_who_heard_of_a_loss_before_the_average_is_ready_for_the_next() -> None:
     """It had told the leader, who began one with the rank that is lost: if it did not tell again both would wait for ever."""
     waiting = Lone(1, Terms(2, waits=True))
     waiting.member.take_steps(2, 7)
-    assert waiting.sent(READY) == [(0, Message(READY, 0, (7,)))]
+    assert waiting.sent(READY) == [(0, Message(READY, NOBODY, (7,)))]
     waiting.member.leave(2)
     assert waiting.member.waits
     waiting.begin(1, Terms(3, waits=True))
@@ -403,11 +404,11 @@ def test_an_average_that_comes_to_nothing_before_its_turn_counts_as_begun() -> N
 def test_the_leader_does_not_count_who_was_ready_before_the_average_began() -> None:
     leader = Lone(0, Terms(1))
     leader.member.take_steps(1, 7)
-    leader.member.hear(Message(READY, 0, (7,), sender=1))
+    leader.member.hear(Message(READY, NOBODY, (7,), sender=1))
     assert len(leader.sent(BEGIN)) == 2
-    leader.member.hear(Message(READY, 0, (7,), sender=2))
+    leader.member.hear(Message(READY, NOBODY, (7,), sender=2))
     leader.member.leave(2)
-    leader.member.hear(Message(READY, 0, (7,), sender=1))
+    leader.member.hear(Message(READY, NOBODY, (7,), sender=1))
     assert leader.sent(BEGIN) == []
     leader.member.hear(Message(READY, 1, (7,), sender=1))
     assert [to for to, _ in leader.sent(BEGIN)] == [1]

@@ -53,7 +53,7 @@ class Simulated:
         world = range(self.world_size)
         self.ranks = {
             rank: Exchange(
-                rank, len(world), self.graph, self.timeout, CurrentModel(of(rank)), random.Random(rank + self.seed)
+                rank, world, self.graph, self.timeout, CurrentModel(of(rank)), random.Random(rank + self.seed)
             )
             for rank in world
         }

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.workloads.conftest import Train, Training
 
 STRATEGIES = ["gossip", "fast_links", "hop", "ad_psgd", "overlap_local_sgd", "adaptive"]
+BOUND = ["gossip", "fast_links", "hop"]
 WORLD = 3
 
 
@@ -50,10 +51,10 @@ def test_a_worker_that_comes_back_begins_with_what_the_others_have_learnt(train:
         known = steps["step"][steps["end_ns"] < asked_ns].max()
         assert back["step"][0] >= known
         after = steps[steps["start_ns"] > back["start_ns"][0]]
-        assert len(after) > 10
-        assert abs(int(after["step"][-1]) - int(back["step"][-1])) <= 41, (
-            "and go on with it, within what binds them all"
-        )
+        assert len(after) > (10 if name in BOUND else 2), "the others train on"
+        if name in BOUND:
+            apart = abs(int(after["step"][-1]) - int(back["step"][-1]))
+            assert apart <= 41, "and go on with it, within what binds them all"
     assert back["step"][0] > last, "what it learnt in its first life it does not learn again"
     assert tally.given(2) == parts + 1, "the mean that is evaluated in the end includes it"
     assert float(read_lines(training.spool.evaluations)[-1]["accuracy"] or 0) > 0.85

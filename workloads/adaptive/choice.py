@@ -27,7 +27,7 @@ WORTH_CHANGING = 0.1
 BUSY = 0.75
 """Part of the time that averages may be under way where nobody waits for them."""
 
-STILL_BUSY = 1.0
+STILL_BUSY = 0.95
 """What they may be before terms that were right are given up."""
 
 ObjectiveName = Literal["makespan", "cost", "fairness"]
