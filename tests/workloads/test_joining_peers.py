@@ -49,10 +49,11 @@ def test_a_worker_that_comes_back_begins_with_what_the_others_have_learnt(train:
     for rank in (0, 1):
         steps = rows_of(training, rank)
         known = steps["step"][steps["end_ns"] < asked_ns].max()
-        assert back["step"][0] >= known
+        if name in BOUND or rank == 0:
+            assert back["step"][0] >= known, "of who told it, or of all"
         after = steps[steps["start_ns"] > back["start_ns"][0]]
-        assert len(after) > (10 if name in BOUND else 2), "the others train on"
         if name in BOUND:
+            assert len(after) > 10
             apart = abs(int(after["step"][-1]) - int(back["step"][-1]))
             assert apart <= 41, "and go on with it, within what binds them all"
     assert back["step"][0] > last, "what it learnt in its first life it does not learn again"

@@ -24,6 +24,9 @@ from laggard.workloads.strategies.direct_average import DirectAverage, Part
 from laggard.workloads.transport.frames import Message
 
 READY, BEGIN, PART = 2, 3, 4
+PART_BYTES = 1 << 18
+"""Of a model that one rank averages for all, at least: what a message costs by itself should not count beside it."""
+
 WORD_BITS = 62
 """Ranks told of in one number of a message."""
 
@@ -258,7 +261,8 @@ class AverageMember:
             if not self._whole(call):
                 continue
             brought = self._bring()
-            average = DirectAverage(call.members, self._rank, brought.model, brought.samples)
+            owners = owners_of(call.members, call.number, brought.model)
+            average = DirectAverage(call.members, self._rank, brought.model, brought.samples, owners)
             self._joined = _Joined(call, brought, average, self._clock_ns())
             self._send(average.begin())
             for sender, part in early:
@@ -288,6 +292,12 @@ class AverageMember:
         self._tell()
         self._join()
         self._call()
+
+
+def owners_of(members: tuple[int, ...], number: int, model: torch.Tensor) -> tuple[int, ...]:
+    """Which members average a part each: as few as make it worth a message, and others in the next average."""
+    count = min(max(model.numel() * model.element_size() // PART_BYTES, 1), len(members))
+    return tuple(members[(number + place) % len(members)] for place in range(count))
 
 
 def words_of(members: Collection[int]) -> tuple[int, ...]:

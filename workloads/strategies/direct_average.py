@@ -1,4 +1,4 @@
-"""The weighted mean of the vectors of some ranks in two rounds: each member averages a part of them and tells all others; as one member sees it, pure.
+"""The weighted mean of the vectors of some ranks in two rounds: some members, or all, average a part each and tell all others; as one member sees it, pure.
 
 Of the bytes that a ring all-reduce sends this sends as many, in 2 messages one after the other and not in 2 (n - 1): who is slow to answer is waited for twice, and a slow
 link delays what goes over it and nothing else (M. Ryabinin et al., "Moshpit SGD", NeurIPS 2021, call it butterfly all-reduce).
@@ -36,12 +36,20 @@ class DirectAverage:
         rank: one of them.
         vector: this one's, which nobody changes.
         weight: what it counts, 0 or more.
+        owners: members that average a part each, in the order of the parts; all when absent.
     """
 
-    def __init__(self, members: tuple[int, ...], rank: int, vector: torch.Tensor, weight: int) -> None:
-        self._members, self._rank = members, rank
-        self._mine = torch.tensor_split(vector, len(members))
-        self._sum = self._mine[members.index(rank)] * weight
+    def __init__(
+        self,
+        members: tuple[int, ...],
+        rank: int,
+        vector: torch.Tensor,
+        weight: int,
+        owners: tuple[int, ...] | None = None,
+    ) -> None:
+        self._members, self._rank, self._owners = members, rank, owners or members
+        self._mine = torch.tensor_split(vector, len(self._owners))
+        self._sum = self._mine[self._owners.index(rank)] * weight if rank in self._owners else None
         self._own_weight = self._weight = weight
         self._heard = 1
         self._means: dict[int, torch.Tensor] = {}
@@ -49,7 +57,7 @@ class DirectAverage:
 
     def begin(self) -> list[Part]:
         """What to send first."""
-        others = zip(self._members, self._mine, strict=True)
+        others = zip(self._owners, self._mine, strict=True)
         parts = [Part(rank, False, self._own_weight, values) for rank, values in others if rank != self._rank]
         return parts + self._finish()
 
@@ -58,13 +66,14 @@ class DirectAverage:
         if part.is_mean:
             self._note_mean(sender, part.weight, part.values)
             return []
+        assert self._sum is not None
         self._sum += part.values * part.weight
         self._weight += part.weight
         self._heard += 1
         return self._finish()
 
     def _finish(self) -> list[Part]:
-        if self._heard < len(self._members):
+        if self._sum is None or self._heard < len(self._members):
             return []
         mean = self._sum / max(self._weight, 1)
         self._note_mean(self._rank, self._weight, mean)
@@ -77,9 +86,9 @@ class DirectAverage:
     @property
     def complete(self) -> bool:
         """Whether all parts have come."""
-        return len(self._means) == len(self._members)
+        return len(self._means) == len(self._owners)
 
     @property
     def mean(self) -> torch.Tensor | None:
         """Of all members' vectors, once it is complete; None where none of them counts."""
-        return torch.cat([self._means[rank] for rank in self._members]) if self._counts else None
+        return torch.cat([self._means[rank] for rank in self._owners]) if self._counts else None

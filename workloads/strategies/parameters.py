@@ -356,10 +356,10 @@ class AdaptiveParameters(Parameters):
     bears_churn: ClassVar[bool] = True
     name: Literal["adaptive"]
     drift: float = Field(
-        default=0.03, ge=0, le=1, description="part of a step's progress lost per further step without an average"
+        default=0.02, ge=0, le=1, description="part of a step's progress lost per further step without an average"
     )
     effort: float = Field(
-        default=0.2,
+        default=0.5,
         ge=0,
         le=1,
         description="seconds of training that a second of averaging is worth, where nobody waits for it",
