@@ -6,6 +6,9 @@ Ours, on top of Overlap Local-SGD. What is measured is how long ranks' steps and
 
 from __future__ import annotations
 
+from collections import deque
+from statistics import median
+
 from laggard.workloads.adaptive.choice import Costs, Rules, choose, crossings
 from laggard.workloads.strategies.average_member import Measured, Terms
 from laggard.workloads.strategies.overlap_local_sgd import Overlapping
@@ -16,6 +19,9 @@ FIRST = Terms(1)
 """Until the first average has been timed."""
 
 READY_PART = 0.5
+LATEST = 5
+"""Averages whose middle one says what an average takes: a rank that is slow for a moment holds one up, and makes no link slow."""
+
 HOUR_S = 3600.0
 
 
@@ -30,9 +36,11 @@ class Adaptive(Overlapping):
     def __init__(self, parameters: AdaptiveParameters, seat: Seat) -> None:
         super().__init__(seat, FIRST, READY_PART, self._decide)
         self._parameters = parameters
+        self._averages_ns: deque[int] = deque(maxlen=LATEST)
 
     def _decide(self, measured: Measured, terms: Terms) -> Terms:
         """As the leader: the terms from now on."""
+        self._averages_ns.append(measured.average_ns)
         costs = self._costs(measured)
         if not costs.steps_s:
             return terms
@@ -46,7 +54,7 @@ class Adaptive(Overlapping):
         ranks, tiers = self._seat.world_size, self._seat.tiers
         return Costs(
             steps_s=[step_ns * virtual for step_ns in measured.step_ns.values() if step_ns],
-            average_s=measured.average_ns * virtual,
+            average_s=median(self._averages_ns) * virtual,
             average_bytes=crossings(tiers) * 2 * (ranks - 1) / ranks * self._state.bytes,
         )
 
