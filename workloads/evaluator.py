@@ -1,7 +1,7 @@
 """Prepares the data, then evaluates snapshots: a process outside the continuum, its hosts, its shares and its clock.
 
 Ranks in lockstep wait while it evaluates, so it takes no core from one that still computes. Where they have a server, or each its own pace, nobody
-waits: then it takes only what nobody else wants of the cores.
+waits: then it gives way to everybody else (but for those that only keep cores awake), and evaluates as often as it can.
 """
 
 from __future__ import annotations
