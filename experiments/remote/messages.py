@@ -14,17 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 from laggard.drive import DriveLimits
 from laggard.network_emulation.compute import Mechanism
 from laggard.network_emulation.compute.tally import HostUse
-from laggard.workloads.gate_relay import Arrived, LastStep, LastStepConfirmed, LastStepKnown, Opened, StopAsked
+from laggard.workloads.gate_relay import GateNews
 from laggard.workloads.plan import EvaluatorPlan, LinkSamplerPlan, ServerPlan, WorkerPlan
-from laggard.workloads.tally_relay import (
-    Counted,
-    Gone,
-    PartGiven,
-    PartPiece,
-    SnapshotAsked,
-    StageReached,
-    TrainingOver,
-)
+from laggard.workloads.tally_relay import TallyNews
 
 Scalar = int | float | str | None
 
@@ -206,21 +198,7 @@ class Failed(_Message):
 
 
 ToAgent = Annotated[
-    Request
-    | Alive
-    | Arrived
-    | Opened
-    | LastStep
-    | LastStepKnown
-    | LastStepConfirmed
-    | StopAsked
-    | Counted
-    | PartPiece
-    | PartGiven
-    | Gone
-    | StageReached
-    | SnapshotAsked
-    | TrainingOver,
+    Request | Alive | GateNews | TallyNews,
     Field(discriminator="kind"),
 ]
 FromAgent = Annotated[
@@ -237,19 +215,8 @@ FromAgent = Annotated[
     | Sampled
     | Log
     | Failed
-    | Arrived
-    | Opened
-    | LastStep
-    | LastStepKnown
-    | LastStepConfirmed
-    | StopAsked
-    | Counted
-    | PartPiece
-    | PartGiven
-    | Gone
-    | StageReached
-    | SnapshotAsked
-    | TrainingOver,
+    | GateNews
+    | TallyNews,
     Field(discriminator="kind"),
 ]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,12 +18,13 @@ from laggard.workloads.adaptive.choice import (
     Costs,
     Rules,
     busy,
+    bytes_between_tiers,
     choose,
-    crossings,
     price,
 )
 from laggard.workloads.spool import read_lines
-from laggard.workloads.strategies.average_member import Terms
+from laggard.workloads.strategies.average_member import PART_BYTES, Terms, owners_of
+from laggard.workloads.strategies.direct_average import DirectAverage
 
 if TYPE_CHECKING:
     from tests.workloads.conftest import Train
@@ -101,10 +103,22 @@ def test_dear_bytes_make_averages_rarer() -> None:
     assert "its bytes cost 1e+02 times the hosts' rent" in expected.reason
 
 
-def test_a_ring_crosses_tiers_as_often_as_its_order_makes_it() -> None:
-    assert crossings(TIERS) == 3
-    assert crossings(("a", "b", "a", "b")) == 4
-    assert crossings(("a",)) == crossings(("a", "a")) == 0
+@pytest.mark.parametrize("tiers", [TIERS, ("a", "b"), ("a",) * 4, ("a", "b", "a", "b")])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_bytes_between_tiers_are_those_of_averages_led_in_turn(tiers: tuple[str, ...], parts: int) -> None:
+    """As many averages as ranks, so that each has owned each part once: counted part by part."""
+    ranks = tuple(range(len(tiers)))
+    model, sent = torch.zeros(parts * PART_BYTES // 4), 0
+    for number in ranks:
+        owners = owners_of(ranks, number, model)
+        assert len(owners) == parts
+        members = {rank: DirectAverage(ranks, rank, model, 1, owners) for rank in ranks}
+        under_way = [(rank, part) for rank in ranks for part in members[rank].begin()]
+        while under_way:
+            sender, part = under_way.pop(0)
+            sent += (tiers[sender] != tiers[part.rank]) * part.values.nbytes
+            under_way += [(part.rank, answer) for answer in members[part.rank].hear(sender, part)]
+    assert bytes_between_tiers(tiers, model.nbytes) == pytest.approx(sent / len(tiers))
 
 
 DIGITS = {"model": "mlp", "dataset": "digits", "batch_size": 96, "optimizer": {"lr": 0.05}}

@@ -11,6 +11,7 @@ their time is training's.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -150,6 +151,15 @@ def _because(costs: Costs, rules: Rules) -> str:
     return told
 
 
-def crossings(tiers: Sequence[str]) -> int:
-    """Links of a ring of the ranks, in their order, that lead from one tier to another."""
-    return sum(tier != tiers[place - 1] for place, tier in enumerate(tiers)) if len(tiers) > 1 else 0
+def bytes_between_tiers(tiers: Sequence[str], model_bytes: int) -> float:
+    """That an average of all sends between tiers, in the mean over who averages for the others.
+
+    Whoever is in another tier than a part's owner sends the part there and gets the mean back.
+
+    Args:
+        tiers: the tier of every rank.
+        model_bytes: of what is averaged.
+    """
+    ranks = len(tiers)
+    alike = sum(size * size for size in Counter(tiers).values()) / ranks
+    return 2 * (ranks - alike) * model_bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
-from laggard.workloads.adaptive.choice import Costs, Rules, choose, crossings
+from laggard.workloads.adaptive.choice import Costs, Rules, bytes_between_tiers, choose
 from laggard.workloads.strategies.average_member import Measured, Terms
 from laggard.workloads.strategies.overlap_local_sgd import Overlapping
 from laggard.workloads.strategies.parameters import AdaptiveParameters
@@ -51,11 +51,10 @@ class Adaptive(Overlapping):
 
     def _costs(self, measured: Measured) -> Costs:
         virtual = 1e-9 / self._seat.dilation
-        ranks, tiers = self._seat.world_size, self._seat.tiers
         return Costs(
             steps_s=[step_ns * virtual for step_ns in measured.step_ns.values() if step_ns],
             average_s=median(self._averages_ns) * virtual,
-            average_bytes=crossings(tiers) * 2 * (ranks - 1) / ranks * self._state.bytes,
+            average_bytes=bytes_between_tiers(self._seat.tiers, self._state.bytes),
         )
 
     def _rules(self) -> Rules:

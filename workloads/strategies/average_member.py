@@ -76,6 +76,11 @@ class Measured:
 Lead = Callable[[Measured, Terms], Terms]
 
 
+def keep(_measured: Measured, terms: Terms) -> Terms:
+    """Terms that stay as they are."""
+    return terms
+
+
 @dataclass(frozen=True)
 class _Call:
     leader: int
@@ -119,7 +124,7 @@ class AverageMember:
         ready_part: float,
         bring: Callable[[], Brought],
         settle: Callable[[Outcome], None],
-        lead: Lead = lambda _measured, terms: terms,
+        lead: Lead = keep,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         begun: int = 0,
     ) -> None:

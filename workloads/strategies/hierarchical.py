@@ -58,10 +58,6 @@ class Hierarchical:
         agreed = self._state.read()[:count]
         return _TierMoves(within, across, agreed, agreed.clone())
 
-    def change(self, parameters: HierarchicalParameters) -> None:
-        """Average as often as these say from now on; in a step after which all ranks have one model."""
-        self._parameters = parameters
-
     @property
     def weight(self) -> float:
         """How much this rank's model counts (see `Strategy`)."""

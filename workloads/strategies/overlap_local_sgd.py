@@ -14,7 +14,7 @@ from laggard.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
-from laggard.workloads.strategies.average_member import AverageMember, Brought, Lead, Measured, Outcome, Terms
+from laggard.workloads.strategies.average_member import AverageMember, Brought, Lead, Outcome, Terms, keep
 from laggard.workloads.strategies.beside_training import BesideTraining
 from laggard.workloads.strategies.parameters import OverlapLocalSGDParameters
 from laggard.workloads.strategies.peers import WAIT_S
@@ -26,11 +26,6 @@ SESSION_BITS = 32
 
 NEW = 0.25
 """Part that the last step has in what a step is said to take."""
-
-
-def keep(_measured: Measured, terms: Terms) -> Terms:
-    """Terms that stay as they are."""
-    return terms
 
 
 class Overlapping(BesideTraining):
