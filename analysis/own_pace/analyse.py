@@ -14,14 +14,15 @@ from laggard.analysis.intervals import LEAST_STEPS
 from laggard.analysis.load import Run
 from laggard.analysis.own_pace.causes import Work, find_own_causes, side_by_side
 from laggard.analysis.own_pace.describe import describe_own_pace
+from laggard.analysis.own_pace.groups import group_race
 from laggard.analysis.own_pace.model import modelled_race_s
 from laggard.analysis.own_pace.needs import find_needs, rule_of
-from laggard.analysis.own_pace.paces import build_paces
+from laggard.analysis.own_pace.paces import Pace, build_paces
 from laggard.analysis.own_pace.relief import Relief, plan_own_reliefs, relieved
 from laggard.analysis.own_pace.replay import Race
 from laggard.analysis.reference import fit_references
 from laggard.analysis.shapley import shapley
-from laggard.run_schema import Finding
+from laggard.run_schema import Finding, StrategyRecord
 
 _SEED = 20240229
 _MOST_ORDERS = 64
@@ -43,7 +44,7 @@ def analyse_own_pace(run: Run) -> Analysis:
         return described
     paces = build_paces(run)
     end_s = record.outcome.makespan_s if record.outcome is not None else max(float(p.end_s[-1]) for p in paces)
-    race = Race(paces, find_needs(paces, rule_of(record.strategy, run.world_size)), end_s)
+    race = _race(record.strategy, paces, end_s)
     work = side_by_side(paces)
     references = fit_references(work, run.hosts)
     causes = find_own_causes(paces, work, references, end_s, to_server=record.strategy.name in _SERVED)
@@ -60,6 +61,13 @@ def analyse_own_pace(run: Run) -> Analysis:
         notes=_notes(work),
         costed=True,
     )
+
+
+def _race(strategy: StrategyRecord, paces: tuple[Pace, ...], end_s: float) -> Race:
+    match strategy.name, strategy.parameters:
+        case "partial_reduce", {"group": int(size)}:
+            return group_race(paces, end_s, size)
+    return Race(paces, find_needs(paces, rule_of(strategy, len(paces))), end_s)
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class Race:
 
     def goal(self) -> float:
         """Samples that were learnt from until the training was over, those of steps under way in part."""
-        return self._learnt([each[0] for each in self.ends(self.observed())], self.end_s)
+        return self._learnt([pace.end_s for pace in self.paces], self.end_s)
 
     def makespans(self, durations: Durations, goal: float) -> FloatArray:
         """When as many samples are learnt from, in seconds since the first step, [C]."""

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laggard.analysis.columns import FloatArray
+from laggard.analysis.own_pace.groups import GroupRace
 from laggard.analysis.own_pace.needs import Rule, find_needs, rule_of
 from laggard.analysis.own_pace.paces import Pace
 from laggard.analysis.own_pace.replay import Durations, Race
@@ -104,3 +105,37 @@ def test_the_training_ends_when_as_much_is_learnt() -> None:
 def free(before: FloatArray) -> Pace:
     end = np.cumsum(before)
     return pace(end, end, end, before, np.zeros(len(before)), np.full(len(before), -1))
+
+
+@given(st.integers(2, 5), st.integers(1, 20), st.integers(0, 2**32 - 1))
+@settings(max_examples=50, deadline=None)
+def test_a_group_of_all_is_a_barrier(world: int, count: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    before, after = rng.uniform(0.1, 3.0, (world, count)), rng.uniform(0.0, 0.5, (world, count))
+    clock = np.zeros(world)
+    expected = []
+    for step in range(count):
+        clock = (clock + before[:, step]).max() + after[:, step]
+        expected.append(clock)
+    race = GroupRace(tuple(free(each) for each in before), ((),) * world, 1.0, size=world)
+    ends = race.ends(Durations(tuple(b[None] for b in before), tuple(a[None] for a in after)))
+    assert np.stack([each[0] for each in ends]) == pytest.approx(np.stack(expected, axis=1))
+
+
+def test_whoever_is_ready_goes_on_with_whoever_is_ready_next() -> None:
+    """Pairs of four ranks that take 1, 1, 5 and 5 s: the quick ones meet each other, and nobody waits for a slow one."""
+    before = [np.full(10, 1.0), np.full(10, 1.0), np.full(2, 5.0), np.full(2, 5.0)]
+    none = [np.zeros((1, len(each))) for each in before]
+    race = GroupRace(tuple(free(each) for each in before), ((),) * 4, 10.0, size=2)
+    ends = race.ends(Durations(tuple(each[None] for each in before), tuple(none)))
+    assert ends[0][0] == pytest.approx(np.arange(1.0, 11.0))
+    assert ends[3][0] == pytest.approx([5.0, 10.0])
+
+
+def test_who_waited_goes_on_when_it_has_heard() -> None:
+    """Of each pair the one that comes first hears of the other 0.1 s late."""
+    before = [np.full(3, 1.0), np.full(3, 2.0)]
+    race = GroupRace(tuple(free(each) for each in before), ((),) * 2, 10.0, size=2, lag_s=0.1)
+    ends = race.ends(Durations(tuple(each[None] for each in before), (np.zeros((1, 3)), np.zeros((1, 3)))))
+    assert ends[1][0] == pytest.approx([2.0, 4.0, 6.0])
+    assert ends[0][0] == pytest.approx([2.1, 4.1, 6.1])
