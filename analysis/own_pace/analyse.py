@@ -16,7 +16,7 @@ from laggard.analysis.own_pace.causes import Work, find_own_causes, side_by_side
 from laggard.analysis.own_pace.describe import describe_own_pace
 from laggard.analysis.own_pace.groups import group_race
 from laggard.analysis.own_pace.model import modelled_race_s
-from laggard.analysis.own_pace.needs import find_needs, rule_of
+from laggard.analysis.own_pace.needs import find_needs, rule_of, stand_for_messages
 from laggard.analysis.own_pace.paces import Pace, build_paces
 from laggard.analysis.own_pace.relief import Relief, plan_own_reliefs, relieved
 from laggard.analysis.own_pace.replay import Race
@@ -26,7 +26,6 @@ from laggard.run_schema import Finding, StrategyRecord
 
 _SEED = 20240229
 _MOST_ORDERS = 64
-_SERVED = frozenset({"asynchronous", "bounded_staleness"})
 
 
 def analyse_own_pace(run: Run) -> Analysis:
@@ -45,9 +44,10 @@ def analyse_own_pace(run: Run) -> Analysis:
     paces = build_paces(run)
     end_s = record.outcome.makespan_s if record.outcome is not None else max(float(p.end_s[-1]) for p in paces)
     race = _race(record.strategy, paces, end_s)
+    paces = race.paces
     work = side_by_side(paces)
     references = fit_references(work, run.hosts)
-    causes = find_own_causes(paces, work, references, end_s, to_server=record.strategy.name in _SERVED)
+    causes = find_own_causes(paces, work, references, end_s)
     game = _Game(race, plan_own_reliefs(paces, work, references, causes), len(causes), race.goal())
     costs = game.costs()
     findings = [_finding(run, race, cause, float(cost)) for cause, cost in zip(causes, costs, strict=True)]
@@ -67,7 +67,9 @@ def _race(strategy: StrategyRecord, paces: tuple[Pace, ...], end_s: float) -> Ra
     match strategy.name, strategy.parameters:
         case "partial_reduce", {"group": int(size)}:
             return group_race(paces, end_s, size)
-    return Race(paces, find_needs(paces, rule_of(strategy, len(paces))), end_s)
+    rule = rule_of(strategy, len(paces))
+    paces = stand_for_messages(paces, rule)
+    return Race(paces, find_needs(paces, rule), end_s)
 
 
 @dataclass(frozen=True)
@@ -95,10 +97,11 @@ class _Game:
 def _finding(run: Run, race: Race, cause: Cause, cost: float) -> Finding:
     assert cause.rank is not None
     number = race.paces[cause.rank].number
+    other = _other_end(race.paces[cause.rank], cause)
     return Finding(
         rank=cause.rank,
         host=run.hosts[cause.rank].host,
-        link=None,
+        link=None if other is None else (run.hosts[other].host, run.hosts[cause.rank].host),
         family=cause.family,
         kind=cause.kind,
         first_step=int(number[cause.first]),
@@ -108,6 +111,14 @@ def _finding(run: Run, race: Race, cause: Cause, cost: float) -> Finding:
         confidence=round(min(max(cause.confidence, 0.0), 1.0), 4),
         masked=cost < STRAGGLER_SHARE * race.end_s,
     )
+
+
+def _other_end(pace: Pace, cause: Cause) -> int | None:
+    """The one rank that data went to or came from in the steps of a network cause; None where there were several, or a server."""
+    if cause.family != "network":
+        return None
+    partners = frozenset().union(*pace.partners[cause.first : cause.last + 1])
+    return next(iter(partners)) if len(partners) == 1 else None
 
 
 def _notes(work: Work) -> tuple[str, ...]:

@@ -40,9 +40,7 @@ def side_by_side(paces: Sequence[Pace]) -> Work:
     return Work(seconds, samples, counted)
 
 
-def find_own_causes(
-    paces: Sequence[Pace], work: Work, references: References, makespan_s: float, *, to_server: bool
-) -> tuple[Cause, ...]:
+def find_own_causes(paces: Sequence[Pace], work: Work, references: References, makespan_s: float) -> tuple[Cause, ...]:
     """Causes of all ranks; their steps are indices into a rank's own.
 
     Args:
@@ -50,7 +48,6 @@ def find_own_causes(
         work: theirs, side by side.
         references: fitted to it.
         makespan_s: ranks that spend under 1 % of it on a family have no cause there.
-        to_server: ranks send to a server and to nobody else, so that a rank's transfers are its own link's.
     """
     found: list[Cause] = []
     drift = _machine_drift(paces, work, references, makespan_s)
@@ -64,9 +61,7 @@ def find_own_causes(
             codes = list(FAMILY_CODES[family])
             if work.seconds[usable, rank][:, codes].sum() >= LEAST_SHARE * makespan_s:
                 local += causes_of_series(replace(series, own=series.own - drift(pace.ready_s[usable])), family, rank)
-        if to_server:
-            local = _with_transfers(local, work, rank, usable, makespan_s)
-        found += local
+        found += _with_transfers(local, pace, work.counted[: len(pace), rank], rank, makespan_s)
     return tuple(found)
 
 
@@ -101,19 +96,27 @@ def _machine_drift(paces: Sequence[Pace], work: Work, references: References, ma
     return _Drift(grid_s, shared_drift(np.stack(logs, axis=1)))
 
 
-def _with_transfers(local: list[Cause], work: Work, rank: int, usable: IntArray, makespan_s: float) -> list[Cause]:
+def transfer_s(pace: Pace) -> FloatArray:
+    """What a rank stands still for data in each step, once it is sent, [N]: for messages of others, or to and from a server."""
+    return pace.message_s if pace.meshed else pace.before[:, _COMM] + pace.after[:, _COMM]
+
+
+def usual_transfer_s(pace: Pace) -> float:
+    """The same in a usual step that has any."""
+    seconds = transfer_s(pace)[~pace.warm_up]
+    return float(np.median(seconds[seconds > 0])) if (seconds > 0).any() else 0.0
+
+
+def _with_transfers(local: list[Cause], pace: Pace, counted: BoolArray, rank: int, makespan_s: float) -> list[Cause]:
     """Slow intervals of a rank's transfers; one that comes with the rank's slow compute is charged to that (see `find_transfer_causes`)."""
-    seconds = work.seconds[usable, rank, _COMM]
-    if seconds.sum() < LEAST_SHARE * makespan_s or not seconds.all():
+    usable = np.flatnonzero(counted & (transfer_s(pace) > 0))
+    seconds = transfer_s(pace)[usable]
+    if len(usable) < 2 * LEAST_STEPS or seconds.sum() < LEAST_SHARE * makespan_s:
         return local
-    own = log_ratio(seconds, np.full(len(seconds), np.median(seconds)))
-    slow = [
-        c
-        for c in causes_of_series(Series(own, np.zeros(len(own)), usable, 0.0), "network", rank)
-        if c.kind == "dynamic"
-    ]
+    own = log_ratio(seconds, np.full(len(seconds), usual_transfer_s(pace)))
+    found = causes_of_series(Series(own, np.zeros(len(own)), usable, 0.0), "network", rank)
     marked = list(local)
-    for cause in slow:
+    for cause in (each for each in found if each.kind == "dynamic"):
         culprits = [i for i, c in enumerate(marked) if _starves(c, cause)]
         if not culprits:
             marked.append(cause)

@@ -8,16 +8,18 @@ to be there; there the one that it was seen to wait for is what it needs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from laggard.analysis.columns import FloatArray, IntArray
 from laggard.analysis.own_pace.paces import Pace
 from laggard.run_schema import StrategyRecord
+from laggard.span_schema import Phase
 
 _TIE_S = 1e-9
+_COMM = Phase.COMM.code
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,36 @@ def rule_of(strategy: StrategyRecord, world: int) -> Rule | None:
     return None
 
 
+def stand_for_messages(paces: tuple[Pace, ...], rule: Rule | None) -> tuple[Pace, ...]:
+    """Paces in which ranks also stand for messages that were sent before they were ready, and still under way.
+
+    A transfer behind no wait was that, and not only the taking of a message that had lain there, if by the rule the message had been under way for less time
+    than it still took; of one that was longer under way it cannot be told.
+    """
+    if rule is None or not rule.begun:
+        return paces
+    return tuple(_standing(pace, rule, paces) for pace in paces)
+
+
+def _standing(pace: Pace, rule: Rule, paces: Sequence[Pace]) -> Pace:
+    go_s, after = pace.go_s.copy(), pace.after.copy()
+    awaited, message_s = pace.awaited.copy(), pace.message_s.copy()
+    for step in np.flatnonzero((pace.awaited < 0) & (pace.after[:, _COMM] > 0)).tolist():
+        least = int(pace.number[step]) - rule.behind - 1
+        left_s = float(pace.after[step, _COMM])
+        sent = []
+        for other in pace.partners[step]:
+            at = int(np.searchsorted(paces[other].number, least, side="left"))
+            if at < len(paces[other]):
+                sent.append((float(pace.ready_s[step] - paces[other].end_s[at]), other))
+        since_s, latest = min((each for each in sent if each[0] >= 0), default=(np.inf, -1))
+        if since_s < left_s:
+            go_s[step] += left_s
+            after[step, _COMM] = 0.0
+            awaited[step], message_s[step] = latest, left_s
+    return replace(pace, go_s=go_s, after=after, awaited=awaited, message_s=message_s)
+
+
 def find_needs(paces: Sequence[Pace], rule: Rule | None) -> tuple[tuple[Needs, ...], ...]:
     """What every step of every rank needs, [W][N].
 
@@ -85,26 +117,57 @@ def find_needs(paces: Sequence[Pace], rule: Rule | None) -> tuple[tuple[Needs, .
         paces: of every rank.
         rule: of the strategy, if it has one.
     """
-    seen = [[_seen(pace, step, paces) for step in range(len(pace))] for pace in paces]
-    usual = _usual_lags(seen)
+    asked = [[_asked(rule, rank, step, paces) for step in range(len(pace))] for rank, pace in enumerate(paces)]
+    binding = [
+        [_binding(pace, step, asked[r][step], paces) for step in range(len(pace))] for r, pace in enumerate(paces)
+    ]
+    usual = _usual_lags(binding)
     found = []
     for rank, pace in enumerate(paces):
         of_rank = []
         for step in range(len(pace)):
-            binding = seen[rank][step]
-            ruled, unmet = ([], 0) if rule is None else _ruled(rule, rank, pace, step, paces, usual)
-            of = {need.rank: need for need in ruled} | ({binding.rank: binding} if binding else {})
+            met = [each for each in asked[rank][step] if each.lag_s >= 0]
+            of = {each.rank: replace(each, lag_s=min(usual.get((each.rank, rank), 0.0), each.lag_s)) for each in met}
+            last = binding[rank][step]
+            if last is not None:
+                of[last.rank] = last
+            unmet = len(asked[rank][step]) - len(met)
             spare = 0 if rule is None else max(min(rule.spare - unmet, len(of) - 1), 0)
             of_rank.append(Needs(tuple(of.values()), spare) if of else NOTHING)
         found.append(tuple(of_rank))
     return tuple(found)
 
 
-def _seen(pace: Pace, step: int, paces: Sequence[Pace]) -> Need | None:
-    """The last thing that the awaited rank had done when the wait was over."""
+def _asked(rule: Rule | None, rank: int, step: int, paces: Sequence[Pace]) -> list[Need]:
+    """What the rule asks for, with the time since; before the rank went on it had not come where that is negative."""
+    if rule is None:
+        return []
+    pace = paces[rank]
+    others = tuple(pace.partners[step]) if rule.others is None else rule.others[rank]
+    least = int(pace.number[step]) - rule.behind - (1 if rule.begun else 0)
+    if least < 0:
+        return []
+    asked = []
+    for other in others:
+        at = int(np.searchsorted(paces[other].number, least, side="left"))
+        moments = paces[other].end_s if rule.begun else paces[other].ready_s
+        since_s = float(pace.go_s[step] - moments[at]) if at < len(moments) else -1.0
+        asked.append(Need(other, at, rule.begun, since_s))
+    return asked
+
+
+def _binding(pace: Pace, step: int, asked: Sequence[Need], paces: Sequence[Pace]) -> Need | None:
+    """What ended the wait: what the rule asks of the awaited rank, or else the last thing that it had done by then."""
     other = int(pace.awaited[step])
     if other < 0 or pace.wait_s[step] <= 0:
         return None
+    ruled = next((need for need in asked if need.rank == other and need.lag_s >= 0), None)
+    return ruled or _seen(pace, step, paces)
+
+
+def _seen(pace: Pace, step: int, paces: Sequence[Pace]) -> Need | None:
+    """The last thing that the awaited rank had done when the wait was over."""
+    other = int(pace.awaited[step])
     done = []
     for ended, moments in ((False, paces[other].ready_s), (True, paces[other].end_s)):
         last = int(np.searchsorted(moments, pace.go_s[step] + _TIE_S, side="right")) - 1
@@ -113,34 +176,14 @@ def _seen(pace: Pace, step: int, paces: Sequence[Pace]) -> Need | None:
     return min(done, key=lambda need: need.lag_s, default=None)
 
 
-def _usual_lags(seen: Sequence[Sequence[Need | None]]) -> dict[tuple[int, int], float]:
+def _usual_lags(binding: Sequence[Sequence[Need | None]]) -> dict[tuple[int, int], float]:
     """Median lag by (from, to)."""
     lags: dict[tuple[int, int], list[float]] = {}
-    for rank, needs in enumerate(seen):
+    for rank, needs in enumerate(binding):
         for need in needs:
             if need is not None:
                 lags.setdefault((need.rank, rank), []).append(need.lag_s)
     return {pair: float(np.median(values)) for pair, values in lags.items()}
-
-
-def _ruled(
-    rule: Rule, rank: int, pace: Pace, step: int, paces: Sequence[Pace], usual: Mapping[tuple[int, int], float]
-) -> tuple[list[Need], int]:
-    """What the rule asks for that had come, and how much of it had not."""
-    others = tuple(pace.partners[step]) if rule.others is None else rule.others[rank]
-    least = int(pace.number[step]) - rule.behind - (1 if rule.begun else 0)
-    if least < 0:
-        return [], 0
-    needs = []
-    for other in others:
-        at = int(np.searchsorted(paces[other].number, least, side="left"))
-        if at >= len(paces[other]):
-            continue
-        moments = paces[other].end_s if rule.begun else paces[other].ready_s
-        room_s = float(pace.go_s[step] - moments[at])
-        if room_s >= 0:
-            needs.append(Need(other, at, rule.begun, min(usual.get((other, rank), 0.0), room_s)))
-    return needs, len(others) - len(needs)
 
 
 def order_of_events(paces: Sequence[Pace]) -> tuple[IntArray, IntArray, IntArray]:

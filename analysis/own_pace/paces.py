@@ -1,7 +1,8 @@
 """Every rank's own steps: when it began each, what it did, when it stood and waited for another rank, and what it learnt from.
 
-A step is its rank's n-th. In it there is one moment at which a rank may have to stand until others have come as far as the strategy asks: before
-it lies work (and sending), behind it transfers and the rest. Waiting for a server's answer is no waiting for a rank.
+A step is its rank's n-th. In it there is one moment at which a rank may have to stand until word has come that others are as far as the strategy asks:
+before it lies work (and sending), behind it the rest. The message that it stands for is on its way meanwhile; one that was there before is only
+taken. Waiting for a server's answer is no waiting for a rank.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Pace:
         before: seconds of each phase before the wait, [N, P]; of communication, what carries data or waits for a server.
         after: the same behind it, [N, P].
         awaited: the rank whose coming ended the wait, -1 where there was none, [N].
+        message_s: of the wait, what the message took that it was for, once it was sent, [N].
         partners: the ranks that data came from or went to, by step.
         samples: that were learnt from, [N].
         taken: samples of the step's batch, [N].
@@ -47,6 +49,7 @@ class Pace:
     before: FloatArray
     after: FloatArray
     awaited: IntArray
+    message_s: FloatArray
     partners: tuple[frozenset[int], ...]
     samples: FloatArray
     taken: IntArray
@@ -54,6 +57,11 @@ class Pace:
 
     def __len__(self) -> int:
         return len(self.number)
+
+    @property
+    def meshed(self) -> bool:
+        """Whether data went to and came from other ranks, and not a server."""
+        return any(self.partners)
 
     @property
     def wait_s(self) -> FloatArray:
@@ -85,20 +93,23 @@ def _pace(spans: SpanColumns, learnt: dict[int, int], world: int) -> Pace:
     spans = spans.where(np.argsort(spans.start_ns, kind="stable"))
     number, step = np.unique(spans.step, return_inverse=True)
     count = len(number)
-    for_rank = (spans.phase == _COMM) & (spans.bytes == 0) & (spans.peer >= 0) & (spans.peer < world)
     pausing = (spans.phase == _COMM) & (spans.bytes == 0)
+    with_rank = (spans.phase == _COMM) & (spans.peer >= 0) & (spans.peer < world)
+    stands = np.isin(step, step[pausing & with_rank & (spans.dur_ns > 0)])
     end_s = np.zeros(count)
     np.maximum.at(end_s, step, spans.end_ns * _S)
     first_s = np.full(count, np.inf)
     np.minimum.at(first_s, step, spans.start_ns * _S)
     start_s = np.concatenate([first_s[:1], end_s[:-1]])
     ready_s = _ready(spans, step, pausing, end_s)
+    is_before = spans.start_ns * _S < ready_s[step]
+    for_rank = with_rank & stands & ~is_before
     go_s = ready_s.copy()
     np.maximum.at(go_s, step[for_rank], spans.end_ns[for_rank] * _S)
     awaited = np.full(count, -1, dtype=np.int64)
-    awaited[step[for_rank]] = spans.peer[for_rank]
+    awaited[step[for_rank & pausing]] = spans.peer[for_rank & pausing]
+    carrying = for_rank & ~pausing
     counted = ~for_rank
-    is_before = spans.start_ns * _S < ready_s[step]
     taken = np.zeros(count, dtype=np.int64)
     np.maximum.at(taken, step, spans.work)
     warm_up = np.zeros(count, dtype=np.bool_)
@@ -112,6 +123,7 @@ def _pace(spans: SpanColumns, learnt: dict[int, int], world: int) -> Pace:
         before=_by_phase(spans, step, counted & is_before, count),
         after=_by_phase(spans, step, counted & ~is_before, count),
         awaited=awaited,
+        message_s=np.bincount(step[carrying], spans.dur_ns[carrying] * _S, count).astype(np.float64),
         partners=_partners(spans, step, count, world),
         samples=np.array([learnt.get(int(n), 0) for n in number], dtype=np.float64),
         taken=taken,
@@ -137,7 +149,7 @@ def _by_phase(spans: SpanColumns, step: IntArray, chosen: BoolArray, count: int)
 
 def _partners(spans: SpanColumns, step: IntArray, count: int, world: int) -> tuple[frozenset[int], ...]:
     partners: list[set[int]] = [set() for _ in range(count)]
-    carries = (spans.phase == _COMM) & (spans.peer >= 0) & (spans.peer < world)
+    carries = (spans.phase == _COMM) & (spans.bytes > 0) & (spans.peer >= 0) & (spans.peer < world)
     for at, peer in zip(step[carries].tolist(), spans.peer[carries].tolist(), strict=True):
         partners[at].add(peer)
     return tuple(frozenset(each) for each in partners)

@@ -9,7 +9,7 @@ import numpy as np
 
 from laggard.analysis.causes import FAMILY_CODES, Cause
 from laggard.analysis.columns import BoolArray, FloatArray
-from laggard.analysis.own_pace.causes import Work
+from laggard.analysis.own_pace.causes import Work, transfer_s, usual_transfer_s
 from laggard.analysis.own_pace.paces import Pace
 from laggard.analysis.own_pace.replay import Durations, Race
 from laggard.analysis.reference import References
@@ -20,7 +20,7 @@ _COMM = Phase.COMM.code
 
 @dataclass(frozen=True)
 class Relief:
-    """Seconds off each step of a rank, before and behind its wait, [N], once all of `causes` are removed.
+    """Seconds off each step of a rank, before and behind its wait and of the message that it waits for, [N], once all of `causes` are removed.
 
     A rank's deterministic and dynamic cause overlap, so a pair has a correction of its own (which may be negative).
     """
@@ -29,6 +29,7 @@ class Relief:
     rank: int
     before: FloatArray
     after: FloatArray
+    message: FloatArray
 
 
 def plan_own_reliefs(
@@ -46,11 +47,14 @@ def plan_own_reliefs(
     for index, cause in enumerate(causes):
         assert cause.rank is not None
         pace, rank = paces[cause.rank], cause.rank
-        codes = [_COMM] if cause.family == "network" else list(FAMILY_CODES[cause.family])
         steps = len(pace)
-        seconds = work.seconds[:steps, rank][:, codes]
-        usual = _usual(work, references, cause, rank, codes, steps)
         inside = cause.covers(steps) & ~pace.warm_up
+        if cause.family == "network":
+            reliefs.append(_transfer_relief(index, rank, pace, inside, float(np.exp(cause.baseline))))
+            continue
+        codes = list(FAMILY_CODES[cause.family])
+        seconds = work.seconds[:steps, rank][:, codes]
+        usual = references.own[:steps, rank][:, codes] * np.exp(cause.baseline)
         if cause.kind == "dynamic":
             alone = _kept(seconds, usual, inside)
             reliefs.append(_relief((index,), rank, pace, codes, alone))
@@ -61,7 +65,9 @@ def plan_own_reliefs(
                 both = np.minimum(np.minimum(alone, lasting), _kept(seconds, fleet, inside))
                 reliefs.append(_relief((partner, index), rank, pace, codes, 2.0 - alone - lasting + both))
             if cause.burdens_transfer is not None:
-                reliefs.append(_burden(index, cause, rank, pace, work))
+                first, last = cause.burdens_transfer
+                burdened = (np.arange(steps) >= first) & (np.arange(steps) <= last) & ~pace.warm_up
+                reliefs.append(_transfer_relief(index, rank, pace, burdened, 1.0))
             continue
         disturbed = np.zeros(steps, dtype=np.bool_)
         for other in causes:
@@ -78,20 +84,15 @@ def relieved(race: Race, reliefs: Sequence[Relief], removed: BoolArray) -> Durat
     observed = race.observed()
     before = [np.repeat(each, len(removed), axis=0) for each in observed.before]
     after = [np.repeat(each, len(removed), axis=0) for each in observed.after]
+    sooner = [np.zeros((len(removed), len(pace))) for pace in race.paces]
     for relief in reliefs:
         gone = np.logical_and.reduce(removed[:, list(relief.causes)], axis=1)[:, None]
         before[relief.rank] -= gone * relief.before
         after[relief.rank] -= gone * relief.after
-    return Durations(tuple(np.maximum(each, 0.0) for each in before), tuple(np.maximum(each, 0.0) for each in after))
-
-
-def _usual(work: Work, references: References, cause: Cause, rank: int, codes: list[int], steps: int) -> FloatArray:
-    """The rank's own normal, [N, phases]."""
-    if cause.family == "network":
-        counted = work.counted[:, rank]
-        return np.full((steps, 1), np.median(work.seconds[counted, rank, _COMM]) * np.exp(cause.baseline))
-    usual: FloatArray = references.own[:steps, rank][:, codes] * np.exp(cause.baseline)
-    return usual
+        sooner[relief.rank] += gone * relief.message
+    return Durations(
+        tuple(np.maximum(each, 0.0) for each in before), tuple(np.maximum(each, 0.0) for each in after), tuple(sooner)
+    )
 
 
 def _deterministic_partner(causes: Sequence[Cause], cause: Cause) -> int | None:
@@ -109,16 +110,17 @@ def _kept(seconds: FloatArray, target: FloatArray, covered: BoolArray) -> FloatA
 
 def _relief(causes: tuple[int, ...], rank: int, pace: Pace, codes: list[int], kept: FloatArray) -> Relief:
     off = 1.0 - kept
-    return Relief(causes, rank, (pace.before[:, codes] * off).sum(axis=1), (pace.after[:, codes] * off).sum(axis=1))
+    none = np.zeros(len(pace))
+    return Relief(
+        causes, rank, (pace.before[:, codes] * off).sum(axis=1), (pace.after[:, codes] * off).sum(axis=1), none
+    )
 
 
-def _burden(index: int, cause: Cause, rank: int, pace: Pace, work: Work) -> Relief:
-    """Transfers that were slow because the rank computed slowly are its usual ones without that."""
-    assert cause.burdens_transfer is not None
-    first, last = cause.burdens_transfer
-    covered = np.zeros(len(pace), dtype=np.bool_)
-    covered[first : last + 1] = True
-    seconds = work.seconds[: len(pace), rank][:, [_COMM]]
-    counted = work.counted[:, rank]
-    usual = np.full_like(seconds, np.median(work.seconds[counted, rank, _COMM]))
-    return _relief((index,), rank, pace, [_COMM], _kept(seconds, usual, covered & ~pace.warm_up))
+def _transfer_relief(index: int, rank: int, pace: Pace, covered: BoolArray, baseline: float) -> Relief:
+    """Transfers are the usual ones, at most."""
+    usual = np.full((len(pace), 1), usual_transfer_s(pace) * baseline)
+    off = 1.0 - _kept(transfer_s(pace)[:, None], usual, covered)[:, 0]
+    if pace.meshed:
+        none = np.zeros(len(pace))
+        return Relief((index,), rank, none, none, pace.message_s * off)
+    return Relief((index,), rank, pace.before[:, _COMM] * off, pace.after[:, _COMM] * off, np.zeros(len(pace)))

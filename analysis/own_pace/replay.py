@@ -19,10 +19,14 @@ _HALVINGS = 60
 
 @dataclass(frozen=True)
 class Durations:
-    """Seconds of every step of every rank, for C replays side by side, [W][C or 1, N]: before it may have to wait, and behind."""
+    """Seconds of every step of every rank, for C replays side by side, [W][C or 1, N]: before it may have to wait, and behind.
+
+    By `sooner`, where there is any, word of what the step needs is there earlier than it was.
+    """
 
     before: tuple[FloatArray, ...]
     after: tuple[FloatArray, ...]
+    sooner: tuple[FloatArray, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,8 @@ class Race:
             if kind == 0:
                 clock[rank] = ready[rank][step] = clock[rank] + durations.before[rank][:, step]
                 continue
-            clock[rank] = _met(clock[rank], self.needs[rank][step], ready, end) + durations.after[rank][:, step]
+            sooner = durations.sooner[rank][:, step] if durations.sooner else 0.0
+            clock[rank] = _met(clock[rank], self.needs[rank][step], ready, end, sooner) + durations.after[rank][:, step]
             end[rank][step] = clock[rank]
         return tuple(np.ascontiguousarray(each.T) for each in end)
 
@@ -97,11 +102,15 @@ def _past_warm_up(pace: Pace) -> int:
     return int(usual[0]) if len(usual) else 0
 
 
-def _met(clock: FloatArray, needs: Needs, ready: Sequence[FloatArray], end: Sequence[FloatArray]) -> FloatArray:
+def _met(
+    clock: FloatArray, needs: Needs, ready: Sequence[FloatArray], end: Sequence[FloatArray], sooner: FloatArray | float
+) -> FloatArray:
     """When a rank goes on that was ready at `clock`, [C]."""
     if not needs.of:
         return clock
-    come = [(end if need.ended else ready)[need.rank][need.step] + need.lag_s for need in needs.of]
+    come = [
+        (end if need.ended else ready)[need.rank][need.step] + np.maximum(need.lag_s - sooner, 0.0) for need in needs.of
+    ]
     if needs.spare:
         come = list(np.sort(np.stack(come), axis=0)[: len(come) - needs.spare])
     return np.asarray(np.maximum.reduce([clock, *come]))

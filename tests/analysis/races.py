@@ -84,6 +84,7 @@ def pace(
         before=work,
         after=rest,
         awaited=awaited.astype(np.int64),
+        message_s=np.zeros(count),
         partners=(frozenset(),) * count,
         samples=np.full(count, 8.0),
         taken=np.full(count, 8),
@@ -92,40 +93,54 @@ def pace(
 
 
 def as_run(record: StrategyRecord, paces: Sequence[Pace], end_s: float, warm_up: int = 1) -> Run:
-    """A run folder's values of a training that was over after `end_s`; all ranks are of one tier."""
+    """A run folder's values of a training that was over after `end_s`; all ranks are of one tier, and transfers behind the wait are a server's."""
     spans: list[tuple[float, ...]] = []
     for rank, each in enumerate(paces):
         for step in range(len(each)):
             flag = int(Flag.WARM_UP) if step < warm_up else 0
+            come_s = each.go_s[step] + each.after[step, Phase.COMM.code]
             parts = [
-                (Phase.FORWARD, each.start_s[step], each.ready_s[step], -1),
-                (Phase.COMM, each.ready_s[step], each.go_s[step], each.awaited[step]),
-                (Phase.OPTIMIZER, each.go_s[step], each.end_s[step], -1),
+                (Phase.FORWARD, each.start_s[step], each.ready_s[step], -1, 0),
+                (Phase.COMM, each.ready_s[step], each.go_s[step], each.awaited[step], 0),
+                (Phase.COMM, each.go_s[step], come_s, len(paces), 99),
+                (Phase.OPTIMIZER, come_s, each.end_s[step], -1, 0),
             ]
-            spans += [(step, rank, phase.code, begin, over - begin, peer, flag) for phase, begin, over, peer in parts]
-    step, rank, phase, start, seconds, peer, flags = (np.array(column) for column in zip(*spans, strict=True))
+            spans += [
+                (step, rank, phase.code, begin, over - begin, peer, flag, size)
+                for phase, begin, over, peer, size in parts
+                if over > begin or size == 0
+            ]
+    numbered = [(*span[:6], span[7], span[6]) for span in spans]
+    return run_of(record, numbered, [each.end_s for each in paces], end_s)
+
+
+def run_of(record: StrategyRecord, spans: Sequence[tuple[float, ...]], ends: Sequence[FloatArray], end_s: float) -> Run:
+    """A run of such spans (step, rank, phase, start, seconds, peer, bytes, and flags or none) and ends of steps."""
+    full = [(*span, 0)[:8] for span in spans]
+    step, rank, phase, start, seconds, peer, size, flags = (np.array(column) for column in zip(*full, strict=True))
     zeros = np.zeros(len(step), dtype=np.int64)
     table = SpanColumns(
         step=step.astype(np.int64), rank=rank.astype(np.int64), lane=zeros, phase=phase.astype(np.int64), seq=zeros,
         start_ns=np.rint(start * 1e9).astype(np.int64), dur_ns=np.rint(seconds * 1e9).astype(np.int64), group=zeros - 1,
-        peer=peer.astype(np.int64), bytes=zeros, work=zeros + 8, flags=flags.astype(np.int64),
+        peer=peer.astype(np.int64), bytes=size.astype(np.int64), work=zeros + 8, flags=flags.astype(np.int64),
     )  # fmt: skip
-    generated = generate_run(quiet(len(paces), 5))
+    generated = generate_run(quiet(len(ends), 5))
     assert generated.record is not None
     assert generated.record.outcome is not None
     outcome = generated.record.outcome.model_copy(update={"makespan_s": end_s})
     described = generated.record.model_copy(update={"strategy": record, "status": "done", "outcome": outcome})
     order = np.lexsort((table.start_ns, table.rank, table.step))
-    return dataclasses.replace(generated, record=described, spans=table.where(order), steps=_steps(paces))
+    return dataclasses.replace(generated, record=described, spans=table.where(order), steps=_steps(ends))
 
 
-def _steps(paces: Sequence[Pace]) -> StepColumns:
-    rank = np.concatenate([np.full(len(each), r) for r, each in enumerate(paces)])
-    number = np.concatenate([each.number for each in paces])
+def _steps(ends: Sequence[FloatArray]) -> StepColumns:
+    rank = np.concatenate([np.full(len(each), r) for r, each in enumerate(ends)])
+    number = np.concatenate([np.arange(len(each)) for each in ends])
     none = np.zeros(len(number), dtype=np.int64)
+    begun = np.concatenate([np.concatenate([[0.0], each[:-1]]) for each in ends])
     return StepColumns(
-        step=number, rank=rank, start_ns=np.rint(np.concatenate([p.start_s for p in paces]) * 1e9).astype(np.int64),
-        end_ns=np.rint(np.concatenate([p.end_s for p in paces]) * 1e9).astype(np.int64), loss=np.ones(len(number)),
+        step=number, rank=rank, start_ns=np.rint(begun * 1e9).astype(np.int64),
+        end_ns=np.rint(np.concatenate(list(ends)) * 1e9).astype(np.int64), loss=np.ones(len(number)),
         accuracy=np.full(len(number), np.nan), samples=none + 8, batch_size=none + 8, staleness=none, dropped=none,
         skipped=none, read_version=none, applied_version=none + 1, waited_for=none - 1,
     )  # fmt: skip

@@ -16,8 +16,9 @@ from laggard.analysis.own_pace.analyse import analyse_own_pace
 from laggard.analysis.own_pace.needs import rule_of
 from laggard.analysis.report import write_report
 from laggard.run_schema import StrategyRecord
+from laggard.span_schema import Phase
 
-from .races import as_run, simulated, strategy
+from .races import as_run, run_of, simulated, strategy
 
 AFTER_S = 0.02
 SIGMA = 0.02
@@ -130,3 +131,61 @@ def test_where_ranks_were_lost_nothing_is_priced() -> None:
     analysis = analyse_own_pace(lost)
     assert not analysis.costed
     assert analysis.findings == ()
+
+
+def test_transfers_that_are_slow_for_a_while_cost_that_while() -> None:
+    """A server's answers take a tenth of a second, and one rank's half a second more in a third of its steps; nobody waits for it."""
+    seconds = noisy([1, 1, 1], [90] * 3)
+    transfers = [np.full(90, 0.1) * np.exp(0.05 * np.random.default_rng(r).standard_normal(90)) for r in range(3)]
+    transfers[2][30:60] += 0.5
+    paces = simulated(None, seconds, [each + AFTER_S for each in transfers])
+    for pace, each in zip(paces, transfers, strict=True):
+        pace.after[:, Phase.COMM.code] = each
+        pace.after[:, Phase.OPTIMIZER.code] -= each
+    end_s = min(float(each.end_s[-1]) for each in paces)
+    analysis = analyse_own_pace(as_run(strategy("asynchronous"), paces, end_s))
+    assert found(analysis) == [(2, "network", "dynamic")]
+    finding = analysis.stragglers[0]
+    assert (finding.first_step, finding.last_step) == (pytest.approx(30, abs=1), pytest.approx(59, abs=1))
+    assert finding.link is None
+    # 15 s of one rank's time are a third of that of three.
+    assert finding.cost_s == pytest.approx(5.0, rel=0.15)
+    assert analysis.reliable
+
+
+def test_a_link_is_named_where_all_messages_of_the_time_came_over_it() -> None:
+    """Neighbours' messages take 0.2 s, for a while 1.2 s from one of two ranks to the other."""
+    seconds, lag_s = noisy([1.0, 1.5], [120] * 2), np.full(120, 0.2)
+    lag_s[40:80] = 1.2
+    run = messages_of_two(seconds, lag_s)
+    analysis = analyse_own_pace(run)
+    slow = [f for f in analysis.findings if f.family == "network"]
+    assert [f.link for f in slow] == [(run.hosts[1].host, run.hosts[0].host)]
+    assert slow[0].slowdown == pytest.approx(6.0, rel=0.1)
+    # The quick rank comes a second later for once, and is in step with the slow one again.
+    assert slow[0].masked
+    assert analysis.replayed_s == pytest.approx(analysis.makespan_s, rel=1e-6)
+
+
+def messages_of_two(seconds: list[FloatArray], lag_s: FloatArray) -> Run:
+    """Gossip of two: rank 0 is the quicker, and stands until rank 1's model of the step before is here; rank 1 goes on at once."""
+    ends = np.cumsum(seconds[1])
+    quick, steps = [], len(lag_s)
+    now = 0.0
+    for step in range(steps):
+        ready = now + seconds[0][step]
+        sent = float(ends[step - 1]) if step else 0.0
+        come = max(ready, sent + lag_s[step]) if step else ready
+        quick.append((now, ready, max(ready, sent), come))
+        now = come
+    spans = []
+    for step, (begin, ready, sent, come) in enumerate(quick):
+        spans.append((step, 0, Phase.FORWARD.code, begin, ready - begin, -1, 0))
+        spans.append((step, 0, Phase.COMM.code, ready, sent - ready, 1, 0))
+        if come > sent:
+            spans.append((step, 0, Phase.COMM.code, sent, come - sent, 1, 99))
+    spans += [
+        (step, 1, Phase.FORWARD.code, ends[step] - seconds[1][step], seconds[1][step], -1, 0) for step in range(steps)
+    ]
+    rank_ends = [np.array([come for *_, come in quick]), ends]
+    return run_of(strategy("gossip", graph="ring"), spans, rank_ends, float(min(rank_ends[0][-1], ends[-1])))
