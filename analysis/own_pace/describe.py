@@ -10,7 +10,7 @@ from laggard.analysis.columns import BoolArray, FloatArray, IntArray, SpanColumn
 from laggard.analysis.findings import Analysis
 from laggard.analysis.load import Run
 from laggard.analysis.reference import COMPUTE_CODES
-from laggard.analysis.time_split import TimeSplit
+from laggard.analysis.time_split import Places, TimeSplit, places_of
 from laggard.errors import RunFolderError
 from laggard.span_schema import Flag, Lane, Phase
 
@@ -31,7 +31,7 @@ def describe_own_pace(run: Run) -> Analysis:
     nth, counts = _own_count(spans, run.world_size)
     if not counts.any():
         raise RunFolderError(f"{run.folder}: no rank finished a training step; there is nothing to analyse")
-    split = _split(spans, run.world_size, _away(run))
+    split = _split(spans, run.world_size, places_of(run), _away(run))
     steps = int(counts[counts > 0].min())
     inside = nth < steps
 
@@ -88,8 +88,8 @@ def _away(run: Run) -> frozenset[int]:
     return frozenset(rank for rank, kind in last.items() if kind == "left")
 
 
-def _split(spans: SpanColumns, world: int, away: Collection[int] = ()) -> TimeSplit:
-    """Every rank's time to the end of the run; one that ended before waits until then, unless it is away, which is `other`."""
+def _split(spans: SpanColumns, world: int, places: Places, away: Collection[int] = ()) -> TimeSplit:
+    """Every rank's time to the end of the run; one that ended before is idle until then, unless it is away, which is `other`."""
 
     def total(chosen: BoolArray) -> FloatArray:
         sums: FloatArray = np.bincount(spans.rank[chosen], weights=spans.dur_ns[chosen] * _S, minlength=world).astype(
@@ -102,8 +102,9 @@ def _split(spans: SpanColumns, world: int, away: Collection[int] = ()) -> TimeSp
     waits = _waits(spans)
     fetch, prep = (total(spans.phase == phase.code) for phase in (Phase.FETCH, Phase.PREP))
     compute = total(np.isin(spans.phase, COMPUTE_CODES)) - prep
-    transfer = total((spans.phase == Phase.COMM.code) & ~waits)
+    sends, crossing = (spans.phase == Phase.COMM.code) & ~waits, places.across(spans.rank, spans.peer)
+    interconnect, network = total(sends & ~crossing), total(sends & crossing)
     stays = np.array([rank not in away for rank in range(world)])
-    wait = total(waits) + np.where(stays, end.max() - end, 0.0)
-    other = end.max() - (fetch + prep + compute + transfer + wait)
-    return TimeSplit(fetch, prep, compute, transfer, wait, other, np.zeros(world))
+    wait, idle = total(waits), np.where(stays, end.max() - end, 0.0)
+    other = end.max() - (fetch + prep + compute + interconnect + network + wait + idle)
+    return TimeSplit(fetch, prep, compute, interconnect, network, wait, idle, other, np.zeros(world))
