@@ -18,7 +18,7 @@ from laggard.analysis.trace_spec import QUIET, Injection, Noise, Tier, TraceSpec
 from laggard.run_schema import Outcome, RunRecord
 from laggard.span_schema import NO_PEER, Flag, Phase
 
-__all__ = ["QUIET", "Injection", "Noise", "Tier", "TraceSpec", "generate_makespan_s", "generate_run"]
+__all__ = ["QUIET", "Injection", "Noise", "Tier", "TraceSpec", "generate_makespan_s", "generate_run", "hosts_of"]
 
 _NS = 1_000_000_000
 
@@ -33,7 +33,7 @@ def generate_run(spec: TraceSpec, folder: Path = Path("generated")) -> Run:
     Returns:
         A run as `load_run` would return it.
     """
-    hosts = _hosts(spec)
+    hosts = hosts_of(spec)
     simulated = simulate(spec, hosts)
     links = sample_links(_link_work(spec, simulated, hosts), spec.seed) if spec.with_links else empty_links()
     return Run(
@@ -49,10 +49,11 @@ def generate_run(spec: TraceSpec, folder: Path = Path("generated")) -> Run:
 
 def generate_makespan_s(spec: TraceSpec) -> float:
     """The makespan alone of the run that `generate_run` would return, which takes a fraction of the time."""
-    return simulate(spec, _hosts(spec)).makespan_s
+    return simulate(spec, hosts_of(spec)).makespan_s
 
 
-def _hosts(spec: TraceSpec) -> tuple[RankHost, ...]:
+def hosts_of(spec: TraceSpec) -> tuple[RankHost, ...]:
+    """The hosts of the run that a spec gives, in rank order."""
     rows = [(tier, machine) for tier in spec.tiers for machine in range(1, tier.hosts + 1)]
     return tuple(
         RankHost(

@@ -156,12 +156,12 @@ def _ring(spec: TraceSpec, hosts: tuple[RankHost, ...]) -> FloatArray:
         pair = (src.tier, hosts[(rank + 1) % len(hosts)].tier)
         rates[:, rank] = spec.tier_rates_mbps.get(pair, spec.tier_rates_mbps.get(pair[::-1], spec.rate_mbps))
         for cause in spec.injections:
-            if cause.family == "network" and _slows(cause, rank, pair):
+            if cause.family == "network" and slows(cause, rank, pair):
                 rates[cause.first : None if cause.last is None else cause.last + 1, rank] /= cause.factor
     return rates
 
 
-def _slows(cause: Injection, rank: int, pair: tuple[str, str]) -> bool:
+def slows(cause: Injection, rank: int, pair: tuple[str, str]) -> bool:
     """Whether a network injection acts on the link that leads on from `rank`, between these tiers."""
     if cause.tiers is None:
         return cause.rank == rank
