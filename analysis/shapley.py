@@ -17,7 +17,7 @@ from laggard.analysis.columns import BoolArray, FloatArray, IntArray
 EXACT_PLAYERS = 10
 _ORDERS_IN_ALL = 8192
 _LEAST_ORDERS = 16
-_CELLS_AT_ONCE = 4096
+_CELLS_AT_ONCE = 1 << EXACT_PLAYERS
 
 Game = Callable[[BoolArray], FloatArray]
 
