@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator, Sequence
 
 from laggard.analysis.evaluate.grid import Case
@@ -43,5 +44,10 @@ def try_cases(cases: Sequence[Case], processes: int | None = None) -> Iterator[V
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), _leave_interrupts_to_the_parent) as pool:
         yield from pool.map(try_case, cases, chunksize=1)
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    """A terminal's Ctrl-C reaches every process of its group; the parent ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -53,3 +59,28 @@ def test_processes_change_nothing() -> None:
 @pytest.mark.parametrize("arguments", [["--full", "--cases", "3"], ["--cases", "0"], ["--seed", "-1"]])
 def test_what_makes_no_sense_is_refused(arguments: list[str]) -> None:
     assert CliRunner().invoke(main, ["evaluate", *arguments]).exit_code == 2
+
+
+def test_it_ends_at_ctrl_c_without_a_traceback() -> None:
+    """The terminal's signal goes to the whole group, while both processes are at work."""
+    command = [sys.executable, "-m", "laggard.experiments.cli", "evaluate", "--cases", "1000"]
+    started = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    children = Path(f"/proc/{started.pid}/task/{started.pid}/children")
+    while len(busy := [child for child in children.read_text().split() if _cpu_ticks(child) > 100]) < 1:
+        assert started.poll() is None
+        time.sleep(0.05)
+    assert busy
+    os.killpg(started.pid, signal.SIGINT)
+    out, err = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert out == ""
+    assert err == "interrupted\n"
+
+
+def _cpu_ticks(pid: str) -> int:
+    try:
+        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+    except OSError:
+        return 0
