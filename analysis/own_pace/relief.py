@@ -1,4 +1,4 @@
-"""What removing causes takes off the steps of a rank: min(d, d*), never slower."""
+"""What removing causes takes off the steps of a rank: their slowness and not their jitter (see `replay/relief.py`)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from laggard.analysis.own_pace.causes import Work, transfer_s, usual_transfer_s
 from laggard.analysis.own_pace.paces import Pace
 from laggard.analysis.own_pace.replay import Durations, Race
 from laggard.analysis.reference import References
+from laggard.analysis.replay.relief import kept_share
 from laggard.span_schema import Phase
 
 _COMM = Phase.COMM.code
@@ -56,13 +57,13 @@ def plan_own_reliefs(
         seconds = work.seconds[:steps, rank][:, codes]
         usual = references.own[:steps, rank][:, codes] * np.exp(cause.baseline)
         if cause.kind == "dynamic":
-            alone = _kept(seconds, usual, inside)
+            alone = kept_share(seconds, usual, inside)
             reliefs.append(_relief((index,), rank, pace, codes, alone))
             partner = _deterministic_partner(causes, cause)
             if partner is not None:
                 fleet = references.fleet[:steps, rank][:, codes]
-                lasting = _kept(usual, fleet, inside)
-                both = np.minimum(np.minimum(alone, lasting), _kept(seconds, fleet, inside))
+                lasting = kept_share(usual, fleet, inside)
+                both = np.minimum(np.minimum(alone, lasting), kept_share(seconds, fleet, inside))
                 reliefs.append(_relief((partner, index), rank, pace, codes, 2.0 - alone - lasting + both))
             if cause.burdens_transfer is not None:
                 first, last = cause.burdens_transfer
@@ -74,7 +75,7 @@ def plan_own_reliefs(
             if other.kind == "dynamic" and (other.rank, other.family) == (rank, cause.family):
                 disturbed |= other.covers(steps)
         fleet = references.fleet[:steps, rank][:, codes]
-        kept = np.minimum(_kept(seconds, fleet, inside & ~disturbed), _kept(usual, fleet, inside & disturbed))
+        kept = np.minimum(kept_share(seconds, fleet, inside & ~disturbed), kept_share(usual, fleet, inside & disturbed))
         reliefs.append(_relief((index,), rank, pace, codes, kept))
     return tuple(reliefs)
 
@@ -102,12 +103,6 @@ def _deterministic_partner(causes: Sequence[Cause], cause: Cause) -> int | None:
     return None
 
 
-def _kept(seconds: FloatArray, target: FloatArray, covered: BoolArray) -> FloatArray:
-    """min(d, d*) / d where covered, else 1; [N, phases]."""
-    safe = np.where(seconds > 0, seconds, 1.0)
-    return np.where(covered[:, None] & (seconds > 0), np.minimum(1.0, target / safe), 1.0)
-
-
 def _relief(causes: tuple[int, ...], rank: int, pace: Pace, codes: list[int], kept: FloatArray) -> Relief:
     off = 1.0 - kept
     none = np.zeros(len(pace))
@@ -119,7 +114,7 @@ def _relief(causes: tuple[int, ...], rank: int, pace: Pace, codes: list[int], ke
 def _transfer_relief(index: int, rank: int, pace: Pace, covered: BoolArray, baseline: float) -> Relief:
     """Transfers are the usual ones, at most."""
     usual = np.full((len(pace), 1), usual_transfer_s(pace) * baseline)
-    off = 1.0 - _kept(transfer_s(pace)[:, None], usual, covered)[:, 0]
+    off = 1.0 - kept_share(transfer_s(pace)[:, None], usual, covered)[:, 0]
     if pace.meshed:
         none = np.zeros(len(pace))
         return Relief((index,), rank, none, none, pace.message_s * off)

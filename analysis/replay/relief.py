@@ -127,11 +127,11 @@ def _local_reliefs(
     fleet = references.fleet[:, rank][:, codes]
     usual = references.own[:, rank][:, codes] * np.exp(cause.baseline)
     if cause.kind == "dynamic":
-        alone = _kept_share(seconds, usual, covered)
+        alone = kept_share(seconds, usual, covered)
         reliefs = [LocalRelief((index,), rank, _off(timeline, rank, codes, alone))]
         if partner is not None:
-            without_partner = _kept_share(usual, fleet, covered)
-            both = np.minimum(np.minimum(alone, without_partner), _kept_share(seconds, fleet, covered))
+            without_partner = kept_share(usual, fleet, covered)
+            both = np.minimum(np.minimum(alone, without_partner), kept_share(seconds, fleet, covered))
             joint = alone + without_partner - both
             reliefs.append(LocalRelief((partner, index), rank, -_off(timeline, rank, codes, joint)))
         return reliefs
@@ -139,13 +139,13 @@ def _local_reliefs(
     for other in causes:
         if other.kind == "dynamic" and (other.rank, other.family) == (cause.rank, cause.family):
             disturbed |= other.covers(len(covered))
-    kept = _kept_share(seconds, fleet, covered & ~disturbed)
-    kept = np.minimum(kept, _kept_share(usual, fleet, covered & disturbed))
+    kept = kept_share(seconds, fleet, covered & ~disturbed)
+    kept = np.minimum(kept, kept_share(usual, fleet, covered & disturbed))
     return [LocalRelief((index,), rank, _off(timeline, rank, codes, kept))]
 
 
-def _kept_share(seconds: FloatArray, target: FloatArray, covered: BoolArray) -> FloatArray:
-    """What is kept of durations where covered, else 1; [S, phases]."""
+def kept_share(seconds: FloatArray, target: FloatArray, covered: BoolArray) -> FloatArray:
+    """What is kept of durations where covered, once they are `target` but for their jitter, else 1; [S, phases]."""
     kept = np.ones_like(seconds)
     for phase in range(seconds.shape[1]):
         at = np.flatnonzero(covered & (seconds[:, phase] > 0) & (target[:, phase] > 0))
