@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from laggard.analysis.columns import BoolArray, FloatArray, IntArray, SpanColumns
-from laggard.analysis.findings import Analysis
+from laggard.analysis.findings import Analysis, origin_notes
 from laggard.analysis.load import Run
 from laggard.analysis.reference import COMPUTE_CODES
 from laggard.analysis.time_split import TimeSplit
@@ -66,7 +66,7 @@ def describe_own_pace(run: Run) -> Analysis:
         replayed_s=end_s,
         without_causes_s=end_s,
         modelled_s=end_s,
-        notes=(),
+        notes=origin_notes(run),
         costed=False,
     )
 
@@ -128,6 +128,8 @@ def own_pace_sentences(run: Run, analysis: Analysis) -> tuple[str, ...]:
     churn = run.record.churn if run.record is not None else ()
     pace = "workers were lost" if lost else "workers left or joined" if churn else "every worker goes at its own pace"
     told = [f"Under {name} {pace}, so what slow ones cost is not computed."]
+    if run.record is not None and run.record.origin is not None:
+        told = ["This trace is replayed in part only, as told below, so what slow workers cost is not computed."]
     told += [_turnover_sentence(run, churn, rank) for rank in dict.fromkeys(each.rank for each in churn)]
     told += [f"{run.hosts[rank].host} (rank {rank}) was lost, and the others went on without it." for rank in lost]
     usual = np.median(analysis.compute_s, axis=0)
@@ -135,10 +137,9 @@ def own_pace_sentences(run: Run, analysis: Analysis) -> tuple[str, ...]:
     fast, slow = int(np.argmin(usual)), int(np.argmax(usual))
     taken = np.bincount(run.steps.rank, minlength=run.world_size)
     if usual[fast] > 0 and usual[slow] >= 1.1 * usual[fast]:
-        told.append(
-            f"{run.hosts[slow].host} computes {ratio_text(float(usual[slow] / usual[fast]))} slower than {run.hosts[fast].host}; "
-            f"it took {taken[slow]} steps, and {run.hosts[fast].host} {taken[fast]}."
-        )
+        slower = f"{run.hosts[slow].host} computes {ratio_text(float(usual[slow] / usual[fast]))} slower than {run.hosts[fast].host}"
+        counts = f"; it took {taken[slow]} steps, and {run.hosts[fast].host} {taken[fast]}"
+        told.append(f"{slower}{'' if run.record is not None and run.record.origin is not None else counts}.")
     dropped = int(run.steps.dropped.sum()) / max(int(run.steps.samples.sum() + run.steps.dropped.sum()), 1)
     if dropped >= 0.01:
         told.append(f"{percent_text(dropped)} of the samples were computed in vain.")
