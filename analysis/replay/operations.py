@@ -87,7 +87,7 @@ class Dependencies:
         return taken
 
     def step_seconds(self, taken: FloatArray) -> FloatArray:
-        """How long each step takes with these durations, [S] seconds.
+        """How long each step takes with these durations, from when all may begin to the last optimizer's end, [S] seconds.
 
         Args:
             taken: seconds, [N, S, D].
