@@ -45,6 +45,7 @@ _ELEMENT_BYTES = {
     "int": 4,
 }
 _GZIP = b"\x1f\x8b"
+_HEAD, _TAIL = 64, 32
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,12 @@ def read_rank(path: Path, *, alone: bool) -> RankTrace:
     document = _document(path)
     raw = document.get("traceEvents")
     if not _is_list(raw):
-        raise _wrong(path, "", "it has no list traceEvents", "give what prof.export_chrome_trace(...) wrote")
+        raise _wrong(
+            path,
+            "",
+            "it has no list traceEvents",
+            "give what prof.export_chrome_trace(...) wrote, and nothing beside it",
+        )
     distributed = document.get("distributedInfo")
     told = distributed if isinstance(distributed, Mapping) else {}
     base = document.get("baseTimeNanoseconds", 0)
@@ -202,7 +208,7 @@ def _events(path: Path, raw: Sequence[Json], base_ns: int) -> Events:
         rows.append(
             (
                 code,
-                name,
+                _short(name),
                 threads.setdefault(place, len(threads)),
                 start_ns,
                 start_ns + round(length_us * 1000),
@@ -211,6 +217,11 @@ def _events(path: Path, raw: Sequence[Json], base_ns: int) -> Events:
             )
         )
     return _columns(rows)
+
+
+def _short(name: str) -> str:
+    """A name's begin and end, which tell what it is: names of templated kernels are thousands of characters long."""
+    return name if len(name) <= _HEAD + _TAIL else name[:_HEAD] + name[-_TAIL:]
 
 
 def _columns(rows: Sequence[tuple[int, str, int, int, int, int, int, int]]) -> Events:

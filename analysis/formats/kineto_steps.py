@@ -315,7 +315,10 @@ def _joined(named: Sequence[tuple[Phase, int, int]]) -> tuple[Piece, ...]:
 
 
 def _device_step(events: Events, window: Window, thread: int) -> StepTrace:
-    """A step whose work is that of kernels that were launched in the window; the host's fetching counts where the device was idle."""
+    """A step whose work is that of kernels that were launched in the window; the host's fetching counts where the device was idle.
+
+    Collectives are NCCL's kernels, and gloo's, which run on the host.
+    """
     host = events.where(_within(events, window) & np.isin(events.category, (_HOST_OP, _ANNOTATION)))
     work = _host_work(host, thread)
     device, launched = _launched(events, window)
@@ -329,12 +332,14 @@ def _device_step(events: Events, window: Window, thread: int) -> StepTrace:
     ]
     running = in_line(_joined(named))
     fetching = in_line(piece for piece in work if piece.phase is Phase.FETCH)
-    collectives = tuple(
+    reduced = tuple(
         Piece(Phase.COMM, start, end, bytes=size)
         for start, end, size in zip(
             device.start_ns[talks].tolist(), device.end_ns[talks].tolist(), device.bytes[talks].tolist(), strict=True
         )
     )
+    gloo = _gloo(host, host.where(np.char.startswith(host.name, _LAUNCH)))
+    collectives = tuple(sorted((*reduced, *gloo), key=lambda piece: (piece.start_ns, piece.end_ns)))
     backward = tuple((piece.start_ns, piece.end_ns) for piece in running if piece.phase is Phase.BACKWARD)
     idle = tuple(piece for piece in cut(fetching, running) if piece.end_ns > piece.start_ns)
     return StepTrace(
@@ -367,4 +372,4 @@ def _kernel_phase(name: str, called_ns: int, work: Sequence[Piece]) -> Phase:
     if name.startswith("Memcpy HtoD"):
         return Phase.H2D
     inside = next((piece.phase for piece in work if piece.start_ns <= called_ns <= piece.end_ns), Phase.OTHER)
-    return Phase.FORWARD if inside is Phase.FETCH else inside
+    return Phase.PREP if inside is Phase.FETCH else inside

@@ -115,6 +115,8 @@ def test_a_pipeline_is_told_and_not_priced() -> None:
     assert not found.costed
     assert found.findings == ()
     assert any("pipeline stages" in note for note in found.notes)
+    # all wait at the end for the last stage, and nothing is transferred: what is no compute is waiting, or the pipeline's own idling
+    assert found.transfer_s == pytest.approx(np.zeros_like(found.transfer_s), abs=1e-9)
     assert [host.tier for host in run.hosts] == ["stage 0", "stage 1", "stage 2"] * 2
     spans = run.spans
     assert {int(lane) for lane in np.unique(spans.lane)} == {Lane.MAIN, Lane.BESIDE}

@@ -201,6 +201,19 @@ def test_a_device_counts_by_its_kernels(tmp_path: Path) -> None:
     assert (beside.flags == Flag.ASYNC).all()
 
 
+def test_a_device_s_gloo_collectives_are_the_host_s(tmp_path: Path) -> None:
+    """From their launch on the host, or the device's last work before their end, to their end."""
+
+    def made(rank: int) -> dict[str, Any]:
+        events = [e for e in device_step(0, 0, 500) if not e["name"].startswith("nccl")]
+        launch = event("c10d::allreduce_", 70, 72, **{"Input Dims": [[[25]]], "Input type": ["TensorList"]})
+        ran = annotation("gloo:all_reduce", 75, 480, tid=20, **{"Input Dims": [[25]], "Input type": ["float"]})
+        return document(rank, [*events, launch, ran])
+
+    spans = lane(read(tmp_path, made(0), made(1)), 0, 0)
+    assert spans[-2:] == [("comm", 449, 479), ("optimizer", 499, 599)]
+
+
 def test_gloo_s_threads_may_begin_collectives_out_of_order(tmp_path: Path) -> None:
     """Two broadcasts in flight: by their sizes each is matched with its launch, so ranks agree on who met whom."""
     shape: Callable[[int], dict[str, Any]] = lambda n: {"Input Dims": [[[n]]], "Input type": ["TensorList"]}  # noqa: E731
