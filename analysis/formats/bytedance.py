@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 WHOLE = ("dp_rank", "stage", "rank", "step", "seq_id", "mc", "mb_id", "gmc")
 SECONDS = {"start_ts": "start_s", "duration": "duration_s"}
 COLUMNS = (*WHOLE, *SECONDS, "optype")
-_NOT_NEGATIVE = ("dp_rank", "stage", "rank", "step", "seq_id", "duration")
+_NOT_NEGATIVE = ("dp_rank", "stage", "rank", "step", "seq_id", *SECONDS)
+_MOST = np.iinfo(np.int32).max
+_LATEST_S, _LONGEST_STEP_S = 4e9, 1e6
 
 
 def read_operations(path: Path) -> Operations:
@@ -39,9 +41,12 @@ def read_operations(path: Path) -> Operations:
     table = _table(path)
     values: dict[str, IntArray | FloatArray] = {name: _whole(path, table, name) for name in WHOLE}
     values |= {ours: _seconds(path, table, name) for name, ours in SECONDS.items()}
-    for name in _NOT_NEGATIVE:
+    for name in (*WHOLE, *SECONDS):
         column = values[SECONDS.get(name, name)]
-        _refuse_first(path, column < 0, name, column, "is negative")
+        if name in _NOT_NEGATIVE:
+            _refuse_first(path, column < 0, name, column, "is negative")
+        most, what = (_LATEST_S, "seconds: other units?") if name in SECONDS else (_MOST, "a number of one")
+        _refuse_first(path, np.abs(column) > most, name, column, f"is too large for {what}")
     operations = Operations(**values, optype=_optypes(path, table))  # type: ignore[arg-type]
     _check_places(path, operations)
     _check_twice(path, operations)
@@ -142,10 +147,11 @@ def _check_places(path: Path, operations: Operations) -> None:
     )
     grid = (int(operations.dp_rank.max()) + 1, int(operations.stage.max()) + 1)
     there = {(int(dp), int(stage)) for dp, stage in places}
-    missing = [(dp, stage) for dp in range(grid[0]) for stage in range(grid[1]) if (dp, stage) not in there]
+    missing = grid[0] * grid[1] - len(there)
     if missing:
-        dp, stage = missing[0]
-        also = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        places_in_order = ((dp, stage) for dp in range(grid[0]) for stage in range(grid[1]))
+        dp, stage = next(place for place in places_in_order if place not in there)
+        also = f" (and {missing - 1} more)" if missing > 1 else ""
         wrong = f"no operation of dp_rank {dp}, stage {stage}{also}, of {grid[0]} x {grid[1]} workers"
         raise _wrong(path, "", wrong, "the trace must hold one worker for every dp_rank and stage")
     odd = operations.rank != operations.rank[first][index.ravel()]
@@ -165,7 +171,15 @@ def _check_twice(path: Path, operations: Operations) -> None:
 
 
 def _check_steps(path: Path, operations: Operations) -> None:
-    steps, ranks = np.unique(operations.step), np.unique(operations.rank)
+    steps, index = np.unique(operations.step, return_inverse=True)
+    ranks = np.unique(operations.rank)
+    first, last = np.full(len(steps), np.inf), np.zeros(len(steps))
+    np.minimum.at(first, index, operations.start_s)
+    np.maximum.at(last, index, operations.end_s)
+    longest = int(np.argmax(last - first))
+    if last[longest] - first[longest] > _LONGEST_STEP_S:
+        wrong = f"step {steps[longest]} takes {last[longest] - first[longest]:.4g} s"
+        raise _wrong(path, "columns start_ts, duration", wrong, "write both in seconds, on one clock")
     there = np.zeros((len(steps), len(ranks)), dtype=np.bool_)
     there[np.searchsorted(steps, operations.step), np.searchsorted(ranks, operations.rank)] = True
     missing = np.argwhere(~there)

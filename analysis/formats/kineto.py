@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -74,9 +75,11 @@ def _by_rank(path: Path, traces: Sequence[RankTrace]) -> tuple[RankTrace, ...]:
             )
         found[trace.rank] = trace
     world = max(max(found) + 1, *(trace.world_size for trace in traces))
-    missing = [rank for rank in range(world) if rank not in found]
-    if missing:
-        wrong = f"no trace of rank {_some(missing)}, of {world} ranks"
+    if len(found) < world:
+        missing = list(islice((rank for rank in range(world) if rank not in found), _MOST_TOLD))
+        more = world - len(found) - len(missing)
+        told = ", ".join(str(rank) for rank in missing) + (f" and {more} more" if more else "")
+        wrong = f"no trace of rank {told}, of {world} ranks"
         raise TraceFormatError(str(path), "", wrong, "bring the traces of all ranks into one folder")
     return tuple(found[rank] for rank in sorted(found))
 

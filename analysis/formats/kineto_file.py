@@ -46,6 +46,9 @@ _ELEMENT_BYTES = {
 }
 _GZIP = b"\x1f\x8b"
 _HEAD, _TAIL = 64, 32
+_MOST = np.iinfo(np.int32).max
+_LATEST_NS = 1 << 61
+"""Sums of two such times are whole numbers of 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +103,13 @@ def read_rank(path: Path, *, alone: bool) -> RankTrace:
     distributed = document.get("distributedInfo")
     told = distributed if isinstance(distributed, Mapping) else {}
     base = document.get("baseTimeNanoseconds", 0)
-    if not isinstance(base, int):
-        raise _wrong(path, "baseTimeNanoseconds", f"{base!r} is no whole number", "export the trace again")
+    if not isinstance(base, int) or abs(base) > _LATEST_NS:
+        raise _wrong(
+            path,
+            "baseTimeNanoseconds",
+            f"{base!r} is no whole number of nanoseconds since 1970",
+            "export the trace again",
+        )
     events = _events(path, raw, base)
     devices = document.get("deviceProperties")
     first = devices[0] if _is_list(devices) and devices else {}
@@ -109,7 +117,7 @@ def read_rank(path: Path, *, alone: bool) -> RankTrace:
     return RankTrace(
         path=path,
         rank=_rank(path, told, alone=alone),
-        world_size=world if isinstance(world, int) else 0,
+        world_size=world if isinstance(world, int) and world <= _MOST else 0,
         host=host if isinstance(host, str) else "",
         device=str(first.get("name", "")) if isinstance(first, Mapping) else "",
         events=events,
@@ -125,6 +133,10 @@ def _document(path: Path) -> Mapping[str, Json]:
         cut = at >= len(content.rstrip()) - 1 or "Unterminated" in error.msg
         what = "the JSON ends in the middle" if cut else f"no JSON ({error.msg})"
         raise _wrong(path, f"byte {at} of {len(content)}", what, "copy the file again, to its end") from error
+    except RecursionError as error:
+        raise _wrong(
+            path, "", "its JSON is nested too deep", "give what prof.export_chrome_trace(...) wrote"
+        ) from error
     except UnicodeDecodeError as error:
         raise _wrong(
             path, f"byte {error.start}", "no UTF-8 text", "give a .json or .json.gz of torch.profiler"
@@ -169,7 +181,7 @@ def _content(path: Path) -> bytes:
 
 def _rank(path: Path, distributed: Mapping[str, Json], *, alone: bool) -> int:
     rank = distributed.get("rank")
-    if isinstance(rank, int) and rank >= 0:
+    if isinstance(rank, int) and 0 <= rank <= _MOST:
         return rank
     named = _RANK_IN_NAME.search(path.name)
     if named:
@@ -212,8 +224,8 @@ def _events(path: Path, raw: Sequence[Json], base_ns: int) -> Events:
                 threads.setdefault(place, len(threads)),
                 start_ns,
                 start_ns + round(length_us * 1000),
-                correlation if isinstance(correlation, int) else -1,
-                *_inputs(arguments),
+                correlation if isinstance(correlation, int) and 0 <= correlation <= _LATEST_NS else -1,
+                *(size if 0 <= size <= _LATEST_NS else 0 for size in _inputs(arguments)),
             )
         )
     return _columns(rows)
@@ -234,7 +246,7 @@ def _columns(rows: Sequence[tuple[int, str, int, int, int, int, int, int]]) -> E
 
 def _microseconds(path: Path, index: int, event: Mapping[str, Json], key: str) -> float:
     value = event.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LATEST_NS / 1000:
         told = "is missing" if value is None else f"{value!r} is no number of microseconds"
         raise _wrong(path, f"event {index}, {key}", told, "export the trace again")
     return float(value)

@@ -22,7 +22,7 @@ from laggard.analysis.formats.main_lane import Busy, Piece, cut, held_up, in_lin
 from laggard.errors import TraceFormatError
 from laggard.span_schema import Flag, Lane, Phase
 
-_STEP = re.compile(r"^ProfilerStep#(\d+)$")
+_STEP = re.compile(r"^ProfilerStep#(\d{1,9})$")
 _BACKWARD = "autograd::engine::evaluate_function"
 _LAUNCH = "c10d::"
 _GLOO = "gloo:"
@@ -145,7 +145,7 @@ def _windows(trace: RankTrace) -> tuple[Window, ...]:
         number = _STEP.match(name)
         step = int(number[1]) if number else -1
         if step < 0 or step in windows:
-            wrong = "is there twice" if step in windows else "has no number"
+            wrong = "is there twice" if step in windows else "has no number of at most nine digits"
             raise TraceFormatError(str(trace.path), name, wrong, "give the trace of one training, cycle by cycle")
         windows[step] = Window(step, start, end)
     return tuple(windows[step] for step in sorted(windows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,9 +26,10 @@ from laggard.analysis.formats.run_to_operations import operations_of_run
 from laggard.analysis.generate import Injection, Tier, TraceSpec, generate_run
 from laggard.analysis.load import Run, load_run
 from laggard.analysis.own_pace import describe_own_pace
+from laggard.analysis.reference_bytedance import slowdowns
 from laggard.analysis.replay.timeline import build_timeline
 from laggard.analysis.store import write_run
-from laggard.errors import InputError, TraceFormatError
+from laggard.errors import InputError, LaggardError, TraceFormatError
 from laggard.span_schema import Lane, Phase
 from tests.analysis.bytedance_traces import data_parallel, pipeline
 from tests.analysis.traces import LEVEL, keep_spans, quiet
@@ -187,6 +189,14 @@ class Fault(enum.Enum):
         _set("optype", 2, "dreaming", pa.string()),
         "row 2, column optype: 'dreaming' is none of forward-compute",
     )
+    NEGATIVE_START = (_set("start_ts", 3, -1.0), "row 3, column start_ts: -1.0 is negative")
+    OTHER_UNITS = (
+        _set("start_ts", 3, 1.7e18),
+        "row 3, column start_ts: 1.7e[+]18 is too large for seconds: other units?",
+    )
+    LONG_STEP = (_set("start_ts", 3, 3e9), "columns start_ts, duration: step 0 takes 3e[+]09 s")
+    TOO_MANY = (_set("dp_rank", 3, 2**40), "row 3, column dp_rank: 1099511627776 is too large")
+    GRID_TOO_LARGE = (_set("dp_rank", 3, 2**30), "no operation of dp_rank 3, stage 0 .and 1073741820 more.")
     NO_ROWS = (lambda t: t.slice(0, 0), "no row is in it")
     RANK_MISSING = (_keep(lambda row: row["dp_rank"] != 1), "no operation of dp_rank 1, stage 0, of 3 x 1 workers")
     RANK_TWICE = (
@@ -228,3 +238,31 @@ def test_columns_of_others_are_left_alone(tmp_path: Path) -> None:
     table = pq.read_table(path)
     pq.write_table(table.append_column("colour", pa.array(["red"] * len(table))), path)
     assert isinstance(read_operations(path), Operations)
+
+
+numbers = st.integers(-(2**63), 2**63 - 1) | st.integers(-1, 5)
+seconds = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@given(
+    name=st.sampled_from(["dp_rank", "stage", "rank", "step", "seq_id", "mc", "mb_id", "gmc"]),
+    number=numbers,
+    time=st.sampled_from(["start_ts", "duration"]),
+    moment=seconds,
+    row=st.integers(0, 47),
+)
+@settings(max_examples=100, deadline=None)
+def test_whatever_is_in_a_table_it_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, name: str, number: int, time: str, moment: float, row: int
+) -> None:
+    """Never another exception: that would be a traceback."""
+    path = tmp_path_factory.mktemp("any") / "t.parquet"
+    write_operations(data_parallel([1.0, 2.0]), path)
+    pq.write_table(_set(time, row, moment)(_set(name, row, number)(pq.read_table(path))), path)
+    try:
+        run = open_run(path)
+    except TraceFormatError:
+        return
+    assert (run.spans.dur_ns >= 0).all()
+    with contextlib.suppress(LaggardError):
+        slowdowns(read_operations(path))

@@ -333,6 +333,12 @@ class Fault(enum.Enum):
         lambda f: _edit(f, lambda made: made.update(traceEvents=made["traceEvents"][1:5])),
         r"worker1.json: no ProfilerStep#N is in it.*prof.step\(\)",
     )
+    TOO_LATE = (_event(5, "ts", 1e30), "event 5, ts: 1e[+]30 is no number of microseconds")
+    TOO_DEEP = (lambda f: _file(f).write_text("[" * 100_000), "nested too deep")
+    MANY_RANKS = (
+        lambda f: _edit(f, lambda made: made["distributedInfo"].update(rank=2_000_000_000)),
+        "no trace of rank 1, 2, 3, 4, 5, 6 and 1999999993 more, of 2000000001 ranks",
+    )
     STEP_TWICE = (
         lambda f: _edit(f, lambda made: made["traceEvents"].extend(made["traceEvents"][:1])),
         "ProfilerStep#1: is there twice",
@@ -373,3 +379,44 @@ def test_an_unknown_ending_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("x")
     with pytest.raises(TraceFormatError, match="no ending of a trace"):
         recognise(tmp_path / name)
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([2**31, 2**62, 2**80])
+    | st.floats(allow_nan=False)
+    | st.text(max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["rank", "world_size", "name"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+TOP = ("distributedInfo", "host_name", "baseTimeNanoseconds", "deviceProperties", "traceEvents")
+OF_AN_EVENT = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args")
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_whatever_is_in_a_file_it_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Never another exception: that would be a traceback."""
+    made = host_document(1, steps=2)
+    for _ in range(data.draw(st.integers(1, 3))):
+        if data.draw(st.booleans()):
+            made[data.draw(st.sampled_from(TOP))] = data.draw(values)
+        elif isinstance(made["traceEvents"], list) and made["traceEvents"]:
+            place = data.draw(st.integers(0, len(made["traceEvents"]) - 1))
+            if isinstance(made["traceEvents"][place], dict):
+                made["traceEvents"][place][data.draw(st.sampled_from(OF_AN_EVENT))] = data.draw(values)
+    folder = write(tmp_path_factory.mktemp("any") / "traces", [host_document(0, steps=2), made])
+    try:
+        run = open_run(folder)
+    except TraceFormatError:
+        return
+    main = run.spans.where((run.spans.lane == Lane.MAIN) & (run.spans.rank == 1))
+    assert (main.start_ns[1:] >= main.end_ns[:-1]).all()
+    assert (run.spans.dur_ns >= 0).all()
