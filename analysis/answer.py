@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from laggard.analysis.answer_subjects import Subject, host_subject, link_subject
 from laggard.analysis.findings import RELIABLE_REMAINDER, Analysis
 from laggard.analysis.load import Run
-from laggard.analysis.own_pace import own_pace_sentences
-from laggard.analysis.step_clock import step_clock
+from laggard.analysis.own_pace.sentences import own_pace_sentences
+from laggard.analysis.step_clock import finding_window_s, step_clock
 from laggard.analysis.wording import counted, listed, percent_text, ratio_text, seconds_text, sentence
 from laggard.run_schema import Finding
 
@@ -108,8 +108,12 @@ def state_sentences(run: Run) -> tuple[str, ...]:
 
 def finding_sentences(run: Run, analysis: Analysis) -> tuple[str, ...]:
     """One sentence per cause, dearest first; `No straggler: ...` where there is none; where nothing is costed, what is known."""
-    if not analysis.costed:
-        return own_pace_sentences(run, analysis)
+    if not analysis.common_steps:
+        return (*(_cause_sentences(run, analysis) if analysis.costed else ()), *own_pace_sentences(run, analysis))
+    return _cause_sentences(run, analysis)
+
+
+def _cause_sentences(run: Run, analysis: Analysis) -> tuple[str, ...]:
     told, silent = told_causes(analysis)
     if not told:
         return (_nothing(analysis), *_masked(silent))
@@ -163,6 +167,8 @@ def _belongs(finding: Finding, other: Finding, analysis: Analysis) -> bool:
         return False
     if not 1 / SAME_SLOWDOWN <= finding.slowdown / other.slowdown <= SAME_SLOWDOWN:
         return False
+    if not analysis.common_steps and finding.kind == "deterministic":
+        return True
     shared = min(finding.last_step, other.last_step) - max(finding.first_step, other.first_step) + 1
     either = max(finding.last_step, other.last_step) - min(finding.first_step, other.first_step) + 1
     return shared >= SAME_STEPS * either
@@ -184,9 +190,11 @@ def _tell(cause: Cause, run: Run, analysis: Analysis) -> str:
         cost = f"{subject.pronoun} {'costs' if subject.single else 'cost'} {share}{each}"
         against = _against(cause, analysis)
         return sentence(f"{subject.text} {doing} {cause.slowdown_text} slower{against} for the whole run; {cost}.")
-    first, last = cause.steps
-    start, end = step_clock(run).window_s(first, last)
-    when = f"From {seconds_text(start)} to {seconds_text(end)} (steps {first}-{last})"
+    windows = [finding_window_s(run, finding, step_clock(run)) for finding in cause.findings]
+    when = f"From {seconds_text(min(start for start, _ in windows))} to {seconds_text(max(end for _, end in windows))}"
+    if analysis.common_steps:
+        first, last = cause.steps
+        when += f" (steps {first}-{last})"
     return f"{when} {subject.text} {_doing(cause, subject, present=False)} {cause.slowdown_text} slower; that cost {share}."
 
 

@@ -37,10 +37,10 @@ FOLDED_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class _Series:
+class Series:
     """One rank's log ratios of a family over the usable steps: to its own usual, and that usual to the fleet's.
 
-    `fleet_scatter` is how much equal hosts differ (log).
+    `usable` are the steps' indices, `fleet_scatter` is how much equal hosts differ (log).
     """
 
     own: FloatArray
@@ -74,13 +74,13 @@ def find_local_causes(timeline: Timeline, references: References, family: Family
     for rank in range(timeline.samples.shape[1]):
         if seconds[:, rank].sum() >= least:
             steady = family == "storage" and _scatter(logs[:, rank]) <= _scatter(logs[:, rank] - drift)
-            series = _Series(
+            series = Series(
                 logs[:, rank] - (0.0 if steady else drift),
                 log_ratio(own[:, rank], fleet[:, rank]),
                 usable,
                 references.scatter,
             )
-            found += _causes_of(series, family, rank)
+            found += causes_of_series(series, family, rank)
     return tuple(found)
 
 
@@ -102,7 +102,8 @@ def _family_logs(timeline: Timeline, references: References, family: Family, ste
     return log_ratio(timeline.seconds[steps][:, :, codes].sum(axis=2), references.own[steps][:, :, codes].sum(axis=2))
 
 
-def _causes_of(series: _Series, family: Family, rank: int) -> list[Cause]:
+def causes_of_series(series: Series, family: Family, rank: int) -> list[Cause]:
+    """The deterministic cause of a series, if it has one, and its dynamic ones."""
     levels = segment(series.own)
     baseline = baseline_level(levels, -float(np.median(series.to_fleet)))
     intervals = slow_intervals(series.own, levels, baseline)
@@ -117,7 +118,7 @@ def _causes_of(series: _Series, family: Family, rank: int) -> list[Cause]:
     return found
 
 
-def _dynamic(part: Segment, series: _Series, levels: Levels, baseline: float, family: Family, rank: int) -> Cause:
+def _dynamic(part: Segment, series: Series, levels: Levels, baseline: float, family: Family, rank: int) -> Cause:
     return Cause(
         family=family,
         kind="dynamic",
@@ -130,7 +131,7 @@ def _dynamic(part: Segment, series: _Series, levels: Levels, baseline: float, fa
     )
 
 
-def _deterministic(series: _Series, levels: Levels, dynamic: BoolArray) -> tuple[float, float] | None:
+def _deterministic(series: Series, levels: Levels, dynamic: BoolArray) -> tuple[float, float] | None:
     """Level against the fleet outside dynamic intervals, and confidence, if slow in 90 % of the steps.
 
     Equal hosts are never quite equal: how much they differ counts as error here.

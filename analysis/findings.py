@@ -50,7 +50,9 @@ class Analysis:
         without_causes_s: replayed makespan with every finding removed; makespan - this is what the findings share.
         modelled_s: makespan of the fitted model: references and found causes only, no observed duration.
         notes: sentences a reader of the numbers should know.
-        costed: whether what causes cost was computed, which takes ranks in lockstep.
+        costed: whether what causes cost was computed.
+        common_steps: whether all ranks took the same steps; else a rank's n-th is its own, findings give their rank's, and what
+            they cost is how much sooner as much would have been learnt.
     """
 
     findings: tuple[Finding, ...]
@@ -70,6 +72,7 @@ class Analysis:
     modelled_s: float
     notes: tuple[str, ...] = ()
     costed: bool = True
+    common_steps: bool = True
 
     @property
     def stragglers(self) -> tuple[Finding, ...]:

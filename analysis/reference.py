@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,6 @@ import numpy.typing as npt
 from laggard.analysis.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.intervals import LEAST_RATIO
 from laggard.analysis.load import RankHost
-from laggard.analysis.replay.timeline import Timeline
 from laggard.span_schema import COMPUTE_PHASES
 
 COMPUTE_CODES = tuple(phase.code for phase in COMPUTE_PHASES)
@@ -22,6 +22,25 @@ LEAST_SCATTER = 0.03
 """Equal hosts are given equal shares within 5 %, evenly spread: 3 % in standard deviation."""
 _COMPUTE = list(COMPUTE_CODES)
 _LEAST_SECONDS = 1e-9
+
+
+class LocalWork(Protocol):
+    """What ranks did by themselves: `seconds`, [S, W, P], of `samples`, [S, W]; no reference may use what is not `counted`, [S, W]."""
+
+    @property
+    def seconds(self) -> FloatArray:
+        """Per step, rank and phase."""
+        ...
+
+    @property
+    def samples(self) -> IntArray:
+        """Per step and rank."""
+        ...
+
+    @property
+    def counted(self) -> BoolArray:
+        """Which steps of which rank are there, and no warm-up."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -43,7 +62,7 @@ class References:
     scatter: float
 
 
-def fit_references(timeline: Timeline, hosts: tuple[RankHost, ...]) -> References:
+def fit_references(work: LocalWork, hosts: tuple[RankHost, ...]) -> References:
     """Fits a + b n to every phase of every rank and derives the class and fleet references.
 
     A class is a device class within a tier. Its reference is the lower median of its ranks' fits, so that one slow member
@@ -51,15 +70,15 @@ def fit_references(timeline: Timeline, hosts: tuple[RankHost, ...]) -> Reference
     with those within 10 % of it: classes that are alike are one, or the luckiest of several would set the standard.
 
     Args:
-        timeline: the run; warm-up steps are not used.
+        work: of the run.
         hosts: where each rank ran.
 
     Returns:
         References for every step, rank and phase.
     """
-    usable = ~timeline.warm_up if (~timeline.warm_up).any() else np.ones_like(timeline.warm_up)
-    fits = _fit_ranks(timeline, usable)
-    usual = float(np.median(timeline.samples[usable]))
+    usable = np.where(work.counted.any(axis=0), work.counted, True)
+    fits = _fit_ranks(work, usable)
+    usual = float(np.median(work.samples[usable]))
     at_usual = fits[:, :, 0] + fits[:, :, 1] * usual
     classes = _classes(hosts)
     compute = at_usual[:, _COMPUTE].sum(axis=1)
@@ -70,9 +89,9 @@ def fit_references(timeline: Timeline, hosts: tuple[RankHost, ...]) -> Reference
     per_class = {name: _class_fit(fits, at_usual, ranks) for name, ranks in classes.items()}
     device = np.stack([per_class[_class_name(host)] for host in hosts])
     return References(
-        own=_predict(fits, timeline.samples),
-        device=_predict(device, timeline.samples),
-        fleet=_predict(np.broadcast_to(fleet, fits.shape), timeline.samples),
+        own=_predict(fits, work.samples),
+        device=_predict(device, work.samples),
+        fleet=_predict(np.broadcast_to(fleet, fits.shape), work.samples),
         fastest=fastest,
         scatter=max(LEAST_SCATTER, _scatter(compute, classes.values()), _scatter(compute, [leaders])),
     )
@@ -102,17 +121,16 @@ def fit_line(samples: IntArray, seconds: FloatArray) -> tuple[float, float]:
     return float(medians[heaviest] - slope * sizes[heaviest]), slope
 
 
-def _fit_ranks(timeline: Timeline, usable: BoolArray) -> FloatArray:
+def _fit_ranks(work: LocalWork, usable: BoolArray) -> FloatArray:
     """(a, b) per rank and phase, [W, P, 2]."""
-    _, world, phases = timeline.seconds.shape
+    _, world, phases = work.seconds.shape
     fits = np.zeros((world, phases, 2))
     for rank in range(world):
-        samples = timeline.samples[usable, rank]
-        for phase in np.flatnonzero(timeline.seconds[:, rank].any(axis=0)):
-            fits[rank, phase] = fit_line(samples, timeline.seconds[usable, rank, phase])
-        fits[rank, _COMPUTE] *= _excess_of_sum(
-            timeline.seconds[usable, rank][:, _COMPUTE], fits[rank, _COMPUTE], samples
-        )
+        counted = usable[:, rank]
+        samples, seconds = work.samples[counted, rank], work.seconds[counted, rank]
+        for phase in np.flatnonzero(work.seconds[:, rank].any(axis=0)):
+            fits[rank, phase] = fit_line(samples, seconds[:, phase])
+        fits[rank, _COMPUTE] *= _excess_of_sum(seconds[:, _COMPUTE], fits[rank, _COMPUTE], samples)
     return fits
 
 

@@ -21,7 +21,9 @@ _LEAST_ORDERS = 16
 Game = Callable[[BoolArray], FloatArray]
 
 
-def shapley(game: Game, players: int, blocks: int, rng: np.random.Generator) -> FloatArray:
+def shapley(
+    game: Game, players: int, blocks: int, rng: np.random.Generator, most_orders: int = _ORDERS_IN_ALL
+) -> FloatArray:
     """Shares of `game(nobody) - game(everybody)`, summed over the blocks.
 
     Args:
@@ -29,13 +31,14 @@ def shapley(game: Game, players: int, blocks: int, rng: np.random.Generator) -> 
         players: number of players.
         blocks: number of blocks.
         rng: draws the orders when there are more than ten players.
+        most_orders: that are drawn then, over all blocks.
 
     Returns:
         One share per player, [players]; they add up to the difference exactly.
     """
     if players <= EXACT_PLAYERS:
         return _exact(game, players)
-    return _sampled(game, players, blocks, rng)
+    return _sampled(game, players, blocks, rng, most_orders)
 
 
 def _exact(game: Game, players: int) -> FloatArray:
@@ -51,8 +54,10 @@ def _exact(game: Game, players: int) -> FloatArray:
     return shares
 
 
-def _sampled(game: Game, players: int, blocks: int, rng: np.random.Generator) -> FloatArray:
-    pairs = max(_LEAST_ORDERS, _ORDERS_IN_ALL // max(blocks, 1)) // 2
+def _sampled(
+    game: Game, players: int, blocks: int, rng: np.random.Generator, most_orders: int = _ORDERS_IN_ALL
+) -> FloatArray:
+    pairs = max(_LEAST_ORDERS, most_orders // max(blocks, 1)) // 2
     shares = np.zeros(players)
     for _ in range(pairs):
         order = np.argsort(rng.random((blocks, players)), axis=1)

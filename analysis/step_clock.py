@@ -8,6 +8,7 @@ import numpy as np
 
 from laggard.analysis.columns import FloatArray, IntArray
 from laggard.analysis.load import Run
+from laggard.run_schema import Finding
 from laggard.span_schema import Lane, Phase
 
 NS_PER_S = 1e9
@@ -36,6 +37,20 @@ class StepClock:
     def step_at(self, second: FloatArray) -> FloatArray:
         """Step number that ran at a second, interpolated."""
         return np.interp(second, self.start_s, self.steps)
+
+
+def finding_window_s(run: Run, finding: Finding, clock: StepClock) -> tuple[float, float]:
+    """Seconds at which a finding's first step began and its last one ended.
+
+    Args:
+        run: of the finding.
+        finding: whose steps are its rank's own where ranks had each a pace of its own.
+        clock: of the run, else.
+    """
+    if not run.lockstep and finding.rank is not None:
+        own = run.steps.where(run.steps.rank == finding.rank)
+        clock = _clock(own.step, own.start_ns, own.end_ns)
+    return clock.window_s(finding.first_step, finding.last_step)
 
 
 def step_clock(run: Run) -> StepClock:

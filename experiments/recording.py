@@ -33,7 +33,12 @@ def first_record(
         status="running",
         command=tuple(command),
         seed=scenario.workload.seed,
-        strategy=StrategyRecord(name=strategy.name, pace=strategy.pace, told=strategy.told()),
+        strategy=StrategyRecord(
+            name=strategy.name,
+            pace=strategy.pace,
+            told=strategy.told(),
+            parameters=strategy.model_dump(mode="json", exclude={"name"}),
+        ),
         versions=fingerprint.versions(),
         git=fingerprint.git_commit(scenario.folder),
         testbed=testbed,

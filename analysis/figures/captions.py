@@ -35,7 +35,7 @@ def time_split_caption(_run: Run, analysis: Analysis) -> str:
     total = float(split.total_s[most])
     if total <= 0 or (split.wait_s[most] - split.wait_s[least]) / total < 0.02:
         return "Every rank waits about as long as every other: nobody in particular is waited for."
-    if not analysis.costed:
+    if not analysis.common_steps:
         return (
             f"{_host(analysis, most)} waits for others {percent_text(float(split.wait_s[most]) / total)} of the time."
         )

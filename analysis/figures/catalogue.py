@@ -89,4 +89,4 @@ CATALOGUE = (
 
 def kinds_for(analysis: Analysis) -> tuple[FigureKind, ...]:
     """The figures that say something of such a run."""
-    return tuple(kind for kind in CATALOGUE if analysis.costed or not kind.of_steps)
+    return tuple(kind for kind in CATALOGUE if analysis.common_steps or not kind.of_steps)

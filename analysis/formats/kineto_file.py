@@ -217,6 +217,7 @@ def _events(path: Path, raw: Sequence[Json], base_ns: int) -> Events:
         place = (str(event.get("pid")), str(event.get("tid")))
         start_ns = base_ns + round(start_us * 1000)
         correlation = arguments.get("correlation", -1)
+        elements, size = _inputs(arguments)
         rows.append(
             (
                 code,
@@ -225,7 +226,8 @@ def _events(path: Path, raw: Sequence[Json], base_ns: int) -> Events:
                 start_ns,
                 start_ns + round(length_us * 1000),
                 correlation if isinstance(correlation, int) and 0 <= correlation <= _LATEST_NS else -1,
-                *(size if 0 <= size <= _LATEST_NS else 0 for size in _inputs(arguments)),
+                elements,
+                size,
             )
         )
     return _columns(rows)
@@ -256,13 +258,17 @@ def _inputs(arguments: Mapping[str, Json]) -> tuple[int, int]:
     """Elements and bytes of the inputs, of the arguments that gloo (shapes and types) or NCCL (elements in) tells."""
     elements, kind = arguments.get("In msg nelems"), arguments.get("dtype")
     if isinstance(elements, int) and isinstance(kind, str):
-        return elements, elements * _ELEMENT_BYTES.get(kind.lower(), 0)
+        return _bounded(elements), _bounded(elements * _ELEMENT_BYTES.get(kind.lower(), 0))
     shapes, kinds = arguments.get("Input Dims"), arguments.get("Input type")
     if not _is_list(shapes) or not _is_list(kinds):
         return 0, 0
     counts = [_elements(shape) for shape in shapes]
     sizes = [_ELEMENT_BYTES.get(str(kind).lower(), 0) for kind in kinds]
-    return sum(counts), sum(count * size for count, size in zip(counts, sizes, strict=False))
+    return _bounded(sum(counts)), _bounded(sum(count * size for count, size in zip(counts, sizes, strict=False)))
+
+
+def _bounded(size: int) -> int:
+    return size if 0 <= size <= _LATEST_NS else 0
 
 
 def _elements(shape: Json) -> int:

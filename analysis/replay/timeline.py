@@ -67,6 +67,12 @@ class Timeline:
         return self.group < 0
 
     @property
+    def counted(self) -> BoolArray:
+        """Which steps of which rank references may use, [S, W]: all but warm-up."""
+        counted: BoolArray = np.broadcast_to(~self.warm_up[:, None], self.samples.shape)
+        return counted
+
+    @property
     def latest(self) -> FloatArray:
         """Latest arrival at each barrier, [E]."""
         return _largest(np.where(self.member, self.arrival, -np.inf))

@@ -104,7 +104,7 @@ def _uncosted(run: Run) -> str:
     """Why what causes cost is not computed, where it is not."""
     if run.record is not None and run.record.origin is not None:
         return "Not computed: the replay does not know all that this trace's workers wait for."
-    return "Not computed: that takes workers that all take the same steps, to the end."
+    return "Not computed: that takes workers that are all there, to the end."
 
 
 def _opening(run: Run, analysis: Analysis | None) -> tuple[tuple[str, ...], tuple[Verdict, ...]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from laggard.analysis.findings import Analysis
 from laggard.analysis.load import Run
-from laggard.analysis.step_clock import StepClock, step_clock
+from laggard.analysis.step_clock import StepClock, finding_window_s, step_clock
 from laggard.analysis.wording import percent_text, ratio_text, seconds_text
 from laggard.run_schema import Finding
 
@@ -30,15 +30,15 @@ def straggler_rows(run: Run, analysis: Analysis) -> tuple[StragglerRow, ...]:
     """Rows of the dearest findings; those under 1 % last."""
     clock = step_clock(run)
     order = sorted(analysis.findings, key=lambda f: (f.masked, -f.cost_s))
-    return tuple(_row(finding, clock, analysis) for finding in order[:MOST_ROWS])
+    return tuple(_row(run, finding, clock, analysis) for finding in order[:MOST_ROWS])
 
 
-def _row(finding: Finding, clock: StepClock, analysis: Analysis) -> StragglerRow:
+def _row(run: Run, finding: Finding, clock: StepClock, analysis: Analysis) -> StragglerRow:
     share = percent_text(finding.cost_s / analysis.makespan_s) if analysis.makespan_s > 0 else "?"
     return StragglerRow(
         who=_who(finding),
         what=finding.family + (" (masked)" if finding.masked else ""),
-        when=_when(finding, clock),
+        when=_when(run, finding, clock),
         slowdown=ratio_text(finding.slowdown),
         cost=f"{seconds_text(finding.cost_s)} ({share})",
         confidence=percent_text(finding.confidence),
@@ -54,8 +54,8 @@ def _who(finding: Finding) -> str:
     return finding.host if finding.rank is None else f"{finding.host} (rank {finding.rank})"
 
 
-def _when(finding: Finding, clock: StepClock) -> str:
+def _when(run: Run, finding: Finding, clock: StepClock) -> str:
     if finding.kind == "deterministic":
         return "the whole run"
-    start, end = clock.window_s(finding.first_step, finding.last_step)
+    start, end = finding_window_s(run, finding, clock)
     return f"{seconds_text(start)} to {seconds_text(end)}, steps {finding.first_step}-{finding.last_step}"

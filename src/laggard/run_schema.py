@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 SCHEMA_VERSION = 1
 
@@ -48,11 +48,15 @@ class Outcome(Record):
 
 
 class StrategyRecord(Record):
-    """How the ranks trained: in `lockstep`, all taking the same steps and meeting in some, or each at its `own` pace."""
+    """How the ranks trained: in `lockstep`, all taking the same steps and meeting in some, or each at its `own` pace.
+
+    `told` is what people read, `parameters` what the analysis does.
+    """
 
     name: str
     pace: Pace
     told: str
+    parameters: dict[str, JsonValue] = {}
 
 
 class HeldJob(Record):

@@ -25,7 +25,7 @@ from laggard.analysis.formats.recognise import open_run
 from laggard.analysis.formats.run_to_operations import operations_of_run
 from laggard.analysis.generate import Injection, Tier, TraceSpec, generate_run
 from laggard.analysis.load import Run, load_run
-from laggard.analysis.own_pace import describe_own_pace
+from laggard.analysis.own_pace.describe import describe_own_pace
 from laggard.analysis.reference_bytedance import slowdowns
 from laggard.analysis.replay.timeline import build_timeline
 from laggard.analysis.store import write_run

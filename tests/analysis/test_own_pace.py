@@ -13,7 +13,7 @@ from laggard.analysis.columns import SpanColumns, StepColumns
 from laggard.analysis.figures.progress import accuracy_curve, loss_curve
 from laggard.analysis.generate import generate_run
 from laggard.analysis.load import Run
-from laggard.analysis.own_pace import describe_own_pace
+from laggard.analysis.own_pace.describe import describe_own_pace
 from laggard.analysis.report import write_report
 from laggard.errors import RunFolderError
 from laggard.run_schema import StrategyRecord, Turnover
@@ -92,7 +92,7 @@ def test_who_was_slow_is_told_and_no_cost(run: Run) -> None:
 
 def test_the_report_claims_nothing_of_common_steps(run: Run, tmp_path: Path) -> None:
     page = write_report(run, describe_own_pace(run), tmp_path).read_text()
-    assert "Not computed: that takes workers that all take the same steps, to the end" in page
+    assert "Not computed: that takes workers that are all there, to the end" in page
     assert "Lost to stragglers" not in page
     assert "bounded_staleness, staleness 2" in page
     assert sorted(path.name for path in (tmp_path / "figures").glob("*.svg")) == ["progress.svg", "time_split.svg"]

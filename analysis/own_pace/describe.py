@@ -1,12 +1,8 @@
-"""Runs whose ranks each took steps of their own: where their time went, and who was slow; what that cost is not computed.
-
-Under such a strategy a step of one rank has no counterpart of another's, and who waits for whom is the server's rule or the peers' choice. What
-is told comes from spans as they are: communication that carries nothing is waiting.
-"""
+"""Where the time of ranks of their own pace went, from spans as they are: communication that carries nothing is waiting."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import numpy as np
 
@@ -17,7 +13,6 @@ from laggard.analysis.load import Run
 from laggard.analysis.reference import COMPUTE_CODES
 from laggard.analysis.time_split import TimeSplit
 from laggard.errors import RunFolderError
-from laggard.run_schema import Turnover
 from laggard.span_schema import Flag, Lane, Phase
 
 _S = 1e-9
@@ -69,12 +64,14 @@ def describe_own_pace(run: Run) -> Analysis:
         modelled_s=end_s,
         notes=origin_notes(run),
         costed=False,
+        common_steps=False,
     )
 
 
 def _wait_ns(run: Run, spans: SpanColumns) -> IntArray:
-    """How much of each span is waiting, [N]: communication that carries nothing, or, where another tool does not tell what is carried, the time
-    before the last of a collective has come.
+    """How much of each span is waiting, [N]: communication that carries nothing.
+
+    Another tool may not tell what is carried: there it is the time before the last of a collective has come.
     """
     communicates = spans.phase == Phase.COMM.code
     if run.record is not None and run.record.origin is not None:
@@ -117,44 +114,3 @@ def _split(spans: SpanColumns, world: int, wait_ns: IntArray, away: Collection[i
     wait = total(communicates, wait_ns) + np.where(stays, end.max() - end, 0.0)
     other = end.max() - (fetch + prep + compute + transfer + wait)
     return TimeSplit(fetch, prep, compute, transfer, wait, other, np.zeros(world))
-
-
-def _turnover_sentence(run: Run, churn: Sequence[Turnover], rank: int) -> str:
-    """When a rank left and joined."""
-    told = " and ".join(f"{each.kind} after {each.effective_s:.1f} s" for each in churn if each.rank == rank)
-    return f"{run.hosts[rank].host} (rank {rank}) {told}."
-
-
-def own_pace_sentences(run: Run, analysis: Analysis) -> tuple[str, ...]:
-    """Who was slow and who was waited for, in plain sentences."""
-    from laggard.analysis.wording import percent_text, ratio_text
-
-    name = run.record.strategy.name if run.record is not None else "this strategy"
-    lost = run.record.lost_ranks if run.record is not None else ()
-    churn = run.record.churn if run.record is not None else ()
-    pace = "workers were lost" if lost else "workers left or joined" if churn else "every worker goes at its own pace"
-    told = [f"Under {name} {pace}, so what slow ones cost is not computed."]
-    if run.record is not None and run.record.origin is not None:
-        told = ["This trace is replayed in part only, as told below, so what slow workers cost is not computed."]
-    told += [_turnover_sentence(run, churn, rank) for rank in dict.fromkeys(each.rank for each in churn)]
-    told += [f"{run.hosts[rank].host} (rank {rank}) was lost, and the others went on without it." for rank in lost]
-    usual = np.median(analysis.compute_s, axis=0)
-    usual = np.where(usual > 0, usual, np.median(usual[usual > 0]) if usual.any() else 0.0)
-    fast, slow = int(np.argmin(usual)), int(np.argmax(usual))
-    taken = np.bincount(run.steps.rank, minlength=run.world_size)
-    if usual[fast] > 0 and usual[slow] >= 1.1 * usual[fast]:
-        slower = f"{run.hosts[slow].host} computes {ratio_text(float(usual[slow] / usual[fast]))} slower than {run.hosts[fast].host}"
-        counts = f"; it took {taken[slow]} steps, and {run.hosts[fast].host} {taken[fast]}"
-        told.append(f"{slower}{'' if run.record is not None and run.record.origin is not None else counts}.")
-    dropped = int(run.steps.dropped.sum()) / max(int(run.steps.samples.sum() + run.steps.dropped.sum()), 1)
-    if dropped >= 0.01:
-        told.append(f"{percent_text(dropped)} of the samples were computed in vain.")
-    most = int(np.argmax(analysis.time_split.wait_s))
-    share_s = float(analysis.time_split.wait_s[most]) / max(analysis.makespan_s, 1e-9)
-    whom = run.steps.waited_for[(run.steps.rank == most) & (run.steps.waited_for >= 0)]
-    if share_s >= 0.02 and len(whom):
-        often = int(np.bincount(whom).argmax())
-        told.append(
-            f"{run.hosts[most].host} waits {percent_text(share_s)} of the time, mostly for {run.hosts[often].host}."
-        )
-    return tuple(told)
