@@ -20,7 +20,7 @@ from laggard.analysis.replay.model import modelled_makespan
 from laggard.analysis.replay.relief import plan_reliefs
 from laggard.analysis.replay.timeline import Timeline, build_timeline
 from laggard.analysis.replay.what_if import WhatIf
-from laggard.analysis.time_split import TimeSplit, split_time
+from laggard.analysis.time_split import TimeSplit, places_of, split_time
 from laggard.analysis.transfers import Transfers, measure_transfers
 from laggard.run_schema import Finding
 
@@ -134,7 +134,7 @@ def analyse(run: Run) -> Analysis:
         transfer_s=transfer,
         slowdown=np.exp(log_ratio(compute, expected)),
         transfer_slowdown=np.exp(transfers.step_logs),
-        time_split=split_time(timeline),
+        time_split=split_time(timeline, places_of(run)),
         makespan_s=makespan_s,
         outside_clock_s=float(timeline.outside.sum()),
         replayed_s=makespan(schedule),

@@ -1,12 +1,18 @@
-"""Where every rank's time went: an exact additive split that sums to makespan plus evaluation."""
+"""Where every rank's time went: an exact additive split that sums to makespan plus evaluation.
+
+Only exposed communication counts: what goes on behind computing costs a rank nothing. After Stash (Sharma et al., ICDCS 2023), which tells the stalls of
+a training apart by where they arise.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from laggard.analysis.columns import FloatArray
+from laggard.analysis.columns import BoolArray, FloatArray, IntArray
+from laggard.analysis.load import Run
 from laggard.analysis.replay.timeline import Timeline
 from laggard.span_schema import COMPUTE_PHASES, Phase
 
@@ -19,8 +25,10 @@ class TimeSplit:
         fetch_s: getting samples.
         prep_s: preparing them.
         compute_s: h2d, forward, backward, optimizer.
-        transfer_s: collectives after the last rank had arrived, and sending to one other.
-        wait_s: waiting for the last to arrive (collectives, evaluation, the end of the run).
+        interconnect_s: transfer within a tier: collectives of its ranks alone after the last had arrived, and sending to and from one of it.
+        network_s: transfer across tiers.
+        wait_s: waiting for the last to arrive (at collectives and evaluations), or for another's message.
+        idle_s: after the rank's own last step.
         other_s: everything in between: bookkeeping, checkpoints, resuming from a pause.
         evaluate_s: pauses outside the clock.
     """
@@ -28,34 +36,92 @@ class TimeSplit:
     fetch_s: FloatArray
     prep_s: FloatArray
     compute_s: FloatArray
-    transfer_s: FloatArray
+    interconnect_s: FloatArray
+    network_s: FloatArray
     wait_s: FloatArray
+    idle_s: FloatArray
     other_s: FloatArray
     evaluate_s: FloatArray
 
     @property
+    def transfer_s(self) -> FloatArray:
+        """Exposed transfer, within tiers and across them, [W]."""
+        return self.interconnect_s + self.network_s
+
+    @property
+    def parts(self) -> dict[str, FloatArray]:
+        """Seconds by the name of the part, [W] each."""
+        return {f.name.removesuffix("_s"): getattr(self, f.name) for f in fields(self)}
+
+    @property
     def total_s(self) -> FloatArray:
         """Sum of the parts per rank, [W]."""
-        parts: FloatArray = np.stack([getattr(self, f.name) for f in fields(self)])
-        total: FloatArray = parts.sum(axis=0)
+        total: FloatArray = np.stack(list(self.parts.values())).sum(axis=0)
         return total
 
 
-def split_time(timeline: Timeline) -> TimeSplit:
+@dataclass(frozen=True)
+class Places:
+    """The tier of every rank, and of the server, if there is one."""
+
+    tiers: tuple[str, ...]
+    server: str | None = None
+
+    def across(self, rank: IntArray, peer: IntArray) -> BoolArray:
+        """Whether data between ranks and their peers (the server: one beyond the ranks; nobody: -1) crosses tiers, elementwise.
+
+        Where it is not known whom it went to it does if there are several tiers.
+        """
+        known = [*self.tiers, self.tiers[0] if self.server is None and len(set(self.tiers)) == 1 else self.server or ""]
+        number = {tier: index for index, tier in enumerate(dict.fromkeys(known))}
+        of = np.array([number[tier] for tier in known])
+        several = len(set(self.tiers)) > 1
+        beyond = (peer < 0) | (peer >= len(of))
+        crossing: BoolArray = np.where(beyond, several, of[rank] != of[np.where(beyond, 0, peer)])
+        return crossing
+
+    def crossing(self, member: BoolArray) -> BoolArray:
+        """Whether the members of collectives, [E, W], are of several tiers, [E]."""
+        several = [len({self.tiers[rank] for rank in np.flatnonzero(row)}) > 1 for row in np.unique(member, axis=0)]
+        _, index = np.unique(member, axis=0, return_inverse=True)
+        return np.array(several, dtype=np.bool_)[index.reshape(-1)] if len(member) else np.zeros(0, dtype=np.bool_)
+
+
+def places_of(run: Run) -> Places:
+    """Where a run's ranks and its server were."""
+    return Places(tuple(host.tier for host in run.hosts), run.record.strategy.server_tier if run.record else None)
+
+
+def split_time(timeline: Timeline, places: Places) -> TimeSplit:
     """Splits every rank's time from the first-step barrier to the end of the run.
 
     Args:
         timeline: the run.
+        places: which transfers cross tiers.
 
     Returns:
         Parts whose sum is `timeline.makespan + timeline.outside.sum()` for every rank, to rounding.
     """
     phases = timeline.seconds.sum(axis=0)
-    collective = ~timeline.pause
-    transfer = timeline.transfer[collective].sum(axis=0) + phases[:, Phase.COMM.code]
+    collective, crossing = ~timeline.pause, places.crossing(timeline.member)
+    interconnect, network = _sent(timeline, places)
+    interconnect = interconnect + timeline.transfer[collective & ~crossing].sum(axis=0)
+    network = network + timeline.transfer[collective & crossing].sum(axis=0)
     outside = np.full_like(timeline.end, timeline.outside.sum())
     fetch, prep = phases[:, Phase.FETCH.code], phases[:, Phase.PREP.code]
     compute = phases[:, [p.code for p in COMPUTE_PHASES if p is not Phase.PREP]].sum(axis=1)
-    wait = timeline.wait.sum(axis=0) + (timeline.end.max() - timeline.end)
-    known = fetch + prep + compute + transfer + wait + outside
-    return TimeSplit(fetch, prep, compute, transfer, wait, timeline.end.max() - known, outside)
+    wait, idle = timeline.wait.sum(axis=0), timeline.end.max() - timeline.end
+    known = fetch + prep + compute + interconnect + network + wait + idle + outside
+    return TimeSplit(fetch, prep, compute, interconnect, network, wait, idle, timeline.end.max() - known, outside)
+
+
+def _sent(timeline: Timeline, places: Places) -> Sequence[FloatArray]:
+    """Seconds of sending to and from single others, within a tier and across, [W] each."""
+    rows = timeline.rows
+    sends = rows.phase == Phase.COMM.code
+    crossing = places.across(rows.rank[sends], rows.peer[sends])
+    world = len(timeline.end)
+    return [
+        np.bincount(rows.rank[sends][chosen], rows.seconds[sends][chosen], world).astype(np.float64)
+        for chosen in (~crossing, crossing)
+    ]

@@ -12,6 +12,7 @@ from laggard.experiments.job import Journal
 from laggard.experiments.scenario import Scenario
 from laggard.network_emulation.probe import BackendName
 from laggard.run_schema import RunRecord, StrategyRecord
+from laggard.workloads.plan import place_server
 
 
 def first_record(
@@ -38,6 +39,7 @@ def first_record(
             pace=strategy.pace,
             told=strategy.told(),
             parameters=strategy.model_dump(mode="json", exclude={"name"}),
+            server_tier=place_server(scenario.workload.placement, scenario.hosts).layer if strategy.served else None,
         ),
         versions=fingerprint.versions(),
         git=fingerprint.git_commit(scenario.folder),

@@ -71,8 +71,10 @@ def _parts(analysis: Analysis) -> list[tuple[palette.Paint, FloatArray]]:
         (palette.FETCH, split.fetch_s),
         (palette.PREP, split.prep_s),
         (palette.COMPUTE, split.compute_s),
-        (palette.TRANSFER, split.transfer_s),
+        (palette.INTERCONNECT, split.interconnect_s),
+        (palette.NETWORK, split.network_s),
         (palette.WAIT, split.wait_s),
+        (palette.IDLE, split.idle_s),
         (palette.OTHER, split.other_s),
         (palette.EVALUATE, split.evaluate_s),
     ]

@@ -11,7 +11,7 @@ from laggard.analysis.columns import BoolArray, FloatArray, IntArray, SpanColumn
 from laggard.analysis.findings import Analysis, origin_notes
 from laggard.analysis.load import Run
 from laggard.analysis.reference import COMPUTE_CODES
-from laggard.analysis.time_split import TimeSplit
+from laggard.analysis.time_split import Places, TimeSplit, places_of
 from laggard.errors import RunFolderError
 from laggard.span_schema import Flag, Lane, Phase
 
@@ -33,7 +33,7 @@ def describe_own_pace(run: Run) -> Analysis:
     if not counts.any():
         raise RunFolderError(f"{run.folder}: no rank finished a training step; there is nothing to analyse")
     wait_ns = _wait_ns(run, spans)
-    split = _split(spans, run.world_size, wait_ns, _away(run))
+    split = _split(spans, wait_ns, places_of(run), _away(run))
     steps = int(counts[counts > 0].min())
     inside = nth < steps
 
@@ -96,8 +96,9 @@ def _away(run: Run) -> frozenset[int]:
     return frozenset(rank for rank, kind in last.items() if kind == "left")
 
 
-def _split(spans: SpanColumns, world: int, wait_ns: IntArray, away: Collection[int] = ()) -> TimeSplit:
-    """Every rank's time to the end of the run; one that ended before waits until then, unless it is away, which is `other`."""
+def _split(spans: SpanColumns, wait_ns: IntArray, places: Places, away: Collection[int] = ()) -> TimeSplit:
+    """Every rank's time to the end of the run; one that ended before is idle until then, unless it is away, which is `other`."""
+    world = len(places.tiers)
 
     def total(chosen: BoolArray, nanoseconds: IntArray = spans.dur_ns) -> FloatArray:
         weights = nanoseconds[chosen] * _S
@@ -109,8 +110,9 @@ def _split(spans: SpanColumns, world: int, wait_ns: IntArray, away: Collection[i
     communicates = spans.phase == Phase.COMM.code
     fetch, prep = (total(spans.phase == phase.code) for phase in (Phase.FETCH, Phase.PREP))
     compute = total(np.isin(spans.phase, COMPUTE_CODES)) - prep
-    transfer = total(communicates, spans.dur_ns - wait_ns)
+    crossing, sent_ns = places.across(spans.rank, spans.peer), spans.dur_ns - wait_ns
+    interconnect, network = (total(communicates & chosen, sent_ns) for chosen in (~crossing, crossing))
     stays = np.array([rank not in away for rank in range(world)])
-    wait = total(communicates, wait_ns) + np.where(stays, end.max() - end, 0.0)
-    other = end.max() - (fetch + prep + compute + transfer + wait)
-    return TimeSplit(fetch, prep, compute, transfer, wait, other, np.zeros(world))
+    wait, idle = total(communicates, wait_ns), np.where(stays, end.max() - end, 0.0)
+    other = end.max() - (fetch + prep + compute + interconnect + network + wait + idle)
+    return TimeSplit(fetch, prep, compute, interconnect, network, wait, idle, other, np.zeros(world))

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from laggard.analysis.columns import FloatArray, IntArray
 from laggard.analysis.own_pace.paces import Pace
+from laggard.errors import RunFolderError
 from laggard.run_schema import StrategyRecord
 from laggard.span_schema import Phase
 
@@ -186,21 +186,36 @@ def _usual_lags(binding: Sequence[Sequence[Need | None]]) -> dict[tuple[int, int
     return {pair: float(np.median(values)) for pair, values in lags.items()}
 
 
-def order_of_events(paces: Sequence[Pace]) -> tuple[IntArray, IntArray, IntArray]:
-    """All moments at which a rank was ready and at which it went on, in order of time.
+def order_of_events(needs: Sequence[Sequence[Needs]]) -> tuple[tuple[int, int, bool], ...]:
+    """All moments at which a rank was ready and at which it went on, each after those that it needs.
+
+    Args:
+        needs: of every step of every rank, [W][N].
 
     Returns:
-        Rank, step, and 0 (ready) or 1 (goes on), [2 x steps of all]. Whatever a step needs is ready before it goes on, so the order serves for every
-        replay in which the same steps are needed.
+        Rank, step, and whether it goes on, [2 x steps of all]; good for every replay in which the same steps are needed.
+
+    Raises:
+        RunFolderError: steps need each other in a circle, so the spans cannot be right.
     """
-    times: list[FloatArray] = []
-    ranks, steps, kinds = [], [], []
-    for rank, pace in enumerate(paces):
-        for kind, moment in enumerate((pace.ready_s, pace.go_s)):
-            times.append(moment)
-            ranks.append(np.full(len(pace), rank, dtype=np.int64))
-            steps.append(np.arange(len(pace)))
-            kinds.append(np.full(len(pace), kind, dtype=np.int64))
-    all_steps, all_kinds = np.concatenate(steps), np.concatenate(kinds)
-    order = np.lexsort((all_steps, all_kinds, np.concatenate(times)))
-    return np.concatenate(ranks)[order], all_steps[order], all_kinds[order]
+    order: list[tuple[int, int, bool]] = []
+    ready, gone = [0] * len(needs), [0] * len(needs)
+
+    def come(need: Need) -> bool:
+        return need.step < (gone if need.ended else ready)[need.rank]
+
+    while sum(gone) < sum(map(len, needs)):
+        before = len(order)
+        for rank, of_rank in enumerate(needs):
+            while gone[rank] < len(of_rank):
+                step = gone[rank]
+                if ready[rank] == step:
+                    order.append((rank, step, False))
+                    ready[rank] += 1
+                if not all(come(need) for need in of_rank[step].of):
+                    break
+                order.append((rank, step, True))
+                gone[rank] += 1
+        if len(order) == before:
+            raise RunFolderError("steps of several ranks wait for each other, so their spans cannot be right")
+    return tuple(order)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -43,6 +44,10 @@ class Race:
     needs: tuple[tuple[Needs, ...], ...]
     end_s: float
 
+    @cached_property
+    def _order(self) -> tuple[tuple[int, int, bool], ...]:
+        return order_of_events(self.needs)
+
     def observed(self) -> Durations:
         """What was measured; its makespan is the run's."""
         return Durations(
@@ -56,8 +61,8 @@ class Race:
         clock = [np.full(count, float(pace.start_s[0])) for pace in self.paces]
         ready = [np.empty((len(pace), count)) for pace in self.paces]
         end = [np.empty((len(pace), count)) for pace in self.paces]
-        for rank, step, kind in zip(*(part.tolist() for part in order_of_events(self.paces)), strict=True):
-            if kind == 0:
+        for rank, step, goes_on in self._order:
+            if not goes_on:
                 clock[rank] = ready[rank][step] = clock[rank] + durations.before[rank][:, step]
                 continue
             sooner = durations.sooner[rank][:, step] if durations.sooner else 0.0

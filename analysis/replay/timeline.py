@@ -20,12 +20,13 @@ _S = 1e-9
 
 @dataclass(frozen=True)
 class Rows:
-    """Spans of local work: step index, rank, phase, seconds, and the barrier they come before (E: after the last)."""
+    """Spans of local work: step index, rank, phase, seconds, whom with (-1: nobody), and the barrier they come before (E: after the last)."""
 
     step: IntArray
     rank: IntArray
     phase: IntArray
     seconds: FloatArray
+    peer: IntArray
     barrier: IntArray
 
 
@@ -135,7 +136,12 @@ def build_timeline(run: Run) -> Timeline:
     end = np.zeros(world)
     np.maximum.at(end, spans.rank, spans.end_ns * _S)
     rows = Rows(
-        work_step, work.rank, work.phase, np.asarray(work.dur_ns * _S, np.float64), _next_barrier(work, arrival)
+        work_step,
+        work.rank,
+        work.phase,
+        np.asarray(work.dur_ns * _S, np.float64),
+        work.peer,
+        _next_barrier(work, arrival),
     )
     samples = np.zeros((len(steps), world), dtype=np.int64)
     np.maximum.at(samples, (step, spans.rank), spans.work)

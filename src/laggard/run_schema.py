@@ -50,13 +50,14 @@ class Outcome(Record):
 class StrategyRecord(Record):
     """How the ranks trained: in `lockstep`, all taking the same steps and meeting in some, or each at its `own` pace.
 
-    `told` is what people read, `parameters` what the analysis does.
+    `told` is what people read, `parameters` what the analysis does; `server_tier` is where the server was, if there was one.
     """
 
     name: str
     pace: Pace
     told: str
     parameters: dict[str, JsonValue] = {}
+    server_tier: str | None = None
 
 
 class HeldJob(Record):

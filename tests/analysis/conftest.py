@@ -57,7 +57,15 @@ def analysis_by_hand(run: Run, findings: tuple[Finding, ...], unexplained: float
         slowdown=compute / np.median(compute[:, :2], axis=1, keepdims=True),
         transfer_slowdown=transfer.max(axis=1) / np.median(transfer.max(axis=1)),
         time_split=TimeSplit(
-            split[0], split[1], compute.sum(0) - split[1], transfer.sum(0), wait.sum(0), split[2], split[3]
+            fetch_s=split[0],
+            prep_s=split[1],
+            compute_s=compute.sum(0) - split[1],
+            interconnect_s=0.1 * transfer.sum(0),
+            network_s=0.9 * transfer.sum(0),
+            wait_s=wait.sum(0),
+            idle_s=np.zeros_like(split[2]),
+            other_s=split[2],
+            evaluate_s=split[3],
         ),
         makespan_s=makespan,
         outside_clock_s=2.5,

@@ -72,7 +72,8 @@ def test_time_is_split_as_it_was_spent(run: Run) -> None:
     end = run.spans.end_ns.max() / 1e9
     assert split.compute_s == pytest.approx([30 * 1.0, 13 * 4.0])
     assert split.transfer_s == pytest.approx([30 * 0.5, 13 * 0.5])
-    assert split.wait_s == pytest.approx([30 * 0.5 + end - 60.0, end - 58.5])
+    assert split.wait_s == pytest.approx([30 * 0.5, 0.0])
+    assert split.idle_s == pytest.approx([end - 60.0, end - 58.5])
     assert split.total_s == pytest.approx([end, end])
     assert analysis.findings == ()
     assert analysis.compute_s.shape == (13, 2)
@@ -126,10 +127,8 @@ def test_a_rank_that_was_lost_is_told_of_and_the_rest_analysed(run: Run) -> None
     assert "Under parameter_server workers left or joined, so" in said
     gone_for_good = dataclasses.replace(left, record=record.model_copy(update={"lost_ranks": (), "churn": (gone,)}))
     split = describe_own_pace(gone_for_good).time_split
-    assert (split.wait_s[1], split.other_s[1]) == (
-        0.0,
-        pytest.approx(split.wait_s[0] + split.compute_s[0] + split.transfer_s[0]),
-    )
+    assert (split.wait_s[1], split.idle_s[1]) == (0.0, 0.0)
+    assert split.other_s[1] == pytest.approx(split.total_s[0] - split.other_s[0])
     assert "edge.trainer.1.2 (rank 1) left after 20.0 s and joined after 41.5 s." in said
     with pytest.raises(RunFolderError, match="no rank finished"):
         describe_own_pace(keep_spans(run, run.spans.rank < 0))

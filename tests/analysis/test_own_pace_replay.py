@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,9 +11,10 @@ from hypothesis import strategies as st
 
 from laggard.analysis.columns import FloatArray
 from laggard.analysis.own_pace.groups import GroupRace
-from laggard.analysis.own_pace.needs import Rule, find_needs, rule_of
+from laggard.analysis.own_pace.needs import NOTHING, Need, Needs, Rule, find_needs, order_of_events, rule_of
 from laggard.analysis.own_pace.paces import Pace
 from laggard.analysis.own_pace.replay import Durations, Race
+from laggard.errors import RunFolderError
 
 from .races import Seconds, pace, simulated, strategy
 
@@ -139,3 +142,29 @@ def test_who_waited_goes_on_when_it_has_heard() -> None:
     ends = race.ends(Durations(tuple(each[None] for each in before), (np.zeros((1, 3)), np.zeros((1, 3)))))
     assert ends[1][0] == pytest.approx([2.0, 4.0, 6.0])
     assert ends[0][0] == pytest.approx([2.1, 4.1, 6.1])
+
+
+def test_word_that_came_in_the_same_moment_is_there() -> None:
+    """Clocks are in nanoseconds: what somebody waited for may seem to have come one later."""
+    slow, quick = free(np.full(5, 2.0)), free(np.full(5, 1.0))
+    late = np.array([2.0, 4.0, 6.0, 8.0, 10.0])
+    waiting = dataclasses.replace(
+        quick,
+        start_s=late - 2.0,
+        ready_s=late - 1.0,
+        go_s=late - 1e-10,
+        end_s=late - 1e-10,
+        awaited=np.zeros(5, dtype=np.int64),
+    )
+    paces = (slow, waiting)
+    race = Race(paces, find_needs(paces, None), 10.0)
+    assert race.ends(race.observed())[1][0] == pytest.approx(late)
+
+
+def test_steps_that_need_each_other_are_refused() -> None:
+    circle = (
+        (Needs((Need(1, 0, False, 0.0),)), Needs((Need(1, 1, True, 0.0),))),
+        (NOTHING, Needs((Need(0, 1, True, 0.0),))),
+    )
+    with pytest.raises(RunFolderError, match="wait for each other"):
+        order_of_events(circle)

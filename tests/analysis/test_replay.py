@@ -16,7 +16,7 @@ from laggard.analysis.generate import Injection, TraceSpec, generate_run
 from laggard.analysis.load import Run
 from laggard.analysis.replay.maxplus import Schedule, makespan, observed_schedule
 from laggard.analysis.replay.timeline import build_timeline
-from laggard.analysis.time_split import split_time
+from laggard.analysis.time_split import places_of, split_time
 from laggard.errors import RunFolderError
 from laggard.span_schema import Flag, Phase
 
@@ -81,8 +81,9 @@ def test_the_observed_makespan_is_reproduced(tiers: tuple[object, ...], seed: in
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_time_split_adds_up_for_every_rank(seed: int) -> None:
-    timeline = build_timeline(generate_run(TraceSpec(tiers=CONTINUUM, seed=seed, steps=200)))
-    split = split_time(timeline)
+    run = generate_run(TraceSpec(tiers=CONTINUUM, seed=seed, steps=200))
+    timeline = build_timeline(run)
+    split = split_time(timeline, places_of(run))
     assert split.total_s == pytest.approx(np.full(8, timeline.makespan + timeline.outside.sum()))
     assert min(part.min() for part in dataclasses.astuple(split)) >= -1e-9
     assert split.evaluate_s == pytest.approx(np.full(8, 3 * 0.5), rel=0.01)
