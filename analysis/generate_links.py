@@ -13,12 +13,16 @@ SAMPLE_PERIOD_S = 0.2
 
 @dataclass(frozen=True)
 class LinkWork:
-    """What the ring links of a run did: names and rates per link (W), completion per step (S), bytes per link and step."""
+    """What the ring links of a run did: names and rates per link (W), completion per step (S), bytes per link and step.
+
+    `busy_sigma` is lognormal jitter of a link's busy time from step to step.
+    """
 
     names: tuple[tuple[str, str], ...]
     rate_mbps: FloatArray
     step_end_s: FloatArray
     bytes_per_step: int
+    busy_sigma: float = 0.0
 
 
 def sample_links(work: LinkWork, seed: int) -> LinkColumns:
@@ -37,6 +41,9 @@ def sample_links(work: LinkWork, seed: int) -> LinkColumns:
     done = np.searchsorted(work.step_end_s, times, side="right")
     current = np.clip(done, 0, len(work.step_end_s) - 1)
     busy_s = work.bytes_per_step * 8 / (work.rate_mbps * 1e6) + 0.002
+    if work.busy_sigma:
+        jitter = np.random.default_rng((seed, 1)).standard_normal(busy_s.shape)
+        busy_s = busy_s * np.exp(work.busy_sigma * jitter)
     busy = np.vstack([np.zeros(links), np.cumsum(busy_s, axis=0)])[done]
     rate = work.rate_mbps[current] * rng.uniform(0.85, 0.97, (len(times), links))
     link = np.tile(np.arange(links), len(times))

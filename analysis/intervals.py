@@ -77,9 +77,9 @@ def measure_segment(values: FloatArray, first: int, last: int) -> Segment:
 
 
 def running_median(values: FloatArray, window: int = MEDIAN_WINDOW) -> FloatArray:
-    """Centred running median; the ends repeat their nearest value."""
+    """Centred running median; beyond the ends the series is mirrored (one value repeated there would be the median by itself)."""
     half = window // 2
-    padded = np.pad(values, half, mode="edge")
+    padded = np.pad(values, half, mode="reflect")
     medians: FloatArray = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=-1)
     return medians
 
@@ -162,20 +162,17 @@ def baseline_level(levels: Levels, at_normal: float | None = None) -> float:
         at_normal: a level known to be normal; segments within 10 % of it are then enough if they last a tenth of the steps.
 
     Returns:
-        A log ratio.
+        A log ratio: the faster of both.
     """
     ordered = sorted(levels.segments, key=lambda part: part.level)
     total = sum(part.length for part in ordered)
+    covered = np.cumsum([part.length for part in ordered])
+    kept = ordered[int(np.searchsorted(covered, total / 3))].level if ordered else 0.0
     if at_normal is not None:
         normal = [part for part in ordered if part.level < at_normal + math.log(LEAST_RATIO)]
         if normal and sum(part.length for part in normal) >= max(total / 10, LEAST_STEPS):
-            return _weighted_median(normal)
-    covered = 0
-    for part in ordered:
-        covered += part.length
-        if covered >= total / 3:
-            return part.level
-    return 0.0
+            return min(kept, _weighted_median(normal))
+    return kept
 
 
 def slow_intervals(values: FloatArray, levels: Levels, baseline: float) -> tuple[Segment, ...]:
@@ -229,15 +226,20 @@ def is_steadily_raised(part: Segment, levels: Levels, baseline: float) -> bool:
 def shared_drift(logs: FloatArray) -> FloatArray:
     """What slows (or speeds) at least three quarters of the ranks at once: the machine under them, not a rank.
 
+    Each rank is held against what it did at least as fast for a third of the steps, not against its median: ranks that are slow for
+    most of the run would else seem to speed up, together, in the rest of it. And it is smoothed before it is compared with the others:
+    the quartile of what jitters moves with the jitter when some of the ranks are slow.
+
     Args:
         logs: log ratio to each rank's own usual, [N, W].
 
     Returns:
-        Smoothed lower quartile over the ranks, its median taken out, [N]; 0 for a single rank.
+        Lower quartile over the ranks, smoothed, its median taken out, [N]; 0 for a single rank.
     """
     if logs.shape[1] < 2 or len(logs) < MEDIAN_WINDOW:
         return np.zeros(len(logs))
-    quartile = running_median(np.quantile(logs, 0.25, axis=1, method="lower"), 2 * MEDIAN_WINDOW + 1)
+    smooth = np.stack([running_median(column, 2 * MEDIAN_WINDOW + 1) for column in logs.T], axis=1)
+    quartile = np.quantile(smooth - np.quantile(smooth, 1 / 3, axis=0), 0.25, axis=1, method="lower")
     return quartile - float(np.median(quartile))
 
 

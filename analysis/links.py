@@ -20,8 +20,9 @@ NAMED_SLOWDOWN = 1.1
 LEAST_BLAME_BUSY = 0.7
 LEAST_BLAME_TRIP = 0.4
 CLEAR_LEAD = 1.25
-SLOW_CLASS = 1.5
-SLOW_PROBE = 1.3
+SLOW_TRIP = 1.3
+LEAST_SCATTER = 0.05
+"""Of equal links: in runs on level links their rates, and what they reached, differ by up to a tenth."""
 
 
 @dataclass(frozen=True)
@@ -227,8 +228,9 @@ def slow_links(links: LinkColumns, usual: BoolArray, hosts: tuple[RankHost, ...]
     """Links that are slower than the fastest class of links all along.
 
     A class is a tier pair; its rate is the median of its links'. The reference is the fastest class between tiers (a tier's own
-    network is no measure for what lies between tiers) or, where only one tier is, the fastest there is. Slow is 1.5x by bytes
-    over busy time, confirmed (1.3x) by delivery rate or least round trip: delayed acknowledgements lengthen busy time.
+    network is no measure for what lies between tiers) or, where only one tier is, the fastest there is. Slow is, by bytes over busy
+    time, farther below that class than its links are from each other (robust z >= 3.5), confirmed by what it reached at best, as far
+    below, or by the least round trip (1.3x): delayed acknowledgements lengthen busy time.
 
     Args:
         links: TCP samples.
@@ -252,8 +254,8 @@ def slow_links(links: LinkColumns, usual: BoolArray, hosts: tuple[RankHost, ...]
     for pair, members in classes.items():
         slowest = min(members, key=lambda m: m.rate_mbps)
         ratio = rates[fleet] / slowest.rate_mbps
-        z = _z(ratio, classes[fleet])
-        if ratio >= SLOW_CLASS and z >= LEAST_Z and _confirmed(slowest, classes[fleet]):
+        z = _z([m.rate_mbps for m in classes[fleet]], slowest.rate_mbps)
+        if z >= LEAST_Z and _confirmed(slowest, classes[fleet]):
             found.append(SlowLink(slowest.ends, pair, ratio, slowest.busy_s, slowest.busy_s / ratio, z))
     slow_pairs = {slow.tiers for slow in found}
     others = [m.busy_s for m in measured if tier_pair(m, tiers) not in slow_pairs]
@@ -262,14 +264,13 @@ def slow_links(links: LinkColumns, usual: BoolArray, hosts: tuple[RankHost, ...]
 
 def _confirmed(link: Link, fleet: list[Link]) -> bool:
     """Whether the kernel's own rate, or the least round trip, says so too."""
-    reached = float(np.median([m.reached_mbps for m in fleet]))
     min_rtt_ms = float(np.median([m.min_rtt_ms for m in fleet]))
-    slower = not np.isnan(link.delivery_mbps) and reached >= SLOW_PROBE * link.reached_mbps
-    return bool(slower or link.min_rtt_ms >= SLOW_PROBE * min_rtt_ms)
+    slower = not np.isnan(link.delivery_mbps) and _z([m.reached_mbps for m in fleet], link.reached_mbps) >= LEAST_Z
+    return bool(slower or link.min_rtt_ms >= SLOW_TRIP * min_rtt_ms)
 
 
-def _z(ratio: float, fleet: list[Link]) -> float:
-    """Log ratio in units of the scatter of the fastest class's links (no less than 5 %)."""
-    logs = np.log([m.rate_mbps for m in fleet])
+def _z(fleet: list[float], rate: float) -> float:
+    """How far a rate is below the median of a class (log), in units of the class's scatter (no less than 5 %)."""
+    logs = np.log(fleet)
     scatter = 1.4826 * float(np.median(np.abs(logs - np.median(logs))))
-    return float(np.log(ratio) / np.hypot(0.05, scatter))
+    return float((np.median(logs) - np.log(rate)) / np.hypot(LEAST_SCATTER, scatter))

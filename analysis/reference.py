@@ -67,7 +67,8 @@ def fit_references(work: LocalWork, hosts: tuple[RankHost, ...]) -> References:
 
     A class is a device class within a tier. Its reference is the lower median of its ranks' fits, so that one slow member
     of two does not make the class slow. The fastest class is the one with the least compute at the usual batch, together
-    with those within 10 % of it: classes that are alike are one, or the luckiest of several would set the standard.
+    with those within 10 % of it: classes that are alike are one, or the luckiest of several would set the standard. What is no compute
+    has fastest classes of its own: drives are not as fast as the processors beside them.
 
     Args:
         work: of the run.
@@ -82,10 +83,12 @@ def fit_references(work: LocalWork, hosts: tuple[RankHost, ...]) -> References:
     at_usual = fits[:, :, 0] + fits[:, :, 1] * usual
     classes = _classes(hosts)
     compute = at_usual[:, _COMPUTE].sum(axis=1)
-    leading = {name: compute[_lower_median(compute, ranks)] for name, ranks in classes.items()}
-    fastest = tuple(name for name in classes if leading[name] <= LEAST_RATIO * min(leading.values()))
+    fastest = _fastest(compute, classes)
     leaders = [rank for name in fastest for rank in classes[name]]
     fleet = _class_fit(fits, at_usual, leaders)
+    for phase in set(range(fits.shape[1])) - set(_COMPUTE):
+        quickest = [rank for name in _fastest(at_usual[:, phase], classes) for rank in classes[name]]
+        fleet[phase] = fits[_lower_median(at_usual[:, phase], quickest), phase]
     per_class = {name: _class_fit(fits, at_usual, ranks) for name, ranks in classes.items()}
     device = np.stack([per_class[_class_name(host)] for host in hosts])
     return References(
@@ -149,6 +152,13 @@ def _classes(hosts: tuple[RankHost, ...]) -> dict[str, list[int]]:
     for rank, host in enumerate(hosts):
         classes.setdefault(_class_name(host), []).append(rank)
     return classes
+
+
+def _fastest(seconds: FloatArray, classes: dict[str, list[int]]) -> tuple[str, ...]:
+    """Names of the classes that take the least, within 10 %; where some take nothing, of those that take anything."""
+    leading = {name: float(seconds[_lower_median(seconds, ranks)]) for name, ranks in classes.items()}
+    taking = {name: value for name, value in leading.items() if value > _LEAST_SECONDS} or leading
+    return tuple(name for name, value in taking.items() if value <= LEAST_RATIO * min(taking.values()))
 
 
 def _lower_median(values: FloatArray, ranks: list[int]) -> int:

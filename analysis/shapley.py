@@ -12,17 +12,23 @@ from collections.abc import Callable
 
 import numpy as np
 
-from laggard.analysis.columns import BoolArray, FloatArray
+from laggard.analysis.columns import BoolArray, FloatArray, IntArray
 
 EXACT_PLAYERS = 10
 _ORDERS_IN_ALL = 8192
 _LEAST_ORDERS = 16
+_CELLS_AT_ONCE = 1 << EXACT_PLAYERS
 
 Game = Callable[[BoolArray], FloatArray]
 
 
 def shapley(
-    game: Game, players: int, blocks: int, rng: np.random.Generator, most_orders: int = _ORDERS_IN_ALL
+    game: Game,
+    players: int,
+    blocks: int,
+    rng: np.random.Generator,
+    most_orders: int = _ORDERS_IN_ALL,
+    in_all: int | None = None,
 ) -> FloatArray:
     """Shares of `game(nobody) - game(everybody)`, summed over the blocks.
 
@@ -32,13 +38,15 @@ def shapley(
         blocks: number of blocks.
         rng: draws the orders when there are more than ten players.
         most_orders: that are drawn then, over all blocks.
+        in_all: blocks of the whole run for which orders are drawn, if these are only some: all get as many, so that the error of the
+            sum is least for the orders that there are.
 
     Returns:
         One share per player, [players]; they add up to the difference exactly.
     """
     if players <= EXACT_PLAYERS:
         return _exact(game, players)
-    return _sampled(game, players, blocks, rng, most_orders)
+    return _sampled(game, players, blocks, rng, max(_LEAST_ORDERS, most_orders // max(in_all or blocks, 1)) // 2)
 
 
 def _exact(game: Game, players: int) -> FloatArray:
@@ -54,16 +62,23 @@ def _exact(game: Game, players: int) -> FloatArray:
     return shares
 
 
-def _sampled(
-    game: Game, players: int, blocks: int, rng: np.random.Generator, most_orders: int = _ORDERS_IN_ALL
-) -> FloatArray:
-    pairs = max(_LEAST_ORDERS, most_orders // max(blocks, 1)) // 2
+def _sampled(game: Game, players: int, blocks: int, rng: np.random.Generator, pairs: int) -> FloatArray:
+    at_once = max(1, _CELLS_AT_ONCE // (blocks * (players + 1)))
     shares = np.zeros(players)
-    for _ in range(pairs):
-        order = np.argsort(rng.random((blocks, players)), axis=1)
-        for drawn in (order, order[:, ::-1]):
-            position = np.argsort(drawn, axis=1)
-            members = position[None, :, :] < np.arange(players + 1)[:, None, None]
-            gains = -np.diff(game(members), axis=0)
-            shares += np.bincount(drawn.T.ravel(), weights=gains.ravel(), minlength=players)
+    for begin in range(0, pairs, at_once):
+        order = np.argsort(rng.random((min(at_once, pairs - begin), blocks, players)), axis=2)
+        for drawn in (order, order[:, :, ::-1]):
+            shares += _gains(game, drawn)
     return shares / (2 * pairs)
+
+
+def _gains(game: Game, drawn: IntArray) -> FloatArray:
+    """What each player gains when all join in the orders drawn, [O, B, players]; summed over orders and blocks, [players]."""
+    orders, blocks, players = drawn.shape
+    position = np.argsort(drawn, axis=2)
+    members = position[None] < np.arange(players + 1)[:, None, None, None]
+    cost = game(members.reshape(-1, blocks, players)).reshape(players + 1, orders, blocks)
+    gained: FloatArray = np.bincount(
+        np.moveaxis(drawn, 2, 0).ravel(), weights=-np.diff(cost, axis=0).ravel(), minlength=players
+    ).astype(np.float64)
+    return gained

@@ -392,6 +392,33 @@ def export(run: str, kind: Export, out: Path | None, runs: Path, as_json: bool) 
 
 
 @main.command()
+@click.option("--full", is_flag=True, help="Try the whole grid, which takes hours.")
+@click.option("--cases", type=click.IntRange(min=1), metavar="N", help="Try so many cases of the grid.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=1, show_default=True, metavar="S", help="What the grid is drawn from."
+)
+@click.option("--emulated", is_flag=True, help="Try real runs on an emulated continuum instead of generated ones.")
+@runs_option
+@json_option
+@_reported
+def evaluate(full: bool, cases: int | None, seed: int, emulated: bool, runs: Path, as_json: bool) -> None:
+    """Hold the analysis against runs whose stragglers are known, and score it.
+
+    Without an option it tries a fair sample of the grid, which takes minutes on two cores.
+    """
+    from laggard.analysis.evaluate.account import told_document, told_text
+    from laggard.experiments.evaluating import DEFAULT_CASES, Extent, evaluate_emulated, evaluate_generated
+
+    if full and (cases or emulated):
+        raise InputError("--full tries every generated case — leave it out, or leave out --cases and --emulated")
+    if emulated:
+        tried = evaluate_emulated(Extent(cases, seed), runs, quiet=as_json)
+    else:
+        tried = evaluate_generated(Extent(None if full else cases or DEFAULT_CASES, seed), quiet=as_json)
+    click.echo(json.dumps({"seed": seed, **told_document(tried)}, indent=2) if as_json else told_text(tried))
+
+
+@main.command()
 @click.argument("run", metavar="[RUN]", required=False)
 @runs_option
 @json_option

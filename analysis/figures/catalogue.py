@@ -57,7 +57,7 @@ CATALOGUE = (
     FigureKind(
         "time_split",
         "Where the time went",
-        "Stacked bars, one per rank: seconds of fetching, preparing, computing, transferring, waiting and the rest.",
+        "Stacked bars, one per rank: seconds of fetching, preparing, computing, transfers within a tier and across tiers, waiting, and the rest.",
         draw_time_split,
         time_split_caption,
         of_steps=False,

@@ -18,8 +18,8 @@ class Paint:
 
 COMPUTE = Paint("compute", "#0072B2")
 TRANSFER = Paint("transfer", "#D55E00")
-INTERCONNECT = Paint("transfer within a tier", "#F4A582")
-NETWORK = Paint("transfer across tiers", "#D55E00")
+INTERCONNECT = Paint("interconnect", "#F4A582")
+NETWORK = Paint("network", "#D55E00")
 IDLE = Paint("idle", "#FFFFFF", "....")
 WAIT = Paint("wait", "#E3E7EC", "////")
 FETCH = Paint("fetch", "#009E73")

@@ -34,7 +34,7 @@ def draw_time_split(_run: Run, analysis: Analysis, width_in: float) -> Figure:
     narrow = is_narrow(width_in)
     world = len(analysis.hosts)
     shown = shown_ranks(world, MOST_BARS)
-    figure = new_figure(width_in, 1.45 + row_height_in(len(shown)) * len(shown) + (0.25 if narrow else 0.0))
+    figure = new_figure(width_in, 1.45 + row_height_in(len(shown)) * len(shown) + (0.5 if narrow else 0.0))
     axes = figure.add_subplot()
     left = np.zeros(len(shown))
     total = float(analysis.time_split.total_s.max(initial=0.0))
@@ -61,7 +61,7 @@ def draw_time_split(_run: Run, analysis: Analysis, width_in: float) -> Figure:
     axes.set_xlabel("seconds" if len(shown) == world else f"seconds\n({len(shown)} of {world} ranks shown)")
     axes.grid(axis="x")
     title(axes, "Where every rank's time went", width_in)
-    figure.legend(loc="outside lower center", ncols=3 if narrow else 7)
+    figure.legend(loc="outside lower center", ncols=2 if narrow else 9)
     return figure
 
 

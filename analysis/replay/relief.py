@@ -1,4 +1,9 @@
-"""What removing a cause takes off the observed durations: min(d, d*), never slower."""
+"""What removing a cause takes off the observed durations.
+
+Its slowness goes, their jitter stays: a duration d becomes min(d, d* d / m), where m is the running median of d about it. So it is never
+slower than it was. To cut each duration at d* instead would make a rank quicker than a healthy one ever is, which has its
+jitter too, and a barrier waits for the worst of all ranks.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ import numpy as np
 
 from laggard.analysis.causes import FAMILY_CODES, Cause
 from laggard.analysis.columns import BoolArray, FloatArray
+from laggard.analysis.intervals import LEAST_STEPS, running_median
 from laggard.analysis.reference import References
 from laggard.analysis.replay.timeline import Timeline
 from laggard.analysis.transfers import Transfers
@@ -139,9 +145,20 @@ def _local_reliefs(
 
 
 def _kept_share(seconds: FloatArray, target: FloatArray, covered: BoolArray) -> FloatArray:
-    """min(d, d*) / d where covered, else 1; [S, phases]."""
-    safe = np.where(seconds > 0, seconds, 1.0)
-    return np.where(covered[:, None] & (seconds > 0), np.minimum(1.0, target / safe), 1.0)
+    """What is kept of durations where covered, else 1; [S, phases]."""
+    kept = np.ones_like(seconds)
+    for phase in range(seconds.shape[1]):
+        at = np.flatnonzero(covered & (seconds[:, phase] > 0) & (target[:, phase] > 0))
+        kept[at, phase] = _without_level(np.log(seconds[at, phase] / target[at, phase]))
+    return kept
+
+
+def _without_level(logs: FloatArray) -> FloatArray:
+    """Factors that take the level off a series of log ratios, where it is above 0, and leave the jitter about it."""
+    if not len(logs):
+        return np.ones(0)
+    factor: FloatArray = np.exp(-np.maximum(running_median(logs, 2 * LEAST_STEPS + 1), 0.0))
+    return factor
 
 
 def _off(timeline: Timeline, rank: int, codes: list[int], kept: FloatArray) -> FloatArray:
@@ -174,9 +191,9 @@ def _transfer_reliefs(timeline: Timeline, transfers: Transfers, causes: Sequence
 
 def _transfer_factor(timeline: Timeline, transfers: Transfers, first: int, last: int, baseline: float) -> FloatArray:
     covered = (timeline.barrier_step >= first) & (timeline.barrier_step <= last) & (transfers.seconds > 0)
-    safe = np.where(transfers.seconds > 0, transfers.seconds, 1.0)
-    share = np.minimum(1.0, transfers.expected * np.exp(baseline) / safe)
-    return np.append(np.where(covered, share, 1.0), 1.0)
+    factor = np.ones(len(transfers.step_logs))
+    factor[first : last + 1] = _without_level(transfers.step_logs[first : last + 1] - baseline)
+    return np.append(np.where(covered, factor[timeline.barrier_step], 1.0), 1.0)
 
 
 def _link_relief(

@@ -10,7 +10,7 @@ import numpy as np
 from laggard.analysis.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.replay.maxplus import Blocks, Schedule, block_seconds, split_blocks
 from laggard.analysis.replay.relief import LinkRelief, Reliefs
-from laggard.analysis.shapley import shapley
+from laggard.analysis.shapley import EXACT_PLAYERS, shapley
 
 _CELLS_AT_ONCE = 4_000_000
 _LEAST_FACTOR = 0.02
@@ -33,7 +33,9 @@ class WhatIf:
         rng = np.random.default_rng(seed)
         count = len(self.reliefs.acts)
         shares = np.zeros(count)
-        for blocks, active in self._alike():
+        alike = tuple(self._alike())
+        drawn_for = sum(len(blocks.barriers) for blocks, active in alike if len(active) > EXACT_PLAYERS)
+        for blocks, active in alike:
             if not len(active):
                 continue
             room = max(
@@ -42,10 +44,10 @@ class WhatIf:
             )
             for begin in range(0, len(blocks.barriers), room):
                 part = Blocks(blocks.barriers[begin : begin + room])
-                shares[active] += self._shares(part, active, rng)
+                shares[active] += self._shares(part, active, rng, drawn_for)
         return shares
 
-    def _shares(self, blocks: Blocks, active: IntArray, rng: np.random.Generator) -> FloatArray:
+    def _shares(self, blocks: Blocks, active: IntArray, rng: np.random.Generator, drawn_for: int) -> FloatArray:
         count = len(self.reliefs.acts)
 
         def game(members: BoolArray) -> FloatArray:
@@ -53,7 +55,7 @@ class WhatIf:
             removed[:, :, active] = members
             return self._seconds(blocks, removed)
 
-        return shapley(game, len(active), len(blocks.barriers), rng)
+        return shapley(game, len(active), len(blocks.barriers), rng, in_all=drawn_for)
 
     def _alike(self) -> Iterator[tuple[Blocks, IntArray]]:
         """Blocks of one length on which the same causes act."""
@@ -107,4 +109,4 @@ def _pace(links: LinkRelief, removed: BoolArray) -> FloatArray:
 
 
 def _coalitions(players: int) -> int:
-    return 1 << players if players <= 10 else players + 1
+    return 1 << players if players <= EXACT_PLAYERS else players + 1

@@ -104,6 +104,20 @@ def test_slow_storage_is_storage() -> None:
     assert (finding.rank, finding.family, finding.kind) == (6, "storage", "dynamic")
 
 
+@pytest.mark.parametrize("factor", [1.5, 4.0])
+def test_drives_are_held_against_the_fastest_drives(factor: float) -> None:
+    """All tiers compute alike, and two of three read slowly."""
+    slow = tuple(Injection("storage", factor, rank=rank) for rank in range(2, 8))
+    found = analysed(*slow, fetch_s=0.02, steps=200).findings
+    assert {(f.rank, f.family, f.kind) for f in found} == {(rank, "storage", "deterministic") for rank in range(2, 8)}
+
+
+def test_most_ranks_slow_for_half_of_the_run_are_slow_then_and_the_others_never() -> None:
+    slow = tuple(Injection("compute", 4.0, 150, 369, rank=rank) for rank in range(5))
+    found = analysed(*slow, steps=400).stragglers
+    assert {(f.rank, f.family, f.kind) for f in found} == {(rank, "compute", "dynamic") for rank in range(5)}
+
+
 def test_a_short_slowness_is_masked() -> None:
     analysis = analysed(Injection("compute", 1.4, 300, 314, rank=2))
     (finding,) = [f for f in analysis.findings if f.rank == 2]
@@ -145,6 +159,17 @@ def test_what_a_slow_rank_costs_is_what_a_paired_run_saves() -> None:
     slow = analysed(Injection("compute", 3.0, 100, 399, rank=5), seed=4)
     paired = analysed(seed=4)
     assert slow.stragglers[0].cost_s == pytest.approx(slow.makespan_s - paired.makespan_s, rel=0.1)
+
+
+@pytest.mark.parametrize("sigma", [0.02, 0.15])
+@pytest.mark.parametrize("kind", ["deterministic", "dynamic"])
+def test_what_most_ranks_cost_is_what_a_paired_run_saves_however_noisy(sigma: float, kind: str) -> None:
+    """Without their slowness they still jitter, and a barrier waits for the worst of all."""
+    first, last = (0, None) if kind == "deterministic" else (100, 249)
+    slow = tuple(Injection("compute", 2.0, first, last, rank=rank) for rank in range(3, 8))
+    noise = dataclasses.replace(Noise(), sigma=sigma)
+    with_them, paired = (analysed(*each, noise=noise, seed=2, steps=300) for each in (slow, ()))
+    assert with_them.lost_s == pytest.approx(with_them.makespan_s - paired.makespan_s, abs=0.02 * with_them.makespan_s)
 
 
 def test_the_costs_add_up_and_come_dearest_first() -> None:

@@ -110,6 +110,35 @@ def test_what_slows_three_quarters_of_the_ranks_is_the_machine() -> None:
     assert not shared_drift(logs[:, :1]).any()
 
 
+def test_ranks_slow_for_most_of_the_run_do_not_speed_up_in_the_rest() -> None:
+    logs = 0.03 * np.random.default_rng(1).standard_normal((400, 8))
+    logs[100:330, :5] += math.log(4.0)
+    logs -= np.median(logs, axis=0)
+    assert abs(shared_drift(logs)).max() < 0.1
+
+
+def test_the_quartile_of_noisy_ranks_stays_when_most_are_slow() -> None:
+    logs = 0.15 * np.random.default_rng(2).standard_normal((400, 64))
+    logs[100:200, :39] += math.log(2.0)
+    drift = shared_drift(logs)
+    assert abs(drift[110:190].mean() - drift[210:].mean()) < 0.08  # A quartile of unsmoothed ranks moves by 0.16.
+
+
+def test_the_first_value_is_no_median_by_itself() -> None:
+    values = np.zeros(50)
+    values[[0, -1]] = 9.0
+    assert not running_median(values).any()
+    assert running_median(np.array([4.0])).tolist() == [4.0]
+
+
+def test_what_is_normal_for_others_makes_nobody_slower() -> None:
+    """Half of the run at one level, half at another 8 % above: both are near the fleet's, and the faster one is normal."""
+    values = 0.01 * np.random.default_rng(3).standard_normal(400)
+    values[200:] += 0.18
+    levels = segment(values)
+    assert baseline_level(levels, at_normal=0.1) == pytest.approx(0.0, abs=0.01)
+
+
 def test_running_median_forgets_spikes_and_keeps_steps() -> None:
     values = np.zeros(50)
     values[20] = 9.0

@@ -128,3 +128,17 @@ def test_busy_time_alone_does_not_make_a_link_slow() -> None:
     own = (links.src == RING[3][0]) & (links.dst == RING[3][1])
     stalled = dataclasses.replace(links, busy_us=np.where(own, links.busy_us * 3, links.busy_us))
     assert slow_links(stalled, everything(links), HOSTS).links == ()
+
+
+@pytest.mark.parametrize(("slowness", "slow"), [(1.12, False), (1.3, True), (1.5, True)])
+def test_slow_is_farther_off_than_equal_links_are_from_each_other(slowness: float, slow: bool) -> None:
+    links = sampled(100.0, 100.0, 100.0, 100.0 / slowness)
+    assert [each.ends for each in slow_links(links, everything(links), HOSTS).links] == ([RING[3]] if slow else [])
+
+
+def test_where_links_differ_more_it_takes_more_to_be_slow() -> None:
+    """Of a tier's links some carry a quarter more than others; one that lags by 30 % is no exception then."""
+    one_tier = tuple(dataclasses.replace(host, tier="edge") for host in HOSTS)
+    level, unlike = sampled(100.0, 101.0, 99.0, 70.0), sampled(125.0, 100.0, 78.0, 70.0)
+    assert len(slow_links(level, everything(level), one_tier).links) == 1
+    assert slow_links(unlike, everything(unlike), one_tier).links == ()

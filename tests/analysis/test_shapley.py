@@ -68,7 +68,7 @@ def test_sampled_shares_add_up_and_come_near() -> None:
     durations = 1.0 + rng.random((300, 8))
     game = slowest(durations, np.full((300, 8), 0.5))
     exact = shapley(game, 8, 300, rng)
-    sampled = module._sampled(game, 8, 300, np.random.default_rng(1))
+    sampled = module._sampled(game, 8, 300, np.random.default_rng(1), 13)
     assert sampled.sum() == pytest.approx(exact.sum())
     assert sampled == pytest.approx(exact, rel=0.05)
 
@@ -118,3 +118,18 @@ def test_many_equal_hosts_carry_about_equal_shares() -> None:
     assert len(edge) == 16
     assert sum(f.cost_s for f in analysis.findings) == pytest.approx(analysis.lost_s, rel=1e-4)
     assert max(edge) < 2.5 * min(edge)
+
+
+def test_orders_are_dealt_out_over_all_blocks_of_a_run() -> None:
+    """A block that is asked about alone gets no more orders than one of many: that is what bounds the time for many slow ranks."""
+    asked = []
+
+    def game(removed: BoolArray) -> FloatArray:
+        asked.append(len(removed))
+        return slowest(np.full((1, 12), 2.0), np.ones((1, 12)))(removed)
+
+    shares = shapley(game, 12, 1, np.random.default_rng(0), in_all=512)
+    assert sum(asked) == 16 * 13
+    assert shares.sum() == pytest.approx(1.0)
+    shapley(game, 12, 1, np.random.default_rng(0))
+    assert sum(asked) == 16 * 13 + 8192 * 13

@@ -1,0 +1,113 @@
+"""The score of many runs: precision, recall and the rest, from the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from laggard.analysis.evaluate.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Score:
+    """How good the analysis is; what there was no case of is None.
+
+    Attributes:
+        cases: runs judged.
+        events: detectable events in them.
+        precision: findings that are events, of all findings.
+        recall: events that were found, of all detectable ones.
+        f1: harmonic mean of both.
+        label_macro_f1: F1 of each class (family and kind) that occurs, where an event called by another class's name is missed in the
+            one and false in the other; their mean.
+        top1: runs in which the dearest finding with a rank names a slow one, of those with a detectable slow rank.
+        link_top1: runs in which the dearest finding of the network names a slow link, of those with one that is detectable.
+        onset_delay_steps: median of found minus true first step of dynamic events.
+        onset_error_steps_p90: nine of ten are off by no more.
+        false_alarms_per_1000_steps: findings in 1,000 steps of runs without injection.
+        cost_error_p50: median, over runs with injection, of what the findings' cost is off by, as a share of the makespan.
+        cost_error_p90: nine of ten are off by no more.
+        undetectable: events that no detector could see, which count nowhere else.
+        undetectable_share: of all events.
+    """
+
+    cases: int
+    events: int
+    precision: float | None
+    recall: float | None
+    f1: float | None
+    label_macro_f1: float | None
+    top1: float | None
+    link_top1: float | None
+    onset_delay_steps: float | None
+    onset_error_steps_p90: float | None
+    false_alarms_per_1000_steps: float | None
+    cost_error_p50: float | None
+    cost_error_p90: float | None
+    undetectable: int
+    undetectable_share: float | None
+
+
+def score(verdicts: Sequence[Verdict]) -> Score:
+    """Adds up the verdicts of runs.
+
+    Args:
+        verdicts: of each run.
+
+    Returns:
+        Their score: every event counts alike, and so does every finding.
+    """
+    found = sum(len(v.found) for v in verdicts)
+    missed = sum(len(v.missed) for v in verdicts)
+    false = sum(len(v.false) for v in verdicts)
+    undetectable = sum(v.undetectable for v in verdicts)
+    clean = [v for v in verdicts if v.clean_steps]
+    delays = [delay for v in verdicts for delay in v.onset_delays]
+    errors = [v.cost_error for v in verdicts if v.cost_error is not None]
+    alarms = _share(1000 * sum(len(v.false) for v in clean), sum(v.clean_steps for v in clean))
+    return Score(
+        cases=len(verdicts),
+        events=found + missed,
+        precision=_share(found, found + false),
+        recall=_share(found, found + missed),
+        f1=_f1(found, false, missed),
+        label_macro_f1=_label_macro_f1(verdicts),
+        top1=_mean([v.rank_named for v in verdicts if v.rank_named is not None]),
+        link_top1=_mean([v.link_named for v in verdicts if v.link_named is not None]),
+        onset_delay_steps=_quantile(delays, 0.5),
+        onset_error_steps_p90=_quantile([abs(delay) for delay in delays], 0.9),
+        false_alarms_per_1000_steps=alarms,
+        cost_error_p50=_quantile(errors, 0.5),
+        cost_error_p90=_quantile(errors, 0.9),
+        undetectable=undetectable,
+        undetectable_share=_share(undetectable, found + missed + undetectable),
+    )
+
+
+def _label_macro_f1(verdicts: Sequence[Verdict]) -> float | None:
+    right = [true for v in verdicts for true, told in v.found if true == told]
+    false = [told for v in verdicts for true, told in v.found if true != told]
+    missed = [true for v in verdicts for true, told in v.found if true != told]
+    false += [label for v in verdicts for label in v.false]
+    missed += [label for v in verdicts for label in v.missed]
+    labels = sorted({*right, *missed})
+    each = [_f1(right.count(label), false.count(label), missed.count(label)) for label in labels]
+    return _mean([value for value in each if value is not None])
+
+
+def _f1(found: int, false: int, missed: int) -> float | None:
+    return _share(2 * found, 2 * found + false + missed)
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _quantile(values: Sequence[float], part: float) -> float | None:
+    return float(np.quantile(values, part)) if values else None

@@ -1,0 +1,91 @@
+"""What a synthetic run is made of: tiers, durations, noise, and what is put in to be found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Imbalance = Literal["none", "shares", "drawn", "shift"]
+"""How unequal work is: not; ranks have shares of their own; they draw them anew in each step; one has twice the work for a while."""
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One tier: its name, number of hosts and how much slower than the fastest it computes by design."""
+
+    name: str
+    hosts: int
+    slowness: float = 1.0
+
+
+@dataclass(frozen=True)
+class Injection:
+    """A slowness put into the trace; steps are inclusive, `last=None` is the end of the run.
+
+    `rank` for compute and storage; for network `tiers` (unordered) or, for one link alone, the `rank` it leads on from.
+    """
+
+    family: Literal["compute", "network", "storage"]
+    factor: float
+    first: int = 0
+    last: int | None = None
+    rank: int | None = None
+    tiers: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Multiplicative noise of durations.
+
+    Attributes:
+        sigma: lognormal jitter per rank and step.
+        spike: probability that a spike of 2x and one to three steps begins.
+        drift: amplitude of slow drift, shared by all ranks.
+        host: spread of the hosts' true speeds.
+        transfer_sigma: jitter of collectives.
+        episode: probability per step that half of the ranks (a core's) slow down by 1.3 for 5 to 30 steps.
+        fetch_sigma: jitter of reading, beside half of `sigma`.
+        link_sigma: jitter of the links' busy time.
+    """
+
+    sigma: float = 0.05
+    spike: float = 0.01
+    drift: float = 0.04
+    host: float = 0.01
+    transfer_sigma: float = 0.10
+    episode: float = 0.0
+    fetch_sigma: float = 0.0
+    link_sigma: float = 0.0
+
+
+QUIET = Noise(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class TraceSpec:
+    """What to generate. Phase durations are seconds of the fastest tier at a full per-rank batch."""
+
+    tiers: tuple[Tier, ...] = (Tier("cloud", 2), Tier("fog", 2), Tier("edge", 4))
+    steps: int = 600
+    samples: int = 16
+    steps_per_epoch: int = 12
+    fetch_s: float = 0.001
+    prep_s: float = 0.002
+    forward_s: float = 0.020
+    backward_s: float = 0.040
+    optimizer_s: float = 0.003
+    other_s: float = 0.0005
+    fixed_share: float = 0.2
+    gradient_bytes: int = 600_000
+    buffer_bytes: int = 4_000
+    rate_mbps: float = 200.0
+    tier_rates_mbps: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    evaluate_every: int = 60
+    evaluate_s: float = 0.5
+    warm_up_steps: int = 3
+    noise: Noise = Noise()
+    injections: tuple[Injection, ...] = ()
+    imbalance: Imbalance = "none"
+    with_links: bool = True
+    seed: int = 0

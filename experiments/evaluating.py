@@ -1,0 +1,107 @@
+"""`laggard evaluate`: the analysis is held against runs whose stragglers are known."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from laggard.analysis.evaluate.account import Tried
+from laggard.analysis.evaluate.grid import full_grid
+from laggard.analysis.evaluate.trial import try_cases
+from laggard.analysis.evaluate.verdict import judge
+from laggard.experiments.emulated_cases import SCENARIO, EmulatedCase, emulated_cases
+from laggard.experiments.emulated_truth import injected_events
+from laggard.run_schema import Finding
+
+log = logging.getLogger(__name__)
+
+DEFAULT_CASES = 1500
+DEFAULT_EMULATED = 6
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is tried: the first `cases` of the grid (None: all of it), drawn from `seed`."""
+
+    cases: int | None
+    seed: int
+
+
+def evaluate_generated(extent: Extent, *, quiet: bool) -> tuple[Tried, ...]:
+    """Tries generated runs, as many at once as there are cores.
+
+    Args:
+        extent: which part of the grid.
+        quiet: whether to draw no progress, which is drawn on a terminal only.
+
+    Returns:
+        Each run with its verdict, in the grid's order.
+    """
+    cases = full_grid(extent.seed)[: extent.cases]
+    verdicts = _counted(try_cases(cases), len(cases), quiet=quiet)
+    return tuple(Tried(case.name, case.axes(), verdict) for case, verdict in zip(cases, verdicts, strict=True))
+
+
+def evaluate_emulated(extent: Extent, runs: Path, *, quiet: bool) -> tuple[Tried, ...]:
+    """Tries real runs on the emulated continuum, one after the other.
+
+    Args:
+        extent: how many, and the seed of when and where they are slowed.
+        runs: where their run folders are kept.
+        quiet: whether they say nothing meanwhile.
+
+    Returns:
+        Each run with its verdict; a run that failed, or whose emulation slipped, proves nothing and is left out.
+    """
+    cases = emulated_cases(extent.seed, extent.cases or DEFAULT_EMULATED)
+    tried = (_try_emulated(case, runs, quiet=quiet) for case in cases)
+    return tuple(each for each in tried if each is not None)
+
+
+def _try_emulated(case: EmulatedCase, runs: Path, *, quiet: bool) -> Tried | None:
+    from laggard.analysis.load import load_run
+
+    answer = _run(case, runs, quiet=quiet)
+    if answer.get("status") != "done":
+        log.warning("%s: the run ended %s and is left out", case.name, answer.get("status", "without an answer"))
+        return None
+    folder = Path(str(answer["folder"]))
+    run = load_run(folder)
+    findings = TypeAdapter(tuple[Finding, ...]).validate_python(answer["stragglers"])
+    steps = len(np.unique(run.spans.step))
+    verdict = judge(injected_events(run, folder), findings, steps, None)
+    return Tried(f"{case.name}, {folder}", {"injected": case.family}, verdict)
+
+
+def _run(case: EmulatedCase, runs: Path, *, quiet: bool) -> dict[str, object]:
+    """One run in a process of its own: its sandbox is forked, and a process that computes has threads."""
+    settings = [item for override in case.overrides() for item in ("--set", override)]
+    command = [sys.executable, "-m", "laggard.experiments.cli", "run", str(SCENARIO), "--json", "--runs", str(runs)]
+    if not quiet:
+        sys.stderr.write(f"{case.name}\n")
+    done = subprocess.run([*command, *settings], stdout=subprocess.PIPE, text=True, check=False)
+    try:
+        answer: dict[str, object] = json.loads(done.stdout)
+    except json.JSONDecodeError:
+        return {}
+    return answer
+
+
+def _counted(verdicts: Iterator[_T], count: int, *, quiet: bool) -> Iterator[_T]:
+    if quiet or not sys.stderr.isatty():
+        return verdicts
+    from rich.console import Console
+    from rich.progress import track
+
+    return iter(track(verdicts, "evaluate", total=count, console=Console(stderr=True), transient=True))
