@@ -174,8 +174,13 @@ def _finding(run: Run, timeline: Timeline, cause: Cause, cost: float, makespan_s
     )
 
 
+def origin_notes(run: Run) -> tuple[str, ...]:
+    """What another tool's trace does not tell, where the run is one."""
+    return () if run.record is None or run.record.origin is None else run.record.origin.notes
+
+
 def _notes(run: Run, result: Analysis) -> tuple[str, ...]:
-    notes = []
+    notes = list(origin_notes(run))
     if not result.reliable:
         notes.append(
             f"The references and the causes found account for {100 * result.explained:.1f} % of the makespan; "

@@ -76,7 +76,10 @@ class Run:
     def lockstep(self) -> bool:
         """Whether all ranks took the same steps, to the end."""
         record = self.record
-        return record is None or (record.strategy.pace == "lockstep" and not record.lost_ranks and not record.churn)
+        if record is None:
+            return True
+        replayable = record.origin is None or record.origin.replayable
+        return replayable and record.strategy.pace == "lockstep" and not record.lost_ranks and not record.churn
 
 
 def load_run(path: Path) -> Run:

@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laggard.errors import RunFolderError
+from laggard.errors import InputError, RunFolderError
 
 if TYPE_CHECKING:
     from laggard.analysis.findings import Analysis
+    from laggard.analysis.formats.recognise import Format
     from laggard.analysis.load import Run
+
+REFERENCE = "reference_bytedance.json"
 
 
 def analyse_folder(folder: Path) -> Analysis | None:
@@ -28,6 +31,66 @@ def analyse_folder(folder: Path) -> Analysis | None:
     analysis = find(run)
     publish(run, analysis, folder)
     return analysis
+
+
+def analyse_path(path: Path, out: Path | None, runs: Path, *, reference: bool = False) -> Path:
+    """Analyse a run folder, or a trace of another tool, and write what is said of it into a run folder.
+
+    Args:
+        path: a run folder, a ByteDance trace, or torch.profiler's of one or all ranks.
+        out: the folder to write; without it, a run folder is written into, and a trace becomes `runs/<name>/<name>-<format>`.
+        runs: where run folders are kept.
+        reference: whether to write ByteDance's slowdowns too (`reference_bytedance.json`).
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: it is none of these, or not what it says, or `out` holds something else.
+    """
+    from laggard.analysis.formats.recognise import Format, open_run, recognise
+    from laggard.analysis.store import write_run
+
+    known = recognise(path)
+    run = open_run(path)
+    folder = out or (path.resolve() if known is Format.RUN else _place(run, runs))
+    analysis = find(run)
+    try:
+        if known is not Format.RUN or folder.resolve() != path.resolve():
+            _refuse_to_replace(folder)
+            write_run(run, folder)
+        publish(run, analysis, folder)
+    except OSError as error:
+        raise InputError(f"{error.filename or folder}: {error.strerror} — choose another folder with --out") from error
+    if reference:
+        _write_reference(run, path, known, folder)
+    return folder
+
+
+def _write_reference(run: Run, path: Path, known: Format, folder: Path) -> None:
+    from laggard.analysis.formats.bytedance import read_operations
+    from laggard.analysis.formats.recognise import Format
+    from laggard.analysis.formats.run_to_operations import operations_of_run
+    from laggard.analysis.reference_bytedance import slowdowns
+
+    operations = read_operations(path) if known is Format.BYTEDANCE else operations_of_run(run)
+    _write_json(folder / REFERENCE, slowdowns(operations).document())
+
+
+def _place(run: Run, runs: Path) -> Path:
+    assert run.record is not None
+    return runs / run.record.scenario / run.record.id
+
+
+def _refuse_to_replace(folder: Path) -> None:
+    """Only what an earlier analysis of a trace left is replaced."""
+    from laggard.experiments.run_store import RECORD, load_record
+
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if (folder / RECORD).is_file() and load_record(folder).origin is not None:
+        return
+    raise InputError(f"{folder}: something else is there already — choose another folder with --out")
 
 
 def find(run: Run) -> Analysis | None:

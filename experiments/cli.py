@@ -17,6 +17,7 @@ from laggard.errors import InputError, LaggardError, ScenarioError
 from laggard.experiments.testbed_options import Where, testbed_options
 
 if TYPE_CHECKING:
+    from laggard.experiments.exporting import Export
     from laggard.experiments.guarding import TimedSlip
     from laggard.network_emulation.probe import Requested
     from laggard.run_schema import RunRecord
@@ -332,6 +333,62 @@ def report(run: str, runs: Path, as_json: bool) -> None:
     folder = find_run(run, runs)
     analyse_folder(folder)
     _show_result(load_record(folder), folder, as_json=as_json)
+
+
+@main.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The folder for what is found; without it, one below --runs."
+)
+@runs_option
+@click.option(
+    "--reference",
+    type=click.Choice(["bytedance"]),
+    help="Tell slowdowns against another reference too: ByteDance's (the average of all).",
+)
+@json_option
+@_reported
+def analyze(path: Path, out: Path | None, runs: Path, reference: str | None, as_json: bool) -> None:
+    """Find the stragglers of any trace, and write a report.
+
+    PATH is a run folder, a ByteDance StragglerAnalysis trace (.parquet), or torch.profiler's (.json, .json.gz): one file per rank, in a folder.
+    What is found goes into a run folder that every command reads; a run's own folder is written into.
+    """
+    from laggard.experiments.analysing import analyse_path
+    from laggard.experiments.results import analysed_document, analysed_text
+
+    folder = analyse_path(path, out, runs, reference=reference is not None)
+    click.echo(json.dumps(analysed_document(folder), indent=2) if as_json else analysed_text(folder))
+
+
+@main.command()
+@click.argument("run", metavar="RUN")
+@click.option(
+    "--format", "kind", type=click.Choice(["perfetto", "bytedance", "csv"]), required=True, help="For which tool."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The file, for csv the folder; without it, one in the run folder."
+)
+@runs_option
+@json_option
+@_reported
+def export(run: str, kind: Export, out: Path | None, runs: Path, as_json: bool) -> None:
+    """Write a run for other tools.
+
+    RUN is a run folder, a run's id or the beginning of one, or a scenario's name for its latest run.
+    """
+    from laggard.experiments.exporting import export_run
+    from laggard.experiments.run_store import find_run
+
+    exported = export_run(find_run(run, runs), kind, out)
+    if as_json:
+        paths = [str(path) for path in exported.paths]
+        click.echo(json.dumps({"paths": paths, "notes": list(exported.notes)}))
+        return
+    for path in exported.paths:
+        click.echo(str(path))
+    for note in exported.notes:
+        click.echo(f"note: {note}", err=True)
 
 
 @main.command()

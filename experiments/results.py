@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from laggard.experiments.analysing import REFERENCE
+from laggard.experiments.run_store import RECORD, load_record
 from laggard.run_schema import RunRecord
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
@@ -40,6 +42,44 @@ def result_text(record: RunRecord, folder: Path) -> str:
     report = folder / "report.html"
     lines.append(f"report: {report}" if report.exists() else f"run folder: {folder}")
     return "\n".join(lines)
+
+
+def analysed_document(folder: Path) -> dict[str, JsonValue]:
+    """What was found in a trace, and where it lies; a run that was killed early may have no record."""
+    if not (folder / RECORD).exists():
+        found = {"stragglers": _read_json(folder / "stragglers.json"), "answer": _answer(folder)}
+        return {**found, "folder": str(folder), "report": str(folder / "report.html")}
+    document = result_document(load_record(folder), folder)
+    reference = _read_json(folder / REFERENCE)
+    return document if reference is None else {**document, "reference_bytedance": reference}
+
+
+def analysed_text(folder: Path) -> str:
+    """The answer, what the trace does not tell, and where the report is."""
+    if not (folder / RECORD).exists():
+        answer = [f"  {sentence}" for sentence in _answer(folder)]
+        return "\n".join([f"{folder.name}:", *answer, f"report: {folder / 'report.html'}"])
+    record = load_record(folder)
+    notes = record.origin.notes if record.origin is not None else ()
+    lines = [result_text(record, folder), *(f"note: {note}" for note in notes)]
+    return "\n".join([*lines, *_reference_lines(_read_json(folder / REFERENCE))])
+
+
+def _reference_lines(reference: JsonValue) -> list[str]:
+    if not isinstance(reference, dict):
+        return []
+    types, workers = reference["s_t"], reference["s_w"]
+    assert isinstance(types, dict)
+    assert isinstance(workers, list)
+    by_type = sorted(((float(str(s)), name) for name, s in types.items()), reverse=True)
+    by_worker = sorted(
+        ((float(str(each["s_w"])), f"{each['dp_rank']}/{each['stage']}") for each in workers if isinstance(each, dict)),
+        reverse=True,
+    )
+    (type_s, dearest), (worker_s, slowest) = by_type[0], by_worker[0]
+    total = f"bytedance reference: S {float(str(reference['s'])):.4f}"
+    most = f"of types most by {dearest} (S_t {type_s:.4f}), of workers by dp_rank/stage {slowest} (S_w {worker_s:.4f})"
+    return [f"{total}; {most}; all in {REFERENCE}"]
 
 
 def listing_document(records: Sequence[tuple[RunRecord, Path]]) -> list[JsonValue]:

@@ -32,7 +32,7 @@ def analyse_own_pace(run: Run) -> Analysis:
     """Finds the stragglers of ranks of their own pace, and prices them.
 
     What a cause costs is its share of how much sooner as many samples would have been learnt from. Where ranks were lost, left or joined,
-    or one finished no step, nothing is priced.
+    or one finished no step, nothing is priced; nor in a trace of another tool, whose ranks wait for what no rule here knows.
 
     Raises:
         RunFolderError: no rank finished a step.
@@ -40,6 +40,8 @@ def analyse_own_pace(run: Run) -> Analysis:
     described = describe_own_pace(run)
     record = run.record
     if record is None or record.lost_ranks or record.churn or len(np.unique(run.steps.rank)) < run.world_size:
+        return described
+    if record.origin is not None:
         return described
     paces = build_paces(run)
     end_s = record.outcome.makespan_s if record.outcome is not None else max(float(p.end_s[-1]) for p in paces)

@@ -6,8 +6,9 @@ from collections.abc import Collection
 
 import numpy as np
 
+from laggard.analysis.arrivals import latest_arrivals
 from laggard.analysis.columns import BoolArray, FloatArray, IntArray, SpanColumns
-from laggard.analysis.findings import Analysis
+from laggard.analysis.findings import Analysis, origin_notes
 from laggard.analysis.load import Run
 from laggard.analysis.reference import COMPUTE_CODES
 from laggard.analysis.time_split import Places, TimeSplit, places_of
@@ -31,28 +32,28 @@ def describe_own_pace(run: Run) -> Analysis:
     nth, counts = _own_count(spans, run.world_size)
     if not counts.any():
         raise RunFolderError(f"{run.folder}: no rank finished a training step; there is nothing to analyse")
-    split = _split(spans, run.world_size, places_of(run), _away(run))
+    wait_ns = _wait_ns(run, spans)
+    split = _split(spans, wait_ns, places_of(run), _away(run))
     steps = int(counts[counts > 0].min())
     inside = nth < steps
 
-    def table(chosen: BoolArray) -> FloatArray:
+    def table(nanoseconds: IntArray) -> FloatArray:
         values = np.zeros((steps, run.world_size))
-        rows = chosen & inside
-        np.add.at(values, (nth[rows], spans.rank[rows]), spans.dur_ns[rows] * _S)
+        np.add.at(values, (nth[inside], spans.rank[inside]), nanoseconds[inside] * _S)
         return values
 
-    communicates, waits = spans.phase == Phase.COMM.code, _waits(spans)
-    compute = table(np.isin(spans.phase, COMPUTE_CODES))
+    communicates = spans.phase == Phase.COMM.code
+    compute = table(np.where(np.isin(spans.phase, COMPUTE_CODES), spans.dur_ns, 0))
     usual = np.median(compute, axis=0)
     end_s = float(spans.end_ns.max() * _S)
     return Analysis(
         findings=(),
         hosts=run.hosts,
         steps=np.arange(steps),
-        step_s=table(np.ones(len(spans), dtype=np.bool_)),
+        step_s=table(spans.dur_ns),
         compute_s=compute,
-        wait_s=table(waits),
-        transfer_s=table(communicates & ~waits),
+        wait_s=table(wait_ns),
+        transfer_s=table(np.where(communicates, spans.dur_ns - wait_ns, 0)),
         slowdown=compute / max(float(usual[usual > 0].min(initial=np.inf)), 1e-9),
         transfer_slowdown=np.ones(steps),
         time_split=split,
@@ -61,15 +62,22 @@ def describe_own_pace(run: Run) -> Analysis:
         replayed_s=end_s,
         without_causes_s=end_s,
         modelled_s=end_s,
-        notes=(),
+        notes=origin_notes(run),
         costed=False,
         common_steps=False,
     )
 
 
-def _waits(spans: SpanColumns) -> BoolArray:
-    waits: BoolArray = (spans.phase == Phase.COMM.code) & (spans.bytes == 0)
-    return waits
+def _wait_ns(run: Run, spans: SpanColumns) -> IntArray:
+    """How much of each span is waiting, [N]: communication that carries nothing.
+
+    Another tool may not tell what is carried: there it is the time before the last of a collective has come.
+    """
+    communicates = spans.phase == Phase.COMM.code
+    if run.record is not None and run.record.origin is not None:
+        waited = np.clip(latest_arrivals(spans) - spans.start_ns, 0, spans.dur_ns)
+        return np.where(communicates, waited, 0)
+    return np.where(communicates & (spans.bytes == 0), spans.dur_ns, 0)
 
 
 def _own_count(spans: SpanColumns, world: int) -> tuple[IntArray, IntArray]:
@@ -88,23 +96,23 @@ def _away(run: Run) -> frozenset[int]:
     return frozenset(rank for rank, kind in last.items() if kind == "left")
 
 
-def _split(spans: SpanColumns, world: int, places: Places, away: Collection[int] = ()) -> TimeSplit:
+def _split(spans: SpanColumns, wait_ns: IntArray, places: Places, away: Collection[int] = ()) -> TimeSplit:
     """Every rank's time to the end of the run; one that ended before is idle until then, unless it is away, which is `other`."""
+    world = len(places.tiers)
 
-    def total(chosen: BoolArray) -> FloatArray:
-        sums: FloatArray = np.bincount(spans.rank[chosen], weights=spans.dur_ns[chosen] * _S, minlength=world).astype(
-            np.float64
-        )
+    def total(chosen: BoolArray, nanoseconds: IntArray = spans.dur_ns) -> FloatArray:
+        weights = nanoseconds[chosen] * _S
+        sums: FloatArray = np.bincount(spans.rank[chosen], weights=weights, minlength=world).astype(np.float64)
         return sums
 
     end = np.zeros(world)
     np.maximum.at(end, spans.rank, spans.end_ns * _S)
-    waits = _waits(spans)
+    communicates = spans.phase == Phase.COMM.code
     fetch, prep = (total(spans.phase == phase.code) for phase in (Phase.FETCH, Phase.PREP))
     compute = total(np.isin(spans.phase, COMPUTE_CODES)) - prep
-    sends, crossing = (spans.phase == Phase.COMM.code) & ~waits, places.across(spans.rank, spans.peer)
-    interconnect, network = total(sends & ~crossing), total(sends & crossing)
+    crossing, sent_ns = places.across(spans.rank, spans.peer), spans.dur_ns - wait_ns
+    interconnect, network = (total(communicates & chosen, sent_ns) for chosen in (~crossing, crossing))
     stays = np.array([rank not in away for rank in range(world)])
-    wait, idle = total(waits), np.where(stays, end.max() - end, 0.0)
+    wait, idle = total(communicates, wait_ns), np.where(stays, end.max() - end, 0.0)
     other = end.max() - (fetch + prep + compute + interconnect + network + wait + idle)
     return TimeSplit(fetch, prep, compute, interconnect, network, wait, idle, other, np.zeros(world))

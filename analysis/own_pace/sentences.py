@@ -25,7 +25,10 @@ def own_pace_sentences(run: Run, analysis: Analysis) -> tuple[str, ...]:
     lost = run.record.lost_ranks if run.record is not None else ()
     churn = run.record.churn if run.record is not None else ()
     pace = "workers were lost" if lost else "workers left or joined" if churn else "every worker goes at its own pace"
+    imported = run.record is not None and run.record.origin is not None
     told = [f"Under {name} {pace}, so what slow ones cost is not computed."] if not analysis.costed else []
+    if imported:
+        told = ["This trace is replayed in part only, as told below, so what slow workers cost is not computed."]
     if analysis.stragglers:
         told.append(f"Under {name} {pace}: a cost is how much sooner as much would have been learnt.")
     told += [_turnover_sentence(run, churn, rank) for rank in dict.fromkeys(each.rank for each in churn)]
@@ -35,10 +38,9 @@ def own_pace_sentences(run: Run, analysis: Analysis) -> tuple[str, ...]:
     fast, slow = int(np.argmin(usual)), int(np.argmax(usual))
     taken = np.bincount(run.steps.rank, minlength=run.world_size)
     if usual[fast] > 0 and usual[slow] >= 1.1 * usual[fast]:
-        told.append(
-            f"{run.hosts[slow].host} computes {ratio_text(float(usual[slow] / usual[fast]))} slower than {run.hosts[fast].host}; "
-            f"it took {taken[slow]} steps, and {run.hosts[fast].host} {taken[fast]}."
-        )
+        slower = f"{run.hosts[slow].host} computes {ratio_text(float(usual[slow] / usual[fast]))} slower than {run.hosts[fast].host}"
+        counts = f"; it took {taken[slow]} steps, and {run.hosts[fast].host} {taken[fast]}"
+        told.append(f"{slower}{'' if imported else counts}.")
     dropped = int(run.steps.dropped.sum()) / max(int(run.steps.samples.sum() + run.steps.dropped.sum()), 1)
     if dropped >= 0.01:
         told.append(f"{percent_text(dropped)} of the samples were computed in vain.")

@@ -35,10 +35,14 @@ def outcome_tiles(run: Run, analysis: Analysis | None) -> tuple[Tile, ...]:
     if analysis is None:
         return ()
     return (
-        Tile("Makespan so far", seconds_text(analysis.makespan_s)),
+        Tile(_makespan_name(run), seconds_text(analysis.makespan_s)),
         Tile("Steps", f"{len(analysis.steps)}", "finished by every rank"),
         *_lost(analysis),
     )
+
+
+def _makespan_name(run: Run) -> str:
+    return "Makespan" if run.record is not None and run.record.origin is not None else "Makespan so far"
 
 
 def _achieved(outcome: Outcome, *, dilated: bool) -> tuple[Tile, ...]:

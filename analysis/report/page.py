@@ -45,6 +45,7 @@ class Page:
     outcome: tuple[Tile, ...]
     analysed: bool
     costed: bool
+    uncosted: str
     stragglers: tuple[StragglerRow, ...]
     stragglers_left_out: int
     notes: tuple[str, ...]
@@ -82,16 +83,28 @@ def build_page(run: Run, analysis: Analysis | None, figures: Sequence[DrawnFigur
         outcome=outcome,
         analysed=analysis is not None,
         costed=analysis is not None and analysis.costed,
+        uncosted=_uncosted(run),
         stragglers=straggler_rows(run, analysis) if analysis is not None else (),
         stragglers_left_out=max(0, len(analysis.findings) - MOST_ROWS) if analysis is not None else 0,
         notes=analysis.notes if analysis is not None else (),
-        fidelity=fidelity_part(run.fidelity, slipped=record is not None and record.status == "unfaithful"),
+        fidelity=fidelity_part(
+            run.fidelity,
+            slipped=record is not None and record.status == "unfaithful",
+            emulated=record is None or record.origin is None,
+        ),
         figures=tuple(_figure(drawn) for drawn in figures),
         command=shlex.join(record.command) if record is not None else "",
         facts=facts(run),
         warnings=record.warnings if record is not None else (),
         tables=setup_tables(run),
     )
+
+
+def _uncosted(run: Run) -> str:
+    """Why what causes cost is not computed, where it is not."""
+    if run.record is not None and run.record.origin is not None:
+        return "Not computed: the replay does not know all that this trace's workers wait for."
+    return "Not computed: that takes workers that are all there, to the end."
 
 
 def _opening(run: Run, analysis: Analysis | None) -> tuple[tuple[str, ...], tuple[Verdict, ...]]:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from laggard.analysis.figures.labels import tiers_in_order
-from laggard.analysis.load import Run
+from laggard.analysis.load import RankHost, Run
 from laggard.analysis.wording import percent_text, seconds_text
 from laggard.run_schema import HeldJob, RunRecord
 
@@ -48,7 +48,8 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
         ("Clocks", _clocks(run)),
         ("Reservations", ", ".join(_held(job) for job in record.jobs)),
         ("First step", "" if record.first_step_s is None else f"{seconds_text(record.first_step_s)} after the command"),
-        ("Seed", str(record.seed)),
+        ("Trace", _origin(record)),
+        ("Seed", str(record.seed) if record.origin is None else ""),
         ("Revision", record.git or ""),
         ("Versions", ", ".join(f"{name} {version}" for name, version in record.versions.items())),
     ]
@@ -86,8 +87,17 @@ def _held(job: HeldJob) -> str:
 
 
 def _hosts(run: Run) -> Table:
-    rows = tuple((str(h.rank), h.host, h.tier, percent_text(h.cpu_share) + " of a core", h.address) for h in run.hosts)
+    imported = run.record is not None and run.record.origin is not None
+    rows = tuple((str(h.rank), h.host, h.tier, "" if imported else _share(h), h.address) for h in run.hosts)
     return Table(f"Hosts ({len(rows)} ranks)", ("Rank", "Host", "Tier", "CPU share", "Address"), rows)
+
+
+def _share(host: RankHost) -> str:
+    return percent_text(host.cpu_share) + " of a core"
+
+
+def _origin(record: RunRecord) -> str:
+    return "" if record.origin is None else f"{record.origin.path}, as {record.origin.format} wrote it"
 
 
 def _decisions(run: Run) -> Table:

@@ -4,6 +4,7 @@
     ├── InputError                  exit status 2: what the user wrote cannot be used
     │   ├── ScenarioError           one or more located problems in scenario files
     │   └── RunFolderError          a run folder or trace that is not what it says
+    │       └── TraceFormatError    a trace of another tool; carries the file and the place in it
     ├── PrerequisiteError           this machine lacks something; carries the command that grants it
     ├── DeploymentError             hosts could not be brought up
     ├── EmulationError              a constraint could not be applied
@@ -64,6 +65,24 @@ class ScenarioError(InputError):
 
 class RunFolderError(InputError):
     """A run folder or trace file that cannot be read as what it claims to be."""
+
+
+class TraceFormatError(RunFolderError):
+    """A trace of another tool that is not what it says it is.
+
+    Args:
+        path: the file or folder.
+        where: the place in it, such as `row 17, column duration`; empty where it is the whole.
+        wrong: what is wrong there, with the value and the rule.
+        fix: what to do about it.
+    """
+
+    def __init__(self, path: str, where: str, wrong: str, fix: str) -> None:
+        self.path = path
+        self.where = where
+        self.wrong = wrong
+        self.fix = fix
+        super().__init__(printable(f"{path}:{f' {where}:' if where else ''} {wrong} — {fix}"))
 
 
 class PrerequisiteError(LaggardError):

@@ -95,6 +95,19 @@ class Turnover(Record):
     effective_s: float
 
 
+class Origin(Record):
+    """Whose trace a run was read from, where Laggard did not trace it itself.
+
+    `notes` say what of it could not be taken over. `replayable` is whether its dependencies are those that the replay knows; without
+    that, nothing is said of what causes cost.
+    """
+
+    format: Literal["bytedance", "kineto"]
+    path: str
+    notes: tuple[str, ...] = ()
+    replayable: bool = True
+
+
 class RunRecord(Record):
     """`run.json`. `first_step_s` and the stages are real seconds; `first_step_s` counts from the start of the command.
 
@@ -124,6 +137,7 @@ class RunRecord(Record):
     churn: tuple[Turnover, ...] = ()
     jobs: tuple[HeldJob, ...] = ()
     energy: tuple[HostEnergy, ...] = ()
+    origin: Origin | None = None
 
 
 class FidelityCheck(Record):
