@@ -8,6 +8,7 @@ import numpy as np
 
 from laggard.analysis.findings import Analysis
 from laggard.analysis.load import Run
+from laggard.analysis.wording import percent_text, ratio_text
 from laggard.run_schema import Turnover
 
 
@@ -18,38 +19,56 @@ def _turnover_sentence(run: Run, churn: Sequence[Turnover], rank: int) -> str:
 
 
 def own_pace_sentences(run: Run, analysis: Analysis) -> tuple[str, ...]:
-    """Who was slow and who was waited for, in plain sentences."""
-    from laggard.analysis.wording import percent_text, ratio_text
-
-    name = run.record.strategy.name if run.record is not None else "this strategy"
+    """Who was slow and who was waited for, in plain sentences; where nothing is priced, who was slow comes first."""
     lost = run.record.lost_ranks if run.record is not None else ()
     churn = run.record.churn if run.record is not None else ()
-    pace = "workers were lost" if lost else "workers left or joined" if churn else "every worker goes at its own pace"
-    imported = run.record is not None and run.record.origin is not None
-    told = [f"Under {name} {pace}, so what slow ones cost is not computed."] if not analysis.costed else []
-    if imported:
-        told = ["This trace is replayed in part only, as told below, so what slow workers cost is not computed."]
-    if analysis.stragglers:
-        told.append(f"Under {name} {pace}: a cost is how much sooner as much would have been learnt.")
+    slower, priced = _slower_sentence(run, analysis), _priced_sentence(run, analysis)
+    told = [priced, slower] if analysis.costed else [slower, priced]
     told += [_turnover_sentence(run, churn, rank) for rank in dict.fromkeys(each.rank for each in churn)]
     told += [f"{run.hosts[rank].host} (rank {rank}) was lost, and the others went on without it." for rank in lost]
-    usual = np.median(analysis.compute_s, axis=0)
-    usual = np.where(usual > 0, usual, np.median(usual[usual > 0]) if usual.any() else 0.0)
-    fast, slow = int(np.argmin(usual)), int(np.argmax(usual))
-    taken = np.bincount(run.steps.rank, minlength=run.world_size)
-    if usual[fast] > 0 and usual[slow] >= 1.1 * usual[fast]:
-        slower = f"{run.hosts[slow].host} computes {ratio_text(float(usual[slow] / usual[fast]))} slower than {run.hosts[fast].host}"
-        counts = f"; it took {taken[slow]} steps, and {run.hosts[fast].host} {taken[fast]}"
-        told.append(f"{slower}{'' if imported else counts}.")
     dropped = int(run.steps.dropped.sum()) / max(int(run.steps.samples.sum() + run.steps.dropped.sum()), 1)
     if dropped >= 0.01:
         told.append(f"{percent_text(dropped)} of the samples were computed in vain.")
+    return tuple(each for each in [*told, _waiting_sentence(run, analysis)] if each)
+
+
+def _priced_sentence(run: Run, analysis: Analysis) -> str:
+    """What a cost is here, or why there is none."""
+    record = run.record
+    if record is not None and record.origin is not None:
+        return "This trace is replayed in part only, as told below, so what slow workers cost is not computed."
+    name = record.strategy.name if record is not None else "this strategy"
+    pace = "every worker goes at its own pace"
+    if record is not None and (record.lost_ranks or record.churn):
+        pace = "workers were lost" if record.lost_ranks else "workers left or joined"
+    if not analysis.costed:
+        return f"Under {name} {pace}, so what slow ones cost is not computed."
+    return (
+        f"Under {name} {pace}: a cost is how much sooner as much would have been learnt." if analysis.stragglers else ""
+    )
+
+
+def _slower_sentence(run: Run, analysis: Analysis) -> str:
+    """The slowest rank against the fastest, in the usual step of each."""
+    usual = np.median(analysis.compute_s, axis=0)
+    usual = np.where(usual > 0, usual, np.median(usual[usual > 0]) if usual.any() else 0.0)
+    fast, slow = int(np.argmin(usual)), int(np.argmax(usual))
+    if usual[fast] <= 0 or usual[slow] < 1.1 * usual[fast]:
+        return ""
+    names = run.hosts[slow].host, run.hosts[fast].host
+    told = f"{names[0]} computes {ratio_text(float(usual[slow] / usual[fast]))} slower than {names[1]}"
+    if run.record is not None and run.record.origin is not None:
+        return f"{told}."
+    taken = np.bincount(run.steps.rank, minlength=run.world_size)
+    return f"{told}; it took {taken[slow]} steps, and {names[1]} {taken[fast]}."
+
+
+def _waiting_sentence(run: Run, analysis: Analysis) -> str:
+    """Who waits most, and for whom."""
     most = int(np.argmax(analysis.time_split.wait_s))
     share_s = float(analysis.time_split.wait_s[most]) / max(analysis.makespan_s, 1e-9)
     whom = run.steps.waited_for[(run.steps.rank == most) & (run.steps.waited_for >= 0)]
-    if share_s >= 0.02 and len(whom):
-        often = int(np.bincount(whom).argmax())
-        told.append(
-            f"{run.hosts[most].host} waits {percent_text(share_s)} of the time, mostly for {run.hosts[often].host}."
-        )
-    return tuple(told)
+    if share_s < 0.02 or not len(whom):
+        return ""
+    often = int(np.bincount(whom).argmax())
+    return f"{run.hosts[most].host} waits {percent_text(share_s)} of the time, mostly for {run.hosts[often].host}."
