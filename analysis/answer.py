@@ -182,7 +182,7 @@ def _place(finding: Finding, analysis: Analysis) -> frozenset[str]:
 
 
 def _tell(cause: Cause, run: Run, analysis: Analysis) -> str:
-    subject = _subject(cause, analysis)
+    subject = subject_of(cause, analysis)
     share = percent_text(cause.cost_s / analysis.makespan_s) + " of the makespan"
     if cause.first.kind == "deterministic":
         doing = _doing(cause, subject, present=True)
@@ -198,7 +198,8 @@ def _tell(cause: Cause, run: Run, analysis: Analysis) -> str:
     return f"{when} {subject.text} {_doing(cause, subject, present=False)} {cause.slowdown_text} slower; that cost {share}."
 
 
-def _subject(cause: Cause, analysis: Analysis) -> Subject:
+def subject_of(cause: Cause, analysis: Analysis) -> Subject:
+    """Who or what a cause is about, as a sentence would say it."""
     if cause.first.link is not None:
         return link_subject([f.link for f in cause.findings if f.link is not None], analysis.hosts)
     if cause.first.host is None:

@@ -11,17 +11,14 @@ from pydantic import TypeAdapter
 
 from laggard.analysis.causes import Cause
 from laggard.analysis.columns import FloatArray, IntArray
-from laggard.analysis.detect import find_local_causes, find_slow_links, find_transfer_causes
 from laggard.analysis.intervals import LEAST_STEPS
 from laggard.analysis.load import RankHost, Run
-from laggard.analysis.reference import COMPUTE_CODES, References, fit_references, log_ratio
-from laggard.analysis.replay.maxplus import makespan, observed_schedule
+from laggard.analysis.reference import COMPUTE_CODES, log_ratio
+from laggard.analysis.replay.maxplus import makespan
 from laggard.analysis.replay.model import modelled_makespan
-from laggard.analysis.replay.relief import plan_reliefs
-from laggard.analysis.replay.timeline import Timeline, build_timeline
-from laggard.analysis.replay.what_if import WhatIf
+from laggard.analysis.replay.timeline import Timeline
+from laggard.analysis.study import study
 from laggard.analysis.time_split import TimeSplit, places_of, split_time
-from laggard.analysis.transfers import Transfers, measure_transfers
 from laggard.run_schema import Finding
 
 RELIABLE_REMAINDER = 0.02
@@ -112,12 +109,9 @@ def analyse(run: Run) -> Analysis:
     Raises:
         RunFolderError: some rank recorded no step.
     """
-    timeline = build_timeline(run)
-    references = fit_references(timeline, run.hosts)
-    transfers = measure_transfers(timeline)
-    causes, others_busy_s = _find_causes(run, timeline, references, transfers)
-    schedule = observed_schedule(timeline)
-    what_if = WhatIf(schedule, plan_reliefs(timeline, references, transfers, causes, others_busy_s))
+    found = study(run)
+    timeline, references, transfers = found.timeline, found.references, found.transfers
+    causes, what_if, schedule = found.causes, found.what_if, found.what_if.schedule
     costs = what_if.costs(_SEED)
     makespan_s = timeline.makespan
     compute = timeline.seconds[:, :, list(COMPUTE_CODES)].sum(axis=2)
@@ -147,15 +141,6 @@ def analyse(run: Run) -> Analysis:
 def write_findings(findings: Sequence[Finding], path: Path) -> None:
     """Writes `stragglers.json`: a list of `Finding`, dearest first."""
     path.write_bytes(TypeAdapter(tuple[Finding, ...]).dump_json(tuple(findings), indent=2) + b"\n")
-
-
-def _find_causes(
-    run: Run, timeline: Timeline, references: References, transfers: Transfers
-) -> tuple[tuple[Cause, ...], float]:
-    local = find_local_causes(timeline, references, "compute") + find_local_causes(timeline, references, "storage")
-    dynamic, local = find_transfer_causes(timeline, references, transfers, local, run.links, run.hosts)
-    lasting, others_busy_s = find_slow_links(timeline, transfers, dynamic, run.links, run.hosts)
-    return (*local, *dynamic, *lasting), others_busy_s
 
 
 def _finding(run: Run, timeline: Timeline, cause: Cause, cost: float, makespan_s: float) -> Finding:

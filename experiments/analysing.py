@@ -95,11 +95,10 @@ def _refuse_to_replace(folder: Path) -> None:
 
 def find(run: Run) -> Analysis | None:
     """The analysis of a run; None where no step was finished by every rank."""
-    from laggard.analysis.findings import analyse
-    from laggard.analysis.own_pace.analyse import analyse_own_pace
+    from laggard.analysis.analyse_run import analyse_run
 
     try:
-        return analyse(run) if run.lockstep else analyse_own_pace(run)
+        return analyse_run(run)
     except RunFolderError:
         if run.record is None or run.record.status == "done":
             raise

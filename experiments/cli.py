@@ -392,6 +392,26 @@ def export(run: str, kind: Export, out: Path | None, runs: Path, as_json: bool) 
 
 
 @main.command()
+@click.argument("run", metavar="RUN...", nargs=-1, required=True)
+@runs_option
+@json_option
+@_reported
+def compare(run: tuple[str, ...], runs: Path, as_json: bool) -> None:
+    """Hold runs against each other: makespan, where the time went, what was found.
+
+    RUN is a run folder, a run's id or the beginning of one, or a scenario's name for its latest run. Runs that differ in their seeds alone are
+    repeats, and give confidence intervals (95 %); other setups are held against that of the first.
+    """
+    from laggard.analysis.compare_folders import compare_folders, compared_document, compared_text
+    from laggard.experiments.run_store import find_run
+
+    setups, left_out = compare_folders([find_run(each, runs) for each in run])
+    click.echo(
+        json.dumps(compared_document(setups, left_out), indent=2) if as_json else compared_text(setups, left_out)
+    )
+
+
+@main.command()
 @click.option("--full", is_flag=True, help="Try the whole grid, which takes hours.")
 @click.option("--cases", type=click.IntRange(min=1), metavar="N", help="Try so many cases of the grid.")
 @click.option(

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from laggard.analysis.causes import Cause
-from laggard.analysis.columns import BoolArray, FloatArray
 from laggard.analysis.findings import STRAGGLER_SHARE, Analysis
 from laggard.analysis.intervals import LEAST_STEPS
 from laggard.analysis.load import Run
-from laggard.analysis.own_pace.causes import Work, find_own_causes, side_by_side
+from laggard.analysis.own_pace.causes import Work
 from laggard.analysis.own_pace.describe import describe_own_pace
-from laggard.analysis.own_pace.groups import group_race
 from laggard.analysis.own_pace.model import modelled_race_s
-from laggard.analysis.own_pace.needs import find_needs, rule_of, stand_for_messages
-from laggard.analysis.own_pace.paces import Pace, build_paces
-from laggard.analysis.own_pace.relief import Relief, plan_own_reliefs, relieved
+from laggard.analysis.own_pace.paces import Pace
 from laggard.analysis.own_pace.replay import Race
-from laggard.analysis.reference import fit_references
-from laggard.analysis.shapley import shapley
-from laggard.run_schema import Finding, StrategyRecord
+from laggard.analysis.own_pace.study import SEED, study_own_pace
+from laggard.run_schema import Finding
 
-_SEED = 20240229
-_MOST_ORDERS = 64
+MOST_STEPS = 200_000
+"""Of all ranks together; longer runs would take minutes to be priced."""
+MOST_NEEDS = 2_000_000
 
 
 def analyse_own_pace(run: Run) -> Analysis:
@@ -43,57 +38,36 @@ def analyse_own_pace(run: Run) -> Analysis:
         return described
     if record.origin is not None:
         return described
-    paces = build_paces(run)
-    end_s = record.outcome.makespan_s if record.outcome is not None else max(float(p.end_s[-1]) for p in paces)
-    race = _race(record.strategy, paces, end_s)
-    paces = race.paces
-    work = side_by_side(paces)
-    references = fit_references(work, run.hosts)
-    causes = find_own_causes(paces, work, references, end_s)
-    game = _Game(race, plan_own_reliefs(paces, work, references, causes), len(causes), race.goal())
-    costs = game.costs()
-    findings = [_finding(run, race, cause, float(cost)) for cause, cost in zip(causes, costs, strict=True)]
+    if too_large := _too_large(run):
+        return replace(described, notes=(too_large,))
+    found = study_own_pace(run)
+    costs = found.costs()
+    findings = [_finding(run, found.race, cause, float(cost)) for cause, cost in zip(found.causes, costs, strict=True)]
     return replace(
         described,
         findings=tuple(sorted(findings, key=lambda f: -f.cost_s)),
-        makespan_s=end_s,
-        replayed_s=float(race.makespans(race.observed(), game.goal)[0]),
-        without_causes_s=float(game.makespans(np.ones((1, len(causes)), dtype=np.bool_))[0]),
-        modelled_s=modelled_race_s(race, work, references, causes, _SEED),
-        notes=_notes(work),
+        makespan_s=found.race.end_s,
+        replayed_s=found.makespan_s(np.zeros(len(found.causes), dtype=np.bool_)),
+        without_causes_s=found.makespan_s(np.ones(len(found.causes), dtype=np.bool_)),
+        modelled_s=modelled_race_s(found.race, found.work, found.references, found.causes, SEED),
+        notes=_notes(found.work),
         costed=True,
     )
 
 
-def _race(strategy: StrategyRecord, paces: tuple[Pace, ...], end_s: float) -> Race:
-    match strategy.name, strategy.parameters:
-        case "partial_reduce", {"group": int(size)}:
-            return group_race(paces, end_s, size)
-    rule = rule_of(strategy, len(paces))
-    paces = stand_for_messages(paces, rule)
-    return Race(paces, find_needs(paces, rule), end_s)
-
-
-@dataclass(frozen=True)
-class _Game:
-    race: Race
-    reliefs: Sequence[Relief]
-    players: int
-    goal: float
-
-    def makespans(self, removed: BoolArray) -> FloatArray:
-        """Virtual seconds with causes removed, [C, causes]."""
-        return self.race.makespans(relieved(self.race, self.reliefs, removed), self.goal)
-
-    def costs(self) -> FloatArray:
-        """Each cause's Shapley share, in virtual seconds."""
-        if not self.players:
-            return np.zeros(0)
-
-        def game(members: BoolArray) -> FloatArray:
-            return self.makespans(members[:, 0])[:, None]
-
-        return shapley(game, self.players, 1, np.random.default_rng(_SEED), _MOST_ORDERS)
+def _too_large(run: Run) -> str:
+    """Why a run is not replayed; nothing if it can be."""
+    steps, others = len(run.steps), run.world_size - 1
+    everybody = run.record is not None and run.record.strategy.name == "bounded_staleness"
+    if steps > MOST_STEPS:
+        return (
+            f"All workers together took {steps} steps, and up to {MOST_STEPS} are replayed to tell what slow ones cost."
+        )
+    if everybody and steps * others > MOST_NEEDS:
+        return (
+            f"{steps} steps that wait for {others} others each are too many to be replayed to tell what slow ones cost."
+        )
+    return ""
 
 
 def _finding(run: Run, race: Race, cause: Cause, cost: float) -> Finding:

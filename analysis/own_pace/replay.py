@@ -15,7 +15,7 @@ from laggard.analysis.columns import FloatArray
 from laggard.analysis.own_pace.needs import Needs, order_of_events
 from laggard.analysis.own_pace.paces import Pace
 
-_HALVINGS = 60
+_PRECISION = 1e-10
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Race:
 
     def goal(self) -> float:
         """Samples that were learnt from until the training was over, those of steps under way in part."""
-        return self._learnt([pace.end_s for pace in self.paces], self.end_s)
+        return _learnt_by(self.end_s, [_course(pace, pace.end_s) for pace in self.paces])
 
     def makespans(self, durations: Durations, goal: float) -> FloatArray:
         """When as many samples are learnt from, in seconds since the first step, [C]."""
@@ -80,25 +80,39 @@ class Race:
         return np.array([self._over([each[c] for each in ends], goal) for c in range(len(ends[0]))])
 
     def _over(self, ends: Sequence[FloatArray], goal: float) -> float:
-        low, high = 0.0, self.end_s
-        while self._learnt(ends, high) < goal:
-            low, high = high, 2 * high
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self._learnt(ends, middle) < goal else (low, middle)
-        return (low + high) / 2
+        from scipy.optimize import brentq
 
-    def _learnt(self, ends: Sequence[FloatArray], time_s: float) -> float:
-        """Samples by then, those of a step that is under way in part."""
-        total = 0.0
-        for pace, end in zip(self.paces, ends, strict=True):
-            learnt = np.concatenate([[0.0], np.cumsum(pace.samples)])
-            when = np.concatenate([pace.start_s[:1], end])
-            total += float(np.interp(time_s, when, learnt))
-            begun = _past_warm_up(pace)
-            if time_s > when[-1] > when[begun]:
-                total += float((learnt[-1] - learnt[begun]) * (time_s - when[-1]) / (when[-1] - when[begun]))
-        return total
+        courses = [_course(pace, end) for pace, end in zip(self.paces, ends, strict=True)]
+        low, high = 0.0, self.end_s
+        while _learnt_by(high, courses) < goal:
+            low, high = high, 2 * high
+        found: float = brentq(lambda time_s: _learnt_by(time_s, courses) - goal, low, high, rtol=_PRECISION)
+        return found
+
+
+@dataclass(frozen=True)
+class _Course:
+    """What one rank had learnt from when, [N + 1], and how many samples a second it learns from behind that."""
+
+    when_s: FloatArray
+    learnt: FloatArray
+    rate: float
+
+
+def _course(pace: Pace, end_s: FloatArray) -> _Course:
+    when, learnt = np.concatenate([pace.start_s[:1], end_s]), np.concatenate([[0.0], np.cumsum(pace.samples)])
+    begun = _past_warm_up(pace)
+    took_s = float(when[-1] - when[begun])
+    return _Course(when, learnt, float(learnt[-1] - learnt[begun]) / took_s if took_s > 0 else 0.0)
+
+
+def _learnt_by(time_s: float, courses: Sequence[_Course]) -> float:
+    """Samples by then, those of a step that is under way in part."""
+    total = 0.0
+    for course in courses:
+        beyond_s = max(time_s - float(course.when_s[-1]), 0.0)
+        total += float(np.interp(time_s, course.when_s, course.learnt)) + course.rate * beyond_s
+    return total
 
 
 def _past_warm_up(pace: Pace) -> int:

@@ -128,12 +128,12 @@ def _local_reliefs(
     usual = references.own[:, rank][:, codes] * np.exp(cause.baseline)
     if cause.kind == "dynamic":
         alone = kept_share(seconds, usual, covered)
-        reliefs = [LocalRelief((index,), rank, _off(timeline, rank, codes, alone))]
+        reliefs = [LocalRelief((index,), rank, seconds_off(timeline, rank, codes, alone))]
         if partner is not None:
             without_partner = kept_share(usual, fleet, covered)
             both = np.minimum(np.minimum(alone, without_partner), kept_share(seconds, fleet, covered))
             joint = alone + without_partner - both
-            reliefs.append(LocalRelief((partner, index), rank, -_off(timeline, rank, codes, joint)))
+            reliefs.append(LocalRelief((partner, index), rank, -seconds_off(timeline, rank, codes, joint)))
         return reliefs
     disturbed = np.zeros_like(covered)
     for other in causes:
@@ -141,7 +141,7 @@ def _local_reliefs(
             disturbed |= other.covers(len(covered))
     kept = kept_share(seconds, fleet, covered & ~disturbed)
     kept = np.minimum(kept, kept_share(usual, fleet, covered & disturbed))
-    return [LocalRelief((index,), rank, _off(timeline, rank, codes, kept))]
+    return [LocalRelief((index,), rank, seconds_off(timeline, rank, codes, kept))]
 
 
 def kept_share(seconds: FloatArray, target: FloatArray, covered: BoolArray) -> FloatArray:
@@ -161,7 +161,7 @@ def _without_level(logs: FloatArray) -> FloatArray:
     return factor
 
 
-def _off(timeline: Timeline, rank: int, codes: list[int], kept: FloatArray) -> FloatArray:
+def seconds_off(timeline: Timeline, rank: int, codes: list[int], kept: FloatArray) -> FloatArray:
     """Seconds off before each barrier when every span of these phases keeps only a share of itself, [E + 1].
 
     Written for shares of a sum of two as well: a share of 1 takes nothing off, whatever `kept` adds up from.

@@ -1,7 +1,8 @@
-"""The notebook runs from top to bottom on a run folder."""
+"""The notebooks run from top to bottom on run folders."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import nbformat
@@ -12,11 +13,12 @@ import laggard.analysis
 from laggard.analysis.load import Run
 from laggard.analysis.store import write_run
 
-NOTEBOOK = Path(laggard.analysis.__file__).with_name("notebooks") / "stragglers.ipynb"
+NOTEBOOKS = Path(laggard.analysis.__file__).with_name("notebooks")
 
 
-def test_the_notebook_as_shipped_has_no_outputs() -> None:
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+@pytest.mark.parametrize("name", ["stragglers", "stalls", "what_if", "compare_runs"])
+def test_the_notebooks_as_shipped_have_no_outputs(name: str) -> None:
+    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert all(not cell.outputs and cell.execution_count is None for cell in code)
@@ -26,17 +28,44 @@ def test_the_notebook_as_shipped_has_no_outputs() -> None:
 def test_the_notebook_answers_and_redraws_every_figure(
     quickstart_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write_run(quickstart_run, tmp_path / "run")
-    monkeypatch.setenv("LAGGARD_RUN", str(folder))
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    # The kernel of this interpreter, whatever kernels the machine has registered.
-    client = NotebookClient(
-        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
-    )
-    client.execute()
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    assert not [o for o in outputs if o.output_type in {"error", "stream"}]
-    shown = [o.data for o in outputs if "data" in o]
+    shown = executed("stragglers", tmp_path, monkeypatch, LAGGARD_RUN=str(write_run(quickstart_run, tmp_path / "run")))
     assert sum("image/svg+xml" in data for data in shown) == 5
     assert any("edge hosts compute" in data.get("text/markdown", "") for data in shown)
+
+
+@pytest.mark.slow
+def test_stalls_add_up_for_every_worker(quickstart_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = executed("stalls", tmp_path, monkeypatch, LAGGARD_RUN=str(write_run(quickstart_run, tmp_path / "run")))
+    assert any("interconnect" in data.get("text/plain", "") for data in shown)
+    assert any("edge" in data.get("text/plain", "") for data in shown)
+    assert sum("image/svg+xml" in data for data in shown) == 1
+
+
+@pytest.mark.slow
+def test_what_if_answers(quickstart_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = executed("what_if", tmp_path, monkeypatch, LAGGARD_RUN=str(write_run(quickstart_run, tmp_path / "run")))
+    told = " ".join(data.get("text/markdown", "") for data in shown)
+    assert "The run took" in told
+    assert "Without any of them" in told
+
+
+@pytest.mark.slow
+def test_runs_are_compared(quickstart_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = [write_run(quickstart_run, tmp_path / name) for name in ("one", "other")]
+    shown = executed("compare_runs", tmp_path, monkeypatch, LAGGARD_RUNS=os.pathsep.join(map(str, folders)))
+    assert any("(2 runs)" in data.get("text/markdown", "") for data in shown)
+
+
+def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **environment: str) -> list[dict[str, str]]:
+    """What a notebook shows, run from top to bottom; nothing in it fails or prints."""
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setenv("IPYTHONDIR", str(folder / "ipython"))
+    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    # The kernel of this interpreter, whatever kernels the machine has registered.
+    NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+    ).execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert not [o for o in outputs if o.output_type in {"error", "stream"}]
+    return [o.data for o in outputs if "data" in o]

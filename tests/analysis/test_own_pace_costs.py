@@ -191,3 +191,15 @@ def messages_of_two(seconds: list[FloatArray], lag_s: FloatArray) -> Run:
     ]
     rank_ends = [np.array([come for *_, come in quick]), ends]
     return run_of(strategy("gossip", graph="ring"), spans, rank_ends, float(min(rank_ends[0][-1], ends[-1])))
+
+
+@pytest.mark.parametrize(
+    ("limit", "told"), [("MOST_STEPS", "All workers together took"), ("MOST_NEEDS", "too many to be replayed")]
+)
+def test_runs_too_large_to_be_replayed_are_not_priced(limit: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trained(strategy("bounded_staleness", staleness=2), noisy([1, 1, 3], [30] * 3))
+    assert analyse_own_pace(run).costed
+    monkeypatch.setattr(f"laggard.analysis.own_pace.analyse.{limit}", 80)
+    analysis = analyse_own_pace(run)
+    assert not analysis.costed
+    assert told in analysis.notes[0]

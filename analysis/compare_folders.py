@@ -1,0 +1,126 @@
+"""Run folders side by side: which are repeats of one setup, what the setups are called, and the comparison as text and as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from laggard.analysis.analyse_run import analyse_run
+from laggard.analysis.compare_runs import Estimate, MeasuredRun, Setup, compare_runs, measure_run
+from laggard.analysis.load import load_run
+from laggard.errors import InputError
+from laggard.run_schema import RunRecord
+
+JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+
+_MOST_CAUSES = 6
+_LEAST_PART = 0.01
+
+
+def compare_folders(folders: Sequence[Path]) -> tuple[tuple[Setup, ...], tuple[str, ...]]:
+    """Analyse runs and hold them against each other.
+
+    Args:
+        folders: of the runs; the first one's setup is what others are held against.
+
+    Returns:
+        The setups in the order of their first runs, and a line for each run that is left out, since it was not done.
+
+    Raises:
+        InputError: no run was done.
+        RunFolderError: one is no run folder.
+    """
+    kept: list[tuple[Path, RunRecord]] = []
+    left_out: list[str] = []
+    for folder in dict.fromkeys(folders):
+        record = load_run(folder).record
+        if record is None or record.status != "done":
+            status = "it has no record" if record is None else f"{record.scenario} {record.id}, {record.status}"
+            left_out.append(f"{folder} is left out: {status}")
+        else:
+            kept.append((folder, record))
+    if not kept:
+        raise InputError("none of these runs was done, so there is nothing to compare — `laggard runs` lists them")
+    names = name_setups([record for _, record in kept])
+    measured = [_measured(folder, name) for (folder, _), name in zip(kept, names, strict=True)]
+    return compare_runs(measured), tuple(left_out)
+
+
+def _measured(folder: Path, setup: str) -> MeasuredRun:
+    run = load_run(folder)
+    return measure_run(run, analyse_run(run), setup)
+
+
+def name_setups(records: Sequence[RunRecord]) -> tuple[str, ...]:
+    """What repeats of a run have in common: scenario, strategy, testbed and what was set, seeds left out; what all share is not told."""
+    told = [
+        (record.scenario, record.strategy.told, record.testbed, *(f"{k}={v}" for k, v in _settings(record)))
+        for record in records
+    ]
+    shared = set.intersection(*map(set, told)) if told else set()
+    everything = shared if len({*told}) == 1 else set()
+    return tuple(", ".join(part for part in parts if part not in shared - everything) or "as it is" for parts in told)
+
+
+def _settings(record: RunRecord) -> Iterator[tuple[str, str]]:
+    """What was set on the command line, but for the strategy, which is told by name, and seeds."""
+    arguments = iter(record.command)
+    for argument in arguments:
+        setting = next(arguments, "") if argument == "--set" else argument.removeprefix("--set=")
+        if argument != "--set" and not argument.startswith("--set="):
+            continue
+        key, _, value = setting.partition("=")
+        if not (key.endswith("seed") or key.startswith("workload.strategy")):
+            yield key, value
+
+
+def compared_document(setups: Sequence[Setup], left_out: Sequence[str]) -> dict[str, JsonValue]:
+    """The comparison, for machines."""
+    return {"setups": [asdict(setup) for setup in setups], "left_out": list(left_out)}
+
+
+def compared_text(setups: Sequence[Setup], left_out: Sequence[str]) -> str:
+    """The comparison, for people."""
+    lines: list[str] = []
+    for setup in setups:
+        lines += [*_setup_lines(setup, setups[0]), ""]
+    return "\n".join([*lines, *left_out]).rstrip()
+
+
+def _setup_lines(setup: Setup, first: Setup) -> Iterator[str]:
+    count = len(setup.seeds)
+    yield f"{setup.name} ({count} run{'s' if count > 1 else ''})"
+    faster = "" if setup.faster is None else f"; {_told(setup.faster, '{:.2f}')} times as fast as {first.name}"
+    yield f"  makespan {_told(setup.makespan_s, '{:.1f}')} s{faster}"
+    if setup.cost is not None:
+        yield f"  price {_told(setup.cost, '{:.3g}')}"
+    if setup.fairness is not None:
+        yield f"  fairness {_told(setup.fairness, '{:.2f}')}"
+    total = sum(part.mean for part in setup.parts_s.values())
+    parts = [
+        f"{name} {_told(part, '{:.1f}')}" for name, part in setup.parts_s.items() if part.mean >= _LEAST_PART * total
+    ]
+    yield f"  seconds of a worker, on average: {', '.join(parts)}"
+    if setup.lost is None:
+        yield "  what slow workers cost was not computed"
+        return
+    yield f"  lost to what was found: {_percent(setup.lost)}"
+    for cause in setup.causes[:_MOST_CAUSES]:
+        yield f"    {100 * cause.share:.1f} %  {cause.subject} (in {cause.runs} of {count})"
+
+
+def _told(value: Estimate, form: str) -> str:
+    text = form.format(value.mean)
+    return text if value.low is None or value.high is None else f"{text} ({_ends(value.low, value.high, form)})"
+
+
+def _ends(low: float, high: float, form: str) -> str:
+    return f"{form.format(low)} to {form.format(high)}"
+
+
+def _percent(value: Estimate) -> str:
+    ends = (
+        "" if value.low is None or value.high is None else f" ({_ends(100 * value.low, 100 * value.high, '{:.1f}')} %)"
+    )
+    return f"{100 * value.mean:.1f} %{ends}"

@@ -1,0 +1,199 @@
+"""Runs side by side: makespan, where the time went, and what was found, with confidence intervals over repeats.
+
+Runs that differ in nothing but their seeds are repeats of one setup. Setups are held against the first: what is averaged are logarithms of
+makespans, so that twice as fast and half as fast cancel out; seed by seed where both have the same seeds, else by Welch's interval for the
+difference of two means (B. L. Welch, Biometrika 34, 1947).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from laggard.analysis.answer import causes, subject_of
+from laggard.analysis.findings import Analysis
+from laggard.analysis.load import Run
+
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over repeats, and the ends of its 95 % interval; None where there are fewer than two."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """What is compared of one run.
+
+    Attributes:
+        setup: what all its repeats have in common.
+        seed: of the run.
+        makespan_s: from the first step to the stopping rule, in virtual seconds.
+        parts_s: where the time went, mean over ranks, by name (see `TimeSplit`).
+        causes: parts of the makespan that each cause costs, by who or what it is; None where costs were not computed.
+        cost: its price, if the scenario has prices.
+        fairness: Jain's index.
+    """
+
+    setup: str
+    seed: int
+    makespan_s: float
+    parts_s: Mapping[str, float]
+    causes: Mapping[str, float] | None
+    cost: float | None
+    fairness: float | None
+
+
+@dataclass(frozen=True)
+class FoundCause:
+    """A cause over the repeats of a setup: in how many it was found, and its mean part of the makespan over all of them."""
+
+    subject: str
+    runs: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The repeats of one setup.
+
+    Attributes:
+        name: what they have in common.
+        seeds: of its runs.
+        makespan_s: their geometric mean.
+        faster: how many times as fast as the first setup it is; None for that itself.
+        parts_s: where the time went, by name.
+        lost: part of the makespan that all causes cost together; None where it was not computed.
+        causes: what was found, dearest first.
+        cost: its price.
+        fairness: Jain's index.
+    """
+
+    name: str
+    seeds: tuple[int, ...]
+    makespan_s: Estimate
+    faster: Estimate | None
+    parts_s: Mapping[str, Estimate]
+    lost: Estimate | None
+    causes: tuple[FoundCause, ...]
+    cost: Estimate | None
+    fairness: Estimate | None
+
+
+def measure_run(run: Run, analysis: Analysis, setup: str) -> MeasuredRun:
+    """What is compared of a run that was analysed."""
+    outcome = run.record.outcome if run.record is not None else None
+    shares: dict[str, float] = {}
+    for cause in causes(analysis.findings, analysis):
+        what = f"{subject_of(cause, analysis).text.rstrip(',')}: {cause.first.family}, {cause.first.kind}"
+        shares[what] = shares.get(what, 0.0) + cause.cost_s / analysis.makespan_s
+    return MeasuredRun(
+        setup=setup,
+        seed=run.record.seed if run.record is not None else 0,
+        makespan_s=outcome.makespan_s if outcome is not None else analysis.makespan_s,
+        parts_s={name: float(seconds.mean()) for name, seconds in analysis.time_split.parts.items()},
+        causes=shares if analysis.costed else None,
+        cost=outcome.cost if outcome is not None else None,
+        fairness=outcome.fairness if outcome is not None else None,
+    )
+
+
+def compare_runs(runs: Sequence[MeasuredRun]) -> tuple[Setup, ...]:
+    """Gathers repeats and holds setups against the first, in the order in which they come."""
+    setups: dict[str, list[MeasuredRun]] = {}
+    for run in runs:
+        setups.setdefault(run.setup, []).append(run)
+    groups = list(setups.values())
+    return tuple(_setup(group, groups[0]) for group in groups)
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Mean and Student's 95 % interval."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return Estimate(mean, None, None)
+    reach = _student(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return Estimate(mean, mean - reach, mean + reach)
+
+
+def estimate_ratio(first: Mapping[Key, float], other: Mapping[Key, float]) -> Estimate:
+    """How many times as fast `other` is as `first`.
+
+    Args:
+        first: makespans by seed, and which of the runs with it.
+        other: the same.
+
+    Returns:
+        The geometric mean of the ratios, and its 95 % interval: of the pairs where both have the same seeds, else Welch's.
+    """
+    logs, others = ({key: math.log(value) for key, value in each.items()} for each in (first, other))
+    if logs.keys() == others.keys():
+        return _exponential(estimate([logs[key] - others[key] for key in logs]))
+    mean = statistics.fmean(logs.values()) - statistics.fmean(others.values())
+    if min(len(logs), len(others)) < 2:
+        return Estimate(math.exp(mean), None, None)
+    errors = [statistics.variance(each.values()) / len(each) for each in (logs, others)]
+    if not any(errors):
+        return Estimate(math.exp(mean), math.exp(mean), math.exp(mean))
+    freedom = sum(errors) ** 2 / sum(e**2 / (len(each) - 1) for e, each in zip(errors, (logs, others), strict=True))
+    reach = _student(freedom) * math.sqrt(sum(errors))
+    return _exponential(Estimate(mean, mean - reach, mean + reach))
+
+
+def _setup(group: Sequence[MeasuredRun], first: Sequence[MeasuredRun]) -> Setup:
+    logs = [math.log(run.makespan_s) for run in group]
+    costed = [run.causes for run in group if run.causes is not None]
+    names = dict.fromkeys(name for run in group for name in run.parts_s)
+    return Setup(
+        name=group[0].setup,
+        seeds=tuple(run.seed for run in group),
+        makespan_s=_exponential(estimate(logs)),
+        faster=None if group is first else estimate_ratio(_by_seed(first), _by_seed(group)),
+        parts_s={name: estimate([run.parts_s.get(name, 0.0) for run in group]) for name in names},
+        lost=estimate([sum(each.values()) for each in costed]) if costed else None,
+        causes=_found(costed),
+        cost=_known([run.cost for run in group]),
+        fairness=_known([run.fairness for run in group]),
+    )
+
+
+def _by_seed(group: Sequence[MeasuredRun]) -> dict[Key, float]:
+    times: dict[Key, float] = {}
+    for run in group:
+        times[run.seed, sum(seed == run.seed for seed, _ in times)] = run.makespan_s
+    return times
+
+
+def _found(costed: Sequence[Mapping[str, float]]) -> tuple[FoundCause, ...]:
+    subjects = dict.fromkeys(subject for each in costed for subject in each)
+    found = [
+        FoundCause(
+            subject, sum(subject in each for each in costed), statistics.fmean(e.get(subject, 0.0) for e in costed)
+        )
+        for subject in subjects
+    ]
+    return tuple(sorted(found, key=lambda cause: -cause.share))
+
+
+def _known(values: Sequence[float | None]) -> Estimate | None:
+    known = [value for value in values if value is not None]
+    return estimate(known) if known else None
+
+
+def _exponential(of: Estimate) -> Estimate:
+    return Estimate(
+        math.exp(of.mean), None if of.low is None else math.exp(of.low), None if of.high is None else math.exp(of.high)
+    )
+
+
+def _student(freedom: float) -> float:
+    from scipy import stats
+
+    return float(stats.t.ppf(0.975, freedom))

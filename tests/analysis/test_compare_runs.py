@@ -1,0 +1,106 @@
+"""Runs side by side: intervals against those of SciPy's tests, and what is told of repeats."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from laggard.analysis.compare_runs import MeasuredRun, compare_runs, estimate, estimate_ratio, measure_run
+from laggard.analysis.findings import analyse
+from laggard.analysis.generate import generate_run
+from laggard.analysis.trace_spec import Injection
+
+from .traces import quiet
+
+MAKESPANS = st.lists(st.floats(1.0, 100.0), min_size=2, max_size=8)
+
+
+def measured(setup: str, seed: int, makespan_s: float, causes: dict[str, float] | None = None) -> MeasuredRun:
+    return MeasuredRun(
+        setup, seed, makespan_s, {"compute": 0.6 * makespan_s, "wait": 0.4 * makespan_s}, causes, None, 1.0
+    )
+
+
+@given(st.lists(st.floats(-50, 50), min_size=2, max_size=10))
+@settings(deadline=None)
+def test_a_means_interval_is_students(values: list[float]) -> None:
+    found = estimate(values)
+    assert found.low is not None
+    assert found.high is not None
+    if np.std(values) > 1e-9:
+        ends = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+        assert (found.low, found.high) == (pytest.approx(ends.low, abs=1e-6), pytest.approx(ends.high, abs=1e-6))
+    assert found.mean == pytest.approx(np.mean(values), abs=1e-9)
+
+
+@given(MAKESPANS, MAKESPANS)
+@settings(deadline=None)
+def test_setups_of_other_seeds_are_compared_as_welch_did(first: list[float], other: list[float]) -> None:
+    found = estimate_ratio({(k, 0): v for k, v in enumerate(first)}, {(k, 0): v for k, v in enumerate(other, 100)})
+    logs, others = np.log(first), np.log(other)
+    assert found.mean == pytest.approx(math.exp(logs.mean() - others.mean()))
+    if min(logs.std(), others.std()) > 1e-6:
+        ends = stats.ttest_ind(logs, others, equal_var=False).confidence_interval(0.95)
+        assert (found.low, found.high) == (pytest.approx(math.exp(ends.low)), pytest.approx(math.exp(ends.high)))
+
+
+@given(st.lists(st.tuples(st.floats(1.0, 100.0), st.floats(1.0, 100.0)), min_size=2, max_size=8))
+@settings(deadline=None)
+def test_the_same_seeds_are_paired(pairs: list[tuple[float, float]]) -> None:
+    first, other = ({(seed, 0): pair[side] for seed, pair in enumerate(pairs)} for side in (0, 1))
+    found = estimate_ratio(first, other)
+    logs, others = np.log(list(first.values())), np.log(list(other.values()))
+    if (logs - others).std() > 1e-6:
+        ends = stats.ttest_rel(logs, others).confidence_interval(0.95)
+        assert (found.low, found.high) == (pytest.approx(math.exp(ends.low)), pytest.approx(math.exp(ends.high)))
+
+
+def test_one_run_each_has_no_interval() -> None:
+    slow, fast = compare_runs([measured("slow", 1, 20.0), measured("fast", 1, 10.0)])
+    assert slow.faster is None
+    assert fast.faster is not None
+    assert (fast.faster.mean, fast.faster.low) == (pytest.approx(2.0), None)
+    assert (slow.makespan_s.mean, slow.makespan_s.low) == (pytest.approx(20.0), None)
+
+
+def test_runs_with_one_seed_are_repeats_too() -> None:
+    slow, fast = compare_runs(
+        [*(measured("slow", 1, s) for s in (20.0, 22.0)), *(measured("fast", 1, s) for s in (10.0, 11.0))]
+    )
+    assert fast.faster is not None
+    assert (fast.faster.mean, fast.faster.low) == (pytest.approx(2.0), pytest.approx(2.0))
+    assert slow.makespan_s.low is not None
+
+
+def test_causes_are_told_over_all_repeats() -> None:
+    runs = [
+        measured("a", 1, 10.0, {"edge": 0.2, "fog": 0.1}),
+        measured("a", 2, 10.0, {"edge": 0.4}),
+        measured("a", 3, 10.0, None),
+    ]
+    (setup,) = compare_runs(runs)
+    assert [(cause.subject, cause.runs, cause.share) for cause in setup.causes] == [
+        ("edge", 2, pytest.approx(0.3)),
+        ("fog", 1, pytest.approx(0.05)),
+    ]
+    assert setup.lost is not None
+    assert setup.lost.mean == pytest.approx(0.35)
+    assert setup.seeds == (1, 2, 3)
+    assert setup.parts_s["wait"].mean == pytest.approx(4.0)
+
+
+def test_a_run_is_measured_as_its_analysis_says() -> None:
+    run = generate_run(quiet(4, 60, Injection("compute", 3.0, rank=2)))
+    analysis = analyse(run)
+    found = measure_run(run, analysis, "here")
+    assert found.causes is not None
+    ((subject, share),) = found.causes.items()
+    assert subject.startswith(run.hosts[2].host)
+    assert subject.endswith("compute, deterministic")
+    assert share == pytest.approx(analysis.lost_s / analysis.makespan_s)
+    assert sum(found.parts_s.values()) == pytest.approx(float(analysis.time_split.total_s.mean()))
