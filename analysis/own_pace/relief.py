@@ -13,7 +13,7 @@ from laggard.analysis.own_pace.causes import Work, transfer_s, usual_transfer_s
 from laggard.analysis.own_pace.paces import Pace
 from laggard.analysis.own_pace.replay import Durations, Race
 from laggard.analysis.reference import References
-from laggard.analysis.replay.relief import kept_share
+from laggard.analysis.replay.relief import deterministic_partner, kept_share
 from laggard.span_schema import Phase
 
 _COMM = Phase.COMM.code
@@ -59,7 +59,7 @@ def plan_own_reliefs(
         if cause.kind == "dynamic":
             alone = kept_share(seconds, usual, inside)
             reliefs.append(_relief((index,), rank, pace, codes, alone))
-            partner = _deterministic_partner(causes, cause)
+            partner = deterministic_partner(causes, cause)
             if partner is not None:
                 fleet = references.fleet[:steps, rank][:, codes]
                 lasting = kept_share(usual, fleet, inside)
@@ -94,13 +94,6 @@ def relieved(race: Race, reliefs: Sequence[Relief], removed: BoolArray) -> Durat
     return Durations(
         tuple(np.maximum(each, 0.0) for each in before), tuple(np.maximum(each, 0.0) for each in after), tuple(sooner)
     )
-
-
-def _deterministic_partner(causes: Sequence[Cause], cause: Cause) -> int | None:
-    for index, other in enumerate(causes):
-        if other.kind == "deterministic" and (other.rank, other.family) == (cause.rank, cause.family):
-            return index
-    return None
 
 
 def _relief(causes: tuple[int, ...], rank: int, pace: Pace, codes: list[int], kept: FloatArray) -> Relief:

@@ -93,7 +93,7 @@ def plan_reliefs(
     local: list[LocalRelief] = []
     for index, cause in enumerate(causes):
         if cause.rank is not None:
-            partner = _deterministic_partner(causes, cause)
+            partner = deterministic_partner(causes, cause)
             local += _local_reliefs(timeline, references, causes, index, partner)
     return Reliefs(
         local=tuple(local),
@@ -105,7 +105,7 @@ def plan_reliefs(
     )
 
 
-def _deterministic_partner(causes: Sequence[Cause], cause: Cause) -> int | None:
+def deterministic_partner(causes: Sequence[Cause], cause: Cause) -> int | None:
     """Index of the deterministic cause of the same rank and family as a dynamic one."""
     if cause.kind == "deterministic":
         return None
