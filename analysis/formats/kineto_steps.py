@@ -57,7 +57,8 @@ class Window:
 class StepTrace:
     """One step: its work, and its collectives in the order in which they were launched, from launch (or arrival) to end.
 
-    `busy` is when the rank worked on anything but collectives, `backward` when its backward pass was under way.
+    `busy` is when the rank worked on anything but collectives, `backward` when its backward passes were under way, and `resumes` when after each the
+    training thread went on: collectives that were launched in it were over by then, also where another thread was later to say so; all were by `last_ns`.
     """
 
     window: Window
@@ -65,6 +66,17 @@ class StepTrace:
     collectives: tuple[Piece, ...]
     busy: Busy
     backward: tuple[tuple[int, int], ...]
+    resumes: tuple[int, ...]
+    last_ns: int
+
+    def backward_of(self, piece: Piece) -> int | None:
+        """Which backward pass a collective was launched in."""
+        return next((n for n, (start, end) in enumerate(self.backward) if start <= piece.start_ns <= end), None)
+
+    def over_by(self, piece: Piece) -> int:
+        """When a collective cannot have held the rank up any more."""
+        place = self.backward_of(piece)
+        return self.last_ns if place is None else self.resumes[place]
 
 
 def steps_of(trace: RankTrace) -> tuple[StepTrace, ...]:
@@ -91,7 +103,8 @@ def rank_step(trace: StepTrace, rank: int) -> RankStep:
     beside: list[Piece] = []
     for group, together in enumerate(_meetings(trace)):
         numbered = [replace(piece, group=group) for piece in together]
-        last, end_ns = numbered[-1].start_ns, max(piece.end_ns for piece in numbered)
+        last, over_ns = numbered[-1].start_ns, max(piece.end_ns for piece in numbered)
+        end_ns = max(min(over_ns, trace.over_by(numbered[-1])), last)
         whole = replace(numbered[-1], start_ns=last, end_ns=end_ns, bytes=sum(piece.bytes for piece in numbered))
         exposed, *hidden = held_up(whole, trace.busy)
         meetings.append(exposed)
@@ -112,7 +125,7 @@ def _meetings(trace: StepTrace) -> tuple[tuple[Piece, ...], ...]:
     groups: list[list[Piece]] = []
     inside: int | None = None
     for piece in trace.collectives:
-        place = next((n for n, (start, end) in enumerate(trace.backward) if start <= piece.start_ns <= end), None)
+        place = trace.backward_of(piece)
         if place is not None and place == inside:
             groups[-1].append(piece)
         else:
@@ -158,7 +171,9 @@ def _host_step(events: Events, window: Window, thread: int) -> StepTrace:
     collectives = _gloo(host, launches)
     calls = _works(host, launches)
     busy = Busy.of(calls.start_ns, calls.end_ns)
-    return StepTrace(window, _host_work(host, thread), collectives, busy, _backward(host))
+    backward = _backward(host)
+    resumes = _resumes(host, thread, backward, window)
+    return StepTrace(window, _host_work(host, thread), collectives, busy, backward, resumes, window.end_ns)
 
 
 def _within(events: Events, window: Window) -> BoolArray:
@@ -225,6 +240,18 @@ def _backward(host: Events) -> tuple[tuple[int, int], ...]:
         elif not goes_on:
             passes.append((start, end))
     return tuple(passes)
+
+
+def _resumes(host: Events, thread: int, passes: Sequence[tuple[int, int]], window: Window) -> tuple[int, ...]:
+    """When the training thread began something else after the last gradient of each pass; the window's end if it did not."""
+    gradients = host.where(np.char.startswith(host.name, _BACKWARD))
+    own = host.start_ns[(host.thread == thread) & ~_named_step(host)]
+    resumes = []
+    for start, end in passes:
+        inside = gradients.end_ns[(gradients.start_ns >= start) & (gradients.end_ns <= end)]
+        after = own[own >= inside.max(initial=start)]
+        resumes.append(int(after.min(initial=window.end_ns)))
+    return tuple(resumes)
 
 
 def _between(events: Events, start_ns: int, end_ns: int) -> bool:
@@ -342,13 +369,10 @@ def _device_step(events: Events, window: Window, thread: int) -> StepTrace:
     collectives = tuple(sorted((*reduced, *gloo), key=lambda piece: (piece.start_ns, piece.end_ns)))
     backward = tuple((piece.start_ns, piece.end_ns) for piece in running if piece.phase is Phase.BACKWARD)
     idle = tuple(piece for piece in cut(fetching, running) if piece.end_ns > piece.start_ns)
-    return StepTrace(
-        _device_window(window, device),
-        (*running, *idle),
-        collectives,
-        Busy.of(kernels.start_ns, kernels.end_ns),
-        backward,
-    )
+    whole = _device_window(window, device)
+    ends = Busy.of(kernels.start_ns, kernels.end_ns)
+    over_ns = max([whole.end_ns, *(piece.end_ns for piece in collectives)])
+    return StepTrace(whole, (*running, *idle), collectives, ends, backward, (over_ns,) * len(backward), over_ns)
 
 
 def _device_window(window: Window, device: Events) -> Window:

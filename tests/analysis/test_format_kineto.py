@@ -64,6 +64,10 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+CLOCKS_NS = 200_000
+"""The profiler reckons its times from the processor's counter, and is off by tens of microseconds on a busy machine."""
+
+
 def told(folder: Path, rank: int) -> Mapping[str, Any]:
     read: Mapping[str, Any] = json.loads((folder / f"told{rank}.txt").read_text())
     return read
@@ -94,11 +98,11 @@ def test_real_phases_are_what_the_process_itself_measured(profiled: Path) -> Non
     steps = np.unique(run.steps.step).tolist()
     for rank in range(2):
         for step, own in zip(steps, told(profiled, rank)["steps"], strict=True):
-            assert phase_ns(run, rank, Phase.FETCH, step) <= own["fetch"]
-            assert phase_ns(run, rank, Phase.FORWARD, step) <= own["forward"]
-            assert phase_ns(run, rank, Phase.BACKWARD, step) <= own["backward"]
-            assert phase_ns(run, rank, Phase.OPTIMIZER, step) <= own["optimizer"]
-            assert sum(phase_ns(run, rank, phase, step) for phase in Phase) <= sum(own.values())
+            assert phase_ns(run, rank, Phase.FETCH, step) <= own["fetch"] + CLOCKS_NS
+            assert phase_ns(run, rank, Phase.FORWARD, step) <= own["forward"] + CLOCKS_NS
+            assert phase_ns(run, rank, Phase.BACKWARD, step) <= own["backward"] + CLOCKS_NS
+            assert phase_ns(run, rank, Phase.OPTIMIZER, step) <= own["optimizer"] + CLOCKS_NS
+            assert sum(phase_ns(run, rank, phase, step) for phase in Phase) <= sum(own.values()) + CLOCKS_NS
     assert all(phase_ns(run, 1, Phase.FORWARD, step) >= SLEEP_S * 1e9 for step in steps)
     slept, other = (sum(phase_ns(run, rank, Phase.FORWARD, step) for step in steps) for rank in (1, 0))
     assert other < slept
@@ -161,6 +165,25 @@ def test_every_phase_of_a_host_by_hand(tmp_path: Path, *, zipped: bool) -> None:
     timeline = build_timeline(run)
     assert timeline.per_step(timeline.wait) * 1e6 == pytest.approx(np.array([[100.0, 0.0]] * 4), abs=1e-3)
     assert timeline.per_step(timeline.transfer) * 1e6 == pytest.approx(np.full((4, 2), 220.0), abs=1e-3)
+
+
+@pytest.mark.parametrize("late_us", [3, 50, 700])
+def test_a_thread_that_is_late_to_say_that_a_collective_is_over_holds_nobody_up(tmp_path: Path, late_us: int) -> None:
+    """On a busy machine gloo's thread may end its record after the training thread has gone on, even to the next step."""
+    documents = [host_document(rank) for rank in range(2)]
+    for name in ("in time", "late"):
+        (tmp_path / name).mkdir()
+    expected = read(tmp_path / "in time", *documents)
+    for event_ in documents[0]["traceEvents"]:
+        if event_["name"] == "gloo:all_reduce":
+            event_["dur"] += late_us
+    late = read(tmp_path / "late", *documents)
+    for step in (1, 2):
+        found = {name: end - start for name, start, end in lane(late, 0, step)}
+        usual = {name: end - start for name, start, end in lane(expected, 0, step)}
+        assert found == {name: pytest.approx(seconds, abs=1.5) for name, seconds in usual.items()}
+    main = late.spans.where((late.spans.lane == Lane.MAIN) & (late.spans.rank == 0))
+    assert (main.start_ns[1:] >= main.end_ns[:-1]).all()
 
 
 def test_annotations_named_like_phases_are_phases(tmp_path: Path) -> None:
