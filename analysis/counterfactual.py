@@ -15,7 +15,7 @@ from laggard.analysis.columns import BoolArray, FloatArray
 from laggard.analysis.load import Run
 from laggard.analysis.own_pace.relief import relieved
 from laggard.analysis.own_pace.replay import Durations
-from laggard.analysis.own_pace.study import OwnStudy, study_own_pace
+from laggard.analysis.own_pace.study import OwnStudy, study_own_pace, why_not_replayed
 from laggard.analysis.reference import COMPUTE_CODES
 from laggard.analysis.replay.relief import seconds_off
 from laggard.analysis.replay.what_if import WhatIf
@@ -70,13 +70,12 @@ def replay_of(run: Run) -> Replay:
     """Takes a run apart so that it can be replayed.
 
     Raises:
-        RunFolderError: there is no step to replay, or workers were lost, left or joined.
+        RunFolderError: there is no step to replay, or nobody can say how workers waited for each other.
     """
     if run.lockstep:
         return Replay(study(run))
-    record = run.record
-    if record is None or record.lost_ranks or record.churn:
-        raise RunFolderError(f"{run.folder}: workers were lost, left or joined, and such a run cannot be replayed")
+    if why := why_not_replayed(run):
+        raise RunFolderError(f"{run.folder}: {why}")
     return Replay(study_own_pace(run))
 
 

@@ -143,20 +143,34 @@ def write_findings(findings: Sequence[Finding], path: Path) -> None:
     path.write_bytes(TypeAdapter(tuple[Finding, ...]).dump_json(tuple(findings), indent=2) + b"\n")
 
 
-def _finding(run: Run, timeline: Timeline, cause: Cause, cost: float, makespan_s: float) -> Finding:
+def priced(cause: Cause, cost_s: float, makespan_s: float, host: RankHost | None, steps: tuple[int, int]) -> Finding:
+    """A cause with its price.
+
+    Args:
+        cause: what was slow.
+        cost_s: its share of what all cost.
+        makespan_s: of the run; under 1 % of it the finding is masked.
+        host: of the cause's rank.
+        steps: numbers of its first and last step.
+    """
     return Finding(
         rank=cause.rank,
-        host=None if cause.rank is None else run.hosts[cause.rank].host,
+        host=None if host is None else host.host,
         link=cause.link,
         family=cause.family,
         kind=cause.kind,
-        first_step=int(timeline.steps[cause.first]),
-        last_step=int(timeline.steps[cause.last]),
+        first_step=steps[0],
+        last_step=steps[1],
         slowdown=round(cause.slowdown, 4),
-        cost_s=round(max(float(cost), 0.0), 6),
+        cost_s=round(max(float(cost_s), 0.0), 6),
         confidence=round(min(max(cause.confidence, 0.0), 1.0), 4),
-        masked=float(cost) < STRAGGLER_SHARE * makespan_s,
+        masked=float(cost_s) < STRAGGLER_SHARE * makespan_s,
     )
+
+
+def _finding(run: Run, timeline: Timeline, cause: Cause, cost: float, makespan_s: float) -> Finding:
+    host = None if cause.rank is None else run.hosts[cause.rank]
+    return priced(cause, cost, makespan_s, host, (int(timeline.steps[cause.first]), int(timeline.steps[cause.last])))
 
 
 def origin_notes(run: Run) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from laggard.analysis.causes import Cause
-from laggard.analysis.findings import STRAGGLER_SHARE, Analysis
+from laggard.analysis.findings import Analysis, priced
 from laggard.analysis.intervals import LEAST_STEPS
 from laggard.analysis.load import Run
 from laggard.analysis.own_pace.causes import Work
@@ -15,12 +15,8 @@ from laggard.analysis.own_pace.describe import describe_own_pace
 from laggard.analysis.own_pace.model import modelled_race_s
 from laggard.analysis.own_pace.paces import Pace
 from laggard.analysis.own_pace.replay import Race
-from laggard.analysis.own_pace.study import SEED, study_own_pace
+from laggard.analysis.own_pace.study import SEED, study_own_pace, why_not_replayed
 from laggard.run_schema import Finding
-
-MOST_STEPS = 200_000
-"""Of all ranks together; longer runs would take minutes to be priced."""
-MOST_NEEDS = 2_000_000
 
 
 def analyse_own_pace(run: Run) -> Analysis:
@@ -33,13 +29,8 @@ def analyse_own_pace(run: Run) -> Analysis:
         RunFolderError: no rank finished a step.
     """
     described = describe_own_pace(run)
-    record = run.record
-    if record is None or record.lost_ranks or record.churn or len(np.unique(run.steps.rank)) < run.world_size:
-        return described
-    if record.origin is not None:
-        return described
-    if too_large := _too_large(run):
-        return replace(described, notes=(too_large,))
+    if why := why_not_replayed(run):
+        return replace(described, notes=(*described.notes, why))
     found = study_own_pace(run)
     costs = found.costs()
     findings = [_finding(run, found.race, cause, float(cost)) for cause, cost in zip(found.causes, costs, strict=True)]
@@ -55,38 +46,13 @@ def analyse_own_pace(run: Run) -> Analysis:
     )
 
 
-def _too_large(run: Run) -> str:
-    """Why a run is not replayed; nothing if it can be."""
-    steps, others = len(run.steps), run.world_size - 1
-    everybody = run.record is not None and run.record.strategy.name == "bounded_staleness"
-    if steps > MOST_STEPS:
-        return (
-            f"All workers together took {steps} steps, and up to {MOST_STEPS} are replayed to tell what slow ones cost."
-        )
-    if everybody and steps * others > MOST_NEEDS:
-        return (
-            f"{steps} steps that wait for {others} others each are too many to be replayed to tell what slow ones cost."
-        )
-    return ""
-
-
 def _finding(run: Run, race: Race, cause: Cause, cost: float) -> Finding:
     assert cause.rank is not None
     number = race.paces[cause.rank].number
     other = _other_end(race.paces[cause.rank], cause)
-    return Finding(
-        rank=cause.rank,
-        host=run.hosts[cause.rank].host,
-        link=None if other is None else (run.hosts[other].host, run.hosts[cause.rank].host),
-        family=cause.family,
-        kind=cause.kind,
-        first_step=int(number[cause.first]),
-        last_step=int(number[cause.last]),
-        slowdown=round(cause.slowdown, 4),
-        cost_s=round(max(cost, 0.0), 6),
-        confidence=round(min(max(cause.confidence, 0.0), 1.0), 4),
-        masked=cost < STRAGGLER_SHARE * race.end_s,
-    )
+    link = None if other is None else (run.hosts[other].host, run.hosts[cause.rank].host)
+    steps = int(number[cause.first]), int(number[cause.last])
+    return priced(replace(cause, link=link), cost, race.end_s, run.hosts[cause.rank], steps)
 
 
 def _other_end(pace: Pace, cause: Cause) -> int | None:

@@ -19,6 +19,9 @@ from laggard.analysis.reference import References, fit_references
 from laggard.analysis.shapley import shapley
 from laggard.run_schema import StrategyRecord
 
+MOST_STEPS = 200_000
+"""Of all ranks together; longer runs would take minutes to be priced."""
+MOST_NEEDS = 2_000_000
 SEED = 20240229
 _MOST_ORDERS = 128
 _CELLS_AT_ONCE = 4_000_000
@@ -62,6 +65,24 @@ class OwnStudy:
         parts = (removed[begin : begin + at_once] for begin in range(0, len(removed), at_once))
         goal = self.race.goal()
         return np.concatenate([self.race.makespans(relieved(self.race, self.reliefs, part), goal) for part in parts])
+
+
+def why_not_replayed(run: Run) -> str:
+    """Why a run of ranks of their own pace is not replayed, as a sentence; nothing if it can be."""
+    record, steps, others = run.record, len(run.steps), run.world_size - 1
+    if record is None:
+        return "The run has no record that says how its workers waited for each other, so it is not replayed."
+    if record.origin is not None:
+        return "Workers of this trace wait for what no rule here knows, so it is not replayed."
+    if record.lost_ranks or record.churn or len(np.unique(run.steps.rank)) < run.world_size:
+        return "Not all workers were there to the end, so the run is not replayed."
+    if steps > MOST_STEPS:
+        return f"All workers together took {steps} steps, and up to {MOST_STEPS} are replayed."
+    rule = rule_of(record.strategy, run.world_size)
+    everybody = rule is not None and rule.others is not None and len(rule.others[0]) == others
+    if everybody and steps * others > MOST_NEEDS:
+        return f"{steps} steps that wait for {others} others each are too many to be replayed."
+    return ""
 
 
 def study_own_pace(run: Run) -> OwnStudy:
