@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,14 +17,16 @@ from laggard.workloads.adaptive.choice import (
     PERIODS,
     STILL_BUSY,
     Costs,
+    ObjectiveName,
     Rules,
     busy,
     bytes_between_tiers,
     choose,
+    first_terms,
     price,
 )
 from laggard.workloads.spool import read_lines
-from laggard.workloads.strategies.average_member import PART_BYTES, Terms, owners_of
+from laggard.workloads.strategies.average_member import PART_BYTES, Manner, Terms, owners_of
 from laggard.workloads.strategies.direct_average import DirectAverage
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ RULES = Rules("makespan", drift=0.01, effort=0.2, longest=128)
 TIERS = ("cloud", "cloud", "fog", "edge", "edge", "edge")
 seconds = st.floats(1e-3, 100.0)
 costs_known = st.builds(Costs, st.lists(seconds, min_size=1), seconds, st.floats(0, 1e9))
-terms_known = st.builds(Terms, st.sampled_from(PERIODS), st.booleans())
+terms_known = st.builds(Terms, st.sampled_from(PERIODS), st.sampled_from([Manner.BESIDE, Manner.WAITING]))
 
 
 def test_fast_links_are_used_in_every_step() -> None:
@@ -63,7 +66,11 @@ def test_where_learning_alike_is_the_objective_all_wait() -> None:
 def test_nothing_changes_for_less_than_a_tenth(costs: Costs, current: Terms, objective: str) -> None:
     rules = Rules(objective, 0.01, 0.2, 32, rent_per_s=1e-3, price_per_byte=1e-9)  # type: ignore[arg-type]
     choice = choose(costs, rules, current)
-    known = [Terms(period, objective == "fairness") for period in PERIODS if period <= 32]
+    known = [
+        Terms(period, Manner.WAITING if objective == "fairness" else Manner.BESIDE)
+        for period in PERIODS
+        if period <= 32
+    ]
     allowed = [terms for terms in known if busy(terms, costs) <= BUSY] or known[-1:]
     cheapest = min(price(terms, costs, rules) for terms in allowed)
     assert choice.terms in known
@@ -89,6 +96,29 @@ def test_slower_links_make_it_change_its_mind_and_faster_ones_again() -> None:
         terms = choose(Costs([1.0] * 4, average_s), RULES, terms).terms
         seen.append(terms.steps)
     assert seen == [1, 1, 16, 16, 1]
+
+
+def test_long_averages_make_it_go_two_by_two_until_they_are_short() -> None:
+    """From three steps on, and until they take less than half of that."""
+    rules, terms, seen = replace(RULES, pairs_from=3.0), Terms(1, Manner.PAIRS), []
+    for average_s in (2.9, 3.1, 2.9, 1.6, 1.4, 2.9, 3.1):
+        choice = choose(Costs([1.0, 1.0, 4.0], average_s), rules, terms)
+        terms = choice.terms
+        seen.append(terms.manner is Manner.PAIRS)
+        assert (terms.manner is Manner.PAIRS) == (terms == Terms(rules.longest, Manner.PAIRS))
+    assert seen == [False, True, True, True, False, False, True]
+    assert choice.reason.startswith("average models two by two")
+    assert "3.1 times a step" in choice.reason
+
+
+@pytest.mark.parametrize(("objective", "pairs"), [("makespan", True), ("cost", False), ("fairness", False)])
+def test_two_by_two_is_for_time_alone(objective: ObjectiveName, pairs: bool) -> None:
+    """Who exchanges all the time sends most, and does not learn as the others do; where nothing has a price, money is time."""
+    rules = Rules(objective, 0.01, 0.2, 32, rent_per_s=1e-3, price_per_byte=1e-9, pairs_from=3.0)
+    assert (choose(Costs([1.0], 100.0), rules, Terms(1)).terms.manner is Manner.PAIRS) == pairs
+    assert (first_terms(objective).manner is Manner.PAIRS) == pairs
+    free = replace(rules, rent_per_s=0.0, price_per_byte=0.0)
+    assert (choose(Costs([1.0], 100.0), free, Terms(1)).terms.manner is Manner.PAIRS) == (objective != "fairness")
 
 
 def test_dear_bytes_make_averages_rarer() -> None:
@@ -131,7 +161,7 @@ def test_it_decides_once_it_has_timed_an_average_and_one_rank_puts_it_down(train
     decided = read_lines(training.spool.decisions)
     assert decided
     told = [str(line["told"]) for line in decided]
-    assert all(each.startswith("average all models") for each in told)
+    assert all(each.startswith("average ") for each in told)
     assert all(first != second for first, second in itertools.pairwise(told))
 
 
@@ -148,3 +178,15 @@ def test_where_all_are_to_learn_alike_they_do(train: Train) -> None:
     steps = train(workload, 3).table("steps")
     learnt = steps.groupby("rank").samples.sum()
     assert learnt.max() - learnt.min() <= 0.3 * learnt.mean()
+
+
+def test_after_averages_of_all_models_are_averaged_two_by_two(train: Train) -> None:
+    """Averages over loopback take longer than a hundredth of a step: of models that all have taken part in, as many exchanges come as each has steps, or nearly."""
+    strategy = {"name": "adaptive", "pairs": 0.01, "longest": 8}
+    workload = {**DIGITS, "model": "paced:wide_unhurried", "evaluate_every": 10**9, "stop": {"steps": 60}}
+    training = train({**workload, "strategy": strategy}, 4)
+    steps, decided = training.table("steps"), read_lines(training.spool.decisions)
+    assert str(decided[0]["told"]).startswith("average models two by two, nobody waiting, and all every 8 steps")
+    updates = steps.groupby("rank").applied_version.max() - steps.groupby("rank").step.count()
+    taken = steps.groupby("rank").step.count()
+    assert (updates > 0.5 * taken).all(), "others' updates are exchanges: of every 8 steps one at most is an average"

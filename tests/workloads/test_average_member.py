@@ -21,6 +21,7 @@ from laggard.workloads.strategies.average_member import (
     AverageMember,
     Brought,
     Lead,
+    Manner,
     Measured,
     Outcome,
     Terms,
@@ -255,14 +256,14 @@ def test_what_is_learnt_stays_and_models_become_their_mean(
 @given(worlds, delays, steps, parts)
 def test_where_ranks_wait_all_take_equally_many_steps(world: int, times: list[int], each: int, part: float) -> None:
     """That nobody else ever waits is checked at every event."""
-    run = Simulated(world, times, Terms(each, waits=True), part)
+    run = Simulated(world, times, Terms(each, Manner.WAITING), part)
     run.run()
     assert min(run.made_after(0).values()) >= 3
     assert {taken for trainer in run.trainers.values() for taken in trainer.steps_brought} == {each}
 
 
 @settings(max_examples=25, deadline=None)
-@given(worlds, delays, parts, st.lists(st.builds(Terms, steps, st.booleans()), min_size=3, max_size=8))
+@given(worlds, delays, parts, st.lists(st.builds(Terms, steps, st.sampled_from(Manner)), min_size=3, max_size=8))
 def test_the_leaders_terms_reach_all_with_the_average_that_they_begin_with(
     world: int, times: list[int], part: float, agreed: list[Terms]
 ) -> None:
@@ -295,7 +296,9 @@ def test_the_leader_measures_steps_and_averages(
         seen.append(measured)
         return terms
 
-    run = Simulated(world, times, Terms(each, waits), lead=lead, speeds_ns=speeds_ns)
+    run = Simulated(
+        world, times, Terms(each, Manner.WAITING if waits else Manner.BESIDE), lead=lead, speeds_ns=speeds_ns
+    )
     run.run()
     assert len(seen) >= 2
     assert len(seen) == len(run.trainers[0].outcomes) - 1
@@ -309,7 +312,7 @@ def test_the_leader_measures_steps_and_averages(
 @given(
     worlds,
     delays,
-    st.builds(Terms, steps, st.booleans()),
+    st.builds(Terms, steps, st.sampled_from(Manner)),
     parts,
     st.dictionaries(st.integers(0, 5), st.integers(0, 400), min_size=1, max_size=4),
 )
@@ -331,7 +334,12 @@ def test_those_left_go_on_whoever_is_lost(
 
 
 @settings(max_examples=60, deadline=None)
-@given(worlds, delays, st.lists(st.builds(Terms, steps, st.booleans()), min_size=2, max_size=6), st.integers(0, 5))
+@given(
+    worlds,
+    delays,
+    st.lists(st.builds(Terms, steps, st.sampled_from(Manner)), min_size=2, max_size=6),
+    st.integers(0, 5),
+)
 def test_those_left_go_on_while_terms_change(world: int, times: list[int], agreed: list[Terms], lost: int) -> None:
     """The leader is lost when some have its new terms and others have not, and another one."""
     drawn = count(1)
@@ -377,12 +385,12 @@ class Lone:
 
 def test_who_heard_of_a_loss_before_the_average_is_ready_for_the_next() -> None:
     """It had told the leader, who began one with the rank that is lost: if it did not tell again both would wait for ever."""
-    waiting = Lone(1, Terms(2, waits=True))
+    waiting = Lone(1, Terms(2, Manner.WAITING))
     waiting.member.take_steps(2, 7)
     assert waiting.sent(READY) == [(0, Message(READY, NOBODY, (7,)))]
     waiting.member.leave(2)
     assert waiting.member.waits
-    waiting.begin(1, Terms(3, waits=True))
+    waiting.begin(1, Terms(3, Manner.WAITING))
     assert (waiting.brought, waiting.member.waits, waiting.member.terms.steps) == (0, False, 3)
     waiting.member.take_steps(3, 7)
     assert waiting.sent(READY) == [(0, Message(READY, 1, (7,)))]
@@ -419,7 +427,7 @@ def test_who_is_alone_neither_waits_nor_averages(rank: int) -> None:
     def bring() -> Brought:
         raise AssertionError
 
-    alone = AverageMember(rank, {rank}, Terms(1, waits=True), 1.0, bring, lambda _outcome: None)
+    alone = AverageMember(rank, {rank}, Terms(1, Manner.WAITING), 1.0, bring, lambda _outcome: None)
     alone.take_steps(3, 1)
     assert not alone.waits
     assert not alone.outbox

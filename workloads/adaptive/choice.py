@@ -1,4 +1,4 @@
-"""How often ranks should average their models for an objective, and whether to wait for each other, and why; pure.
+"""How often ranks should average their models for an objective, in which manner, and why; pure.
 
 An average that is left out saves what it takes and costs progress: between two averages ranks drift apart. How much is no measurement of a few steps, so it is
 a parameter, `drift`: the part of a step's progress that each further step without an average costs (J. Wang, G. Joshi, "Adaptive communication strategies to
@@ -6,7 +6,7 @@ achieve the best error-runtime trade-off in local-update SGD", SysML 2019, deriv
 
 Where nobody waits for averages they still take of every rank's processor and of everybody's links: `effort` says how much of a second's training a second of
 averaging is taken to be worth, and a quarter of the time there is to be none, so that a model is not on its way all the time. Where all wait for averages, and for the slowest,
-their time is training's.
+their time is training's. Where an average of all takes many steps models have drifted apart by the time it is over, and one slow rank holds it up for all: there two by two is better (AD-PSGD).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from laggard.workloads.strategies.average_member import Terms
+from laggard.workloads.strategies.average_member import Manner, Terms
 
 PERIODS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Steps between two averages that are considered."""
@@ -30,6 +30,9 @@ BUSY = 0.75
 
 STILL_BUSY = 0.95
 """What they may be before terms that were right are given up."""
+
+STILL_PAIRS = 0.5
+"""Part of the steps from which on two by two is better for which it stays so."""
 
 ObjectiveName = Literal["makespan", "cost", "fairness"]
 
@@ -45,6 +48,7 @@ class Rules:
         longest: steps between two averages, at most.
         rent_per_s: price of all hosts for a second.
         price_per_byte: of a byte between tiers.
+        pairs_from: steps that an average takes from which on ranks average two by two.
     """
 
     objective: ObjectiveName
@@ -53,6 +57,12 @@ class Rules:
     longest: int
     rent_per_s: float = 0.0
     price_per_byte: float = 0.0
+    pairs_from: float = float("inf")
+
+    @property
+    def priced(self) -> bool:
+        """Whether money is the objective, and anything has a price."""
+        return self.objective == "cost" and (self.rent_per_s > 0 or self.price_per_byte > 0)
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,11 @@ class Costs:
         """Of the slowest rank."""
         return max(self.steps_s)
 
+    @property
+    def average_steps(self) -> float:
+        """Steps of the middle rank that an average takes."""
+        return self.average_s / self.step_s
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -95,36 +110,43 @@ class Choice:
     reason: str
 
 
+def first_terms(objective: ObjectiveName) -> Terms:
+    """Until an average has been timed; where time is the objective, two by two meanwhile, since that may take long."""
+    return Terms(1, {"makespan": Manner.PAIRS, "cost": Manner.BESIDE, "fairness": Manner.WAITING}[objective])
+
+
 def price(terms: Terms, costs: Costs, rules: Rules) -> float:
-    """What the progress of one step of each rank costs: seconds, or money where that is the objective and anything has a price."""
+    """What the progress of one step of each rank costs where all are averaged: seconds, or money where that is the objective and anything has a price."""
     if terms.waits:
         return (1 + rules.drift * (terms.steps - 1)) * (costs.slowest_s + costs.average_s / terms.steps)
-    between = max(terms.steps, costs.average_s / costs.step_s)
+    between = max(terms.steps, costs.average_steps)
     needed = 1 + rules.drift * (between - 1)
     worth_s = costs.step_s + rules.effort * costs.average_s / between
-    priced = rules.rent_per_s > 0 or rules.price_per_byte > 0
-    if rules.objective != "cost" or not priced:
+    if not rules.priced:
         return needed * worth_s
     return needed * (rules.rent_per_s * worth_s + rules.price_per_byte * costs.average_bytes / between)
 
 
 def busy(terms: Terms, costs: Costs) -> float:
     """Part of the time that averages are under way though nobody waits for them."""
-    return 0.0 if terms.waits else min(1.0, costs.average_s / (terms.steps * costs.step_s))
+    return 0.0 if terms.waits else min(1.0, costs.average_steps / terms.steps)
 
 
 def choose(costs: Costs, rules: Rules, current: Terms) -> Choice:
     """The cheapest terms, unless the present ones are nearly as cheap.
 
-    Where fairness is the objective, all wait for each other, so that all learn alike, and the quickest of such terms are the best.
+    Where fairness is the objective, all wait for each other, so that all learn alike, and the quickest of such terms are the best. Where time is, ranks may average two by two.
 
     Args:
         costs: what was measured.
         rules: the objective and what else counts.
         current: what is being done.
     """
-    waits = rules.objective == "fairness"
-    known = [Terms(period, waits) for period in PERIODS if period <= rules.longest]
+    if _pairs_are_better(costs, rules, current):
+        pairs = Terms(rules.longest, Manner.PAIRS)
+        return Choice(pairs, 1.0, f"{_told(pairs) if pairs != current else 'go on'}: {_because(costs, rules)}")
+    manner = Manner.WAITING if rules.objective == "fairness" else Manner.BESIDE
+    known = [Terms(period, manner) for period in PERIODS if period <= rules.longest]
     prices = {terms: price(terms, costs, rules) for terms in known}
     allowed = [terms for terms in known if busy(terms, costs) <= BUSY] or known[-1:]
     best = min(allowed, key=lambda terms: prices[terms])
@@ -134,15 +156,25 @@ def choose(costs: Costs, rules: Rules, current: Terms) -> Choice:
     return Choice(best, max(now / prices[best], 1.0), f"{_told(best)}: {_because(costs, rules)}")
 
 
+def _pairs_are_better(costs: Costs, rules: Rules, current: Terms) -> bool:
+    if rules.objective == "fairness" or rules.priced:
+        return False
+    stays = STILL_PAIRS if current == Terms(rules.longest, Manner.PAIRS) else 1.0
+    return costs.average_steps >= rules.pairs_from * stays
+
+
 def _told(terms: Terms) -> str:
     often = "in every step" if terms.steps == 1 else f"every {terms.steps} steps"
-    if terms.waits:
-        return f"average all models {often}, all waiting for all, so that all learn alike"
+    match terms.manner:
+        case Manner.WAITING:
+            return f"average all models {often}, all waiting for all, so that all learn alike"
+        case Manner.PAIRS:
+            return f"average models two by two, nobody waiting, and all {often}"
     return f"average all models {often} or when one is over, nobody waiting"
 
 
 def _because(costs: Costs, rules: Rules) -> str:
-    told = f"an average of all takes {costs.average_s / costs.step_s:.2g} times a step"
+    told = f"an average of all takes {costs.average_steps:.2g} times a step"
     if costs.slowest_s > (1 + WORTH_CHANGING) * costs.step_s:
         told += f", of which the slowest worker's takes {costs.slowest_s / costs.step_s:.2g} times the middle one's"
     if rules.objective == "cost" and rules.price_per_byte > 0:

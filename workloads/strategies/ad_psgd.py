@@ -6,20 +6,13 @@ section on implementation.
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Collection
 
-import torch
-
 from laggard.workloads.strategies.beside_training import BesideTraining
-from laggard.workloads.strategies.exchange import Exchange, Parcel
+from laggard.workloads.strategies.pairing import Pairing
 from laggard.workloads.strategies.parameters import ADPSGDParameters
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.transport.frames import Message
-
-OFFER, ANSWER = 2, 3
-"""Version: the number of the exchange."""
 
 
 class ADPSGD(BesideTraining):
@@ -34,42 +27,23 @@ class ADPSGD(BesideTraining):
 
     def __init__(self, parameters: ADPSGDParameters, seat: Seat) -> None:
         super().__init__(seat)
-        self._graph = parameters.graph
-        self._timeout_ns = round(parameters.timeout_s * seat.dilation * 1e9)
-        self._chance = random.Random(torch.initial_seed())  # noqa: S311 - no secret
+        self._pairing = Pairing(seat, parameters.graph, parameters.timeout_s, self._current, self._lock)
         self._meet({seat.rank, *self._there})
-        self._owes_exchange = False
 
     def _meet(self, there: Collection[int]) -> None:
-        rank = self._seat.rank
-        self._exchange = Exchange(rank, there, self._graph, self._timeout_ns, self._current, self._chance)
+        self._pairing.meet(there)
 
     def _note_arrival(self, rank: int) -> None:
-        self._exchange.admit(rank)
+        self._pairing.admit(rank)
 
     def _note_step(self, _samples: int) -> None:
-        self._owes_exchange = True
+        self._pairing.note_step()
 
     def _note_loss(self, rank: int) -> None:
-        self._exchange.leave(rank)
+        self._pairing.leave(rank)
 
     def _exchange_models(self) -> None:
-        with self._lock:
-            offered = self._exchange.offer(time.monotonic_ns()) if self._owes_exchange else None
-        if offered is not None:
-            self._owes_exchange = False
-            self._send(OFFER, offered)
+        self._pairing.begin()
 
     def _hear(self, message: Message) -> None:
-        assert message.tensor is not None
-        answer: Parcel | None = None
-        with self._lock:
-            if message.kind == OFFER:
-                answer = self._exchange.hear_offer(message.sender, message.version, message.tensor)
-            else:
-                self._exchange.hear_answer(message.version, message.tensor)
-        if answer is not None:
-            self._send(ANSWER, answer)
-
-    def _send(self, kind: int, parcel: Parcel) -> None:
-        self._peers.send(parcel.rank, Message(kind, parcel.number, (), parcel.model))
+        self._pairing.hear(message)

@@ -1,58 +1,93 @@
-"""Measures the continuum while it trains, and averages as often as suits it and the objective best, without waiting unless all are to learn alike.
+"""Measures the continuum while it trains, and has models averaged in the manner and as often as suits it and the objective best.
 
-Ours, on top of Overlap Local-SGD. What is measured is how long ranks' steps and the averages take; who leads the averages decides from it, by the pure functions in
-`workloads/adaptive/`, and tells all with the next one. It reads nothing but the ranks' own clocks: neither the scenario nor the analysis.
+Ours, out of Overlap Local-SGD (all, nobody waiting) and AD-PSGD (two by two). What is measured is how long ranks' steps and the averages
+of all take; who leads the averages decides from it, by the pure functions in `workloads/adaptive/`, and tells all with the next one. It reads nothing but the ranks' own clocks: neither the
+scenario nor the analysis.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from statistics import median
 
-from laggard.workloads.adaptive.choice import Costs, Rules, bytes_between_tiers, choose
-from laggard.workloads.strategies.average_member import Measured, Terms
+from laggard.workloads.adaptive.choice import Costs, Rules, bytes_between_tiers, choose, first_terms
+from laggard.workloads.strategies.average_member import Manner, Measured, Terms
 from laggard.workloads.strategies.overlap_local_sgd import Overlapping
+from laggard.workloads.strategies.pairing import Pairing
 from laggard.workloads.strategies.parameters import AdaptiveParameters
 from laggard.workloads.strategies.strategy import Seat
-
-FIRST = Terms(1)
-"""Until the first average has been timed."""
+from laggard.workloads.transport.frames import Message
 
 READY_PART = 0.5
 LATEST = 5
 """Averages whose middle one says what an average takes: a rank that is slow for a moment holds one up, and makes no link slow."""
 
+OVERDUE_S = 10.0
+"""After which a rank no longer waits for one partner, and tries another."""
+
 HOUR_S = 3600.0
 
 
 class Adaptive(Overlapping):
-    """As `Overlapping`, on terms that follow what is measured.
+    """As `Overlapping`, on terms that follow what is measured; where these say so, two by two.
 
     Args:
-        parameters: what an average left out costs, and what one that is made.
+        parameters: what an average left out costs, what one that is made, and when another manner is better.
         seat: what this rank trains with.
     """
 
     def __init__(self, parameters: AdaptiveParameters, seat: Seat) -> None:
-        super().__init__(seat, FIRST, READY_PART, self._decide)
         self._parameters = parameters
+        super().__init__(seat, first_terms(seat.objective.name), READY_PART, self._decide)
         self._averages_ns: deque[int] = deque(maxlen=LATEST)
+
+    @property
+    def weight(self) -> float:
+        """By samples since the last average; like any other's where models are averaged two by two, which keeps the plain mean (see `PeerStrategy`)."""
+        return 1.0 if self._member.terms.manner is Manner.PAIRS else super().weight
+
+    def _meet(self, there: Collection[int]) -> None:
+        super()._meet(there)
+        self._pairing = Pairing(self._seat, "complete", OVERDUE_S, self._current, self._lock)
+        self._pairing.meet(there)
+
+    def _note_arrival(self, rank: int) -> None:
+        super()._note_arrival(rank)
+        self._pairing.admit(rank)
+
+    def _note_loss(self, rank: int) -> None:
+        super()._note_loss(rank)
+        self._pairing.leave(rank)
+
+    def _note_step(self, samples: int) -> None:
+        super()._note_step(samples)
+        self._pairing.note_step()
+
+    def _exchange_models(self) -> None:
+        super()._exchange_models()
+        if self._member.terms.manner is Manner.PAIRS:
+            self._pairing.begin()
+
+    def _hear(self, message: Message) -> None:
+        if not self._pairing.hear(message):
+            super()._hear(message)
 
     def _decide(self, measured: Measured, terms: Terms) -> Terms:
         """As the leader: the terms from now on."""
         self._averages_ns.append(measured.average_ns)
-        costs = self._costs(measured)
-        if not costs.steps_s:
+        steps_ns = [step_ns for step_ns in measured.step_ns.values() if step_ns]
+        if not steps_ns:
             return terms
-        choice = choose(costs, self._rules(), terms)
+        choice = choose(self._costs(steps_ns), self._rules(), terms)
         if choice.terms != terms:
             self._seat.note(self._step, choice.reason)
         return choice.terms
 
-    def _costs(self, measured: Measured) -> Costs:
+    def _costs(self, steps_ns: list[int]) -> Costs:
         virtual = 1e-9 / self._seat.dilation
         return Costs(
-            steps_s=[step_ns * virtual for step_ns in measured.step_ns.values() if step_ns],
+            steps_s=[step_ns * virtual for step_ns in steps_ns],
             average_s=median(self._averages_ns) * virtual,
             average_bytes=bytes_between_tiers(self._seat.tiers, self._state.bytes),
         )
@@ -60,5 +95,12 @@ class Adaptive(Overlapping):
     def _rules(self) -> Rules:
         objective, parameters = self._seat.objective, self._parameters
         rent = sum(objective.prices.get(tier, 0.0) for tier in self._seat.tiers)
-        per_byte = objective.prices.get("gigabyte", 0.0) / 1e9
-        return Rules(objective.name, parameters.drift, parameters.effort, parameters.longest, rent / HOUR_S, per_byte)
+        return Rules(
+            objective.name,
+            parameters.drift,
+            parameters.effort,
+            parameters.longest,
+            rent_per_s=rent / HOUR_S,
+            price_per_byte=objective.prices.get("gigabyte", 0.0) / 1e9,
+            pairs_from=parameters.pairs,
+        )

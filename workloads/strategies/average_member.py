@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 
 import torch
 
@@ -39,25 +40,43 @@ class Brought:
     samples: int
 
 
+class Manner(IntEnum):
+    """How ranks come by each other's models."""
+
+    BESIDE = 0
+    """All are averaged, and nobody waits for it."""
+
+    WAITING = 1
+    """All are averaged, and all wait until that is over."""
+
+    PAIRS = 2
+    """Two by two whenever there is time (see exchange.py), and now and then all, so that what that takes stays known; nobody waits."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """When ranks average, and how.
+
+    Attributes:
+        steps: since the last average of all after which a rank is ready for the next.
+        manner: what is done meanwhile.
+    """
+
+    steps: int
+    manner: Manner = Manner.BESIDE
+
+    @property
+    def waits(self) -> bool:
+        """Whether a rank that is ready waits until the average is over; else it goes on."""
+        return self.manner is Manner.WAITING
+
+
 @dataclass(frozen=True)
 class Outcome:
     """An average that is over for this rank: what its model is to move by, None where it was given up; and the samples that are to count again then."""
 
     move: torch.Tensor | None
     samples: int
-
-
-@dataclass(frozen=True)
-class Terms:
-    """When ranks average.
-
-    Attributes:
-        steps: since the last average after which a rank is ready for the next.
-        waits: whether it then waits until that is over; else it goes on.
-    """
-
-    steps: int
-    waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -169,8 +188,8 @@ class AverageMember:
                 self._ready.add(message.sender)
             self._call()
         elif message.kind == BEGIN:
-            steps, waits, *words = message.values
-            self._follow(_Call(message.sender, message.version, members_of(words), Terms(steps, bool(waits))))
+            steps, manner, *words = message.values
+            self._follow(_Call(message.sender, message.version, members_of(words), Terms(steps, Manner(manner))))
         elif message.kind == PART:
             assert message.tensor is not None
             leader, is_mean, weight = message.values
@@ -237,7 +256,7 @@ class AverageMember:
             terms = self._lead(Measured(self._average_ns, dict(self._steps_ns)), terms)
         call = _Call(self._rank, self._called, tuple(sorted(self._there)), terms)
         self._included.update(call.members)
-        told = (terms.steps, int(terms.waits), *words_of(call.members))
+        told = (terms.steps, int(terms.manner), *words_of(call.members))
         for rank in call.members:
             if rank != self._rank:
                 self.outbox.append((rank, Message(BEGIN, call.number, told)))

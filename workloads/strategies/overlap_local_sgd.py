@@ -69,6 +69,7 @@ class Overlapping(BesideTraining):
                 self._may_go_on.wait(WAIT_S)
                 self._may_go_on.clear()
             self._seat.recorder.enter(Phase.OTHER)
+            self._ended_ns = time.monotonic_ns()  # to wait is no part of a step
         return learnt
 
     def _waits(self) -> bool:

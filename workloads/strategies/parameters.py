@@ -349,7 +349,7 @@ class OverlapLocalSGDParameters(Parameters):
 
 
 class AdaptiveParameters(Parameters):
-    """Measures the continuum while it trains, and averages models as often as suits it and the objective best, without waiting."""
+    """Measures the continuum while it trains, and averages models in the manner and as often as suits it and the objective best."""
 
     meshed: ClassVar[bool] = True
     beside: ClassVar[bool] = True
@@ -365,6 +365,11 @@ class AdaptiveParameters(Parameters):
         description="seconds of training that a second of averaging is worth, where nobody waits for it",
     )
     longest: Every = Field(default=32, description="steps between two averages of all workers, at most")
+    pairs: float = Field(
+        default=3.0,
+        gt=0,
+        description="steps that an average of all takes from which on workers average their models two by two instead",
+    )
 
     @property
     def pace(self) -> Pace:
