@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from laggard.analysis.columns import Columns
-from laggard.analysis.load import Run
+from laggard.analysis.columns import Columns, SpanColumns
+from laggard.analysis.load import RankHost, Run
 from laggard.span_schema import ROW_GROUP_ROWS, Phase, host_schema, link_schema, span_schema, step_schema
 
 if TYPE_CHECKING:
@@ -27,18 +28,23 @@ def write_run(run: Run, folder: Path) -> Path:
     """
     import json
 
-    import pyarrow as pa
-
     folder.mkdir(parents=True, exist_ok=True)
     if run.record is not None:
         (folder / "run.json").write_text(run.record.model_dump_json(indent=2), encoding="utf-8")
     checks = [check.model_dump() for check in run.fidelity]
     (folder / "fidelity.json").write_text(json.dumps(checks, indent=2), encoding="utf-8")
-    _write(_spans(run), folder / "spans.parquet")
-    _write(_table(run.steps, step_schema()), folder / "steps.parquet")
-    _write(_table(run.links, link_schema()), folder / "links.parquet")
-    _write(pa.Table.from_pylist([vars(h) for h in run.hosts], host_schema()), folder / "hosts.parquet")
+    _write(span_table(run.spans), folder / "spans.parquet")
+    _write(table_of(run.steps, step_schema()), folder / "steps.parquet")
+    _write(table_of(run.links, link_schema()), folder / "links.parquet")
+    write_hosts(run.hosts, folder)
     return folder
+
+
+def write_hosts(hosts: Sequence[RankHost], folder: Path) -> None:
+    """Writes `hosts.parquet`."""
+    import pyarrow as pa
+
+    _write(pa.Table.from_pylist([vars(host) for host in hosts], host_schema()), folder / "hosts.parquet")
 
 
 def _write(table: pa.Table, path: Path) -> None:
@@ -47,17 +53,19 @@ def _write(table: pa.Table, path: Path) -> None:
     pq.write_table(table, path, compression="zstd", row_group_size=ROW_GROUP_ROWS)
 
 
-def _spans(run: Run) -> pa.Table:
+def span_table(spans: SpanColumns) -> pa.Table:
+    """Spans as they are stored."""
     import pyarrow as pa
 
-    columns = dict(run.spans.mapping())
+    columns = dict(spans.mapping())
     codes = pa.array(columns.pop("phase").astype(np.int8))
     columns["phase"] = pa.DictionaryArray.from_arrays(codes, pa.array([p.value for p in Phase]))
     schema = span_schema()
     return pa.table([pa.array(columns[n]).cast(schema.field(n).type) for n in schema.names], schema=schema)
 
 
-def _table(columns: Columns, schema: pa.Schema) -> pa.Table:
+def table_of(columns: Columns, schema: pa.Schema) -> pa.Table:
+    """Other columns as they are stored: what is NaN becomes null."""
     import pyarrow as pa
 
     values = columns.mapping()
