@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -39,6 +40,8 @@ LOGGER = logging.getLogger(__name__)
 POLL_S = 0.05
 PROGRESS_NS = 100_000_000
 SETTLE_S = 1.0
+STAY_S = 5.0
+"""Real seconds that the server stays for workers that it has told to go: until they have put down what they sent."""
 
 
 def main(argument: str) -> None:
@@ -181,8 +184,9 @@ class Server:
         self.endpoint.settle(SETTLE_S)
         # While workers are there: a closed connection is forgotten.
         write_traffic(self._spool, self.plan.world_size, self.endpoint)
-        self._let_all_go()
+        let_go = self._let_all_go()
         self._write_done(reason, end_ns)
+        stay_for(self.endpoint, let_go, STAY_S)
 
     def _take_one(self) -> Reason:
         message = self.endpoint.take(POLL_S)
@@ -295,18 +299,21 @@ class Server:
             step = self.samples // self.partition.batch_size - 1
             append_line(self._spool.progress, {"time_ns": now_ns, "step": step, "samples": self.samples})
 
-    def _let_all_go(self) -> None:
-        """Those who wait at once, the others when they come with a gradient that is not needed any more."""
+    def _let_all_go(self) -> set[int]:
+        """Those who wait at once, the others when they come with a gradient that is not needed any more; who was told."""
+        told: set[int] = set()
         deadline_s = time.monotonic() + self.endpoint.plan.timeout_s
         while self._left and time.monotonic() < deadline_s:
             for rank in self._blocked & self._left:
                 values = (UNKNOWN, UNKNOWN, 0, *self._fates[rank], self._held_ns(rank))
                 self._tell(rank, Message(Kind.STOP, self.keeper.version, values))
+                told.add(rank)
             self._left -= self._blocked | self.endpoint.departed
             message = self.endpoint.take(POLL_S) if self._left else None
             if message is not None and message.kind in (Kind.PUSH, Kind.JOIN):
                 self._left.add(message.sender)
                 self._wait_for_answer(message.sender)
+        return told
 
     def _write_done(self, reason: Reason, end_ns: int) -> None:
         while len(read_lines(self._spool.evaluations)) < self._evaluations:
@@ -330,3 +337,13 @@ class Server:
             "versions": self.keeper.version,
         }
         write_whole(self._spool.done, json.dumps(done).encode())
+
+
+def stay_for(endpoint: Endpoint, nodes: Collection[int], seconds: float) -> None:
+    """Keep connections open until these nodes have closed theirs, or so many real seconds are over.
+
+    What kernels acknowledged is forgotten with a connection, whichever end closes it.
+    """
+    deadline_s = time.monotonic() + seconds
+    while not endpoint.departed.issuperset(nodes) and time.monotonic() < deadline_s:
+        endpoint.take(POLL_S)

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.errors import TransportError
-from laggard.workloads.tracing.inet_diag import established, open_in_namespace
+from laggard.workloads.server import stay_for
+from laggard.workloads.tracing.inet_diag import established, open_in_namespace, own_acked_bytes
 from laggard.workloads.transport.endpoint import Endpoint
 from laggard.workloads.transport.frames import Message, pack, unpack
 from laggard.workloads.transport.keys import make_endpoints
@@ -216,6 +217,31 @@ def test_a_node_that_goes_is_missed_and_a_silent_one_is_not_waited_for(plans: tu
         assert server.gone == {0}
         with pytest.raises(TransportError, match="gone"):
             server.send(0, Message(TELL))
+
+
+def test_a_server_stays_until_workers_have_counted_what_they_sent(plans: tuple[EndpointPlan, ...]) -> None:
+    """The kernel forgets what was acknowledged as soon as either end closes; a worker with a small share of a core counts late."""
+    counted: list[int] = []
+
+    def work() -> None:
+        with Endpoint(plans[0]) as worker:
+            worker.connect(2)
+            worker.deliver(2, Message(TELL, 0, (), torch.zeros(100_000)))
+            time.sleep(0.3)
+            counted.append(own_acked_bytes())
+
+    with Endpoint(plans[2], listens=True) as server:
+        worker = threading.Thread(
+            target=work,
+        )
+        worker.start()
+        assert server.receive().tensor is not None
+        begun_s = time.monotonic()
+        stay_for(server, {0}, 20.0)
+        assert 0.2 < time.monotonic() - begun_s < 10.0
+        stay_for(server, {0, 1}, 0.1)
+    worker.join(10)
+    assert counted[0] >= 400_000
 
 
 def wait_until_gone(endpoint: Endpoint, node: int, *, gone: bool = True) -> None:
