@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from laggard.drive import DriveCounters
+from laggard.experiments.alarms import AlarmTeller
 from laggard.experiments.churn import Churn
 from laggard.experiments.continuum import Continuum
 from laggard.experiments.guarding import TimedSlip, Watch, late_changes
@@ -18,11 +19,13 @@ from laggard.experiments.job import Job
 from laggard.experiments.progress import TrainingState
 from laggard.experiments.rank_work import slow_ranks, work_done
 from laggard.experiments.supervise import Supervisor, Watched
+from laggard.experiments.watch_plan import WATCHER, plan_watch
 from laggard.layers_services.launch import ForkServer, ProcessSpec
 from laggard.network_emulation.backend import LinkBackend, LinkCounters
 from laggard.network_emulation.constraints import Pair
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
 from laggard.network_emulation.memory.watch import MemoryWatch, short_overruns
+from laggard.run_schema import ALARMS
 from laggard.span_schema import event_schema
 from laggard.work import WorkCounter, WorkDone
 from laggard.workloads.model import Stop
@@ -157,18 +160,16 @@ def _start_late(
 def _spawn_aside(
     job: Job, continuum: Continuum, server: ForkServer, supervisor: Supervisor, workers: Sequence[WorkerPlan]
 ) -> None:
-    """The evaluator and the link sampler: outside the continuum's hosts and shares."""
-    plans = {
-        "evaluator": plan_evaluator(workers),
-        "link_sampler": plan_link_sampler(workers, job.scenario.hosts, continuum.namespaces.paths),
+    """The evaluator, the link sampler and the watcher: outside the continuum's hosts and shares."""
+    sampler = plan_link_sampler(workers, job.scenario.hosts, continuum.namespaces.paths)
+    arguments = {
+        "evaluator": ("laggard.workloads.evaluator:main", plan_evaluator(workers).to_json()),
+        "link_sampler": ("laggard.workloads.tracing.link_sampler:main", sampler.to_json()),
+        "watcher": (f"{WATCHER}:main", plan_watch(job).model_dump_json()),
     }
-    entries = {
-        "evaluator": "laggard.workloads.evaluator:main",
-        "link_sampler": "laggard.workloads.tracing.link_sampler:main",
-    }
-    for name, plan in plans.items():
+    for name, (entry, argument) in arguments.items():
         log = job.logs / f"{name}.log"
-        pid = server.spawn(ProcessSpec(name, "", entries[name], plan.to_json(), dict(ENVIRONMENT), log))
+        pid = server.spawn(ProcessSpec(name, "", entry, argument, dict(ENVIRONMENT), log))
         supervisor.watch(Watched(name, -1, "the controller", pid, log))
 
 
@@ -208,14 +209,17 @@ def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor, churn: Ch
     events: tuple[EventRecord, ...] = ()
     try:
         show = _Shown(job, zero_ns)
+        alarms = AlarmTeller(job.folder / ALARMS, job.scenario.hosts, job.journal.display)
         with Watch(continuum, peak_rates(job.scenario.links.pairs, job.scenario.changes), job.dilation) as watch:
             while not job.spool.done.exists():
                 supervisor.check(churn.patience_s)
                 churn.keep_up()
                 continuum.links.check_alive()
                 continuum.shares.check_alive()
-                show.update()
+                if show.update():
+                    alarms.update()
             churn.end()
+            alarms.update()
     finally:
         events = scheduler.stop()
         write_events(job.folder, events)
@@ -231,14 +235,16 @@ class _Shown:
     zero_ns: int
     last_s: float = 0.0
 
-    def update(self) -> None:
+    def update(self) -> bool:
+        """Whether it was time to."""
         now_s = time.monotonic()
         if now_s - self.last_s < 0.5:
-            return
+            return False
         self.last_s = now_s
         elapsed_s = self.job.dilation.virtual_s((time.monotonic_ns() - self.zero_ns) / 1e9)
         lines = read_lines(self.job.spool.progress)
         self.job.journal.display.training(training_state(lines, elapsed_s, self.job.scenario.workload.stop))
+        return True
 
 
 def training_state(lines: Sequence[Mapping[str, Scalar]], elapsed_s: float, stop: Stop) -> TrainingState:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from laggard.analysis.findings import Analysis
 from laggard.analysis.load import Run
 from laggard.analysis.step_clock import StepClock, finding_window_s, step_clock
 from laggard.analysis.wording import percent_text, ratio_text, seconds_text
-from laggard.run_schema import Finding
+from laggard.run_schema import Alarm, Finding
 
 MOST_ROWS = 60
 
@@ -55,7 +56,24 @@ def _who(finding: Finding) -> str:
 
 
 def _when(run: Run, finding: Finding, clock: StepClock) -> str:
+    told = _told(run, finding)
     if finding.kind == "deterministic":
-        return "the whole run"
+        return f"the whole run{told}"
     start, end = finding_window_s(run, finding, clock)
-    return f"{seconds_text(start)} to {seconds_text(end)}, steps {finding.first_step}-{finding.last_step}"
+    return f"{seconds_text(start)} to {seconds_text(end)}, steps {finding.first_step}-{finding.last_step}{told}"
+
+
+def _told(run: Run, finding: Finding) -> str:
+    """When it was told of while the run went on."""
+    alarm = alarm_of(run.alarms, finding)
+    return "" if alarm is None or alarm.told_s is None else f"; told of at {seconds_text(alarm.told_s)}"
+
+
+def alarm_of(alarms: Sequence[Alarm], finding: Finding) -> Alarm | None:
+    """The first alarm that told of a finding: of the same place, family and kind, and of some of its steps."""
+    for alarm in alarms:
+        alike = (alarm.rank, alarm.family, alarm.kind) == (finding.rank, finding.family, finding.kind)
+        begun = alarm.since_step <= finding.last_step
+        if alike and begun and (alarm.last_step is None or alarm.last_step >= finding.first_step):
+            return alarm
+    return None
