@@ -1,9 +1,9 @@
-"""What a link would carry otherwise: the rates and round trips of a run's links, and the pace of a ring of them.
+"""What a link would carry otherwise: the rates and round trips of a run's links, and how a ring all-reduce goes over them.
 
 In a ring all-reduce of S bytes over n hosts (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009) every link carries 2 (n - 1) parts of S / n, one
-after the other, and no host is ever a part ahead of its neighbour: all move at the pace of the slowest link. As gloo does it, a part goes as
-two halves, each sent when the receiver has said that it is ready for it: a part then takes a link at least the time of both halves on the wire, and
-at least a round trip and one half.
+after the other. As gloo does it, a part goes as two halves, each sent once the receiver has said that it waits for it, and a host goes on to its next part when it
+has received one and got rid of one. So nobody is ever more than a part ahead of a neighbour, and all move at the pace of the slowest link: per part both halves on
+the wire, or a round trip and one half, whichever takes longer. Who arrives early gets a few parts on before the others come.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from laggard.analysis.columns import FloatArray
 from laggard.analysis.links import Link
 from laggard.errors import InputError
 from laggard.run_schema import FidelityCheck
@@ -92,15 +95,27 @@ class Hop:
         return replace(self, rate_mbps=min(self.rate_mbps, half_bits / half_s))
 
 
-def ring_s(hops: Sequence[Hop], payload_bytes: float) -> float:
-    """Seconds of an all-reduce over a ring of links.
+def ring_finish_s(arrival_s: FloatArray, hops: Sequence[Hop], payload_bytes: float) -> FloatArray:
+    """When hosts are through with an all-reduce over a ring.
 
     Args:
-        hops: the links, n.
+        arrival_s: when each came to it, [E, n], in the order of the ring: the i-th sends over `hops[i]` to the next.
+        hops: the links, n of them, two at least.
         payload_bytes: what is reduced.
+
+    Returns:
+        When each was through, [E, n].
     """
     count = len(hops)
-    return 2 * (count - 1) * max(hop.part_s(payload_bytes / count) for hop in hops)
+    half_s = np.array([payload_bytes / count * 4e-6 / hop.rate_mbps for hop in hops])
+    way_s = np.array([hop.rtt_ms / 2e3 for hop in hops])
+    done, sent = arrival_s, np.full_like(arrival_s, -np.inf)
+    for _ in range(2 * (count - 1)):
+        waited_for = np.roll(done, -1, axis=1) + way_s
+        sent = np.maximum(np.maximum(done, waited_for), sent + 2.0 * half_s)
+        done = np.maximum(np.roll(sent + half_s + way_s, 1, axis=1), sent)
+    finish: FloatArray = done + np.roll(half_s, 1)
+    return finish
 
 
 def hops_of(links: Sequence[Link], fidelity: Sequence[FidelityCheck], tiers: Mapping[str, str]) -> dict[Ends, Hop]:

@@ -46,6 +46,7 @@ from laggard.workloads.transport.keys import make_endpoints
 READY_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 60.0
+LAST_LOOK_S = 5.0
 
 
 def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip, ...]:
@@ -81,9 +82,12 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
     before = continuum.links.counters()
     churn = Churn(job, supervisor, workers, partial(_start_late, job, continuum, server, supervisor))
     with job.journal.stage("train"):
-        slips = _keep_time(job, continuum, supervisor, churn)
+        alarms = AlarmTeller(job.folder / ALARMS, job.scenario.hosts, job.journal.display)
+        slips = _keep_time(job, continuum, supervisor, churn, alarms)
     job.journal.warn(short_overruns(memory.limits, memory.peaks))
     supervisor.wait_for_exits(END_TIMEOUT_S * job.dilation.factor)
+    supervisor.linger("watcher", LAST_LOOK_S)
+    alarms.update()
     lost = tuple(
         f"{each.name} on {each.host} was killed, and the others went on without it" for each in supervisor.lost
     )
@@ -191,7 +195,9 @@ def _process(
     )
 
 
-def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor, churn: Churn) -> tuple[TimedSlip, ...]:
+def _keep_time(
+    job: Job, continuum: Continuum, supervisor: Supervisor, churn: Churn, alarms: AlarmTeller
+) -> tuple[TimedSlip, ...]:
     zero_ns = int(json.loads(job.spool.zero.read_text())["zero_ns"])
     job.journal.update(first_step_s=round((zero_ns - job.started_ns) / 1e9, 3))
     scheduler = Scheduler(
@@ -209,7 +215,6 @@ def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor, churn: Ch
     events: tuple[EventRecord, ...] = ()
     try:
         show = _Shown(job, zero_ns)
-        alarms = AlarmTeller(job.folder / ALARMS, job.scenario.hosts, job.journal.display)
         with Watch(continuum, peak_rates(job.scenario.links.pairs, job.scenario.changes), job.dilation) as watch:
             while not job.spool.done.exists():
                 supervisor.check(churn.patience_s)
@@ -219,7 +224,6 @@ def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor, churn: Ch
                 if show.update():
                     alarms.update()
             churn.end()
-            alarms.update()
     finally:
         events = scheduler.stop()
         write_events(job.folder, events)

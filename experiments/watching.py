@@ -35,6 +35,7 @@ from laggard.workloads.tracing.stream import LINK_ROW, SPAN_ROW, Rows
 LOGGER = logging.getLogger(__name__)
 LOOK_S = 1.0
 NICE = 19
+_NAP_S = 0.1
 _LASTING = ("rtt_us", "min_rtt_us", "busy_us", "rwnd_limited_us", "sndbuf_limited_us", "last_send_ms")
 _COUNTS = ("src_port", "dst_port", "bytes_acked", "retransmits")
 
@@ -64,10 +65,17 @@ def _watch(plan: WatchPlan) -> None:
     watcher = Watcher(plan)
     over = False
     while not over:
-        time.sleep(LOOK_S)
-        over = spool.done.exists()
+        over = _is_over(spool, LOOK_S)
         watcher.look()
     LOGGER.info("%d alarms; took %.2f s of CPU time", watcher.raised, time.process_time())
+
+
+def _is_over(spool: Spool, patience_s: float) -> bool:
+    """Whether the training is over, which is waited for so long."""
+    deadline = time.monotonic() + patience_s
+    while not (over := spool.done.exists()) and time.monotonic() < deadline:
+        time.sleep(_NAP_S)
+    return over
 
 
 @dataclass

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from laggard.analysis.causes import Cause
-from laggard.analysis.columns import FloatArray, LinkColumns
-from laggard.analysis.link_change import Hop, LinkChange, hops_of, require_known, ring_of, ring_s
+from laggard.analysis.columns import FloatArray, IntArray, LinkColumns
+from laggard.analysis.link_change import Hop, LinkChange, hops_of, require_known, ring_finish_s, ring_of
 from laggard.analysis.links import measure_links
 from laggard.analysis.load import Run
 from laggard.analysis.replay.timeline import Timeline
@@ -26,13 +26,15 @@ class Ring:
 
     Attributes:
         hops: its links.
+        order: the rank that sends over each.
         payload_bytes: of its all-reduce.
-        acts: which barriers are that all-reduce, [E + 1].
+        barriers: indices of the barriers that are that all-reduce.
     """
 
     hops: tuple[Hop, ...]
+    order: tuple[int, ...]
     payload_bytes: float
-    acts: FloatArray
+    barriers: IntArray
 
 
 def find_ring(run: Run, timeline: Timeline, transfers: Transfers) -> Ring:
@@ -66,8 +68,8 @@ def find_ring(run: Run, timeline: Timeline, transfers: Transfers) -> Ring:
     payload = _payload(run, group)
     if payload < _LEAST_BYTES:
         raise RunFolderError(f"{run.folder}: the spans do not say how much the collectives carried")
-    acts = np.append((timeline.group == group) & ~timeline.pause, False)
-    return Ring(tuple(hops[each] for each in ends), payload, acts.astype(np.float64))
+    order = tuple(names.index(src) for src, _ in ends)
+    return Ring(tuple(hops[each] for each in ends), order, payload, np.flatnonzero(timeline.group == group))
 
 
 def transfer_factor(
@@ -78,9 +80,10 @@ def transfer_factor(
     without: frozenset[int],
     changes: Sequence[LinkChange],
 ) -> FloatArray:
-    """What the transfers are multiplied by at each barrier, [E + 1].
+    """What transfers are multiplied by with changed links, at each barrier, [E + 1].
 
-    What was slow for a while stays as slow: the link that a cause names keeps the rate that it had then, unless the cause is to be gone.
+    All-reduces are gone through with the links as they were and as they would be, from the arrivals that were seen. What was slow for a while stays as slow: the
+    links between the tiers that a cause names keep the rate that they had then, unless the cause is to be gone.
 
     Args:
         ring: of the run.
@@ -92,29 +95,45 @@ def transfer_factor(
 
     Raises:
         InputError: a change names no host or tier of the run.
-        RunFolderError: transfers were slow for a while, and no link of the ring was named.
+        RunFolderError: transfers were slow for a while, and no link was named.
     """
     tiers = {host.host: host.tier for host in run.hosts}
     require_known(changes, tiers)
-    usual = _ratio(ring.hops, ring, changes, tiers)
-    factor = np.full(len(timeline.steps), usual)
+    step = timeline.barrier_step[ring.barriers]
+    factor = _factor(ring, timeline, ring.barriers, ring.hops, changes, tiers)
     for place, cause in enumerate(causes):
         if cause.family == "network" and cause.kind == "dynamic" and place not in without:
+            inside = (step >= cause.first) & (step <= cause.last)
             slowed = _slowed(ring, cause, run, tiers)
-            factor[cause.first : cause.last + 1] = _ratio(slowed, ring, changes, tiers)
-    by_barrier = np.append(factor[timeline.barrier_step], 1.0)
-    return np.where(ring.acts > 0, by_barrier, 1.0)
+            factor[inside] = _factor(ring, timeline, ring.barriers[inside], slowed, changes, tiers)
+    found = np.ones(len(timeline.group) + 1)
+    found[ring.barriers] = factor
+    return found
 
 
-def _ratio(hops: Sequence[Hop], ring: Ring, changes: Sequence[LinkChange], tiers: dict[str, str]) -> float:
-    """Seconds of the ring with changed links over those with these; links that are slower just then stay so."""
-    changed = []
-    for now, usual in zip(hops, ring.hops, strict=True):
-        hop = usual.otherwise(changes, tiers)
-        slower = now.rate_mbps < usual.rate_mbps
-        rate = min(hop.rate_mbps, now.rate_mbps) if slower else hop.rate_mbps
-        changed.append(Hop(hop.ends, rate, hop.rtt_ms))
-    return ring_s(changed, ring.payload_bytes) / ring_s(hops, ring.payload_bytes)
+def _factor(
+    ring: Ring,
+    timeline: Timeline,
+    barriers: IntArray,
+    hops: Sequence[Hop],
+    changes: Sequence[LinkChange],
+    tiers: dict[str, str],
+) -> FloatArray:
+    """From the last arrival until all are through: with changed links over without, [len(barriers)]."""
+    arrival = timeline.arrival[barriers][:, list(ring.order)]
+    latest = arrival.max(axis=1, initial=-np.inf)
+    then = [_changed(now, usual, changes, tiers) for now, usual in zip(hops, ring.hops, strict=True)]
+    before, after = (
+        ring_finish_s(arrival, each, ring.payload_bytes).max(axis=1, initial=-np.inf) for each in (hops, then)
+    )
+    factor: FloatArray = np.maximum(after - latest, 0.0) / np.maximum(before - latest, 1e-9)
+    return factor
+
+
+def _changed(now: Hop, usual: Hop, changes: Sequence[LinkChange], tiers: dict[str, str]) -> Hop:
+    """A link after the changes; one that is slower than usual just then stays at the rate that it has."""
+    hop = usual.otherwise(changes, tiers)
+    return replace(hop, rate_mbps=min(hop.rate_mbps, now.rate_mbps)) if now.rate_mbps < usual.rate_mbps else hop
 
 
 def _slowed(ring: Ring, cause: Cause, run: Run, tiers: dict[str, str]) -> list[Hop]:

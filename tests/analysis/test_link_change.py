@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from laggard.analysis.counterfactual import Otherwise, replay_of
 from laggard.analysis.generate import QUIET, Injection, Tier, TraceSpec, generate_run
 from laggard.analysis.generate_links import LinkWork, sample_links
-from laggard.analysis.link_change import Hop, LinkChange, hops_of, ring_of, ring_s
+from laggard.analysis.link_change import Hop, LinkChange, hops_of, ring_finish_s, ring_of
 from laggard.analysis.links import Link
 from laggard.analysis.load import Run, empty_links
 from laggard.errors import InputError, RunFolderError
@@ -30,33 +32,61 @@ def hop(rate_mbps: float, rtt_ms: float = 0.0) -> Hop:
     return Hop(("a", "b"), rate_mbps, rtt_ms)
 
 
+def ring_s(hops: list[Hop], payload_bytes: float) -> float:
+    """Of hosts that come all at once."""
+    return float(ring_finish_s(np.zeros((1, len(hops))), hops, payload_bytes).max())
+
+
 @given(st.integers(2, 20), st.floats(1.0, 1000.0), st.integers(1, 100))
 def test_equal_links_without_delay_take_what_the_textbook_says(count: int, rate_mbps: float, megabytes: int) -> None:
     expected = 2 * (count - 1) / count * megabytes * 8 / rate_mbps
     assert ring_s([hop(rate_mbps)] * count, megabytes * 1e6) == pytest.approx(expected)
 
 
-def simulated_ring_s(part_s: list[float], parts: int) -> float:
-    """Every host hands a part on when it has it and its link is free, and cannot have the next before: message by message."""
-    count = len(part_s)
-    has = np.zeros(count)
-    free = np.zeros(count)
-    for _ in range(parts):
-        sent = np.maximum(has, free) + np.array(part_s)
-        free = sent
-        has = np.roll(sent, 1)
-    return float(has.max())
-
-
-@given(st.lists(st.floats(0.01, 1.0), min_size=2, max_size=10))
-def test_a_ring_moves_at_the_pace_of_its_slowest_link(part_s: list[float]) -> None:
-    """The simulation starts with idle links, so it is quicker by less than one way round."""
-    hops = [hop(8.0 / seconds) for seconds in part_s]  # a part of 1 MB takes just so long
+@given(st.lists(st.tuples(st.floats(1.0, 1000.0), st.floats(0.0, 50.0)), min_size=2, max_size=10))
+def test_a_ring_moves_at_the_pace_of_its_slowest_link(links: list[tuple[float, float]]) -> None:
+    """But for less than a way round, at the beginning and the end."""
+    hops = [hop(*link) for link in links]
     count = len(hops)
-    bound = ring_s(hops, count * 1e6)
-    seen = simulated_ring_s(part_s, 2 * (count - 1))
-    assert bound == pytest.approx(2 * (count - 1) * max(part_s))
-    assert bound * (1 - 1e-9) <= seen <= bound + sum(part_s)
+    part_s = [each.part_s(1e6) for each in hops]
+    pace_s = 2 * (count - 1) * max(part_s)
+    assert pace_s - 2 * max(part_s) <= ring_s(hops, count * 1e6) <= pace_s + sum(part_s)
+
+
+def halves_s(arrival: list[float], hops: list[Hop], half_bytes: float) -> list[float]:
+    """The same, half by half, as two neighbours see it: an oracle that is written as a recursion over events."""
+    count, steps = len(hops), 2 * (len(hops) - 1)
+
+    @functools.cache
+    def sent(host: int, part: int) -> float:
+        """When a host has begun to write a part: it and the next host have done the part before, and the wire is free."""
+        way_s = hops[host].rtt_ms / 2e3
+        free = sent(host, part - 1) + 2 * wire_s(host) if part else -math.inf
+        return max(done(host, part - 1), done((host + 1) % count, part - 1) + way_s, free)
+
+    @functools.cache
+    def done(host: int, part: int) -> float:
+        if part < 0:
+            return arrival[host]
+        before = (host - 1) % count
+        come = sent(before, part) + wire_s(before) + hops[before].rtt_ms / 2e3
+        return max(come, sent(host, part))
+
+    def wire_s(host: int) -> float:
+        return half_bytes * 8e-6 / hops[host].rate_mbps
+
+    return [done(host, steps - 1) + wire_s((host - 1) % count) for host in range(count)]
+
+
+@given(st.lists(st.tuples(st.floats(1.0, 500.0), st.floats(0.0, 50.0), st.floats(0.0, 2.0)), min_size=2, max_size=8))
+def test_early_hosts_get_parts_on_before_the_others_come(hosts: list[tuple[float, float, float]]) -> None:
+    hops = [hop(rate, rtt) for rate, rtt, _ in hosts]
+    arrival = [at for _, _, at in hosts]
+    found = ring_finish_s(np.array([arrival]), hops, len(hops) * 100_000.0)[0]
+    assert found.tolist() == pytest.approx(halves_s(arrival, hops, 50_000.0))
+    # Whoever comes later makes nobody quicker.
+    later = ring_finish_s(np.array([arrival]) + np.eye(len(hops))[:1], hops, len(hops) * 100_000.0)[0]
+    assert (later >= found - 1e-9).all()
 
 
 def test_small_parts_take_a_round_trip_and_large_ones_do_not() -> None:
