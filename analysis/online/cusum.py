@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from laggard.analysis.columns import FloatArray
 
-FALSE_ALARMS_PER_1000_STEPS = 0.25
-"""Of a whole run, all its series together: half of what is allowed, as real noise is not quite normal."""
+FALSE_ALARMS_PER_1000_STEPS = 0.1
+"""Of a whole run, all its series together: a fifth of what is allowed, as steps are not quite normal: they have spikes."""
 LEAST_EVIDENCE_STEPS = 7
 """Of the ten steps that make an interval: spikes of three steps come twice in a row, not thrice."""
 _OVERSHOOT = 1.166

@@ -11,7 +11,7 @@ _MOST_NAMES = 4
 _DOES: dict[Family, tuple[str, str]] = {
     "compute": ("computes", "compute"),
     "storage": ("reads its data", "read their data"),
-    "network": ("gets its data over the network", "get their data over the network"),
+    "network": ("transfers", "transfer"),
 }
 
 

@@ -56,6 +56,11 @@ LINK = ("edge.trainer.1.1", "cloud.trainer.1.1")
             ["What holds up the transfers since step 112 (31 s) is the link edge.trainer.1.1 → cloud.trainer.1.1"],
         ),
         (
+            [alarm(family="network"), alarm(1, "edge.trainer.1.2", family="network")],
+            (),
+            ["edge.trainer.1.1 and edge.trainer.1.2 transfer 2.0x slower than usual, since step 112 (31 s)"],
+        ),
+        (
             [alarm(last_step=140, over_s=50.2)],
             (0,),
             ["edge.trainer.1.1 computes as usual again since 50 s, after 19 s"],
