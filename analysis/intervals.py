@@ -103,7 +103,7 @@ def segment(values: FloatArray) -> Levels:
     sigma = noise_sigma(values)
     smooth = running_median(values)
     clipped = smooth + np.clip(values - smooth, -CLIP_SIGMAS * sigma, CLIP_SIGMAS * sigma)
-    bounds = _refine(values, [0, *_change_points(clipped / sigma), len(values)])
+    bounds = refine_bounds(values, [0, *_change_points(clipped / sigma), len(values)])
     segments = tuple(measure_segment(values, a, b - 1) for a, b in pairwise(bounds) if b > a)
     jitter = sigma * math.sqrt(math.pi / 2.0 / LEAST_STEPS)
     scatter = _scatter(values, segments)
@@ -111,7 +111,7 @@ def segment(values: FloatArray) -> Levels:
     return Levels(segments, sigma, jitter, math.hypot(wander, LEAST_SCALE))
 
 
-def _refine(values: FloatArray, bounds: list[int]) -> list[int]:
+def refine_bounds(values: FloatArray, bounds: list[int]) -> list[int]:
     """Moves each change to where the absolute deviations from the levels beside it are least (spikes count as one change)."""
     moved = list(bounds)
     for index in range(1, len(bounds) - 1):
@@ -197,7 +197,7 @@ def slow_intervals(values: FloatArray, levels: Levels, baseline: float) -> tuple
     found = []
     for first, last in runs:
         bounds = [max(first - 2 * LEAST_STEPS, 0), first, last + 1, min(last + 1 + 2 * LEAST_STEPS, len(values))]
-        _, begin, end, _ = _refine(values, bounds)
+        _, begin, end, _ = refine_bounds(values, bounds)
         if end > begin:
             found.append(measure_segment(values, begin, end - 1))
     return tuple(part for part in found if is_slow(part, levels, baseline))

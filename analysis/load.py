@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from laggard.analysis.columns import Columns, FloatArray, LinkColumns, SpanColumns, StepColumns
 from laggard.errors import RunFolderError
-from laggard.run_schema import Decision, FidelityCheck, Record, RunRecord
+from laggard.run_schema import ALARMS, Alarm, Decision, FidelityCheck, Record, RunRecord
 from laggard.span_schema import Phase, host_schema, link_schema, span_schema, step_schema
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Run:
         links: TCP samples; may be empty.
         fidelity: what the emulation gave; empty when it was never measured.
         decisions: what the strategy decided meanwhile.
+        alarms: what was told of slow workers while the run went on, each as it was told of last.
     """
 
     folder: Path
@@ -66,6 +67,7 @@ class Run:
     links: LinkColumns
     fidelity: tuple[FidelityCheck, ...]
     decisions: tuple[Decision, ...] = ()
+    alarms: tuple[Alarm, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -109,6 +111,7 @@ def load_run(path: Path) -> Run:
         links=_columns(LinkColumns, _table(folder / "links.parquet", link_schema())),
         fidelity=_listed(folder / "fidelity.json", FidelityCheck, "fidelity checks"),
         decisions=_listed(folder / "decisions.json", Decision, "decisions"),
+        alarms=read_alarms(folder / ALARMS),
     )
 
 
@@ -130,6 +133,22 @@ def _listed(path: Path, kind: type[_R], told: str) -> tuple[_R, ...]:
         return TypeAdapter(tuple[kind, ...]).validate_json(path.read_bytes())  # type: ignore[valid-type]
     except ValueError as error:
         raise RunFolderError(f"{path}: not a list of {told}: {error}") from error
+
+
+def read_alarms(path: Path) -> tuple[Alarm, ...]:
+    """The alarms of `alarms.jsonl`, each as it was told of last; none where there is no file. A line cut short by a kill is left out.
+
+    Raises:
+        RunFolderError: the file is not what its name says.
+    """
+    if not path.is_file():
+        return ()
+    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    try:
+        told = [Alarm.model_validate_json(line) for line in whole.splitlines()]
+    except ValueError as error:
+        raise RunFolderError(f"{path}: not lines of alarms: {error}") from error
+    return tuple({alarm.number: alarm for alarm in told}.values())
 
 
 def _table(path: Path, schema: pa.Schema) -> pa.Table:

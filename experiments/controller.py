@@ -18,6 +18,7 @@ from laggard.experiments.guarding import require_faithful
 from laggard.experiments.job import Job
 from laggard.experiments.recording import record_failure
 from laggard.experiments.training import train
+from laggard.experiments.watch_plan import WATCHER
 from laggard.layers_services.e2clab_bridge import Stage, run_workflow
 from laggard.layers_services.launch import ForkServer
 from laggard.layers_services.local.provider import enoslib_roles
@@ -45,7 +46,7 @@ def control(job: Job) -> int:
 def _run(job: Job) -> None:
     os.environ.update(ENVIRONMENT)
     with ExitStack() as stack:
-        server = stack.enter_context(ForkServer.start(PRELOAD, log=job.logs / "imports.log"))
+        server = stack.enter_context(ForkServer.start((*PRELOAD, WATCHER), log=job.logs / "imports.log"))
         continuum = stack.enter_context(bring_up(job, lambda: server.wait_ready(IMPORT_TIMEOUT_S)))
         require_fidelity(job.folder, continuum.checks)
         run_tasks(job, "prepare")

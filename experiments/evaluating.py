@@ -7,7 +7,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,8 +16,10 @@ from pydantic import TypeAdapter
 
 from laggard.analysis.evaluate.account import Tried
 from laggard.analysis.evaluate.grid import full_grid
+from laggard.analysis.evaluate.online import judge_online
 from laggard.analysis.evaluate.trial import try_cases
 from laggard.analysis.evaluate.verdict import judge
+from laggard.analysis.online.replayed import alarms_of
 from laggard.experiments.emulated_cases import SCENARIO, EmulatedCase, emulated_cases
 from laggard.experiments.emulated_truth import injected_events
 from laggard.run_schema import Finding
@@ -80,7 +82,8 @@ def _try_emulated(case: EmulatedCase, runs: Path, *, quiet: bool) -> Tried | Non
     run = load_run(folder)
     findings = TypeAdapter(tuple[Finding, ...]).validate_python(answer["stragglers"])
     steps = len(np.unique(run.spans.step))
-    verdict = judge(injected_events(run, folder), findings, steps, None)
+    events = injected_events(run, folder)
+    verdict = replace(judge(events, findings, steps, None), online=judge_online(events, alarms_of(run), steps))
     return Tried(f"{case.name}, {folder}", {"injected": case.family}, verdict)
 
 

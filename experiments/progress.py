@@ -54,6 +54,9 @@ class Display(Protocol):
     def training(self, state: TrainingState) -> None:
         """Training moved on."""
 
+    def tell(self, text: str) -> None:
+        """Something happened that is worth a line of its own."""
+
     def close(self) -> None:
         """Nothing more will be said; safe to call twice."""
 
@@ -65,6 +68,9 @@ class SilentDisplay:
         """See `Display`."""
 
     def training(self, state: TrainingState) -> None:
+        """See `Display`."""
+
+    def tell(self, text: str) -> None:
         """See `Display`."""
 
     def close(self) -> None:
@@ -84,10 +90,7 @@ class TextDisplay:
 
     def stage(self, name: str, detail: str = "") -> None:
         """See `Display`."""
-        self.close()
-        elapsed = time.monotonic() - self._started
-        sys.stderr.write(f"[{elapsed:6.1f} s] {name}{': ' + detail if detail else ''}\n")
-        sys.stderr.flush()
+        self.tell(f"{name}{': ' + detail if detail else ''}")
 
     def training(self, state: TrainingState) -> None:
         """See `Display`."""
@@ -96,6 +99,13 @@ class TextDisplay:
         elif time.monotonic() - self._last_line >= self.REPEAT_S:
             self._last_line = time.monotonic()
             self.stage("train", state.words())
+
+    def tell(self, text: str) -> None:
+        """See `Display`; the moving line begins anew below."""
+        self.close()
+        elapsed = time.monotonic() - self._started
+        sys.stderr.write(f"[{elapsed:6.1f} s] {text}\n")
+        sys.stderr.flush()
 
     def close(self) -> None:
         """See `Display`."""

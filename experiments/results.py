@@ -8,7 +8,7 @@ from pathlib import Path
 
 from laggard.experiments.analysing import REFERENCE
 from laggard.experiments.run_store import RECORD, load_record
-from laggard.run_schema import RunRecord
+from laggard.run_schema import ALARMS, RunRecord
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
@@ -19,6 +19,7 @@ def result_document(record: RunRecord, folder: Path) -> dict[str, JsonValue]:
     document["folder"] = str(folder)
     document["report"] = str(folder / "report.html") if (folder / "report.html").exists() else None
     document["stragglers"] = _read_json(folder / "stragglers.json")
+    document["alarms"] = _alarms(folder)
     document["fidelity"] = _read_json(folder / "fidelity.json")
     document["answer"] = _answer(folder)
     return document
@@ -118,6 +119,12 @@ def _held(record: RunRecord) -> str:
 def _answer(folder: Path) -> list[JsonValue]:
     answer = _read_json(folder / "answer.json")
     return answer if isinstance(answer, list) else []
+
+
+def _alarms(folder: Path) -> list[JsonValue]:
+    from laggard.analysis.load import read_alarms
+
+    return [alarm.model_dump(mode="json") for alarm in read_alarms(folder / ALARMS)]
 
 
 def _read_json(path: Path) -> JsonValue:

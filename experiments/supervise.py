@@ -125,6 +125,14 @@ class Supervisor:
                 process = left[0]
                 raise WorkerError("did not end after the last step", process.rank, process.host, tail(process.log))
 
+    def linger(self, name: str, timeout_s: float) -> None:
+        """Give a process that is no rank at most `timeout_s` real seconds to end by itself."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and any(
+            each.name == name and each.pid not in self._ended for each in self.watched.values()
+        ):
+            self._failures(0.05)
+
     def _failures(self, timeout_s: float) -> list[Exit]:
         exits = self.server.exits(timeout_s)
         self._ended.update(exit_.pid for exit_ in exits)

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from laggard.drive import DriveCounters
+from laggard.experiments.alarms import AlarmTeller
 from laggard.experiments.churn import Churn
 from laggard.experiments.continuum import Continuum
 from laggard.experiments.guarding import TimedSlip, Watch, late_changes
@@ -18,11 +19,13 @@ from laggard.experiments.job import Job
 from laggard.experiments.progress import TrainingState
 from laggard.experiments.rank_work import slow_ranks, work_done
 from laggard.experiments.supervise import Supervisor, Watched
+from laggard.experiments.watch_plan import WATCHER, plan_watch
 from laggard.layers_services.launch import ForkServer, ProcessSpec
 from laggard.network_emulation.backend import LinkBackend, LinkCounters
 from laggard.network_emulation.constraints import Pair
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
 from laggard.network_emulation.memory.watch import MemoryWatch, short_overruns
+from laggard.run_schema import ALARMS
 from laggard.span_schema import event_schema
 from laggard.work import WorkCounter, WorkDone
 from laggard.workloads.model import Stop
@@ -43,6 +46,7 @@ from laggard.workloads.transport.keys import make_endpoints
 READY_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 60.0
+LAST_LOOK_S = 5.0
 
 
 def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip, ...]:
@@ -78,9 +82,12 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
     before = continuum.links.counters()
     churn = Churn(job, supervisor, workers, partial(_start_late, job, continuum, server, supervisor))
     with job.journal.stage("train"):
-        slips = _keep_time(job, continuum, supervisor, churn)
+        alarms = AlarmTeller(job.folder / ALARMS, job.scenario.hosts, job.journal.display)
+        slips = _keep_time(job, continuum, supervisor, churn, alarms)
     job.journal.warn(short_overruns(memory.limits, memory.peaks))
     supervisor.wait_for_exits(END_TIMEOUT_S * job.dilation.factor)
+    supervisor.linger("watcher", LAST_LOOK_S)
+    alarms.update()
     lost = tuple(
         f"{each.name} on {each.host} was killed, and the others went on without it" for each in supervisor.lost
     )
@@ -157,18 +164,16 @@ def _start_late(
 def _spawn_aside(
     job: Job, continuum: Continuum, server: ForkServer, supervisor: Supervisor, workers: Sequence[WorkerPlan]
 ) -> None:
-    """The evaluator and the link sampler: outside the continuum's hosts and shares."""
-    plans = {
-        "evaluator": plan_evaluator(workers),
-        "link_sampler": plan_link_sampler(workers, job.scenario.hosts, continuum.namespaces.paths),
+    """The evaluator, the link sampler and the watcher: outside the continuum's hosts and shares."""
+    sampler = plan_link_sampler(workers, job.scenario.hosts, continuum.namespaces.paths)
+    arguments = {
+        "evaluator": ("laggard.workloads.evaluator:main", plan_evaluator(workers).to_json()),
+        "link_sampler": ("laggard.workloads.tracing.link_sampler:main", sampler.to_json()),
+        "watcher": (f"{WATCHER}:main", plan_watch(job).model_dump_json()),
     }
-    entries = {
-        "evaluator": "laggard.workloads.evaluator:main",
-        "link_sampler": "laggard.workloads.tracing.link_sampler:main",
-    }
-    for name, plan in plans.items():
+    for name, (entry, argument) in arguments.items():
         log = job.logs / f"{name}.log"
-        pid = server.spawn(ProcessSpec(name, "", entries[name], plan.to_json(), dict(ENVIRONMENT), log))
+        pid = server.spawn(ProcessSpec(name, "", entry, argument, dict(ENVIRONMENT), log))
         supervisor.watch(Watched(name, -1, "the controller", pid, log))
 
 
@@ -190,7 +195,9 @@ def _process(
     )
 
 
-def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor, churn: Churn) -> tuple[TimedSlip, ...]:
+def _keep_time(
+    job: Job, continuum: Continuum, supervisor: Supervisor, churn: Churn, alarms: AlarmTeller
+) -> tuple[TimedSlip, ...]:
     zero_ns = int(json.loads(job.spool.zero.read_text())["zero_ns"])
     job.journal.update(first_step_s=round((zero_ns - job.started_ns) / 1e9, 3))
     scheduler = Scheduler(
@@ -214,7 +221,8 @@ def _keep_time(job: Job, continuum: Continuum, supervisor: Supervisor, churn: Ch
                 churn.keep_up()
                 continuum.links.check_alive()
                 continuum.shares.check_alive()
-                show.update()
+                if show.update():
+                    alarms.update()
             churn.end()
     finally:
         events = scheduler.stop()
@@ -231,14 +239,16 @@ class _Shown:
     zero_ns: int
     last_s: float = 0.0
 
-    def update(self) -> None:
+    def update(self) -> bool:
+        """Whether it was time to."""
         now_s = time.monotonic()
         if now_s - self.last_s < 0.5:
-            return
+            return False
         self.last_s = now_s
         elapsed_s = self.job.dilation.virtual_s((time.monotonic_ns() - self.zero_ns) / 1e9)
         lines = read_lines(self.job.spool.progress)
         self.job.journal.display.training(training_state(lines, elapsed_s, self.job.scenario.workload.stop))
+        return True
 
 
 def training_state(lines: Sequence[Mapping[str, Scalar]], elapsed_s: float, stop: Stop) -> TrainingState:

@@ -17,6 +17,7 @@ AT_MOST = {
     "cost_error_p50": 0.02,
     "cost_error_p90": 0.05,
     "undetectable_share": 0.2,
+    "online_false_alarms_per_1000_steps": 0.5,
 }
 _TOLD = {
     "precision": "precision of events",
@@ -31,6 +32,13 @@ _TOLD = {
     "cost_error_p50": "cost off by (p50, of makespan)",
     "cost_error_p90": "cost off by (p90, of makespan)",
     "undetectable_share": "events no detector could see",
+    "online_precision": "told meanwhile: precision",
+    "online_recall": "told meanwhile: recall",
+    "online_f1": "told meanwhile: F1",
+    "online_delay_steps": "told late by (median steps)",
+    "online_delay_steps_mean": "told late by (mean steps)",
+    "online_delay_steps_p90": "told late by (p90, steps)",
+    "online_false_alarms_per_1000_steps": "told for nothing in 1,000 clean steps",
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from laggard.analysis.evaluate.online import OnlineVerdict
 from laggard.analysis.evaluate.verdict import Verdict
 
 
@@ -31,6 +32,13 @@ class Score:
         cost_error_p90: nine of ten are off by no more.
         undetectable: events that no detector could see, which count nowhere else.
         undetectable_share: of all events.
+        online_precision: of what the detector told while the runs went on, what was so, class included.
+        online_recall: detectable events that it told of.
+        online_f1: harmonic mean of both.
+        online_delay_steps: median of the steps that passed from the first slow one of a dynamic event to its alarm.
+        online_delay_steps_mean: their mean.
+        online_delay_steps_p90: nine of ten alarms came no later.
+        online_false_alarms_per_1000_steps: alarms in 1,000 steps of runs without injection.
     """
 
     cases: int
@@ -48,6 +56,13 @@ class Score:
     cost_error_p90: float | None
     undetectable: int
     undetectable_share: float | None
+    online_precision: float | None = None
+    online_recall: float | None = None
+    online_f1: float | None = None
+    online_delay_steps: float | None = None
+    online_delay_steps_mean: float | None = None
+    online_delay_steps_p90: float | None = None
+    online_false_alarms_per_1000_steps: float | None = None
 
 
 def score(verdicts: Sequence[Verdict]) -> Score:
@@ -67,6 +82,9 @@ def score(verdicts: Sequence[Verdict]) -> Score:
     delays = [delay for v in verdicts for delay in v.onset_delays]
     errors = [v.cost_error for v in verdicts if v.cost_error is not None]
     alarms = _share(1000 * sum(len(v.false) for v in clean), sum(v.clean_steps for v in clean))
+    online = _online(verdicts)
+    online_false = sum(v.online.false for v in clean if v.online is not None)
+    online_clean = sum(v.clean_steps for v in clean if v.online is not None)
     return Score(
         cases=len(verdicts),
         events=found + missed,
@@ -83,6 +101,24 @@ def score(verdicts: Sequence[Verdict]) -> Score:
         cost_error_p90=_quantile(errors, 0.9),
         undetectable=undetectable,
         undetectable_share=_share(undetectable, found + missed + undetectable),
+        online_precision=_share(online.found, online.found + online.false),
+        online_recall=_share(online.found, online.found + online.missed),
+        online_f1=_f1(online.found, online.false, online.missed),
+        online_delay_steps=_quantile(online.delays, 0.5),
+        online_delay_steps_mean=_mean(online.delays),
+        online_delay_steps_p90=_quantile(online.delays, 0.9),
+        online_false_alarms_per_1000_steps=_share(1000 * online_false, online_clean),
+    )
+
+
+def _online(verdicts: Sequence[Verdict]) -> OnlineVerdict:
+    """Of all runs that the detector was asked of, together."""
+    told = [v.online for v in verdicts if v.online is not None]
+    return OnlineVerdict(
+        found=sum(each.found for each in told),
+        missed=sum(each.missed for each in told),
+        false=sum(each.false for each in told),
+        delays=tuple(delay for each in told for delay in each.delays),
     )
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from laggard.analysis.evaluate.grid import Case
+from laggard.analysis.evaluate.online import judge_online
 from laggard.analysis.evaluate.paired import cost_error, paired_makespan_s
 from laggard.analysis.evaluate.truth import events_of
 from laggard.analysis.evaluate.verdict import Verdict, judge
 from laggard.analysis.findings import analyse
 from laggard.analysis.generate import generate_run
+from laggard.analysis.online.replayed import alarms_of
 
 
 def try_case(case: Case) -> Verdict:
-    """Generates one run, analyses it, and judges the findings; the analysis is given the run alone."""
+    """Generates one run, analyses it, and judges the findings; the analysis is given the run alone, and the detector each step without those behind it."""
     spec = case.spec()
     run = generate_run(spec)
     assert run.record is not None
@@ -24,7 +27,9 @@ def try_case(case: Case) -> Verdict:
     analysis = analyse(run)
     predicted_s = sum(finding.cost_s for finding in analysis.findings)
     off = cost_error(predicted_s, makespan_s, paired_makespan_s(spec)) if spec.injections else None
-    return judge(events_of(spec), analysis.findings, spec.steps, off)
+    events = events_of(spec)
+    verdict = judge(events, analysis.findings, spec.steps, off)
+    return replace(verdict, online=judge_online(events, alarms_of(run), spec.steps))
 
 
 def try_cases(cases: Sequence[Case], processes: int | None = None) -> Iterator[Verdict]:

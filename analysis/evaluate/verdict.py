@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from laggard.analysis.evaluate.matching import match
+from laggard.analysis.evaluate.online import OnlineVerdict
 from laggard.analysis.evaluate.truth import Event
 from laggard.run_schema import Family, Finding, Kind
 
@@ -28,6 +29,7 @@ class Verdict:
         link_named: whether the dearest finding of the network names a link that was slow then; None likewise.
         clean_steps: steps of the run, if nothing was injected; else 0.
         cost_error: |what the findings cost - what the injections did| over the makespan; None where nothing was injected.
+        online: of what the detector told while the run went on; None where it was not asked.
     """
 
     found: tuple[tuple[Label, Label], ...]
@@ -39,6 +41,7 @@ class Verdict:
     link_named: bool | None
     clean_steps: int
     cost_error: float | None
+    online: OnlineVerdict | None = None
 
     @property
     def errors(self) -> int:

@@ -84,12 +84,20 @@ def build_paces(run: Run) -> tuple[Pace, ...]:
         own = own.where(np.isin(own.step, learnt.step))
         if not len(own):
             raise RunFolderError(f"{run.folder}: {host.host} finished no training step; there is nothing to replay")
-        paces.append(_pace(own, dict(zip(learnt.step.tolist(), learnt.samples.tolist(), strict=True)), run.world_size))
+        paces.append(
+            pace_of(own, dict(zip(learnt.step.tolist(), learnt.samples.tolist(), strict=True)), run.world_size)
+        )
     return tuple(paces)
 
 
-def _pace(spans: SpanColumns, learnt: dict[int, int], world: int) -> Pace:
-    """Of one rank's spans, sorted by start."""
+def pace_of(spans: SpanColumns, learnt: dict[int, int], world: int) -> Pace:
+    """The pace of one rank's spans.
+
+    Args:
+        spans: of steps that it finished, one at least.
+        learnt: samples that it learnt from, by step.
+        world: number of ranks.
+    """
     spans = spans.where(np.argsort(spans.start_ns, kind="stable"))
     number, step = np.unique(spans.step, return_inverse=True)
     count = len(number)

@@ -1,6 +1,6 @@
 """The JSON documents of a run folder, as immutable values.
 
-`run.json` is a `RunRecord`, `fidelity.json` a list of `FidelityCheck`, `stragglers.json` a list of `Finding`.
+`run.json` is a `RunRecord`, `fidelity.json` a list of `FidelityCheck`, `stragglers.json` a list of `Finding`; `alarms.jsonl` has an `Alarm` per line.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 SCHEMA_VERSION = 1
+ALARMS = "alarms.jsonl"
 
 Status = Literal["running", "done", "failed", "unfaithful", "interrupted"]
 Family = Literal["compute", "network", "storage"]
@@ -183,3 +184,29 @@ class Finding(Record):
     cost_s: float
     confidence: float
     masked: bool
+
+
+class Alarm(Record):
+    """A straggler as the detector told of it while the run went on: a line of `alarms.jsonl`, where later lines of a number replace earlier ones.
+
+    `rank` and `host` are null for a collective. Times are virtual seconds since the first step: `since_s` is when it became slow,
+    `raised_s` the end of the step that showed it, `told_s` when it was said (null where nobody was there to be told). `last_step` and `over_s`,
+    its last slow step and that one's end, are null while it goes on. `slowdown` is against its own usual where `kind` is dynamic, and
+    against the fastest device class where it is deterministic.
+    """
+
+    number: int
+    rank: int | None
+    host: str | None
+    link: tuple[str, str] | None
+    family: Family
+    kind: Kind
+    slowdown: float
+    confidence: float
+    since_step: int
+    since_s: float
+    raised_step: int
+    raised_s: float
+    told_s: float | None = None
+    last_step: int | None = None
+    over_s: float | None = None

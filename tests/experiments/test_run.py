@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from laggard.analysis.load import read_alarms
 from laggard.run_schema import FidelityCheck, Finding, RunRecord
 from laggard.span_schema import event_schema, host_schema, link_schema, span_schema, step_schema
 from tests.experiments.conftest import Laggard, needs_tun
@@ -54,6 +55,10 @@ def test_run_leaves_a_complete_folder(laggard: Laggard, make_scenario: Callable[
     assert {f["host"] for f in edge} == {"edge.trainer.1.1", "edge.trainer.1.2"}
     # As their shares say; steps are of 3 ms of CPU time here, and slices of 1 ms.
     assert all(f["slowdown"] == pytest.approx(2, rel=0.25) for f in edge), edge
+    alarms = [alarm for alarm in read_alarms(folder / "alarms.jsonl") if alarm.kind == "deterministic"]
+    assert {alarm.host for alarm in alarms if alarm.family == "compute"} == {"edge.trainer.1.1", "edge.trainer.1.2"}
+    assert all(alarm.told_s is not None and alarm.raised_step < 60 for alarm in alarms)
+    assert answer["alarms"] == [alarm.model_dump(mode="json") for alarm in read_alarms(folder / "alarms.jsonl")]
     assert [done["steps"] for done in json.loads((folder / "counters.json").read_text())["work"]] == [60, 60, 60]
     assert "is ready" in (folder / "logs" / "rank-0.log").read_text()
 

@@ -88,7 +88,7 @@ def _column(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]], kind: pa.
 
 def read_rows(path: Path, row: np.dtype[np.void]) -> Rows:
     """All whole batches of a stream; none where the file does not exist or was cut in its first."""
-    parts = [_records(batch, row) for batch in _batches(path)] if path.exists() else []
+    parts = [records(batch, row) for batch in _batches(path)] if path.exists() else []
     return np.concatenate(parts) if parts else np.zeros(0, dtype=row)
 
 
@@ -101,7 +101,8 @@ def _batches(path: Path) -> Iterator[pa.RecordBatch]:
             return
 
 
-def _records(batch: pa.RecordBatch, row: np.dtype[np.void]) -> Rows:
+def records(batch: pa.RecordBatch, row: np.dtype[np.void]) -> Rows:
+    """The rows of a batch."""
     rows = np.zeros(batch.num_rows, dtype=row)
     for name in row.names or ():
         rows[name] = batch.column(name).to_numpy(zero_copy_only=False)

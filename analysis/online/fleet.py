@@ -1,0 +1,65 @@
+"""Who is slower than its equals all along, by what its steps usually took so far: the definition of `reference`, on the references of the moment."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from laggard.analysis.columns import BoolArray, FloatArray, IntArray
+from laggard.analysis.intervals import LEAST_RATIO, Segment, is_raised
+from laggard.analysis.load import RankHost
+from laggard.analysis.online.series import SeriesBank
+from laggard.analysis.reference import fit_references, log_ratio
+from laggard.span_schema import Phase
+
+_FORWARD, _FETCH = Phase.FORWARD.code, Phase.FETCH.code
+
+
+@dataclass(frozen=True)
+class _Usual:
+    """One step of every rank, as it usually is (a `LocalWork`)."""
+
+    seconds: FloatArray
+    samples: IntArray
+    counted: BoolArray
+
+
+@dataclass(frozen=True)
+class Lag:
+    """A rank's usual against the fastest class's: log ratio, and the probability that it truly is 1.10 or more."""
+
+    rank: int
+    level: float
+    confidence: float
+    slow: bool
+
+
+def lags(bank: SeriesBank, hosts: tuple[RankHost, ...], *, storage: bool) -> tuple[Lag, ...]:
+    """Every rank's usual against the fleet's.
+
+    Args:
+        bank: of the ranks' compute or reading.
+        hosts: where each rank runs.
+        storage: which of both it is.
+
+    Returns:
+        One entry per rank that takes anything.
+    """
+    usual = bank.usual_seconds()
+    seconds = np.zeros((1, bank.count, len(Phase)))
+    code = _FETCH if storage else _FORWARD
+    seconds[0, :, code] = usual
+    ones = np.ones((1, bank.count), dtype=np.int64)
+    references = fit_references(_Usual(seconds, ones, ones > 0), hosts)
+    ratios = log_ratio(usual, references.fleet[0, :, code])
+    found = []
+    for rank in np.flatnonzero(usual > 0).tolist():
+        levels = bank.reference_error(rank)
+        levels = replace(levels, wander=math.hypot(levels.wander, references.scatter))
+        length = int(min(bank.learnt[rank], bank.window))
+        part = Segment(0, length - 1, float(ratios[rank]), float(ratios[rank]))
+        slow = part.level >= math.log(LEAST_RATIO) and is_raised(part, levels, 0.0)
+        found.append(Lag(rank, part.level, levels.confidence(part.level, length), slow))
+    return tuple(found)
