@@ -55,8 +55,11 @@ def draw_timeline(run: Run, analysis: Analysis, width_in: float) -> Figure:
     figure = new_figure(width_in, 1.6 + row_height_in(len(shown)) * len(shown) + (0.5 if narrow else 0.0))
     axes = figure.add_subplot()
     end_s = activity.end_ns / 1e9
-    cells = legible_cells(analysis, end_s, _COLUMNS // 2 if narrow else _COLUMNS)
-    pixels = paint_shares(activity, activity.shares(shown, 0.0, activity.end_ns, cells))
+    columns = _COLUMNS // 2 if narrow else _COLUMNS
+    cells = legible_cells(analysis, end_s, columns)
+    shares = activity.shares(shown, 0.0, activity.end_ns, cells)
+    # Wide cells are several pixels wide, so that the hatches are fine.
+    pixels = paint_shares(activity, np.repeat(shares, -(-columns // cells), axis=0))
     axes.imshow(
         pixels, aspect="auto", interpolation="nearest", extent=(0.0, end_s, len(shown) - 0.5, -0.5), origin="upper"
     )

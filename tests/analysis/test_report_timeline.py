@@ -27,11 +27,11 @@ from tests.analysis.conftest import analysis_by_hand
 SAME_SIZE = 0.03
 
 
-def finding(rank: int, steps: tuple[int, int], kind: str = "dynamic") -> Finding:
+def finding(run: Run, rank: int, steps: tuple[int, int], kind: str = "dynamic") -> Finding:
     return Finding.model_validate(
         {
             "rank": rank,
-            "host": f"edge.trainer.1.{rank}",
+            "host": run.hosts[rank].host,
             "link": None,
             "family": "compute",
             "kind": kind,
@@ -52,7 +52,7 @@ def long_run(steps: int) -> tuple[Run, Analysis]:
     run = generate_run(
         TraceSpec(tiers=tiers, steps=steps, injections=(Injection("compute", 3.0, *burst, rank=4),), with_links=False)
     )
-    return run, analysis_by_hand(run, (finding(4, burst),))
+    return run, analysis_by_hand(run, (finding(run, 4, burst),))
 
 
 def document(run: Run, analysis: Analysis) -> dict[str, list[dict[str, object]]]:
@@ -74,8 +74,8 @@ def test_a_run_ten_times_as_long_has_a_report_of_the_same_size(tmp_path: Path) -
 
 def test_many_ranks_keep_to_the_budget_and_slow_ones_are_shown() -> None:
     run = generate_run(TraceSpec(tiers=(Tier("cloud", 20), Tier("edge", 100, 2.0)), steps=30, with_links=False))
-    slow = [finding(rank, (0, 29), "deterministic") for rank in range(20, 120)]
-    analysis = analysis_by_hand(run, (*slow, finding(77, (10, 20))))
+    slow = [finding(run, rank, (0, 29), "deterministic") for rank in range(20, 120)]
+    analysis = analysis_by_hand(run, (*slow, finding(run, 77, (10, 20))))
     told = document(run, analysis)
     assert 30 <= len(told["rows"]) <= 40
     assert run.hosts[77].host in told["rows"]
