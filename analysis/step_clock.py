@@ -34,10 +34,6 @@ class StepClock:
         """Start of (fractional) step numbers, interpolated."""
         return np.interp(step, self.steps, self.start_s)
 
-    def step_at(self, second: FloatArray) -> FloatArray:
-        """Step number that ran at a second, interpolated."""
-        return np.interp(second, self.start_s, self.steps)
-
 
 def finding_window_s(run: Run, finding: Finding, clock: StepClock) -> tuple[float, float]:
     """Seconds at which a finding's first step began and its last one ended.

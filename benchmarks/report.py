@@ -1,4 +1,4 @@
-"""Processor seconds that analysing a run and writing its report take, imports included, each time in a new process.
+"""Processor seconds that analysing a run and writing its report take, imports included, each time in a new process; and the report's size.
 
     python benchmarks/report.py [run folder]
 
@@ -45,8 +45,10 @@ def main() -> None:
             words = [sys.executable, "-c", CODE, str(folder), scratch]
             done = subprocess.run(words, check=True, capture_output=True, text=True)
             pairs.append([float(word) for word in done.stdout.split()])
+        size_kb = (Path(scratch) / "report.html").stat().st_size / 1e3
     analysed, written = (statistics.median(column) for column in zip(*pairs, strict=True))
-    print(f"analyse {analysed:.1f} s, write the report {written:.1f} s of processor time; medians of {TIMES}")
+    took = f"analyse {analysed:.1f} s, write the report {written:.1f} s of processor time; medians of {TIMES}"
+    print(f"{took}; report.html {size_kb:.0f} kB")
 
 
 if __name__ == "__main__":

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
+from laggard.analysis.columns import FloatArray
+from laggard.analysis.figures.activity import Activity, build_activity
 from laggard.analysis.figures.gantt import median_step, step_bars, waited_for
+from laggard.analysis.figures.marks import marks_of
 from laggard.analysis.figures.palette import WAIT
 from laggard.analysis.figures.progress import accuracy_curve, loss_curve
 from laggard.analysis.figures.step_ecdf import compute_groups
 from laggard.analysis.findings import Analysis
+from laggard.analysis.intervals import LEAST_STEPS
 from laggard.analysis.load import Run
-from laggard.analysis.wording import percent_text, ratio_text, seconds_text
+from laggard.analysis.wording import counted, percent_text, ratio_text, seconds_text
 
 
 def heatmap_caption(_run: Run, analysis: Analysis) -> str:
     """What the heatmap shows."""
+    if not analysis.stragglers and len(analysis.steps) < 2 * LEAST_STEPS:
+        return (
+            "Darker is slower, against what the fastest hosts usually take; "
+            f"{counted(len(analysis.steps), 'step')} of a run are too few to call anybody slow."
+        )
     if not analysis.stragglers:
         return (
             "Rows are pale where a rank computes as fast as the fastest hosts usually do; single dark cells are noise, "
@@ -44,6 +53,36 @@ def time_split_caption(_run: Run, analysis: Analysis) -> str:
         f"{_host(analysis, least)} waits least ({percent_text(float(split.wait_s[least]) / total)}): "
         "who waits least is who is waited for."
     )
+
+
+def timeline_caption(run: Run, analysis: Analysis) -> str:
+    """What the timeline shows: what took most of the time, and what a straggler that came and went changed of it."""
+    activity = build_activity(run)
+    if not activity.kinds:
+        return "No rank recorded what it did."
+    whole = _mix(activity, 0.0, activity.end_ns)
+    most = int(np.argmax(whole))
+    text = (
+        "A row is a rank and time goes to the right; the colours of a column are the shares of what the rank did then. "
+        f"{activity.kinds[most].label.capitalize()} takes most of all ranks' time ({percent_text(float(whole[most]))})"
+    )
+    passing = next((mark for mark in marks_of(run, analysis) if not mark.lasting), None)
+    if passing is None:
+        return text + "."
+    inside = _mix(activity, passing.first_s * 1e9, passing.last_s * 1e9)
+    changed = int(np.argmax(inside - whole))
+    window = f"{seconds_text(passing.first_s)} to {seconds_text(passing.last_s)}"
+    return (
+        f"{text}. From {window}, where the dashed outline is, {activity.kinds[changed].label} takes "
+        f"{percent_text(float(inside[changed]))} of it, and {percent_text(float(whole[changed]))} over the whole run."
+    )
+
+
+def _mix(activity: Activity, first_ns: float, last_ns: float) -> FloatArray:
+    """Shares of all ranks' time in a window, by kind."""
+    ranks = np.unique([rank for rank, _ in activity.spells])
+    mix: FloatArray = activity.shares(ranks, first_ns, last_ns, 1)[0].mean(axis=0)[: len(activity.kinds)]
+    return mix
 
 
 def gantt_caption(run: Run, analysis: Analysis) -> str:
@@ -80,7 +119,7 @@ def step_ecdf_caption(_run: Run, analysis: Analysis) -> str:
 def progress_caption(run: Run, _analysis: Analysis) -> str:
     """What the learning curves show."""
     when, accuracy = accuracy_curve(run.steps)
-    loss_when, loss = loss_curve(run.steps)
+    loss_when, loss = loss_curve(run.steps, own_pace=not run.lockstep)
     if len(when):
         best = int(np.argmax(accuracy))
         return (
@@ -88,7 +127,8 @@ def progress_caption(run: Run, _analysis: Analysis) -> str:
             f"(best {percent_text(float(accuracy[best]))} after {seconds_text(float(when[best]))})."
         )
     if len(loss_when):
-        return f"Loss fell from {loss[0]:.3g} to {loss[-1]:.3g} in {seconds_text(float(loss_when[-1]))}."
+        fell = f"Loss {'fell' if loss[-1] <= loss[0] else 'rose'} from {loss[0]:.3g} to {loss[-1]:.3g}"
+        return f"{fell} in {seconds_text(float(loss_when[-1]))}."
     return "The run recorded neither loss nor accuracy."
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from laggard.analysis.answer import told_causes
 from laggard.analysis.columns import FloatArray, IntArray
@@ -72,6 +72,7 @@ def draw_heatmap(run: Run, analysis: Analysis, width_in: float) -> Figure:
     axes.axhline(rows.shape[1] - 1.5, color=MUTED, linewidth=0.7)
     _name_rows(axes, [*rank_labels(analysis.hosts, 20 if narrow else 26), "links (collective)"])
     _outline(axes, analysis)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
     axes.set_xlabel("step")
     title(axes, "Slowdown of every rank at every step", width_in)
     if not narrow:
@@ -180,7 +181,8 @@ def _seconds_on_top(axes: Axes, clock: StepClock, edges: tuple[float, float]) ->
     top = axes.twiny()
     top.set_xlim(*edges)
     seconds = _nice_seconds(float(clock.start_s[0]), float(clock.end_s[-1]))
-    top.set_xticks(clock.step_at(seconds), [f"{s:g}" for s in seconds])
+    began, number = [*clock.start_s, clock.end_s[-1]], [*(clock.steps - 0.5), clock.steps[-1] + 0.5]
+    top.set_xticks(np.interp(seconds, began, number), [f"{s:.6g}" for s in seconds])
     top.set_xlabel("seconds since the first step")
     top.spines["top"].set_visible(True)
 
@@ -196,6 +198,8 @@ def _nice_seconds(first: float, last: float) -> FloatArray:
 
 def _tick_ratios(bar: Colorbar, top: float) -> None:
     ticks = [t for t in _TICKS if t <= top * 1.001]
+    if bar.orientation == "horizontal" and top > 3.0:
+        ticks = [t for t in ticks if t not in {1.25, 1.5}]
     if len(ticks) > 7:
         ticks = [t for t in ticks if t in {1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0}]
     axis = bar.ax.xaxis if bar.orientation == "horizontal" else bar.ax.yaxis

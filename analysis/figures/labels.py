@@ -27,6 +27,14 @@ def shown_ranks(world: int, most: int) -> IntArray:
     return np.unique(np.linspace(0, world - 1, min(world, most)).round().astype(np.int64))
 
 
+def shown_with(world: int, most: int, wanted: Sequence[int]) -> IntArray:
+    """The ranks that get a row of their own where some should have one: of few all, else up to half of `most` wanted ones, and evenly chosen others."""
+    if world <= most:
+        return np.arange(world)
+    first = list(dict.fromkeys(wanted))[: most // 2]
+    return np.unique(np.concatenate([shown_ranks(world, most - len(first)), np.asarray(first, dtype=np.int64)]))
+
+
 def row_height_in(rows: int) -> float:
     """Height of one row: many rows are drawn closer together."""
     return 0.29 if rows <= 24 else 0.2

@@ -26,6 +26,7 @@ FETCH = Paint("fetch", "#009E73")
 PREP = Paint("prep", "#F0E442")
 OTHER = Paint("other", "#8A929E")
 EVALUATE = Paint("evaluation (outside the clock)", "#FFFFFF", "\\\\\\\\")
+BESIDE = Paint("transfer beside it", "#D55E00")
 
 PHASES: dict[Phase, Paint] = {
     Phase.FETCH: FETCH,
@@ -43,3 +44,4 @@ PHASES: dict[Phase, Paint] = {
 TIERS = ("#0072B2", "#E69F00", "#CC3311", "#009E73", "#CC79A7", "#56B4E9", "#5b6472")
 LINES: tuple[tuple[int, tuple[float, ...]], ...] = ((0, ()), (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))
 EDGE = "#3C4450"
+HATCH = "#AEB6C1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ from laggard.analysis.figures.canvas import MUTED, is_narrow, new_figure, title
 from laggard.analysis.figures.palette import TIERS
 from laggard.analysis.findings import Analysis
 from laggard.analysis.load import Run
-from laggard.analysis.step_clock import NS_PER_S, step_clock
+from laggard.analysis.step_clock import NS_PER_S, finding_window_s, step_clock
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,28 +34,26 @@ def draw_progress(run: Run, analysis: Analysis, width_in: float) -> Figure:
     Returns:
         The figure, drawn under the caller's style.
     """
-    narrow = is_narrow(width_in)
-    figure = new_figure(width_in, 4.2 if narrow else 3.9)
-    upper, lower = figure.subplots(2, 1, sharex=True)
-    when, accuracy = accuracy_curve(run.steps)
-    upper.plot(when, accuracy, color=TIERS[0], marker="o", markersize=3.5)
-    upper.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(100 * value, 2):g} %"))
-    upper.set_ylabel("accuracy")
-    title(upper, "Accuracy and loss over time", width_in)
-    _say_if_empty(upper, when, "no evaluation was recorded")
-    when, loss = loss_curve(run.steps, own_pace=not run.lockstep)
-    lower.plot(when, loss, color=TIERS[2])
-    lower.set_ylabel("training loss")
-    lower.set_ylim(bottom=0)
-    lower.margins(x=0.01)
-    lower.set_xlabel("seconds since the first step")
-    _say_if_empty(lower, when, "no loss was recorded")
-    shaded = _shade((upper, lower), run, analysis)
-    for axes in (upper, lower):
-        axes.grid()
-    if shaded:
+    accuracy, loss = accuracy_curve(run.steps), loss_curve(run.steps, own_pace=not run.lockstep)
+    curves = [(what, curve) for what, curve in (("accuracy", accuracy), ("loss", loss)) if len(curve[0])]
+    figure = new_figure(width_in, (0.6 if is_narrow(width_in) else 0.5) + 1.8 * max(len(curves), 1))
+    panels = figure.subplots(max(len(curves), 1), 1, sharex=True, squeeze=False)[:, 0].tolist()
+    for axes, (what, (when, values)) in zip(panels, curves, strict=False):
+        (_accuracy if what == "accuracy" else _loss)(axes, when, values)
+    if not curves:
+        _say_nothing(panels[0])
+    title(panels[0], f"{' and '.join(what for what, _ in curves).capitalize() or 'Progress'} over time", width_in)
+    panels[-1].set_xlabel("seconds since the first step")
+    if curves and _shade(panels, run, analysis):
         figure.legend(loc="outside lower center")
+    for axes in panels:
+        axes.grid()
     return figure
+
+
+def has_progress(run: Run, _analysis: Analysis) -> bool:
+    """Whether a run recorded loss or accuracy; another tool's trace does not."""
+    return bool(np.isfinite(run.steps.accuracy).any() or len(loss_curve(run.steps)[0]))
 
 
 def accuracy_curve(steps: StepColumns) -> tuple[FloatArray, FloatArray]:
@@ -79,14 +78,30 @@ def loss_curve(steps: StepColumns, *, own_pace: bool = False) -> tuple[FloatArra
     return seconds, np.bincount(cell, weights=rows.samples * rows.loss) / weight
 
 
-def _say_if_empty(axes: Axes, when: FloatArray, text: str) -> None:
-    if not len(when):
-        axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=MUTED)
+def _accuracy(axes: Axes, when: FloatArray, accuracy: FloatArray) -> None:
+    axes.plot(when, accuracy, color=TIERS[0], marker="o", markersize=3.5)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(100 * value, 2):g} %"))
+    axes.set_ylabel("accuracy")
+    axes.margins(x=0.01)
 
 
-def _shade(panels: tuple[Axes, ...], run: Run, analysis: Analysis) -> bool:
+def _loss(axes: Axes, when: FloatArray, loss: FloatArray) -> None:
+    axes.plot(when, loss, color=TIERS[2])
+    axes.set_ylabel("training loss")
+    axes.set_ylim(bottom=min(0.0, float(loss.min())))
+    axes.margins(x=0.01)
+
+
+def _say_nothing(axes: Axes) -> None:
+    axes.set_xticks([])
+    axes.set_yticks([])
+    text = "neither loss nor accuracy was recorded"
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=MUTED)
+
+
+def _shade(panels: Sequence[Axes], run: Run, analysis: Analysis) -> bool:
     clock = step_clock(run)
-    windows = {clock.window_s(f.first_step, f.last_step) for f in analysis.stragglers if f.kind == "dynamic"}
+    windows = {finding_window_s(run, f, clock) for f in analysis.stragglers if f.kind == "dynamic"}
     for number, (start, end) in enumerate(sorted(windows)):
         for axes in panels:
             label = "a straggler came and went" if number == 0 and axes is panels[0] else None

@@ -39,9 +39,14 @@ def draw_step_ecdf(_run: Run, analysis: Analysis, width_in: float) -> Figure:
     for number, (label, ranks) in enumerate(compute_groups(analysis)):
         x, y = ecdf(analysis.compute_s[:, ranks])
         colour = palette.TIERS[number % len(palette.TIERS)]
-        axes.plot(x, y, color=colour, linestyle=palette.LINES[number % len(palette.LINES)], label=f"compute, {label}")
+        axes.plot(
+            *_from_zero(x, y),
+            color=colour,
+            linestyle=palette.LINES[number % len(palette.LINES)],
+            label=f"compute, {label}",
+        )
     x, y = ecdf(analysis.step_s.max(axis=1))
-    axes.plot(x, y, color=INK, linewidth=2.4, label="whole step")
+    axes.plot(*_from_zero(x, y), color=INK, linewidth=2.4, label="whole step")
     axes.set_ylim(0, 1.02)
     axes.set_ylabel("share of steps")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(100 * value, 2):g} %"))
@@ -71,6 +76,12 @@ def ecdf(values: FloatArray) -> tuple[FloatArray, FloatArray]:
         chosen = np.unique(np.linspace(0, flat.size - 1, MOST_POINTS).round().astype(np.int64))
         flat, share = flat[chosen], share[chosen]
     return flat, share
+
+
+def _from_zero(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The curve as steps, from no step at all on: of a few steps too it shows what share took how long."""
+    rises = np.repeat(y, 2)
+    return np.repeat(x, 2), np.concatenate([[0.0], rises[:-1]]) if len(y) else rises
 
 
 def _log_seconds(axes: Axes) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from laggard.analysis.arrivals import latest_arrivals
+from laggard.analysis.arrivals import waited_ns
 from laggard.analysis.columns import BoolArray, FloatArray, IntArray, SpanColumns
 from laggard.analysis.findings import Analysis, origin_notes
 from laggard.analysis.load import Run
@@ -32,7 +32,7 @@ def describe_own_pace(run: Run) -> Analysis:
     nth, counts = _own_count(spans, run.world_size)
     if not counts.any():
         raise RunFolderError(f"{run.folder}: no rank finished a training step; there is nothing to analyse")
-    wait_ns = _wait_ns(run, spans)
+    wait_ns = waited_ns(run, spans)
     split = _split(spans, wait_ns, places_of(run), _away(run))
     steps = int(counts[counts > 0].min())
     inside = nth < steps
@@ -66,18 +66,6 @@ def describe_own_pace(run: Run) -> Analysis:
         costed=False,
         common_steps=False,
     )
-
-
-def _wait_ns(run: Run, spans: SpanColumns) -> IntArray:
-    """How much of each span is waiting, [N]: communication that carries nothing.
-
-    Another tool may not tell what is carried: there it is the time before the last of a collective has come.
-    """
-    communicates = spans.phase == Phase.COMM.code
-    if run.record is not None and run.record.origin is not None:
-        waited = np.clip(latest_arrivals(spans) - spans.start_ns, 0, spans.dur_ns)
-        return np.where(communicates, waited, 0)
-    return np.where(communicates & (spans.bytes == 0), spans.dur_ns, 0)
 
 
 def _own_count(spans: SpanColumns, world: int) -> tuple[IntArray, IntArray]:

@@ -46,30 +46,27 @@ class FidelityPart:
     folded: tuple[CheckRow, ...]
 
 
-def fidelity_part(checks: Sequence[FidelityCheck], *, slipped: bool = False, emulated: bool = True) -> FidelityPart:
+def fidelity_part(checks: Sequence[FidelityCheck], *, slipped: bool = False) -> FidelityPart:
     """What the emulation gave against what it was asked for before training; misses come first.
 
     Args:
         checks: what was measured.
         slipped: whether the emulation did not keep to it while training ran.
-        emulated: whether it was a run of Laggard's at all, and not another tool's trace.
     """
     ordered = sorted(checks, key=lambda c: c.ok)
     kinds = dict.fromkeys(c.kind for c in checks)
     rows = tuple(_row(check) for check in ordered)
     few = len(rows) <= MOST_SHOWN
     return FidelityPart(
-        verdict=_verdict(checks, slipped, emulated),
+        verdict=_verdict(checks, slipped),
         kinds=tuple(_kind_row([c for c in checks if c.kind == kind]) for kind in kinds),
         shown=rows if few else tuple(row for row in rows if not row.ok),
         folded=() if few else rows,
     )
 
 
-def _verdict(checks: Sequence[FidelityCheck], slipped: bool, emulated: bool) -> Verdict:
+def _verdict(checks: Sequence[FidelityCheck], slipped: bool) -> Verdict:
     missed = sum(not c.ok for c in checks)
-    if not emulated:
-        return Verdict("Nothing was emulated: this is the trace of another tool.", "good")
     if not checks:
         return Verdict("Not measured: nothing says that this run's network and hosts were as asked for.", "care")
     if missed:

@@ -8,19 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from laggard.analysis.answer import answer, decision_sentences, finding_sentences, remainder_sentences
-from laggard.analysis.figures import DrawnFigure
+from laggard.analysis.figures import TIMELINE, DrawnFigure
 from laggard.analysis.findings import Analysis
 from laggard.analysis.load import Run
 from laggard.analysis.report.fidelity import FidelityPart, fidelity_part
 from laggard.analysis.report.outcome import Tile, outcome_tiles
 from laggard.analysis.report.setup import Table, facts, hosts_line, setup_tables
 from laggard.analysis.report.stragglers import MOST_ROWS, StragglerRow, straggler_rows
+from laggard.analysis.report.timeline import TimelinePart, timeline_part
 from laggard.analysis.report.tone import Tone, Verdict
 
 
 @dataclass(frozen=True)
 class FigurePart:
-    """One figure; `wide` and `narrow` are data URIs."""
+    """One figure; `wide` and `narrow` are data URIs. `timeline` is what takes its place where scripts run."""
 
     name: str
     title: str
@@ -28,6 +29,7 @@ class FigurePart:
     caption: str
     wide: str
     narrow: str
+    timeline: TimelinePart | None = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Page:
     stragglers: tuple[StragglerRow, ...]
     stragglers_left_out: int
     notes: tuple[str, ...]
-    fidelity: FidelityPart
+    fidelity: FidelityPart | None
     figures: tuple[FigurePart, ...]
     command: str
     facts: tuple[tuple[str, str], ...]
@@ -71,6 +73,7 @@ def build_page(run: Run, analysis: Analysis | None, figures: Sequence[DrawnFigur
     record = run.record
     outcome = outcome_tiles(run, analysis)
     opening, notices = _opening(run, analysis)
+    imported = record is not None and record.origin is not None
     return Page(
         scenario=record.scenario if record is not None else run.folder.parent.name or "run",
         run_id=record.id if record is not None else run.folder.name,
@@ -79,7 +82,9 @@ def build_page(run: Run, analysis: Analysis | None, figures: Sequence[DrawnFigur
         notices=notices,
         answer=opening,
         error=(record.error or "") if record is not None else "",
-        contents=_contents(bool(outcome), analysis is not None, bool(figures)),
+        contents=_contents(
+            outcome=bool(outcome), analysed=analysis is not None, emulated=not imported, figures=bool(figures)
+        ),
         outcome=outcome,
         analysed=analysis is not None,
         costed=analysis is not None and analysis.costed,
@@ -87,12 +92,10 @@ def build_page(run: Run, analysis: Analysis | None, figures: Sequence[DrawnFigur
         stragglers=straggler_rows(run, analysis) if analysis is not None else (),
         stragglers_left_out=max(0, len(analysis.findings) - MOST_ROWS) if analysis is not None else 0,
         notes=analysis.notes if analysis is not None else (),
-        fidelity=fidelity_part(
-            run.fidelity,
-            slipped=record is not None and record.status == "unfaithful",
-            emulated=record is None or record.origin is None,
-        ),
-        figures=tuple(_figure(drawn) for drawn in figures),
+        fidelity=None
+        if imported
+        else fidelity_part(run.fidelity, slipped=record is not None and record.status == "unfaithful"),
+        figures=tuple(_figure(drawn, run, analysis) for drawn in figures),
         command=shlex.join(record.command) if record is not None else "",
         facts=facts(run),
         warnings=record.warnings if record is not None else (),
@@ -123,11 +126,11 @@ def _status(run: Run) -> Verdict:
     return Verdict(status, tones.get(status, "care"))
 
 
-def _contents(outcome: bool, analysed: bool, figures: bool) -> tuple[tuple[str, str], ...]:
+def _contents(*, outcome: bool, analysed: bool, emulated: bool, figures: bool) -> tuple[tuple[str, str], ...]:
     parts = (
         ("outcome", "Outcome", outcome),
         ("stragglers", "Stragglers", analysed),
-        ("fidelity", "Fidelity", True),
+        ("fidelity", "Fidelity", emulated),
         ("figures", "Figures", figures),
         ("how", "How it was run", True),
         ("words", "Words", True),
@@ -135,7 +138,8 @@ def _contents(outcome: bool, analysed: bool, figures: bool) -> tuple[tuple[str, 
     return tuple((anchor, title) for anchor, title, there in parts if there)
 
 
-def _figure(drawn: DrawnFigure) -> FigurePart:
+def _figure(drawn: DrawnFigure, run: Run, analysis: Analysis | None) -> FigurePart:
+    zoomed = analysis if drawn.kind.name == TIMELINE else None
     return FigurePart(
         name=drawn.kind.name,
         title=drawn.kind.title,
@@ -143,6 +147,7 @@ def _figure(drawn: DrawnFigure) -> FigurePart:
         caption=drawn.caption,
         wide=_data_uri(drawn.wide_svg),
         narrow=_data_uri(drawn.narrow_svg),
+        timeline=None if zoomed is None else timeline_part(run, zoomed),
     )
 
 

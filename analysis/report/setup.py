@@ -11,6 +11,7 @@ from laggard.analysis.wording import percent_text, seconds_text
 from laggard.run_schema import HeldJob, RunRecord
 
 _BACKENDS = {"userspace": "Laggard's userspace link emulator", "netem": "the kernel's netem, through EnOSlib"}
+_CLOCKS_APART_NS = 1000
 _NAMES_A_HOST = frozenset({"host", "name", "rank", "tier", "address", "machine"})
 
 
@@ -44,11 +45,12 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
         ("Testbed", record.testbed),
         ("Strategy", record.strategy.told),
         ("Links made by", _BACKENDS.get(record.backend or "", record.backend or "")),
-        ("Time dilation", _dilation(record)),
+        ("Time dilation", _dilation(record) if record.origin is None else ""),
         ("Clocks", _clocks(run)),
         ("Reservations", ", ".join(_held(job) for job in record.jobs)),
         ("First step", "" if record.first_step_s is None else f"{seconds_text(record.first_step_s)} after the command"),
         ("Trace", _origin(record)),
+        ("Emulation", "" if record.origin is None else "Nothing was emulated: this is the trace of another tool."),
         ("Seed", str(record.seed) if record.origin is None else ""),
         ("Revision", record.git or ""),
         ("Versions", ", ".join(f"{name} {version}" for name, version in record.versions.items())),
@@ -73,9 +75,9 @@ def _dilation(record: RunRecord) -> str:
 
 
 def _clocks(run: Run) -> str:
-    """How far the hosts' clocks may still be off; nothing where they share one."""
+    """How far the hosts' clocks may still be off; nothing where they share one, or as good as."""
     errors_ns = [host.clock_error_ns for host in run.hosts]
-    if not any(errors_ns):
+    if max(errors_ns, default=0) < _CLOCKS_APART_NS:
         return ""
     worst = max(run.hosts, key=lambda host: host.clock_error_ns)
     return f"one per host, brought together; each off by at most {worst.clock_error_ns / 1e6:.2g} ms ({worst.host})"

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from laggard.analysis.findings import Analysis
 from laggard.analysis.load import Run
 
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
 _HERE = Path(__file__).parent
+_SCRIPTS = ("sorting.js", "timeline.js")
+_STEPS = re.compile(r"(?<=\bsteps )(\d+)-(?=\d)")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|min|[kMGT]?B|Mbit/s)(?!\w))")
 
 
@@ -28,13 +37,21 @@ def write_report(run: Run, analysis: Analysis | None, folder: Path) -> Path:
     from laggard.analysis.report.page import build_page
 
     folder.mkdir(parents=True, exist_ok=True)
-    figures = draw_all(run, analysis, folder / "figures", kinds_for(analysis)) if analysis is not None else ()
+    figures = draw_all(run, analysis, folder / "figures", kinds_for(run, analysis)) if analysis is not None else ()
     page = build_page(run, analysis, figures)
     return _replace(folder / "report.html", render(page))
 
 
+@dataclass(frozen=True)
+class Script:
+    """One of our scripts, and how the page's policy names it: nothing else that a page may come to hold can run."""
+
+    text: Markup
+    digest: str
+
+
 def render(page: object) -> str:
-    """The page as HTML; every value is escaped by the template engine, the style sheet alone is taken as it is."""
+    """The page as HTML; every value is escaped by the template engine, the style sheet and the scripts alone are taken as they are."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -47,12 +64,24 @@ def render(page: object) -> str:
         lstrip_blocks=True,
     )
     css = Markup((_HERE / "page.css").read_text(encoding="utf-8"))  # noqa: S704 - our own file, no value in it
-    return environment.get_template("page.html").render(page=page, css=css)
+    scripts = [read_script(name) for name in _SCRIPTS]
+    return environment.get_template("page.html").render(page=page, css=css, scripts=scripts)
+
+
+def read_script(name: str) -> Script:
+    """A script beside this module, with its digest."""
+    from markupsafe import Markup
+
+    text = (_HERE / name).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return Script(Markup(text), f"sha256-{digest}")  # noqa: S704 - our own file, no value in it
 
 
 def keep_units(value: object) -> object:
-    """A number and its unit stay on one line: the space between them becomes a no-break one."""
-    return _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", value) if type(value) is str else value
+    """A number and its unit stay on one line, and so do the ends of a range of steps: no-break space, word joiner."""
+    if type(value) is not str:
+        return value
+    return _STEPS.sub("\\1-\N{WORD JOINER}", _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", value))
 
 
 def _replace(path: Path, text: str) -> Path:

@@ -29,7 +29,7 @@ def test_the_notebook_answers_and_redraws_every_figure(
     quickstart_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = executed("stragglers", tmp_path, monkeypatch, LAGGARD_RUN=str(write_run(quickstart_run, tmp_path / "run")))
-    assert sum("image/svg+xml" in data for data in shown) == 5
+    assert sum("image/svg+xml" in data for data in shown) == 6
     assert any("edge hosts compute" in data.get("text/markdown", "") for data in shown)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from laggard.analysis.answer import answer
 from laggard.analysis.columns import SpanColumns, StepColumns
+from laggard.analysis.figures.activity import build_activity
 from laggard.analysis.figures.progress import accuracy_curve, loss_curve
 from laggard.analysis.generate import generate_run
 from laggard.analysis.load import Run
@@ -80,6 +81,15 @@ def test_time_is_split_as_it_was_spent(run: Run) -> None:
     assert analysis.slowdown[0] == pytest.approx([1.0, 4.0])
 
 
+def test_the_timeline_tells_waiting_from_transfers_too(run: Run) -> None:
+    activity = build_activity(run)
+    shares = activity.shares(np.arange(2), 0.0, activity.end_ns, 1)[0] * activity.end_ns / 1e9
+    told = dict(zip([paint.label for paint in activity.kinds], shares.T, strict=True))
+    assert told["wait"] == pytest.approx([30 * 0.5, 0.0])
+    assert told["transfer"] == pytest.approx([30 * 0.5, 13 * 0.5])
+    assert told["forward"] == pytest.approx([30 * 1.0, 13 * 4.0])
+
+
 def test_who_was_slow_is_told_and_no_cost(run: Run) -> None:
     said = " ".join(answer(run, describe_own_pace(run)))
     assert "what slow ones cost is not computed" in said
@@ -96,7 +106,8 @@ def test_the_report_claims_nothing_of_common_steps(run: Run, tmp_path: Path) -> 
     assert "Not computed: that takes workers that are all there, to the end" in page
     assert "Lost to stragglers" not in page
     assert "bounded_staleness, staleness 2" in page
-    assert sorted(path.name for path in (tmp_path / "figures").glob("*.svg")) == ["progress.svg", "time_split.svg"]
+    figures = sorted(path.stem for path in (tmp_path / "figures").glob("*.svg"))
+    assert figures == ["progress", "time_split", "timeline"]
 
 
 def test_curves_are_in_order_of_time(run: Run) -> None:
