@@ -14,7 +14,7 @@ import numpy as np
 from laggard.analysis.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.load import Run
 from laggard.analysis.replay.timeline import Timeline
-from laggard.span_schema import COMPUTE_PHASES, Phase
+from laggard.span_schema import COMPUTE_PHASES, Flag, Lane, Phase
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,14 @@ class Places:
 def places_of(run: Run) -> Places:
     """Where a run's ranks and its server were."""
     return Places(tuple(host.tier for host in run.hosts), run.record.strategy.server_tier if run.record else None)
+
+
+def computed_s(run: Run) -> FloatArray:
+    """Seconds that every rank prepared samples and computed, [W], in all the steps that it finished."""
+    spans = run.spans
+    counted = np.isin(spans.phase, [phase.code for phase in COMPUTE_PHASES]) & (spans.lane == Lane.MAIN)
+    counted &= (spans.start_ns >= 0) & (spans.step >= 0) & ((spans.flags & Flag.TRUNCATED) == 0)
+    return np.bincount(spans.rank[counted], spans.dur_ns[counted] * 1e-9, run.world_size).astype(np.float64)
 
 
 def split_time(timeline: Timeline, places: Places) -> TimeSplit:

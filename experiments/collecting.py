@@ -17,7 +17,6 @@ from laggard.experiments.scenario import Scenario
 from laggard.run_schema import Outcome, Status
 
 if TYPE_CHECKING:
-    from laggard.analysis.findings import Analysis
     from laggard.analysis.load import Run
 
 
@@ -49,14 +48,20 @@ def analyse_training(journal: Journal, scenario: Scenario, done: Mapping[str, ob
 
     folder = journal.folder.path
     with journal.stage("analyse"):
-        run = load_run(folder)
+        run, status = load_run(folder), journal.record.status
+        ended = done is not None and status in {"running", "unfaithful"}
+        if done is not None and ended:
+            # The analysis is of the run as it will be read again: when training ended, not every rank's spans tell.
+            run = replace(run, record=journal.record.model_copy(update={"outcome": _outcome(scenario, run, done)}))
         analysis = find(run)
-        status = journal.record.status
-        if done is not None and analysis is not None and status in {"running", "unfaithful"}:
-            ended: Status = "done" if status == "running" else status
-            journal.update(status=ended, outcome=_outcome(scenario, run, analysis, done))
+        if run.record is not None and ended and analysis is not None:
+            journal.update(status=_after(status), outcome=run.record.outcome)
     with journal.stage("report"):
         publish(replace(run, record=journal.record), analysis, folder)
+
+
+def _after(status: Status) -> Status:
+    return "done" if status == "running" else status
 
 
 def tell_without_training(folder: Path) -> None:
@@ -67,16 +72,18 @@ def tell_without_training(folder: Path) -> None:
     shutil.rmtree(folder / "spool", ignore_errors=True)
 
 
-def _outcome(scenario: Scenario, run: Run, analysis: Analysis, done: Mapping[str, object]) -> Outcome:
+def _outcome(scenario: Scenario, run: Run, done: Mapping[str, object]) -> Outcome:
     """What the first rank says of the end, and the tables of the rest."""
+    from laggard.analysis.time_split import computed_s
+
     makespan_s = float(str(done["makespan_s"]))
     ranks = range(run.world_size)
     samples, in_vain = (
         [int(counted[run.steps.rank == rank].sum()) for rank in ranks]
         for counted in (run.steps.samples, run.steps.dropped)
     )
-    computed_s = analysis.time_split.compute_s + analysis.time_split.prep_s
-    uses = [RankUse(samples[rank], float(computed_s[rank]), in_vain[rank]) for rank in ranks]
+    computed = computed_s(run)
+    uses = [RankUse(samples[rank], float(computed[rank]), in_vain[rank]) for rank in ranks]
     sent, across = _bytes_sent(scenario, run.folder)
     tiers = Counter(host.layer for host in scenario.hosts)
     return Outcome.model_validate(

@@ -13,7 +13,7 @@ from laggard.analysis.generate import Tier, TraceSpec, generate_run
 from laggard.analysis.load import Run
 from laggard.analysis.own_pace.describe import describe_own_pace
 from laggard.analysis.replay.timeline import build_timeline
-from laggard.analysis.time_split import Places, places_of, split_time
+from laggard.analysis.time_split import Places, computed_s, places_of, split_time
 from laggard.run_schema import StrategyRecord
 from laggard.span_schema import Phase
 
@@ -48,6 +48,12 @@ def test_a_collective_crosses_tiers_if_its_members_do() -> None:
     assert Places(("cloud", "cloud", "edge", "edge")).crossing(member).tolist() == [False, True, False]
     assert Places(("edge",) * 4).crossing(member).tolist() == [False, False, False]
     assert Places(("edge",) * 4).crossing(member[:0]).tolist() == []
+
+
+def test_what_ranks_computed_is_what_the_split_says() -> None:
+    run = generate_run(TraceSpec(tiers=TWO, steps=40, seed=1))
+    split = split_time(build_timeline(run), places_of(run))
+    assert computed_s(run) == pytest.approx(split.compute_s + split.prep_s)
 
 
 def test_an_all_reduce_of_one_tier_is_the_interconnects_and_of_two_the_networks() -> None:

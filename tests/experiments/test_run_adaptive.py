@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from laggard.analysis.analyse_run import analyse_run
+from laggard.analysis.load import load_run
 from tests.experiments.conftest import Laggard, needs_tun
 
 pytestmark = needs_tun
@@ -30,6 +32,9 @@ def test_far_links_make_averages_of_all_rare_and_slow_hosts_learn_less(
     first = decisions[0]
     assert first["told"].startswith("average models two by two, nobody waiting, and all every 32 steps")
     assert any("adaptive took up" in each for each in answer["answer"]) if isinstance(answer["answer"], list) else False
+    told = json.loads((folder / "stragglers.json").read_text())
+    again = analyse_run(load_run(folder)).findings
+    assert told == [finding.model_dump(mode="json") for finding in again], "of the same run the same is found"
     page = (folder / "report.html").read_text()
     assert "What the strategy decided" in page
     assert first["told"].partition(":")[0] in page
