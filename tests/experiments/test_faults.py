@@ -21,6 +21,8 @@ from tests.experiments.conftest import MORE_ATTEMPTS, UNFAITHFUL, Laggard, needs
 pytestmark = needs_tun
 
 CGROUPS = Path("/sys/fs/cgroup")
+DISPENSABLE = {"laggard-janitor", "watcher"}
+"""Processes whose death does not end a run: what they are for comes after it, or is said beside it."""
 
 
 class Fault(enum.Enum):
@@ -124,7 +126,7 @@ def test_any_process_killed_leaves_nothing(training: subprocess.Popen[str], lagg
     mounts = Path("/proc/self/mountinfo").read_text()
     devices = sorted(p.name for p in Path("/sys/class/net").iterdir())
     processes = tree(training.pid)
-    victim = random.Random(seed).choice([p for p in processes if p.name() != "laggard-janitor"])
+    victim = random.Random(seed).choice([p for p in processes if p.name() not in DISPENSABLE])
     victim.kill()
     training.communicate(timeout=90)
     assert wait_gone(processes) == []
@@ -138,8 +140,13 @@ def test_any_process_killed_leaves_nothing(training: subprocess.Popen[str], lagg
     assert record.status in {"interrupted", "failed"}
 
 
-def test_a_run_cleans_up_without_its_janitor(training: subprocess.Popen[str]) -> None:
-    named(training.pid, "laggard-janitor").kill()
+@pytest.mark.parametrize("name", sorted(DISPENSABLE))
+def test_a_run_goes_on_and_cleans_up_without_its_janitor_or_watcher(training: subprocess.Popen[str], name: str) -> None:
+    victim = named(training.pid, name)
+    victim.kill()
+    assert wait_gone([victim]) == []
+    with pytest.raises(subprocess.TimeoutExpired):
+        training.wait(timeout=2.0)
     assert cgroups_of(training.pid)
     training.send_signal(signal.SIGINT)
     training.communicate(timeout=60)
