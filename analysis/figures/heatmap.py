@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.colors import LogNorm
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from laggard.analysis.answer import told_causes
 from laggard.analysis.columns import FloatArray, IntArray
-from laggard.analysis.figures.canvas import MUTED, OUTLINE, is_narrow, new_figure, title
+from laggard.analysis.figures.canvas import MUTED, is_narrow, new_figure, title
 from laggard.analysis.figures.labels import rank_labels
+from laggard.analysis.figures.outline import draw_outline
 from laggard.analysis.findings import Analysis
 from laggard.analysis.load import Run
 from laggard.analysis.step_clock import StepClock, step_clock
@@ -157,21 +157,7 @@ def _outline(axes: Axes, analysis: Analysis) -> None:
     for box in outlines(analysis):
         corner = (box.first_step - 0.5, box.first_row - 0.44)
         width, height = max(box.last_step - box.first_step + 1, least), box.last_row - box.first_row + 0.88
-        dashes = "solid" if box.lasting else (0, (3, 1.5))
-        for colour, thickness, style in (("white", 3.2, "solid"), (OUTLINE, 1.6, dashes)):
-            axes.add_patch(
-                Rectangle(
-                    corner,
-                    width,
-                    height,
-                    fill=False,
-                    edgecolor=colour,
-                    linewidth=thickness,
-                    linestyle=style,
-                    clip_on=False,
-                    zorder=5,
-                )
-            )
+        draw_outline(axes, corner, width, height, lasting=box.lasting)
 
 
 def _seconds_on_top(axes: Axes, clock: StepClock, edges: tuple[float, float]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 from matplotlib.colors import to_rgb
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 
 from laggard.analysis.columns import FloatArray, IntArray
 from laggard.analysis.figures import palette
@@ -15,6 +15,7 @@ from laggard.analysis.figures.activity import Activity, build_activity
 from laggard.analysis.figures.canvas import OUTLINE, is_narrow, new_figure, title
 from laggard.analysis.figures.labels import rank_labels, row_height_in, shown_with
 from laggard.analysis.figures.marks import Mark, marks_of, row_runs
+from laggard.analysis.figures.outline import draw_outline, line_style
 from laggard.analysis.findings import Analysis
 from laggard.analysis.load import Run
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Pixels = npt.NDArray[np.uint8]
-Dashes = tuple[float, tuple[float, ...]]
 
 MOST_RANKS = 40
 _RANKS_OF_A_MARK = 4
@@ -33,8 +33,6 @@ _STEPS_MIXED = 2
 _ROW_PIXELS = 20
 _BAR_PIXELS = 16
 _STRIP_PIXELS = 3
-_SOLID: Dashes = (0.0, ())
-_DASHED: Dashes = (0.0, (3.0, 1.5))
 
 
 def draw_timeline(run: Run, analysis: Analysis, width_in: float) -> Figure:
@@ -132,24 +130,7 @@ def _outline(axes: Axes, marks: tuple[Mark, ...], shown: IntArray, end_s: float)
     for mark in marks:
         width = max(mark.last_s - mark.first_s, end_s / 200)
         for first, last in row_runs(mark.ranks, shown):
-            for colour, thickness, style in _strokes(mark):
-                axes.add_patch(
-                    Rectangle(
-                        (mark.first_s, first - 0.45),
-                        width,
-                        last - first + 0.9,
-                        fill=False,
-                        edgecolor=colour,
-                        linewidth=thickness,
-                        linestyle=style,
-                        clip_on=False,
-                        zorder=5,
-                    )
-                )
-
-
-def _strokes(mark: Mark) -> tuple[tuple[str, float, Dashes], ...]:
-    return ("white", 3.2, _SOLID), (OUTLINE, 1.6, _SOLID if mark.lasting else _DASHED)
+            draw_outline(axes, (mark.first_s, first - 0.45), width, last - first + 0.9, lasting=mark.lasting)
 
 
 def _legend(figure: Figure, activity: Activity, marks: tuple[Mark, ...], columns: int) -> None:
@@ -160,6 +141,6 @@ def _legend(figure: Figure, activity: Activity, marks: tuple[Mark, ...], columns
     ]
     for lasting, label in ((True, "slow for the whole run"), (False, "slow for a while")):
         if any(mark.lasting == lasting and mark.ranks for mark in marks):
-            style = _SOLID if lasting else _DASHED
+            style = line_style(lasting=lasting)
             handles.append(Patch(facecolor="none", edgecolor=OUTLINE, linewidth=1.4, linestyle=style, label=label))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)
