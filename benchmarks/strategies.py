@@ -1,7 +1,7 @@
 """Every strategy on every kind of heterogeneity, against DDP's all-reduce: seconds to the same accuracy.
 
     python benchmarks/strategies.py [--columns NAME ...] [--strategies NAME ...] [--seeds 1 2 3] [--out strategies.csv]
-    python benchmarks/strategies.py --table strategies.csv [--figure strategies.png]
+    python benchmarks/strategies.py --table strategies.csv [--against adaptive] [--figure strategies.png]
     python benchmarks/strategies.py --bounds strategies.csv
 
 Columns and strategies are in `experiments/strategies`; a strategy that is not there is run as it is. Rows are appended as runs end: started
@@ -44,6 +44,7 @@ def arguments() -> argparse.Namespace:
         "--lock", type=Path, help="hold this lock during each run, to take turns with who else measures"
     )
     parser.add_argument("--table", type=Path, metavar="CSV", help="run nothing; print the table of these results")
+    parser.add_argument("--against", default=BASELINE, metavar="NAME", help="what the table compares with")
     parser.add_argument("--figure", type=Path, metavar="PNG", help="and draw it")
     parser.add_argument("--bounds", type=Path, metavar="CSV", help="run nothing; print how fast any strategy could be")
     return parser.parse_args()
@@ -99,8 +100,8 @@ def compare(asked: argparse.Namespace, everything: Sequence[Trial]) -> None:
             print(told(result), flush=True)
 
 
-def report(table: Path, figure: Path | None) -> None:
-    """Print the table of the results, and draw it."""
+def report(table: Path, figure: Path | None, against: str) -> None:
+    """Print the table of the results, and draw it; how fast any could be is known against the baseline alone."""
     from laggard.analysis import comparison as compared
     from laggard.analysis.figures.canvas import WIDE_IN, house_style, to_png
     from laggard.analysis.figures.comparison import draw_comparison
@@ -110,7 +111,7 @@ def report(table: Path, figure: Path | None) -> None:
     timings = [
         compared.Timing(r.column, r.strategy, r.seed, r.makespan_s, r.steps, r.is_cut, r.step_cpu_s) for r in results
     ]
-    made = compared.compare(timings, BASELINE, mean_shares(), order)
+    made = compared.compare(timings, against, mean_shares() if against == BASELINE else {}, order)
     print(compared.markdown(made))
     if figure is not None:
         with house_style():
@@ -160,7 +161,7 @@ def main() -> None:
     """Run, or tell."""
     asked = arguments()
     if asked.table is not None:
-        report(asked.table, asked.figure)
+        report(asked.table, asked.figure, asked.against)
         return
     if asked.bounds is not None:
         bounds(asked.bounds)
