@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from laggard.analysis.columns import FloatArray
-from laggard.analysis.links import Link
-from laggard.errors import InputError
+from laggard.analysis.links import Link, measure_links
+from laggard.analysis.load import Run
+from laggard.errors import InputError, RunFolderError
 from laggard.run_schema import FidelityCheck
 
 Ends = tuple[str, str]
@@ -143,6 +144,19 @@ def hops_of(links: Sequence[Link], fidelity: Sequence[FidelityCheck], tiers: Map
         asked = rates.get(link.ends) or between.get(pair) or between.get(pair[::-1])
         found[link.ends] = Hop(link.ends, asked or link.reached_mbps, link.min_rtt_ms)
     return found
+
+
+def hops_of_run(run: Run, tiers: Mapping[str, str]) -> dict[Ends, Hop]:
+    """Rates and round trips of a run's links (see `hops_of`).
+
+    Raises:
+        RunFolderError: no connection was sampled.
+    """
+    if not len(run.links):
+        raise RunFolderError(
+            f"{run.folder}: no connection was sampled (links.parquet), so nothing is known of any link"
+        )
+    return hops_of(measure_links(run.links, np.ones(len(run.links), dtype=np.bool_)), run.fidelity, tiers)
 
 
 def ring_of(carried: Mapping[Ends, float], hosts: Sequence[str]) -> tuple[Ends, ...] | None:

@@ -130,6 +130,20 @@ def measure_links(links: LinkColumns, during: BoolArray) -> tuple[Link, ...]:
     return tuple(found)
 
 
+def carried_bytes(links: LinkColumns) -> dict[tuple[str, str], float]:
+    """Bytes that were acknowledged, by (from, to)."""
+    carried: dict[tuple[str, str], float] = {}
+    keys = np.column_stack([links.src_port, links.dst_port])
+    for src, dst in {*zip(links.src.tolist(), links.dst.tolist(), strict=True)}:
+        rows = (links.src == src) & (links.dst == dst)
+        ports, index = np.unique(keys[rows], axis=0, return_inverse=True)
+        acked = links.bytes_acked[rows]
+        most = np.zeros(len(ports))
+        np.maximum.at(most, index.reshape(-1), acked.astype(np.float64))
+        carried[src, dst] = float(most.sum())
+    return carried
+
+
 def _advance(counter: IntArray, counted: BoolArray) -> FloatArray:
     """How far a cumulative counter got since the row before; 0 where that row is another connection's."""
     step = np.diff(counter, prepend=counter[:1])

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from laggard.analysis.columns import Columns, FloatArray, LinkColumns, SpanColumns, StepColumns
 from laggard.errors import RunFolderError
-from laggard.run_schema import ALARMS, Alarm, Decision, FidelityCheck, Record, RunRecord
+from laggard.run_schema import ALARMS, Alarm, Decision, FidelityCheck, Record, RunRecord, settled
 from laggard.span_schema import Phase, host_schema, link_schema, span_schema, step_schema
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def read_alarms(path: Path) -> tuple[Alarm, ...]:
         told = [Alarm.model_validate_json(line) for line in whole.splitlines()]
     except ValueError as error:
         raise RunFolderError(f"{path}: not lines of alarms: {error}") from error
-    return tuple({alarm.number: alarm for alarm in told}.values())
+    return settled(told)
 
 
 def _table(path: Path, schema: pa.Schema) -> pa.Table:

@@ -8,7 +8,6 @@ its ten steps (`cusum`). What it holds does not grow with the run.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,8 +133,3 @@ class Detector:
                 elif place in self._book and lag.level < math.log(LEAST_RATIO):
                     told += self._book.end(place, latest(rows))
         return [*told, *self._collectives.compare(first, rows)] if self.lockstep else told
-
-
-def settled(told: Sequence[Alarm]) -> tuple[Alarm, ...]:
-    """Every alarm as it was told of last, in the order in which they were raised."""
-    return tuple({alarm.number: alarm for alarm in told}.values())

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from laggard.analysis.load import Run
-from laggard.analysis.online.detector import Detector, settled
+from laggard.analysis.online.detector import Detector
 from laggard.analysis.online.steps import StepRows, lockstep_rows, own_pace_rows
-from laggard.run_schema import Alarm
+from laggard.run_schema import Alarm, settled
 
 _LINKS_EVERY = 10
 _SECOND_NS = 1_000_000_000

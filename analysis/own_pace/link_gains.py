@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from laggard.analysis.columns import BoolArray, FloatArray, SpanColumns
-from laggard.analysis.link_change import Hop, LinkChange, hops_of, require_known
-from laggard.analysis.links import measure_links
+from laggard.analysis.link_change import Hop, LinkChange, hops_of_run, require_known
+from laggard.analysis.links import carried_bytes
 from laggard.analysis.load import Run
 from laggard.analysis.own_pace.paces import Pace
-from laggard.analysis.replay.ring import carried_bytes
 from laggard.errors import RunFolderError
 from laggard.span_schema import Lane, Phase
 
@@ -43,12 +42,8 @@ def link_gains(run: Run, paces: Sequence[Pace], changes: Sequence[LinkChange]) -
 
     Raises:
         InputError: a change names no host or tier of the run.
-        RunFolderError: the run does not say between whom the messages went.
+        RunFolderError: the run does not say between whom the messages went, or has no samples of its links.
     """
-    if not len(run.links):
-        raise RunFolderError(
-            f"{run.folder}: no connection was sampled (links.parquet), so nothing is known of any link"
-        )
     spans = _messages(run)
     if not len(spans):
         raise RunFolderError(
@@ -59,7 +54,7 @@ def link_gains(run: Run, paces: Sequence[Pace], changes: Sequence[LinkChange]) -
     if server is not None:
         tiers.setdefault(server, run.record.strategy.server_tier or "" if run.record is not None else "")
     require_known(changes, tiers)
-    hops = hops_of(measure_links(run.links, np.ones(len(run.links), dtype=np.bool_)), run.fidelity, tiers)
+    hops = hops_of_run(run, tiers)
     return tuple(
         _gain(run, rank, pace, spans.where(spans.rank == rank), hops, server, changes, tiers)
         for rank, pace in enumerate(paces)
@@ -79,7 +74,7 @@ def _server(run: Run, spans: SpanColumns) -> str | None:
     received: dict[str, float] = {}
     for (_, dst), count in carried_bytes(run.links).items():
         received[dst] = received.get(dst, 0.0) + count
-    return max(received, key=lambda host: received[host])
+    return max(received, key=lambda host: received[host], default=None)
 
 
 def _gain(

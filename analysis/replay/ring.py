@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from laggard.analysis.causes import Cause
-from laggard.analysis.columns import FloatArray, IntArray, LinkColumns
-from laggard.analysis.link_change import Hop, LinkChange, hops_of, require_known, ring_finish_s, ring_of
-from laggard.analysis.links import measure_links
+from laggard.analysis.columns import FloatArray, IntArray
+from laggard.analysis.link_change import Hop, LinkChange, hops_of_run, require_known, ring_finish_s, ring_of
+from laggard.analysis.links import carried_bytes
 from laggard.analysis.load import Run
 from laggard.analysis.replay.timeline import Timeline
 from laggard.analysis.transfers import Transfers
@@ -45,10 +45,7 @@ def find_ring(run: Run, timeline: Timeline, transfers: Transfers) -> Ring:
     """
     tiers = {host.host: host.tier for host in run.hosts}
     names = [host.host for host in run.hosts]
-    if not len(run.links):
-        raise RunFolderError(
-            f"{run.folder}: no connection was sampled (links.parquet), so nothing is known of any link"
-        )
+    hops = hops_of_run(run, tiers)
     if len(set(names)) < len(names):
         raise RunFolderError(
             f"{run.folder}: several workers share a host, so what goes round is not on the links alone"
@@ -58,13 +55,12 @@ def find_ring(run: Run, timeline: Timeline, transfers: Transfers) -> Ring:
             f"{run.folder}: not all workers are part of every collective, so one ring does not tell of them"
         )
     ends = ring_of(carried_bytes(run.links), names)
-    hops = hops_of(measure_links(run.links, np.ones(len(run.links), dtype=np.bool_)), run.fidelity, tiers)
     if ends is None or any(each not in hops for each in ends):
         raise RunFolderError(
             f"{run.folder}: what the workers sent each other did not go round one ring of all of them, and only of a ring it is known "
             "how one link holds up all"
         )
-    group = _dearest(timeline, transfers)
+    group = _dearest(run, timeline, transfers)
     payload = _payload(run, group)
     if payload < _LEAST_BYTES:
         raise RunFolderError(f"{run.folder}: the spans do not say how much the collectives carried")
@@ -152,24 +148,10 @@ def _slowed(ring: Ring, cause: Cause, run: Run, tiers: dict[str, str]) -> list[H
     ]
 
 
-def carried_bytes(links: LinkColumns) -> dict[tuple[str, str], float]:
-    """Bytes that were acknowledged, by (from, to)."""
-    carried: dict[tuple[str, str], float] = {}
-    keys = np.column_stack([links.src_port, links.dst_port])
-    for src, dst in {*zip(links.src.tolist(), links.dst.tolist(), strict=True)}:
-        rows = (links.src == src) & (links.dst == dst)
-        ports, index = np.unique(keys[rows], axis=0, return_inverse=True)
-        acked = links.bytes_acked[rows]
-        most = np.zeros(len(ports))
-        np.maximum.at(most, index.reshape(-1), acked.astype(np.float64))
-        carried[src, dst] = float(most.sum())
-    return carried
-
-
-def _dearest(timeline: Timeline, transfers: Transfers) -> int:
+def _dearest(run: Run, timeline: Timeline, transfers: Transfers) -> int:
     groups = np.unique(timeline.group[~timeline.pause])
     if not len(groups):
-        raise RunFolderError("there is no collective in the run, so no link of it can be otherwise")
+        raise RunFolderError(f"{run.folder}: there is no collective in the run, so no link of it can be otherwise")
     return int(max(groups, key=lambda group: float(transfers.seconds[timeline.group == group].sum())))
 
 

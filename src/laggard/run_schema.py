@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue
@@ -210,3 +211,8 @@ class Alarm(Record):
     told_s: float | None = None
     last_step: int | None = None
     over_s: float | None = None
+
+
+def settled(told: Sequence[Alarm]) -> tuple[Alarm, ...]:
+    """Every alarm as it was told of last, in the order in which they were raised."""
+    return tuple({alarm.number: alarm for alarm in told}.values())
