@@ -41,10 +41,12 @@ def seconds_text(seconds: float) -> str:
 
 
 def percent_text(share: float) -> str:
-    """A share of one as `38 %`, `6.4 %` or `under 0.1 %`."""
+    """A share of one as `38 %`, `6.4 %`, `under 1 %` where it would be rounded up to that, or `under 0.1 %`."""
     percent = 100.0 * share
     if 0 < percent < 0.1:
         return "under 0.1 %"
+    if 0.95 <= percent < 1.0:  # what costs less than 1 % is no straggler
+        return "under 1 %"
     return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.1f} %".replace(".0 %", " %")
 
 
