@@ -152,10 +152,7 @@ def hops_of_run(run: Run, tiers: Mapping[str, str]) -> dict[Ends, Hop]:
     Raises:
         RunFolderError: no connection was sampled.
     """
-    if not len(run.links):
-        raise RunFolderError(
-            f"{run.folder}: no connection was sampled (links.parquet), so nothing is known of any link"
-        )
+    require_sampled(run)
     return hops_of(measure_links(run.links, np.ones(len(run.links), dtype=np.bool_)), run.fidelity, tiers)
 
 
@@ -181,6 +178,18 @@ def ring_of(carried: Mapping[Ends, float], hosts: Sequence[str]) -> tuple[Ends, 
     if len(ring) != len(hosts) or following[ring[-1]] != ring[0] or len(hosts) < 2:
         return None
     return tuple((host, following[host]) for host in ring)
+
+
+def require_sampled(run: Run) -> None:
+    """Samples of connections are what links are known by.
+
+    Raises:
+        RunFolderError: there are none.
+    """
+    if not len(run.links):
+        raise RunFolderError(
+            f"{run.folder}: no connection was sampled (links.parquet), so nothing is known of any link"
+        )
 
 
 def require_known(changes: Sequence[LinkChange], tiers: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from laggard.analysis.columns import BoolArray, FloatArray, SpanColumns
-from laggard.analysis.link_change import Hop, LinkChange, hops_of_run, require_known
+from laggard.analysis.link_change import Hop, LinkChange, hops_of_run, require_known, require_sampled
 from laggard.analysis.links import carried_bytes
 from laggard.analysis.load import Run
 from laggard.analysis.own_pace.paces import Pace
@@ -44,6 +44,7 @@ def link_gains(run: Run, paces: Sequence[Pace], changes: Sequence[LinkChange]) -
         InputError: a change names no host or tier of the run.
         RunFolderError: the run does not say between whom the messages went, or has no samples of its links.
     """
+    require_sampled(run)
     spans = _messages(run)
     if not len(spans):
         raise RunFolderError(
@@ -74,7 +75,7 @@ def _server(run: Run, spans: SpanColumns) -> str | None:
     received: dict[str, float] = {}
     for (_, dst), count in carried_bytes(run.links).items():
         received[dst] = received.get(dst, 0.0) + count
-    return max(received, key=lambda host: received[host], default=None)
+    return max(received, key=lambda host: received[host])
 
 
 def _gain(

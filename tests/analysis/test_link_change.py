@@ -269,3 +269,9 @@ def test_one_workers_link_is_its_own() -> None:
     told = replay_of(served_run(60)).makespan_s(Otherwise(links=(LinkChange("edge", "cloud", delay_ms=101.0),)))
     # The push takes a round trip more, of which TCP had seen 2 ms, the answer half of one: 0.3 s.
     assert told == pytest.approx(60 * 3.3, rel=0.02)
+
+
+def test_a_servers_links_that_nobody_sampled_are_refused() -> None:
+    run = dataclasses.replace(served_run(20), links=empty_links())
+    with pytest.raises(RunFolderError, match="no connection was sampled"):
+        replay_of(run).makespan_s(Otherwise(links=(LinkChange("edge", "cloud", rate_mbps=100.0),)))
