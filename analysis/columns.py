@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 TextArray = npt.NDArray[np.str_]
 
+_C = TypeVar("_C", bound="Columns")
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -26,9 +28,21 @@ class Columns:
         first = fields(self)[0]
         return len(getattr(self, first.name))
 
-    def where(self, rows: npt.NDArray[Any]) -> Self:
-        """The rows that a mask or an index array selects, in its order."""
-        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+    def where(self, rows: npt.NDArray[Any] | slice) -> Self:
+        """The rows that a mask, a slice or an index array selects, in its order."""
+        return self.like(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+    def like(self, **columns: npt.NDArray[Any]) -> Self:
+        """A table of the same kind."""
+        return type(self)(**columns)
+
+    def parts(self) -> Iterator[Self]:
+        """All rows in order, as many at a time as can well be held; those of one step are together."""
+        yield self
+
+    def first(self, count: int) -> Self:
+        """The first rows: so many, if there are, or more."""
+        return self.where(np.s_[:count])
 
     def frame(self) -> pd.DataFrame:
         """The same table as a pandas frame."""
@@ -62,6 +76,25 @@ class SpanColumns(Columns):
     def end_ns(self) -> IntArray:
         """End of every span."""
         return self.start_ns + self.dur_ns
+
+    @property
+    def most_rank(self) -> int:
+        """The greatest rank that there is; -1 where there is none."""
+        return int(self.rank.max(initial=-1))
+
+    def ordered(self) -> Self:
+        """The same by step, rank and start."""
+        step, rank, start = np.diff(self.step), np.diff(self.rank), np.diff(self.start_ns)
+        follow = (step > 0) | ((step == 0) & ((rank > 0) | ((rank == 0) & (start >= 0))))
+        return self if follow.all() else self.where(np.lexsort((self.start_ns, self.rank, self.step)))
+
+    def of_steps(self, first: int, last: int) -> Self:
+        """Spans of the steps from the first to the last, both inclusive."""
+        return self.where((self.step >= first) & (self.step <= last))
+
+    def around(self, first_ns: float, last_ns: float) -> Self:
+        """All spans that reach into a window of time, and perhaps more."""
+        return self.where((self.start_ns <= last_ns) & (self.end_ns >= first_ns))
 
 
 @dataclass(frozen=True)
@@ -103,3 +136,8 @@ class LinkColumns(Columns):
     busy_us: IntArray
     rwnd_limited_us: IntArray
     sndbuf_limited_us: IntArray
+
+
+def joined(tables: Sequence[_C]) -> _C:
+    """Tables one below the other; one at least."""
+    return tables[0].like(**{f.name: np.concatenate([getattr(t, f.name) for t in tables]) for f in fields(tables[0])})

@@ -26,11 +26,12 @@ from laggard.analysis.intervals import (
 )
 from laggard.analysis.links import Window, any_link_changed, link_that_changed, slow_links
 from laggard.analysis.load import RankHost
-from laggard.analysis.reference import References, log_ratio
+from laggard.analysis.reference import COMPUTE_CODES, References, log_ratio
 from laggard.analysis.replay.timeline import Timeline
 from laggard.analysis.transfers import Transfers
 from laggard.run_schema import Family
 
+LOCAL_FAMILIES: tuple[Family, ...] = ("compute", "storage")
 DETERMINISTIC_SHARE = 0.9
 LEAST_SHARE = 0.01
 FOLDED_SHARE = 0.5
@@ -49,12 +50,15 @@ class Series:
     fleet_scatter: float
 
 
-def find_local_causes(timeline: Timeline, references: References, family: Family) -> tuple[Cause, ...]:
+def find_local_causes(
+    timeline: Timeline, references: References, drift: FloatArray, family: Family
+) -> tuple[Cause, ...]:
     """Deterministic and dynamic causes of one family of local work.
 
     Args:
         timeline: the run.
         references: own and fleet references.
+        drift: of the machine (see `machine_drift`), [S].
         family: "compute" or "storage".
 
     Returns:
@@ -64,22 +68,16 @@ def find_local_causes(timeline: Timeline, references: References, family: Family
     usable = np.flatnonzero(~timeline.warm_up)
     if len(usable) < 2 * LEAST_STEPS:
         return ()
-    seconds = timeline.seconds[usable][:, :, codes].sum(axis=2)
-    own = references.own[usable][:, :, codes].sum(axis=2)
-    fleet = references.fleet[usable][:, :, codes].sum(axis=2)
-    logs = log_ratio(seconds, own)
-    drift = machine_drift(timeline, references)[usable]
     least = LEAST_SHARE * timeline.makespan
     found: list[Cause] = []
     for rank in range(timeline.samples.shape[1]):
-        if seconds[:, rank].sum() >= least:
-            steady = family == "storage" and _scatter(logs[:, rank]) <= _scatter(logs[:, rank] - drift)
-            series = Series(
-                logs[:, rank] - (0.0 if steady else drift),
-                log_ratio(own[:, rank], fleet[:, rank]),
-                usable,
-                references.scatter,
-            )
+        seconds = timeline.work.of_rank(rank, codes).sum(axis=1)[usable]
+        if seconds.sum() >= least:
+            own = references.own.total(rank, codes)[usable]
+            logs, moved = log_ratio(seconds, own), drift[usable]
+            steady = family == "storage" and _scatter(logs) <= _scatter(logs - moved)
+            to_fleet = log_ratio(own, references.fleet.total(rank, codes)[usable])
+            series = Series(logs if steady else logs - moved, to_fleet, usable, references.scatter)
             found += causes_of_series(series, family, rank)
     return tuple(found)
 
@@ -92,14 +90,12 @@ def _scatter(logs: FloatArray) -> float:
 def machine_drift(timeline: Timeline, references: References) -> FloatArray:
     """How much slower than usual three quarters of the ranks compute at once (log), [S]; 0 in warm-up."""
     usable = ~timeline.warm_up
+    logs = timeline.work.total(COMPUTE_CODES)[usable]
+    for rank in range(logs.shape[1]):
+        logs[:, rank] = log_ratio(logs[:, rank], references.own.total(rank, COMPUTE_CODES)[usable])
     drift = np.zeros(len(usable))
-    drift[usable] = shared_drift(_family_logs(timeline, references, "compute", usable))
+    drift[usable] = shared_drift(logs)
     return drift
-
-
-def _family_logs(timeline: Timeline, references: References, family: Family, steps: BoolArray) -> FloatArray:
-    codes = list(FAMILY_CODES[family])
-    return log_ratio(timeline.seconds[steps][:, :, codes].sum(axis=2), references.own[steps][:, :, codes].sum(axis=2))
 
 
 def causes_of_series(series: Series, family: Family, rank: int) -> list[Cause]:
@@ -153,7 +149,7 @@ def _deterministic(series: Series, levels: Levels, dynamic: BoolArray) -> tuple[
 
 def find_transfer_causes(
     timeline: Timeline,
-    references: References,
+    drift: FloatArray,
     transfers: Transfers,
     local: Sequence[Cause],
     links: LinkColumns,
@@ -167,7 +163,7 @@ def find_transfer_causes(
 
     Args:
         timeline: the run.
-        references: for what every rank's compute has in common.
+        drift: what every rank's compute has in common, [S].
         transfers: the collectives against their usual.
         local: causes found in local work.
         links: TCP samples; may be empty.
@@ -182,8 +178,7 @@ def find_transfer_causes(
         return (), tuple(local)
     levels = segment(series)
     baseline = baseline_level(levels)
-    drift = machine_drift(timeline, references)[usable]
-    slow = [_without_drift(part, drift) for part in slow_intervals(series, levels, baseline)]
+    slow = [_without_drift(part, drift[usable]) for part in slow_intervals(series, levels, baseline)]
     parts = [p for p in slow if is_raised(p, levels, baseline) and (p.first > 0 or p.last < len(series) - 1)]
     windows = [_window(timeline, links, int(usable[p.first]), int(usable[p.last])) for p in parts]
     quiet = _without(links, len(usable), windows)

@@ -13,7 +13,7 @@ from laggard.analysis.causes import Cause
 from laggard.analysis.columns import FloatArray, IntArray
 from laggard.analysis.intervals import LEAST_STEPS
 from laggard.analysis.load import RankHost, Run
-from laggard.analysis.reference import COMPUTE_CODES, log_ratio
+from laggard.analysis.reference import COMPUTE_CODES, References, log_ratio
 from laggard.analysis.replay.maxplus import makespan
 from laggard.analysis.replay.model import modelled_makespan
 from laggard.analysis.replay.timeline import Timeline
@@ -114,28 +114,35 @@ def analyse(run: Run) -> Analysis:
     causes, what_if, schedule = found.causes, found.what_if, found.what_if.schedule
     costs = what_if.costs(_SEED)
     makespan_s = timeline.makespan
-    compute = timeline.seconds[:, :, list(COMPUTE_CODES)].sum(axis=2)
-    expected = references.fleet[:, :, list(COMPUTE_CODES)].sum(axis=2)
-    wait, transfer = timeline.per_step(timeline.wait), timeline.per_step(timeline.transfer)
+    modelled_s = modelled_makespan(timeline, references, transfers, causes, schedule, _SEED)
+    compute, wait, transfer = timeline.work.total(COMPUTE_CODES), timeline.step_wait, timeline.step_transfer
     findings = [_finding(run, timeline, cause, cost, makespan_s) for cause, cost in zip(causes, costs, strict=True)]
     result = Analysis(
         findings=tuple(sorted(findings, key=lambda f: -f.cost_s)),
         hosts=run.hosts,
         steps=timeline.steps,
-        step_s=timeline.seconds.sum(axis=2) + wait + transfer,
+        step_s=timeline.work.total() + wait + transfer,
         compute_s=compute,
         wait_s=wait,
         transfer_s=transfer,
-        slowdown=np.exp(log_ratio(compute, expected)),
+        slowdown=_slowdown(compute, references),
         transfer_slowdown=np.exp(transfers.step_logs),
         time_split=split_time(timeline, places_of(run)),
         makespan_s=makespan_s,
         outside_clock_s=float(timeline.outside.sum()),
         replayed_s=makespan(schedule),
         without_causes_s=what_if.makespan(np.ones(len(causes), dtype=np.bool_)),
-        modelled_s=modelled_makespan(timeline, references, transfers, causes, schedule, _SEED),
+        modelled_s=modelled_s,
     )
     return replace(result, notes=_notes(run, result))
+
+
+def _slowdown(compute: FloatArray, references: References) -> FloatArray:
+    """Compute against the fleet reference, [S, W]."""
+    slowdown = np.empty_like(compute)
+    for rank in range(compute.shape[1]):
+        slowdown[:, rank] = np.exp(log_ratio(compute[:, rank], references.fleet.total(rank, COMPUTE_CODES)))
+    return slowdown
 
 
 def write_findings(findings: Sequence[Finding], path: Path) -> None:

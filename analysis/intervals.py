@@ -80,7 +80,8 @@ def running_median(values: FloatArray, window: int = MEDIAN_WINDOW) -> FloatArra
     """Centred running median; beyond the ends the series is mirrored (one value repeated there would be the median by itself)."""
     half = window // 2
     padded = np.pad(values, half, mode="reflect")
-    medians: FloatArray = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=-1)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
+    medians: FloatArray = np.partition(windows, half, axis=-1)[:, half]
     return medians
 
 
@@ -146,12 +147,16 @@ def _change_points(values: FloatArray) -> list[int]:
 
 def _scatter(values: FloatArray, segments: tuple[Segment, ...]) -> float:
     """Robust standard deviation of ten-step medians about their segments' levels."""
+    tens = [part.length // LEAST_STEPS for part in segments]
+    if sum(tens) < 3:
+        return 0.0
     off = [
-        abs(float(np.median(values[at : at + LEAST_STEPS])) - part.level)
-        for part in segments
-        for at in range(part.first, part.last - LEAST_STEPS + 2, LEAST_STEPS)
+        np.abs(
+            np.median(values[part.first : part.first + n * LEAST_STEPS].reshape(n, LEAST_STEPS), axis=1) - part.level
+        )
+        for part, n in zip(segments, tens, strict=True)
     ]
-    return _TO_SIGMA * float(np.median(off)) if len(off) >= 3 else 0.0
+    return _TO_SIGMA * float(np.median(np.concatenate(off)))
 
 
 def baseline_level(levels: Levels, at_normal: float | None = None) -> float:
@@ -238,8 +243,11 @@ def shared_drift(logs: FloatArray) -> FloatArray:
     """
     if logs.shape[1] < 2 or len(logs) < MEDIAN_WINDOW:
         return np.zeros(len(logs))
-    smooth = np.stack([running_median(column, 2 * MEDIAN_WINDOW + 1) for column in logs.T], axis=1)
-    quartile = np.quantile(smooth - np.quantile(smooth, 1 / 3, axis=0), 0.25, axis=1, method="lower")
+    smooth = np.empty_like(logs)
+    for rank, column in enumerate(logs.T):
+        medians = running_median(column, 2 * MEDIAN_WINDOW + 1)
+        smooth[:, rank] = medians - np.quantile(medians, 1 / 3)
+    quartile = np.quantile(smooth, 0.25, axis=1, method="lower", overwrite_input=True)
     return quartile - float(np.median(quartile))
 
 

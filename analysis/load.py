@@ -5,25 +5,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from laggard.analysis.arrow_columns import columns_of, span_columns
 from laggard.analysis.columns import Columns, FloatArray, LinkColumns, SpanColumns, StepColumns
+from laggard.analysis.stored import StoredSpans, StoredSteps, TableFile
 from laggard.errors import RunFolderError
 from laggard.run_schema import ALARMS, Alarm, Decision, FidelityCheck, Record, RunRecord, settled
-from laggard.span_schema import Phase, host_schema, link_schema, span_schema, step_schema
+from laggard.span_schema import host_schema, link_schema, span_schema, step_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+HELD_ROWS = 4_000_000
+"""A span is held in a hundred bytes."""
+
 _C = TypeVar("_C", bound=Columns)
 _R = TypeVar("_R", bound=Record)
-_LATER_COLUMNS = ("read_version", "applied_version", "waited_for")
-_PHASE_CODES = {phase.value: phase.code for phase in Phase}
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,13 @@ class Run:
     fidelity: tuple[FidelityCheck, ...]
     decisions: tuple[Decision, ...] = ()
     alarms: tuple[Alarm, ...] = ()
+    _made: dict[Callable[[Run], object], object] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def once(self, make: Callable[[Run], _T]) -> _T:
+        """What a function makes of this run; it is called the first time."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return cast("_T", self._made[make])
 
     @property
     def world_size(self) -> int:
@@ -84,11 +96,12 @@ class Run:
         return replayable and record.strategy.pace == "lockstep" and not record.lost_ranks and not record.churn
 
 
-def load_run(path: Path) -> Run:
+def load_run(path: Path, held_rows: int = HELD_ROWS) -> Run:
     """Reads a run folder.
 
     Args:
         path: `runs/<scenario>/<run-id>` (a link to it will do).
+        held_rows: tables of more rows are not held, but read as they are needed.
 
     Returns:
         The run; tables that a killed run did not get to write are empty.
@@ -101,14 +114,14 @@ def load_run(path: Path) -> Run:
         raise RunFolderError(f"{path}: a run is a folder and this is none; `laggard runs` lists those there are")
     if not any((folder / name).is_file() for name in ("run.json", "spans.parquet")):
         raise RunFolderError(f"{path}: neither run.json nor spans.parquet is in it; give the folder of one run")
-    spans = _spans(folder / "spans.parquet")
+    spans = _spans(folder / "spans.parquet", held_rows)
     return Run(
         folder=folder,
         record=_record(folder / "run.json"),
         hosts=_hosts(folder / "hosts.parquet", spans),
         spans=spans,
-        steps=_columns(StepColumns, _table(folder / "steps.parquet", step_schema())),
-        links=_columns(LinkColumns, _table(folder / "links.parquet", link_schema())),
+        steps=_steps(folder / "steps.parquet", held_rows),
+        links=_columns(LinkColumns, folder / "links.parquet", link_schema()),
         fidelity=_listed(folder / "fidelity.json", FidelityCheck, "fidelity checks"),
         decisions=_listed(folder / "decisions.json", Decision, "decisions"),
         alarms=read_alarms(folder / ALARMS),
@@ -151,71 +164,33 @@ def read_alarms(path: Path) -> tuple[Alarm, ...]:
     return settled(told)
 
 
+def _columns(kind: type[_C], path: Path, schema: pa.Schema) -> _C:
+    return columns_of(kind, _table(path, schema), path)
+
+
 def _table(path: Path, schema: pa.Schema) -> pa.Table:
-    """The file's table, cast to `schema`; an empty one where there is no file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    """The file's table; an empty one where there is no file."""
+    return TableFile(path, schema).all() if path.is_file() else schema.empty_table()
 
+
+def _spans(path: Path, held_rows: int) -> SpanColumns:
     if not path.is_file():
-        return schema.empty_table()
-    try:
-        return _with_later_columns(pq.read_table(path), schema).select(schema.names).cast(schema)
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        raise RunFolderError(
-            f"{path}: not a table with the columns {', '.join(schema.names)} ({error}); collect the run again"
-        ) from error
+        return span_columns(span_schema().empty_table(), path)
+    file = TableFile(path, span_schema())
+    return StoredSpans(file) if len(file) > held_rows and file.groups else span_columns(file.all(), path)
 
 
-def _with_later_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table of a run from before strategies had versions: it gets columns that say nothing of them."""
-    import pyarrow as pa
-
-    for name in _LATER_COLUMNS:
-        if name in schema.names and name not in table.column_names:
-            table = table.append_column(name, pa.array(np.full(len(table), -1, dtype=np.int32)))
-    return table
-
-
-def _columns(kind: type[_C], table: pa.Table) -> _C:
-    return kind(**{field.name: _numpy(table.column(field.name)) for field in fields(kind)})
-
-
-def _numpy(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """A column as numpy: integers widened to int64, null floats as NaN, null integers as 0, null text as ''."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_floating(column.type):
-        return np.asarray(column.to_numpy(), dtype=np.float64)
-    if pa.types.is_string(column.type):
-        return np.asarray(pc.fill_null(column, "").to_pylist(), dtype=np.str_)
-    filled = pc.fill_null(column, False if pa.types.is_boolean(column.type) else 0)
-    values: npt.NDArray[Any] = filled.to_numpy()
-    return values if values.dtype == np.bool_ else values.astype(np.int64)
-
-
-def _spans(path: Path) -> SpanColumns:
-    import pyarrow as pa
-
-    table = _table(path, span_schema())
-    plain = {name: _numpy(table.column(name)) for name in table.column_names if name != "phase"}
-    encoded = table.column("phase").combine_chunks()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.chunk(0) if encoded.num_chunks else pa.array([], encoded.type)
-    names = encoded.dictionary.to_pylist()
-    unknown = [name for name in names if name not in _PHASE_CODES]
-    if unknown:
-        raise RunFolderError(f"{path}: phase {unknown[0]!r} is none of {', '.join(_PHASE_CODES)}")
-    codes = np.array([_PHASE_CODES[name] for name in names] or [0], dtype=np.int64)
-    phase = codes[np.asarray(encoded.indices.fill_null(0), dtype=np.int64)]
-    columns = SpanColumns(phase=phase, **plain)
-    return columns.where(np.lexsort((columns.start_ns, columns.rank, columns.step)))
+def _steps(path: Path, held_rows: int) -> StepColumns:
+    if not path.is_file():
+        return columns_of(StepColumns, step_schema().empty_table(), path)
+    file = TableFile(path, step_schema())
+    return StoredSteps(file) if len(file) > held_rows and file.groups else columns_of(StepColumns, file.all(), path)
 
 
 def _hosts(path: Path, spans: SpanColumns) -> tuple[RankHost, ...]:
     """Rows by rank; ranks that left spans but no row are named after themselves."""
     rows = {row["rank"]: RankHost(**row) for row in _table(path, host_schema()).to_pylist()}
-    present = range(max([*rows, *spans.rank.tolist()[-1:], *np.unique(spans.rank).tolist()], default=-1) + 1)
+    present = range(max([*rows, spans.most_rank], default=-1) + 1)
     return tuple(rows.get(r, RankHost(r, f"rank {r}", "", "", "", 1.0, 0, 0)) for r in present)
 
 

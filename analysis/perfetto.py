@@ -48,7 +48,9 @@ def write_perfetto(run: Run, path: Path) -> Written:
     Returns:
         The number of events and, when later steps had to be left out, a note that says which.
     """
-    spans, note = first_steps(run.spans, MOST_EVENTS)
+    spans, note = first_steps(run.spans.first(MOST_EVENTS), MOST_EVENTS)
+    if note:
+        note += f", the run has {len(run.spans)} spans"
     zero = min(int(spans.start_ns.min()) if len(spans) else 0, 0)
     header = {
         "displayTimeUnit": "ms",
@@ -93,7 +95,7 @@ def first_steps(spans: SpanColumns, most: int) -> tuple[SpanColumns, str]:
     if fits == len(steps):
         return spans, ""
     kept = max(fits, 1)
-    note = f"steps after {int(steps[kept - 1])} were left out: Perfetto opens a million events, the run has {int(total[-1])}"
+    note = f"steps after {int(steps[kept - 1])} were left out: Perfetto opens a million events"
     return spans.where(spans.step <= steps[kept - 1]), note
 
 
@@ -197,7 +199,8 @@ def _waits(spans: SpanColumns, tracks: IntArray, pids: IntArray, zero: int) -> I
 
 def _loss(run: Run, spans: SpanColumns, zero: int) -> Iterator[str]:
     """Loss of the first rank that has one, as a counter."""
-    known = run.steps.where(np.isfinite(run.steps.loss))
+    steps = run.steps.first(MOST_EVENTS)
+    known = steps.where(np.isfinite(steps.loss))
     if not len(known) or not len(spans):
         return
     rows = known.where((known.rank == known.rank[0]) & (known.step <= spans.step.max()))

@@ -5,7 +5,7 @@ A step's cost is affine in its samples, not proportional: small batches are not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from laggard.analysis.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.intervals import LEAST_RATIO
 from laggard.analysis.load import RankHost
-from laggard.span_schema import COMPUTE_PHASES
+from laggard.span_schema import COMPUTE_PHASES, Phase
 
 COMPUTE_CODES = tuple(phase.code for phase in COMPUTE_PHASES)
 LEAST_SCATTER = 0.03
@@ -25,12 +25,7 @@ _LEAST_SECONDS = 1e-9
 
 
 class LocalWork(Protocol):
-    """What ranks did by themselves: `seconds`, [S, W, P], of `samples`, [S, W]; no reference may use what is not `counted`, [S, W]."""
-
-    @property
-    def seconds(self) -> FloatArray:
-        """Per step, rank and phase."""
-        ...
+    """What ranks did by themselves, of `samples`, [S, W]; no reference may use what is not `counted`, [S, W]."""
 
     @property
     def samples(self) -> IntArray:
@@ -42,10 +37,38 @@ class LocalWork(Protocol):
         """Which steps of which rank are there, and no warm-up."""
         ...
 
+    def of_rank(self, rank: int) -> FloatArray:
+        """Seconds of each phase, [S, P]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Seconds that phases should have taken: a + b n.
+
+    Attributes:
+        fits: a and b of every rank and phase, [W, P, 2].
+        samples: n of every step and rank, [S, W].
+    """
+
+    fits: FloatArray
+    samples: IntArray
+
+    def of_rank(self, rank: int, codes: Sequence[int]) -> FloatArray:
+        """Of some phases of a rank, [S, codes]."""
+        fits = self.fits[rank, list(codes)]
+        return fits[:, 0] + fits[:, 1] * self.samples[:, rank, None]
+
+    def total(self, rank: int, codes: Sequence[int]) -> FloatArray:
+        """Of some phases of a rank together, [S]."""
+        a, b = self.fits[rank, list(codes)].sum(axis=0)
+        total: FloatArray = a + b * self.samples[:, rank]
+        return total
+
 
 @dataclass(frozen=True)
 class References:
-    """Expected seconds, [S, W, P] each.
+    """What phases should have taken.
 
     Attributes:
         own: of each rank at its usual.
@@ -55,9 +78,9 @@ class References:
         scatter: robust standard deviation of the log compute of equal ranks (of a class, or of the fastest classes).
     """
 
-    own: FloatArray
-    device: FloatArray
-    fleet: FloatArray
+    own: Expected
+    device: Expected
+    fleet: Expected
     fastest: tuple[str, ...]
     scatter: float
 
@@ -92,9 +115,9 @@ def fit_references(work: LocalWork, hosts: tuple[RankHost, ...]) -> References:
     per_class = {name: _class_fit(fits, at_usual, ranks) for name, ranks in classes.items()}
     device = np.stack([per_class[_class_name(host)] for host in hosts])
     return References(
-        own=_predict(fits, work.samples),
-        device=_predict(device, work.samples),
-        fleet=_predict(np.broadcast_to(fleet, fits.shape), work.samples),
+        own=Expected(fits, work.samples),
+        device=Expected(device, work.samples),
+        fleet=Expected(np.broadcast_to(fleet, fits.shape), work.samples),
         fastest=fastest,
         scatter=max(LEAST_SCATTER, _scatter(compute, classes.values()), _scatter(compute, [leaders])),
     )
@@ -110,13 +133,13 @@ def fit_line(samples: IntArray, seconds: FloatArray) -> tuple[float, float]:
     Returns:
         (a, b); b is 0 where only one size occurs.
     """
-    sizes, index, counts = np.unique(samples, return_inverse=True, return_counts=True)
-    if len(sizes) == 0:
+    if len(samples) == 0:
         return 0.0, 0.0
+    if (samples == samples[0]).all():
+        return float(np.median(seconds)), 0.0
+    sizes, index, counts = np.unique(samples, return_inverse=True, return_counts=True)
     medians = np.array([np.median(seconds[index == i]) for i in range(len(sizes))])
     heaviest = int(np.argmax(counts))
-    if len(sizes) == 1:
-        return float(medians[0]), 0.0
     mean_n, mean_d = np.average(sizes, weights=counts), np.average(medians, weights=counts)
     spread = np.average((sizes - mean_n) ** 2, weights=counts)
     slope = np.average((sizes - mean_n) * (medians - mean_d), weights=counts) / spread
@@ -126,12 +149,12 @@ def fit_line(samples: IntArray, seconds: FloatArray) -> tuple[float, float]:
 
 def _fit_ranks(work: LocalWork, usable: BoolArray) -> FloatArray:
     """(a, b) per rank and phase, [W, P, 2]."""
-    _, world, phases = work.seconds.shape
-    fits = np.zeros((world, phases, 2))
+    world = work.samples.shape[1]
+    fits = np.zeros((world, len(Phase), 2))
     for rank in range(world):
-        counted = usable[:, rank]
-        samples, seconds = work.samples[counted, rank], work.seconds[counted, rank]
-        for phase in np.flatnonzero(work.seconds[:, rank].any(axis=0)):
+        counted, every = usable[:, rank], work.of_rank(rank)
+        samples, seconds = work.samples[counted, rank], every[counted]
+        for phase in np.flatnonzero(every.any(axis=0)):
             fits[rank, phase] = fit_line(samples, seconds[:, phase])
         fits[rank, _COMPUTE] *= _excess_of_sum(seconds[:, _COMPUTE], fits[rank, _COMPUTE], samples)
     return fits
@@ -185,10 +208,6 @@ def _scatter(compute: FloatArray, groups: Iterable[list[int]]) -> float:
         others = [rank for rank in ranks if rank != middle]
         deviations += np.abs(log_ratio(compute[others], np.full(len(others), compute[middle]))).tolist()
     return sorted(deviations)[(len(deviations) - 1) // 3] / 0.43 if len(deviations) > 1 else 0.0
-
-
-def _predict(fits: FloatArray, samples: IntArray) -> FloatArray:
-    return fits[None, :, :, 0] + fits[None, :, :, 1] * samples[:, :, None]
 
 
 def log_ratio(seconds: npt.ArrayLike, expected: npt.ArrayLike) -> FloatArray:

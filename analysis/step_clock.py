@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,11 +51,26 @@ def finding_window_s(run: Run, finding: Finding, clock: StepClock) -> tuple[floa
 
 
 def step_clock(run: Run) -> StepClock:
-    """The step clock of a run, from `steps.parquet` or, where a killed run left none, from its spans."""
+    """The step clock of a run, from `steps.parquet` or, where a killed run left none, from its spans; worked out once."""
+    return run.once(_clock_of_run)
+
+
+def _clock_of_run(run: Run) -> StepClock:
     if len(run.steps):
-        return _clock(run.steps.step, run.steps.start_ns, run.steps.end_ns)
-    work = run.spans.where((run.spans.lane == Lane.MAIN) & (run.spans.phase != Phase.EVALUATE.code))
-    return _clock(work.step, work.start_ns, work.end_ns)
+        return _joined([_clock(part.step, part.start_ns, part.end_ns) for part in run.steps.parts()])
+    clocks = []
+    for spans in run.spans.parts():
+        work = spans.where((spans.lane == Lane.MAIN) & (spans.phase != Phase.EVALUATE.code))
+        clocks.append(_clock(work.step, work.start_ns, work.end_ns))
+    return _joined(clocks)
+
+
+def _joined(clocks: Sequence[StepClock]) -> StepClock:
+    return StepClock(
+        np.concatenate([clock.steps for clock in clocks]),
+        np.concatenate([clock.start_s for clock in clocks]),
+        np.concatenate([clock.end_s for clock in clocks]),
+    )
 
 
 def _clock(step: IntArray, start_ns: IntArray, end_ns: IntArray) -> StepClock:

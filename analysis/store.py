@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,8 +33,8 @@ def write_run(run: Run, folder: Path) -> Path:
         (folder / "run.json").write_text(run.record.model_dump_json(indent=2), encoding="utf-8")
     checks = [check.model_dump() for check in run.fidelity]
     (folder / "fidelity.json").write_text(json.dumps(checks, indent=2), encoding="utf-8")
-    _write(span_table(run.spans), folder / "spans.parquet")
-    _write(table_of(run.steps, step_schema()), folder / "steps.parquet")
+    _write_parts((span_table(part) for part in run.spans.parts()), span_schema(), folder / "spans.parquet")
+    _write_parts((table_of(part, step_schema()) for part in run.steps.parts()), step_schema(), folder / "steps.parquet")
     _write(table_of(run.links, link_schema()), folder / "links.parquet")
     write_hosts(run.hosts, folder)
     return folder
@@ -51,6 +51,14 @@ def _write(table: pa.Table, path: Path) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(table, path, compression="zstd", row_group_size=ROW_GROUP_ROWS)
+
+
+def _write_parts(tables: Iterable[pa.Table], schema: pa.Schema, path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(path, schema, compression="zstd") as file:
+        for table in tables:
+            file.write_table(table, row_group_size=ROW_GROUP_ROWS)
 
 
 def span_table(spans: SpanColumns) -> pa.Table:

@@ -5,12 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from laggard.analysis.causes import Cause
-from laggard.analysis.detect import find_local_causes, find_slow_links, find_transfer_causes
+from laggard.analysis.detect import (
+    LOCAL_FAMILIES,
+    find_local_causes,
+    find_slow_links,
+    find_transfer_causes,
+    machine_drift,
+)
 from laggard.analysis.load import Run
 from laggard.analysis.reference import References, fit_references
+from laggard.analysis.replay.arrange import build_timeline
 from laggard.analysis.replay.maxplus import observed_schedule
 from laggard.analysis.replay.relief import plan_reliefs
-from laggard.analysis.replay.timeline import Timeline, build_timeline
+from laggard.analysis.replay.timeline import Timeline
 from laggard.analysis.replay.what_if import WhatIf
 from laggard.analysis.transfers import Transfers, measure_transfers
 
@@ -42,8 +49,11 @@ def study(run: Run) -> Study:
     """
     timeline = build_timeline(run)
     references, transfers = fit_references(timeline, run.hosts), measure_transfers(timeline)
-    local = find_local_causes(timeline, references, "compute") + find_local_causes(timeline, references, "storage")
-    dynamic, local = find_transfer_causes(timeline, references, transfers, local, run.links, run.hosts)
+    drift = machine_drift(timeline, references)
+    local = tuple(
+        cause for family in LOCAL_FAMILIES for cause in find_local_causes(timeline, references, drift, family)
+    )
+    dynamic, local = find_transfer_causes(timeline, drift, transfers, local, run.links, run.hosts)
     lasting, others_busy_s = find_slow_links(timeline, transfers, dynamic, run.links, run.hosts)
     causes = (*local, *dynamic, *lasting)
     reliefs = plan_reliefs(timeline, references, transfers, causes, others_busy_s)

@@ -6,7 +6,6 @@ a training apart by where they arise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -82,9 +81,11 @@ class Places:
 
     def crossing(self, member: BoolArray) -> BoolArray:
         """Whether the members of collectives, [E, W], are of several tiers, [E]."""
-        several = [len({self.tiers[rank] for rank in np.flatnonzero(row)}) > 1 for row in np.unique(member, axis=0)]
-        _, index = np.unique(member, axis=0, return_inverse=True)
-        return np.array(several, dtype=np.bool_)[index.reshape(-1)] if len(member) else np.zeros(0, dtype=np.bool_)
+        number = {tier: index for index, tier in enumerate(dict.fromkeys(self.tiers))}
+        of = np.array([number[tier] for tier in self.tiers])
+        there = np.stack([member[:, of == index].any(axis=1) for index in number.values()])
+        crossing: BoolArray = there.sum(axis=0) > 1
+        return crossing
 
 
 def places_of(run: Run) -> Places:
@@ -94,10 +95,12 @@ def places_of(run: Run) -> Places:
 
 def computed_s(run: Run) -> FloatArray:
     """Seconds that every rank prepared samples and computed, [W], in all the steps that it finished."""
-    spans = run.spans
-    counted = np.isin(spans.phase, [phase.code for phase in COMPUTE_PHASES]) & (spans.lane == Lane.MAIN)
-    counted &= (spans.start_ns >= 0) & (spans.step >= 0) & ((spans.flags & Flag.TRUNCATED) == 0)
-    return np.bincount(spans.rank[counted], spans.dur_ns[counted] * 1e-9, run.world_size).astype(np.float64)
+    computed = np.zeros(run.world_size)
+    for spans in run.spans.parts():
+        counted = np.isin(spans.phase, [phase.code for phase in COMPUTE_PHASES]) & (spans.lane == Lane.MAIN)
+        counted &= (spans.start_ns >= 0) & (spans.step >= 0) & ((spans.flags & Flag.TRUNCATED) == 0)
+        computed += np.bincount(spans.rank[counted], spans.dur_ns[counted] * 1e-9, run.world_size)
+    return computed
 
 
 def split_time(timeline: Timeline, places: Places) -> TimeSplit:
@@ -110,26 +113,20 @@ def split_time(timeline: Timeline, places: Places) -> TimeSplit:
     Returns:
         Parts whose sum is `timeline.makespan + timeline.outside.sum()` for every rank, to rounding.
     """
-    phases = timeline.seconds.sum(axis=0)
+    phases = np.stack([timeline.of_rank(rank).sum(axis=0) for rank in range(len(timeline.end))])
     collective, crossing = ~timeline.pause, places.crossing(timeline.member)
-    interconnect, network = _sent(timeline, places)
-    interconnect = interconnect + timeline.transfer[collective & ~crossing].sum(axis=0)
-    network = network + timeline.transfer[collective & crossing].sum(axis=0)
+    sent = timeline.work.sent_s
+    across = places.across(*np.indices(sent.shape))
+    interconnect, network = np.where(across, 0.0, sent).sum(axis=1), np.where(across, sent, 0.0).sum(axis=1)
+    wait = np.zeros(len(timeline.end))
+    for rank in range(len(wait)):
+        transfer = timeline.transfer_of(rank)
+        interconnect[rank] += transfer[collective & ~crossing].sum()
+        network[rank] += transfer[collective & crossing].sum()
+        wait[rank] = timeline.wait_of(rank).sum()
     outside = np.full_like(timeline.end, timeline.outside.sum())
     fetch, prep = phases[:, Phase.FETCH.code], phases[:, Phase.PREP.code]
     compute = phases[:, [p.code for p in COMPUTE_PHASES if p is not Phase.PREP]].sum(axis=1)
-    wait, idle = timeline.wait.sum(axis=0), timeline.end.max() - timeline.end
+    idle = timeline.end.max() - timeline.end
     known = fetch + prep + compute + interconnect + network + wait + idle + outside
     return TimeSplit(fetch, prep, compute, interconnect, network, wait, idle, timeline.end.max() - known, outside)
-
-
-def _sent(timeline: Timeline, places: Places) -> Sequence[FloatArray]:
-    """Seconds of sending to and from single others, within a tier and across, [W] each."""
-    rows = timeline.rows
-    sends = rows.phase == Phase.COMM.code
-    crossing = places.across(rows.rank[sends], rows.peer[sends])
-    world = len(timeline.end)
-    return [
-        np.bincount(rows.rank[sends][chosen], rows.seconds[sends][chosen], world).astype(np.float64)
-        for chosen in (~crossing, crossing)
-    ]

@@ -8,7 +8,7 @@ import numpy as np
 
 from laggard.analysis.columns import BoolArray, FloatArray
 from laggard.analysis.reference import log_ratio
-from laggard.analysis.replay.timeline import Timeline
+from laggard.analysis.replay.timeline import ROWS_AT_ONCE, Timeline
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,7 @@ class Transfers:
 
 def measure_transfers(timeline: Timeline) -> Transfers:
     """Measures every collective of a run; evaluation pauses count as nothing."""
-    held = np.where(timeline.depends, timeline.transfer, np.nan)
-    alone = np.isnan(held).all(axis=1) if held.size else np.zeros(len(held), dtype=np.bool_)
-    held[alone] = 0.0
-    seconds = np.nanmedian(held, axis=1) if held.size else np.zeros(len(held))
-    seconds = np.where(timeline.pause, 0.0, seconds)
+    seconds = np.where(timeline.pause, 0.0, _seconds(timeline))
     expected = np.zeros_like(seconds)
     counted = ~timeline.warm_up[timeline.barrier_step]
     for group in np.unique(timeline.group[~timeline.pause]):
@@ -55,3 +51,18 @@ def measure_transfers(timeline: Timeline) -> Transfers:
     logs = log_ratio(step_seconds, step_expected)
     usual = float(np.median(step_seconds[step_seconds > 0])) if (step_seconds > 0).any() else 0.0
     return Transfers(seconds, expected, step_seconds.astype(np.float64), logs, usual)
+
+
+def _seconds(timeline: Timeline) -> FloatArray:
+    """Median over the ranks that waited for the last, 0 where none did, [E]."""
+    seconds = np.zeros(len(timeline.group))
+    for begin in range(0, len(seconds), ROWS_AT_ONCE):
+        rows = np.s_[begin : begin + ROWS_AT_ONCE]
+        transfer, depends = timeline.transfer_at(rows), timeline.depends[rows]
+        if depends.all():
+            seconds[rows] = np.median(transfer, axis=1)
+            continue
+        transfer[~depends] = np.nan
+        transfer[~depends.any(axis=1)] = 0.0
+        seconds[rows] = np.nanmedian(transfer, axis=1)
+    return seconds

@@ -15,7 +15,8 @@ from laggard.analysis.evaluate.oracle import detectable
 from laggard.analysis.evaluate.truth import WHOLE_RUN, Event
 from laggard.analysis.intervals import noise_sigma
 from laggard.analysis.load import Run
-from laggard.analysis.replay.timeline import Timeline, build_timeline
+from laggard.analysis.replay.arrange import build_timeline
+from laggard.analysis.replay.timeline import Timeline
 from laggard.analysis.step_clock import StepClock, step_clock
 from laggard.analysis.transfers import measure_transfers
 from laggard.run_schema import Family
@@ -103,6 +104,6 @@ def _logs(timeline: Timeline, family: Family, rank: int | None) -> FloatArray:
     if rank is None:
         logs: FloatArray = measure_transfers(timeline).step_logs[usual]
         return logs
-    seconds = timeline.seconds[usual, rank][:, list(FAMILY_CODES[family])].sum(axis=1)
+    seconds = timeline.work.of_rank(rank, FAMILY_CODES[family])[usual].sum(axis=1)
     own: FloatArray = np.log(np.maximum(seconds, 1e-9))
     return own

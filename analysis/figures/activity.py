@@ -63,6 +63,11 @@ class Activity:
     spells: Mapping[tuple[int, int], Spells]
 
     @property
+    def ranks(self) -> IntArray:
+        """Ranks that did anything, in order."""
+        return np.unique([rank for rank, _ in self.spells]).astype(np.int64)
+
+    @property
     def series(self) -> int:
         """Number of shares that a cell has: one per kind, and one for what went on beside."""
         return len(self.kinds) + self.beside
@@ -99,39 +104,67 @@ def build_activity(run: Run) -> Activity:
     Returns:
         What its ranks did; communication is told apart into waiting and transfer as in the time split.
     """
-    whole = run.spans.where((run.spans.flags & Flag.TRUNCATED) == 0)
-    main = whole.where(whole.lane == Lane.MAIN)
-    pieces = {paint: _joined(parts) for paint, parts in _main_pieces(run, main).items()}
+    pieces = pieces_of(run, run.spans)
     kinds = tuple(paint for paint in STACK if len(pieces[paint][0]))
-    sides = [_transfers(run, whole.where(whole.lane == lane)) for lane in (Lane.BUCKETS, Lane.BESIDE)]
-    beside = _joined(sides)
+    beside = bool(len(pieces[palette.BESIDE][0]))
+    return activity_of_pieces(pieces, kinds, beside=beside, end_ns=end_of(run.spans))
+
+
+def activity_of_pieces(
+    pieces: Mapping[palette.Paint, Piece], kinds: tuple[palette.Paint, ...], *, beside: bool, end_ns: int
+) -> Activity:
+    """Sorts pieces by rank and kind.
+
+    Args:
+        pieces: by what was done.
+        kinds: what is told apart, and in which order.
+        beside: whether what went on beside is too.
+        end_ns: end of the run.
+    """
     spells: dict[tuple[int, int], Spells] = {}
-    for number, (rank, start, end) in enumerate([*(pieces[paint] for paint in kinds), beside]):
-        spells |= {(each, number): found for each, found in _spells(rank, start, end)}
-    end_ns = max(int(main.end_ns.max(initial=1)), 1)
-    return Activity(end_ns, kinds, bool(len(beside[0])), spells)
+    for number, paint in enumerate([*kinds, palette.BESIDE] if beside else kinds):
+        spells |= {(each, number): found for each, found in _spells(*pieces[paint])}
+    return Activity(end_ns, kinds, beside, spells)
 
 
-_Piece = tuple[IntArray, IntArray, IntArray]
+def end_of(spans: SpanColumns) -> int:
+    """End of the last span of the main lane that was finished, at least 1."""
+    main = (spans.lane == Lane.MAIN) & ((spans.flags & Flag.TRUNCATED) == 0)
+    return max(int(spans.end_ns[main].max(initial=1)), 1)
+
+
+Piece = tuple[IntArray, IntArray, IntArray]
 """Ranks, starts and ends in nanoseconds, [N] each."""
 
 
-def _main_pieces(run: Run, main: SpanColumns) -> dict[palette.Paint, list[_Piece]]:
+def pieces_of(run: Run, spans: SpanColumns) -> dict[palette.Paint, Piece]:
+    """What was done, from the first-step barrier on.
+
+    Args:
+        run: whose spans these are.
+        spans: of whole steps.
+
+    Returns:
+        By kind, and what went on beside.
+    """
+    whole = spans.where((spans.flags & Flag.TRUNCATED) == 0)
+    main = whole.where(whole.lane == Lane.MAIN)
     waits = main.start_ns + waited_ns(run, main)
-    pieces: dict[palette.Paint, list[_Piece]] = {paint: [] for paint in STACK}
+    pieces: dict[palette.Paint, list[Piece]] = {paint: [] for paint in STACK}
     pieces[palette.WAIT].append((main.rank, main.start_ns, waits))
     for phase, paint in palette.PHASES.items():
         rows = main.phase == phase.code
         pieces[paint].append((main.rank[rows], waits[rows], main.end_ns[rows]))
-    return pieces
+    pieces[palette.BESIDE] = [_transfers(run, whole.where(whole.lane == lane)) for lane in (Lane.BUCKETS, Lane.BESIDE)]
+    return {paint: _joined(parts) for paint, parts in pieces.items()}
 
 
-def _transfers(run: Run, spans: SpanColumns) -> _Piece:
+def _transfers(run: Run, spans: SpanColumns) -> Piece:
     waits = spans.start_ns + waited_ns(run, spans)
     return spans.rank, waits, spans.end_ns
 
 
-def _joined(parts: list[_Piece]) -> _Piece:
+def _joined(parts: list[Piece]) -> Piece:
     """What is in any of the parts and not empty, from the first-step barrier on."""
     rank, start, end = (np.concatenate(column) for column in zip(*parts, strict=True))
     start = np.maximum(start, 0)

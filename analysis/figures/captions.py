@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from laggard.analysis.columns import FloatArray
-from laggard.analysis.figures.activity import Activity, build_activity
+from laggard.analysis.figures.activity import Activity
 from laggard.analysis.figures.gantt import median_step, step_bars, waited_for
+from laggard.analysis.figures.long_activity import activity_of
 from laggard.analysis.figures.marks import marks_of
 from laggard.analysis.figures.palette import WAIT
-from laggard.analysis.figures.progress import accuracy_curve, loss_curve
+from laggard.analysis.figures.progress import curves_of
 from laggard.analysis.figures.step_ecdf import compute_groups
 from laggard.analysis.findings import Analysis
 from laggard.analysis.intervals import LEAST_STEPS
@@ -57,7 +58,7 @@ def time_split_caption(_run: Run, analysis: Analysis) -> str:
 
 def timeline_caption(run: Run, analysis: Analysis) -> str:
     """What the timeline shows: what took most of the time, and what a straggler that came and went changed of it."""
-    activity = build_activity(run)
+    activity = activity_of(run)
     if not activity.kinds:
         return "No rank recorded what it did."
     whole = _mix(activity, 0.0, activity.end_ns)
@@ -80,22 +81,21 @@ def timeline_caption(run: Run, analysis: Analysis) -> str:
 
 def _mix(activity: Activity, first_ns: float, last_ns: float) -> FloatArray:
     """Shares of all ranks' time in a window, by kind."""
-    ranks = np.unique([rank for rank, _ in activity.spells])
-    mix: FloatArray = activity.shares(ranks, first_ns, last_ns, 1)[0].mean(axis=0)[: len(activity.kinds)]
+    mix: FloatArray = activity.shares(activity.ranks, first_ns, last_ns, 1)[0].mean(axis=0)[: len(activity.kinds)]
     return mix
 
 
 def gantt_caption(run: Run, analysis: Analysis) -> str:
     """What the Gantt chart shows."""
     step = median_step(analysis)
-    bars, _ = step_bars(run.spans, step)
+    bars, _ = step_bars(run.spans.of_steps(step, step), step)
     waited = np.zeros(len(analysis.hosts))
     for group in bars:
         if group.paint is WAIT:
             np.add.at(waited, group.rank, group.length_ms / 1000)
     if not waited.any():
         return f"In step {step}, which took the median time, no rank waited for another."
-    most, last = int(np.argmax(waited)), waited_for(run.spans, step)
+    most, last = int(np.argmax(waited)), waited_for(run.spans.of_steps(step, step), step)
     return (
         f"In step {step}, which took the median time, {_host(analysis, most)} waited {seconds_text(float(waited[most]))} "
         f"(hatched) for the last to arrive; the collective that all together waited for longest began when "
@@ -118,8 +118,7 @@ def step_ecdf_caption(_run: Run, analysis: Analysis) -> str:
 
 def progress_caption(run: Run, _analysis: Analysis) -> str:
     """What the learning curves show."""
-    when, accuracy = accuracy_curve(run.steps)
-    loss_when, loss = loss_curve(run.steps, own_pace=not run.lockstep)
+    (when, accuracy), (loss_when, loss) = curves_of(run)
     if len(when):
         best = int(np.argmax(accuracy))
         return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from laggard.analysis.figures.gantt import median_step
+from laggard.analysis.figures.long_activity import activity_of
 from laggard.analysis.figures.marks import Mark, marks_of
 from laggard.analysis.figures.timeline import usual_step_s
 from laggard.analysis.findings import Analysis
@@ -48,8 +49,8 @@ def close_ups(run: Run, analysis: Analysis) -> tuple[CloseUp, ...]:
 
 
 def run_end_s(run: Run) -> float:
-    """Seconds from the first-step barrier to the end of the last span."""
-    return max(float(run.spans.end_ns.max(initial=1)) / 1e9, 1e-9)
+    """Seconds from the first-step barrier to the end of the last span of training."""
+    return activity_of(run).end_ns / 1e9
 
 
 def _whole(mark: Mark) -> CloseUp:

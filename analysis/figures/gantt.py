@@ -103,7 +103,7 @@ def draw_gantt(run: Run, analysis: Analysis, width_in: float) -> Figure:
     """
     narrow = is_narrow(width_in)
     step = median_step(analysis)
-    bars, arrivals = step_bars(run.spans, step)
+    bars, arrivals = step_bars(run.spans.of_steps(step, step), step)
     world = len(analysis.hosts)
     shown = shown_ranks(world, MOST_RANKS)
     figure = new_figure(width_in, 1.6 + row_height_in(len(shown)) * len(shown) + (0.35 if narrow else 0.0))

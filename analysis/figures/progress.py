@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.ticker import FuncFormatter
 
-from laggard.analysis.columns import FloatArray, StepColumns
+from laggard.analysis.columns import FloatArray, StepColumns, joined
 from laggard.analysis.figures.canvas import MUTED, is_narrow, new_figure, title
 from laggard.analysis.figures.palette import TIERS
 from laggard.analysis.findings import Analysis
@@ -34,7 +34,7 @@ def draw_progress(run: Run, analysis: Analysis, width_in: float) -> Figure:
     Returns:
         The figure, drawn under the caller's style.
     """
-    accuracy, loss = accuracy_curve(run.steps), loss_curve(run.steps, own_pace=not run.lockstep)
+    accuracy, loss = curves_of(run)
     curves = [(what, curve) for what, curve in (("accuracy", accuracy), ("loss", loss)) if len(curve[0])]
     figure = new_figure(width_in, (0.6 if is_narrow(width_in) else 0.5) + 1.8 * max(len(curves), 1))
     panels = figure.subplots(max(len(curves), 1), 1, sharex=True, squeeze=False)[:, 0].tolist()
@@ -53,29 +53,49 @@ def draw_progress(run: Run, analysis: Analysis, width_in: float) -> Figure:
 
 def has_progress(run: Run, _analysis: Analysis) -> bool:
     """Whether a run recorded loss or accuracy; another tool's trace does not."""
-    return bool(np.isfinite(run.steps.accuracy).any() or len(loss_curve(run.steps)[0]))
+    return any(len(when) for when, _ in curves_of(run))
 
 
-def accuracy_curve(steps: StepColumns) -> tuple[FloatArray, FloatArray]:
+Curve = tuple[FloatArray, FloatArray]
+"""Seconds, and a value at each."""
+
+
+def curves_of(run: Run) -> tuple[Curve, Curve]:
+    """Accuracy and loss over time, worked out once."""
+    return run.once(_curves)
+
+
+def _curves(run: Run) -> tuple[Curve, Curve]:
+    return accuracy_curve(run.steps), loss_curve(run.steps, own_pace=not run.lockstep)
+
+
+def accuracy_curve(steps: StepColumns) -> Curve:
     """Seconds and accuracy of every evaluation, in order of time."""
-    rows = steps.where(np.isfinite(steps.accuracy))
+    rows = joined([part.where(np.isfinite(part.accuracy)) for part in steps.parts()])
     # One evaluation of ranks in lockstep stands at all of them.
     _, first = np.unique(np.column_stack([rows.step, rows.accuracy]), axis=0, return_index=True)
     rows = rows.where(first[np.argsort(rows.end_ns[first], kind="stable")])
     return rows.end_ns / NS_PER_S, rows.accuracy
 
 
-def loss_curve(steps: StepColumns, *, own_pace: bool = False) -> tuple[FloatArray, FloatArray]:
+def loss_curve(steps: StepColumns, *, own_pace: bool = False) -> Curve:
     """Seconds and loss (mean over ranks, weighted by samples), averaged over runs of steps, or of moments, where there are many."""
+    if own_pace:
+        weight, seconds, loss = _weighted(steps, own_pace=True)
+    else:
+        weight, seconds, loss = np.concatenate([_weighted(part) for part in steps.parts()], axis=1)
+    cell = np.arange(len(weight)) * min(len(weight), MOST_POINTS) // max(len(weight), 1)
+    total = np.bincount(cell, weights=weight)
+    return np.bincount(cell, weights=seconds) / total, np.bincount(cell, weights=loss) / total
+
+
+def _weighted(steps: StepColumns, *, own_pace: bool = False) -> FloatArray:
+    """Samples, and their sums of seconds and of losses, by step, or by moment: [3, N]."""
     rows = steps.where(np.isfinite(steps.loss) & (steps.samples > 0))
-    if not len(rows):
-        return np.array([], dtype=np.float64), np.array([], dtype=np.float64)
     place = np.argsort(np.argsort(rows.end_ns, kind="stable"), kind="stable") if own_pace else rows.step
-    numbers, place = np.unique(place, return_inverse=True)
-    cell = place * min(len(numbers), MOST_POINTS) // len(numbers)
-    weight = np.bincount(cell, weights=rows.samples)
-    seconds = np.bincount(cell, weights=rows.samples * (rows.end_ns / NS_PER_S)) / weight
-    return seconds, np.bincount(cell, weights=rows.samples * rows.loss) / weight
+    _, place = np.unique(place, return_inverse=True)
+    values = (rows.samples, rows.samples * (rows.end_ns / NS_PER_S), rows.samples * rows.loss)
+    return np.stack([np.bincount(place, weights=value).astype(np.float64) for value in values])
 
 
 def _accuracy(axes: Axes, when: FloatArray, accuracy: FloatArray) -> None:

@@ -11,9 +11,10 @@ from matplotlib.patches import Patch
 
 from laggard.analysis.columns import FloatArray, IntArray
 from laggard.analysis.figures import palette
-from laggard.analysis.figures.activity import Activity, build_activity
+from laggard.analysis.figures.activity import Activity
 from laggard.analysis.figures.canvas import OUTLINE, is_narrow, new_figure, title
 from laggard.analysis.figures.labels import rank_labels, row_height_in, shown_with
+from laggard.analysis.figures.long_activity import activity_of
 from laggard.analysis.figures.marks import Mark, marks_of, row_runs
 from laggard.analysis.figures.outline import draw_outline, line_style
 from laggard.analysis.findings import Analysis
@@ -47,7 +48,7 @@ def draw_timeline(run: Run, analysis: Analysis, width_in: float) -> Figure:
         The figure, drawn under the caller's style.
     """
     narrow = is_narrow(width_in)
-    activity, marks = build_activity(run), marks_of(run, analysis)
+    activity, marks = activity_of(run), marks_of(run, analysis)
     world = len(analysis.hosts)
     shown = timeline_ranks(world, marks)
     figure = new_figure(width_in, 1.6 + row_height_in(len(shown)) * len(shown) + (0.5 if narrow else 0.0))

@@ -25,6 +25,10 @@ class _Usual:
     samples: IntArray
     counted: BoolArray
 
+    def of_rank(self, rank: int) -> FloatArray:
+        """Seconds of each phase, [1, P]."""
+        return self.seconds[:, rank]
+
 
 @dataclass(frozen=True)
 class Lag:
@@ -53,7 +57,7 @@ def lags(bank: SeriesBank, hosts: tuple[RankHost, ...], *, storage: bool) -> tup
     seconds[0, :, code] = usual
     ones = np.ones((1, bank.count), dtype=np.int64)
     references = fit_references(_Usual(seconds, ones, ones > 0), hosts)
-    ratios = log_ratio(usual, references.fleet[0, :, code])
+    ratios = log_ratio(usual, references.fleet.fits[:, code].sum(axis=1))
     found = []
     for rank in np.flatnonzero(usual > 0).tolist():
         levels = bank.reference_error(rank)

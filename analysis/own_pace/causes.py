@@ -27,6 +27,10 @@ class Work:
     samples: IntArray
     counted: BoolArray
 
+    def of_rank(self, rank: int) -> FloatArray:
+        """Seconds of each phase, [S, P]."""
+        return self.seconds[:, rank]
+
 
 def side_by_side(paces: Sequence[Pace]) -> Work:
     """The work of all ranks, waiting excluded."""
@@ -67,8 +71,8 @@ def find_own_causes(paces: Sequence[Pace], work: Work, references: References, m
 
 def _series(work: Work, references: References, family: Family, rank: int, usable: IntArray) -> Series:
     codes = list(FAMILY_CODES[family])
-    own = references.own[usable, rank][:, codes].sum(axis=1)
-    fleet = references.fleet[usable, rank][:, codes].sum(axis=1)
+    own = references.own.total(rank, codes)[usable]
+    fleet = references.fleet.total(rank, codes)[usable]
     seconds = work.seconds[usable, rank][:, codes].sum(axis=1)
     return Series(log_ratio(seconds, own), log_ratio(own, fleet), usable, references.scatter)
 

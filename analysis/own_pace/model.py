@@ -12,7 +12,7 @@ from laggard.analysis.columns import FloatArray, IntArray
 from laggard.analysis.intervals import LEAST_STEPS, running_median
 from laggard.analysis.own_pace.causes import Work, transfer_s, usual_transfer_s
 from laggard.analysis.own_pace.needs import Needs
-from laggard.analysis.own_pace.paces import Pace
+from laggard.analysis.own_pace.paces import PHASES, Pace
 from laggard.analysis.own_pace.replay import Durations, Race
 from laggard.analysis.reference import COMPUTE_CODES, References, log_ratio
 from laggard.span_schema import Phase
@@ -70,7 +70,7 @@ def _levels(pace: Pace, rank: int, work: Work, references: References, causes: S
     """What work and transfers take by the references and causes alone, [N, P]."""
     steps = len(pace)
     seconds = work.seconds[:steps, rank]
-    levels = references.device[:steps, rank].copy()
+    levels = references.device.of_rank(rank, range(PHASES))[:steps]
     carrying = seconds[~pace.warm_up & (seconds[:, _COMM] > 0), _COMM]
     levels[:, _COMM] = np.median(carrying) if len(carrying) else 0.0
     if not pace.meshed:
@@ -79,7 +79,7 @@ def _levels(pace: Pace, rank: int, work: Work, references: References, causes: S
         if cause.family == "network":
             continue
         codes = list(FAMILY_CODES[cause.family])
-        usual = references.own[:steps, rank][:, codes] * np.exp(cause.baseline)
+        usual = references.own.of_rank(rank, codes)[:steps] * np.exp(cause.baseline)
         covered = np.flatnonzero(cause.covers(steps)) if cause.kind == "dynamic" else np.arange(steps)
         levels[np.ix_(covered, np.array(codes))] = usual[covered] * (cause.slowdown if cause.kind == "dynamic" else 1.0)
     return levels

@@ -55,13 +55,13 @@ def plan_own_reliefs(
             continue
         codes = list(FAMILY_CODES[cause.family])
         seconds = work.seconds[:steps, rank][:, codes]
-        usual = references.own[:steps, rank][:, codes] * np.exp(cause.baseline)
+        usual = references.own.of_rank(rank, codes)[:steps] * np.exp(cause.baseline)
         if cause.kind == "dynamic":
             alone = kept_share(seconds, usual, inside)
             reliefs.append(_relief((index,), rank, pace, codes, alone))
             partner = deterministic_partner(causes, cause)
             if partner is not None:
-                fleet = references.fleet[:steps, rank][:, codes]
+                fleet = references.fleet.of_rank(rank, codes)[:steps]
                 lasting = kept_share(usual, fleet, inside)
                 both = np.minimum(np.minimum(alone, lasting), kept_share(seconds, fleet, inside))
                 reliefs.append(_relief((partner, index), rank, pace, codes, 2.0 - alone - lasting + both))
@@ -74,7 +74,7 @@ def plan_own_reliefs(
         for other in causes:
             if other.kind == "dynamic" and (other.rank, other.family) == (rank, cause.family):
                 disturbed |= other.covers(steps)
-        fleet = references.fleet[:steps, rank][:, codes]
+        fleet = references.fleet.of_rank(rank, codes)[:steps]
         kept = np.minimum(kept_share(seconds, fleet, inside & ~disturbed), kept_share(usual, fleet, inside & disturbed))
         reliefs.append(_relief((index,), rank, pace, codes, kept))
     return tuple(reliefs)

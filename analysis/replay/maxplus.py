@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from laggard.analysis.columns import BoolArray, FloatArray, IntArray
-from laggard.analysis.replay.timeline import Timeline
+from laggard.analysis.replay.timeline import ROWS_AT_ONCE, Timeline
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,27 @@ class Blocks:
 
     barriers: IntArray
 
+    def parts(self, barriers: int) -> Iterator[Blocks]:
+        """The same blocks, as many at a time as have at most so many barriers, one at least."""
+        room = max(1, barriers // self.barriers.shape[1])
+        return (Blocks(self.barriers[begin : begin + room]) for begin in range(0, len(self.barriers), room))
+
 
 def observed_schedule(timeline: Timeline) -> Schedule:
     """The durations that were measured; its makespan is the timeline's."""
-    last = np.zeros((1, timeline.local.shape[1]))
-    return Schedule(
-        local=timeline.local,
-        transfer=np.vstack([timeline.transfer, last]),
-        own=np.vstack([timeline.finish - timeline.arrival, last]),
-        depends=np.vstack([timeline.depends | timeline.pause[:, None], last == 0.0]),
-        member=np.vstack([timeline.member, last == 0.0]),
-    )
+    barriers, world = timeline.member.shape
+    last = np.ones((1, world), dtype=np.bool_)
+    depends = np.vstack([timeline.depends | timeline.pause[:, None], last])
+    transfer = np.zeros((barriers + 1, world))
+    for begin in range(0, barriers, ROWS_AT_ONCE):
+        rows = np.s_[begin : min(begin + ROWS_AT_ONCE, barriers)]
+        transfer[rows] = timeline.transfer_at(rows)
+    # How long ranks stay that do not wait is asked for where there are such, so mostly nowhere.
+    own: FloatArray = np.broadcast_to(0.0, transfer.shape)
+    if not depends.all():
+        own = np.zeros_like(transfer)
+        np.subtract(timeline.finish, timeline.arrival, out=own[:-1])
+    return Schedule(timeline.local, transfer, own, depends, np.vstack([timeline.member, last]))
 
 
 def split_blocks(depends: BoolArray) -> tuple[Blocks, ...]:
@@ -105,5 +115,6 @@ def makespan(schedule: Schedule) -> float:
 
 def _replayed(schedule: Schedule) -> Iterator[FloatArray]:
     for blocks in split_blocks(schedule.depends):
-        at = blocks.barriers
-        yield block_seconds(blocks, schedule.local[at], entering(schedule.transfer, at), schedule)
+        for part in blocks.parts(ROWS_AT_ONCE):
+            at = part.barriers
+            yield block_seconds(part, schedule.local[at], entering(schedule.transfer, at), schedule)

@@ -17,6 +17,7 @@ from laggard.analysis.causes import FAMILY_CODES, Cause
 from laggard.analysis.columns import FloatArray, IntArray
 from laggard.analysis.intervals import LEAST_STEPS, running_median
 from laggard.analysis.reference import References, log_ratio
+from laggard.analysis.replay.cells import PHASES
 from laggard.analysis.replay.maxplus import Schedule, makespan
 from laggard.analysis.replay.timeline import Timeline
 from laggard.analysis.transfers import Transfers
@@ -44,32 +45,26 @@ def modelled_makespan(
         Seconds, to be compared with `timeline.makespan`.
     """
     rng = np.random.default_rng(seed)
-    levels = _levels(timeline, references, causes)
     order = _deal(timeline, rng)
-    local = _local(timeline, levels, order)
+    local = _local(timeline, references, causes, order, observed.local)
     factor = _transfer_factor(timeline, transfers, causes, order)
     return makespan(replace(observed, local=local, transfer=observed.transfer * np.append(factor, 1.0)[:, None]))
 
 
-def _levels(timeline: Timeline, references: References, causes: Sequence[Cause]) -> FloatArray:
-    """Reference times slowdown, [S, W, P]."""
-    levels = references.device.copy()
-    steps = len(timeline.steps)
-    for cause in causes:
-        if cause.rank is None:
-            continue
+def _levels(timeline: Timeline, references: References, causes: Sequence[Cause], rank: int) -> FloatArray:
+    """Reference times slowdown of a rank, [S, P]."""
+    levels = references.device.of_rank(rank, range(PHASES))
+    own = [cause for cause in causes if cause.rank == rank]
+    for cause in sorted(own, key=lambda each: each.kind == "dynamic"):
         codes = list(FAMILY_CODES[cause.family])
-        usual = references.own[:, cause.rank] * np.exp(cause.baseline)
+        usual = references.own.of_rank(rank, codes) * np.exp(cause.baseline)
         if cause.kind == "deterministic":
-            levels[:, cause.rank, codes] = usual[:, codes]
-    for cause in causes:
-        if cause.rank is not None and cause.kind == "dynamic":
-            codes = list(FAMILY_CODES[cause.family])
-            slow = references.own[:, cause.rank][:, codes] * np.exp(cause.baseline) * cause.slowdown
-            covered = np.flatnonzero(cause.covers(steps))
-            for column, code in enumerate(codes):
-                levels[covered, cause.rank, code] = slow[covered, column]
-    return np.where(timeline.warm_up[:, None, None] | (timeline.seconds == 0), timeline.seconds, levels)
+            levels[:, codes] = usual
+        else:
+            inside = np.s_[cause.first : cause.last + 1]
+            levels[inside, codes] = usual[inside] * cause.slowdown
+    seconds = timeline.of_rank(rank)
+    return np.where(timeline.warm_up[:, None] | (seconds == 0), seconds, levels)
 
 
 def _deal(timeline: Timeline, rng: np.random.Generator) -> IntArray:
@@ -83,22 +78,23 @@ def _deal(timeline: Timeline, rng: np.random.Generator) -> IntArray:
 
 
 def _jitter(logs: FloatArray) -> FloatArray:
-    """What is left of each column about its running median, [S, ...]."""
-    return logs - np.stack([running_median(column, 2 * LEAST_STEPS + 1) for column in logs.T], axis=1)
+    """What is left of a series about its running median, [S]."""
+    return logs - running_median(logs, 2 * LEAST_STEPS + 1)
 
 
-def _local(timeline: Timeline, levels: FloatArray, order: IntArray) -> FloatArray:
+def _local(
+    timeline: Timeline, references: References, causes: Sequence[Cause], order: IntArray, observed: FloatArray
+) -> FloatArray:
     """Modelled work before each barrier, [E + 1, W]; unrecorded time between spans stays as it was."""
-    jitter = _jitter(log_ratio(timeline.seconds.sum(axis=2), levels.sum(axis=2)))
-    jitter[timeline.warm_up] = 0.0
-    scale = np.where(timeline.seconds > 0, levels / np.where(timeline.seconds > 0, timeline.seconds, 1.0), 1.0)
-    scale = scale * np.exp(jitter[order])[:, :, None]
-    rows = timeline.rows
-    change = rows.seconds * (scale[rows.step, rows.rank, rows.phase] - 1.0)
-    barriers, world = timeline.local.shape
-    cell = rows.barrier * world + rows.rank
-    changes = np.bincount(cell, weights=change, minlength=barriers * world).reshape(barriers, world)
-    return np.maximum(timeline.local + changes, 0.0)
+    modelled = observed.copy()
+    for rank in range(observed.shape[1]):
+        seconds, levels = timeline.of_rank(rank), _levels(timeline, references, causes, rank)
+        jitter = _jitter(log_ratio(seconds.sum(axis=1), levels.sum(axis=1)))
+        jitter[timeline.warm_up] = 0.0
+        scale = np.where(seconds > 0, levels / np.where(seconds > 0, seconds, 1.0), 1.0)
+        scale *= np.exp(jitter[order])[:, None]
+        modelled[:, rank] += timeline.before(rank, scale - 1.0)
+    return np.maximum(modelled, 0.0, out=modelled)
 
 
 def _transfer_factor(timeline: Timeline, transfers: Transfers, causes: Sequence[Cause], order: IntArray) -> FloatArray:
@@ -110,7 +106,7 @@ def _transfer_factor(timeline: Timeline, transfers: Transfers, causes: Sequence[
         if cause.burdens_transfer is not None:
             first, last = cause.burdens_transfer
             slow[first : last + 1] = float(np.median(transfers.step_logs[first : last + 1]))
-    jitter = _jitter((transfers.step_logs - slow)[:, None])[:, 0]
+    jitter = _jitter(transfers.step_logs - slow)
     logs = np.where(timeline.warm_up, transfers.step_logs, slow + jitter[order])
     modelled = transfers.expected * np.exp(logs[timeline.barrier_step])
     known = (transfers.seconds > 0) & ~timeline.pause & ~timeline.warm_up[timeline.barrier_step]

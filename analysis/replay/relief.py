@@ -123,9 +123,9 @@ def _local_reliefs(
     rank = cause.rank
     codes = list(FAMILY_CODES[cause.family])
     covered = cause.covers(len(timeline.steps)) & ~timeline.warm_up
-    seconds = timeline.seconds[:, rank][:, codes]
-    fleet = references.fleet[:, rank][:, codes]
-    usual = references.own[:, rank][:, codes] * np.exp(cause.baseline)
+    seconds = timeline.work.of_rank(rank, codes)
+    fleet = references.fleet.of_rank(rank, codes)
+    usual = references.own.of_rank(rank, codes) * np.exp(cause.baseline)
     if cause.kind == "dynamic":
         alone = kept_share(seconds, usual, covered)
         reliefs = [LocalRelief((index,), rank, seconds_off(timeline, rank, codes, alone))]
@@ -166,14 +166,7 @@ def seconds_off(timeline: Timeline, rank: int, codes: list[int], kept: FloatArra
 
     Written for shares of a sum of two as well: a share of 1 takes nothing off, whatever `kept` adds up from.
     """
-    rows = timeline.rows
-    total = np.zeros(len(timeline.group) + 1)
-    own = rows.rank == rank
-    for column, code in enumerate(codes):
-        at = own & (rows.phase == code)
-        off = rows.seconds[at] * (1.0 - kept[rows.step[at], column])
-        total += np.bincount(rows.barrier[at], weights=off, minlength=len(total))
-    return total
+    return timeline.before(rank, 1.0 - kept, codes)
 
 
 def _transfer_reliefs(timeline: Timeline, transfers: Transfers, causes: Sequence[Cause]) -> tuple[TransferRelief, ...]:

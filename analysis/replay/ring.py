@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from laggard.analysis.causes import Cause
-from laggard.analysis.columns import FloatArray, IntArray
+from laggard.analysis.columns import FloatArray, IntArray, SpanColumns
 from laggard.analysis.link_change import Hop, LinkChange, hops_of_run, require_known, ring_finish_s, ring_of
 from laggard.analysis.links import carried_bytes
 from laggard.analysis.load import Run
@@ -156,6 +156,12 @@ def _dearest(run: Run, timeline: Timeline, transfers: Transfers) -> int:
 
 
 def _payload(run: Run, group: int) -> float:
-    spans = run.spans
+    sizes = [_sizes(spans, group) for spans in run.spans.parts()]
+    size = np.concatenate(sizes) if sizes else np.zeros(0)
+    return float(np.median(size)) if len(size) else 0.0
+
+
+def _sizes(spans: SpanColumns, group: int) -> IntArray:
     rows = (spans.lane == Lane.MAIN) & (spans.phase == Phase.COMM.code) & (spans.group == group) & (spans.bytes > 0)
-    return float(np.median(spans.bytes[rows])) if rows.any() else 0.0
+    sizes: IntArray = spans.bytes[rows]
+    return sizes

@@ -10,6 +10,7 @@ import numpy as np
 from laggard.analysis.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.replay.maxplus import Blocks, Schedule, block_seconds, split_blocks
 from laggard.analysis.replay.relief import LinkRelief, Reliefs
+from laggard.analysis.replay.timeline import ROWS_AT_ONCE
 from laggard.analysis.shapley import EXACT_PLAYERS, shapley
 
 _CELLS_AT_ONCE = 4_000_000
@@ -25,8 +26,13 @@ class WhatIf:
 
     def makespan(self, removed: BoolArray) -> float:
         """Virtual seconds with the marked causes removed, [causes]."""
-        blocks_of = split_blocks(self.schedule.depends)
-        return float(sum(self._seconds(blocks, removed[None, None, :]).sum() for blocks in blocks_of))
+        return float(
+            sum(
+                self._seconds(part, removed[None, None, :]).sum()
+                for blocks in split_blocks(self.schedule.depends)
+                for part in blocks.parts(ROWS_AT_ONCE)
+            )
+        )
 
     def costs(self, seed: int) -> FloatArray:
         """Each cause's Shapley share of T - T(all removed), in virtual seconds, [causes]."""
@@ -38,12 +44,7 @@ class WhatIf:
         for blocks, active in alike:
             if not len(active):
                 continue
-            room = max(
-                1,
-                _CELLS_AT_ONCE // (self.schedule.local.shape[1] * blocks.barriers.shape[1] * _coalitions(len(active))),
-            )
-            for begin in range(0, len(blocks.barriers), room):
-                part = Blocks(blocks.barriers[begin : begin + room])
+            for part in blocks.parts(_CELLS_AT_ONCE // (self.schedule.local.shape[1] * _coalitions(len(active)))):
                 shares[active] += self._shares(part, active, rng, drawn_for)
         return shares
 

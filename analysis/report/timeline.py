@@ -10,9 +10,10 @@ import numpy as np
 
 from laggard.analysis.columns import FloatArray, IntArray
 from laggard.analysis.figures import palette
-from laggard.analysis.figures.activity import Activity, build_activity
+from laggard.analysis.figures.activity import Activity
 from laggard.analysis.figures.closeups import CloseUp, close_ups
 from laggard.analysis.figures.labels import rank_labels
+from laggard.analysis.figures.long_activity import activity_of
 from laggard.analysis.figures.marks import Mark, marks_of, row_runs
 from laggard.analysis.figures.timeline import timeline_ranks, usual_step_s
 from laggard.analysis.findings import Analysis
@@ -71,7 +72,7 @@ def timeline_part(run: Run, analysis: Analysis) -> TimelinePart | None:
     Returns:
         It; None where no rank recorded what it did.
     """
-    activity = build_activity(run)
+    activity = activity_of(run)
     if not activity.kinds:
         return None
     marks = marks_of(run, analysis)

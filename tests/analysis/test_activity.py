@@ -15,7 +15,7 @@ from laggard.analysis.figures.activity import STACK, Activity, build_activity
 from laggard.analysis.figures.timeline import paint_shares
 from laggard.analysis.generate import TraceSpec, generate_run
 from laggard.analysis.load import Run
-from laggard.analysis.replay.timeline import build_timeline
+from laggard.analysis.replay.arrange import build_timeline
 from laggard.analysis.time_split import places_of, split_time
 from laggard.span_schema import Flag, Lane, Phase
 

@@ -27,7 +27,7 @@ from laggard.analysis.generate import Injection, Tier, TraceSpec, generate_run
 from laggard.analysis.load import Run, load_run
 from laggard.analysis.own_pace.describe import describe_own_pace
 from laggard.analysis.reference_bytedance import slowdowns
-from laggard.analysis.replay.timeline import build_timeline
+from laggard.analysis.replay.arrange import build_timeline
 from laggard.analysis.store import write_run
 from laggard.errors import InputError, LaggardError, TraceFormatError
 from laggard.span_schema import Lane, Phase
@@ -46,7 +46,7 @@ def there_and_back(run: Run, folder: Path) -> Run:
 def measures(run: Run) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Compute that the format tells, waits and transfers, per step and rank."""
     timeline = build_timeline(run)
-    return timeline.seconds[:, :, KEPT], timeline.per_step(timeline.wait), timeline.per_step(timeline.transfer)
+    return np.stack([timeline.work.total([code]) for code in KEPT], axis=2), timeline.step_wait, timeline.step_transfer
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -21,7 +21,7 @@ from laggard.analysis.columns import SpanColumns
 from laggard.analysis.findings import analyse
 from laggard.analysis.formats.recognise import Format, open_run, recognise
 from laggard.analysis.load import Run, load_run
-from laggard.analysis.replay.timeline import build_timeline
+from laggard.analysis.replay.arrange import build_timeline
 from laggard.analysis.store import write_run
 from laggard.errors import TraceFormatError
 from laggard.span_schema import Flag, Lane, Phase
@@ -119,7 +119,7 @@ def test_real_collectives_meet_and_the_sleeper_is_waited_for(profiled: Path) -> 
         assert sorted(zip(groups[0].group, groups[0].bytes, strict=True)) == sorted(
             zip(groups[1].group, groups[1].bytes, strict=True)
         )
-    wait = timeline.per_step(timeline.wait)
+    wait = timeline.step_wait
     assert (wait[:, 0].sum() - wait[:, 1].sum()) >= 0.25 * SLEEP_S * STEPS
 
 
@@ -163,8 +163,8 @@ def test_every_phase_of_a_host_by_hand(tmp_path: Path, *, zipped: bool) -> None:
     assert lane(run, 1, 2)[4] == ("comm", 1480, 1700)
     assert run.spans.bytes.max() == 1000
     timeline = build_timeline(run)
-    assert timeline.per_step(timeline.wait) * 1e6 == pytest.approx(np.array([[100.0, 0.0]] * 4), abs=1e-3)
-    assert timeline.per_step(timeline.transfer) * 1e6 == pytest.approx(np.full((4, 2), 220.0), abs=1e-3)
+    assert timeline.step_wait * 1e6 == pytest.approx(np.array([[100.0, 0.0]] * 4), abs=1e-3)
+    assert timeline.step_transfer * 1e6 == pytest.approx(np.full((4, 2), 220.0), abs=1e-3)
 
 
 @pytest.mark.parametrize("late_us", [3, 50, 700])
@@ -274,7 +274,7 @@ def test_waits_add_up_to_who_was_late(tmp_path_factory: pytest.TempPathFactory, 
     run = read(tmp_path_factory.mktemp("late"), *documents)
     timeline = build_timeline(run)
     expected = [max(late) - lateness for lateness in late]
-    assert timeline.per_step(timeline.wait) * 1e6 == pytest.approx(np.array([expected] * 4, dtype=np.float64), abs=1e-3)
+    assert timeline.step_wait * 1e6 == pytest.approx(np.array([expected] * 4, dtype=np.float64), abs=1e-3)
 
 
 def notes(run: Run) -> str:
@@ -288,7 +288,7 @@ def test_clocks_of_other_hosts_are_brought_together_and_told(tmp_path: Path) -> 
     run = read(tmp_path, host_document(0), host_document(1, late=100, host="node-2", ahead_us=ahead_us))
     assert "clocks of 2 hosts cannot be compared" in notes(run)
     assert run.hosts[1].clock_offset_ns == ahead_us * US
-    assert build_timeline(run).per_step(build_timeline(run).wait)[:, 0] * 1e6 == pytest.approx([100] * 4, abs=1e-3)
+    assert build_timeline(run).step_wait[:, 0] * 1e6 == pytest.approx([100] * 4, abs=1e-3)
     assert (run.spans.flags[run.spans.rank == 1] & Flag.CLOCK_SUSPECT).all()
     same = open_run(write(tmp_path / "same", [host_document(0), host_document(1)]))
     assert "clocks" not in notes(same)

@@ -14,8 +14,8 @@ from laggard.analysis.columns import BoolArray, FloatArray, SpanColumns
 from laggard.analysis.findings import analyse
 from laggard.analysis.generate import Injection, TraceSpec, generate_run
 from laggard.analysis.load import Run
+from laggard.analysis.replay.arrange import build_timeline
 from laggard.analysis.replay.maxplus import Schedule, makespan, observed_schedule
-from laggard.analysis.replay.timeline import build_timeline
 from laggard.analysis.time_split import places_of, split_time
 from laggard.errors import RunFolderError
 from laggard.span_schema import Flag, Phase
@@ -92,7 +92,7 @@ def test_the_time_split_adds_up_for_every_rank(seed: int) -> None:
 def test_waiting_is_the_fast_ranks_and_evaluation_is_outside() -> None:
     run = generate_run(dataclasses.replace(quiet(4, 50, Injection("compute", 3.0, rank=2)), evaluate_every=10))
     timeline = build_timeline(run)
-    wait = timeline.per_step(timeline.wait).sum(axis=0)
+    wait = timeline.step_wait.sum(axis=0)
     assert wait[2] < 0.01 * wait[[0, 1, 3]].min()
     bare = generate_run(quiet(4, 50, Injection("compute", 3.0, rank=2)))
     assert timeline.makespan == pytest.approx(build_timeline(bare).makespan, rel=1e-3)

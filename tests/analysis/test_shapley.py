@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from laggard.analysis import shapley as module
 from laggard.analysis.columns import BoolArray, FloatArray
-from laggard.analysis.detect import find_local_causes
+from laggard.analysis.detect import find_local_causes, machine_drift
 from laggard.analysis.findings import analyse
 from laggard.analysis.generate import Injection, TraceSpec, generate_run
 from laggard.analysis.load import Run
 from laggard.analysis.reference import fit_references
+from laggard.analysis.replay.arrange import build_timeline
 from laggard.analysis.replay.maxplus import observed_schedule
 from laggard.analysis.replay.relief import plan_reliefs
-from laggard.analysis.replay.timeline import build_timeline
 from laggard.analysis.replay.what_if import WhatIf
 from laggard.analysis.shapley import shapley
 from laggard.analysis.transfers import measure_transfers
@@ -76,7 +76,7 @@ def test_sampled_shares_add_up_and_come_near() -> None:
 def planned(run: Run) -> WhatIf:
     timeline = build_timeline(run)
     references, transfers = fit_references(timeline, run.hosts), measure_transfers(timeline)
-    causes = find_local_causes(timeline, references, "compute")
+    causes = find_local_causes(timeline, references, machine_drift(timeline, references), "compute")
     return WhatIf(observed_schedule(timeline), plan_reliefs(timeline, references, transfers, causes))
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from laggard.analysis.generate import Tier, TraceSpec, generate_run
 from laggard.analysis.load import Run
 from laggard.analysis.own_pace.describe import describe_own_pace
-from laggard.analysis.replay.timeline import build_timeline
+from laggard.analysis.replay.arrange import build_timeline
 from laggard.analysis.time_split import Places, computed_s, places_of, split_time
 from laggard.run_schema import StrategyRecord
 from laggard.span_schema import Phase

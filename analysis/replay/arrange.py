@@ -1,0 +1,217 @@
+"""From a run's spans to its timeline: each part of the spans by itself, and then one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from laggard.analysis.columns import BoolArray, FloatArray, IntArray, SpanColumns
+from laggard.analysis.load import Run
+from laggard.analysis.replay.cells import PHASES, SCATTERED, Cells, PlaceArray, Scattered, SecondsArray
+from laggard.analysis.replay.timeline import Timeline, latest_of
+from laggard.errors import RunFolderError
+from laggard.span_schema import Flag, Lane, Phase
+
+_S = 1e-9
+_MEETING = (Phase.COMM.code, Phase.EVALUATE.code)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some steps of a run: the fields of `Timeline`, barriers in any order, those who are no members without times (NaN)."""
+
+    steps: IntArray
+    warm_up: BoolArray
+    samples: IntArray
+    barrier_step: IntArray
+    group: IntArray
+    member: BoolArray
+    arrival: FloatArray
+    finish: FloatArray
+    work: Cells
+    end: FloatArray
+
+
+def build_timeline(run: Run) -> Timeline:
+    """Arranges a run's spans.
+
+    Args:
+        run: a loaded run. Steps beyond the last that every rank finished are left out.
+
+    Returns:
+        The timeline.
+
+    Raises:
+        RunFolderError: some rank recorded no step.
+    """
+    last = np.full(run.world_size, -1)
+    pieces = []
+    for spans in kept_spans(run):
+        np.maximum.at(last, spans.rank, spans.step)
+        pieces.append(piece_of(spans, run.world_size))
+    if not len(last) or last.min() < 0:
+        lacking = [host.host for host, step in zip(run.hosts, last, strict=True) if step < 0]
+        raise RunFolderError(
+            f"{run.folder}: no training step was finished by {', '.join(lacking) or 'any rank'}; "
+            "there is nothing to analyse (its logs folder says how far the run got)"
+        )
+    if last.max() > last.min():
+        pieces = [piece_of(spans, run.world_size) for spans in kept_spans(run, int(last.min()))]
+    return put_together(pieces)
+
+
+def kept_spans(run: Run, until: int | None = None) -> Iterator[SpanColumns]:
+    """Main-lane spans of the steps that their ranks finished, from the first-step barrier on, in parts; up to a step."""
+    for spans in run.spans.parts():
+        kept = ((spans.flags & Flag.TRUNCATED) == 0) & (spans.lane == Lane.MAIN)
+        kept &= (spans.start_ns >= 0) & (spans.step >= 0)
+        if until is not None:
+            kept &= spans.step <= until
+        if kept.any():
+            yield (spans if kept.all() else spans.where(kept)).ordered()
+
+
+def piece_of(spans: SpanColumns, world: int) -> Piece:
+    """What some steps were.
+
+    Args:
+        spans: in order, of the main lane; one at least.
+        world: number of ranks.
+    """
+    begins = np.flatnonzero(np.diff(spans.step, prepend=spans.step[0] - 1))
+    steps, step = spans.step[begins], np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(spans))))
+    cell = step * world + spans.rank
+    turns = np.flatnonzero(np.diff(cell, prepend=-1))
+    samples = np.zeros(len(steps) * world, dtype=np.int64)
+    samples[cell[turns]] = np.maximum.reduceat(spans.work, turns)
+    warm_up = np.zeros(len(steps), dtype=np.bool_)
+    warm_up[step[(spans.flags & Flag.WARM_UP) != 0]] = True
+    barrier_step, group, member, arrival, finish, used = _barriers(spans, step, world)
+    end = np.zeros(world)
+    np.maximum.at(end, spans.rank, spans.end_ns * _S)
+    return Piece(
+        steps=steps,
+        warm_up=warm_up,
+        samples=samples.reshape(len(steps), world),
+        barrier_step=barrier_step,
+        group=group,
+        member=member,
+        arrival=arrival,
+        finish=finish,
+        work=_cells(spans, step, _places(used, cell, turns), used, (len(steps), world)),
+        end=end,
+    )
+
+
+def _barriers(
+    spans: SpanColumns, step: IntArray, world: int
+) -> tuple[IntArray, IntArray, BoolArray, FloatArray, FloatArray, BoolArray]:
+    """Barriers, and which spans belong to them.
+
+    Collectives that several ranks reached, and pauses that all did: a strategy numbers the collectives of a step, so that those with one
+    number are parts of one.
+    """
+    rows = np.flatnonzero(np.isin(spans.phase, _MEETING) & (spans.group >= 0))
+    group = np.where(spans.phase[rows] == Phase.EVALUATE.code, -1 - spans.group[rows], spans.group[rows])
+    lowest = int(group.min(initial=0))
+    several = int(group.max(initial=0)) - lowest + 1
+    keys, index = np.unique(step[rows] * several + (group - lowest), return_inverse=True)
+    index = index.reshape(-1)
+    arrival = np.full((len(keys), world), np.nan)
+    finish = arrival.copy()
+    arrival[index, spans.rank[rows]] = spans.start_ns[rows] * _S
+    finish[index, spans.rank[rows]] = spans.end_ns[rows] * _S
+    member = ~np.isnan(arrival)
+    of_step, number = keys // several, keys % several + lowest
+    real = member.sum(axis=1) >= np.where(number < 0, world, min(2, world))
+    used = np.zeros(len(spans), dtype=np.bool_)
+    used[rows[real[index]]] = True
+    return of_step[real], np.maximum(number[real], -1), member[real], arrival[real], finish[real], used
+
+
+def _places(used: BoolArray, cell: IntArray, turns: IntArray) -> IntArray:
+    """How many barriers of its step each span's rank had come to before."""
+    before: IntArray = np.cumsum(used) - used
+    place: IntArray = before - np.repeat(before[turns], np.diff(np.append(turns, len(cell))))
+    return place
+
+
+def _cells(spans: SpanColumns, step: IntArray, place: IntArray, used: BoolArray, shape: tuple[int, int]) -> Cells:
+    rows = np.flatnonzero(~used)
+    world, phase, rank, taken = shape[1], spans.phase[rows], spans.rank[rows], spans.dur_ns[rows] * _S
+    cell = (phase * shape[0] + step[rows]) * world + rank
+    size = PHASES * shape[0] * world
+    seconds = np.bincount(cell, weights=taken, minlength=size).astype(np.float32).reshape(PHASES, *shape)
+    places = np.zeros(size, dtype=np.uint8)
+    places[cell] = np.minimum(place[rows], SCATTERED - 1)
+    several = np.zeros(size, dtype=np.bool_)
+    several[cell[places[cell] != place[rows]]] = True
+    places[several] = SCATTERED
+    apart = several[cell]
+    scattered = Scattered(step[rows][apart], rank[apart], phase[apart], taken[apart], place[rows][apart])
+    occurring = np.flatnonzero(np.bincount(phase, minlength=PHASES)).tolist()
+    of_phase = places.reshape(PHASES, *shape)
+    return Cells(
+        shape=shape,
+        seconds={code: seconds[code].copy() for code in occurring},
+        place={code: of_phase[code].copy() for code in occurring},
+        scattered=scattered,
+        sent_s=_sent(spans.where(rows[phase == Phase.COMM.code]), world),
+    )
+
+
+def _sent(sends: SpanColumns, world: int) -> FloatArray:
+    others = world + 2
+    peer = np.where((sends.peer < 0) | (sends.peer > world), world + 1, sends.peer)
+    sent = np.bincount(sends.rank * others + peer, weights=sends.dur_ns * _S, minlength=world * others)
+    return sent.astype(np.float64).reshape(world, others)
+
+
+def put_together(pieces: list[Piece]) -> Timeline:
+    """Pieces one after the other. They are taken out of the list, so that what is done with need not be held."""
+    counts = [len(piece.steps) for piece in pieces]
+    firsts = np.cumsum([0, *counts[:-1]])
+    steps = np.concatenate([piece.steps for piece in pieces])
+    warm_up = np.concatenate([piece.warm_up for piece in pieces])
+    end: FloatArray = np.max([piece.end for piece in pieces], axis=0)
+    barrier_step = np.concatenate([piece.barrier_step + first for piece, first in zip(pieces, firsts, strict=True)])
+    group = np.concatenate([piece.group for piece in pieces])
+    samples = np.concatenate([piece.samples for piece in pieces])
+    work = _work_of([piece.work for piece in pieces], firsts, samples.shape)
+    member = np.concatenate([piece.member for piece in pieces])
+    arrival = np.concatenate([piece.arrival for piece in pieces])
+    finish = np.concatenate([piece.finish for piece in pieces])
+    pieces.clear()
+    latest = latest_of(arrival, member)
+    if (np.diff(latest) < 0).any():
+        order = np.argsort(latest, kind="stable")
+        barrier_step, group, member = barrier_step[order], group[order], member[order]
+        arrival, finish = arrival[order], finish[order]
+    if not member.all():
+        before = np.maximum.accumulate(np.where(member, finish, 0.0), axis=0)
+        arrival, finish = np.where(member, arrival, before), np.where(member, finish, before)
+    return Timeline(steps, warm_up, samples, barrier_step, group, member, arrival, finish, work, end)
+
+
+def _work_of(parts: Sequence[Cells], firsts: IntArray, shape: tuple[int, int]) -> Cells:
+    occurring = sorted({code for part in parts for code in part.seconds})
+    seconds: dict[int, SecondsArray] = {}
+    place: dict[int, PlaceArray] = {}
+    for code in occurring:
+        seconds[code] = np.zeros(shape, dtype=np.float32)
+        place[code] = np.zeros(shape, dtype=np.uint8)
+        for part, first in zip(parts, firsts.tolist(), strict=True):
+            if code in part.seconds:
+                seconds[code][first : first + part.shape[0]] = part.seconds[code]
+                place[code][first : first + part.shape[0]] = part.place[code]
+    apart = [part.scattered for part in parts]
+    scattered = Scattered(
+        step=np.concatenate([each.step + first for each, first in zip(apart, firsts, strict=True)]),
+        rank=np.concatenate([each.rank for each in apart]),
+        phase=np.concatenate([each.phase for each in apart]),
+        seconds=np.concatenate([each.seconds for each in apart]),
+        place=np.concatenate([each.place for each in apart]),
+    )
+    return Cells(shape, seconds, place, scattered, np.sum([part.sent_s for part in parts], axis=0))
