@@ -84,7 +84,7 @@ class TableFile:
         import pyarrow.parquet as pq
 
         try:
-            return pq.ParquetFile(self.path, memory_map=True)
+            return pq.ParquetFile(self.path)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise _not_a_table(self.path, self.schema, error) from error
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from laggard.analysis.columns import BoolArray, FloatArray, IntArray, SpanColumns
 from laggard.analysis.load import Run
@@ -16,6 +18,10 @@ from laggard.span_schema import Flag, Lane, Phase
 
 _S = 1e-9
 _MEETING = (Phase.COMM.code, Phase.EVALUATE.code)
+_OF_STEPS, _OF_BARRIERS = ("steps", "warm_up", "samples"), ("barrier_step", "group", "member", "arrival", "finish")
+_OF_SCATTERED = ("scattered_step", "scattered_rank", "scattered_phase", "scattered_seconds", "scattered_place")
+_FIELDS = (*_OF_STEPS, *_OF_BARRIERS, *_OF_SCATTERED)
+_N = TypeVar("_N", np.float32, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -47,10 +53,10 @@ def build_timeline(run: Run) -> Timeline:
         RunFolderError: some rank recorded no step.
     """
     last = np.full(run.world_size, -1)
-    pieces = []
+    gathered = Gathered(run.world_size)
     for spans in kept_spans(run):
         np.maximum.at(last, spans.rank, spans.step)
-        pieces.append(piece_of(spans, run.world_size))
+        gathered.add(piece_of(spans, run.world_size))
     if not len(last) or last.min() < 0:
         lacking = [host.host for host, step in zip(run.hosts, last, strict=True) if step < 0]
         raise RunFolderError(
@@ -58,8 +64,10 @@ def build_timeline(run: Run) -> Timeline:
             "there is nothing to analyse (its logs folder says how far the run got)"
         )
     if last.max() > last.min():
-        pieces = [piece_of(spans, run.world_size) for spans in kept_spans(run, int(last.min()))]
-    return put_together(pieces)
+        gathered = Gathered(run.world_size)
+        for spans in kept_spans(run, int(last.min())):
+            gathered.add(piece_of(spans, run.world_size))
+    return gathered.timeline()
 
 
 def kept_spans(run: Run, until: int | None = None) -> Iterator[SpanColumns]:
@@ -169,49 +177,82 @@ def _sent(sends: SpanColumns, world: int) -> FloatArray:
     return sent.astype(np.float64).reshape(world, others)
 
 
-def put_together(pieces: list[Piece]) -> Timeline:
-    """Pieces one after the other. They are taken out of the list, so that what is done with need not be held."""
-    counts = [len(piece.steps) for piece in pieces]
-    firsts = np.cumsum([0, *counts[:-1]])
-    steps = np.concatenate([piece.steps for piece in pieces])
-    warm_up = np.concatenate([piece.warm_up for piece in pieces])
-    end: FloatArray = np.max([piece.end for piece in pieces], axis=0)
-    barrier_step = np.concatenate([piece.barrier_step + first for piece, first in zip(pieces, firsts, strict=True)])
-    group = np.concatenate([piece.group for piece in pieces])
-    samples = np.concatenate([piece.samples for piece in pieces])
-    work = _work_of([piece.work for piece in pieces], firsts, samples.shape)
-    member = np.concatenate([piece.member for piece in pieces])
-    arrival = np.concatenate([piece.arrival for piece in pieces])
-    finish = np.concatenate([piece.finish for piece in pieces])
-    pieces.clear()
-    latest = latest_of(arrival, member)
-    if (np.diff(latest) < 0).any():
-        order = np.argsort(latest, kind="stable")
-        barrier_step, group, member = barrier_step[order], group[order], member[order]
-        arrival, finish = arrival[order], finish[order]
-    if not member.all():
-        before = np.maximum.accumulate(np.where(member, finish, 0.0), axis=0)
-        arrival, finish = np.where(member, arrival, before), np.where(member, finish, before)
-    return Timeline(steps, warm_up, samples, barrier_step, group, member, arrival, finish, work, end)
+class Gathered:
+    """Pieces one after the other. A field is held once: its parts go when it is put together."""
+
+    def __init__(self, world: int) -> None:
+        self._world = world
+        self._parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in _FIELDS}
+        self._seconds: dict[int, dict[int, SecondsArray]] = {}
+        self._place: dict[int, dict[int, PlaceArray]] = {}
+        self._sent_s = np.zeros((world, world + 2))
+        self._end = np.zeros(world)
+        self._count = 0
+
+    def add(self, piece: Piece) -> None:
+        """Add the next."""
+        first = self._count
+        scattered = piece.work.scattered
+        moved = {
+            "barrier_step": piece.barrier_step + first,
+            "scattered_step": scattered.step + first,
+            "scattered_rank": scattered.rank,
+            "scattered_phase": scattered.phase,
+            "scattered_seconds": scattered.seconds,
+            "scattered_place": scattered.place,
+        }
+        for name, parts in self._parts.items():
+            parts.append(moved[name] if name in moved else getattr(piece, name))
+        for code, seconds in piece.work.seconds.items():
+            self._seconds.setdefault(code, {})[first] = seconds
+            self._place.setdefault(code, {})[first] = piece.work.place[code]
+        self._sent_s += piece.work.sent_s
+        self._end = np.maximum(self._end, piece.end)
+        self._count += len(piece.steps)
+
+    def timeline(self) -> Timeline:
+        """All of it; one piece at least. Nothing is left here."""
+        barrier_step, group, member = self._whole("barrier_step"), self._whole("group"), self._whole("member")
+        arrival, finish = self._whole("arrival"), self._whole("finish")
+        latest = latest_of(arrival, member)
+        if (np.diff(latest) < 0).any():
+            order = np.argsort(latest, kind="stable")
+            barrier_step, group, member = barrier_step[order], group[order], member[order]
+            arrival, finish = arrival[order], finish[order]
+        if not member.all():
+            before = np.maximum.accumulate(np.where(member, finish, 0.0), axis=0)
+            arrival, finish = np.where(member, arrival, before), np.where(member, finish, before)
+        return Timeline(
+            steps=self._whole("steps"),
+            warm_up=self._whole("warm_up"),
+            samples=self._whole("samples"),
+            barrier_step=barrier_step,
+            group=group,
+            member=member,
+            arrival=arrival,
+            finish=finish,
+            work=self._work(),
+            end=self._end,
+        )
+
+    def _work(self) -> Cells:
+        shape = (self._count, self._world)
+        names = ("step", "rank", "phase", "seconds", "place")
+        return Cells(
+            shape=shape,
+            seconds={code: _filled(self._seconds.pop(code), shape) for code in sorted(self._seconds)},
+            place={code: _filled(self._place.pop(code), shape) for code in sorted(self._place)},
+            scattered=Scattered(**{name: self._whole(f"scattered_{name}") for name in names}),
+            sent_s=self._sent_s,
+        )
+
+    def _whole(self, name: str) -> npt.NDArray[Any]:
+        return np.concatenate(self._parts.pop(name))
 
 
-def _work_of(parts: Sequence[Cells], firsts: IntArray, shape: tuple[int, int]) -> Cells:
-    occurring = sorted({code for part in parts for code in part.seconds})
-    seconds: dict[int, SecondsArray] = {}
-    place: dict[int, PlaceArray] = {}
-    for code in occurring:
-        seconds[code] = np.zeros(shape, dtype=np.float32)
-        place[code] = np.zeros(shape, dtype=np.uint8)
-        for part, first in zip(parts, firsts.tolist(), strict=True):
-            if code in part.seconds:
-                seconds[code][first : first + part.shape[0]] = part.seconds[code]
-                place[code][first : first + part.shape[0]] = part.place[code]
-    apart = [part.scattered for part in parts]
-    scattered = Scattered(
-        step=np.concatenate([each.step + first for each, first in zip(apart, firsts, strict=True)]),
-        rank=np.concatenate([each.rank for each in apart]),
-        phase=np.concatenate([each.phase for each in apart]),
-        seconds=np.concatenate([each.seconds for each in apart]),
-        place=np.concatenate([each.place for each in apart]),
-    )
-    return Cells(shape, seconds, place, scattered, np.sum([part.sent_s for part in parts], axis=0))
+def _filled(parts: dict[int, npt.NDArray[_N]], shape: tuple[int, int]) -> npt.NDArray[_N]:
+    """Parts by the step that they begin with; 0 where there is none."""
+    whole = np.zeros(shape, dtype=next(iter(parts.values())).dtype)
+    for first, part in parts.items():
+        whole[first : first + len(part)] = part
+    return whole

@@ -108,13 +108,24 @@ def entering(transfer: FloatArray, barriers: IntArray) -> FloatArray:
     return np.where((barriers > 0)[..., None], before, 0.0)
 
 
-def makespan(schedule: Schedule) -> float:
-    """Replays one schedule; virtual seconds."""
-    return float(sum(seconds.sum() for seconds in _replayed(schedule)))
+def makespan(schedule: Schedule, pace: FloatArray | None = None) -> float:
+    """Replays one schedule.
+
+    Args:
+        schedule: what to replay.
+        pace: factors on the transfers at each barrier, [E + 1]; none where absent.
+
+    Returns:
+        Virtual seconds.
+    """
+    return float(sum(seconds.sum() for seconds in _replayed(schedule, pace)))
 
 
-def _replayed(schedule: Schedule) -> Iterator[FloatArray]:
+def _replayed(schedule: Schedule, pace: FloatArray | None) -> Iterator[FloatArray]:
     for blocks in split_blocks(schedule.depends):
         for part in blocks.parts(ROWS_AT_ONCE):
             at = part.barriers
-            yield block_seconds(part, schedule.local[at], entering(schedule.transfer, at), schedule)
+            transfer = entering(schedule.transfer, at)
+            if pace is not None:
+                transfer *= pace[at - 1][..., None]
+            yield block_seconds(part, schedule.local[at], transfer, schedule)

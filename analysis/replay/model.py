@@ -48,7 +48,7 @@ def modelled_makespan(
     order = _deal(timeline, rng)
     local = _local(timeline, references, causes, order, observed.local)
     factor = _transfer_factor(timeline, transfers, causes, order)
-    return makespan(replace(observed, local=local, transfer=observed.transfer * np.append(factor, 1.0)[:, None]))
+    return makespan(replace(observed, local=local), np.append(factor, 1.0))
 
 
 def _levels(timeline: Timeline, references: References, causes: Sequence[Cause], rank: int) -> FloatArray:
