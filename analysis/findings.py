@@ -17,7 +17,7 @@ from laggard.analysis.reference import COMPUTE_CODES, References, log_ratio
 from laggard.analysis.replay.maxplus import makespan
 from laggard.analysis.replay.model import modelled_makespan
 from laggard.analysis.replay.timeline import Timeline
-from laggard.analysis.study import study
+from laggard.analysis.study import Study, study
 from laggard.analysis.time_split import TimeSplit, places_of, split_time
 from laggard.run_schema import Finding
 
@@ -110,13 +110,14 @@ def analyse(run: Run) -> Analysis:
         RunFolderError: some rank recorded no step.
     """
     found = study(run)
-    timeline, references, transfers = found.timeline, found.references, found.transfers
-    causes, what_if, schedule = found.causes, found.what_if, found.what_if.schedule
-    costs = what_if.costs(_SEED)
+    timeline, references, transfers, causes = found.timeline, found.references, found.transfers, found.causes
+    prices = _prices(found)
+    del found  # the schedule of a long run is large, and what follows needs none
     makespan_s = timeline.makespan
-    modelled_s = modelled_makespan(timeline, references, transfers, causes, schedule, _SEED)
     compute, wait, transfer = timeline.work.total(COMPUTE_CODES), timeline.step_wait, timeline.step_transfer
-    findings = [_finding(run, timeline, cause, cost, makespan_s) for cause, cost in zip(causes, costs, strict=True)]
+    findings = [
+        _finding(run, timeline, cause, cost, makespan_s) for cause, cost in zip(causes, prices.costs, strict=True)
+    ]
     result = Analysis(
         findings=tuple(sorted(findings, key=lambda f: -f.cost_s)),
         hosts=run.hosts,
@@ -130,11 +131,31 @@ def analyse(run: Run) -> Analysis:
         time_split=split_time(timeline, places_of(run)),
         makespan_s=makespan_s,
         outside_clock_s=float(timeline.outside.sum()),
-        replayed_s=makespan(schedule),
-        without_causes_s=what_if.makespan(np.ones(len(causes), dtype=np.bool_)),
-        modelled_s=modelled_s,
+        replayed_s=prices.replayed_s,
+        without_causes_s=prices.without_causes_s,
+        modelled_s=prices.modelled_s,
     )
     return replace(result, notes=_notes(run, result))
+
+
+@dataclass(frozen=True)
+class _Prices:
+    """Each cause's cost, [causes], and the run replayed: as it was, without them all, and from them alone; seconds."""
+
+    costs: FloatArray
+    replayed_s: float
+    without_causes_s: float
+    modelled_s: float
+
+
+def _prices(found: Study) -> _Prices:
+    what_if, schedule = found.what_if, found.what_if.schedule
+    return _Prices(
+        costs=what_if.costs(_SEED),
+        replayed_s=makespan(schedule),
+        without_causes_s=what_if.makespan(np.ones(len(found.causes), dtype=np.bool_)),
+        modelled_s=modelled_makespan(found.timeline, found.references, found.transfers, found.causes, schedule, _SEED),
+    )
 
 
 def _slowdown(compute: FloatArray, references: References) -> FloatArray:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_POINTS = 400
+MOST_MARKS = 120
 _BAND = "#E69F00"
 
 
@@ -99,10 +100,19 @@ def _weighted(steps: StepColumns, *, own_pace: bool = False) -> FloatArray:
 
 
 def _accuracy(axes: Axes, when: FloatArray, accuracy: FloatArray) -> None:
-    axes.plot(when, accuracy, color=TIERS[0], marker="o", markersize=3.5)
+    marker = "o" if len(when) <= MOST_MARKS else ""
+    axes.plot(*_thinned(when, accuracy), color=TIERS[0], marker=marker, markersize=3.5)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(100 * value, 2):g} %"))
     axes.set_ylabel("accuracy")
     axes.margins(x=0.01)
+
+
+def _thinned(when: FloatArray, values: FloatArray) -> Curve:
+    """As many points as can be told apart, the first and the last among them."""
+    if len(when) <= MOST_POINTS:
+        return when, values
+    chosen = np.linspace(0, len(when) - 1, MOST_POINTS).round().astype(np.int64)
+    return when[chosen], values[chosen]
 
 
 def _loss(axes: Axes, when: FloatArray, loss: FloatArray) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from laggard.analysis.causes import FAMILY_CODES, Cause
-from laggard.analysis.columns import BoolArray, FloatArray
+from laggard.analysis.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.intervals import LEAST_STEPS, running_median
 from laggard.analysis.reference import References
 from laggard.analysis.replay.timeline import Timeline
@@ -22,14 +22,21 @@ from laggard.analysis.transfers import Transfers
 
 @dataclass(frozen=True)
 class LocalRelief:
-    """Seconds off one rank's work before each barrier, [E + 1], once all of `causes` are removed.
+    """Seconds off one rank's work before each barrier from the `first` on, [N], and none elsewhere, once all of `causes` are removed.
 
     A rank's deterministic and dynamic cause overlap, so a pair has a correction of its own (which may be negative).
     """
 
     causes: tuple[int, ...]
     rank: int
+    first: int
     seconds: FloatArray
+
+    def at(self, barriers: IntArray) -> FloatArray:
+        """Seconds off before these barriers, elementwise."""
+        place = barriers - self.first
+        inside = (place >= 0) & (place < len(self.seconds))
+        return np.where(inside, self.seconds[np.where(inside, place, 0)], 0.0)
 
 
 @dataclass(frozen=True)
@@ -128,12 +135,12 @@ def _local_reliefs(
     usual = references.own.of_rank(rank, codes) * np.exp(cause.baseline)
     if cause.kind == "dynamic":
         alone = kept_share(seconds, usual, covered)
-        reliefs = [LocalRelief((index,), rank, seconds_off(timeline, rank, codes, alone))]
+        reliefs = [_relief((index,), rank, seconds_off(timeline, rank, codes, alone))]
         if partner is not None:
             without_partner = kept_share(usual, fleet, covered)
             both = np.minimum(np.minimum(alone, without_partner), kept_share(seconds, fleet, covered))
             joint = alone + without_partner - both
-            reliefs.append(LocalRelief((partner, index), rank, -seconds_off(timeline, rank, codes, joint)))
+            reliefs.append(_relief((partner, index), rank, -seconds_off(timeline, rank, codes, joint)))
         return reliefs
     disturbed = np.zeros_like(covered)
     for other in causes:
@@ -141,7 +148,14 @@ def _local_reliefs(
             disturbed |= other.covers(len(covered))
     kept = kept_share(seconds, fleet, covered & ~disturbed)
     kept = np.minimum(kept, kept_share(usual, fleet, covered & disturbed))
-    return [LocalRelief((index,), rank, seconds_off(timeline, rank, codes, kept))]
+    return [_relief((index,), rank, seconds_off(timeline, rank, codes, kept))]
+
+
+def _relief(causes: tuple[int, ...], rank: int, seconds: FloatArray) -> LocalRelief:
+    """One that holds no more than where it is: a long run's causes are mostly short."""
+    there = np.flatnonzero(seconds)
+    first, last = (int(there[0]), int(there[-1])) if len(there) else (0, 0)
+    return LocalRelief(causes, rank, first, seconds[first : last + 1].copy())
 
 
 def kept_share(seconds: FloatArray, target: FloatArray, covered: BoolArray) -> FloatArray:

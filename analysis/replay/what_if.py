@@ -77,7 +77,7 @@ class WhatIf:
         local = np.broadcast_to(self.schedule.local[at], (len(removed), *at.shape, self.schedule.local.shape[1])).copy()
         for relief in self.reliefs.local:
             gone = _all_gone(removed, relief.causes)
-            local[..., relief.rank] -= gone[:, :, None] * relief.seconds[at]
+            local[..., relief.rank] -= gone[:, :, None] * relief.at(at)
         np.maximum(local, 0.0, out=local)
         transfer = np.where((at > 0)[..., None], self.schedule.transfer[at - 1], 0.0)
         transfer = transfer * self._factor(at - 1, removed)[..., None]
