@@ -33,8 +33,12 @@ lint: install
 types: install
 	$(BIN)/mypy
 
+# In three parts: tests that may share the machine, on one process more than there are cores, since some wait; kernels of one
+# virtual processor each, two at once; and what is not to be disturbed, one after the other.
 unit: install
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not alone and not uml" -n $(shell expr $$(nproc) + 1) --maxprocesses 5 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m uml -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "alone and not uml" $(PYTEST_ARGS)
 
 schemas: install
 	$(BIN)/python -m laggard.experiments.schemas

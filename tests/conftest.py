@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import hypothesis
 import pytest
 
 pytest_plugins = ["tests.users"]
+
+REAL = frozenset({"forkery", "laggard"})
+"""Fixtures that start the processes of a training, or a whole run: whose tests have the machine to themselves."""
+
+# Speed is for benchmarks: an example may take as long as what runs beside it makes it.
+hypothesis.settings.register_profile("suite", deadline=None)
+hypothesis.settings.load_profile("suite")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fail-on-skip", action="store_true", help="a skipped test fails the run (used where everything is installed)"
     )
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what is not to be disturbed."""
+    if REAL & set(getattr(item, "fixturenames", ())):
+        item.add_marker("alone")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

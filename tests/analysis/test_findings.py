@@ -245,6 +245,7 @@ def test_the_same_run_gives_the_same_analysis() -> None:
     assert analysed(tiers=many, steps=100).findings == analysed(tiers=many, steps=100).findings
 
 
+@pytest.mark.alone
 def test_two_minutes_of_eight_ranks_take_under_two_seconds() -> None:
     run = generate_run(TraceSpec(tiers=CONTINUUM, steps=1500))
     analyse(run)

@@ -22,6 +22,8 @@ import pytest
 from tests.experiments.conftest import MORE_ATTEMPTS, SMALL, UNFAITHFUL, needs_tun
 from tests.users import Runner, as_self
 
+pytestmark = pytest.mark.alone
+
 COMMAND = """
     import sys
     from laggard.experiments.cli import main

@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.users import Runner
 
 pytestmark = [
     needs_tun,
+    pytest.mark.alone,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a process that is preferred to all others"),
 ]
 
@@ -42,7 +44,7 @@ print("computes", flush=True)
 while True:
     pass
 """
-SETTINGS = ("--set", "workload.stop.steps=100000", "--set", "workload.stop.time=20s")
+SETTINGS = ("--set", "workload.stop.steps=100000", "--set", "workload.stop.time=8s")
 
 
 @contextmanager
@@ -63,7 +65,10 @@ def test_a_run_whose_cores_are_stolen_is_unfaithful(laggard: Laggard, make_scena
         process = laggard.start("run", str(scenario), "--json", *SETTINGS)
         trained = trains(laggard.runs, process)
         with rivals() if trained else nullcontext():
-            output, errors = process.communicate(timeout=240)
+            until_s = time.monotonic() + 120
+            while not list(laggard.runs.glob("*/*/guard.json")) and time.monotonic() < until_s:
+                time.sleep(0.05)
+        output, errors = process.communicate(timeout=240)
         if trained:
             break
     assert process.returncode == UNFAITHFUL, errors

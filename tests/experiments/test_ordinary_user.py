@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.experiments.conftest import SMALL, faithful
 from tests.users import Runner
+
+pytestmark = pytest.mark.alone
 
 RUN = """
     import sys

@@ -22,6 +22,8 @@ from laggard.hosts import Host
 from laggard.workloads.model import Workload
 from laggard.workloads.plan import ENVIRONMENT, LinkSamplerPlan, plan_evaluator, plan_workers
 
+pytestmark = pytest.mark.alone
+
 HOST = "edge.trainer.1.1"
 ADDRESS = "127.0.0.1"
 LEASE_S = 0.5

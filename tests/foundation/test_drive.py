@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from laggard.drive import PIECE_NS, Direction, Drive, DriveCounters, DriveLimits, make_drive, sharpen_sleeps
 from laggard.network_emulation.forked import end_companion, fork_companion
 
+pytestmark = pytest.mark.alone
+
 LATE_S = 0.05
 """How much later than due a process may wake on a busy machine; never earlier."""
 

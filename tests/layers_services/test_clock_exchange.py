@@ -24,6 +24,8 @@ from laggard.network_emulation.links import Constraint, LinkPlan
 from laggard.network_emulation.probes.endpoint import socket_in
 from tests.network_emulation.emulated import Continuum, in_sandbox, make_hosts, needs_tun
 
+pytestmark = pytest.mark.alone
+
 LOOPBACK = "127.0.0.1"
 SECOND = 1_000_000_000
 DATAGRAM_BYTES = 32

@@ -121,6 +121,7 @@ def test_hosts_for_a_link_emulator_have_only_loopback(runner: Runner) -> None:
     assert result.stdout.splitlines() == ['[["lo"], ["lo"], ["lo"]]', "{}"], result.stderr
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("fabric", ["tun", "bridge"])
 def test_a_hundred_hosts_take_seconds_at_most(own_runner: Runner, fabric: str) -> None:
     result = own_runner.run(

@@ -12,6 +12,8 @@ import pytest
 from laggard.network_emulation.compute import CgroupSet, prepare_cgroups, run_folders, sweep_cgroups
 from laggard.network_emulation.forked import end_companion, fork_companion
 
+pytestmark = pytest.mark.alone
+
 
 def _own_name() -> str:
     stat = Path("/proc/self/stat").read_text()

@@ -16,6 +16,8 @@ from laggard.network_emulation.compute.phases import MANY_ALIKE, plan_phases, pl
 from laggard.network_emulation.cpu_plan import plan_cpus, usable_cores
 from laggard.virtual_time import Dilation
 
+pytestmark = pytest.mark.alone
+
 _SHARES = {"cloud": 0.32, "fog": 0.16, "edge1": 0.1, "edge2": 0.1}
 
 

@@ -20,6 +20,8 @@ from laggard.network_emulation.cpu_plan import usable_cores
 from laggard.network_emulation.forked import end_companion, fork_companion
 from laggard.work import WorkCounter
 
+pytestmark = pytest.mark.alone
+
 _BOTH = pytest.mark.parametrize("mechanism", ["cgroup-quota", "stop-signal"])
 
 

@@ -17,6 +17,8 @@ from laggard.network_emulation.links import Constraint, Pair
 from laggard.span_schema import event_schema
 from laggard.virtual_time import Dilation
 
+pytestmark = pytest.mark.alone
+
 _PAIR = ("edge.w.1.1", "cloud.w.1.1")
 _BASE = Constraint(delay_ms=10.0, rate_mbps=100.0)
 

@@ -50,6 +50,8 @@ from laggard.run_schema import FidelityCheck
 from laggard.virtual_time import Dilation
 from tests.network_emulation.emulated import Continuum, in_sandbox, make_hosts, needs_tun
 
+pytestmark = pytest.mark.alone
+
 Verified = tuple[tuple[FidelityCheck, ...], float]
 """The checks, and the seconds they took."""
 

@@ -29,7 +29,7 @@ from laggard.network_emulation.measure import (
 from laggard.network_emulation.probes.endpoint import Endpoint, listener_in, socket_in
 from tests.network_emulation.emulated import Continuum, in_sandbox, make_hosts, needs_tun
 
-pytestmark = needs_tun
+pytestmark = [needs_tun, pytest.mark.alone]
 
 CLOUD, FOG, EDGE1, EDGE2 = (host.name for host in make_hosts())
 Flow = tuple[Mapping[str, Endpoint], Pair]

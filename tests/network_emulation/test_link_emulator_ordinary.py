@@ -8,6 +8,8 @@ import pytest
 
 from tests.users import Runner
 
+pytestmark = pytest.mark.alone
+
 SCRIPT = """
     import json
     from laggard.hosts import Host

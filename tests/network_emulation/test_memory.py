@@ -20,6 +20,8 @@ from laggard.network_emulation.memory.watch import LOOK_S, MemoryWatch, Overrun,
 from laggard.network_emulation.model import Heterogeneity
 from laggard.yaml_source import parse_yaml, validated
 
+pytestmark = pytest.mark.alone
+
 HOSTS = (*(Host(f"edge.w.1.{i}", "edge", "w", 1, i) for i in (1, 2)), Host("cloud.w.1.1", "cloud", "w", 1, 1))
 TEXT = """\
 deterministic:

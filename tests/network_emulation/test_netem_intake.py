@@ -13,6 +13,8 @@ from laggard.errors import EmulationError
 from laggard.network_emulation.netem.intake import Intake, IntakeQueue, make_room, received, verify_intake
 from tests.users import Runner
 
+pytestmark = pytest.mark.alone
+
 QUEUE = IntakeQueue("laggard-in0", 30.0, {"cloud": ("10.0.0.1", "2001:db8::1"), "fog": ("10.0.0.7",)})
 INTAKE = Intake("eth0", (QUEUE,), 28319)
 

@@ -14,6 +14,8 @@ from laggard.network_emulation.probes.apart import FlowProbe, Sink, send_flow
 from laggard.virtual_time import Dilation
 from tests.network_emulation.emulated import Continuum, in_sandbox, needs_tun
 
+pytestmark = pytest.mark.alone
+
 
 def flows(continuum: Continuum) -> dict[str, float]:
     from laggard.network_emulation.link_emulator import UserspaceBackend

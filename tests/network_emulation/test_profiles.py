@@ -195,6 +195,7 @@ def wireless(continuum: Continuum) -> tuple[FidelityCheck, ...]:
 
 
 @needs_tun
+@pytest.mark.alone
 def test_the_emulator_keeps_a_profile() -> None:
     checks = in_sandbox(wireless)
     assert [check.kind for check in checks] == ["rtt", "rate", "rate"]

@@ -64,6 +64,7 @@ def dilate(continuum: Continuum) -> list[tuple[str, str, int]]:
 
 
 @needs_tun
+@pytest.mark.alone
 def test_connections_of_both_ends_use_what_was_chosen() -> None:
     seen = in_sandbox(dilate)
     for plain in seen[:2]:

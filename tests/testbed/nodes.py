@@ -100,10 +100,11 @@ def lacking() -> str | None:
 class Nodes:
     """Nodes that are up; a context manager that takes them down."""
 
-    def __init__(self, folder: Path, shown: Sequence[Path], *, squashed: bool) -> None:
+    def __init__(self, folder: Path, shown: Sequence[Path], *, squashed: bool, kept: Sequence[str] = ()) -> None:
         self.folder = folder
         self.key = folder / "id_ed25519"
         self._shown = tuple(shown)
+        self._kept = tuple(kept)
         self._squashed = squashed
         self._specs: dict[str, NodeSpec] = {}
         self._ports: dict[str, str] = {}
@@ -162,10 +163,11 @@ class Nodes:
         process.wait()
 
     def reboot(self, names: Sequence[str], boot: Boot) -> None:
-        """Take nodes down and bring them up anew, with empty disks; they answer SSH when this returns."""
+        """Take nodes down and bring them up anew, with empty disks but for what is kept; they answer SSH when this returns."""
         for name in names:
             self.crash(name)
-            shutil.rmtree(self._disk(name))
+            disk = self._disk(name)
+            _remove_but(disk, frozenset(path for pattern in self._kept for path in disk.glob(pattern)))
         self.start(names, boot)
 
     def start(self, names: Sequence[str], boot: Boot) -> None:
@@ -225,7 +227,7 @@ class Nodes:
         stage = _STAGE / spec.name
         shutil.rmtree(stage, ignore_errors=True)
         disk = self._disk(spec.name)
-        disk.mkdir(parents=True)
+        disk.mkdir(parents=True, exist_ok=True)
         disk.chmod(0o1777)
         stage_files(stage, self.folder, spec, boot)
         home = self._seen_home(spec) if boot.home else stage / "home"
@@ -254,6 +256,7 @@ def start_nodes(
     shown: Sequence[Path] = (),
     *,
     squashed: bool = False,
+    kept: Sequence[str] = (),
 ) -> Nodes:
     """Bring nodes up, inside laggard's sandbox; they answer SSH when this returns.
 
@@ -265,6 +268,7 @@ def start_nodes(
         boot: how they come up; None lets root and the user log in at once.
         shown: folders of the controller that the nodes see where they are, in spite of all that is hidden from them.
         squashed: whether root can make nothing in `/home` (see `squash`), as where it is NFS.
+        kept: patterns of what stays in `/var/tmp` when a node is brought up anew, as where it was prepared in the system's image.
 
     Raises:
         RuntimeError: a node did not come up; carries its log.
@@ -277,7 +281,7 @@ def start_nodes(
     _STAGE.mkdir(exist_ok=True)
     _make_keys(folder)
     networks.create_bridge()
-    nodes = Nodes(folder, shown, squashed=squashed)
+    nodes = Nodes(folder, shown, squashed=squashed, kept=kept)
     try:
         nodes.add(specs)
         nodes.start([spec.name for spec in specs], boot or Boot())
@@ -304,6 +308,19 @@ def machines(hosts: Sequence[Host], nodes: Nodes) -> tuple[Machine, ...]:
 
 def _cluster(name: str) -> str:
     return name.partition("-")[0] if name.endswith(".grid5000.fr") else ""
+
+
+def _remove_but(folder: Path, kept: frozenset[Path]) -> None:
+    """Empty a folder but for some of the paths in it, and for the folders that these are in."""
+    for path in folder.iterdir():
+        if path in kept:
+            continue
+        if any(path in each.parents for each in kept):
+            _remove_but(path, kept)
+        elif path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _make_keys(folder: Path) -> None:

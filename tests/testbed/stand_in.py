@@ -114,10 +114,17 @@ class Server:
 class Service:
     """A whole stand-in in this process: nodes, state, server."""
 
-    def __init__(self, folder: Path | None, counts: Mapping[str, int], timing: Timing, shown: Sequence[Path]) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        counts: Mapping[str, int],
+        timing: Timing,
+        shown: Sequence[Path],
+        kept: Sequence[str],
+    ) -> None:
         specs = reference.pool(counts)
         self._faults = Faults()
-        self._nodes = None if folder is None else start_nodes(specs, folder, Lent.idle, shown, squashed=True)
+        self._nodes = None if folder is None else start_nodes(specs, folder, Lent.idle, shown, squashed=True, kept=kept)
         machines: Machines = Paper() if self._nodes is None else Lent(self._nodes)
         self._grid = Grid5000([spec.name for spec in specs], machines, self._faults, timing, USER)
         self._server = Server(self._grid, self._faults)
@@ -253,7 +260,11 @@ class StandIn:
 
 @contextmanager
 def stand_in(
-    folder: Path | None, counts: Mapping[str, int], timing: Timing | None = None, shown: Sequence[Path] = ()
+    folder: Path | None,
+    counts: Mapping[str, int],
+    timing: Timing | None = None,
+    shown: Sequence[Path] = (),
+    kept: Sequence[str] = (),
 ) -> Iterator[StandIn]:
     """A stand-in Grid'5000 that lends real nodes, inside laggard's sandbox; or, without a folder, nodes on paper, anywhere.
 
@@ -264,21 +275,24 @@ def stand_in(
         counts: how many nodes of each cluster can be lent; of all other nodes somebody else is the user.
         timing: how long the stages of jobs and deployments take.
         shown: folders of the controller that the nodes see where they are.
+        kept: patterns of what stays in a node's `/var/tmp` from one job to the next; everything else goes.
     """
-    with _service(folder, counts, timing or Timing(), shown) as service:
+    with _service(folder, counts, timing or Timing(), shown, kept) as service:
         yield StandIn(service.url(), (folder or Path(os.devnull)) / "id_ed25519", service)
 
 
 @contextmanager
-def _service(folder: Path | None, counts: Mapping[str, int], timing: Timing, shown: Sequence[Path]) -> Iterator[Any]:
+def _service(
+    folder: Path | None, counts: Mapping[str, int], timing: Timing, shown: Sequence[Path], kept: Sequence[str]
+) -> Iterator[Any]:
     """A `Service` in a process of its own where there are nodes, otherwise in this one."""
     with ExitStack() as stack:
         if folder is None:
-            service: Any = Service(folder, counts, timing, shown)
+            service: Any = Service(folder, counts, timing, shown, kept)
         else:
             manager = _Manager(ctx=multiprocessing.get_context("fork"))
             manager.start()
             stack.callback(manager.shutdown)
-            service = manager.Service(folder, dict(counts), timing, tuple(shown))  # type: ignore[attr-defined]
+            service = manager.Service(folder, dict(counts), timing, tuple(shown), tuple(kept))  # type: ignore[attr-defined]
         stack.callback(service.close)
         yield service

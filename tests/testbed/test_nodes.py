@@ -157,6 +157,19 @@ def test_a_node_that_does_not_come_up_says_why(scripts: Scripts) -> None:
     assert "Numerical result out of range" in str(answer["said"])
 
 
+def test_only_what_is_kept_is_there_when_a_node_is_brought_up_anew(scripts: Scripts) -> None:
+    answer = scripts.answer(
+        """
+    def look(nodes):
+        on(nodes, one, "cd /var/tmp; mkdir -p mine/abc/lib mine/runs; touch mine/abc/lib/file mine/runs/data other; ln -s / mine/link")
+        nodes.reboot([one], Boot())
+        return [on(nodes, one, "cd /var/tmp; find . | sort"), on(nodes, two, "ls /var/tmp")]
+    in_sandbox(lambda: nodes_here(kept=("mine/[0-9a-f]*",)), look)
+"""
+    )
+    assert answer == [".\n./mine\n./mine/abc\n./mine/abc/lib\n./mine/abc/lib/file", ""]
+
+
 def test_nodes_stop_answering_in_every_way(scripts: Scripts) -> None:
     answer = scripts.answer(
         """

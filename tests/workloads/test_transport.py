@@ -22,6 +22,8 @@ from laggard.workloads.transport.frames import Message, pack, unpack
 from laggard.workloads.transport.keys import make_endpoints
 from laggard.workloads.transport.plan import EndpointPlan
 
+pytestmark = pytest.mark.alone
+
 ASK, TELL = 1, 2
 
 
