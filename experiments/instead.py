@@ -33,12 +33,14 @@ def asked_strategies(texts: Sequence[str]) -> tuple[Other, ...] | None:
     found = []
     for text in texts:
         value = parse_yaml(text, "--instead").value
-        if isinstance(value, str):
-            found.append(Other(value))
-        elif isinstance(value, dict) and isinstance(value.get("name"), str):
-            found.append(Other(str(value["name"]), {key: each for key, each in value.items() if key != "name"}))
-        else:
+        name = value.get("name") if isinstance(value, dict) else value
+        if not isinstance(name, str):
             raise InputError(f"{text}: no strategy — give a name, or {{name: local_sgd, steps: 4}}")
+        told = {key: each for key, each in value.items() if key != "name"} if isinstance(value, dict) else {}
+        numbers = {key: each for key, each in told.items() if isinstance(each, int | str)}
+        if len(numbers) < len(told):
+            raise InputError(f"{text}: a strategy's parameters are numbers and words here — leave out the others")
+        found.append(Other(name, numbers))
     return tuple(found)
 
 

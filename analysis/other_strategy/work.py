@@ -74,7 +74,7 @@ def measure_work(run: Run) -> Work:
 def _of_rank(spans: SpanColumns) -> Repeated:
     step, index = np.unique(spans.step, return_inverse=True)
     count = len(step)
-    seconds = np.bincount(index, spans.dur_ns * _S, count)
+    seconds = np.bincount(index, spans.dur_ns * _S, count).astype(np.float64)
     start_s, end_s = np.full(count, np.inf), np.zeros(count)
     np.minimum.at(start_s, index, spans.start_ns * _S)
     samples: IntArray = np.zeros(count, dtype=np.int64)
@@ -100,4 +100,5 @@ def _shares(spans: SpanColumns) -> FloatArray:
     members = (taken > 0).sum(axis=1)
     seen = np.flatnonzero(members)
     means = taken[seen].sum(axis=1) / members[seen]
-    return np.interp(np.arange(last + 1), seen, means)
+    shares: FloatArray = np.interp(np.arange(last + 1), seen, means)
+    return shares
