@@ -346,19 +346,33 @@ def report(run: str, runs: Path, as_json: bool) -> None:
     type=click.Choice(["bytedance"]),
     help="Tell slowdowns against another reference too: ByteDance's (the average of all).",
 )
+@click.option(
+    "--instead",
+    multiple=True,
+    metavar="STRATEGY",
+    help="Also say how long the same work would have taken by another strategy: a name, {name: local_sgd, steps: 4}, or all.",
+)
 @json_option
 @_reported
-def analyze(path: Path, out: Path | None, runs: Path, reference: str | None, as_json: bool) -> None:
+def analyze(
+    path: Path, out: Path | None, runs: Path, reference: str | None, instead: tuple[str, ...], as_json: bool
+) -> None:
     """Find the stragglers of any trace, and write a report.
 
     PATH is a run folder, a ByteDance StragglerAnalysis trace (.parquet), or torch.profiler's (.json, .json.gz): one file per rank, in a folder.
     What is found goes into a run folder that every command reads; a run's own folder is written into.
     """
     from laggard.experiments.analysing import analyse_path
+    from laggard.experiments.instead import asked_strategies, played_instead
     from laggard.experiments.results import analysed_document, analysed_text
 
+    asked_strategies(instead)
     folder = analyse_path(path, out, runs, reference=reference is not None)
-    click.echo(json.dumps(analysed_document(folder), indent=2) if as_json else analysed_text(folder))
+    document, text = analysed_document(folder), analysed_text(folder)
+    if instead:
+        played, told = played_instead(folder, instead)
+        document, text = {**document, "instead": played}, f"{text}\n{told}"
+    click.echo(json.dumps(document, indent=2) if as_json else text)
 
 
 @main.command()

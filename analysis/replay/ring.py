@@ -100,7 +100,7 @@ def transfer_factor(
     for place, cause in enumerate(causes):
         if cause.family == "network" and cause.kind == "dynamic" and place not in without:
             inside = (step >= cause.first) & (step <= cause.last)
-            slowed = _slowed(ring, cause, run, tiers)
+            slowed = slowed_ring(ring, cause, run, tiers)
             factor[inside] = _factor(ring, timeline, ring.barriers[inside], slowed, changes, tiers)
     found = np.ones(len(timeline.group) + 1)
     found[ring.barriers] = factor
@@ -132,7 +132,7 @@ def _changed(now: Hop, usual: Hop, changes: Sequence[LinkChange], tiers: dict[st
     return replace(hop, rate_mbps=min(hop.rate_mbps, now.rate_mbps)) if now.rate_mbps < usual.rate_mbps else hop
 
 
-def _slowed(ring: Ring, cause: Cause, run: Run, tiers: dict[str, str]) -> list[Hop]:
+def slowed_ring(ring: Ring, cause: Cause, run: Run, tiers: dict[str, str]) -> list[Hop]:
     """The links as they were in a cause's steps: those between the tiers of the one that it names take as long as makes up the slowdown."""
     if cause.link is None:
         raise RunFolderError(

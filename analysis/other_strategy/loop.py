@@ -1,0 +1,34 @@
+"""What happens when: actions in the order of their times."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+Action = Callable[[], None]
+
+
+class Loop:
+    """Does what is due, one after the other; of what is due at once, first what was asked for first.
+
+    Attributes:
+        now_s: the time.
+        over: whether to do nothing more.
+    """
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.over = False
+        self._due: list[tuple[float, int, Action]] = []
+        self._asked = 0
+
+    def at(self, when_s: float, action: Action) -> None:
+        """Have something done then."""
+        heapq.heappush(self._due, (when_s, self._asked, action))
+        self._asked += 1
+
+    def run(self) -> None:
+        """Go on until nothing is left to do, or it is over."""
+        while self._due and not self.over:
+            self.now_s, _, action = heapq.heappop(self._due)
+            action()
