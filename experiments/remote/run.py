@@ -7,12 +7,9 @@ home before the release is even tried.
 from __future__ import annotations
 
 import shlex
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 
 from laggard.errors import DeploymentError
 from laggard.experiments.collecting import analyse_training, tell_without_training
@@ -22,6 +19,7 @@ from laggard.experiments.progress import SilentDisplay, TextDisplay
 from laggard.experiments.recording import first_record, record_failure
 from laggard.experiments.remote.crew import Crew
 from laggard.experiments.remote.e2clab_stages import e2clab_stages
+from laggard.experiments.remote.ended_by_signals import ended_by_signals
 from laggard.experiments.remote.energy import record_energy
 from laggard.experiments.remote.gather import Gathered, Way, gather
 from laggard.experiments.remote.ground import Claim, Prepared, RemoteOptions, claim, make_ready, placed_on, reserved
@@ -38,7 +36,6 @@ from laggard.workloads.gate_relay import GateHub
 from laggard.workloads.plan import ENVIRONMENT
 from laggard.workloads.tally_relay import TallyHub
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGENT = "laggard.experiments.remote.agent"
 
 
@@ -65,7 +62,7 @@ def execute_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecor
         journal = Journal(record, folder, SilentDisplay() if options.quiet else TextDisplay())
         folder.logs.mkdir()
         folder.write_scenario(scenario.files())
-        with _ended_by_signals():
+        with ended_by_signals():
             holder = _attempt(scenario, plan, options, journal)
         if options.testbed == "g5k" and holder.trained is not None:
             record_energy(journal, holder.machines, holder.trained.began_s, holder.trained.ended_s)
@@ -91,27 +88,6 @@ def _attempt(scenario: Scenario, plan: Claim, options: RemoteOptions, journal: J
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last place that can still put a defect on record
         record_failure(journal, error)
     return holder
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let the first SIGINT, SIGTERM or SIGHUP end the run as Ctrl-C does; further ones do not stop the machines being given back.
-
-    What is ignored already, as SIGHUP is under nohup(1), stays so.
-    """
-
-    def end(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        for each in _ENDING:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {each: signal.signal(each, end) for each in _ENDING if signal.getsignal(each) is not signal.SIG_IGN}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 class _Holder:

@@ -113,6 +113,7 @@ SCRIPT = """
             said, errors = process.communicate(timeout=300)
             found["in my job"] = {"status": process.returncode, "said": said, "error": errors}
             found["in my job left"] = left()
+            found["on record"] = [record["status"] for record in records()]
             return found
 
     CLI = '''
@@ -144,6 +145,10 @@ def test_every_node_is_given_back(own_runner: Runner) -> None:
     assert "holds" not in found["runs after"]["said"]
     assert "nothing is held" in found["nothing to destroy"]["said"]
     _a_run_in_a_reservation(found)
+    done, failed, told, _, unfaithful = found["on record"]
+    assert (done, failed, told, unfaithful) == ("done", "failed", "interrupted", "unfaithful"), (
+        "records stay as they are"
+    )
 
 
 def _a_whole_run(found: dict[str, object]) -> None:

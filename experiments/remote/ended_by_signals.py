@@ -1,0 +1,38 @@
+"""A run ends in order when it is told to by a signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let the first SIGINT, SIGTERM or SIGHUP end the run as Ctrl-C does; further ones do not stop the machines being given back.
+
+    What is ignored already, as SIGHUP is under nohup(1), stays so. Children that a library forks meanwhile inherit the handlers, and would unwind this
+    process's stack when they are ended, and write its record anew: there a signal does what it does to any process. (execo forks one, which is ended after this process.)
+    """
+    own = os.getpid()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        del frame
+        if os.getpid() != own:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        for each in ENDING:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {each: signal.signal(each, end) for each in ENDING if signal.getsignal(each) is not signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
