@@ -23,17 +23,17 @@ def test_the_first_signal_ends_the_run_and_the_next_do_nothing(number: signal.Si
 def _told(number: signal.Signals) -> None:
     with ended_by_signals():
         try:
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
         finally:
             for each in ENDING:
-                os.kill(os.getpid(), each)
+                signal.raise_signal(each)
 
 
 def test_what_is_ignored_stays_so() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with ended_by_signals():
-            os.kill(os.getpid(), signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -45,7 +45,7 @@ def test_a_forked_child_is_ended_without_going_back_into_the_run(number: signal.
         child = os.fork()
         if child == 0:
             try:
-                os.kill(os.getpid(), number)
+                signal.raise_signal(number)
                 signal.pause()
             except KeyboardInterrupt:
                 os._exit(UNWOUND)

@@ -19,11 +19,13 @@ from laggard.workloads.adaptive.choice import (
     Costs,
     ObjectiveName,
     Rules,
+    Seen,
     busy,
     bytes_between_tiers,
     choose,
     first_terms,
     price,
+    why_pairs,
 )
 from laggard.workloads.spool import read_lines
 from laggard.workloads.strategies.average_member import PART_BYTES, Manner, Terms, owners_of
@@ -111,6 +113,38 @@ def test_long_averages_make_it_go_two_by_two_until_they_are_short() -> None:
     assert "3.1 times a step" in choice.reason
 
 
+def test_two_by_two_averages_of_all_take_a_tenth_of_the_time_at_most() -> None:
+    """How often they come stays as it is within a factor of two."""
+    rules, terms, seen = replace(RULES, pairs_from=3.0, longest=32), Terms(1, Manner.PAIRS), []
+    for average_s in (3.1, 6.0, 20.0, 12.0, 9.0, 3.1):
+        terms = choose(Costs([1.0], average_s), rules, terms).terms
+        seen.append(terms.steps)
+    assert seen == [32, 32, 200, 200, 90, 32]
+
+
+@pytest.mark.parametrize(
+    ("exchanges_s", "taken", "reason"),
+    [
+        ([], 0, ""),
+        ([9.0], 5, ""),
+        ([0.1, 2.9], 5, None),
+        ([0.1, 3.1], 5, "an exchange of two takes 3.1 times a step, and an average of all no less"),
+        ([3.1, 9.0], 89, "and all every 90 steps: an exchange of two takes 9 times"),
+        ([3.1, 9.0], 90, None),
+        ([3.1, 3.0], 32, None),
+        ([], 31, ""),
+        ([], 32, None),
+    ],
+)
+def test_slow_exchanges_of_two_tell_of_averages(exchanges_s: list[float], taken: int, reason: str | None) -> None:
+    """Until all who begin them have had one, or as many steps are taken as lie between averages of all, which are under way a tenth of the time at most."""
+    rules = replace(RULES, pairs_from=3.0, longest=32)
+    found = why_pairs(Seen([1.0, 1.0, 4.0], exchanges_s, awaited=2, taken=taken), rules)
+    assert (found is None) == (reason is None)
+    assert (found == "") == (reason == "")
+    assert (reason or "") in (found or "")
+
+
 @pytest.mark.parametrize(("objective", "pairs"), [("makespan", True), ("cost", False), ("fairness", False)])
 def test_two_by_two_is_for_time_alone(objective: ObjectiveName, pairs: bool) -> None:
     """Who exchanges all the time sends most, and does not learn as the others do; where nothing has a price, money is time."""
@@ -186,7 +220,7 @@ def test_after_averages_of_all_models_are_averaged_two_by_two(train: Train) -> N
     workload = {**DIGITS, "model": "paced:wide_unhurried", "evaluate_every": 10**9, "stop": {"steps": 60}}
     training = train({**workload, "strategy": strategy}, 4)
     steps, decided = training.table("steps"), read_lines(training.spool.decisions)
-    assert str(decided[0]["told"]).startswith("average models two by two, nobody waiting, and all every 8 steps")
+    assert str(decided[0]["told"]).startswith("average models two by two, nobody waiting, and all every ")
     updates = steps.groupby("rank").applied_version.max() - steps.groupby("rank").step.count()
     taken = steps.groupby("rank").step.count()
     assert (updates > 0.5 * taken).all(), "others' updates are exchanges: of every 8 steps one at most is an average"

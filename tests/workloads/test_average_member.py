@@ -20,11 +20,14 @@ from laggard.workloads.strategies.average_member import (
     READY,
     AverageMember,
     Brought,
+    Hold,
     Lead,
     Manner,
     Measured,
     Outcome,
     Terms,
+    Untimed,
+    at_once,
     members_of,
     words_of,
 )
@@ -361,11 +364,12 @@ class Lone:
     agreed: Terms
     ready_part: float = 0.5
     brought: int = 0
+    hold: Hold = at_once
     member: AverageMember = field(init=False)
 
     def __post_init__(self) -> None:
         self.member = AverageMember(
-            self.rank, range(3), self.agreed, self.ready_part, self._bring, lambda _outcome: None
+            self.rank, range(3), self.agreed, self.ready_part, self._bring, lambda _outcome: None, hold=self.hold
         )
 
     def _bring(self) -> Brought:
@@ -387,13 +391,13 @@ def test_who_heard_of_a_loss_before_the_average_is_ready_for_the_next() -> None:
     """It had told the leader, who began one with the rank that is lost: if it did not tell again both would wait for ever."""
     waiting = Lone(1, Terms(2, Manner.WAITING))
     waiting.member.take_steps(2, 7)
-    assert waiting.sent(READY) == [(0, Message(READY, NOBODY, (7,)))]
+    assert waiting.sent(READY) == [(0, Message(READY, NOBODY, (7, 0)))]
     waiting.member.leave(2)
     assert waiting.member.waits
     waiting.begin(1, Terms(3, Manner.WAITING))
     assert (waiting.brought, waiting.member.waits, waiting.member.terms.steps) == (0, False, 3)
     waiting.member.take_steps(3, 7)
-    assert waiting.sent(READY) == [(0, Message(READY, 1, (7,)))]
+    assert waiting.sent(READY) == [(0, Message(READY, 1, (7, 0)))]
 
 
 def test_an_average_that_comes_to_nothing_before_its_turn_counts_as_begun() -> None:
@@ -406,20 +410,50 @@ def test_an_average_that_comes_to_nothing_before_its_turn_counts_as_begun() -> N
     assert (late.brought, late.member.terms) == (1, Terms(4))
     late.member.outbox.clear()
     late.member.take_steps(4, 7)
-    assert late.sent(READY) == [(0, Message(READY, 2, (7,)))]
+    assert late.sent(READY) == [(0, Message(READY, 2, (7, 0)))]
 
 
 def test_the_leader_does_not_count_who_was_ready_before_the_average_began() -> None:
     leader = Lone(0, Terms(1))
     leader.member.take_steps(1, 7)
-    leader.member.hear(Message(READY, NOBODY, (7,), sender=1))
+    leader.member.hear(Message(READY, NOBODY, (7, 0), sender=1))
     assert len(leader.sent(BEGIN)) == 2
-    leader.member.hear(Message(READY, NOBODY, (7,), sender=2))
+    leader.member.hear(Message(READY, NOBODY, (7, 0), sender=2))
     leader.member.leave(2)
-    leader.member.hear(Message(READY, NOBODY, (7,), sender=1))
+    leader.member.hear(Message(READY, NOBODY, (7, 0), sender=1))
     assert leader.sent(BEGIN) == []
-    leader.member.hear(Message(READY, 1, (7,), sender=1))
+    leader.member.hear(Message(READY, 1, (7, 0), sender=1))
     assert [to for to, _ in leader.sent(BEGIN)] == [1]
+
+
+def test_no_average_begins_as_long_as_the_leader_holds_it_back() -> None:
+    """It is asked with every step and word, what everybody's exchange took among them, and nobody is forgotten meanwhile."""
+    asked: list[Untimed] = []
+
+    def hold(untimed: Untimed, terms: Terms) -> bool:
+        assert terms == Terms(1, Manner.PAIRS)
+        asked.append(untimed)
+        return untimed.taken < 4
+
+    leader = Lone(0, Terms(1, Manner.PAIRS), hold=hold)
+    leader.member.hear(Message(READY, NOBODY, (9, 0), sender=1))
+    leader.member.hear(Message(READY, NOBODY, (8, 31), sender=2))
+    for _ in range(3):
+        leader.member.take_steps(1, 7, 30)
+        assert leader.sent(BEGIN) == []
+    assert asked[-1] == Untimed({0: 7, 1: 9, 2: 8}, {0: 30, 2: 31}, 3)
+    leader.member.take_steps(1, 7, 30)
+    assert [to for to, _ in leader.sent(BEGIN)] == [1, 2]
+    assert leader.brought == 1
+
+
+def test_who_awaits_an_exchange_is_not_ready() -> None:
+    """It says so with the first step after it, and what it took."""
+    waiting = Lone(1, Terms(1, Manner.PAIRS))
+    waiting.member.take_steps(2, 7, None)
+    assert waiting.sent(READY) == []
+    waiting.member.take_steps(1, 7, 40)
+    assert waiting.sent(READY) == [(0, Message(READY, NOBODY, (7, 40)))]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

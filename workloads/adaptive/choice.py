@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from statistics import median
 from typing import Literal
 
@@ -34,6 +35,9 @@ STILL_BUSY = 0.95
 STILL_PAIRS = 0.5
 """Part of the steps from which on two by two is better for which it stays so."""
 
+PROBE = 0.1
+"""Part of the time that averages of all may be under way where models go two by two: they tell what they take, and are in the way."""
+
 ObjectiveName = Literal["makespan", "cost", "fairness"]
 
 
@@ -45,7 +49,7 @@ class Rules:
         objective: what is to be small, or fair.
         drift: part of a step's progress lost per step without an average.
         effort: seconds of training that a second of averaging is worth, where nobody waits for it.
-        longest: steps between two averages, at most.
+        longest: steps between two averages, at most, where models do not go two by two.
         rent_per_s: price of all hosts for a second.
         price_per_byte: of a byte between tiers.
         pairs_from: steps that an average takes from which on ranks average two by two.
@@ -115,6 +119,40 @@ def first_terms(objective: ObjectiveName) -> Terms:
     return Terms(1, {"makespan": Manner.PAIRS, "cost": Manner.BESIDE, "fairness": Manner.WAITING}[objective])
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What is known before an average of all has been timed.
+
+    Attributes:
+        steps_s: what a step takes, of each rank that has said so.
+        exchanges_s: what an exchange of two took, of each rank that began one and has said so.
+        awaited: ranks that begin exchanges.
+        taken: steps that the leader has taken.
+    """
+
+    steps_s: Sequence[float]
+    exchanges_s: Sequence[float]
+    awaited: int
+    taken: int
+
+
+def why_pairs(seen: Seen, rules: Rules) -> str | None:
+    """Why to go on two by two without having timed an average of all; None where one is to be made.
+
+    It takes no less than the slowest exchange of two, whose links it goes over too, both ways. To find that out by an average itself would keep slow links busy with it for many steps.
+
+    Returns:
+        A reason; an empty one as long as exchanges are awaited.
+    """
+    if not seen.steps_s or len(seen.exchanges_s) < seen.awaited:
+        return "" if seen.taken < rules.longest else None
+    ratio = max(seen.exchanges_s) / median(seen.steps_s)
+    pairs = _pairs(ratio, rules)
+    if ratio < rules.pairs_from or seen.taken >= pairs.steps:
+        return None
+    return f"{_told(pairs)}: an exchange of two takes {ratio:.2g} times a step, and an average of all no less"
+
+
 def price(terms: Terms, costs: Costs, rules: Rules) -> float:
     """What the progress of one step of each rank costs where all are averaged: seconds, or money where that is the objective and anything has a price."""
     if terms.waits:
@@ -143,8 +181,10 @@ def choose(costs: Costs, rules: Rules, current: Terms) -> Choice:
         current: what is being done.
     """
     if _pairs_are_better(costs, rules, current):
-        pairs = Terms(rules.longest, Manner.PAIRS)
-        return Choice(pairs, 1.0, f"{_told(pairs) if pairs != current else 'go on'}: {_because(costs, rules)}")
+        pairs = _pairs(costs.average_steps, rules)
+        if _settled_on_pairs(current) and current.steps / 2 <= pairs.steps <= current.steps * 2:
+            return Choice(current, 1.0, f"go on: {_because(costs, rules)}")
+        return Choice(pairs, 1.0, f"{_told(pairs)}: {_because(costs, rules)}")
     manner = Manner.WAITING if rules.objective == "fairness" else Manner.BESIDE
     known = [Terms(period, manner) for period in PERIODS if period <= rules.longest]
     prices = {terms: price(terms, costs, rules) for terms in known}
@@ -159,8 +199,17 @@ def choose(costs: Costs, rules: Rules, current: Terms) -> Choice:
 def _pairs_are_better(costs: Costs, rules: Rules, current: Terms) -> bool:
     if rules.objective == "fairness" or rules.priced:
         return False
-    stays = STILL_PAIRS if current == Terms(rules.longest, Manner.PAIRS) else 1.0
+    stays = STILL_PAIRS if _settled_on_pairs(current) else 1.0
     return costs.average_steps >= rules.pairs_from * stays
+
+
+def _settled_on_pairs(current: Terms) -> bool:
+    """Whether models go two by two because of what was timed (see `first_terms`)."""
+    return current.manner is Manner.PAIRS and current.steps > 1
+
+
+def _pairs(average_steps: float, rules: Rules) -> Terms:
+    return Terms(max(rules.longest, ceil(average_steps / PROBE)), Manner.PAIRS)
 
 
 def _told(terms: Terms) -> str:

@@ -1,7 +1,7 @@
 """Measures the continuum while it trains, and has models averaged in the manner and as often as suits it and the objective best.
 
 Ours, out of Overlap Local-SGD (all, nobody waiting) and AD-PSGD (two by two). What is measured is how long ranks' steps and the averages
-of all take; who leads the averages decides from it, by the pure functions in `workloads/adaptive/`, and tells all with the next one. It reads nothing but the ranks' own clocks: neither the
+of all take, and before there was one, exchanges of two, for what that takes of slow links cannot be had back; who leads the averages decides from it, by the pure functions in `workloads/adaptive/`, and tells all with the next one. It reads nothing but the ranks' own clocks: neither the
 scenario nor the analysis.
 """
 
@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Collection
 from statistics import median
 
-from laggard.workloads.adaptive.choice import Costs, Rules, bytes_between_tiers, choose, first_terms
-from laggard.workloads.strategies.average_member import Manner, Measured, Terms
+from laggard.workloads.adaptive.choice import Costs, Rules, Seen, bytes_between_tiers, choose, first_terms, why_pairs
+from laggard.workloads.strategies.average_member import Manner, Measured, Terms, Untimed
+from laggard.workloads.strategies.graph import is_active
 from laggard.workloads.strategies.overlap_local_sgd import Overlapping
 from laggard.workloads.strategies.pairing import Pairing
 from laggard.workloads.strategies.parameters import AdaptiveParameters
@@ -39,8 +40,9 @@ class Adaptive(Overlapping):
 
     def __init__(self, parameters: AdaptiveParameters, seat: Seat) -> None:
         self._parameters = parameters
-        super().__init__(seat, first_terms(seat.objective.name), READY_PART, self._decide)
+        super().__init__(seat, first_terms(seat.objective.name), READY_PART, self._decide, self._await_exchanges)
         self._averages_ns: deque[int] = deque(maxlen=LATEST)
+        self._reasoned = False
 
     @property
     def weight(self) -> float:
@@ -72,6 +74,33 @@ class Adaptive(Overlapping):
     def _hear(self, message: Message) -> None:
         if not self._pairing.hear(message):
             super()._hear(message)
+
+    @property
+    def _exchange_ns(self) -> int | None:
+        """Who begins exchanges has had one before it says that it is ready, as long as models go two by two and nothing else has been timed."""
+        there = sorted({self._seat.rank, *self._there})
+        if self._member.terms != first_terms(self._seat.objective.name) or not is_active(there, self._seat.rank):
+            return 0
+        if self._member.terms.manner is not Manner.PAIRS or len(there) < 2:
+            return 0
+        return self._pairing.took_ns or None
+
+    def _await_exchanges(self, untimed: Untimed, terms: Terms) -> bool:
+        """As the leader: whether what exchanges of two take says enough."""
+        if terms.manner is not Manner.PAIRS:
+            return False
+        there = sorted({self._seat.rank, *self._there})
+        seen = Seen(
+            steps_s=[each * 1e-9 for each in untimed.step_ns.values() if each],
+            exchanges_s=[each * 1e-9 for each in untimed.exchange_ns.values()],
+            awaited=sum(is_active(there, rank) for rank in there),
+            taken=untimed.taken,
+        )
+        reason = why_pairs(seen, self._rules())
+        if reason and not self._reasoned:
+            self._reasoned = True
+            self._seat.note(self._step, reason)
+        return reason is not None
 
     def _decide(self, measured: Measured, terms: Terms) -> Terms:
         """As the leader: the terms from now on."""

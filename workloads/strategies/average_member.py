@@ -92,12 +92,33 @@ class Measured:
     step_ns: Mapping[int, int]
 
 
+@dataclass(frozen=True)
+class Untimed:
+    """What the leader knows before any average has been timed, in real ns.
+
+    Attributes:
+        step_ns: what a step takes, by rank, of those that have said so.
+        exchange_ns: what an exchange of two took, by the rank that began it, of those that have said so.
+        taken: steps that the leader has taken since the beginning, or since the last average.
+    """
+
+    step_ns: Mapping[int, int]
+    exchange_ns: Mapping[int, int]
+    taken: int
+
+
 Lead = Callable[[Measured, Terms], Terms]
+Hold = Callable[[Untimed, Terms], bool]
 
 
 def keep(_measured: Measured, terms: Terms) -> Terms:
     """Terms that stay as they are."""
     return terms
+
+
+def at_once(_untimed: Untimed, _terms: Terms) -> bool:
+    """The first average is not held back."""
+    return False
 
 
 @dataclass(frozen=True)
@@ -127,6 +148,7 @@ class AverageMember:
         bring: the model as it is now, and what it counts.
         settle: told what became of an average, once it is over and before the model is brought again.
         lead: what the terms are to be from now on, where this rank is the leader.
+        hold: whether it is to begin no average yet, as long as none has been timed.
         clock_ns: the time.
         begun: number of the average before the first that this rank may lead.
 
@@ -144,14 +166,17 @@ class AverageMember:
         bring: Callable[[], Brought],
         settle: Callable[[Outcome], None],
         lead: Lead = keep,
+        hold: Hold = at_once,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         begun: int = 0,
     ) -> None:
         self._rank, self._there, self.terms = rank, set(there), terms
         self._ready_part, self._bring, self._settle = ready_part, bring, settle
-        self._lead, self._clock_ns = lead, clock_ns
+        self._lead, self._hold, self._clock_ns = lead, hold, clock_ns
         self.outbox: deque[tuple[int, Message]] = deque()
         self._taken = self._step_ns = 0
+        self._exchange_ns: int | None = 0
+        self._exchanges_ns: dict[int, int] = {}
         self._average_ns: int | None = None
         self._steps_ns: dict[int, int] = {}
         self._told = NOBODY
@@ -164,10 +189,17 @@ class AverageMember:
         self._joined: _Joined | None = None
         self._early: dict[tuple[int, int], list[tuple[int, Part]]] = {}
 
-    def take_steps(self, steps: int, step_ns: int) -> None:
-        """This rank has finished some, which took so long each, in the mean."""
-        self._taken, self._step_ns = self._taken + steps, step_ns
+    def take_steps(self, steps: int, step_ns: int, exchange_ns: int | None = 0) -> None:
+        """This rank has finished some.
+
+        Args:
+            steps: how many.
+            step_ns: what each took, in the mean.
+            exchange_ns: what its exchange of two took; None where it is to have one before it is ready for an average of all, 0 where it has none.
+        """
+        self._taken, self._step_ns, self._exchange_ns = self._taken + steps, step_ns, exchange_ns
         self._tell()
+        self._call()
 
     @property
     def waits(self) -> bool:
@@ -181,7 +213,7 @@ class AverageMember:
         if message.sender not in self._there:
             return
         if message.kind == READY:
-            self._steps_ns[message.sender] = message.values[0]
+            self._note_pace(message.sender, *message.values)
             # Else it was ready for an average that has begun since.
             unled = message.version == NOBODY and message.sender not in self._included
             if message.version == self._called or unled:
@@ -213,6 +245,7 @@ class AverageMember:
         self._ready.discard(rank)
         self._included.discard(rank)
         self._steps_ns.pop(rank, None)
+        self._exchanges_ns.pop(rank, None)
         self._followed.pop(rank, None)
         self._early = {key: held for key, held in self._early.items() if key[0] != rank}
         self._calls = deque(call for call in self._calls if call.leader in self._there)
@@ -235,14 +268,21 @@ class AverageMember:
         """Once for each average: that this rank is ready."""
         if self._taken < self.terms.steps or self._told != NOBODY or self._joined is not None:
             return
+        if self._exchange_ns is None:
+            return
         self._told = self._leader
         if self._told == self._rank:
-            self._steps_ns[self._rank] = self._step_ns
+            self._note_pace(self._rank, self._step_ns, self._exchange_ns)
             self._ready.add(self._rank)
             self._call()
         else:
             number = self._followed.get(self._told, NOBODY)
-            self.outbox.append((self._told, Message(READY, number, (self._step_ns,))))
+            self.outbox.append((self._told, Message(READY, number, (self._step_ns, self._exchange_ns))))
+
+    def _note_pace(self, rank: int, step_ns: int, exchange_ns: int) -> None:
+        self._steps_ns[rank] = step_ns
+        if exchange_ns:
+            self._exchanges_ns[rank] = exchange_ns
 
     def _call(self) -> None:
         """As the leader, begin an average if enough are ready, and the last is over here."""
@@ -250,10 +290,12 @@ class AverageMember:
         wanted = max(1, math.ceil(part * len(self._there)))
         if self._leader != self._rank or self._joined is not None or len(self._ready) < wanted or len(self._there) < 2:
             return
-        self._called, self._ready = self._called + 1, set()
         terms = self.terms
         if self._average_ns is not None:
             terms = self._lead(Measured(self._average_ns, dict(self._steps_ns)), terms)
+        elif self._hold(Untimed(dict(self._steps_ns), dict(self._exchanges_ns), self._taken), terms):
+            return
+        self._called, self._ready = self._called + 1, set()
         call = _Call(self._rank, self._called, tuple(sorted(self._there)), terms)
         self._included.update(call.members)
         told = (terms.steps, int(terms.manner), *words_of(call.members))

@@ -14,7 +14,16 @@ from laggard.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
-from laggard.workloads.strategies.average_member import AverageMember, Brought, Lead, Outcome, Terms, keep
+from laggard.workloads.strategies.average_member import (
+    AverageMember,
+    Brought,
+    Hold,
+    Lead,
+    Outcome,
+    Terms,
+    at_once,
+    keep,
+)
 from laggard.workloads.strategies.beside_training import BesideTraining
 from laggard.workloads.strategies.parameters import OverlapLocalSGDParameters
 from laggard.workloads.strategies.peers import WAIT_S
@@ -36,11 +45,12 @@ class Overlapping(BesideTraining):
         terms: when to average, to begin with.
         ready_part: part of the ranks that must be ready for it.
         lead: the terms from then on, where this rank is the leader (see average_member.py).
+        hold: whether it begins no average yet (see there).
     """
 
-    def __init__(self, seat: Seat, terms: Terms, ready_part: float, lead: Lead = keep) -> None:
+    def __init__(self, seat: Seat, terms: Terms, ready_part: float, lead: Lead = keep, hold: Hold = at_once) -> None:
         super().__init__(seat)
-        self._terms, self._ready_part, self._lead = terms, ready_part, lead
+        self._terms, self._ready_part, self._lead, self._hold_back = terms, ready_part, lead, hold
         self._meet({seat.rank, *self._there})
         self._samples = self._untold = 0
         self._ended_ns, self._step_ns = 0, 0
@@ -50,6 +60,11 @@ class Overlapping(BesideTraining):
     def weight(self) -> float:
         """By samples since the last average (see `PeerStrategy`)."""
         return float(max(self._samples, 1))
+
+    @property
+    def _exchange_ns(self) -> int | None:
+        """What an exchange of two took; None where one is to come before this rank is ready for an average of all."""
+        return 0
 
     def _bring(self) -> Brought:
         samples, self._samples = self._samples, 0
@@ -85,6 +100,7 @@ class Overlapping(BesideTraining):
             self._bring,
             self._settle,
             self._lead,
+            self._hold_back,
             begun=self._peers.session << SESSION_BITS,
         )
 
@@ -112,7 +128,7 @@ class Overlapping(BesideTraining):
         with self._lock:
             untold, self._untold = self._untold, 0
             if untold:
-                self._member.take_steps(untold, self._step_ns)
+                self._member.take_steps(untold, self._step_ns, self._exchange_ns)
         self._post()
 
     def _post(self) -> None:

@@ -28,6 +28,9 @@ class Pairing:
         timeout_s: virtual seconds after which it no longer waits for one partner, and tries another.
         current: its model.
         lock: held while that is moved.
+
+    Attributes:
+        took_ns: from the last offer that was answered to its answer; 0 before any was.
     """
 
     def __init__(self, seat: Seat, graph: Graph, timeout_s: float, current: CurrentModel, lock: threading.Lock) -> None:
@@ -36,6 +39,8 @@ class Pairing:
         self._timeout_ns = round(timeout_s * seat.dilation * 1e9)
         self._chance = random.Random(torch.initial_seed())  # noqa: S311 - no secret
         self._owed = False
+        self._offered: tuple[int, int] | None = None
+        self.took_ns = 0
 
     def meet(self, there: Collection[int]) -> None:
         """These ranks are there, this one among them, which has just come."""
@@ -59,6 +64,7 @@ class Pairing:
             offered = self._exchange.offer(time.monotonic_ns()) if self._owed else None
         if offered is not None:
             self._owed = False
+            self._offered = offered.number, time.monotonic_ns()
             self._send(OFFER, offered)
 
     def hear(self, message: Message) -> bool:
@@ -72,6 +78,8 @@ class Pairing:
                 answer = self._exchange.hear_offer(message.sender, message.version, message.tensor)
             else:
                 self._exchange.hear_answer(message.version, message.tensor)
+                if self._offered is not None and self._offered[0] == message.version:
+                    self.took_ns = time.monotonic_ns() - self._offered[1]
         if answer is not None:
             self._send(ANSWER, answer)
         return True

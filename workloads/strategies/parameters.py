@@ -364,7 +364,9 @@ class AdaptiveParameters(Parameters):
         le=1,
         description="seconds of training that a second of averaging is worth, where nobody waits for it",
     )
-    longest: Every = Field(default=32, description="steps between two averages of all workers, at most")
+    longest: Every = Field(
+        default=32, description="steps between two averages of all workers, at most, unless models go two by two"
+    )
     pairs: float = Field(
         default=3.0,
         gt=0,
