@@ -126,7 +126,10 @@ def test_two_by_two_averages_of_all_take_a_tenth_of_the_time_at_most() -> None:
     ("exchanges_s", "taken", "reason"),
     [
         ([], 0, ""),
-        ([9.0], 5, ""),
+        ([2.9], 5, ""),
+        ([2.9], 32, None),
+        ([9.0], 89, "an exchange of two takes 9 times"),
+        ([9.0], 90, None),
         ([0.1, 2.9], 5, None),
         ([0.1, 3.1], 5, "an exchange of two takes 3.1 times a step, and an average of all no less"),
         ([3.1, 9.0], 89, "and all every 90 steps: an exchange of two takes 9 times"),
@@ -137,7 +140,7 @@ def test_two_by_two_averages_of_all_take_a_tenth_of_the_time_at_most() -> None:
     ],
 )
 def test_slow_exchanges_of_two_tell_of_averages(exchanges_s: list[float], taken: int, reason: str | None) -> None:
-    """Until all who begin them have had one, or as many steps are taken as lie between averages of all, which are under way a tenth of the time at most."""
+    """One slow one is enough. Without, all who begin them are awaited, for as many steps as may lie between averages of all."""
     rules = replace(RULES, pairs_from=3.0, longest=32)
     found = why_pairs(Seen([1.0, 1.0, 4.0], exchanges_s, awaited=2, taken=taken), rules)
     assert (found is None) == (reason is None)

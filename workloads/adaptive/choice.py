@@ -125,7 +125,7 @@ class Seen:
 
     Attributes:
         steps_s: what a step takes, of each rank that has said so.
-        exchanges_s: what an exchange of two took, of each rank that began one and has said so.
+        exchanges_s: what the slowest exchange of two took, of each rank that began one and has said so.
         awaited: ranks that begin exchanges.
         taken: steps that the leader has taken.
     """
@@ -144,11 +144,11 @@ def why_pairs(seen: Seen, rules: Rules) -> str | None:
     Returns:
         A reason; an empty one as long as exchanges are awaited.
     """
-    if not seen.steps_s or len(seen.exchanges_s) < seen.awaited:
-        return "" if seen.taken < rules.longest else None
-    ratio = max(seen.exchanges_s) / median(seen.steps_s)
+    ratio = max(seen.exchanges_s) / median(seen.steps_s) if seen.exchanges_s and seen.steps_s else 0.0
     pairs = _pairs(ratio, rules)
-    if ratio < rules.pairs_from or seen.taken >= pairs.steps:
+    if ratio < rules.pairs_from:
+        return "" if len(seen.exchanges_s) < seen.awaited and seen.taken < rules.longest else None
+    if seen.taken >= pairs.steps:
         return None
     return f"{_told(pairs)}: an exchange of two takes {ratio:.2g} times a step, and an average of all no less"
 

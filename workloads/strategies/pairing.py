@@ -30,7 +30,7 @@ class Pairing:
         lock: held while that is moved.
 
     Attributes:
-        took_ns: from the last offer that was answered to its answer; 0 before any was.
+        took_ns: from offer to answer, of the exchange that took longest; 0 before any was over.
     """
 
     def __init__(self, seat: Seat, graph: Graph, timeout_s: float, current: CurrentModel, lock: threading.Lock) -> None:
@@ -79,7 +79,7 @@ class Pairing:
             else:
                 self._exchange.hear_answer(message.version, message.tensor)
                 if self._offered is not None and self._offered[0] == message.version:
-                    self.took_ns = time.monotonic_ns() - self._offered[1]
+                    self.took_ns = max(self.took_ns, time.monotonic_ns() - self._offered[1])
         if answer is not None:
             self._send(ANSWER, answer)
         return True
