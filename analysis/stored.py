@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from laggard.analysis.arrow_columns import as_stored, column_of, columns_of, span_columns
-from laggard.analysis.columns import Columns, SpanColumns, StepColumns, joined
+from laggard.analysis.columns import SpanColumns, StepColumns, joined
 from laggard.errors import RunFolderError
 
 if TYPE_CHECKING:
@@ -108,8 +108,8 @@ def _in_order(metadata: pq.FileMetaData) -> tuple[Group, ...]:
     return tuple(groups) if follow else ()
 
 
-class StoredSpans(SpanColumns):
-    """`spans.parquet`, read when it is asked for: a column by its name, which is kept then, or all in parts, of which nothing is kept."""
+class _Stored:
+    """A table whose columns are read when they are asked for by their names, and kept then."""
 
     _file: TableFile
 
@@ -120,7 +120,15 @@ class StoredSpans(SpanColumns):
         return len(self._file)
 
     def __getattr__(self, name: str) -> npt.NDArray[Any]:
-        return _kept_column(self, self._file, name)
+        if name.startswith("_") or name not in self._file.schema.names:
+            raise AttributeError(name)
+        column = column_of(self._file.read(range(len(self._file.groups)), [name]), name, self._file.path)
+        object.__setattr__(self, name, column)
+        return column
+
+
+class StoredSpans(_Stored, SpanColumns):
+    """`spans.parquet`, read when it is asked for: a column by its name, which is kept then, or all in parts, of which nothing is kept."""
 
     def like(self, **columns: npt.NDArray[Any]) -> Self:
         """See `Columns.like`."""
@@ -160,19 +168,8 @@ class StoredSpans(SpanColumns):
         return cast("Self", span_columns(self._file.read(numbers), self._file.path))
 
 
-class StoredSteps(StepColumns):
+class StoredSteps(_Stored, StepColumns):
     """`steps.parquet`, the same way."""
-
-    _file: TableFile
-
-    def __init__(self, file: TableFile) -> None:
-        object.__setattr__(self, "_file", file)
-
-    def __len__(self) -> int:
-        return len(self._file)
-
-    def __getattr__(self, name: str) -> npt.NDArray[Any]:
-        return _kept_column(self, self._file, name)
 
     def like(self, **columns: npt.NDArray[Any]) -> Self:
         """See `Columns.like`."""
@@ -203,11 +200,3 @@ def whole_steps(tables: Iterable[_T]) -> Iterator[_T]:
         kept = rows.where(np.s_[cut:])
     if kept is not None:
         yield kept
-
-
-def _kept_column(table: Columns, file: TableFile, name: str) -> npt.NDArray[Any]:
-    if name not in {field.name for field in fields(table)}:
-        raise AttributeError(name)
-    column = column_of(file.read(range(len(file.groups)), [name]), name, file.path)
-    object.__setattr__(table, name, column)
-    return column
