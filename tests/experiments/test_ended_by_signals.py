@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from laggard.experiments.remote.ended_by_signals import ENDING, ended_by_signals
+
+pytestmark = pytest.mark.alone
 
 UNWOUND = 7
 
@@ -38,17 +41,25 @@ def test_what_is_ignored_stays_so() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+FORKING = f"""
+import os, signal, sys
+from laggard.experiments.remote.ended_by_signals import ended_by_signals
+number = signal.Signals(int(sys.argv[1]))
+with ended_by_signals():
+    child = os.fork()
+    if child == 0:
+        try:
+            os.kill(os.getpid(), number)
+            signal.pause()
+        except KeyboardInterrupt:
+            os._exit({UNWOUND})
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_forked_child_is_ended_without_going_back_into_the_run(number: signal.Signals) -> None:
     """As execo's is, after its parent: it must not do what its parent would when told to end."""
-    with ended_by_signals():
-        child = os.fork()
-        if child == 0:
-            try:
-                signal.raise_signal(number)
-                signal.pause()
-            except KeyboardInterrupt:
-                os._exit(UNWOUND)
-        _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status)
-    assert os.WTERMSIG(status) == number
+    words = [sys.executable, "-c", FORKING, str(int(number))]
+    ended = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert int(ended.stdout) == -number
