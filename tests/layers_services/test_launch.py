@@ -250,6 +250,7 @@ def main(argument):
     dist.all_reduce(values)
     sent = open("/proc/net/dev").read().split("eth0:")[1].split()[8]
     established = [sum(line.split()[3] == "01" for line in open(f"/proc/net/{name}")) for name in ("tcp", "tcp6")]
+    dist.barrier()  # nobody ends, and closes connections, before all have looked
     print(socket.gethostname(), values.unique().tolist(), int(sent) > 100_000, [count > 0 for count in established])
 """
 
