@@ -69,6 +69,11 @@ class TableFile:
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise _not_a_table(self.path, self.schema, error) from error
 
+    def beginning(self, rows: int) -> range:
+        """The first row groups, by number, that hold so many rows, if there are."""
+        ends = np.cumsum([group.rows for group in self.groups])
+        return range(min(int(np.searchsorted(ends, rows)) + 1, len(ends)))
+
     def tables(self) -> Iterator[pa.Table]:
         """Each row group, the next being read meanwhile."""
         with ThreadPoolExecutor(1) as reader:
@@ -141,8 +146,7 @@ class StoredSpans(_Stored, SpanColumns):
 
     def first(self, count: int) -> Self:
         """See `Columns.first`."""
-        ends = np.cumsum([group.rows for group in self._file.groups])
-        return self._of(range(min(int(np.searchsorted(ends, count)) + 1, len(ends))))
+        return self._of(self._file.beginning(count))
 
     def of_steps(self, first: int, last: int) -> Self:
         """See `SpanColumns.of_steps`."""
@@ -182,8 +186,7 @@ class StoredSteps(_Stored, StepColumns):
 
     def first(self, count: int) -> Self:
         """See `Columns.first`."""
-        ends = np.cumsum([group.rows for group in self._file.groups])
-        table = self._file.read(range(min(int(np.searchsorted(ends, count)) + 1, len(ends))))
+        table = self._file.read(self._file.beginning(count))
         return cast("Self", columns_of(StepColumns, table, self._file.path))
 
 
