@@ -13,6 +13,7 @@ import pytest
 
 from laggard.network_emulation.netem.filters import by_address
 from laggard.span_schema import Phase
+from laggard.workloads.tracing.stream import STEP_ROW, RowStream
 from tests.experiments.remote_bed import answer_of
 from tests.testbed.networks import ipv6_of
 from tests.testbed.nodes import lacking
@@ -60,7 +61,9 @@ SCRIPT = """
             before = on(names[1], "ip", "-o", "-d", "link", "show")
             found = {"whole": steady(LIMITS, EVENTS), "left": {name: left(name) for name in names}, "before": before}
             found["served"] = steady(*SERVED)
-            kill_one = lambda: on(names[2], "pkill", "-9", "-x", "rank-2")
+            streamed = "cat /var/tmp/laggard-root/runs/*/spool/rank-2.steps.arrow | wc -c"
+            kill = "pkill -9 -x rank-2"
+            kill_one = lambda: on(names[2], f"until [ $({streamed}) -gt EMPTY ]; do sleep 0.05; done; {kill}")
             found["meshed"] = run(options, *MESHED, strike=kill_one)
             shown = {}
 
@@ -116,7 +119,14 @@ FETCHED_BYTES = 192 // 3 * 64
 """A rank's part of a batch of digits."""
 
 
-def test_a_scenario_runs_on_machines_of_ones_own(own_runner: Runner) -> None:
+def _bytes_without_rows(folder: Path) -> int:
+    """Of a rank's stream of steps: one that has more had been written to before its rank was killed."""
+    stream = RowStream(folder / "empty.arrow", STEP_ROW)
+    stream.close()
+    return (folder / "empty.arrow").stat().st_size
+
+
+def test_a_scenario_runs_on_machines_of_ones_own(own_runner: Runner, tmp_path: Path) -> None:
     script = (
         SCRIPT.replace("OFFSETS", repr(list(OFFSETS_S.values())))
         .replace("LIMITS", repr(LIMITS))
@@ -124,6 +134,7 @@ def test_a_scenario_runs_on_machines_of_ones_own(own_runner: Runner) -> None:
         .replace("SLOW", repr(SLOW))
         .replace("SERVED", repr(SERVED))
         .replace("MESHED", repr(MESHED))
+        .replace("EMPTY", str(_bytes_without_rows(tmp_path)))
     )
     found = answer_of(own_runner, script, timeout_s=500)
     whole = found["whole"]
