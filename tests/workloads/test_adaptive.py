@@ -123,26 +123,30 @@ def test_two_by_two_averages_of_all_take_a_tenth_of_the_time_at_most() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exchanges_s", "taken", "reason"),
+    ("exchanges_s", "passed_s", "reason"),
     [
         ([], 0, ""),
         ([2.9], 5, ""),
         ([2.9], 32, None),
-        ([9.0], 89, "an exchange of two takes 9 times"),
+        ([9.0], 89, "models of two are on their way to each other 9 times a step"),
         ([9.0], 90, None),
         ([0.1, 2.9], 5, None),
-        ([0.1, 3.1], 5, "an exchange of two takes 3.1 times a step, and an average of all no less"),
-        ([3.1, 9.0], 89, "and all every 90 steps: an exchange of two takes 9 times"),
+        (
+            [0.1, 3.1],
+            5,
+            "models of two are on their way to each other 3.1 times a step, and those of an average of all no less",
+        ),
+        ([3.1, 9.0], 89, "and all every 90 steps: models of two are on their way to each other 9 times a step"),
         ([3.1, 9.0], 90, None),
         ([3.1, 3.0], 32, None),
         ([], 31, ""),
         ([], 32, None),
     ],
 )
-def test_slow_exchanges_of_two_tell_of_averages(exchanges_s: list[float], taken: int, reason: str | None) -> None:
+def test_slow_exchanges_of_two_tell_of_averages(exchanges_s: list[float], passed_s: float, reason: str | None) -> None:
     """One slow one is enough. Without, all who begin them are awaited, for as many steps as may lie between averages of all."""
     rules = replace(RULES, pairs_from=3.0, longest=32)
-    found = why_pairs(Seen([1.0, 1.0, 4.0], exchanges_s, awaited=2, taken=taken), rules)
+    found = why_pairs(Seen([1.0, 1.0, 4.0], exchanges_s, awaited=2, passed_s=passed_s), rules)
     assert (found is None) == (reason is None)
     assert (found == "") == (reason == "")
     assert (reason or "") in (found or "")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from laggard.errors import TransportError
 from laggard.workloads.server import stay_for
-from laggard.workloads.tracing.inet_diag import established, open_in_namespace, own_acked_bytes
+from laggard.workloads.tracing.inet_diag import established, open_in_namespace, own_established
 from laggard.workloads.transport.endpoint import Endpoint
 from laggard.workloads.transport.frames import Message, pack, unpack
 from laggard.workloads.transport.keys import make_endpoints
@@ -230,7 +230,7 @@ def test_a_server_stays_until_workers_have_counted_what_they_sent(plans: tuple[E
             worker.connect(2)
             worker.deliver(2, Message(TELL, 0, (), torch.zeros(100_000)))
             time.sleep(0.3)
-            counted.append(own_acked_bytes())
+            counted.append(sum(each.bytes_acked for each in own_established()))
 
     with Endpoint(plans[2], listens=True) as server:
         worker = threading.Thread(

@@ -125,32 +125,33 @@ class Seen:
 
     Attributes:
         steps_s: what a step takes, of each rank that has said so.
-        exchanges_s: what the slowest exchange of two took, of each rank that began one and has said so.
+        exchanges_s: how long an exchange of two was on its way, of each rank that began one and has said so.
         awaited: ranks that begin exchanges.
-        taken: steps that the leader has taken.
+        passed_s: what the leader's steps have taken.
     """
 
     steps_s: Sequence[float]
     exchanges_s: Sequence[float]
     awaited: int
-    taken: int
+    passed_s: float
 
 
 def why_pairs(seen: Seen, rules: Rules) -> str | None:
     """Why to go on two by two without having timed an average of all; None where one is to be made.
 
-    It takes no less than the slowest exchange of two, whose links it goes over too, both ways. To find that out by an average itself would keep slow links busy with it for many steps.
+    It takes no less than the models of two are on the slowest way, which it goes too, there and back. To find that out by an average itself would keep slow links busy with it for many steps.
 
     Returns:
         A reason; an empty one as long as exchanges are awaited.
     """
-    ratio = max(seen.exchanges_s) / median(seen.steps_s) if seen.exchanges_s and seen.steps_s else 0.0
+    step_s = median(seen.steps_s) if seen.steps_s else float("inf")
+    ratio, passed = max(seen.exchanges_s, default=0.0) / step_s, seen.passed_s / step_s
     pairs = _pairs(ratio, rules)
     if ratio < rules.pairs_from:
-        return "" if len(seen.exchanges_s) < seen.awaited and seen.taken < rules.longest else None
-    if seen.taken >= pairs.steps:
+        return "" if len(seen.exchanges_s) < seen.awaited and passed < rules.longest else None
+    if passed >= pairs.steps:
         return None
-    return f"{_told(pairs)}: an exchange of two takes {ratio:.2g} times a step, and an average of all no less"
+    return f"{_told(pairs)}: models of two are on their way to each other {ratio:.2g} times a step, and those of an average of all no less"
 
 
 def price(terms: Terms, costs: Costs, rules: Rules) -> float:

@@ -69,7 +69,7 @@ class Adaptive(Overlapping):
     def _exchange_models(self) -> None:
         super()._exchange_models()
         if self._member.terms.manner is Manner.PAIRS:
-            self._pairing.begin()
+            self._pairing.begin(timed=self._exchange_ns is None)
 
     def _hear(self, message: Message) -> None:
         if not self._pairing.hear(message):
@@ -77,24 +77,28 @@ class Adaptive(Overlapping):
 
     @property
     def _exchange_ns(self) -> int | None:
-        """Who begins exchanges has had one before it says that it is ready, as long as models go two by two and nothing else has been timed."""
+        """Who begins exchanges has had one before it says that it is ready, as long as models go two by two and nothing else has been timed.
+
+        What counts is the time on the way, taken to be the same back, without that of the two computers: a slow one has its share of an average of all by itself, and links have all of it.
+        """
         there = sorted({self._seat.rank, *self._there})
         if self._member.terms != first_terms(self._seat.objective.name) or not is_active(there, self._seat.rank):
             return 0
         if self._member.terms.manner is not Manner.PAIRS or len(there) < 2:
             return 0
-        return self._pairing.took_ns or None
+        return 2 * self._pairing.way_ns or None
 
     def _await_exchanges(self, untimed: Untimed, terms: Terms) -> bool:
         """As the leader: whether what exchanges of two take says enough."""
         if terms.manner is not Manner.PAIRS:
             return False
         there = sorted({self._seat.rank, *self._there})
+        steps_s = [each * 1e-9 for each in untimed.step_ns.values() if each]
         seen = Seen(
-            steps_s=[each * 1e-9 for each in untimed.step_ns.values() if each],
+            steps_s=steps_s,
             exchanges_s=[each * 1e-9 for each in untimed.exchange_ns.values()],
             awaited=sum(is_active(there, rank) for rank in there),
-            taken=untimed.taken,
+            passed_s=untimed.taken * untimed.step_ns.get(self._seat.rank, 0) * 1e-9,
         )
         reason = why_pairs(seen, self._rules())
         if reason and not self._reasoned:

@@ -98,7 +98,7 @@ class Untimed:
 
     Attributes:
         step_ns: what a step takes, by rank, of those that have said so.
-        exchange_ns: what the slowest exchange of two took, by the rank that began it, of those that have said so.
+        exchange_ns: how long an exchange of two was on its way, by the rank that began it, of those that have said so.
         taken: steps that the leader has taken since the beginning, or since the last average.
     """
 
@@ -195,11 +195,10 @@ class AverageMember:
         Args:
             steps: how many.
             step_ns: what each took, in the mean.
-            exchange_ns: what its slowest exchange of two took; None where it is to have one before it is ready for an average of all, 0 where it has none.
+            exchange_ns: how long an exchange of two was on its way; None where it is to have one before it is ready for an average of all, 0 where it has none.
         """
         self._taken, self._step_ns, self._exchange_ns = self._taken + steps, step_ns, exchange_ns
-        if exchange_ns:
-            self._exchanges_ns[self._rank] = exchange_ns
+        self._note_pace(self._rank, step_ns, exchange_ns or 0)
         self._tell()
         self._call()
 
@@ -274,7 +273,6 @@ class AverageMember:
             return
         self._told = self._leader
         if self._told == self._rank:
-            self._note_pace(self._rank, self._step_ns, self._exchange_ns)
             self._ready.add(self._rank)
             self._call()
         else:

@@ -30,7 +30,7 @@ class Pairing:
         lock: held while that is moved.
 
     Attributes:
-        took_ns: from offer to answer, of the exchange that took longest; 0 before any was over.
+        way_ns: how long the offer of the first exchange that was begun `timed` and is over was on its way (see `Endpoint.under_way_ns`); 0 before there is one.
     """
 
     def __init__(self, seat: Seat, graph: Graph, timeout_s: float, current: CurrentModel, lock: threading.Lock) -> None:
@@ -39,8 +39,8 @@ class Pairing:
         self._timeout_ns = round(timeout_s * seat.dilation * 1e9)
         self._chance = random.Random(torch.initial_seed())  # noqa: S311 - no secret
         self._owed = False
-        self._offered: tuple[int, int] | None = None
-        self.took_ns = 0
+        self._timed: tuple[int, int] | None = None
+        self.way_ns = 0
 
     def meet(self, there: Collection[int]) -> None:
         """These ranks are there, this one among them, which has just come."""
@@ -58,13 +58,14 @@ class Pairing:
         """This rank has finished a step: it owes an exchange, where it is an active one."""
         self._owed = True
 
-    def begin(self) -> None:
-        """Begin the exchange that is owed, if there is time."""
+    def begin(self, *, timed: bool = False) -> None:
+        """Begin the exchange that is owed, if there is time; `timed` where nothing else but other such exchanges goes over its link."""
         with self._lock:
             offered = self._exchange.offer(time.monotonic_ns()) if self._owed else None
         if offered is not None:
             self._owed = False
-            self._offered = offered.number, time.monotonic_ns()
+            if timed:
+                self._timed = offered.number, self._peers.under_way_ns(offered.rank)
             self._send(OFFER, offered)
 
     def hear(self, message: Message) -> bool:
@@ -78,8 +79,9 @@ class Pairing:
                 answer = self._exchange.hear_offer(message.sender, message.version, message.tensor)
             else:
                 self._exchange.hear_answer(message.version, message.tensor)
-                if self._offered is not None and self._offered[0] == message.version:
-                    self.took_ns = max(self.took_ns, time.monotonic_ns() - self._offered[1])
+        if self._timed is not None and (message.kind, message.version) == (ANSWER, self._timed[0]):
+            self.way_ns = max(self._peers.under_way_ns(message.sender) - self._timed[1], 1)
+            self._timed = None
         if answer is not None:
             self._send(ANSWER, answer)
         return True

@@ -266,6 +266,10 @@ class Peers:
         if self._tells_sends and message.tensor is not None:
             self._underway[rank, number] = now_ns, message.payload_bytes
 
+    def under_way_ns(self, rank: int) -> int:
+        """How long what this rank sends to another has been on its way (see `Endpoint`)."""
+        return self._endpoint.under_way_ns(rank)
+
     def listen(self, heard: Heard, timeout_s: float = 0.0) -> None:
         """Hand over every message that has come, waiting for one at most so long."""
         while self._left_lying:

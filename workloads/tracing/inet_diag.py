@@ -10,6 +10,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -126,16 +127,26 @@ def established(diagnosis: socket.socket) -> Iterator[Connection]:
             offset += (length + 3) & ~3
 
 
-def own_acked_bytes() -> int:
-    """What the receivers of this process's established connections have acknowledged, in all; of its own network namespace.
+def own_established() -> tuple[Connection, ...]:
+    """This process's own, of its network namespace.
 
     Raises:
         PrerequisiteError: the kernel refuses.
     """
-    links = (str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
-    own = {int(link[8:-1]) for link in links if link.startswith("socket:[")}
     with open_in_namespace(None) as diagnosis:
-        return sum(each.bytes_acked for each in established(diagnosis) if each.inode in own)
+        found = tuple(established(diagnosis))
+    own = _own_inodes()
+    return tuple(each for each in found if each.inode in own)
+
+
+def _own_inodes() -> frozenset[int]:
+    inodes = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # one that was closed meanwhile
+            link = str(descriptor.readlink())
+            if link.startswith("socket:["):
+                inodes.add(int(link[8:-1]))
+    return frozenset(inodes)
 
 
 def _parse(answer: bytes, offset: int, end: int) -> Connection | None:

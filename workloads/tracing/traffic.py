@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from laggard.workloads.spool import Spool, write_whole
-from laggard.workloads.tracing.inet_diag import own_acked_bytes
+from laggard.workloads.tracing.inet_diag import own_established
 
 if TYPE_CHECKING:
     from laggard.workloads.transport.endpoint import Endpoint
@@ -31,7 +31,8 @@ class Traffic:
 def write_traffic(spool: Spool, node: int, endpoint: Endpoint | None) -> None:
     """Put down a process's traffic."""
     payload_bytes = None if endpoint is None else sum(endpoint.sent_bytes.values())
-    write_whole(spool.traffic(node), json.dumps(asdict(Traffic(node, payload_bytes, own_acked_bytes()))).encode())
+    acked_bytes = sum(each.bytes_acked for each in own_established())
+    write_whole(spool.traffic(node), json.dumps(asdict(Traffic(node, payload_bytes, acked_bytes))).encode())
 
 
 def read_traffic(spool: Spool, nodes: int) -> tuple[Traffic, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import time
 from collections import Counter, deque
 from contextlib import suppress
@@ -19,6 +20,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import recv_monitor_message
 
 from laggard.errors import TransportError
+from laggard.workloads.tracing.inet_diag import own_established
 from laggard.workloads.transport.frames import ACKNOWLEDGEMENT, Message, pack, unpack
 from laggard.workloads.transport.plan import EndpointPlan
 
@@ -256,6 +258,18 @@ class Endpoint:
                 if self._identities[node] == identity:
                     self.gone.add(node)
                     self._give_up(node)
+
+    def under_way_ns(self, node: int) -> int:
+        """How long this process has had bytes on their way to a node's machine that its kernel had not acknowledged, all in all.
+
+        Neither how quickly the two processes are counts in it, nor time in which the receiver's took nothing from its kernel.
+
+        Raises:
+            PrerequisiteError: this machine's kernel does not tell.
+        """
+        machine = socket.inet_aton(self.plan.addresses[node].rpartition(":")[0])
+        connections = [each for each in own_established() if each.dst == machine]
+        return sum(each.busy_us - each.rwnd_limited_us for each in connections) * 1000
 
     def close(self) -> None:
         """Close the sockets once what was sent is out, or after a second."""
