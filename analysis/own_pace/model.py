@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from laggard.analysis.causes import FAMILY_CODES, Cause
-from laggard.analysis.columns import FloatArray, IntArray
+from laggard.analysis.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.intervals import LEAST_STEPS, running_median
 from laggard.analysis.own_pace.causes import Work, transfer_s, usual_transfer_s
 from laggard.analysis.own_pace.needs import Needs
@@ -38,7 +38,8 @@ def modelled_race_s(race: Race, work: Work, references: References, causes: Sequ
     before, after = [], []
     for rank, pace in enumerate(race.paces):
         seconds = work.seconds[: len(pace), rank]
-        change = _modelled(pace, rank, work, references, [c for c in causes if c.rank == rank], keys) - seconds
+        own = [cause for cause in causes if cause.rank == rank]
+        change = _modelled(pace, rank, work, references, own, keys, _kept(pace, race.end_s)) - seconds
         early = np.where(seconds > 0, pace.before / np.where(seconds > 0, seconds, 1.0), 0.0)
         before.append((pace.ready_s - pace.start_s + (change * early).sum(axis=1))[None])
         after.append((pace.end_s - pace.go_s + (change * (1.0 - early)).sum(axis=1))[None])
@@ -49,21 +50,32 @@ def modelled_race_s(race: Race, work: Work, references: References, causes: Sequ
     return float(replace(race, needs=needs).makespans(durations, goal=race.goal())[0])
 
 
+def _kept(pace: Pace, over_s: float) -> BoolArray:
+    """Steps that enter as they were, [N]: of warm-up, and those under way when training was over, in which ranks wait to be told."""
+    return np.asarray(pace.warm_up | (pace.end_s > over_s))
+
+
 def _modelled(
-    pace: Pace, rank: int, work: Work, references: References, causes: Sequence[Cause], keys: FloatArray
+    pace: Pace,
+    rank: int,
+    work: Work,
+    references: References,
+    causes: Sequence[Cause],
+    keys: FloatArray,
+    kept: BoolArray,
 ) -> FloatArray:
-    """Seconds of every phase, [N, P]; in warm-up as they were. What happens now and then only is dealt out as it is."""
+    """Seconds of every phase, [N, P]; of kept steps as they were. What happens now and then only is dealt out as it is."""
     seconds = work.seconds[: len(pace), rank]
     levels = _levels(pace, rank, work, references, causes)
-    modelled = seconds[_deal(pace, keys, pace.taken)]
+    modelled = seconds[_deal(kept, keys, pace.taken)]
     for phases in (_LOCAL, [_COMM]):
         level = levels[:, phases].sum(axis=1)
         slow = np.rint(64 * level / max(float(np.median(level)), 1e-9)).astype(np.int64) if phases == [_COMM] else 0
-        order = _deal(pace, keys, pace.taken * (1 << 32) + slow)
+        order = _deal(kept, keys, pace.taken * (1 << 32) + slow)
         jitter = _jitter(log_ratio(seconds[:, phases].sum(axis=1), level))
         modelled[:, phases] = levels[:, phases] * np.exp(jitter[order])[:, None]
     modelled[:, _COMM] = np.where(seconds[:, _COMM] > 0, modelled[:, _COMM], 0.0)
-    return np.where(pace.warm_up[:, None], seconds, modelled)
+    return np.where(kept[:, None], seconds, modelled)
 
 
 def _levels(pace: Pace, rank: int, work: Work, references: References, causes: Sequence[Cause]) -> FloatArray:
@@ -103,11 +115,11 @@ def _jitter(logs: FloatArray) -> FloatArray:
     return logs - running_median(logs, 2 * LEAST_STEPS + 1)
 
 
-def _deal(pace: Pace, keys: FloatArray, alike: IntArray) -> IntArray:
+def _deal(kept: BoolArray, keys: FloatArray, alike: IntArray) -> IntArray:
     """For each step the step whose jitter it gets: another like it, [N]; ranks that are in step are dealt the same steps."""
-    order = np.arange(len(pace))
+    order = np.arange(len(kept))
     for size in np.unique(alike):
-        same = np.flatnonzero((alike == size) & ~pace.warm_up)
+        same = np.flatnonzero((alike == size) & ~kept)
         order[same] = same[np.argsort(keys[same])]
     return order
 

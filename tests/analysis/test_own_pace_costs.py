@@ -136,6 +136,17 @@ def test_where_ranks_were_lost_nothing_is_priced() -> None:
     assert analysis.findings == ()
 
 
+def test_the_steps_in_which_ranks_are_told_that_it_is_over_explain_no_others() -> None:
+    """The last one of each takes twenty times as long, all of it behind the end."""
+    seconds = noisy([1, 1, 1, 2], [40, 40, 40, 20])
+    end_s = min(float((each + AFTER_S).sum()) for each in seconds) - 1.0
+    for each in seconds:
+        each[-1] += 20.0
+    analysis = analyse_own_pace(trained(strategy("asynchronous"), seconds, end_s))
+    assert found(analysis) == [(3, "compute", "deterministic")]
+    assert analysis.explained == pytest.approx(1.0, abs=0.01)
+
+
 def test_transfers_that_are_slow_for_a_while_cost_that_while() -> None:
     """A server's answers take a tenth of a second, and one rank's half a second more in a third of its steps; nobody waits for it."""
     seconds = noisy([1, 1, 1], [90] * 3)
