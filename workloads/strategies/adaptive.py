@@ -67,6 +67,9 @@ class Adaptive(Overlapping):
         self._pairing.note_step()
 
     def _exchange_models(self) -> None:
+        if self._pairing.note_way():
+            with self._lock:
+                self._member.take_steps(0, self._step_ns, self._exchange_ns)
         super()._exchange_models()
         if self._member.terms.manner is Manner.PAIRS:
             self._pairing.begin(timed=self._exchange_ns is None)

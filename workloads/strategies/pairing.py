@@ -30,7 +30,7 @@ class Pairing:
         lock: held while that is moved.
 
     Attributes:
-        way_ns: how long the offer of the first exchange that was begun `timed` and is over was on its way (see `Endpoint.under_way_ns`); 0 before there is one.
+        way_ns: how long the last offer that was made `timed` was on its way (see `Endpoint.under_way_ns`), once `note_way` has seen that it has come; 0 before.
     """
 
     def __init__(self, seat: Seat, graph: Graph, timeout_s: float, current: CurrentModel, lock: threading.Lock) -> None:
@@ -39,7 +39,7 @@ class Pairing:
         self._timeout_ns = round(timeout_s * seat.dilation * 1e9)
         self._chance = random.Random(torch.initial_seed())  # noqa: S311 - no secret
         self._owed = False
-        self._timed: tuple[int, int] | None = None
+        self._timed: tuple[int, int, int] | None = None
         self.way_ns = 0
 
     def meet(self, there: Collection[int]) -> None:
@@ -62,11 +62,24 @@ class Pairing:
         """Begin the exchange that is owed, if there is time; `timed` where nothing else but other such exchanges goes over its link."""
         with self._lock:
             offered = self._exchange.offer(time.monotonic_ns()) if self._owed else None
-        if offered is not None:
-            self._owed = False
-            if timed:
-                self._timed = offered.number, self._peers.under_way_ns(offered.rank)
-            self._send(OFFER, offered)
+        if offered is None:
+            return
+        self._owed = False
+        before_ns = self._peers.under_way_ns(offered.rank) if timed else 0
+        number = self._send(OFFER, offered)
+        if timed and number is not None:
+            self._timed = offered.rank, number, before_ns
+
+    def note_way(self) -> bool:
+        """Look whether a timed offer has come, and put down how long it was on its way; long before the answer, which may lie with a slow computer first."""
+        if self._timed is None:
+            return False
+        rank, number, before_ns = self._timed
+        if not self._peers.has_come(rank, number):
+            return False
+        self.way_ns = max(self._peers.under_way_ns(rank) - before_ns, 1)
+        self._timed = None
+        return True
 
     def hear(self, message: Message) -> bool:
         """Another rank's message; whether it was of an exchange."""
@@ -79,12 +92,9 @@ class Pairing:
                 answer = self._exchange.hear_offer(message.sender, message.version, message.tensor)
             else:
                 self._exchange.hear_answer(message.version, message.tensor)
-        if self._timed is not None and (message.kind, message.version) == (ANSWER, self._timed[0]):
-            self.way_ns = max(self._peers.under_way_ns(message.sender) - self._timed[1], 1)
-            self._timed = None
         if answer is not None:
             self._send(ANSWER, answer)
         return True
 
-    def _send(self, kind: int, parcel: Parcel) -> None:
-        self._peers.send(parcel.rank, Message(kind, parcel.number, (), parcel.model))
+    def _send(self, kind: int, parcel: Parcel) -> int | None:
+        return self._peers.send(parcel.rank, Message(kind, parcel.number, (), parcel.model))

@@ -249,22 +249,30 @@ class Peers:
             self._endpoint.wake()
             self._thread.join()
 
-    def send(self, rank: int, message: Message) -> None:
+    def send(self, rank: int, message: Message) -> int | None:
         """Begin to send; the tensor must stay as it is. Who is gone gets nothing.
+
+        Returns:
+            The number to ask by whether it `has_come`; None where nothing was sent.
 
         Raises:
             TransportError: it is gone, and cannot be done without.
         """
         if rank not in self.present:
-            return
+            return None
         now_ns = time.monotonic_ns()
         try:
             number = self._endpoint.send(rank, message)
         except TransportError:
             self._note_departures()
-            return
+            return None
         if self._tells_sends and message.tensor is not None:
             self._underway[rank, number] = now_ns, message.payload_bytes
+        return number
+
+    def has_come(self, rank: int, number: int) -> bool:
+        """Whether a rank has said that it has what was sent under this number."""
+        return self._endpoint.acknowledged(rank, number)
 
     def under_way_ns(self, rank: int) -> int:
         """How long what this rank sends to another has been on its way (see `Endpoint`)."""
