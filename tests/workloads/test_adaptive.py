@@ -13,14 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.workloads.adaptive.choice import (
-    BUSY,
     PERIODS,
-    STILL_BUSY,
     Costs,
     ObjectiveName,
     Rules,
     Seen,
-    busy,
     bytes_between_tiers,
     choose,
     first_terms,
@@ -48,10 +45,18 @@ def test_fast_links_are_used_in_every_step() -> None:
 
 @pytest.mark.parametrize("ratio", [0.5, 2.0, 10.0, 40.0])
 def test_the_period_is_that_of_the_closed_form(ratio: float) -> None:
-    """(1 + k (H - 1)) (1 + e x / H) is least at H = sqrt(e x (1 - k) / k), and averages may take half of the time; the power of two that is chosen is next to it."""
+    """(1 + k (H - 1)) (1 + e x / H) is least at H = sqrt(e x (1 - k) / k), and none begins before the last is over; the power of two that is chosen is next to it."""
     terms = choose(Costs([1.0], ratio), RULES, Terms(128)).terms
-    least = max(np.sqrt(RULES.effort * ratio * 0.99 / 0.01), ratio / BUSY)
-    assert least / 2 <= terms.steps <= least * 2
+    least = max(np.sqrt(RULES.effort * ratio * 0.99 / 0.01), ratio)
+    assert least / 2 <= max(terms.steps, ratio) <= least * 2
+
+
+def test_where_computers_are_unequal_an_average_costs_those_who_learn_less() -> None:
+    """One rank has a quarter of the others' speed: what takes it 4 s takes these 1 s, and they learn twelve thirteenths."""
+    costs = Costs([1.0, 1.0, 1.0, 4.0], average_s=4.0)
+    learnt = [1.0, 1.0, 1.0, 0.25]
+    assert costs.average_work_s == pytest.approx(np.average([1.0, 1.0, 1.0, 4.0], weights=learnt))
+    assert Costs([2.0] * 4, average_s=4.0).average_work_s == pytest.approx(4.0)
 
 
 def test_where_learning_alike_is_the_objective_all_wait() -> None:
@@ -73,31 +78,28 @@ def test_nothing_changes_for_less_than_a_tenth(costs: Costs, current: Terms, obj
         for period in PERIODS
         if period <= 32
     ]
-    allowed = [terms for terms in known if busy(terms, costs) <= BUSY] or known[-1:]
-    cheapest = min(price(terms, costs, rules) for terms in allowed)
+    cheapest = min(price(terms, costs, rules) for terms in known)
     assert choice.terms in known
     assert choice.gain >= 1.0
     if choice.terms == current:
         assert price(current, costs, rules) <= 1.1 * cheapest * (1 + 1e-9)
-        assert current in allowed or busy(current, costs) <= STILL_BUSY
     else:
-        assert choice.terms in allowed
         assert price(choice.terms, costs, rules) == cheapest
 
 
 def test_a_slow_minority_does_not_make_averages_rare() -> None:
     """What counts is the middle worker's step: the slow are not waited for, and count by what they have learnt."""
     alike, unequal = Costs([1.0] * 8, 2.0), Costs([1.0] * 5 + [10.0] * 3, 2.0)
-    assert choose(alike, RULES, Terms(1)).terms == choose(unequal, RULES, Terms(1)).terms
+    assert choose(alike, RULES, Terms(1)).terms.steps >= choose(unequal, RULES, Terms(1)).terms.steps
     assert "the slowest worker's takes 10 times" in choose(unequal, RULES, Terms(1)).reason
 
 
 def test_slower_links_make_it_change_its_mind_and_faster_ones_again() -> None:
-    terms, seen = Terms(1), []
+    rules, terms, seen = replace(RULES, effort=1.0), Terms(1), []
     for average_s in (0.02, 0.02, 8.0, 8.0, 0.02):
-        terms = choose(Costs([1.0] * 4, average_s), RULES, terms).terms
+        terms = choose(Costs([1.0] * 4, average_s), rules, terms).terms
         seen.append(terms.steps)
-    assert seen == [1, 1, 16, 16, 1]
+    assert seen == [1, 1, 32, 32, 1]
 
 
 def test_long_averages_make_it_go_two_by_two_until_they_are_short() -> None:

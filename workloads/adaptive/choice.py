@@ -5,7 +5,7 @@ a parameter, `drift`: the part of a step's progress that each further step witho
 achieve the best error-runtime trade-off in local-update SGD", SysML 2019, derive the same form: a term in 1 / period and one in period - 1).
 
 Where nobody waits for averages they still take of every rank's processor and of everybody's links: `effort` says how much of a second's training a second of
-averaging is taken to be worth, and a quarter of the time there is to be none, so that a model is not on its way all the time. Where all wait for averages, and for the slowest,
+averaging is taken to be worth. Where computers are unequal most of that second is the slowest's, which learns least: it counts as what it is of the time of those who learn. Where all wait for averages, and for the slowest,
 their time is training's. Where an average of all takes many steps models have drifted apart by the time it is over, and one slow rank holds it up for all: there two by two is better (AD-PSGD).
 """
 
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from statistics import median
+from statistics import harmonic_mean, median
 from typing import Literal
 
 from laggard.workloads.strategies.average_member import Manner, Terms
@@ -25,12 +25,6 @@ PERIODS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 WORTH_CHANGING = 0.1
 """A change is made where it is expected to gain more than this part."""
-
-BUSY = 0.75
-"""Part of the time that averages may be under way where nobody waits for them."""
-
-STILL_BUSY = 0.95
-"""What they may be before terms that were right are given up."""
 
 STILL_PAIRS = 0.5
 """Part of the steps from which on two by two is better for which it stays so."""
@@ -92,6 +86,11 @@ class Costs:
     def slowest_s(self) -> float:
         """Of the slowest rank."""
         return max(self.steps_s)
+
+    @property
+    def average_work_s(self) -> float:
+        """What an average takes of a rank's time, in the mean over what all learn: a quick rank has done its part as much sooner as its steps are quicker than the slowest's."""
+        return self.average_s * harmonic_mean(self.steps_s) / self.slowest_s
 
     @property
     def average_steps(self) -> float:
@@ -160,15 +159,10 @@ def price(terms: Terms, costs: Costs, rules: Rules) -> float:
         return (1 + rules.drift * (terms.steps - 1)) * (costs.slowest_s + costs.average_s / terms.steps)
     between = max(terms.steps, costs.average_steps)
     needed = 1 + rules.drift * (between - 1)
-    worth_s = costs.step_s + rules.effort * costs.average_s / between
+    worth_s = costs.step_s + rules.effort * costs.average_work_s / between
     if not rules.priced:
         return needed * worth_s
     return needed * (rules.rent_per_s * worth_s + rules.price_per_byte * costs.average_bytes / between)
-
-
-def busy(terms: Terms, costs: Costs) -> float:
-    """Part of the time that averages are under way though nobody waits for them."""
-    return 0.0 if terms.waits else min(1.0, costs.average_steps / terms.steps)
 
 
 def choose(costs: Costs, rules: Rules, current: Terms) -> Choice:
@@ -189,10 +183,9 @@ def choose(costs: Costs, rules: Rules, current: Terms) -> Choice:
     manner = Manner.WAITING if rules.objective == "fairness" else Manner.BESIDE
     known = [Terms(period, manner) for period in PERIODS if period <= rules.longest]
     prices = {terms: price(terms, costs, rules) for terms in known}
-    allowed = [terms for terms in known if busy(terms, costs) <= BUSY] or known[-1:]
-    best = min(allowed, key=lambda terms: prices[terms])
+    best = min(known, key=lambda terms: prices[terms])
     now = prices.get(current, float("inf"))
-    if now <= prices[best] * (1 + WORTH_CHANGING) and (current == best or busy(current, costs) <= STILL_BUSY):
+    if now <= prices[best] * (1 + WORTH_CHANGING):
         return Choice(current, 1.0, f"go on: {_because(costs, rules)}")
     return Choice(best, max(now / prices[best], 1.0), f"{_told(best)}: {_because(costs, rules)}")
 

@@ -356,7 +356,7 @@ class AdaptiveParameters(Parameters):
     bears_churn: ClassVar[bool] = True
     name: Literal["adaptive"]
     drift: float = Field(
-        default=0.02, ge=0, le=1, description="part of a step's progress lost per further step without an average"
+        default=0.04, ge=0, le=1, description="part of a step's progress lost per further step without an average"
     )
     effort: float = Field(
         default=0.5,
