@@ -66,27 +66,49 @@ def _modelled(
 ) -> FloatArray:
     """Seconds of every phase, [N, P]; of kept steps as they were. What happens now and then only is dealt out as it is."""
     seconds = work.seconds[: len(pace), rank]
-    levels = _levels(pace, rank, work, references, causes)
+    levels = _levels(pace, rank, references, causes)
     modelled = seconds[_deal(kept, keys, pace.taken)]
-    for phases in (_LOCAL, [_COMM]):
-        level = levels[:, phases].sum(axis=1)
-        slow = np.rint(64 * level / max(float(np.median(level)), 1e-9)).astype(np.int64) if phases == [_COMM] else 0
-        order = _deal(kept, keys, pace.taken * (1 << 32) + slow)
-        jitter = _jitter(log_ratio(seconds[:, phases].sum(axis=1), level))
-        modelled[:, phases] = levels[:, phases] * np.exp(jitter[order])[:, None]
-    modelled[:, _COMM] = np.where(seconds[:, _COMM] > 0, modelled[:, _COMM], 0.0)
+    jitter = _jitter(log_ratio(seconds[:, _LOCAL].sum(axis=1), levels[:, _LOCAL].sum(axis=1)))
+    order = _deal(kept, keys, pace.taken * (1 << 32))
+    modelled[:, _LOCAL] = levels[:, _LOCAL] * np.exp(jitter[order])[:, None]
+    modelled[:, _COMM] = _modelled_transfers(pace, seconds[:, _COMM], causes, keys, kept)
     return np.where(kept[:, None], seconds, modelled)
 
 
-def _levels(pace: Pace, rank: int, work: Work, references: References, causes: Sequence[Cause]) -> FloatArray:
-    """What work and transfers take by the references and causes alone, [N, P]."""
+def _modelled_transfers(
+    pace: Pace, seconds: FloatArray, causes: Sequence[Cause], keys: FloatArray, kept: BoolArray
+) -> FloatArray:
+    """The same of transfers, [N]: the steps that have any are dealt theirs among themselves.
+
+    Transfers are of two kinds as often as not, some that had come before anybody asked and some that had not, so that means tell more of them than medians.
+    """
+    carrying = np.flatnonzero((seconds > 0) & ~kept)
+    modelled = np.zeros(len(seconds))
+    if not len(carrying):
+        return modelled
+    slowness = (np.ones(len(pace)) if pace.meshed else _slowness(pace, causes))[carrying]
+    usual = seconds[carrying] / slowness
+    jitter = usual / np.maximum(_running_mean(usual), 1e-12)
+    kinds = pace.taken[carrying] * (1 << 32) + np.rint(64 * slowness).astype(np.int64)
+    order = _deal(np.zeros(len(carrying), dtype=np.bool_), keys[carrying], kinds)
+    modelled[carrying] = usual.mean() * slowness * jitter[order]
+    return modelled
+
+
+def _running_mean(values: FloatArray) -> FloatArray:
+    """Over as many values as `_jitter` looks at; fewer at the ends."""
+    half = LEAST_STEPS
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    at = np.arange(len(values))
+    low, high = np.maximum(at - half, 0), np.minimum(at + half + 1, len(values))
+    means: FloatArray = (sums[high] - sums[low]) / (high - low)
+    return means
+
+
+def _levels(pace: Pace, rank: int, references: References, causes: Sequence[Cause]) -> FloatArray:
+    """What work takes by the references and causes alone, [N, P]."""
     steps = len(pace)
-    seconds = work.seconds[:steps, rank]
     levels = references.device.of_rank(rank, range(PHASES))[:steps]
-    carrying = seconds[~pace.warm_up & (seconds[:, _COMM] > 0), _COMM]
-    levels[:, _COMM] = np.median(carrying) if len(carrying) else 0.0
-    if not pace.meshed:
-        levels[:, _COMM] *= _slowness(pace, causes)
     for cause in sorted(causes, key=lambda each: each.kind == "dynamic"):
         if cause.family == "network":
             continue

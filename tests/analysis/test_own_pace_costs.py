@@ -167,6 +167,21 @@ def test_transfers_that_are_slow_for_a_while_cost_that_while() -> None:
     assert analysis.reliable
 
 
+def test_transfers_that_some_steps_have_are_dealt_out_among_those() -> None:
+    """Every third step waits for its server, half of the time for a second, and else for a hundredth of one."""
+    seconds, rng = noisy([1, 1, 1], [150] * 3), np.random.default_rng(5)
+    transfers = [np.where(rng.random(150) < 0.5, 1.0, 0.01) for _ in seconds]
+    for each in transfers:
+        each[np.arange(150) % 3 != 0] = 0.0
+    paces = simulated(None, seconds, [each + AFTER_S for each in transfers])
+    for pace, each in zip(paces, transfers, strict=True):
+        pace.after[:, Phase.COMM.code] = each
+        pace.after[:, Phase.OPTIMIZER.code] -= each
+    end_s = min(float(each.end_s[-1]) for each in paces)
+    analysis = analyse_own_pace(as_run(strategy("asynchronous"), paces, end_s))
+    assert analysis.explained == pytest.approx(1.0, abs=0.02)
+
+
 def test_a_link_is_named_where_all_messages_of_the_time_came_over_it() -> None:
     """A neighbour's message takes 0.2 s, for a while 0.45 s from one of two ranks to the other."""
     seconds, lag_s = noisy([1.0, 1.5], [120] * 2), np.full(120, 0.2)
