@@ -85,6 +85,16 @@ def running_median(values: FloatArray, window: int = MEDIAN_WINDOW) -> FloatArra
     return medians
 
 
+def running_mean(values: FloatArray, window: int = MEDIAN_WINDOW) -> FloatArray:
+    """Centred running mean; at the ends of those that there are."""
+    half = window // 2
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    at = np.arange(len(values))
+    low, high = np.maximum(at - half, 0), np.minimum(at + half + 1, len(values))
+    means: FloatArray = (sums[high] - sums[low]) / (high - low)
+    return means
+
+
 def noise_sigma(values: FloatArray) -> float:
     """Standard deviation of step-to-step noise from first differences, so that changes of level do not count."""
     if len(values) < 2:

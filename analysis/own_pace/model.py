@@ -9,7 +9,7 @@ import numpy as np
 
 from laggard.analysis.causes import FAMILY_CODES, Cause
 from laggard.analysis.columns import BoolArray, FloatArray, IntArray
-from laggard.analysis.intervals import LEAST_STEPS, running_median
+from laggard.analysis.intervals import LEAST_STEPS, running_mean, running_median
 from laggard.analysis.own_pace.causes import Work, transfer_s, usual_transfer_s
 from laggard.analysis.own_pace.needs import Needs
 from laggard.analysis.own_pace.paces import PHASES, Pace
@@ -88,21 +88,11 @@ def _modelled_transfers(
         return modelled
     slowness = (np.ones(len(pace)) if pace.meshed else _slowness(pace, causes))[carrying]
     usual = seconds[carrying] / slowness
-    jitter = usual / np.maximum(_running_mean(usual), 1e-12)
+    jitter = usual / running_mean(usual, 2 * LEAST_STEPS + 1)
     kinds = pace.taken[carrying] * (1 << 32) + np.rint(64 * slowness).astype(np.int64)
     order = _deal(np.zeros(len(carrying), dtype=np.bool_), keys[carrying], kinds)
     modelled[carrying] = usual.mean() * slowness * jitter[order]
     return modelled
-
-
-def _running_mean(values: FloatArray) -> FloatArray:
-    """Over as many values as `_jitter` looks at; fewer at the ends."""
-    half = LEAST_STEPS
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    at = np.arange(len(values))
-    low, high = np.maximum(at - half, 0), np.minimum(at + half + 1, len(values))
-    means: FloatArray = (sums[high] - sums[low]) / (high - low)
-    return means
 
 
 def _levels(pace: Pace, rank: int, references: References, causes: Sequence[Cause]) -> FloatArray:

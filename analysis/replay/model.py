@@ -2,7 +2,8 @@
 
 Every duration is its reference, times the slowdown of the causes acting on it, times jitter: fluctuation shorter than a slow
 interval can be. Jitter is fitted (what is left of a duration about its own running median) and dealt out anew, whole steps at
-a time, so that no observed duration is at its place; slow drift, and slow intervals that were not found, stay unexplained.
+a time, so that no observed duration is at its place; slow drift, and slow intervals that were not found, stay unexplained. Transfers are dealt out
+among steps that have any, about their mean: where ranks meet seldom, links as often as not are of two speeds, and no median is in between.
 Warm-up steps enter as they were.
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from laggard.analysis.causes import FAMILY_CODES, Cause
 from laggard.analysis.columns import FloatArray, IntArray
-from laggard.analysis.intervals import LEAST_STEPS, running_median
+from laggard.analysis.intervals import LEAST_STEPS, running_mean, running_median
 from laggard.analysis.reference import References, log_ratio
 from laggard.analysis.replay.cells import PHASES
 from laggard.analysis.replay.maxplus import Schedule, makespan
@@ -99,15 +100,32 @@ def _local(
 
 def _transfer_factor(timeline: Timeline, transfers: Transfers, causes: Sequence[Cause], order: IntArray) -> FloatArray:
     """Modelled over observed transfer at each barrier, [E]."""
-    slow = np.zeros(len(timeline.steps))
-    for cause in causes:
-        if cause.rank is None and cause.kind == "dynamic":
-            slow[cause.first : cause.last + 1] = cause.baseline + np.log(cause.slowdown)
-        if cause.burdens_transfer is not None:
-            first, last = cause.burdens_transfer
-            slow[first : last + 1] = float(np.median(transfers.step_logs[first : last + 1]))
-    jitter = _jitter(transfers.step_logs - slow)
-    logs = np.where(timeline.warm_up, transfers.step_logs, slow + jitter[order])
-    modelled = transfers.expected * np.exp(logs[timeline.barrier_step])
+    ratios = np.exp(transfers.step_logs)
+    met = np.flatnonzero(transfers.meets & ~timeline.warm_up)
+    if len(met):
+        slowness = _transfer_slowness(transfers, causes)[met]
+        usual = ratios[met] / slowness
+        jitter = usual / running_mean(usual, 2 * LEAST_STEPS + 1)
+        for kind in np.unique(np.rint(64 * slowness)):
+            # As work is dealt out where ranks meet in every step, so that what comes together stays together.
+            alike = np.flatnonzero(np.rint(64 * slowness) == kind)
+            jitter[alike] = jitter[alike][np.argsort(np.argsort(order[met[alike]]))]
+        ratios[met] = usual.mean() * slowness * jitter
+    modelled = transfers.expected * ratios[timeline.barrier_step]
     known = (transfers.seconds > 0) & ~timeline.pause & ~timeline.warm_up[timeline.barrier_step]
     return np.where(known, modelled / np.where(known, transfers.seconds, 1.0), 1.0)
+
+
+def _transfer_slowness(transfers: Transfers, causes: Sequence[Cause]) -> FloatArray:
+    """How much slower than usual a step's transfers are by the causes alone, [S]."""
+    logs = np.zeros(len(transfers.step_logs))
+    for cause in causes:
+        if cause.rank is None and cause.kind == "dynamic":
+            logs[cause.first : cause.last + 1] = cause.baseline + np.log(cause.slowdown)
+        if cause.burdens_transfer is not None:
+            first, last = cause.burdens_transfer
+            within = np.s_[first : last + 1]
+            met = transfers.step_logs[within][transfers.meets[within]]
+            logs[within] = float(np.median(met)) if len(met) else 0.0
+    slowness: FloatArray = np.exp(logs)
+    return slowness

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -113,7 +114,16 @@ def test_ranks_of_a_tier_wait_for_each_other_alone() -> None:
     assert makespan(dataclasses.replace(schedule, local=lighter)) == pytest.approx(4 * (2 * 2.0 + 0.5) + 0.5)
 
 
-def _run_of_pairs(work_s: dict[int, float], steps: int, transfer_s: float) -> Run:
+def test_meetings_that_are_seldom_and_unlike_explain_a_run_all_the_same() -> None:
+    """What a meeting takes is little, or several steps, as links fade."""
+    fading = np.random.default_rng(2).random(400) < 0.4
+    run = _run_of_pairs(
+        dict.fromkeys(range(4), 1.0), steps=400, transfer_s=lambda step: 6.0 if fading[step // 2] else 0.2
+    )
+    assert analyse(run).explained == pytest.approx(1.0, abs=0.02)
+
+
+def _run_of_pairs(work_s: dict[int, float], steps: int, transfer_s: float | Callable[[int], float]) -> Run:
     """Spans of four ranks: ranks 0 and 1 average in every second step, and so do 2 and 3; after the last step all do."""
     rows, clock = [], dict.fromkeys(work_s, 0.0)
 
@@ -122,7 +132,8 @@ def _run_of_pairs(work_s: dict[int, float], steps: int, transfer_s: float) -> Ru
         clock[rank] = until_s
 
     def meet(step: int, ranks: tuple[int, ...], group: int) -> None:
-        leave = max(clock[rank] for rank in ranks) + transfer_s
+        takes_s = transfer_s(step) if callable(transfer_s) else transfer_s
+        leave = max(clock[rank] for rank in ranks) + takes_s
         for rank in ranks:
             add(step, rank, Phase.COMM, leave, group)
 
