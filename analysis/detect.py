@@ -263,7 +263,7 @@ def find_slow_links(
     windows = [_window(timeline, links, cause.first, cause.last) for cause in dynamic]
     quiet = _without(links, len(timeline.steps), windows)
     steps = max(quiet.steps * float(transfers.meets.mean()), 1.0)
-    slow = slow_links(links, quiet.rows, hosts)
+    slow = slow_links(links, quiet.rows, {host.host: host.tier for host in hosts})
     usual = transfers.usual_step_s
     found = []
     for link in slow.links:

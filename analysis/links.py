@@ -6,6 +6,7 @@ waits for its peers, so bytes over *busy* time (unacknowledged data outstanding,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,10 +87,11 @@ class SlowLink:
 
 @dataclass(frozen=True)
 class SlowLinks:
-    """Links slow all along, and the busiest of those that are not (seconds)."""
+    """Links slow all along, the busiest of those that are not (seconds), and the tiers of the fastest class; None where there were none to compare."""
 
     links: tuple[SlowLink, ...]
     others_busy_s: float
+    fleet: tuple[str, str] | None = None
 
 
 def measure_links(links: LinkColumns, during: BoolArray) -> tuple[Link, ...]:
@@ -161,7 +163,7 @@ def _delivery(table: LinkColumns, rows: BoolArray) -> float:
     return float(np.quantile(rates, 0.75)) if len(rates) else float("nan")
 
 
-def tier_pair(link: Link, tiers: dict[str, str]) -> tuple[str, str]:
+def tier_pair(link: Link, tiers: Mapping[str, str]) -> tuple[str, str]:
     """The link's tiers, in alphabetical order."""
     ends = sorted((tiers.get(link.src, link.src), tiers.get(link.dst, link.dst)))
     return (ends[0], ends[1])
@@ -238,7 +240,7 @@ def any_link_changed(
     )
 
 
-def slow_links(links: LinkColumns, usual: BoolArray, hosts: tuple[RankHost, ...]) -> SlowLinks:
+def slow_links(links: LinkColumns, usual: BoolArray, tiers: Mapping[str, str]) -> SlowLinks:
     """Links that are slower than the fastest class of links all along.
 
     A class is a tier pair; its rate is the median of its links'. The reference is the fastest class between tiers (a tier's own
@@ -249,12 +251,11 @@ def slow_links(links: LinkColumns, usual: BoolArray, hosts: tuple[RankHost, ...]
     Args:
         links: TCP samples.
         usual: rows outside any dynamic interval, [N].
-        hosts: the ranks' hosts, for their tiers.
+        tiers: of every host.
 
     Returns:
         The slowest link of each tier pair that has slow ones.
     """
-    tiers = {host.host: host.tier for host in hosts}
     measured = measure_links(links, usual)
     classes: dict[tuple[str, str], list[Link]] = {}
     for link in measured:
@@ -273,7 +274,7 @@ def slow_links(links: LinkColumns, usual: BoolArray, hosts: tuple[RankHost, ...]
             found.append(SlowLink(slowest.ends, pair, ratio, slowest.busy_s, slowest.busy_s / ratio, z))
     slow_pairs = {slow.tiers for slow in found}
     others = [m.busy_s for m in measured if tier_pair(m, tiers) not in slow_pairs]
-    return SlowLinks(tuple(found), max(others, default=0.0))
+    return SlowLinks(tuple(found), max(others, default=0.0), fleet)
 
 
 def _confirmed(link: Link, fleet: list[Link]) -> bool:

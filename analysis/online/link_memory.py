@@ -67,7 +67,7 @@ class LinkMemory:
         """Links that are slower than the fastest class of links, outside the times when transfers were slow; and in how many steps."""
         links = self._all()
         quiet = self._quiet(links.time_ns) & self._covered(links.time_ns)
-        return slow_links(links, quiet, self._hosts), self._steps(links, 0)[1]
+        return slow_links(links, quiet, {host.host: host.tier for host in self._hosts}), self._steps(links, 0)[1]
 
     def _windows(self, links: LinkColumns, first_ns: int) -> tuple[Window, Window]:
         inside = links.time_ns >= first_ns

@@ -47,7 +47,10 @@ def analyse_own_pace(run: Run) -> Analysis:
 
 
 def _finding(run: Run, race: Race, cause: Cause, cost: float) -> Finding:
-    assert cause.rank is not None
+    if cause.rank is None:
+        numbers = [pace.number for pace in race.paces]
+        steps = min(int(each[0]) for each in numbers), max(int(each[-1]) for each in numbers)
+        return priced(cause, cost, race.end_s, None, steps)
     number = race.paces[cause.rank].number
     other = _other_end(race.paces[cause.rank], cause)
     link = None if other is None else (run.hosts[other].host, run.hosts[cause.rank].host)

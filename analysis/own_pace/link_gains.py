@@ -45,21 +45,32 @@ def link_gains(run: Run, paces: Sequence[Pace], changes: Sequence[LinkChange]) -
         RunFolderError: the run does not say between whom the messages went, or has no samples of its links.
     """
     require_sampled(run)
-    spans = _messages(run)
-    if not len(spans):
+    if not names_senders(run):
         raise RunFolderError(
             f"{run.folder}: no message of a worker says whom it came from, so no link's part in them is known"
         )
-    tiers = {host.host: host.tier for host in run.hosts}
+    spans, tiers = _messages(run), tiers_of(run)
     server = _server(run, spans)
-    if server is not None:
-        tiers.setdefault(server, run.record.strategy.server_tier or "" if run.record is not None else "")
     require_known(changes, tiers)
     hops = hops_of_run(run, tiers)
     return tuple(
         _gain(run, rank, pace, spans.where(spans.rank == rank), hops, server, changes, tiers)
         for rank, pace in enumerate(paces)
     )
+
+
+def names_senders(run: Run) -> bool:
+    """Whether any message that a worker waited for or took says whom it came from or went to."""
+    return len(_messages(run)) > 0
+
+
+def tiers_of(run: Run) -> dict[str, str]:
+    """The tier of every worker's host, and of the server's."""
+    tiers = {host.host: host.tier for host in run.hosts}
+    server = _server(run, _messages(run))
+    if server is not None:
+        tiers.setdefault(server, run.record.strategy.server_tier or "" if run.record is not None else "")
+    return tiers
 
 
 def _messages(run: Run) -> SpanColumns:

@@ -11,6 +11,7 @@ from laggard.analysis.columns import BoolArray, FloatArray
 from laggard.analysis.load import Run
 from laggard.analysis.own_pace.causes import Work, find_own_causes, side_by_side
 from laggard.analysis.own_pace.groups import group_race
+from laggard.analysis.own_pace.lasting_links import find_lasting_links, plan_link_reliefs
 from laggard.analysis.own_pace.needs import find_needs, rule_of, stand_for_messages
 from laggard.analysis.own_pace.paces import Pace, build_paces
 from laggard.analysis.own_pace.relief import Relief, plan_own_reliefs, relieved
@@ -99,7 +100,10 @@ def study_own_pace(run: Run) -> OwnStudy:
     work = side_by_side(race.paces)
     references = fit_references(work, run.hosts)
     causes = find_own_causes(race.paces, work, references, end_s)
-    return OwnStudy(race, work, references, causes, plan_own_reliefs(race.paces, work, references, causes))
+    lasting = find_lasting_links(run, race.paces, causes)
+    reliefs = plan_own_reliefs(race.paces, work, references, causes)
+    reliefs += plan_link_reliefs(run, race.paces, lasting, len(causes))
+    return OwnStudy(race, work, references, (*causes, *lasting.causes), reliefs)
 
 
 def _race(strategy: StrategyRecord, paces: tuple[Pace, ...], end_s: float) -> Race:
