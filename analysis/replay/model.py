@@ -20,6 +20,7 @@ from laggard.analysis.intervals import LEAST_STEPS, running_mean, running_median
 from laggard.analysis.reference import References, log_ratio
 from laggard.analysis.replay.cells import PHASES
 from laggard.analysis.replay.maxplus import Schedule, makespan
+from laggard.analysis.replay.sending import COMM, sent_slowly
 from laggard.analysis.replay.timeline import Timeline
 from laggard.analysis.transfers import Transfers
 
@@ -64,6 +65,10 @@ def _levels(timeline: Timeline, references: References, causes: Sequence[Cause],
         else:
             inside = np.s_[cause.first : cause.last + 1]
             levels[inside, codes] = usual[inside] * cause.slowdown
+    for cause in causes:
+        if cause.rank is None and cause.kind == "dynamic":
+            covered, slowdown = sent_slowly(timeline, rank, cause)
+            levels[covered, COMM] *= slowdown
     seconds = timeline.of_rank(rank)
     return np.where(timeline.warm_up[:, None] | (seconds == 0), seconds, levels)
 
@@ -101,16 +106,19 @@ def _local(
 def _transfer_factor(timeline: Timeline, transfers: Transfers, causes: Sequence[Cause], order: IntArray) -> FloatArray:
     """Modelled over observed transfer at each barrier, [E]."""
     ratios = np.exp(transfers.step_logs)
-    met = np.flatnonzero(transfers.meets & ~timeline.warm_up)
-    if len(met):
-        slowness = _transfer_slowness(transfers, causes)[met]
-        usual = ratios[met] / slowness
+    slowness = _transfer_slowness(transfers, causes)
+    met = transfers.meets & ~timeline.warm_up
+    expected = np.where(met, transfers.step_seconds, 1.0) / ratios
+    meetings = np.rint(8 * np.log2(expected))  # those of a tier and those of all, say, are of two kinds
+    for kind in np.unique(meetings[met]):
+        at = np.flatnonzero(met & (meetings == kind))
+        usual = ratios[at] / slowness[at]
         jitter = usual / running_mean(usual, 2 * LEAST_STEPS + 1)
-        for kind in np.unique(np.rint(64 * slowness)):
+        for slow in np.unique(np.rint(64 * slowness[at])):
             # As work is dealt out where ranks meet in every step, so that what comes together stays together.
-            alike = np.flatnonzero(np.rint(64 * slowness) == kind)
-            jitter[alike] = jitter[alike][np.argsort(np.argsort(order[met[alike]]))]
-        ratios[met] = usual.mean() * slowness * jitter
+            alike = np.flatnonzero(np.rint(64 * slowness[at]) == slow)
+            jitter[alike] = jitter[alike][np.argsort(np.argsort(order[at[alike]]))]
+        ratios[at] = usual.mean() * slowness[at] * jitter
     modelled = transfers.expected * ratios[timeline.barrier_step]
     known = (transfers.seconds > 0) & ~timeline.pause & ~timeline.warm_up[timeline.barrier_step]
     return np.where(known, modelled / np.where(known, transfers.seconds, 1.0), 1.0)

@@ -16,6 +16,7 @@ from laggard.analysis.causes import FAMILY_CODES, Cause
 from laggard.analysis.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.intervals import LEAST_STEPS, running_median
 from laggard.analysis.reference import References
+from laggard.analysis.replay.sending import COMM, sent_slowly, usually_sent_s
 from laggard.analysis.replay.timeline import Timeline
 from laggard.analysis.transfers import Transfers
 
@@ -102,6 +103,8 @@ def plan_reliefs(
         if cause.rank is not None:
             partner = deterministic_partner(causes, cause)
             local += _local_reliefs(timeline, references, causes, index, partner)
+        elif cause.kind == "dynamic":
+            local += _sending_reliefs(timeline, cause, index)
     return Reliefs(
         local=tuple(local),
         transfer=_transfer_reliefs(timeline, transfers, causes),
@@ -149,6 +152,18 @@ def _local_reliefs(
     kept = kept_share(seconds, fleet, covered & ~disturbed)
     kept = np.minimum(kept, kept_share(usual, fleet, covered & disturbed))
     return [_relief((index,), rank, seconds_off(timeline, rank, codes, kept))]
+
+
+def _sending_reliefs(timeline: Timeline, cause: Cause, index: int) -> list[LocalRelief]:
+    """What ranks send for themselves is as quick as usual."""
+    reliefs = []
+    for rank in range(len(timeline.end)):
+        covered, slowdown = sent_slowly(timeline, rank, cause)
+        if slowdown > 1.0:
+            seconds = timeline.work.of_rank(rank, [COMM])
+            kept = kept_share(seconds, usually_sent_s(timeline, rank, covered)[:, None], covered)
+            reliefs.append(_relief((index,), rank, seconds_off(timeline, rank, [COMM], kept)))
+    return reliefs
 
 
 def _relief(causes: tuple[int, ...], rank: int, seconds: FloatArray) -> LocalRelief:

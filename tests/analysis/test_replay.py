@@ -123,24 +123,66 @@ def test_meetings_that_are_seldom_and_unlike_explain_a_run_all_the_same() -> Non
     assert analyse(run).explained == pytest.approx(1.0, abs=0.02)
 
 
-def _run_of_pairs(work_s: dict[int, float], steps: int, transfer_s: float | Callable[[int], float]) -> Run:
-    """Spans of four ranks: ranks 0 and 1 average in every second step, and so do 2 and 3; after the last step all do."""
+def test_meetings_of_a_tier_say_nothing_of_those_of_all() -> None:
+    """Pairs meet in every step, for a tenth of a second; all in every tenth, for five or fifteen."""
+    fading = np.random.default_rng(7).random(400) < 0.4
+    run = _run_of_pairs(
+        dict.fromkeys(range(4), 1.0),
+        steps=400,
+        transfer_s=0.1,
+        every=1,
+        of_all_s=lambda step: 15.0 if fading[step] else 5.0,
+    )
+    assert analyse(run).explained == pytest.approx(1.0, abs=0.02)
+
+
+def test_slow_times_of_links_slow_what_ranks_send_for_themselves_too() -> None:
+    """Half a second of sending before a meeting of half a second; both take two in 40 steps, of two ranks that send there."""
+    fading = range(60, 100)
+    run = _run_of_pairs(
+        dict.fromkeys(range(4), 1.0),
+        steps=200,
+        transfer_s=lambda step: 2.0 if step in fading else 0.5,
+        send_s=lambda step, rank: 2.0 if step in fading and rank in (2, 3) else 0.5,
+        every=1,
+    )
+    analysis = analyse(run)
+    (found,) = analysis.findings
+    assert (found.family, found.kind) == ("network", "dynamic")
+    assert (found.first_step, found.last_step) == (60, 99)
+    assert found.cost_s == pytest.approx(40 * 3.0, rel=0.02)
+    assert analysis.explained == pytest.approx(1.0, abs=0.01)
+
+
+def _run_of_pairs(
+    work_s: dict[int, float],
+    steps: int,
+    transfer_s: float | Callable[[int], float],
+    send_s: Callable[[int, int], float] | None = None,
+    every: int = 2,
+    of_all_s: Callable[[int], float] | None = None,
+) -> Run:
+    """Spans of four ranks: ranks 0 and 1 average in every second step, or so, and so do 2 and 3; after the last step all do."""
     rows, clock = [], dict.fromkeys(work_s, 0.0)
 
     def add(step: int, rank: int, phase: Phase, until_s: float, group: int = -1) -> None:
         rows.append((step, rank, phase.code, clock[rank], until_s - clock[rank], group))
         clock[rank] = until_s
 
-    def meet(step: int, ranks: tuple[int, ...], group: int) -> None:
-        takes_s = transfer_s(step) if callable(transfer_s) else transfer_s
-        leave = max(clock[rank] for rank in ranks) + takes_s
+    def meet(step: int, ranks: tuple[int, ...], group: int, takes_s: float | None = None) -> None:
+        usual_s = transfer_s(step) if callable(transfer_s) else transfer_s
+        leave = max(clock[rank] for rank in ranks) + (usual_s if takes_s is None else takes_s)
         for rank in ranks:
             add(step, rank, Phase.COMM, leave, group)
 
     for step in range(steps):
         for rank, seconds in work_s.items():
             add(step, rank, Phase.FORWARD, clock[rank] + seconds)
-        if step % 2:
+            if send_s is not None:
+                add(step, rank, Phase.COMM, clock[rank] + send_s(step, rank))
+        if of_all_s is not None and step % 10 == 9:
+            meet(step, (0, 1, 2, 3), 2, of_all_s(step))
+        elif step % every == every - 1:
             meet(step, (0, 1), 0)
             meet(step, (2, 3), 1)
     meet(steps - 1, (0, 1, 2, 3), 2)
