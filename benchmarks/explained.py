@@ -1,6 +1,7 @@
 """How much of a real run's makespan the analysis accounts for, under every strategy.
 
     python benchmarks/explained.py [--strategies NAME ...] [--scenario experiments/quickstart] [--steps 150] [--runs DIR]
+    python benchmarks/explained.py --again DIR      # the runs that are there, analysed anew
 
 Trains once per strategy in the emulated continuum, and compares the makespan of the fitted model (references and causes found, no observed duration at its
 place) with the measured one. Goal: within 2 % for nine strategies of ten. Needs root, or TUN devices that users may open.
@@ -30,11 +31,16 @@ def main() -> None:
     parser.add_argument("--scenario", type=Path, default=SCENARIO)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--runs", type=Path)
+    parser.add_argument("--again", type=Path, metavar="DIR", help="run nothing; analyse the runs of this folder")
     asked = parser.parse_args()
     runs = asked.runs or Path(tempfile.mkdtemp(prefix="explained-"))
     print("| strategy | status | steps | makespan, s | replayed, s | explained, % | findings | lost to them, s |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
-    within = [explain(name, asked.scenario, asked.steps, runs) for name in asked.strategies]
+    if asked.again:
+        folders = sorted(path.parent for path in asked.again.glob("*/*/run.json"))
+        within = [row(folder) for folder in folders if not folder.is_symlink()]
+    else:
+        within = [explain(name, asked.scenario, asked.steps, runs) for name in asked.strategies]
     print(f"\n{sum(within)} of {len(within)} within {GOAL:.0%}")
 
 
@@ -44,11 +50,22 @@ def explain(strategy: str, scenario: Path, steps: int, runs: Path) -> bool:
     command += ["--set", f"workload.strategy={strategy}", "--set", f"workload.stop={{steps: {steps}}}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
     answer = json.loads(done.stdout)
-    analysis = find(load_run(Path(answer["folder"]))) if answer.get("folder") else None
-    if analysis is None:
+    if not answer.get("folder"):
         print(f"| `{strategy}` | {answer.get('status')}: {answer.get('error')} | | | | | | |", flush=True)
         return False
-    cells = [f"`{strategy}`", str(answer.get("status")), str(len(analysis.steps)), f"{analysis.makespan_s:.1f}"]
+    return row(Path(answer["folder"]))
+
+
+def row(folder: Path) -> bool:
+    """Print a run's row; whether the model is within the goal."""
+    run = load_run(folder)
+    assert run.record is not None
+    analysis = find(run)
+    cells = [f"`{run.record.strategy.name}`", run.record.status]
+    if analysis is None:
+        print("| " + " | ".join(cells) + " | | | | | | |", flush=True)
+        return False
+    cells += [str(len(analysis.steps)), f"{analysis.makespan_s:.1f}"]
     cells += [f"{analysis.replayed_s:.1f}", f"{100 * analysis.explained:.1f}", str(len(analysis.stragglers))]
     print("| " + " | ".join([*cells, f"{analysis.lost_s:.1f}"]) + " |", flush=True)
     return analysis.costed and abs(analysis.explained - 1.0) <= GOAL
