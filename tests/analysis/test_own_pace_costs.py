@@ -147,17 +147,21 @@ def test_the_steps_in_which_ranks_are_told_that_it_is_over_explain_no_others() -
     assert analysis.explained == pytest.approx(1.0, abs=0.01)
 
 
+def answered(seconds: list[FloatArray], transfers: list[FloatArray]) -> Run:
+    """A run of ranks that have an answer of a server behind their work in every step, or where it takes no time, in none."""
+    paces = simulated(None, seconds, [each + AFTER_S for each in transfers])
+    for pace, each in zip(paces, transfers, strict=True):
+        pace.after[:, Phase.COMM.code] = each
+        pace.after[:, Phase.OPTIMIZER.code] -= each
+    return as_run(strategy("asynchronous"), paces, min(float(each.end_s[-1]) for each in paces))
+
+
 def test_transfers_that_are_slow_for_a_while_cost_that_while() -> None:
     """A server's answers take a tenth of a second, and one rank's half a second more in a third of its steps; nobody waits for it."""
     seconds = noisy([1, 1, 1], [90] * 3)
     transfers = [np.full(90, 0.1) * np.exp(0.05 * np.random.default_rng(r).standard_normal(90)) for r in range(3)]
     transfers[2][30:60] += 0.5
-    paces = simulated(None, seconds, [each + AFTER_S for each in transfers])
-    for pace, each in zip(paces, transfers, strict=True):
-        pace.after[:, Phase.COMM.code] = each
-        pace.after[:, Phase.OPTIMIZER.code] -= each
-    end_s = min(float(each.end_s[-1]) for each in paces)
-    analysis = analyse_own_pace(as_run(strategy("asynchronous"), paces, end_s))
+    analysis = analyse_own_pace(answered(seconds, transfers))
     assert found(analysis) == [(2, "network", "dynamic")]
     finding = analysis.stragglers[0]
     assert (finding.first_step, finding.last_step) == (pytest.approx(30, abs=1), pytest.approx(59, abs=1))
@@ -173,12 +177,7 @@ def test_transfers_that_some_steps_have_are_dealt_out_among_those() -> None:
     transfers = [np.where(rng.random(150) < 0.5, 1.0, 0.01) for _ in seconds]
     for each in transfers:
         each[np.arange(150) % 3 != 0] = 0.0
-    paces = simulated(None, seconds, [each + AFTER_S for each in transfers])
-    for pace, each in zip(paces, transfers, strict=True):
-        pace.after[:, Phase.COMM.code] = each
-        pace.after[:, Phase.OPTIMIZER.code] -= each
-    end_s = min(float(each.end_s[-1]) for each in paces)
-    analysis = analyse_own_pace(as_run(strategy("asynchronous"), paces, end_s))
+    analysis = analyse_own_pace(answered(seconds, transfers))
     assert analysis.explained == pytest.approx(1.0, abs=0.02)
 
 
