@@ -129,7 +129,9 @@ def test_two_by_two_averages_of_all_take_a_tenth_of_the_time_at_most() -> None:
     [
         ([], 0, ""),
         ([2.9], 5, ""),
-        ([2.9], 32, None),
+        ([2.9], 32, "and all every 320 steps: models of two are on their way to each other 32 times a step"),
+        ([2.9], 320, None),
+        ([2.9, 2.8], 32, None),
         ([9.0], 89, "models of two are on their way to each other 9 times a step"),
         ([9.0], 90, None),
         ([0.1, 2.9], 5, None),
@@ -142,11 +144,12 @@ def test_two_by_two_averages_of_all_take_a_tenth_of_the_time_at_most() -> None:
         ([3.1, 9.0], 90, None),
         ([3.1, 3.0], 32, None),
         ([], 31, ""),
-        ([], 32, None),
+        ([], 32, "on their way to each other 32 times a step"),
+        ([], 320, None),
     ],
 )
 def test_slow_exchanges_of_two_tell_of_averages(exchanges_s: list[float], passed_s: float, reason: str | None) -> None:
-    """One slow one is enough. Without, all who begin them are awaited, for as many steps as may lie between averages of all."""
+    """One slow one is enough. Without, all who begin them are awaited; who says nothing for as many steps as may lie between averages of all is slow."""
     rules = replace(RULES, pairs_from=3.0, longest=32)
     found = why_pairs(Seen([1.0, 1.0, 4.0], exchanges_s, awaited=2, passed_s=passed_s), rules)
     assert (found is None) == (reason is None)

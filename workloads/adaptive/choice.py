@@ -145,10 +145,12 @@ def why_pairs(seen: Seen, rules: Rules) -> str | None:
     """
     step_s = median(seen.steps_s) if seen.steps_s else float("inf")
     ratio, passed = max(seen.exchanges_s, default=0.0) / step_s, seen.passed_s / step_s
+    if ratio < rules.pairs_from and len(seen.exchanges_s) < seen.awaited:
+        if passed < rules.longest:
+            return ""
+        ratio = float(rules.longest)  # who has said nothing for so long has a way, or a computer, as slow as that
     pairs = _pairs(ratio, rules)
-    if ratio < rules.pairs_from:
-        return "" if len(seen.exchanges_s) < seen.awaited and passed < rules.longest else None
-    if passed >= pairs.steps:
+    if ratio < rules.pairs_from or passed >= pairs.steps:
         return None
     return f"{_told(pairs)}: models of two are on their way to each other {ratio:.2g} times a step, and those of an average of all no less"
 
