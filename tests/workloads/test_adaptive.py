@@ -125,7 +125,7 @@ def test_two_by_two_averages_of_all_take_a_tenth_of_the_time_at_most() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exchanges_s", "passed_s", "reason"),
+    ("trips_s", "passed_s", "reason"),
     [
         ([], 0, ""),
         ([2.9], 5, ""),
@@ -148,10 +148,10 @@ def test_two_by_two_averages_of_all_take_a_tenth_of_the_time_at_most() -> None:
         ([], 320, None),
     ],
 )
-def test_slow_exchanges_of_two_tell_of_averages(exchanges_s: list[float], passed_s: float, reason: str | None) -> None:
+def test_slow_exchanges_of_two_tell_of_averages(trips_s: list[float], passed_s: float, reason: str | None) -> None:
     """One slow one is enough. Without, all who begin them are awaited; who says nothing for as many steps as may lie between averages of all is slow."""
     rules = replace(RULES, pairs_from=3.0, longest=32)
-    found = why_pairs(Seen([1.0, 1.0, 4.0], exchanges_s, awaited=2, passed_s=passed_s), rules)
+    found = why_pairs(Seen([1.0, 1.0, 4.0], trips_s, awaited=2, passed_s=passed_s), rules)
     assert (found is None) == (reason is None)
     assert (found == "") == (reason == "")
     assert (reason or "") in (found or "")

@@ -124,13 +124,13 @@ class Seen:
 
     Attributes:
         steps_s: what a step takes, of each rank that has said so.
-        exchanges_s: how long an exchange of two was on its way, of each rank that began one and has said so.
+        trips_s: how long models of an exchange of two were on their way, there and back, of each rank that began one and has said so.
         awaited: ranks that begin exchanges.
         passed_s: what the leader's steps have taken.
     """
 
     steps_s: Sequence[float]
-    exchanges_s: Sequence[float]
+    trips_s: Sequence[float]
     awaited: int
     passed_s: float
 
@@ -144,8 +144,8 @@ def why_pairs(seen: Seen, rules: Rules) -> str | None:
         A reason; an empty one as long as exchanges are awaited.
     """
     step_s = median(seen.steps_s) if seen.steps_s else float("inf")
-    ratio, passed = max(seen.exchanges_s, default=0.0) / step_s, seen.passed_s / step_s
-    if ratio < rules.pairs_from and len(seen.exchanges_s) < seen.awaited:
+    ratio, passed = max(seen.trips_s, default=0.0) / step_s, seen.passed_s / step_s
+    if ratio < rules.pairs_from and len(seen.trips_s) < seen.awaited:
         if passed < rules.longest:
             return ""
         ratio = float(rules.longest)  # who has said nothing for so long has a way, or a computer, as slow as that

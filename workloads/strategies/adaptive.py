@@ -40,7 +40,7 @@ class Adaptive(Overlapping):
 
     def __init__(self, parameters: AdaptiveParameters, seat: Seat) -> None:
         self._parameters = parameters
-        super().__init__(seat, first_terms(seat.objective.name), READY_PART, self._decide, self._await_exchanges)
+        super().__init__(seat, first_terms(seat.objective.name), READY_PART, self._decide, self._await_trips)
         self._averages_ns: deque[int] = deque(maxlen=LATEST)
         self._reasoned = False
 
@@ -69,17 +69,17 @@ class Adaptive(Overlapping):
     def _exchange_models(self) -> None:
         if self._pairing.note_way():
             with self._lock:
-                self._member.take_steps(0, self._step_ns, self._exchange_ns)
+                self._member.take_steps(0, self._step_ns, self._trip_ns)
         super()._exchange_models()
         if self._member.terms.manner is Manner.PAIRS:
-            self._pairing.begin(timed=self._exchange_ns is None)
+            self._pairing.begin(timed=self._trip_ns is None)
 
     def _hear(self, message: Message) -> None:
         if not self._pairing.hear(message):
             super()._hear(message)
 
     @property
-    def _exchange_ns(self) -> int | None:
+    def _trip_ns(self) -> int | None:
         """Who begins exchanges has had one before it says that it is ready, as long as models go two by two and nothing else has been timed.
 
         What counts is the time on the way, taken to be the same back, without that of the two computers: a slow one has its share of an average of all by itself, and links have all of it.
@@ -91,15 +91,14 @@ class Adaptive(Overlapping):
             return 0
         return 2 * self._pairing.way_ns or None
 
-    def _await_exchanges(self, untimed: Untimed, terms: Terms) -> bool:
+    def _await_trips(self, untimed: Untimed, terms: Terms) -> bool:
         """As the leader: whether what exchanges of two take says enough."""
         if terms.manner is not Manner.PAIRS:
             return False
         there = sorted({self._seat.rank, *self._there})
-        steps_s = [each * 1e-9 for each in untimed.step_ns.values() if each]
         seen = Seen(
-            steps_s=steps_s,
-            exchanges_s=[each * 1e-9 for each in untimed.exchange_ns.values()],
+            steps_s=[each * 1e-9 for each in untimed.step_ns.values() if each],
+            trips_s=[each * 1e-9 for each in untimed.trip_ns.values()],
             awaited=sum(is_active(there, rank) for rank in there),
             passed_s=untimed.taken * untimed.step_ns.get(self._seat.rank, 0) * 1e-9,
         )

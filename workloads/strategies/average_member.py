@@ -98,12 +98,12 @@ class Untimed:
 
     Attributes:
         step_ns: what a step takes, by rank, of those that have said so.
-        exchange_ns: how long an exchange of two was on its way, by the rank that began it, of those that have said so.
+        trip_ns: how long models of an exchange of two were on their way, there and back, by the rank that began it, of those that have said so.
         taken: steps that the leader has taken since the beginning, or since the last average.
     """
 
     step_ns: Mapping[int, int]
-    exchange_ns: Mapping[int, int]
+    trip_ns: Mapping[int, int]
     taken: int
 
 
@@ -175,8 +175,8 @@ class AverageMember:
         self._lead, self._hold, self._clock_ns = lead, hold, clock_ns
         self.outbox: deque[tuple[int, Message]] = deque()
         self._taken = self._step_ns = 0
-        self._exchange_ns: int | None = 0
-        self._exchanges_ns: dict[int, int] = {}
+        self._trip_ns: int | None = 0
+        self._trips_ns: dict[int, int] = {}
         self._average_ns: int | None = None
         self._steps_ns: dict[int, int] = {}
         self._told = NOBODY
@@ -189,16 +189,16 @@ class AverageMember:
         self._joined: _Joined | None = None
         self._early: dict[tuple[int, int], list[tuple[int, Part]]] = {}
 
-    def take_steps(self, steps: int, step_ns: int, exchange_ns: int | None = 0) -> None:
+    def take_steps(self, steps: int, step_ns: int, trip_ns: int | None = 0) -> None:
         """This rank has finished some.
 
         Args:
             steps: how many.
             step_ns: what each took, in the mean.
-            exchange_ns: how long an exchange of two was on its way; None where it is to have one before it is ready for an average of all, 0 where it has none.
+            trip_ns: how long models of an exchange of two were on their way, there and back; None where it is to have one before it is ready for an average of all, 0 where it has none.
         """
-        self._taken, self._step_ns, self._exchange_ns = self._taken + steps, step_ns, exchange_ns
-        self._note_pace(self._rank, step_ns, exchange_ns or 0)
+        self._taken, self._step_ns, self._trip_ns = self._taken + steps, step_ns, trip_ns
+        self._note_pace(self._rank, step_ns, trip_ns or 0)
         self._tell()
         self._call()
 
@@ -246,7 +246,7 @@ class AverageMember:
         self._ready.discard(rank)
         self._included.discard(rank)
         self._steps_ns.pop(rank, None)
-        self._exchanges_ns.pop(rank, None)
+        self._trips_ns.pop(rank, None)
         self._followed.pop(rank, None)
         self._early = {key: held for key, held in self._early.items() if key[0] != rank}
         self._calls = deque(call for call in self._calls if call.leader in self._there)
@@ -269,7 +269,7 @@ class AverageMember:
         """Once for each average: that this rank is ready."""
         if self._taken < self.terms.steps or self._told != NOBODY or self._joined is not None:
             return
-        if self._exchange_ns is None:
+        if self._trip_ns is None:
             return
         self._told = self._leader
         if self._told == self._rank:
@@ -277,12 +277,12 @@ class AverageMember:
             self._call()
         else:
             number = self._followed.get(self._told, NOBODY)
-            self.outbox.append((self._told, Message(READY, number, (self._step_ns, self._exchange_ns))))
+            self.outbox.append((self._told, Message(READY, number, (self._step_ns, self._trip_ns))))
 
-    def _note_pace(self, rank: int, step_ns: int, exchange_ns: int) -> None:
+    def _note_pace(self, rank: int, step_ns: int, trip_ns: int) -> None:
         self._steps_ns[rank] = step_ns
-        if exchange_ns:
-            self._exchanges_ns[rank] = exchange_ns
+        if trip_ns:
+            self._trips_ns[rank] = trip_ns
 
     def _call(self) -> None:
         """As the leader, begin an average if enough are ready, and the last is over here."""
@@ -293,7 +293,7 @@ class AverageMember:
         terms = self.terms
         if self._average_ns is not None:
             terms = self._lead(Measured(self._average_ns, dict(self._steps_ns)), terms)
-        elif self._hold(Untimed(dict(self._steps_ns), dict(self._exchanges_ns), self._taken), terms):
+        elif self._hold(Untimed(dict(self._steps_ns), dict(self._trips_ns), self._taken), terms):
             return
         self._called, self._ready = self._called + 1, set()
         call = _Call(self._rank, self._called, tuple(sorted(self._there)), terms)

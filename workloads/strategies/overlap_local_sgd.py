@@ -62,7 +62,7 @@ class Overlapping(BesideTraining):
         return float(max(self._samples, 1))
 
     @property
-    def _exchange_ns(self) -> int | None:
+    def _trip_ns(self) -> int | None:
         """What an exchange of two took; None where one is to come before this rank is ready for an average of all."""
         return 0
 
@@ -128,7 +128,7 @@ class Overlapping(BesideTraining):
         with self._lock:
             untold, self._untold = self._untold, 0
             if untold:
-                self._member.take_steps(untold, self._step_ns, self._exchange_ns)
+                self._member.take_steps(untold, self._step_ns, self._trip_ns)
         self._post()
 
     def _post(self) -> None:
