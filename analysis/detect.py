@@ -270,7 +270,6 @@ def find_slow_links(
         busy, needed = link.busy_s / steps, link.needed_s / steps
         ratio = usual / max(usual - (busy - needed), usual / link.slowdown, 1e-9) if usual > 0 else 1.0
         if ratio >= LEAST_RATIO:
-            confidence = 0.5 * (1.0 + math.erf((link.z - 3.5) / math.sqrt(2.0)))
             found.append(
                 Cause(
                     family="network",
@@ -279,7 +278,7 @@ def find_slow_links(
                     first=int(usable[0]),
                     last=int(usable[-1]),
                     slowdown=link.slowdown,
-                    confidence=confidence,
+                    confidence=link.confidence,
                     link=link.ends,
                     link_busy_s=busy,
                     link_needed_s=needed,

@@ -6,6 +6,7 @@ waits for its peers, so bytes over *busy* time (unacknowledged data outstanding,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -83,6 +84,11 @@ class SlowLink:
     busy_s: float
     needed_s: float
     z: float
+
+    @property
+    def confidence(self) -> float:
+        """Probability that its z is at least what makes a link slow."""
+        return 0.5 * (1.0 + math.erf((self.z - LEAST_Z) / math.sqrt(2.0)))
 
 
 @dataclass(frozen=True)
@@ -163,10 +169,10 @@ def _delivery(table: LinkColumns, rows: BoolArray) -> float:
     return float(np.quantile(rates, 0.75)) if len(rates) else float("nan")
 
 
-def tier_pair(link: Link, tiers: Mapping[str, str]) -> tuple[str, str]:
-    """The link's tiers, in alphabetical order."""
-    ends = sorted((tiers.get(link.src, link.src), tiers.get(link.dst, link.dst)))
-    return (ends[0], ends[1])
+def tier_pair(ends: tuple[str, str], tiers: Mapping[str, str]) -> tuple[str, str]:
+    """The tiers of a link's ends, in alphabetical order."""
+    first, second = sorted(tiers.get(end, end) for end in ends)
+    return (first, second)
 
 
 def link_that_changed(
@@ -219,7 +225,7 @@ def _leader(scores: list[tuple[float, Link]], least: float, hosts: tuple[RankHos
     tiers = {host.host: host.tier for host in hosts}
     best: dict[tuple[str, str], tuple[float, Link]] = {}
     for score, link in scores:
-        pair = tier_pair(link, tiers)
+        pair = tier_pair(link.ends, tiers)
         if pair not in best or score > best[pair][0]:
             best[pair] = (score, link)
     ranked = sorted(best.values(), key=lambda entry: -entry[0])
@@ -259,7 +265,7 @@ def slow_links(links: LinkColumns, usual: BoolArray, tiers: Mapping[str, str]) -
     measured = measure_links(links, usual)
     classes: dict[tuple[str, str], list[Link]] = {}
     for link in measured:
-        classes.setdefault(tier_pair(link, tiers), []).append(link)
+        classes.setdefault(tier_pair(link.ends, tiers), []).append(link)
     if len(measured) < 2:
         return SlowLinks((), 0.0)
     rates = {pair: float(np.median([m.rate_mbps for m in members])) for pair, members in classes.items()}
@@ -273,7 +279,7 @@ def slow_links(links: LinkColumns, usual: BoolArray, tiers: Mapping[str, str]) -
         if z >= LEAST_Z and _confirmed(slowest, classes[fleet]):
             found.append(SlowLink(slowest.ends, pair, ratio, slowest.busy_s, slowest.busy_s / ratio, z))
     slow_pairs = {slow.tiers for slow in found}
-    others = [m.busy_s for m in measured if tier_pair(m, tiers) not in slow_pairs]
+    others = [m.busy_s for m in measured if tier_pair(m.ends, tiers) not in slow_pairs]
     return SlowLinks(tuple(found), max(others, default=0.0), fleet)
 
 

@@ -90,8 +90,7 @@ class TransferWatch:
             ratio = usual_s / max(usual_s - gained_s, usual_s / link.slowdown, 1e-9) if usual_s > 0 else 1.0
             place = Place("network", "deterministic", tiers=link.tiers)
             if ratio >= LEAST_RATIO and place not in self.book:
-                confidence = 0.5 * (1.0 + math.erf((link.z - 3.5) / math.sqrt(2.0)))
-                told.append(self.book.begin(place, math.log(link.slowdown), confidence, first, rows, link.ends))
+                told.append(self.book.begin(place, math.log(link.slowdown), link.confidence, first, rows, link.ends))
         still = {link.tiers for link in slow.links}
         for place in self.book.places(lambda each: each.tiers is not None and each.tiers not in still):
             told += self.book.end(place, latest(rows))

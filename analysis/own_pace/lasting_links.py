@@ -10,9 +10,8 @@ import numpy as np
 
 from laggard.analysis.causes import Cause
 from laggard.analysis.columns import BoolArray
-from laggard.analysis.intervals import LEAST_Z
 from laggard.analysis.link_change import Hop, LinkChange, hops_of_run
-from laggard.analysis.links import NAMED_SLOWDOWN, SLOW_TRIP, SlowLinks, slow_links
+from laggard.analysis.links import NAMED_SLOWDOWN, SLOW_TRIP, SlowLinks, slow_links, tier_pair
 from laggard.analysis.load import Run
 from laggard.analysis.own_pace.link_gains import link_gains, names_senders, tiers_of
 from laggard.analysis.own_pace.paces import Pace
@@ -46,8 +45,7 @@ def find_lasting_links(run: Run, paces: Sequence[Pace], causes: Sequence[Cause])
     for link in slow.links:
         slowdown = min(link.slowdown, _slowness(link.ends, slow, hops, tiers))
         if slowdown >= NAMED_SLOWDOWN:
-            confidence = 0.5 * (1.0 + math.erf((link.z - LEAST_Z) / math.sqrt(2.0)))
-            found.append(Cause("network", "deterministic", None, 0, last, slowdown, confidence, link=link.ends))
+            found.append(Cause("network", "deterministic", None, 0, last, slowdown, link.confidence, link=link.ends))
     return LastingLinks(tuple(found), tuple(_changes(cause, slow, hops, tiers) for cause in found))
 
 
@@ -70,7 +68,7 @@ def _slowness(
 
     Ranks of their own pace send each other now this and now that: busy time by itself makes a link slow over which mostly words are sent.
     """
-    fleet = [hop for hop in hops.values() if slow.fleet == _tier_pair(hop, tiers)]
+    fleet = [hop for hop in hops.values() if slow.fleet == tier_pair(hop.ends, tiers)]
     if ends not in hops or not fleet:
         return 1.0
     rate = float(np.median([hop.rate_mbps for hop in fleet])) / hops[ends].rate_mbps
@@ -86,23 +84,18 @@ def _changes(
     if cause.link not in hops:
         return ()
     rate_mbps = hops[cause.link].rate_mbps * cause.slowdown
-    near = [hop.rtt_ms for hop in hops.values() if slow.fleet == _tier_pair(hop, tiers)]
+    near = [hop.rtt_ms for hop in hops.values() if slow.fleet == tier_pair(hop.ends, tiers)]
     rtt_ms = float(np.median(near)) if near else math.inf
-    pair = _tier_pair(hops[cause.link], tiers)
+    pair = tier_pair(cause.link, tiers)
     found = {}
     for hop in hops.values():
         back = hops.get((hop.ends[1], hop.ends[0]), hop)
-        if _tier_pair(hop, tiers) != pair or max(hop.rate_mbps, back.rate_mbps) >= rate_mbps:
+        if tier_pair(hop.ends, tiers) != pair or max(hop.rate_mbps, back.rate_mbps) >= rate_mbps:
             continue
         delay_ms = min(hop.rtt_ms, back.rtt_ms, rtt_ms) / 2.0
         first, second = sorted(hop.ends)
         found[first, second] = LinkChange(first, second, rate_mbps=rate_mbps, delay_ms=delay_ms)
     return tuple(found.values())
-
-
-def _tier_pair(hop: Hop, tiers: Mapping[str, str]) -> tuple[str, str]:
-    first, second = sorted(tiers.get(end, end) for end in hop.ends)
-    return first, second
 
 
 def plan_link_reliefs(run: Run, paces: Sequence[Pace], lasting: LastingLinks, begin: int) -> tuple[Relief, ...]:

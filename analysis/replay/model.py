@@ -20,7 +20,7 @@ from laggard.analysis.intervals import LEAST_STEPS, running_mean, running_median
 from laggard.analysis.reference import References, log_ratio
 from laggard.analysis.replay.cells import PHASES
 from laggard.analysis.replay.maxplus import Schedule, makespan
-from laggard.analysis.replay.sending import COMM, sent_slowly
+from laggard.analysis.replay.sending import COMM, slow_sending
 from laggard.analysis.replay.timeline import Timeline
 from laggard.analysis.transfers import Transfers
 
@@ -67,8 +67,9 @@ def _levels(timeline: Timeline, references: References, causes: Sequence[Cause],
             levels[inside, codes] = usual[inside] * cause.slowdown
     for cause in causes:
         if cause.rank is None and cause.kind == "dynamic":
-            covered, slowdown = sent_slowly(timeline, rank, cause)
-            levels[covered, COMM] *= slowdown
+            slow = slow_sending(timeline, rank, cause)
+            if slow is not None:
+                levels[slow.steps, COMM] *= slow.slowdown
     seconds = timeline.of_rank(rank)
     return np.where(timeline.warm_up[:, None] | (seconds == 0), seconds, levels)
 

@@ -16,7 +16,7 @@ from laggard.analysis.causes import FAMILY_CODES, Cause
 from laggard.analysis.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.intervals import LEAST_STEPS, running_median
 from laggard.analysis.reference import References
-from laggard.analysis.replay.sending import COMM, sent_slowly, usually_sent_s
+from laggard.analysis.replay.sending import COMM, slow_sending
 from laggard.analysis.replay.timeline import Timeline
 from laggard.analysis.transfers import Transfers
 
@@ -158,10 +158,10 @@ def _sending_reliefs(timeline: Timeline, cause: Cause, index: int) -> list[Local
     """What ranks send for themselves is as quick as usual."""
     reliefs = []
     for rank in range(len(timeline.end)):
-        covered, slowdown = sent_slowly(timeline, rank, cause)
-        if slowdown > 1.0:
+        slow = slow_sending(timeline, rank, cause)
+        if slow is not None:
             seconds = timeline.work.of_rank(rank, [COMM])
-            kept = kept_share(seconds, usually_sent_s(timeline, rank, covered)[:, None], covered)
+            kept = kept_share(seconds, np.full_like(seconds, slow.usual_s), slow.steps)
             reliefs.append(_relief((index,), rank, seconds_off(timeline, rank, [COMM], kept)))
     return reliefs
 

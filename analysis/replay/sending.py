@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from laggard.analysis.causes import Cause
-from laggard.analysis.columns import BoolArray, FloatArray
+from laggard.analysis.columns import BoolArray
 from laggard.analysis.intervals import LEAST_STEPS
 from laggard.analysis.replay.timeline import Timeline
 from laggard.span_schema import Phase
@@ -13,8 +15,17 @@ from laggard.span_schema import Phase
 COMM = Phase.COMM.code
 
 
-def sent_slowly(timeline: Timeline, rank: int, cause: Cause) -> tuple[BoolArray, float]:
-    """Steps in which a slow time of the network slows what a rank sends, [S], and how many times; none, and 1, where it does not.
+@dataclass(frozen=True)
+class SlowSending:
+    """A rank's sending in a slow time of the network: in which steps, [S], what it takes in a usual one, and how many times as long it took."""
+
+    steps: BoolArray
+    usual_s: float
+    slowdown: float
+
+
+def slow_sending(timeline: Timeline, rank: int, cause: Cause) -> SlowSending | None:
+    """What a slow time of the network does to what a rank sends; None where it slows none of it.
 
     Args:
         timeline: the run.
@@ -26,11 +37,7 @@ def sent_slowly(timeline: Timeline, rank: int, cause: Cause) -> tuple[BoolArray,
     covered = cause.covers(len(seconds)) & counted
     rest = seconds[counted & ~covered]
     if not covered.any() or len(rest) < LEAST_STEPS:
-        return np.zeros(len(seconds), dtype=np.bool_), 1.0
-    return covered, max(float(np.median(seconds[covered]) / np.median(rest)), 1.0)
-
-
-def usually_sent_s(timeline: Timeline, rank: int, covered: BoolArray) -> FloatArray:
-    """What the rank's sending takes in the other steps, for each step, [S]."""
-    seconds = timeline.work.of_rank(rank, [COMM])[:, 0]
-    return np.full(len(seconds), float(np.median(seconds[(seconds > 0) & ~timeline.warm_up & ~covered])))
+        return None
+    usual_s = float(np.median(rest))
+    slowdown = float(np.median(seconds[covered])) / usual_s
+    return SlowSending(covered, usual_s, slowdown) if slowdown > 1.0 else None
