@@ -1,12 +1,13 @@
 """Every strategy on every kind of heterogeneity, against DDP's all-reduce: seconds to the same accuracy.
 
     python benchmarks/strategies.py [--columns NAME ...] [--strategies NAME ...] [--seeds 1 2 3] [--out strategies.csv]
-    python benchmarks/strategies.py --table strategies.csv [--against adaptive] [--figure strategies.png]
+    python benchmarks/strategies.py --table strategies.csv [--against adaptive] [--slipped] [--figure strategies.png]
+    python benchmarks/strategies.py --bytes strategies.csv [--slipped]
     python benchmarks/strategies.py --bounds strategies.csv
 
 Columns and strategies are in `experiments/strategies`; a strategy that is not there is run as it is. Rows are appended as runs end: started
 again with the same file, it goes on where it was cut. With `--table` nothing is run; the table is printed as Markdown;
-`--bounds` prints what is possible at all (`experiments/bound.py`).
+`--bytes` prints what was sent until the accuracy was there, as a part of DDP's; `--slipped` counts runs whose emulation slipped where there is none that did not; `--bounds` prints what is possible at all (`experiments/bound.py`).
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--table", type=Path, metavar="CSV", help="run nothing; print the table of these results")
     parser.add_argument("--against", default=BASELINE, metavar="NAME", help="what the table compares with")
     parser.add_argument("--figure", type=Path, metavar="PNG", help="and draw it")
+    parser.add_argument("--slipped", action="store_true", help="also runs that slipped, where there are no others")
+    parser.add_argument("--bytes", type=Path, metavar="CSV", help="run nothing; print what was sent, against DDP's")
     parser.add_argument("--bounds", type=Path, metavar="CSV", help="run nothing; print how fast any strategy could be")
     return parser.parse_args()
 
@@ -100,14 +103,40 @@ def compare(asked: argparse.Namespace, everything: Sequence[Trial]) -> None:
             print(told(result), flush=True)
 
 
-def report(table: Path, figure: Path | None, against: str) -> None:
+def usable(table: Path, *, slipped: bool) -> list[Result]:
+    """The last faithful run of each trial; or, if that is wanted, the last one that slipped where there is none."""
+    results = [result for result in comparison.read_results(table) if result.makespan_s]
+    faithful = {result.key: result for result in results if result.status == "done"}
+    others = {result.key: result for result in results if result.status == "unfaithful"} if slipped else {}
+    return list((others | faithful).values())
+
+
+def print_bytes(results: Sequence[Result]) -> None:
+    """Print what strategies sent until the accuracy was there, as a part of what the baseline did: geometric means over seeds."""
+    sent = {result.key: result.bytes_sent for result in results if not result.is_cut and result.bytes_sent}
+    columns = [column.name for column in comparison.load_columns(HERE / "columns.yaml")]
+    print("| " + " | ".join(["", *columns]) + " |")
+    print("|" + "---|" * (len(columns) + 1))
+    for strategy in sorted({strategy for _, strategy, _ in sent} - {BASELINE}):
+        cells = []
+        for column in columns:
+            of_column = [
+                (size, sent.get((column, BASELINE, seed)))
+                for (*which, seed), size in sent.items()
+                if which == [column, strategy]
+            ]
+            parts = [size / base for size, base in of_column if base]
+            cells.append(f"{statistics.geometric_mean(parts):.2f}" if parts else "")
+        print("| " + " | ".join([strategy, *cells]) + " |")
+
+
+def report(results: Sequence[Result], figure: Path | None, against: str) -> None:
     """Print the table of the results, and draw it; how fast any could be is known against the baseline alone."""
     from laggard.analysis import comparison as compared
     from laggard.analysis.figures.canvas import WIDE_IN, house_style, to_png
     from laggard.analysis.figures.comparison import draw_comparison
 
     order = [column.name for column in comparison.load_columns(HERE / "columns.yaml")]
-    results = [result for result in comparison.read_results(table) if result.status == "done"]
     timings = [
         compared.Timing(r.column, r.strategy, r.seed, r.makespan_s, r.steps, r.is_cut, r.step_cpu_s) for r in results
     ]
@@ -161,7 +190,10 @@ def main() -> None:
     """Run, or tell."""
     asked = arguments()
     if asked.table is not None:
-        report(asked.table, asked.figure, asked.against)
+        report(usable(asked.table, slipped=asked.slipped), asked.figure, asked.against)
+        return
+    if asked.bytes is not None:
+        print_bytes(usable(asked.bytes, slipped=asked.slipped))
         return
     if asked.bounds is not None:
         bounds(asked.bounds)

@@ -166,11 +166,7 @@ def churn_problems(
         return
     if not workload.strategy.bears_churn:
         name = workload.strategy.name
-        rule = (
-            f"under {name} workers can be lost, and none can join yet"
-            if workload.strategy.bears_loss
-            else f"under {name} every worker takes part in collectives, so none can leave or join"
-        )
+        rule = f"under {name} every worker takes part in collectives, so none can leave or join"
         yield source.problem(("churn",), rule, f"use {', '.join(bearing_churn())}, or remove it", value="churn")
         return
     if len(workload.churn) > MAX_RULES:

@@ -75,7 +75,7 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
         len(workers),
         job.dilation.factor,
         memory,
-        bears_loss=job.scenario.workload.strategy.bears_loss,
+        bears_loss=job.scenario.workload.strategy.bears_churn,
     )
     with job.journal.stage("start workers", f"{len(workers)} ranks"):
         _start(job, continuum, server, supervisor, workers, serving)

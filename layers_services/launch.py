@@ -133,6 +133,7 @@ class ForkServer:
         try:
             self._connection.send(request)
         except OSError as error:
+            self._read_last_words()
             raise self._gone() from error
         while True:
             message = self._receive()
@@ -141,6 +142,11 @@ class ForkServer:
                     raise DeploymentError(message.refusal)
                 return message.number
             self._take(message)
+
+    def _read_last_words(self) -> None:
+        """A server that ends by itself says why; that waits here to be read when nothing can be sent any more."""
+        while self._connection.poll():
+            self._take(self._receive())
 
     def _receive(self) -> Message:
         try:

@@ -10,8 +10,10 @@ pytest_plugins = ["tests.users"]
 REAL = frozenset({"forkery", "laggard"})
 """Fixtures that start the processes of a training, or a whole run: whose tests have the machine to themselves."""
 
-# Speed is for benchmarks: an example may take as long as what runs beside it makes it.
-hypothesis.settings.register_profile("suite", deadline=None)
+# Speed is for benchmarks: an example, and making one, may take as long as what runs beside it makes it. The same examples in every run.
+hypothesis.settings.register_profile(
+    "suite", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("suite")
 
 

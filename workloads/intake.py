@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import nn
 
 from laggard.drive import Drive
 from laggard.span_schema import Phase
@@ -45,6 +46,11 @@ class Intake:
             recorder.enter(Phase.H2D, work=len(indices))
             batch = batch.to(self.device)
         return batch
+
+
+def fewest_samples(model: nn.Module) -> int:
+    """Samples that a model needs to be trained on: two with BatchNorm, which has no variance of one."""
+    return 2 if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()) else 1  # noqa: SLF001 - the common base has no public name
 
 
 def pad(indices: Indices, least: int) -> Indices:

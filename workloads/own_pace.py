@@ -7,11 +7,12 @@ training goes on.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from laggard.workloads.account import Account
 from laggard.workloads.intake import Intake
-from laggard.workloads.partition import Partition
+from laggard.workloads.partition import Share
 from laggard.workloads.strategies.strategy import OwnPaceStrategy
 from laggard.workloads.tracing.recorder import Recorder
 
@@ -21,17 +22,15 @@ class OwnPace:
     """One rank's training.
 
     Attributes:
-        rank: whose.
         intake: the way to its samples.
-        partition: which samples are whose: each rank goes through its own shares.
+        share_of: the rank's own share of a step, which it is about to begin.
         strategy: how they are learnt from.
         recorder: the trace.
         account: what the rank tells the referee; None where a server keeps the model.
     """
 
-    rank: int
     intake: Intake
-    partition: Partition
+    share_of: Callable[[int], Share]
     strategy: OwnPaceStrategy
     recorder: Recorder
     account: Account | None = None
@@ -40,7 +39,7 @@ class OwnPace:
         """Train from `zero_ns` (CLOCK_MONOTONIC); returns how many steps this rank took."""
         begun_ns, taken = zero_ns, 0
         while (step := self.strategy.next_step) is not None:
-            share = self.partition.share(step, self.rank)
+            share = self.share_of(step)
             self.recorder.begin_step(step, begun_ns)
             batch = self.intake.take(share, begun_ns)
             learnt = self.strategy.step(step, batch, share)

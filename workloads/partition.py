@@ -73,14 +73,17 @@ class Partition:
         Raises:
             ValueError: the sizes are not those of a batch of this step.
         """
-        epoch, position = divmod(step, self.steps_per_epoch)
-        start = position * self.batch_size
-        batch = _permutation(self.samples, self.seed, epoch)[start : start + self.batch_size]
+        batch = self._batch(step)
         dealt = even(len(batch), self.world_size) if sizes is None else sizes
         if len(dealt) != self.world_size or min(dealt) < 0 or sum(dealt) != len(batch):
             raise ValueError(f"sizes {list(dealt)}: step {step} has {len(batch)} samples for {self.world_size} ranks")
         first = sum(dealt[:rank])
         return Share(batch[first : first + dealt[rank]], len(batch), self.world_size)
+
+    def part(self, step: int, places: range) -> Share:
+        """What lies at these places of a step's batch, for who was told which part of it is its own."""
+        batch = self._batch(step)
+        return Share(batch[places.start : places.stop], len(batch), self.world_size)
 
     def samples_in(self, step: int) -> int:
         """Samples of all ranks in a step."""
@@ -95,6 +98,11 @@ class Partition:
         """Whether the samples taken pass a multiple of `every_samples` in this step."""
         before = self.samples_through(step - 1) if step else 0
         return self.samples_through(step) // every_samples > before // every_samples
+
+    def _batch(self, step: int) -> Indices:
+        epoch, position = divmod(step, self.steps_per_epoch)
+        start = position * self.batch_size
+        return _permutation(self.samples, self.seed, epoch)[start : start + self.batch_size]
 
 
 @lru_cache(maxsize=2)

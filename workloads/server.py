@@ -10,16 +10,22 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import nn
 
 from laggard.errors import TransportError
+from laggard.workloads.balancing.dealer import Dealer
+from laggard.workloads.balancing.own_cost import Found
+from laggard.workloads.balancing.shares import Shares
 from laggard.workloads.compress.codec import vector_codec
 from laggard.workloads.compress.parameters import Compression
 from laggard.workloads.compress.parcel import Parcel
 from laggard.workloads.datasets import open_data
+from laggard.workloads.decisions import note_decision
 from laggard.workloads.gates import START_GATE, Gates, Reason
+from laggard.workloads.intake import fewest_samples
 from laggard.workloads.learnt import UNKNOWN
 from laggard.workloads.model_state import save_state
 from laggard.workloads.models import build_model
@@ -29,7 +35,7 @@ from laggard.workloads.plan import ServerPlan
 from laggard.workloads.spool import Spool, append_line, read_lines, write_whole
 from laggard.workloads.strategies import server_rule
 from laggard.workloads.strategies.flat_state import FlatState
-from laggard.workloads.strategies.parameters import CompressibleParameters
+from laggard.workloads.strategies.parameters import BalancedParameters, CompressibleParameters
 from laggard.workloads.strategies.served import Kind
 from laggard.workloads.strategies.server_rule import Answer, Push, Reaction, ServerRule, Update
 from laggard.workloads.tracing.traffic import write_traffic
@@ -70,9 +76,20 @@ def main(argument: str) -> None:
     compression = strategy.compress if isinstance(strategy, CompressibleParameters) else None
     keeper = ModelKeeper(model, optimizer, plan.world_size, compression)
     with Endpoint(plan.endpoint, listens=True) as endpoint:
-        server = Server(plan, server_rule(workload.strategy, plan.world_size), keeper, partition, endpoint)
+        rule = server_rule(workload.strategy, plan.world_size)
+        server = Server(
+            plan, rule, keeper, partition, endpoint, _dealer(plan, Shares(partition, fewest_samples(model)))
+        )
         write_whole(spool.ready(plan.world_size), b"")
         server.run()
+
+
+def _dealer(plan: ServerPlan, shares: Shares) -> Dealer | None:
+    """Who deals out batches by speed, where that is wanted."""
+    strategy = plan.workload.strategy
+    if not isinstance(strategy, BalancedParameters) or strategy.balanced_batches is None:
+        return None
+    return Dealer(strategy.balanced_batches, shares, partial(note_decision, Spool(plan.spool_path)))
 
 
 class ModelKeeper:
@@ -150,6 +167,7 @@ class Server:
         keeper: the model.
         partition: how many samples a step has.
         endpoint: how it speaks to workers.
+        dealer: shares out batches by speed; None where shares are even.
     """
 
     plan: ServerPlan
@@ -157,6 +175,7 @@ class Server:
     keeper: ModelKeeper
     partition: Partition
     endpoint: Endpoint
+    dealer: Dealer | None = None
     samples: int = 0
     _reads: dict[int, int] = field(default_factory=dict)
     _fates: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -203,7 +222,9 @@ class Server:
         return Reason.TIME if self._time_is_up() else Reason.NONE
 
     def _pushed(self, message: Message) -> Reason:
-        clock, samples, batch_size = message.values
+        clock, samples, batch_size, *cost = message.values
+        if self.dealer is not None:
+            self.dealer.hear(message.sender, clock, Found.of_whole_numbers(cost))
         push = Push(message.sender, clock, samples, batch_size)
         assert message.tensor is not None
         self.keeper.hold(push, message.tensor)
@@ -216,6 +237,8 @@ class Server:
         LOGGER.warning("rank %d is gone; the others go on without it", rank)
         self._left.discard(rank)
         self._blocked.discard(rank)
+        if self.dealer is not None:
+            self.dealer.leave(rank)
         if not self._left and not self.plan.workload.churn:
             raise TransportError("no worker is left: all connections were reset by peers")
         return self._follow(self.rule.leave(rank), Push(rank, UNKNOWN, 0, 0))
@@ -255,7 +278,10 @@ class Server:
         if self._fates[answer.rank][0] == UNKNOWN and answer.rank == cause.rank:
             self.keeper.forget(cause)
         fate = self._fates[answer.rank]
-        values = (answer.clock, answer.waited_for, answer.skipped, *fate, self._held_ns(answer.rank))
+        values: tuple[int, ...] = (answer.clock, answer.waited_for, answer.skipped, *fate, self._held_ns(answer.rank))
+        if self.dealer is not None:
+            part = self.dealer.part(answer.rank, answer.clock)
+            values = (*values, part.start, len(part))
         self._blocked.discard(answer.rank)
         self._tell(answer.rank, Message(Kind.MODEL, self.keeper.version, values, self.keeper.read()))
 

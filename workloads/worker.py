@@ -17,29 +17,30 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from laggard.drive import Drive, sharpen_sleeps
 from laggard.errors import DeploymentError
 from laggard.work import WorkCounter
 from laggard.workloads.account import Account
 from laggard.workloads.balancing.balancer import Balancer
+from laggard.workloads.balancing.shares import Shares
 from laggard.workloads.compress.codec import Remembering, vector_codec
 from laggard.workloads.compute_meter import ComputeMeter
 from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.dataset import Data
+from laggard.workloads.decisions import note_decision
 from laggard.workloads.devices import CPU, collective_environment
 from laggard.workloads.full_speed import alone_on_core, fit, learner_on_a_copy, measure, read_timed, write_timed
 from laggard.workloads.gates import START_GATE, Gates
 from laggard.workloads.heartbeat import read_heartbeats
-from laggard.workloads.intake import Intake, pad
+from laggard.workloads.intake import Intake, fewest_samples, pad
 from laggard.workloads.loop import Ending, Loop
 from laggard.workloads.models import build_model
 from laggard.workloads.optimizers import build_optimizer
 from laggard.workloads.own_pace import OwnPace
-from laggard.workloads.partition import Partition
+from laggard.workloads.partition import Partition, Share
 from laggard.workloads.plan import WorkerPlan
-from laggard.workloads.spool import Spool, append_line, read_lines, write_whole
+from laggard.workloads.spool import Spool, read_lines, write_whole
 from laggard.workloads.strategies import take_up, take_up_among_peers, take_up_with_server
 from laggard.workloads.strategies.beside_training import BesideTraining
 from laggard.workloads.strategies.parameters import (
@@ -49,8 +50,9 @@ from laggard.workloads.strategies.parameters import (
     Parameters,
 )
 from laggard.workloads.strategies.peers import Peers
+from laggard.workloads.strategies.ring_allreduce import RingAllReduce
 from laggard.workloads.strategies.served import Kind
-from laggard.workloads.strategies.strategy import OwnPaceStrategy, Seat
+from laggard.workloads.strategies.strategy import OwnPaceStrategy, Seat, ServedStrategy, Strategy
 from laggard.workloads.tally import Tally
 from laggard.workloads.tracing.recorder import Recorder
 from laggard.workloads.tracing.traffic import write_traffic
@@ -125,9 +127,7 @@ class _Bench:
 
     def note(self, step: int, sentence: str) -> None:
         """Put down what has been decided, once for all ranks."""
-        now_ns = time.monotonic_ns()
-        append_line(Spool(self.plan.spool_path).decisions, {"step": step, "time_ns": now_ns, "told": sentence})
-        LOGGER.info("step %d: %s", step, sentence)
+        note_decision(Spool(self.plan.spool_path), step, sentence)
 
     @property
     def counts(self) -> bool:
@@ -148,7 +148,7 @@ def _train_in_lockstep(bench: _Bench, spool: Spool, peers: Peers | None = None) 
     strategy = take_up(plan.workload.strategy, seat)
     loop = Loop(plan, bench.intake(seat), bench.partition, strategy, bench.recorder, gates, bench.drive)
     zero_ns = _begin_with_all(bench, seat, spool)
-    loop.balancer = _balancer(bench, seat)
+    loop.balancer = _balancer(bench, seat, strategy)
     ending = loop.run(zero_ns)
     if plan.rank == 0:
         _write_done(plan, spool, gates, zero_ns, ending)
@@ -161,7 +161,7 @@ def _train_with_server(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
         endpoint.connect(plan.world_size)
         seat = bench.seat(endpoint)
         strategy = take_up_with_server(plan.workload.strategy, seat)
-        loop = OwnPace(plan.rank, bench.intake(seat), bench.partition, strategy, bench.recorder)
+        loop = OwnPace(bench.intake(seat), partial(_dealt, bench, strategy), strategy, bench.recorder)
         if plan.late:
             begun_ns = _join_late(bench, seat, strategy, spool)
         else:
@@ -170,6 +170,13 @@ def _train_with_server(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
         taken = loop.run(begun_ns)
         write_traffic(spool, plan.rank, endpoint)
         LOGGER.info("the server ended training after %d steps of this rank", taken)
+
+
+def _dealt(bench: _Bench, strategy: ServedStrategy, step: int) -> Share:
+    """This rank's share of a step: the part that the server has dealt it, or an even one."""
+    if strategy.next_part is None:
+        return bench.partition.share(step, bench.plan.rank)
+    return bench.partition.part(step, strategy.next_part)
 
 
 def _begin_with_all(bench: _Bench, seat: Seat, spool: Spool) -> int:
@@ -239,7 +246,8 @@ def _train_under_referee(bench: _Bench, spool: Spool, peers: Peers, tally: Tally
     account = Account(plan.rank, tally, spool, seat.model, lambda: strategy.weight)
     if isinstance(strategy, BesideTraining):
         strategy.account, account.between_steps = account, False
-    loop = OwnPace(plan.rank, bench.intake(seat), bench.partition, strategy, bench.recorder, account)
+    share_of = partial(bench.partition.share, rank=plan.rank)
+    loop = OwnPace(bench.intake(seat), share_of, strategy, bench.recorder, account)
     begun_ns = _join_late(bench, seat, strategy, spool) if plan.late else _begin_with_all(bench, seat, spool)
     taken = loop.run(begun_ns)
     LOGGER.info("the referee ended training after %d steps of this rank", taken)
@@ -330,18 +338,14 @@ def _count_work(bench: _Bench, spool: Spool) -> None:
         bench.recorder.meter = ComputeMeter(counter, fit(read_timed(spool.full_speed)))
 
 
-def _balancer(bench: _Bench, seat: Seat) -> Balancer | None:
-    """What shares out batches by speed, where that is wanted; it begins with what was measured at full speed."""
-    strategy, meter = bench.plan.workload.strategy, bench.recorder.meter
-    if not isinstance(strategy, BalancedParameters) or strategy.balanced_batches is None:
+def _balancer(bench: _Bench, seat: Seat, strategy: Strategy) -> Balancer | None:
+    """What shares out batches by speed, where that is wanted."""
+    parameters = bench.plan.workload.strategy
+    if not isinstance(parameters, BalancedParameters) or parameters.balanced_batches is None:
         return None
-    ratio = meter.full_speed.fixed_samples if meter is not None else 0.0
-    return Balancer(strategy.balanced_batches, seat, bench.partition, fewest_samples(seat.model), ratio)
-
-
-def fewest_samples(model: nn.Module) -> int:
-    """Samples that a model needs to be trained on: two with BatchNorm, which has no variance of one."""
-    return 2 if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()) else 1  # noqa: SLF001 - the common base has no public name
+    shares = Shares(bench.partition, fewest_samples(seat.model))
+    tell_all = strategy.tell_all if isinstance(strategy, RingAllReduce) else None
+    return Balancer(parameters.balanced_batches, seat, shares, tell_all)
 
 
 def _start_together(plan: WorkerPlan, spool: Spool, gates: Gates) -> int:

@@ -162,7 +162,7 @@ def train(scenario: Scenario, crew: Crew, links: LinkBackend, course: Course) ->
     """
     journal = course.journal
     strategy, hosts = scenario.workload.strategy, [host.name for host in scenario.ranks]
-    watch = RemoteWatch(crew, hosts, serves=strategy.served, bears_loss=strategy.bears_loss)
+    watch = RemoteWatch(crew, hosts, serves=strategy.served, bears_loss=strategy.bears_churn)
     with journal.stage("start workers", f"{len(scenario.ranks)} ranks"):
         crew.call_all("start")
         crew.watch_silence()

@@ -123,6 +123,22 @@ def test_an_import_that_fails_is_told(own_runner: Runner) -> None:
     assert lines == ["True", "True", "True"]
 
 
+def test_why_the_imports_failed_is_told_by_a_server_that_is_gone(own_runner: Runner) -> None:
+    lines = run(
+        own_runner,
+        """
+        from laggard.errors import DeploymentError
+        with ForkServer.start(["work", "no_such_module"], log=Path("server.log")) as server:
+            os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
+            try:
+                server.spawn(spec("hello"))
+            except DeploymentError as error:
+                print("no_such_module" in str(error))
+        """,
+    )
+    assert lines == ["True"]
+
+
 def test_imports_that_start_threads_are_refused(own_runner: Runner) -> None:
     (own_runner.folder / "threaded.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"

@@ -232,7 +232,7 @@ def test_local_steps_of_uneven_shares_weigh_every_sample_alike(forkery: Forkery,
 PACED = """
 import time
 import numpy as np
-import torch.distributed as dist
+import torch
 from torch import nn
 
 class Paced(nn.Module):
@@ -240,12 +240,12 @@ class Paced(nn.Module):
     def __init__(self, size, classes):
         super().__init__()
         self.layers = nn.Sequential(nn.Flatten(), nn.Linear(size, 32), nn.ReLU(), nn.Linear(32, classes))
-        self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.step = -1
     def forward(self, x):
         if self.training:
             self.step += 1
-            slow = self.rank == (1 if self.step < 40 else 2)
+            rank = torch.initial_seed() - 1_000_003
+            slow = rank == (1 if self.step < 40 else 2)
             time.sleep((4 if slow else 1) * (0.003 + 0.0003 * len(x)))
         return self.layers(x)
 
@@ -326,3 +326,48 @@ def test_ranks_that_meet_seldom_change_shares_when_they_meet(
     assert len(changes) >= 1
     assert all(step % every == 0 for step in changes)
     assert (sizes.loc[24:36][1] < 16).all()
+
+
+def computed_by_step(training: Training) -> pd.DataFrame:
+    """Samples that ranks computed in each step, by what their forward passes say; of steps with a whole batch that all have taken."""
+    spans = training.table("spans")
+    computed = spans[spans.phase == "forward"].pivot_table(index="step", columns="rank", values="work").dropna()
+    assert set(computed.sum(axis=1)) == {96, 93}
+    return computed[computed.sum(axis=1) == 96]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "within"),
+    [
+        ("ring_allreduce", 10),
+        ("parameter_server", 10),
+        ({"name": "bounded_staleness", "staleness": 2}, 12),
+        # The others leave the slow one behind, which then says late that it is slow.
+        ({"name": "backup_workers", "backups": 1}, None),
+    ],
+    ids=str,
+)
+def test_shares_follow_speeds_over_the_transport_of_messages(
+    trained: Callable[..., Training], strategy: object, within: int | None
+) -> None:
+    """With a server, whose workers are not all in the same step, and among ranks without collectives: no sample is taken twice."""
+    named = {"name": strategy} if isinstance(strategy, str) else strategy
+    assert isinstance(named, dict)
+    training = trained({**named, "balanced_batches": True})
+    computed = computed_by_step(training)
+    assert (computed.loc[:5] == 32).all(axis=None)
+    assert (computed.loc[24 : FLIP - 1][1] < 16).all()
+    if within is not None:
+        followed = computed.loc[FLIP + within : 70]
+        assert len(followed) > 8
+        assert (followed[2] < 16).all()
+        assert (followed[1] > 32).all()
+    assert "of 96 samples, by speed" in str(read_lines(training.spool.decisions)[0]["told"])
+
+
+def test_a_parameter_server_learns_the_same_from_shares_by_speed(trained: Callable[..., Training]) -> None:
+    """Every sample weighs the same, whoever takes it: losses are those of even shares but for the order of sums."""
+    balanced = trained({"name": "parameter_server", "balanced_batches": True})
+    even_shares = trained("parameter_server", model="paced:idle")
+    assert balanced.done()["samples"] == even_shares.done()["samples"]
+    np.testing.assert_allclose(mean_losses(balanced), mean_losses(even_shares), rtol=1e-3)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from itertools import count
+from operator import itemgetter
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from laggard.workloads.strategies.group_member import GROUP, GroupMember, Outcome
@@ -152,75 +154,161 @@ def test_the_ring_makes_the_mean_the_same_on_all(world: int, length: int) -> Non
 
 
 @dataclass
+class Life:
+    """One process of a rank: its member, what it knows of the others, and what it is to do next."""
+
+    rank: int
+    session: int
+    member: GroupMember
+    lives: dict[int, int]
+    """Sessions of those whose connections it has."""
+
+    unmet: set[int] = field(default_factory=set)
+    """Who has not welcomed it yet: it does not listen to them, and asks for nothing."""
+
+    ready: bool = False
+    """It has done a step, and would ask."""
+
+    steps: int = 0
+
+
+class Event(Enum):
+    STEP = auto()
+    MESSAGE = auto()
+    LOSS = auto()
+    JOINS = auto()
+    WELCOMES = auto()
+
+
+@dataclass
 class Members:
-    """Members, connections that keep order and take time, and losses, event by event."""
+    """Members, connections between their lives that keep order and take time, losses, and ranks that come back, event by event.
+
+    As with real connections, what an older life of a rank sent may come after a newer one has joined; that one is gone is not told any more then.
+    """
 
     world: int
     size: int
     times: list[int]
     dies: dict[int, int] = field(default_factory=dict)
+    joins: dict[int, int] = field(default_factory=dict)
     now: int = 0
-    members: dict[int, GroupMember] = field(init=False)
-    steps: dict[int, int] = field(init=False)
+    here: dict[int, Life] = field(init=False)
     models: dict[int, torch.Tensor] = field(init=False)
+    sessions: dict[int, int] = field(default_factory=dict)
     outcomes: list[tuple[int, Outcome]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        ranks = range(self.world)
-        self.members = {rank: GroupMember(rank, self.world, self.size, 4) for rank in ranks}
-        self.steps = dict.fromkeys(ranks, 0)
-        self.models = {rank: torch.tensor([rank, 1.0, -rank], dtype=torch.float64) for rank in ranks}
         self._ticks, self._drawn = count(), count()
-        self._free: dict[tuple[int, int], int] = {}
-        self._events: list[tuple[int, int, int, int, Message | None]] = []
+        self._free: dict[tuple[tuple[int, int], tuple[int, int]], int] = {}
+        self._events: list[tuple[int, int, Event, tuple[int, int], int, int, Message | None]] = []
+        everybody = dict.fromkeys(range(self.world), 0)
+        self.here = {rank: self._born(rank, everybody) for rank in everybody}
+        self.registered = dict(everybody)
+        self.models = {rank: torch.tensor([rank, 1.0, -rank], dtype=torch.float64) for rank in everybody}
+
+    def _born(self, rank: int, sessions: dict[int, int]) -> Life:
+        others = {other: session for other, session in sessions.items() if other != rank}
+        return Life(rank, sessions[rank], GroupMember(rank, sessions, self.size, 4), others)
+
+    @property
+    def steps(self) -> dict[int, int]:
+        return {rank: life.steps for rank, life in self.here.items()}
 
     def run(self, until: int) -> None:
-        for rank in self.members:
-            self._push(self.draw(), rank, rank, None)
-        deaths = sorted((when, rank) for rank, when in self.dies.items())
-        while self._events:
-            if deaths and self._events[0][0] >= deaths[0][0]:
-                self._die(*deaths.pop(0))
+        for life in self.here.values():
+            self._push(self.draw(), Event.STEP, life, life)
+        turns = sorted([(when, rank, self._die) for rank, when in self.dies.items()], key=itemgetter(0, 1))
+        turns += [(when, rank, self._come) for rank, when in self.joins.items()]
+        turns.sort(key=itemgetter(0, 1))
+        while self._events or turns:
+            if turns and (not self._events or self._events[0][0] >= turns[0][0]):
+                when, rank, turn = turns.pop(0)
+                self.now = max(self.now, when)
+                turn(rank)
                 continue
-            self.now, _, rank, sender, message = heapq.heappop(self._events)
-            if rank not in self.members:
-                continue
-            if message is not None:
-                self.members[rank].hear(message, self.now)
-            elif sender != rank:
-                self.members[rank].leave(sender, self.now)
-            elif self.now < until:
-                self.members[rank].ask(self.models[rank], self.now)
-            self._follow(rank)
+            self.now, _, event, (rank, session), sender, its_session, message = heapq.heappop(self._events)
+            life = self.here.get(rank)
+            if life is not None and life.session == session:
+                self._happens(event, life, sender, its_session, message, until)
+                self._follow(life)
+
+    def _happens(
+        self, event: Event, life: Life, sender: int, session: int, message: Message | None, until: int
+    ) -> None:
+        if event is Event.STEP:
+            life.ready = self.now < until
+        elif event is Event.MESSAGE and sender not in life.unmet:
+            assert message is not None
+            life.member.hear(message, self.now)
+        elif event is Event.LOSS and life.lives.get(sender) == session:
+            del life.lives[sender]
+            life.unmet.discard(sender)
+            if self.registered.get(sender) == session:
+                del self.registered[sender]
+            life.member.leave(sender, self.now)
+        elif event is Event.JOINS:
+            life.lives[sender] = session
+            life.unmet.discard(sender)
+            self._push(0, Event.WELCOMES, life, self.here.get(sender))
+            life.member.admit(sender, session, self.now)
+        elif event is Event.WELCOMES:
+            life.unmet.discard(sender)
+        if life.ready and not life.unmet:
+            life.ready = False
+            life.member.ask(self.models[life.rank], self.now)
 
     def draw(self) -> int:
         return self.times[next(self._drawn) * 7 % len(self.times)]
 
-    def _push(self, at: int, rank: int, sender: int, message: Message | None) -> None:
-        heapq.heappush(self._events, (at, next(self._ticks), rank, sender, message))
+    def _push(self, at: int, event: Event, src: Life, dst: Life | None, message: Message | None = None) -> None:
+        """At a time, or when what is sent now arrives."""
+        if dst is None:
+            return
+        connection = ((src.rank, src.session), (dst.rank, dst.session))
+        if not at:
+            self._free[connection] = at = max(self._free.get(connection, 0), self.now + self.draw())
+        heapq.heappush(self._events, (at, next(self._ticks), event, connection[1], src.rank, src.session, message))
 
-    def _die(self, when: int, rank: int) -> None:
-        self.now = max(self.now, when)
-        del self.members[rank]
-        for other in self.members:
-            self._push(self._arrival(rank, other), other, rank, None)
+    def _die(self, rank: int) -> None:
+        gone = self.here.pop(rank, None)
+        for other in self.here.values():
+            if gone is not None:
+                self._push(0, Event.LOSS, gone, other)
 
-    def _arrival(self, src: int, dst: int) -> int:
-        self._free[src, dst] = max(self._free.get((src, dst), 0), self.now + self.draw())
-        return self._free[src, dst]
+    def _come(self, rank: int) -> None:
+        """A new life, where there is none: it puts itself down, then tells all who are put down."""
+        if rank in self.here or not self.here:
+            return
+        host = self.here[min(self.here)]
+        session = self.sessions[rank] = self.sessions.get(rank, 0) + 1
+        others = {other: each for other, each in self.registered.items() if other != rank}
+        self.registered[rank] = session
+        life = self.here[rank] = self._born(rank, {**others, rank: session})
+        life.unmet = set(others)
+        self.models[rank] = self.models[host.rank]
+        for other, each in others.items():
+            there = self.here.get(other)
+            if there is not None and there.session == each:
+                self._push(0, Event.JOINS, life, there)
+            else:
+                self._push(0, Event.LOSS, Life(other, each, life.member, {}), life)
+        self._push(self.now + self.draw(), Event.STEP, life, life)
 
-    def _follow(self, rank: int) -> None:
-        member = self.members[rank]
+    def _follow(self, life: Life) -> None:
+        member = life.member
         while member.outbox:
             to, message = member.outbox.popleft()
-            sent = Message(message.kind, message.version, message.values, message.tensor, rank)
-            self._push(self._arrival(rank, to), to, rank, sent)
+            sent = Message(message.kind, message.version, message.values, message.tensor, life.rank)
+            there = self.here.get(to)
+            if there is not None and life.lives.get(to) == there.session:
+                self._push(0, Event.MESSAGE, life, there, sent)
         outcome = member.take_outcome()
         if outcome is not None:
-            self.outcomes.append((rank, outcome))
-            self.models[rank] = outcome.model
-            self.steps[rank] += 1
-            self._push(self.now + self.draw(), rank, rank, None)
+            self.outcomes.append((life.rank, outcome))
+            self.models[life.rank] = outcome.model
+            life.steps += 1
+            self._push(self.now + self.draw(), Event.STEP, life, life)
 
 
 @settings(max_examples=40, deadline=None)
@@ -245,16 +333,37 @@ def test_no_group_hangs_whoever_is_lost(world: int, size: int, times: list[int],
     run = Members(world, size, times, {rank: when for rank, when in dies.items() if rank < world})
     before = {rank: float(vector[0]) for rank, vector in run.models.items()}
     run.run(until=8000)
-    early = dict(run.steps)
-    assert all(early[rank] >= 5 for rank in run.members), early
+    assert all(steps >= 5 for steps in run.steps.values()), run.steps
     for vector in run.models.values():
         # Whatever was left in the midst: a model is always a mean of models, its weights sum to one.
         assert float(vector[1]) == pytest.approx(1.0)
         assert min(before.values()) - 1e-9 <= float(vector[0]) <= max(before.values()) + 1e-9
 
 
+turns = st.dictionaries(st.integers(0, 6), st.integers(0, 1500), min_size=1, max_size=4)
+
+
+@settings(max_examples=40)
+@given(worlds, sizes, delays, turns, st.dictionaries(st.integers(0, 6), st.integers(1, 300), min_size=1, max_size=4))
+def test_no_group_hangs_whoever_is_lost_and_comes_back(
+    world: int, size: int, times: list[int], dies: dict[int, int], away: dict[int, int]
+) -> None:
+    """The generator too, and lower ranks than it; before the others have missed them, and before all have heard that they are back."""
+    dies = {rank: when for rank, when in dies.items() if rank < world}
+    joins = {rank: dies[rank] + after for rank, after in away.items() if rank in dies}
+    run = Members(world, size, times, dies, joins)
+    run.run(until=6000)
+    if run.here and min(run.here) in joins:
+        event("a rank that came back is the generator in the end")
+    assert all(steps >= 5 for steps in run.steps.values()), run.steps
+    for vector in run.models.values():
+        assert float(vector[1]) == pytest.approx(1.0)
+    late = {rank for rank, outcome in run.outcomes if outcome.payload_bytes and outcome.told_ns > 3000}
+    assert late == (set(run.here) if len(run.here) > 1 else set())
+
+
 def test_who_asks_a_generator_that_does_not_know_yet_is_heard_when_it_does() -> None:
-    second, third = GroupMember(1, 3, 2, 4), GroupMember(2, 3, 2, 4)
+    second, third = (GroupMember(rank, dict.fromkeys(range(3), 0), 2, 4) for rank in (1, 2))
     third.ask(torch.ones(2), 0)
     assert third.outbox.popleft()[0] == 0
     third.leave(0, 1)

@@ -18,7 +18,7 @@ from tests.workloads.test_churn import ENDLESS, end, join, rows_of, train_on
 if TYPE_CHECKING:
     from tests.workloads.conftest import Train, Training
 
-STRATEGIES = ["gossip", "fast_links", "hop", "ad_psgd", "overlap_local_sgd", "adaptive"]
+STRATEGIES = ["gossip", "fast_links", "hop", "partial_reduce", "ad_psgd", "overlap_local_sgd", "adaptive"]
 BOUND = ["gossip", "fast_links", "hop"]
 WORLD = 3
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
@@ -59,6 +60,10 @@ def test_an_epoch_takes_every_sample_once_whoever_takes_how_many(
         sizes = [drawn.count(rank) for rank in range(partition.world_size)]
         shares = [partition.share(step, rank, sizes) for rank in range(partition.world_size)]
         assert [len(share.indices) for share in shares] == sizes
+        ends = list(itertools.accumulate(sizes))
+        parts = [partition.part(step, range(end - size, end)) for size, end in zip(sizes, ends, strict=True)]
+        assert all(map(np.array_equal, [part.indices for part in parts], [share.indices for share in shares]))
+        assert {part.batch_size for part in parts} == {sum(sizes)}
         assert {share.batch_size for share in shares} == {partition.samples_in(step)} == {sum(sizes)}
         taken += [i for share in shares for i in share.indices.tolist()]
         assert partition.samples_through(step) == epoch * partition.samples + len(taken)

@@ -13,7 +13,7 @@ from laggard.workloads.strategies.parameters import Parameters
 
 if TYPE_CHECKING:
     from laggard.workloads.strategies.server_rule import ServerRule
-    from laggard.workloads.strategies.strategy import OwnPaceStrategy, PeerStrategy, Seat, Strategy
+    from laggard.workloads.strategies.strategy import PeerStrategy, Seat, ServedStrategy, Strategy
 
 CLASSES = {
     "allreduce": "AllReduce",
@@ -45,9 +45,9 @@ def take_up(parameters: Parameters, seat: Seat) -> Strategy:
     return cast("Strategy", _class(parameters)(parameters, seat))
 
 
-def take_up_with_server(parameters: Parameters, seat: Seat) -> OwnPaceStrategy:
+def take_up_with_server(parameters: Parameters, seat: Seat) -> ServedStrategy:
     """One rank's side of a strategy that has a server (see `take_up`)."""
-    return cast("OwnPaceStrategy", _class(parameters)(parameters, seat))
+    return cast("ServedStrategy", _class(parameters)(parameters, seat))
 
 
 def take_up_among_peers(parameters: Parameters, seat: Seat) -> PeerStrategy:

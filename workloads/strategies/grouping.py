@@ -15,7 +15,7 @@ class Group:
     """Ranks that average their models.
 
     Attributes:
-        number: from 1.
+        number: one more than that of the group before.
         members: in ascending order.
         last: the rank whose coming, or loss, made the group possible: what its members waited for.
     """
@@ -33,51 +33,67 @@ class GroupRule:
         size: members of a group, or all where there are fewer.
         patience: groups after which, if they have not mixed all models, each further one joins ranks that they have not; so after
             `patience` + ranks - 1 groups at most all have mixed, and counting begins anew.
+        formed: number of the last group before.
+
+    Attributes:
+        line: who is ready, in the order of their coming.
+        formed: number of the last group.
     """
 
-    def __init__(self, there: Collection[int], size: int, patience: int) -> None:
+    def __init__(self, there: Collection[int], size: int, patience: int, formed: int = 0) -> None:
         self._there, self._size, self._patience = set(there), size, patience
-        self._line: list[int] = []
-        self._formed = 0
+        self.line: list[int] = []
+        self.formed = formed
         self._mixed: dict[int, int] = {}
         self._since = 0
         self._begin_anew()
 
     def ready(self, rank: int) -> tuple[Group, ...]:
         """A rank asks for a group."""
-        if rank not in self._there or rank in self._line:
+        if rank not in self._there or rank in self.line:
             return ()
-        self._line.append(rank)
+        self.line.append(rank)
         return self._form(rank)
 
     def leave(self, rank: int) -> tuple[Group, ...]:
         """A rank is gone: nobody waits for it any longer."""
         self._there.discard(rank)
         self._mixed.pop(rank, None)
-        self._line = [each for each in self._line if each != rank]
+        self.line = [each for each in self.line if each != rank]
         self._note_whether_mixed()
         return self._form(rank)
+
+    def admit(self, rank: int) -> None:
+        """A rank is there from now on; its model has mixed with none."""
+        self._there.add(rank)
+        self._begin_anew()
+
+    def withdraw(self, rank: int) -> bool:
+        """A rank does not want a group any more; returns whether it had asked for one."""
+        waited = rank in self.line
+        self.line = [each for each in self.line if each != rank]
+        return waited
 
     def _form(self, cause: int) -> tuple[Group, ...]:
         groups = []
         while (members := self._choose()) is not None:
-            self._formed += 1
-            self._line = [each for each in self._line if each not in members]
-            groups.append(Group(self._formed, tuple(sorted(members)), cause))
+            self.formed += 1
+            self.line = [each for each in self.line if each not in members]
+            groups.append(Group(self.formed, tuple(sorted(members)), cause))
             self._mix(members)
         return tuple(groups)
 
     def _choose(self) -> list[int] | None:
         size = min(self._size, len(self._there))
-        if not self._line or len(self._line) < size:
+        if not self.line or len(self.line) < size:
             return None
         if self._since < self._patience or size < 2:
-            return self._line[:size]
-        first = self._line[0]
-        strangers = [rank for rank in self._line if self._mixed[rank] != self._mixed[first]]
+            return self.line[:size]
+        first = self.line[0]
+        strangers = [rank for rank in self.line if self._mixed[rank] != self._mixed[first]]
         if not strangers:
             return None
-        others = [rank for rank in self._line[1:] if rank != strangers[0]]
+        others = [rank for rank in self.line[1:] if rank != strangers[0]]
         return [first, strangers[0], *others[: size - 2]]
 
     def _mix(self, members: list[int]) -> None:

@@ -27,11 +27,9 @@ from laggard.workloads.strategies.average_member import (
 from laggard.workloads.strategies.beside_training import BesideTraining
 from laggard.workloads.strategies.parameters import OverlapLocalSGDParameters
 from laggard.workloads.strategies.peers import WAIT_S
+from laggard.workloads.strategies.sessions import in_session
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.transport.frames import Message
-
-SESSION_BITS = 32
-"""Averages of one session of a leader have numbers that those of another do not have."""
 
 NEW = 0.25
 """Part that the last step has in what a step is said to take."""
@@ -101,7 +99,7 @@ class Overlapping(BesideTraining):
             self._settle,
             self._lead,
             self._hold_back,
-            begun=self._peers.session << SESSION_BITS,
+            begun=in_session(self._peers.session_of(self._seat.rank)),
         )
 
     def _note_arrival(self, rank: int) -> None:

@@ -30,7 +30,7 @@ class Parameters(Section):
         served: whether a server keeps the model.
         meshed: whether every rank speaks with every other over the transport of messages.
         beside: whether a thread beside the training exchanges models, of which each step ends with a copy.
-        bears_churn: whether workers may leave, and join, while the others train.
+        bears_churn: whether workers may be lost, or leave and join, while the others train.
     """
 
     served: ClassVar[bool] = False
@@ -42,11 +42,6 @@ class Parameters(Section):
     def pace(self) -> Pace:
         """`lockstep`, where all ranks take the same steps and meet in some of them, or `own`, where each has its own."""
         return "lockstep"
-
-    @property
-    def bears_loss(self) -> bool:
-        """Whether workers can be lost, and the rest go on."""
-        return self.served or (self.meshed and self.pace == "own")
 
     def told(self) -> str:
         """Name and parameters, for people: `local_sgd, steps 8`."""
@@ -84,7 +79,7 @@ def _switched(value: object) -> object:
 
 
 class BalancedParameters(Parameters):
-    """Base of strategies whose ranks can share out a batch by their speeds: they take the same steps, over collectives."""
+    """Base of strategies whose ranks can share out a batch by their speeds: they take the same steps, or a server knows in which each is."""
 
     balanced_batches: Annotated[BalancedBatches | None, BeforeValidator(_switched), TrueOrMapping()] = Field(
         default=None, description="shares of a batch by the ranks' measured speeds, and not even ones"
@@ -159,7 +154,7 @@ class DiLoCoParameters(BalancedParameters, CompressibleParameters):
     outer_momentum: float = Field(default=0.9, ge=0, lt=1)
 
 
-class ParameterServerParameters(CompressibleParameters):
+class ParameterServerParameters(BalancedParameters, CompressibleParameters):
     """A server keeps the model; workers push gradients and pull it, all in step (Li et al., OSDI 2014)."""
 
     served: ClassVar[bool] = True
@@ -180,7 +175,7 @@ class AsynchronousParameters(CompressibleParameters):
         return "own"
 
 
-class BoundedStalenessParameters(CompressibleParameters):
+class BoundedStalenessParameters(BalancedParameters, CompressibleParameters):
     """Workers may be ahead of the slowest, by no more than so many steps (SSP: Ho et al., NIPS 2013)."""
 
     served: ClassVar[bool] = True
@@ -196,7 +191,7 @@ class BoundedStalenessParameters(CompressibleParameters):
         return "own" if self.staleness else "lockstep"
 
 
-class BackupWorkersParameters(CompressibleParameters):
+class BackupWorkersParameters(BalancedParameters, CompressibleParameters):
     """Every step takes the first gradients that come and drops those of the slowest workers (Chen et al. 2016)."""
 
     served: ClassVar[bool] = True
@@ -210,7 +205,7 @@ class BackupWorkersParameters(CompressibleParameters):
         return "own" if self.backups else "lockstep"
 
 
-class RingAllReduceParameters(Parameters):
+class RingAllReduceParameters(BalancedParameters):
     """As `allreduce`, carried by the transport that the strategies without collectives use: tells what is the transport's and what theirs."""
 
     meshed: ClassVar[bool] = True
@@ -256,6 +251,7 @@ class PartialReduceParameters(Parameters):
     """Who has finished a step averages its model with others who have, in small groups (Prague: Luo et al., ASPLOS 2020)."""
 
     meshed: ClassVar[bool] = True
+    bears_churn: ClassVar[bool] = True
     name: Literal["partial_reduce"]
     group: int = Field(
         default=2, ge=2, le=15, description="workers that average their models together"
@@ -421,13 +417,20 @@ STRATEGY_NAMES = (
 SHORTHANDS = ("balanced_batches",)
 """Names that stand for the all-reduce with what they say."""
 
-BALANCED = ("allreduce", "local_sgd", "hierarchical", "diloco")
-
 
 def bearing_churn() -> tuple[str, ...]:
     """Names of the strategies whose workers may leave and join."""
-    union = get_args(StrategyParameters)[0]
-    return tuple(get_args(each.model_fields["name"].annotation)[0] for each in get_args(union) if each.bears_churn)
+    return tuple(name for name, each in _by_name().items() if each.bears_churn)
+
+
+def balancing() -> tuple[str, ...]:
+    """Names of the strategies whose workers can share out batches by their speeds."""
+    return tuple(name for name, each in _by_name().items() if issubclass(each, BalancedParameters))
+
+
+def _by_name() -> dict[str, type[Parameters]]:
+    union: tuple[type[Parameters], ...] = get_args(get_args(StrategyParameters)[0])
+    return {get_args(each.model_fields["name"].annotation)[0]: each for each in union}
 
 
 def strategy_named(value: object) -> object:
@@ -452,8 +455,8 @@ def strategy_named(value: object) -> object:
             fix = f"{name} is a compression: write `compress: {{name: {name}, ...}}`"
         place = ("name",) if isinstance(value, dict) else ()
         raise PydanticCustomError("no_such_strategy", "no such strategy — {fix}", {"fix": fix, AT: place})
-    if mapping.get("balanced_batches") and name not in BALANCED:
+    if mapping.get("balanced_batches") and name not in balancing():
         rule = "with {name} all workers' shares of a batch are even — remove it, or use {others}"
-        told = {"name": name, "others": ", ".join(BALANCED), AT: ("balanced_batches",)}
+        told = {"name": name, "others": ", ".join(balancing()), AT: ("balanced_batches",)}
         raise PydanticCustomError("not_balanced", rule, told)
     return {**mapping, "name": name}

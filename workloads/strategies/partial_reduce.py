@@ -19,7 +19,7 @@ from laggard.workloads.partition import Share
 from laggard.workloads.strategies.among_peers import AmongPeers
 from laggard.workloads.strategies.group_member import GroupMember, Outcome
 from laggard.workloads.strategies.parameters import PartialReduceParameters
-from laggard.workloads.strategies.peers import WAIT_S
+from laggard.workloads.strategies.peers import WAIT_S, Standing
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.transport.frames import Message
 
@@ -36,16 +36,41 @@ class PartialReduce(AmongPeers):
 
     def __init__(self, parameters: PartialReduceParameters, seat: Seat) -> None:
         super().__init__(seat)
-        self._member = GroupMember(seat.rank, seat.world_size, parameters.group, parameters.rounds)
-        self._there = set(self._peers.present)
+        self._parameters = parameters
+        self._member, self._there = self._meet_those_present()
+        self._standing: Standing = (0, self._state.read().cpu())
         self._asked: torch.Tensor | None = None
         self._outcome: Outcome | None = None
         self._known = threading.Event()
+        self._is_beside = False
+        self._peers.resident = self
+
+    def join(self) -> None:
+        """Take up the model of one who is there, and begin with the step that it is in (see `OwnPaceStrategy`)."""
+        self._standing = self._peers.join() or self._standing
+        self._step, model = self._standing
+        self._member, self._there = self._meet_those_present()
+        self._state.write(model.to(self._seat.device))
+
+    def standing(self) -> Standing:
+        """The next step, and the model after the last (see `Resident`)."""
+        return self._standing
+
+    def admit(self, rank: int, step: int) -> None:  # noqa: ARG002 - its steps are its own
+        """It may be in groups from now on (see `Resident`)."""
+        self._there.add(rank)
+        self._member.admit(rank, self._peers.session_of(rank), time.monotonic_ns())
+
+    def _meet_those_present(self) -> tuple[GroupMember, set[int]]:
+        there, parameters = set(self._peers.present), self._parameters
+        sessions = {rank: self._peers.session_of(rank) for rank in sorted(there | {self._seat.rank})}
+        return GroupMember(self._seat.rank, sessions, parameters.group, parameters.rounds), there
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Forward, backward, update, and average with a group (see `OwnPaceStrategy`)."""
         recorder = self._seat.recorder
-        if step == 0:
+        if not self._is_beside:
+            self._is_beside = True
             self._peers.beside(self._take_turn, tells_sends=False)
         loss = self._gradient.learn(batch, share)
         recorder.enter(Phase.OTHER)
@@ -57,6 +82,7 @@ class PartialReduce(AmongPeers):
         if outcome is not None:
             self._state.write(outcome.model.to(self._seat.device))
         self._step = step + 1
+        self._standing = (self._step, mine if outcome is None else outcome.model)
         return Learnt(loss, waited_for=waited_for)
 
     def _average(self, mine: torch.Tensor) -> Outcome | None:
@@ -84,8 +110,8 @@ class PartialReduce(AmongPeers):
         for rank in self._there - self._peers.present:
             self._there.remove(rank)
             self._member.leave(rank, time.monotonic_ns())
-        asked, self._asked = self._asked, None
-        if asked is not None:
+        if self._asked is not None and self._peers.is_known:
+            asked, self._asked = self._asked, None
             self._member.ask(asked, time.monotonic_ns())
         self._post()
 

@@ -202,10 +202,14 @@ class Peers:
         with suppress(TransportError):  # who is gone by now is noted with all others that are
             self._endpoint.send(rank, Message(HELLO, version, values, tensor))
 
+    def session_of(self, rank: int) -> int:
+        """The session of a rank that is there, or of this one (see `Tally.join`)."""
+        return self._sessions[rank]
+
     @property
-    def session(self) -> int:
-        """This rank's (see `Tally.join`)."""
-        return self._sessions[self.rank]
+    def is_known(self) -> bool:
+        """Whether all who are there know that this rank is; one that joins has to be welcomed by each of them first."""
+        return not self._deaf_to & self.present
 
     @property
     def over(self) -> bool:

@@ -6,6 +6,8 @@ what of a strategy's figures is the transport's: the update is the same, but not
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from laggard.span_schema import Phase
@@ -53,6 +55,17 @@ class RingAllReduce(MeetsInEveryStep):
         self._gradient.settle()
         recorder.enter(Phase.OTHER)
         return Learnt(loss, read_version=step, applied_version=step + 1)
+
+    def tell_all(self, numbers: Sequence[float], group: int) -> list[list[float]]:
+        """Tell all ranks some numbers, with spans of a group; returns everybody's, by rank."""
+        recorder, seat = self._seat.recorder, self._seat
+        told = torch.zeros(seat.world_size, len(numbers), dtype=torch.float64)
+        told[seat.rank] = torch.tensor(numbers, dtype=torch.float64)
+        recorder.enter(Phase.COMM, group=group, payload_bytes=self._ring.payload_bytes(told.view(-1)))
+        self._ring.sum(told.view(-1))
+        recorder.enter(Phase.OTHER)
+        rows: list[list[float]] = told.tolist()
+        return rows
 
 
 class Ring:

@@ -127,6 +127,14 @@ class OwnPaceStrategy(Protocol):
         """Learn from one batch, as in `Strategy`."""
 
 
+class ServedStrategy(OwnPaceStrategy, Protocol):
+    """One rank's side of a strategy with a server."""
+
+    @property
+    def next_part(self) -> range | None:
+        """Places of the next step's batch that the server has dealt this rank; None: shares are even."""
+
+
 class PeerStrategy(OwnPaceStrategy, Protocol):
     """One rank's side of a strategy without a server, whose ranks' models are each their own."""
 

@@ -96,7 +96,7 @@ def collect_from(
     _write(run_folder / "spans.parquet", _span_table(spans, steps, clock))
     _write(run_folder / "steps.parquet", _step_table(steps, clock, read_lines(sources[0].spool.evaluations)))
     _write(run_folder / "links.parquet", _link_table(links, clock, sampled or _sampled_hosts(hosts_by_rank)))
-    _write_decisions(run_folder / "decisions.json", sources[0].spool, clock)
+    _write_decisions(run_folder / "decisions.json", sources, clock)
     clocks = dict.fromkeys(range(len(hosts_by_rank)), ClockFit.identity())
     clocks |= {rank: source.clock for source in sources for rank in source.ranks}
     _write(
@@ -106,14 +106,17 @@ def collect_from(
     return Collected(len(spans), len(steps), len(links))
 
 
-def _write_decisions(path: Path, spool: Spool, clock: _Clock) -> None:
-    """What a strategy decided while it trained, in the clock of the machine that rank 0 ran on; no file where it decided nothing."""
-    lines = read_lines(spool.decisions)
-    since_s = clock.since_zero(np.array([line["time_ns"] for line in lines], dtype=np.int64)) / 1e9
-    told = [
-        {"step": line["step"], "at_s": round(at_s, 3), "told": line["told"]}
-        for line, at_s in zip(lines, since_s.tolist(), strict=True)
-    ]
+def _write_decisions(path: Path, sources: Sequence[Source], clock: _Clock) -> None:
+    """What a strategy decided while it trained, by the rank that says so for all, or by a server; no file where it decided nothing."""
+    told = []
+    for source in sources:
+        lines = read_lines(source.spool.decisions)
+        time_ns = source.clock.to_reference(np.array([line["time_ns"] for line in lines], dtype=np.int64))
+        since_s = clock.since_zero(time_ns) / 1e9
+        told += [
+            {"step": line["step"], "at_s": round(at_s, 3), "told": line["told"]}
+            for line, at_s in zip(lines, since_s.tolist(), strict=True)
+        ]
     if told:
         path.write_text(json.dumps(told, indent=1) + "\n")
 

@@ -1,0 +1,150 @@
+"""A worker killed, and one that joins in its place, under every strategy: what happens to it and to the other seven.
+
+    python benchmarks/churn.py [STRATEGY ...]
+
+Eight equal hosts. Where workers can be lost, `churn:` kills one after 5 s and starts another after 8 s of 14. Where they cannot, the same
+`churn:` is given to `laggard check`, and a worker of a run without it is killed by hand. Last figures in `docs/churn.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import psutil
+
+from laggard.workloads.strategies.parameters import STRATEGY_NAMES, bearing_churn
+
+SCENARIO = Path(__file__).parents[1] / "experiments" / "homogeneous"
+LEAVES_S, JOINS_S, ENDS_S = 5.0, 8.0, 14.0
+SETTLED_S = 1.0
+VICTIM, HOST = 7, "edge.trainer.1.4"
+SETTINGS = {
+    "model": "cnn",
+    "batch_size": 96,
+    "optimizer": {"lr": 0.05},
+    "evaluate_every": 10**9,
+    "stop": {"time": f"{ENDS_S:g}s"},
+}
+CHURN = [{"at": f"{LEAVES_S:g}s", "leaves": HOST}, {"at": f"{JOINS_S:g}s", "joins": HOST}]
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Window:
+    """Steps of the others that begin between two moments, in virtual seconds."""
+
+    steps: pd.DataFrame
+    since_s: float
+    until_s: float
+
+    @property
+    def begun(self) -> pd.DataFrame:
+        """These steps."""
+        return self.steps[self.steps.start_s.between(self.since_s, self.until_s)]
+
+    @property
+    def per_s(self) -> float:
+        """Steps of all of them in a second."""
+        return len(self.begun) / (self.until_s - self.since_s)
+
+    @property
+    def longest_s(self) -> float:
+        """The longest that one of them was in a step."""
+        return float((self.begun.end_s - self.begun.start_s).max())
+
+
+def command(name: str, verb: str, *, churns: bool, runs: Path | None = None) -> list[str]:
+    """What to start."""
+    settings = {**SETTINGS, "strategy": name, **({"churn": CHURN} if churns else {})}
+    overrides = [item for key, value in settings.items() for item in ("--set", f"workload.{key}={json.dumps(value)}")]
+    places = [] if runs is None else ["--json", "--runs", str(runs)]
+    return [sys.executable, "-m", "laggard.experiments.cli", verb, str(SCENARIO), *places, *overrides]
+
+
+def borne(name: str, runs: Path) -> str:
+    """The line of a strategy that goes on without a worker."""
+    done = subprocess.run(command(name, "run", churns=True, runs=runs), stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode not in (0, 3):
+        return f"| `{name}` | exit status {done.returncode} | | | | |"
+    folder = Path(json.loads(done.stdout)["folder"])
+    churn = {each["kind"]: each for each in json.loads((folder / "run.json").read_text())["churn"]}
+    left_s, joined_s = churn["left"]["effective_s"], churn["joined"]["effective_s"]
+    steps = pd.read_parquet(folder / "steps.parquet")
+    steps = steps.assign(start_s=steps.start_ns / 1e9, end_s=steps.end_ns / 1e9)
+    others, back = steps[steps["rank"] != VICTIM], steps[(steps["rank"] == VICTIM) & (steps.start_ns / 1e9 > left_s)]
+    windows = [
+        Window(others, *ends) for ends in ((SETTLED_S, left_s), (left_s, joined_s), (joined_s, others.end_s.max()))
+    ]
+    meanwhile = others[(others.start_s <= back.start_s.min()) & (others.end_s > back.start_s.min())].step
+    cells = [
+        f"`{name}`" + (" *" if done.returncode else ""),
+        " · ".join(f"{window.per_s:.0f}" for window in windows),
+        " · ".join(f"{window.longest_s:.2f}" for window in windows),
+        f"{joined_s - churn['joined']['asked_s']:.1f} s",
+        f"{back.step.min()}, {meanwhile.min()} to {meanwhile.max()}",
+        f"{back.staleness.max()}, {others.staleness.max()}",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def not_borne(name: str, runs: Path) -> str:
+    """The line of a strategy that ends when a worker dies, and of what `churn:` is told there."""
+    refused = subprocess.run(command(name, "check", churns=True), capture_output=True, text=True, check=False)
+    run = subprocess.Popen(
+        command(name, "run", churns=False, runs=runs), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    killed_s = kill_one(run.pid, runs)
+    _, told = run.communicate(timeout=PATIENCE_S)
+    ended_s = time.monotonic() - killed_s
+    reason = next((line for line in told.splitlines() if "died" in line), "no reason given").strip()
+    rule = next(
+        (line for line in refused.stdout.splitlines() + refused.stderr.splitlines() if "churn" in line), "not refused"
+    )
+    return (
+        f"| `{name}` | ended after {ended_s:.0f} s with status {run.returncode}: {reason} | `churn:` {rule.strip()} |"
+    )
+
+
+def kill_one(run: int, runs: Path) -> float:
+    """Kill the victim's process once training is under way; returns when."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        trains = any(path.stat().st_size for path in runs.glob("*/spool/progress.jsonl"))
+        victims = [each for each in psutil.Process(run).children(recursive=True) if each.name() == f"rank-{VICTIM}"]
+        if trains and victims:
+            victims[0].kill()
+            return time.monotonic()
+        time.sleep(0.02)
+    raise TimeoutError(f"no training within {PATIENCE_S:g} s")
+
+
+def main() -> None:
+    """Print two tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("strategies", nargs="*", default=STRATEGY_NAMES)
+    asked = parser.parse_args()
+    bearing = [name for name in asked.strategies if name in bearing_churn()]
+    print(
+        "| strategy | the others' steps a second: before · without · again with it | their longest step, s "
+        "| brought up to date after | its first step, theirs then | staleness at most: its own, theirs |"
+    )
+    print("|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory(prefix="laggard-churn-") as runs:
+        for name in bearing:
+            print(borne(name, Path(runs) / name), flush=True)
+        print("\n| strategy | a worker killed | a worker to join |\n|---|---|---|")
+        for name in asked.strategies:
+            if name not in bearing:
+                print(not_borne(name, Path(runs) / name), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""What a strategy decides while it trains: put down once for all ranks, for `decisions.json` and the report."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from laggard.workloads.spool import Spool, append_line
+
+LOGGER = logging.getLogger(__name__)
+
+
+def note_decision(spool: Spool, step: int, sentence: str) -> None:
+    """Put one down.
+
+    Args:
+        spool: of the training.
+        step: that it was decided in, or holds from.
+        sentence: what, and why.
+    """
+    append_line(spool.decisions, {"step": step, "time_ns": time.monotonic_ns(), "told": sentence})
+    LOGGER.info("step %d: %s", step, sentence)
