@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,30 +99,27 @@ def borne(name: str, runs: Path) -> str:
 def not_borne(name: str, runs: Path) -> str:
     """The line of a strategy that ends when a worker dies, and of what `churn:` is told there."""
     refused = subprocess.run(command(name, "check", churns=True), capture_output=True, text=True, check=False)
-    run = subprocess.Popen(
-        command(name, "run", churns=False, runs=runs), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    silent = subprocess.DEVNULL
+    run = subprocess.Popen(command(name, "run", churns=False, runs=runs), stdout=silent, stderr=silent)
     killed_s = kill_one(run.pid, runs)
-    _, told = run.communicate(timeout=PATIENCE_S)
+    status = run.wait(PATIENCE_S)
     ended_s = time.monotonic() - killed_s
-    reason = next((line for line in told.splitlines() if "died" in line), "no reason given").strip()
-    rule = next(
-        (line for line in refused.stdout.splitlines() + refused.stderr.splitlines() if "churn" in line), "not refused"
-    )
-    return (
-        f"| `{name}` | ended after {ended_s:.0f} s with status {run.returncode}: {reason} | `churn:` {rule.strip()} |"
-    )
+    (record,) = (json.loads(path.read_text()) for path in runs.glob("*/2*/run.json"))
+    told = [line.partition("]: ")[2] for line in refused.stderr.splitlines() if "churn:" in line]
+    rule = told[0].partition(" — ")[0] if told else "not refused"
+    return f"| `{name}` | ended after {ended_s:.0f} s, report included, with status {status}: {record['error'].splitlines()[0]} | {rule} |"
 
 
 def kill_one(run: int, runs: Path) -> float:
     """Kill the victim's process once training is under way; returns when."""
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
-        trains = any(path.stat().st_size for path in runs.glob("*/spool/progress.jsonl"))
-        victims = [each for each in psutil.Process(run).children(recursive=True) if each.name() == f"rank-{VICTIM}"]
-        if trains and victims:
-            victims[0].kill()
-            return time.monotonic()
+        trains = any(path.stat().st_size for path in runs.glob("*/*/spool/progress.jsonl"))
+        for process in psutil.Process(run).children(recursive=True) if trains else ():
+            with suppress(psutil.NoSuchProcess):  # some are there for a moment only
+                if process.name() == f"rank-{VICTIM}":
+                    process.kill()
+                    return time.monotonic()
         time.sleep(0.02)
     raise TimeoutError(f"no training within {PATIENCE_S:g} s")
 
