@@ -400,15 +400,23 @@ def test_what_is_large_is_refused_or_planned_soon(overrides: list[str], rule: st
 CHECK = "from pathlib import Path; from laggard.experiments.scenario import load_scenario; load_scenario(Path(r'{}'))"
 
 
-@pytest.mark.parametrize("shipped", SHIPPED)
-def test_a_check_is_quick(shipped: str) -> None:
-    def cpu_s() -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-c", CHECK.format(REPOSITORY / shipped)], check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+def cpu_s(code: str) -> float:
+    """What a fresh interpreter needs for it."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", code], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(cpu_s() for _ in range(3)) < 0.5
+
+@pytest.fixture(scope="module")
+def torch_cpu_s() -> float:
+    """What importing torch takes on this machine, as busy as it is."""
+    return cpu_s("import torch")
+
+
+@pytest.mark.parametrize("shipped", SHIPPED)
+def test_a_check_is_quick(shipped: str, torch_cpu_s: float) -> None:
+    assert min(cpu_s(CHECK.format(REPOSITORY / shipped)) for _ in range(3)) < torch_cpu_s / 3
 
 
 def test_emulate_warns_of_limits_that_hold_no_program_of_the_users(tmp_path: Path) -> None:

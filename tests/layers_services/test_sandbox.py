@@ -267,15 +267,9 @@ def namespaces_of(process: psutil.Process) -> set[str]:
     return found
 
 
-def strangers_in(spaces: set[str], before: float) -> list[psutil.Process]:
-    """Processes in these namespaces that are older than `before` (the kernel gives the numbers to newer ones again)."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            old = process.create_time() < before and process.status() != psutil.STATUS_ZOMBIE
-            if old and namespaces_of(process) & spaces:
-                found.append(process)
-    return found
+def inhabitants(spaces: set[str]) -> list[psutil.Process]:
+    """Processes in these namespaces, whoever started them; true while there is one (later the kernel gives the numbers to others)."""
+    return [process for process in psutil.process_iter() if namespaces_of(process) & spaces]
 
 
 def test_killing_any_process_leaves_nothing(runner: Runner) -> None:
@@ -293,11 +287,12 @@ def test_killing_any_process_leaves_nothing(runner: Runner) -> None:
         assert len(spaces) >= 7
         # Killing a leaf takes only itself; the caller, launcher, init and the function take everything.
         victim = chance.choice(processes[:4])
-        ended = time.time()
+        inside = inhabitants(spaces)
+        assert set(inside) == set(processes[2:])
         victim.kill()
         took.append(seconds_until_gone(processes[1:]))
         process.communicate(timeout=10)
-        assert not strangers_in(spaces, ended)
+        assert not alive(inside)
     assert Path("/proc/self/mountinfo").read_text() == mounts
     assert sorted(took)[len(took) // 2] < 1.0
 
