@@ -1,12 +1,12 @@
 """Every strategy on every kind of heterogeneity, against DDP's all-reduce: seconds to the same accuracy.
 
-    python benchmarks/strategies.py [--columns NAME ...] [--strategies NAME ...] [--seeds 1 2 3] [--out strategies.csv]
+    python benchmarks/strategies.py [--columns NAME ...] [--strategies NAME ...] [--seeds 1 2 3] [--out strategies.csv] [--limit SECONDS]
     python benchmarks/strategies.py --table strategies.csv [--against adaptive] [--slipped] [--figure strategies.png]
     python benchmarks/strategies.py --bytes strategies.csv [--slipped]
     python benchmarks/strategies.py --bounds strategies.csv
 
 Columns and strategies are in `experiments/strategies`; a strategy that is not there is run as it is. Rows are appended as runs end: started
-again with the same file, it goes on where it was cut. With `--table` nothing is run; the table is printed as Markdown;
+again with the same file, it goes on where it was cut. With `--limit` DDP is not run, unless it is named, and runs are cut after so long. With `--table` nothing is run; the table is printed as Markdown;
 `--bytes` prints what was sent until the accuracy was there, as a part of DDP's; `--slipped` counts runs whose emulation slipped where there is none that did not; `--bounds` prints what is possible at all (`experiments/bound.py`).
 """
 
@@ -40,6 +40,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("strategies.csv"))
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where run folders are kept")
     parser.add_argument("--tries", type=int, default=3, help="of a run that fails or slips")
+    parser.add_argument(
+        "--limit", type=float, metavar="SECONDS", help=f"cut runs after so long, and run no {BASELINE} beside"
+    )
     parser.add_argument("--within", type=float, metavar="SECONDS", help="begin no run after so long")
     parser.add_argument(
         "--lock", type=Path, help="hold this lock during each run, to take turns with who else measures"
@@ -91,7 +94,7 @@ def compare(asked: argparse.Namespace, everything: Sequence[Trial]) -> None:
     until_s = time.monotonic() + (asked.within or float("inf"))
     for trial in everything:
         while comparison.is_due(trial, results := comparison.read_results(asked.out), asked.tries):
-            limit = comparison.limit_s(trial, results, BASELINE)
+            limit = asked.limit or comparison.limit_s(trial, results, BASELINE)
             if limit is None:
                 print(f"{' '.join(map(str, trial.key))}: left out, since {BASELINE} is not done there", flush=True)
                 break
@@ -199,7 +202,8 @@ def main() -> None:
         bounds(asked.bounds)
         return
     columns, contenders = chosen(asked)
-    compare(asked, list(comparison.trials(columns, contenders, asked.seeds, BASELINE)))
+    everything = comparison.trials(columns, contenders, asked.seeds, BASELINE)
+    compare(asked, [trial for trial in everything if asked.limit is None or trial.contender in contenders])
 
 
 if __name__ == "__main__":
