@@ -34,11 +34,13 @@ types: install
 	$(BIN)/mypy
 
 # In three parts: tests that may share the machine, on one process more than there are cores, since some wait; kernels of one
-# virtual processor each, two at once; and what is not to be disturbed, one after the other.
+# virtual processor each, two at once; and what is not to be disturbed, one after the other. Of the last, what fails is run once
+# more, since neighbours on a shared machine disturb it all the same: who fails twice fails.
 unit: install
 	$(BIN)/python -m pytest -m "not alone and not uml" -n $(shell expr $$(nproc) + 1) --maxprocesses 5 $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m uml -n 2 $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m "alone and not uml" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "alone and not uml" $(PYTEST_ARGS) || \
+		{ [ $$? -eq 1 ] && $(BIN)/python -m pytest -m "alone and not uml" --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 
 schemas: install
 	$(BIN)/python -m laggard.experiments.schemas

@@ -294,7 +294,7 @@ def test_killing_any_process_leaves_nothing(runner: Runner) -> None:
         process.communicate(timeout=10)
         assert not alive(inside)
     assert Path("/proc/self/mountinfo").read_text() == mounts
-    assert sorted(took)[len(took) // 2] < 1.0
+    assert sorted(took)[len(took) // 2] < 3.0
 
 
 def test_killing_while_it_is_set_up_leaves_nothing(runner: Runner) -> None:
