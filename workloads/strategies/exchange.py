@@ -6,7 +6,8 @@ then: a gradient applied meanwhile is not lost, without one both have the mean (
 
 An answer that is late is not dropped, since its sender has moved already: it is applied when it comes. Until then that partner is offered nothing, and
 another is; with two answers overdue none is, since an offer made on top of three that are open could move models apart instead of
-together (with k open ones an active rank keeps 1 - k/2 of the model that it had). Who is gone never answers: its exchange is dropped by both sides.
+together (with k open ones an active rank keeps 1 - k/2 of the model that it had). Who is gone never answers: its exchange is dropped by both sides. Where the rank
+takes a mean of all meanwhile, the model that it offered is no longer its own, and the answer moves nothing (see current_model.py).
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class _Open:
     partner: int
     mine: torch.Tensor
     since_ns: int
+    means: int
 
 
 class Exchange:
@@ -92,7 +94,7 @@ class Exchange:
             return None
         partner, mine = self._chance.choice(free), self.current.reading.model
         self._begun += 1
-        self._open[self._begun] = _Open(partner, mine, now_ns)
+        self._open[self._begun] = _Open(partner, mine, now_ns, self.current.means)
         return Parcel(partner, self._begun, mine)
 
     def hear_offer(self, sender: int, number: int, theirs: torch.Tensor) -> Parcel | None:
@@ -100,15 +102,15 @@ class Exchange:
         if sender not in self._there:
             return None
         before = self.current.reading.model
-        self.current.replace(before + (theirs - before) / 2)
+        self.current.move((theirs - before) / 2)
         return Parcel(sender, number, before)
 
     def hear_answer(self, number: int, theirs: torch.Tensor) -> bool:
-        """The other half of an exchange, in time or late; whether it was still open."""
+        """The other half of an exchange, in time or late; whether it still moved the model."""
         opened = self._open.pop(number, None)
-        if opened is None:
+        if opened is None or opened.means != self.current.means:
             return False
-        self.current.replace(self.current.reading.model + (theirs - opened.mine) / 2)
+        self.current.move((theirs - opened.mine) / 2)
         return True
 
     def admit(self, rank: int) -> None:

@@ -66,12 +66,12 @@ class Overlapping(BesideTraining):
 
     def _bring(self) -> Brought:
         samples, self._samples = self._samples, 0
-        return Brought(self._current.reading.model, samples)
+        return Brought(self._current.bring(), samples)
 
     def _settle(self, outcome: Outcome) -> None:
         self._samples += outcome.samples
         if outcome.move is not None:
-            self._current.replace(self._current.reading.model + outcome.move)
+            self._current.take_mean(outcome.move)
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """As without waiting; then wait, if that is agreed (see `OwnPaceStrategy`)."""

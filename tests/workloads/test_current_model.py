@@ -1,0 +1,150 @@
+"""A model that is moved by averages of all and exchanges of two at the same time: under random delays, over connections that keep order."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from itertools import count
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laggard.workloads.strategies.average_member import AverageMember, Brought, Manner, Outcome, Terms
+from laggard.workloads.strategies.current_model import CurrentModel
+from laggard.workloads.strategies.exchange import Exchange, Parcel
+from laggard.workloads.transport.frames import Message
+
+NEVER = 10**9
+About = tuple[int, bool, Parcel | Message | None]
+
+
+def at_a_corner(rank: int, world: int) -> torch.Tensor:
+    """As far apart as models can be: each has a number of its own that is 1."""
+    return torch.eye(world, dtype=torch.float64)[rank]
+
+
+class Simulated:
+    """Ranks that take steps, in which they learn nothing, and go two by two while averages of all are under way; event by event."""
+
+    def __init__(self, world: int, times: list[int], steps: int) -> None:
+        self.world, self.times = world, times
+        self.models = [CurrentModel(at_a_corner(rank, world)) for rank in range(world)]
+        self.exchanges = [
+            Exchange(rank, range(world), "complete", NEVER, self.models[rank], random.Random(rank))
+            for rank in range(world)
+        ]
+        self.members = [self._member(rank, Terms(steps, Manner.PAIRS)) for rank in range(world)]
+        self.now, self._ticks, self._drawn = 0, count(), count()
+        self._free: dict[tuple[int, int], int] = {}
+        self._events: list[tuple[int, int, int, About]] = []
+
+    def _member(self, rank: int, terms: Terms) -> AverageMember:
+        current = self.models[rank]
+
+        def settle(outcome: Outcome) -> None:
+            assert outcome.move is not None
+            current.take_mean(outcome.move)
+
+        return AverageMember(
+            rank,
+            range(self.world),
+            terms,
+            0.5,
+            bring=lambda: Brought(current.bring(), 1),
+            settle=settle,
+            clock_ns=lambda: self.now,
+        )
+
+    def run(self, until: int) -> None:
+        for rank in range(self.world):
+            self._push(self._draw(), rank, (rank, False, None))
+        while self._events:
+            self.now, _, rank, (sender, answers, what) = heapq.heappop(self._events)
+            if what is None and self.now < until:
+                self._step(rank)
+            elif isinstance(what, Parcel):
+                self._hear(rank, sender, what, answers=answers)
+            elif isinstance(what, Message):
+                self.members[rank].hear(what)
+            self._post(rank)
+            self.check_the_hull()
+
+    def _step(self, rank: int) -> None:
+        self.members[rank].take_steps(1, 10)
+        offered = self.exchanges[rank].offer(self.now)
+        if offered is not None:
+            self._send(rank, offered.rank, (rank, False, offered))
+        self._push(self.now + self._draw(), rank, (rank, False, None))
+
+    def _hear(self, rank: int, sender: int, parcel: Parcel, *, answers: bool) -> None:
+        if answers:
+            self.exchanges[rank].hear_answer(parcel.number, parcel.model)
+            return
+        answer = self.exchanges[rank].hear_offer(sender, parcel.number, parcel.model)
+        assert answer is not None
+        self._send(rank, sender, (rank, True, answer))
+
+    def _post(self, rank: int) -> None:
+        outbox = self.members[rank].outbox
+        while outbox:
+            to, message = outbox.popleft()
+            sent = Message(message.kind, message.version, message.values, message.tensor, sender=rank)
+            self._send(rank, to, (rank, False, sent))
+
+    def _draw(self) -> int:
+        return self.times[next(self._drawn) * 7 % len(self.times)]
+
+    def _send(self, src: int, dst: int, about: About) -> None:
+        arrives = max(self._free.get((src, dst), 0), self.now + self._draw())
+        self._free[src, dst] = arrives
+        self._push(arrives, dst, about)
+
+    def _push(self, when: int, rank: int, about: About) -> None:
+        heapq.heappush(self._events, (when, next(self._ticks), rank, about))
+
+    def check_the_hull(self) -> None:
+        """Every model is a mixture of those of the beginning: none has gone beyond them."""
+        for each in self.models:
+            model = each.reading.model
+            assert model.min() >= -1e-9, model
+            torch.testing.assert_close(model.sum(), torch.ones((), dtype=torch.float64))
+
+
+@given(st.integers(2, 6), st.lists(st.integers(1, 60), min_size=40, max_size=40), st.integers(1, 8))
+def test_averages_of_all_and_exchanges_of_two_carry_no_model_beyond_the_others(
+    world: int, times: list[int], steps: int
+) -> None:
+    """Who learns nothing takes mixtures of what there was; two pulls the same way, put together, would go as far out on the other side."""
+    simulated = Simulated(world, times, steps)
+    simulated.run(until=1500)
+    assert all(each.means > 1 for each in simulated.models)
+    assert sum(each.reading.version for each in simulated.models) > sum(each.means for each in simulated.models)
+
+
+def test_the_mean_stands_for_what_exchanges_moved_meanwhile_and_what_was_learnt_stays() -> None:
+    current = CurrentModel(torch.tensor([4.0]))
+    read = current.reading
+    brought = current.bring()
+    current.move(torch.tensor([-2.0]))
+    current.learn(read, read.model + 0.5)
+    current.take_mean(torch.tensor([1.0]) - brought)
+    assert current.reading.model.item() == 1.5
+    current.move(torch.tensor([0.25]))
+    current.bring()
+    current.take_mean(torch.tensor([0.0]))
+    assert current.reading.model.item() == 1.75, "what was moved before is in what was brought"
+
+
+def test_an_answer_to_what_was_offered_before_a_mean_moves_nothing() -> None:
+    current = CurrentModel(torch.tensor([4.0]))
+    active = Exchange(0, range(2), "complete", NEVER, current, random.Random(0))
+    offered = active.offer(0)
+    assert offered is not None
+    current.take_mean(torch.tensor([-3.0]) + 0 * current.bring())
+    assert not active.hear_answer(offered.number, torch.tensor([0.0]))
+    assert current.reading.model.item() == 1.0
+    again = active.offer(1)
+    assert again is not None, "and it is over"
+    assert active.hear_answer(again.number, torch.tensor([0.0]))
+    assert current.reading.model.item() == 0.5
