@@ -33,14 +33,18 @@ lint: install
 types: install
 	$(BIN)/mypy
 
-# In three parts: tests that may share the machine, on one process more than there are cores, since some wait; kernels of one
-# virtual processor each, two at once; and what is not to be disturbed, one after the other. Of the last, what fails is run once
-# more, since neighbours on a shared machine disturb it all the same: who fails twice fails.
+PYTEST := $(BIN)/python -m pytest $(PYTEST_ARGS)
+# $(1) which tests. What fails is run once more, after all others, since neighbours on a shared machine disturb it all the same: who fails twice fails.
+TWICE = $(PYTEST) $(1) || { [ $$? -eq 1 ] && $(PYTEST) $(1) --last-failed --last-failed-no-failures none; }
+
+# In four parts: tests that may share the machine, on one process more than there are cores, since some wait; kernels of one
+# virtual processor each, two at once; whole runs on stand-in machines, which wait for most of their minutes, two at once too; and
+# what is not to be disturbed, one after the other.
 unit: install
-	$(BIN)/python -m pytest -m "not alone and not uml" -n $(shell expr $$(nproc) + 1) --maxprocesses 5 $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m uml -n 2 $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m "alone and not uml" $(PYTEST_ARGS) || \
-		{ [ $$? -eq 1 ] && $(BIN)/python -m pytest -m "alone and not uml" --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
+	$(PYTEST) -m "not alone and not uml and not remote" -n $(shell expr $$(nproc) + 1) --maxprocesses 5
+	$(PYTEST) -m uml -n 2
+	$(call TWICE,-m remote -n 2)
+	$(call TWICE,-m "alone and not uml")
 
 schemas: install
 	$(BIN)/python -m laggard.experiments.schemas

@@ -14,7 +14,7 @@ from tests.testbed.nodes import lacking
 from tests.testbed.rest_api import power_watts
 from tests.users import Runner
 
-pytestmark = [pytest.mark.skipif(lacking() is not None, reason=str(lacking())), pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.skipif(lacking() is not None, reason=str(lacking())), pytest.mark.slow, pytest.mark.remote]
 
 SCRIPT = """
     import signal

@@ -19,7 +19,7 @@ from tests.testbed.networks import ipv6_of
 from tests.testbed.nodes import lacking
 from tests.users import Runner
 
-pytestmark = [pytest.mark.skipif(lacking() is not None, reason=str(lacking())), pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.skipif(lacking() is not None, reason=str(lacking())), pytest.mark.slow, pytest.mark.remote]
 
 OFFSETS_S = {"cloud.trainer.1.1": 1.5, "edge.trainer.1.1": 40.25, "edge.trainer.1.2": 1000.0}
 

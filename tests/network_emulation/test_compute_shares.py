@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -142,23 +144,29 @@ def test_a_share_is_of_work_where_work_is_counted(mechanism: Mechanism, worth: f
             end_companion(pid)
 
 
+_FORKS = """
+import os
+while True:
+    child = os.fork()
+    if child == 0:
+        sum(range(30_000))
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
 @contextmanager
 def _forking() -> Iterator[int]:
-    """A process whose children compute for a millisecond or less, one after the other."""
+    """A process whose children compute for a millisecond or less, one after the other.
 
-    def body() -> int:
-        while True:
-            child = os.fork()
-            if child == 0:
-                sum(range(30_000))
-                os._exit(0)
-            os.waitpid(child, 0)
-
-    pid = fork_companion("laggard-forks", body)
+    It is a small one, as shells are: children of one as large as this would spend most of their time on their parent's pages.
+    """
+    process = subprocess.Popen([sys.executable, "-S", "-c", _FORKS])
     try:
-        yield pid
+        yield process.pid
     finally:
-        end_companion(pid)
+        process.kill()
+        process.wait()
 
 
 def test_children_that_end_before_anybody_looks_are_held_too() -> None:
