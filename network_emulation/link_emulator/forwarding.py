@@ -61,7 +61,6 @@ def emulate(
         return 1
     forwarder = Forwarder(end, devices, addresses, topology, tally, seed)
     gc.disable()
-    gc.freeze()
     control.send(end, control.Ready(realtime=become_punctual(PRIORITY)))
     forwarder.run()
     return 0
