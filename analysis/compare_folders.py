@@ -93,6 +93,10 @@ def _setup_lines(setup: Setup, first: Setup) -> Iterator[str]:
     yield f"{setup.name} ({count} run{'s' if count > 1 else ''})"
     faster = "" if setup.faster is None else f"; {_told(setup.faster, '{:.2f}')} times as fast as {first.name}"
     yield f"  makespan {_told(setup.makespan_s, '{:.1f}')} s{faster}"
+    if setup.accuracy is not None:
+        yield f"  accuracy {_percent(setup.accuracy)}{_against(setup.more_accurate, first)}"
+    if setup.bytes_sent is not None:
+        yield f"  sent {_told(_megabytes(setup.bytes_sent), '{:,.0f}')} MB{_as_much(setup.sends, first)}"
     if setup.cost is not None:
         yield f"  price {_told(setup.cost, '{:.3g}')}"
     if setup.fairness is not None:
@@ -108,6 +112,24 @@ def _setup_lines(setup: Setup, first: Setup) -> Iterator[str]:
     yield f"  lost to what was found: {_percent(setup.lost)}"
     for cause in setup.causes[:_MOST_CAUSES]:
         yield f"    {100 * cause.share:.1f} %  {cause.subject} (in {cause.runs} of {count})"
+
+
+def _against(points: Estimate | None, first: Setup) -> str:
+    if points is None:
+        return ""
+    return f"; {_told(_scaled(points, 100), '{:+.1f}')} points against {first.name}"
+
+
+def _as_much(sends: Estimate | None, first: Setup) -> str:
+    return "" if sends is None else f"; {_told(sends, '{:.2g}')} times as much as {first.name}"
+
+
+def _megabytes(sent: Estimate) -> Estimate:
+    return _scaled(sent, 1e-6)
+
+
+def _scaled(of: Estimate, by: float) -> Estimate:
+    return Estimate(of.mean * by, None if of.low is None else of.low * by, None if of.high is None else of.high * by)
 
 
 def _told(value: Estimate, form: str) -> str:

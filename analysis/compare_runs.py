@@ -1,15 +1,18 @@
-"""Runs side by side: makespan, where the time went, and what was found, with confidence intervals over repeats.
+"""Runs side by side: makespan, accuracy, bytes, where the time went, and what was found, with confidence intervals over repeats.
 
 Runs that differ in nothing but their seeds are repeats of one setup. Setups are held against the first: what is averaged are logarithms of
-makespans, so that twice as fast and half as fast cancel out; seed by seed where both have the same seeds, else by Welch's interval for the
-difference of two means (B. L. Welch, Biometrika 34, 1947).
+makespans and bytes, so that twice as fast and half as fast cancel out, and accuracies as they are; seed by seed where both have the same seeds, else by
+Welch's interval for the difference of two means (B. L. Welch, Biometrika 34, 1947). Two setups learn equally well, within a margin, where the interval of the
+difference of their accuracies lies inside it (D. J. Schuirmann's two one-sided tests, J. Pharmacokinet. Biopharm. 15, 1987, at 2.5 % each): one that holds
+zero and reaches further says only that there were too few repeats.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from laggard.analysis.answer import causes, subject_of
@@ -36,6 +39,8 @@ class MeasuredRun:
         setup: what all its repeats have in common.
         seed: of the run.
         makespan_s: from the first step to the stopping rule, in virtual seconds.
+        accuracy: part of the test set told right when it ended; None where nothing was evaluated.
+        bytes_sent: by all workers until then; None where nobody counted them.
         parts_s: where the time went, mean over ranks, by name (see `TimeSplit`).
         causes: parts of the makespan that each cause costs, by who or what it is; None where costs were not computed.
         cost: its price, if the scenario has prices.
@@ -49,6 +54,8 @@ class MeasuredRun:
     causes: Mapping[str, float] | None
     cost: float | None
     fairness: float | None
+    accuracy: float | None = None
+    bytes_sent: int | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,10 @@ class Setup:
         seeds: of its runs.
         makespan_s: their geometric mean.
         faster: how many times as fast as the first setup it is; None for that itself.
+        accuracy: when it ended.
+        more_accurate: by how much its accuracy is above the first setup's; None for that itself.
+        bytes_sent: their geometric mean.
+        sends: how many times what the first setup sent it sent; None for that itself.
         parts_s: where the time went, by name.
         lost: part of the makespan that all causes cost together; None where it was not computed.
         causes: what was found, dearest first.
@@ -85,6 +96,10 @@ class Setup:
     causes: tuple[FoundCause, ...]
     cost: Estimate | None
     fairness: Estimate | None
+    accuracy: Estimate | None
+    more_accurate: Estimate | None
+    bytes_sent: Estimate | None
+    sends: Estimate | None
 
 
 def measure_run(run: Run, analysis: Analysis, setup: str) -> MeasuredRun:
@@ -102,6 +117,8 @@ def measure_run(run: Run, analysis: Analysis, setup: str) -> MeasuredRun:
         causes=shares if analysis.costed else None,
         cost=outcome.cost if outcome is not None else None,
         fairness=outcome.fairness if outcome is not None else None,
+        accuracy=outcome.accuracy if outcome is not None else None,
+        bytes_sent=(outcome.bytes_sent or None) if outcome is not None else None,
     )
 
 
@@ -123,52 +140,82 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(mean, mean - reach, mean + reach)
 
 
-def estimate_ratio(first: Mapping[Key, float], other: Mapping[Key, float]) -> Estimate:
-    """How many times as fast `other` is as `first`.
+def estimate_difference(first: Mapping[Key, float], other: Mapping[Key, float]) -> Estimate:
+    """By how much `other` is more than `first`.
 
     Args:
-        first: makespans by seed, and which of the runs with it.
+        first: what was measured, by seed, and which of the runs with it.
         other: the same.
 
     Returns:
-        The geometric mean of the ratios, and its 95 % interval: of the pairs where both have the same seeds, else Welch's.
+        The difference of the means, and its 95 % interval: of the pairs where both have the same seeds, else Welch's.
+    """
+    if first.keys() == other.keys():
+        return estimate([other[key] - first[key] for key in first])
+    mean = statistics.fmean(other.values()) - statistics.fmean(first.values())
+    if min(len(first), len(other)) < 2:
+        return Estimate(mean, None, None)
+    errors = [statistics.variance(each.values()) / len(each) for each in (first, other)]
+    if not any(errors):
+        return Estimate(mean, mean, mean)
+    freedom = sum(errors) ** 2 / sum(e**2 / (len(each) - 1) for e, each in zip(errors, (first, other), strict=True))
+    reach = _student(freedom) * math.sqrt(sum(errors))
+    return Estimate(mean, mean - reach, mean + reach)
+
+
+def estimate_ratio(first: Mapping[Key, float], other: Mapping[Key, float]) -> Estimate:
+    """How many times `first` is `other`: of makespans, how many times as fast `other` is; both above 0.
+
+    Args:
+        first: what was measured, by seed, and which of the runs with it.
+        other: the same.
+
+    Returns:
+        The geometric mean of the ratios, and its 95 % interval, as of the difference of their logarithms.
     """
     logs, others = ({key: math.log(value) for key, value in each.items()} for each in (first, other))
-    if logs.keys() == others.keys():
-        return _exponential(estimate([logs[key] - others[key] for key in logs]))
-    mean = statistics.fmean(logs.values()) - statistics.fmean(others.values())
-    if min(len(logs), len(others)) < 2:
-        return Estimate(math.exp(mean), None, None)
-    errors = [statistics.variance(each.values()) / len(each) for each in (logs, others)]
-    if not any(errors):
-        return Estimate(math.exp(mean), math.exp(mean), math.exp(mean))
-    freedom = sum(errors) ** 2 / sum(e**2 / (len(each) - 1) for e, each in zip(errors, (logs, others), strict=True))
-    reach = _student(freedom) * math.sqrt(sum(errors))
-    return _exponential(Estimate(mean, mean - reach, mean + reach))
+    return _exponential(estimate_difference(others, logs))
 
 
 def _setup(group: Sequence[MeasuredRun], first: Sequence[MeasuredRun]) -> Setup:
-    logs = [math.log(run.makespan_s) for run in group]
     costed = [run.causes for run in group if run.causes is not None]
     names = dict.fromkeys(name for run in group for name in run.parts_s)
+    makespans, accuracies, sent = _makespans(group), _accuracies(group), _bytes(group)
+    others = None if group is first else (_makespans(first), _accuracies(first), _bytes(first))
     return Setup(
         name=group[0].setup,
         seeds=tuple(run.seed for run in group),
-        makespan_s=_exponential(estimate(logs)),
-        faster=None if group is first else estimate_ratio(_by_seed(first), _by_seed(group)),
+        makespan_s=_geometric(makespans),
+        faster=None if others is None else estimate_ratio(others[0], makespans),
         parts_s={name: estimate([run.parts_s.get(name, 0.0) for run in group]) for name in names},
         lost=estimate([sum(each.values()) for each in costed]) if costed else None,
         causes=_found(costed),
         cost=_known([run.cost for run in group]),
         fairness=_known([run.fairness for run in group]),
+        accuracy=_known(list(accuracies.values())),
+        more_accurate=estimate_difference(others[1], accuracies) if others and others[1] and accuracies else None,
+        bytes_sent=_geometric(sent) if sent else None,
+        sends=estimate_ratio(sent, others[2]) if others and others[2] and sent else None,
     )
 
 
-def _by_seed(group: Sequence[MeasuredRun]) -> dict[Key, float]:
-    times: dict[Key, float] = {}
+def _makespans(group: Sequence[MeasuredRun]) -> dict[Key, float]:
+    return {key: run.makespan_s for key, run in _by_seed(group)}
+
+
+def _accuracies(group: Sequence[MeasuredRun]) -> dict[Key, float]:
+    return {key: run.accuracy for key, run in _by_seed(group) if run.accuracy is not None}
+
+
+def _bytes(group: Sequence[MeasuredRun]) -> dict[Key, float]:
+    return {key: float(run.bytes_sent) for key, run in _by_seed(group) if run.bytes_sent is not None}
+
+
+def _by_seed(group: Sequence[MeasuredRun]) -> Iterator[tuple[Key, MeasuredRun]]:
+    seen: Counter[int] = Counter()
     for run in group:
-        times[run.seed, sum(seed == run.seed for seed, _ in times)] = run.makespan_s
-    return times
+        yield (run.seed, seen[run.seed]), run
+        seen[run.seed] += 1
 
 
 def _found(costed: Sequence[Mapping[str, float]]) -> tuple[FoundCause, ...]:
@@ -185,6 +232,10 @@ def _found(costed: Sequence[Mapping[str, float]]) -> tuple[FoundCause, ...]:
 def _known(values: Sequence[float | None]) -> Estimate | None:
     known = [value for value in values if value is not None]
     return estimate(known) if known else None
+
+
+def _geometric(values: Mapping[Key, float]) -> Estimate:
+    return _exponential(estimate([math.log(value) for value in values.values()]))
 
 
 def _exponential(of: Estimate) -> Estimate:

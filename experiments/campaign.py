@@ -5,8 +5,9 @@ on where it stopped when it is started again.
 
     scenario: quickstart            # a folder, relative to this file
     repeats: 5                      # of each combination
-    vary:                           # any key of any scenario file, as for --set
+    vary:                           # any key of any scenario file, as for --set, and any value
       workload.batch_size: [64, 128]
+      workload.strategy: [allreduce, {name: local_sgd, steps: 8}]
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from laggard.errors import InputError
 from laggard.yaml_source import parse_yaml, validated
@@ -50,14 +51,14 @@ class Campaign(BaseModel):
 
     scenario: Path
     repeats: int = Field(default=1, ge=1, le=10_000)
-    vary: dict[str, list[Scalar]] = Field(default_factory=dict)
+    vary: dict[str, list[JsonValue]] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Combination:
     """One run of a campaign: the values of what varies, and which repeat it is."""
 
-    values: Mapping[str, Scalar]
+    values: Mapping[str, JsonValue]
     repeat: int
 
     def overrides(self) -> tuple[str, ...]:
@@ -102,7 +103,7 @@ def run_campaign(
     sweeper.cancel_batch(sweeper.get_inprogress())  # under way when a campaign was killed; `reset` would forget them
     failed = 0
     for point in iter(sweeper.get_next, None):
-        combination = Combination({k: v for k, v in point.items() if k != "repeat"}, int(point["repeat"]))
+        combination = _combination(campaign, point)
         row = _run_one(campaign, combination, runs)
         _append(table, combination, row)
         failed += row["status"] != "done"
@@ -121,7 +122,18 @@ def told(combination: Combination, row: Mapping[str, object]) -> str:
 def _points(campaign: Campaign) -> list[dict[str, Scalar]]:
     from execo_engine import sweep
 
-    return list(sweep({**campaign.vary, "repeat": list(range(campaign.repeats))}))
+    written = {key: [_written(value) for value in values] for key, values in campaign.vary.items()}
+    return list(sweep({**written, "repeat": list(range(campaign.repeats))}))
+
+
+def _combination(campaign: Campaign, point: Mapping[str, Scalar]) -> Combination:
+    values = {key: next(v for v in listed if _written(v) == point[key]) for key, listed in campaign.vary.items()}
+    return Combination(values, int(str(point["repeat"])))
+
+
+def _written(value: JsonValue) -> Scalar:
+    """A value as the sweeper's state and the table have it: they know no values with parts."""
+    return json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value
 
 
 def _run_one(campaign: Campaign, combination: Combination, runs: Path) -> dict[str, object]:
@@ -156,8 +168,5 @@ def _append(table: Path, combination: Combination, row: Mapping[str, object]) ->
         writer = csv.writer(file)
         if fresh:
             writer.writerow([*keys, "repeat", *COLUMNS])
-        writer.writerow([*_values(combination, keys), combination.repeat, *(row.get(c) for c in COLUMNS)])
-
-
-def _values(combination: Combination, keys: list[str]) -> Iterator[Scalar]:
-    return (combination.values[key] for key in keys)
+        values = [_written(combination.values[key]) for key in keys]
+        writer.writerow([*values, combination.repeat, *(row.get(c) for c in COLUMNS)])

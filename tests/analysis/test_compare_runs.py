@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from laggard.analysis.compare_runs import MeasuredRun, compare_runs, estimate, estimate_ratio, measure_run
+from laggard.analysis.compare_runs import (
+    MeasuredRun,
+    compare_runs,
+    estimate,
+    estimate_difference,
+    estimate_ratio,
+    measure_run,
+)
 from laggard.analysis.findings import analyse
 from laggard.analysis.generate import generate_run
 from laggard.analysis.trace_spec import Injection
@@ -60,6 +68,42 @@ def test_the_same_seeds_are_paired(pairs: list[tuple[float, float]]) -> None:
         assert (found.low, found.high) == (pytest.approx(math.exp(ends.low)), pytest.approx(math.exp(ends.high)))
 
 
+@given(MAKESPANS, MAKESPANS)
+@settings(deadline=None)
+def test_differences_are_those_of_the_same_tests(first: list[float], other: list[float]) -> None:
+    """Of other seeds, Welch's; of as many of the same, Student's of the pairs."""
+    apart = estimate_difference({(k, 0): v for k, v in enumerate(first)}, {(k, 0): v for k, v in enumerate(other, 100)})
+    assert apart.mean == pytest.approx(np.mean(other) - np.mean(first))
+    if min(np.std(first), np.std(other)) > 1e-6:
+        ends = stats.ttest_ind(other, first, equal_var=False).confidence_interval(0.95)
+        assert (apart.low, apart.high) == (pytest.approx(ends.low), pytest.approx(ends.high))
+    count = min(len(first), len(other))
+    paired = estimate_difference(*({(k, 0): v for k, v in enumerate(each[:count])} for each in (first, other)))
+    if np.std(np.subtract(other[:count], first[:count])) > 1e-6:
+        ends = stats.ttest_rel(other[:count], first[:count]).confidence_interval(0.95)
+        assert (paired.low, paired.high) == (pytest.approx(ends.low), pytest.approx(ends.high))
+
+
+def test_who_learns_less_or_sends_less_is_told_against_the_first() -> None:
+    """Accuracies in points, bytes as a part; a run without either counts in neither."""
+    plain = [
+        replace(measured("plain", s, 10.0), accuracy=a, bytes_sent=b) for s, a, b in ((1, 0.98, 400), (2, 0.96, 400))
+    ]
+    sparse = [
+        replace(measured("sparse", s, 5.0), accuracy=a, bytes_sent=b) for s, a, b in ((1, 0.97, 100), (2, 0.95, 100))
+    ]
+    blind = measured("blind", 1, 5.0)
+    first, second, third = compare_runs([*plain, *sparse, blind])
+    assert (first.more_accurate, first.sends) == (None, None)
+    assert first.accuracy is not None
+    assert first.accuracy.mean == pytest.approx(0.97)
+    assert second.more_accurate is not None
+    assert (second.more_accurate.mean, second.more_accurate.high) == (pytest.approx(-0.01), pytest.approx(-0.01))
+    assert second.sends is not None
+    assert second.sends.mean == pytest.approx(0.25)
+    assert (third.accuracy, third.more_accurate, third.bytes_sent, third.sends) == (None, None, None, None)
+
+
 def test_one_run_each_has_no_interval() -> None:
     slow, fast = compare_runs([measured("slow", 1, 20.0), measured("fast", 1, 10.0)])
     assert slow.faster is None
@@ -104,3 +148,6 @@ def test_a_run_is_measured_as_its_analysis_says() -> None:
     assert subject.endswith("compute, deterministic")
     assert share == pytest.approx(analysis.lost_s / analysis.makespan_s)
     assert sum(found.parts_s.values()) == pytest.approx(float(analysis.time_split.total_s.mean()))
+    assert run.record is not None
+    assert run.record.outcome is not None
+    assert (found.accuracy, found.bytes_sent) == (run.record.outcome.accuracy, run.record.outcome.bytes_sent or None)

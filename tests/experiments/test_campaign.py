@@ -94,6 +94,26 @@ def test_resumes_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert sorted(rows) == [("1", "0"), ("1", "1"), ("2", "0"), ("2", "1")]
 
 
+def test_values_may_have_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A strategy with its parameters is set as it stands, and found again by a campaign that goes on."""
+    path = tmp_path / "campaign.yaml"
+    path.write_text("scenario: small\nvary: {workload.strategy: [gossip, {name: local_sgd, steps: 8}]}\n")
+    started: list[str] = []
+
+    def answer(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        started.append(command[-1])
+        return subprocess.CompletedProcess(command, 0, json.dumps({"status": "done", "stragglers": []}))
+
+    monkeypatch.setattr(campaigns.subprocess, "run", answer)
+    for _ in range(2):
+        table, failed = campaigns.run_campaign(path, tmp_path / "runs", lambda _, __: None)
+        assert failed == 0
+    with_parts = '{"name": "local_sgd", "steps": 8}'
+    assert sorted(started) == ['workload.strategy="gossip"', f"workload.strategy={with_parts}"]
+    with table.open() as file:
+        assert sorted(row["workload.strategy"] for row in csv.DictReader(file)) == ["gossip", with_parts]
+
+
 @needs_tun
 def test_runs_for_real(laggard: Laggard, make_scenario: Callable[..., Path], tmp_path: Path) -> None:
     make_scenario()

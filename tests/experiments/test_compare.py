@@ -80,6 +80,8 @@ def test_people_read_the_same(folders: dict[str, list[Path]]) -> None:
     assert "times as fast as" in said
     assert "compute, deterministic (in 3 of 3)" in said
     assert "seconds of a worker, on average: " in said
+    assert "accuracy 96.0 % (96.0 to 96.0 %); +0.0 (+0.0 to +0.0) points against " in said
+    assert "1 (1 to 1) times as much as " in said
 
 
 def test_one_setup_alone_is_told_by_all_that_it_is(folders: dict[str, list[Path]]) -> None:
