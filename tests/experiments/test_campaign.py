@@ -7,15 +7,16 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from laggard.errors import InputError
 from laggard.experiments import campaign as campaigns
-from laggard.experiments.campaign import Combination, load_campaign, told
+from laggard.experiments.campaign import Campaign, Combination, load_campaign, told
 from laggard.experiments.scenario import load_scenario
+from laggard.workloads.strategies.parameters import STRATEGY_NAMES
 from tests.experiments.conftest import Laggard, needs_tun
 from tests.experiments.scenario_folders import REPOSITORY
 
@@ -57,15 +58,34 @@ def test_scenario_is_relative_to_the_file(tmp_path: Path) -> None:
     assert load_campaign(tmp_path / "campaign.yaml").scenario == (tmp_path / "small").resolve()
 
 
+def combinations(campaign: Campaign) -> Iterator[Combination]:
+    """All of them, with the first seed."""
+    vary = {key: values[:1] if key == "workload.seed" else values for key, values in campaign.vary.items()}
+    for values in itertools.product(*vary.values()):
+        yield Combination(dict(zip(vary, values, strict=True)), 0)
+
+
 def test_fog_versus_cloud_can_be_run() -> None:
     """Every combination is a scenario, with the server where it says, and nothing to be warned of."""
     campaign = load_campaign(REPOSITORY / "benchmarks/fog_versus_cloud.yaml")
-    for values in itertools.product(*campaign.vary.values()):
-        combination = Combination(dict(zip(campaign.vary, values, strict=True)), 0)
+    for combination in combinations(campaign):
         scenario = load_scenario(campaign.scenario, combination.overrides())
         assert scenario.warnings == ()
         assert scenario.workload.placement.server == combination.values["workload.placement.server"]
         assert [host.layer for host in scenario.ranks] == ["edge"] * 4
+
+
+def test_accuracy_can_be_compared() -> None:
+    """Every strategy there is takes part, on four equal machines."""
+    campaign = load_campaign(REPOSITORY / "benchmarks/accuracy.yaml")
+    names = set()
+    for combination in combinations(campaign):
+        scenario = load_scenario(campaign.scenario, combination.overrides())
+        assert scenario.warnings == ()
+        assert set(scenario.shares.values()) == {0.2}
+        assert len(scenario.ranks) == 4
+        names.add(scenario.workload.strategy.name)
+    assert names == set(STRATEGY_NAMES)
 
 
 def test_resumes_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
