@@ -20,10 +20,10 @@ from laggard.workloads.strategies.average_member import (
     READY,
     AverageMember,
     Brought,
-    Hold,
     Lead,
     Manner,
     Measured,
+    Open,
     Outcome,
     Terms,
     Untimed,
@@ -198,7 +198,7 @@ class Simulated:
         trainer.outcomes.append((self.now, outcome))
         if outcome.move is not None:
             trainer.model = trainer.model + outcome.move
-        if not self.dies:
+        if not self.dies and not self.members[rank].terms.only_timed:
             self._check_the_model(trainer, outcome)
 
     def _check_the_model(self, trainer: Trainer, outcome: Outcome) -> None:
@@ -364,12 +364,13 @@ class Lone:
     agreed: Terms
     ready_part: float = 0.5
     brought: int = 0
-    hold: Hold = at_once
+    outcomes: list[Outcome] = field(default_factory=list)
+    first: Open = at_once
     member: AverageMember = field(init=False)
 
     def __post_init__(self) -> None:
         self.member = AverageMember(
-            self.rank, range(3), self.agreed, self.ready_part, self._bring, lambda _outcome: None, hold=self.hold
+            self.rank, range(3), self.agreed, self.ready_part, self._bring, self.outcomes.append, first=self.first
         )
 
     def _bring(self) -> Brought:
@@ -427,15 +428,15 @@ def test_the_leader_does_not_count_who_was_ready_before_the_average_began() -> N
 
 
 def test_no_average_begins_as_long_as_the_leader_holds_it_back() -> None:
-    """It is asked with every step and word, what everybody's exchange took among them, and nobody is forgotten meanwhile."""
+    """It is asked with every step and word, what everybody's exchange took among them, and nobody is forgotten meanwhile; it says on what terms, too."""
     asked: list[Untimed] = []
 
-    def hold(untimed: Untimed, terms: Terms) -> bool:
+    def first(untimed: Untimed, terms: Terms) -> Terms | None:
         assert terms == Terms(1, Manner.PAIRS)
         asked.append(untimed)
-        return untimed.taken < 4
+        return None if untimed.taken < 4 else Terms(40, Manner.PAIRS)
 
-    leader = Lone(0, Terms(1, Manner.PAIRS), hold=hold)
+    leader = Lone(0, Terms(1, Manner.PAIRS), first=first)
     leader.member.hear(Message(READY, NOBODY, (9, 0), sender=1))
     leader.member.hear(Message(READY, NOBODY, (8, 31), sender=2))
     for _ in range(3):
@@ -443,8 +444,28 @@ def test_no_average_begins_as_long_as_the_leader_holds_it_back() -> None:
         assert leader.sent(BEGIN) == []
     assert asked[-1] == Untimed({0: 7, 1: 9, 2: 8}, {0: 30, 2: 31}, 3)
     leader.member.take_steps(1, 7, 30)
-    assert [to for to, _ in leader.sent(BEGIN)] == [1, 2]
+    assert [(to, begun.values[:2]) for to, begun in leader.sent(BEGIN)] == [(to, (40, Manner.PAIRS)) for to in (1, 2)]
     assert leader.brought == 1
+    assert leader.member.terms == Terms(40, Manner.PAIRS)
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_an_average_that_is_only_timed_moves_nobody(timed: bool) -> None:
+    """The leader knows what it took all the same, and what was learnt counts in the next."""
+    measured: list[Measured] = []
+
+    def lead(of: Measured, terms: Terms) -> Terms:
+        measured.append(of)
+        return terms
+
+    run = Simulated(3, [5, 9, 2], Terms(40 if timed else 1, Manner.PAIRS), 0.5, lead=lead)
+    run.run(until=2000)
+    outcomes = [outcome for trainer in run.trainers.values() for _, outcome in trainer.outcomes]
+    assert len(outcomes) > 5
+    assert all((outcome.move is None) == timed for outcome in outcomes)
+    assert all((outcome.samples > 0) == timed for outcome in outcomes)
+    assert all(each.average_ns > 0 for each in measured)
+    assert len(measured) > 1
 
 
 def test_who_awaits_an_exchange_is_not_ready() -> None:

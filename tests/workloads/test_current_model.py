@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.workloads.strategies.average_member import AverageMember, Brought, Manner, Outcome, Terms
+from laggard.workloads.strategies.average_member import AverageMember, Brought, Outcome, Terms
 from laggard.workloads.strategies.current_model import CurrentModel
 from laggard.workloads.strategies.exchange import Exchange, Parcel
 from laggard.workloads.transport.frames import Message
@@ -35,7 +35,7 @@ class Simulated:
             Exchange(rank, range(world), "complete", NEVER, self.models[rank], random.Random(rank))
             for rank in range(world)
         ]
-        self.members = [self._member(rank, Terms(steps, Manner.PAIRS)) for rank in range(world)]
+        self.members = [self._member(rank, Terms(steps)) for rank in range(world)]
         self.now, self._ticks, self._drawn = 0, count(), count()
         self._free: dict[tuple[int, int], int] = {}
         self._events: list[tuple[int, int, int, About]] = []
@@ -134,6 +134,10 @@ def test_the_mean_stands_for_what_exchanges_moved_meanwhile_and_what_was_learnt_
     current.bring()
     current.take_mean(torch.tensor([0.0]))
     assert current.reading.model.item() == 1.75, "what was moved before is in what was brought"
+    current.bring()
+    current.move(torch.tensor([0.25]))
+    current.take_back()
+    assert current.reading.model.item() == 2.0, "an average that came to nothing stands for nothing"
 
 
 def test_an_answer_to_what_was_offered_before_a_mean_moves_nothing() -> None:

@@ -135,24 +135,43 @@ class Seen:
     passed_s: float
 
 
-def why_pairs(seen: Seen, rules: Rules) -> str | None:
-    """Why to go on two by two without having timed an average of all; None where one is to be made.
+@dataclass(frozen=True)
+class Opening:
+    """Whether the first average of all is begun now.
 
-    It takes no less than the models of two are on the slowest way, which it goes too, there and back. To find that out by an average itself would keep slow links busy with it for many steps.
+    Attributes:
+        begins: whether it is; if not, models go on two by two.
+        terms: those it is begun on.
+        reason: why models go two by two; empty where that is not known.
+    """
 
-    Returns:
-        A reason; an empty one as long as exchanges are awaited.
+    begins: bool
+    terms: Terms
+    reason: str = ""
+
+
+def open_averages(seen: Seen, rules: Rules, first: Terms) -> Opening:
+    """Whether to time an average of all.
+
+    It takes no less than the models of two are on the slowest way, which it goes too, there and back. To find that out by an average itself would keep slow links busy with it for many steps. One that is made all the same, after many
+    steps, tells what it takes, and moves no model (see `Terms.only_timed`).
+
+    Args:
+        seen: what is known.
+        rules: the objective and what else counts.
+        first: terms as long as nothing speaks against them.
     """
     step_s = median(seen.steps_s) if seen.steps_s else float("inf")
     ratio, passed = max(seen.trips_s, default=0.0) / step_s, seen.passed_s / step_s
     if ratio < rules.pairs_from and len(seen.trips_s) < seen.awaited:
         if passed < rules.longest:
-            return ""
+            return Opening(begins=False, terms=first)
         ratio = float(rules.longest)  # who has said nothing for so long has a way, or a computer, as slow as that
+    if ratio < rules.pairs_from:
+        return Opening(begins=True, terms=first)
     pairs = _pairs(ratio, rules)
-    if ratio < rules.pairs_from or passed >= pairs.steps:
-        return None
-    return f"{_told(pairs)}: models of two are on their way to each other {ratio:.2g} times a step, and those of an average of all no less"
+    reason = f"{_told(pairs)}: models of two are on their way to each other {ratio:.2g} times a step, and those of an average of all no less"
+    return Opening(passed >= pairs.steps, pairs, reason)
 
 
 def price(terms: Terms, costs: Costs, rules: Rules) -> float:
@@ -201,7 +220,7 @@ def _pairs_are_better(costs: Costs, rules: Rules, current: Terms) -> bool:
 
 def _settled_on_pairs(current: Terms) -> bool:
     """Whether models go two by two because of what was timed (see `first_terms`)."""
-    return current.manner is Manner.PAIRS and current.steps > 1
+    return current.only_timed
 
 
 def _pairs(average_steps: float, rules: Rules) -> Terms:

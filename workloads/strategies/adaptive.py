@@ -11,7 +11,15 @@ from collections import deque
 from collections.abc import Collection
 from statistics import median
 
-from laggard.workloads.adaptive.choice import Costs, Rules, Seen, bytes_between_tiers, choose, first_terms, why_pairs
+from laggard.workloads.adaptive.choice import (
+    Costs,
+    Rules,
+    Seen,
+    bytes_between_tiers,
+    choose,
+    first_terms,
+    open_averages,
+)
 from laggard.workloads.strategies.average_member import Manner, Measured, Terms, Untimed
 from laggard.workloads.strategies.graph import is_active
 from laggard.workloads.strategies.overlap_local_sgd import Overlapping
@@ -40,7 +48,7 @@ class Adaptive(Overlapping):
 
     def __init__(self, parameters: AdaptiveParameters, seat: Seat) -> None:
         self._parameters = parameters
-        super().__init__(seat, first_terms(seat.objective.name), READY_PART, self._decide, self._await_trips)
+        super().__init__(seat, first_terms(seat.objective.name), READY_PART, self._decide, self._open)
         self._averages_ns: deque[int] = deque(maxlen=LATEST)
         self._reasoned = False
 
@@ -91,10 +99,10 @@ class Adaptive(Overlapping):
             return 0
         return 2 * self._pairing.way_ns or None
 
-    def _await_trips(self, untimed: Untimed, terms: Terms) -> bool:
-        """As the leader: whether what exchanges of two take says enough."""
+    def _open(self, untimed: Untimed, terms: Terms) -> Terms | None:
+        """As the leader: the first average's terms, once what exchanges of two take says enough."""
         if terms.manner is not Manner.PAIRS:
-            return False
+            return terms
         there = sorted({self._seat.rank, *self._there})
         seen = Seen(
             steps_s=[each * 1e-9 for each in untimed.step_ns.values() if each],
@@ -102,11 +110,11 @@ class Adaptive(Overlapping):
             awaited=sum(is_active(there, rank) for rank in there),
             passed_s=untimed.taken * untimed.step_ns.get(self._seat.rank, 0) * 1e-9,
         )
-        reason = why_pairs(seen, self._rules())
-        if reason and not self._reasoned:
+        opening = open_averages(seen, self._rules(), terms)
+        if opening.reason and not self._reasoned:
             self._reasoned = True
-            self._seat.note(self._step, reason)
-        return reason is not None
+            self._seat.note(self._step, opening.reason)
+        return opening.terms if opening.begins else None
 
     def _decide(self, measured: Measured, terms: Terms) -> Terms:
         """As the leader: the terms from now on."""

@@ -50,7 +50,7 @@ class Manner(IntEnum):
     """All are averaged, and all wait until that is over."""
 
     PAIRS = 2
-    """Two by two whenever there is time (see exchange.py), and now and then all, so that what that takes stays known; nobody waits."""
+    """Two by two whenever there is time (see exchange.py), and now and then all; nobody waits."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,18 @@ class Terms:
         """Whether a rank that is ready waits until the average is over; else it goes on."""
         return self.manner is Manner.WAITING
 
+    @property
+    def only_timed(self) -> bool:
+        """Whether averages of all are made for no more than to know what they take.
+
+        They come seldom where models go two by two, since they take many steps. Such a mean is of models of long ago: it would put back what exchanges have done since.
+        """
+        return self.manner is Manner.PAIRS and self.steps > 1
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """An average that is over for this rank: what its model is to move by, None where it was given up; and the samples that are to count again then."""
+    """An average that is over for this rank: what its model is to move by, None where it was given up or only timed; and the samples that are to count again then."""
 
     move: torch.Tensor | None
     samples: int
@@ -108,7 +116,7 @@ class Untimed:
 
 
 Lead = Callable[[Measured, Terms], Terms]
-Hold = Callable[[Untimed, Terms], bool]
+Open = Callable[[Untimed, Terms], Terms | None]
 
 
 def keep(_measured: Measured, terms: Terms) -> Terms:
@@ -116,9 +124,9 @@ def keep(_measured: Measured, terms: Terms) -> Terms:
     return terms
 
 
-def at_once(_untimed: Untimed, _terms: Terms) -> bool:
+def at_once(_untimed: Untimed, terms: Terms) -> Terms:
     """The first average is not held back."""
-    return False
+    return terms
 
 
 @dataclass(frozen=True)
@@ -148,7 +156,7 @@ class AverageMember:
         bring: the model as it is now, and what it counts.
         settle: told what became of an average, once it is over and before the model is brought again.
         lead: what the terms are to be from now on, where this rank is the leader.
-        hold: whether it is to begin no average yet, as long as none has been timed.
+        first: as long as no average has been timed: the terms on which one is to begin, None where none is yet.
         clock_ns: the time.
         begun: number of the average before the first that this rank may lead.
 
@@ -166,13 +174,13 @@ class AverageMember:
         bring: Callable[[], Brought],
         settle: Callable[[Outcome], None],
         lead: Lead = keep,
-        hold: Hold = at_once,
+        first: Open = at_once,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         begun: int = 0,
     ) -> None:
         self._rank, self._there, self.terms = rank, set(there), terms
         self._ready_part, self._bring, self._settle = ready_part, bring, settle
-        self._lead, self._hold, self._clock_ns = lead, hold, clock_ns
+        self._lead, self._first, self._clock_ns = lead, first, clock_ns
         self.outbox: deque[tuple[int, Message]] = deque()
         self._taken = self._step_ns = 0
         self._trip_ns: int | None = 0
@@ -290,10 +298,8 @@ class AverageMember:
         wanted = max(1, math.ceil(part * len(self._there)))
         if self._leader != self._rank or self._joined is not None or len(self._ready) < wanted or len(self._there) < 2:
             return
-        terms = self.terms
-        if self._average_ns is not None:
-            terms = self._lead(Measured(self._average_ns, dict(self._steps_ns)), terms)
-        elif self._hold(Untimed(dict(self._steps_ns), dict(self._trips_ns), self._taken), terms):
+        terms = self._terms_to_call_on()
+        if terms is None:
             return
         self._called, self._ready = self._called + 1, set()
         call = _Call(self._rank, self._called, tuple(sorted(self._there)), terms)
@@ -303,6 +309,11 @@ class AverageMember:
             if rank != self._rank:
                 self.outbox.append((rank, Message(BEGIN, call.number, told)))
         self._follow(call)
+
+    def _terms_to_call_on(self) -> Terms | None:
+        if self._average_ns is not None:
+            return self._lead(Measured(self._average_ns, dict(self._steps_ns)), self.terms)
+        return self._first(Untimed(dict(self._steps_ns), dict(self._trips_ns), self._taken), self.terms)
 
     def _follow(self, call: _Call) -> None:
         self._calls.append(call)
@@ -342,8 +353,13 @@ class AverageMember:
         self._send(joined.average.hear(sender, part))
         if joined.average.complete:
             self._average_ns = self._clock_ns() - joined.since_ns
-            mean = joined.average.mean
-            self._conclude(Outcome(None if mean is None else mean - joined.brought.model, 0))
+            self._conclude(self._outcome(joined))
+
+    def _outcome(self, joined: _Joined) -> Outcome:
+        if joined.call.terms.only_timed:
+            return Outcome(None, joined.brought.samples)
+        mean = joined.average.mean
+        return Outcome(None if mean is None else mean - joined.brought.model, 0)
 
     def _send(self, parts: list[Part]) -> None:
         assert self._joined is not None

@@ -57,6 +57,10 @@ class CurrentModel:
         self._brought, self._moved = True, None
         return self.reading.model
 
+    def take_back(self) -> None:
+        """The average came to nothing."""
+        self._brought, self._moved = False, None
+
     def take_mean(self, by: torch.Tensor) -> None:
         """The average is there: the mean less what was brought, instead of what exchanges have moved since."""
         moved = by if self._moved is None else by - self._moved

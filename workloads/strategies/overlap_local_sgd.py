@@ -17,8 +17,8 @@ from laggard.workloads.partition import Share
 from laggard.workloads.strategies.average_member import (
     AverageMember,
     Brought,
-    Hold,
     Lead,
+    Open,
     Outcome,
     Terms,
     at_once,
@@ -43,12 +43,12 @@ class Overlapping(BesideTraining):
         terms: when to average, to begin with.
         ready_part: part of the ranks that must be ready for it.
         lead: the terms from then on, where this rank is the leader (see average_member.py).
-        hold: whether it begins no average yet (see there).
+        first: the terms of the first average, once it may begin (see there).
     """
 
-    def __init__(self, seat: Seat, terms: Terms, ready_part: float, lead: Lead = keep, hold: Hold = at_once) -> None:
+    def __init__(self, seat: Seat, terms: Terms, ready_part: float, lead: Lead = keep, first: Open = at_once) -> None:
         super().__init__(seat)
-        self._terms, self._ready_part, self._lead, self._hold_back = terms, ready_part, lead, hold
+        self._terms, self._ready_part, self._lead, self._first = terms, ready_part, lead, first
         self._meet({seat.rank, *self._there})
         self._samples = self._untold = 0
         self._ended_ns, self._step_ns = 0, 0
@@ -70,7 +70,9 @@ class Overlapping(BesideTraining):
 
     def _settle(self, outcome: Outcome) -> None:
         self._samples += outcome.samples
-        if outcome.move is not None:
+        if outcome.move is None:
+            self._current.take_back()
+        else:
             self._current.take_mean(outcome.move)
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
@@ -98,7 +100,7 @@ class Overlapping(BesideTraining):
             self._bring,
             self._settle,
             self._lead,
-            self._hold_back,
+            self._first,
             begun=in_session(self._peers.session_of(self._seat.rank)),
         )
 
