@@ -34,17 +34,17 @@ types: install
 	$(BIN)/mypy
 
 PYTEST := $(BIN)/python -m pytest $(PYTEST_ARGS)
-# $(1) which tests. What fails is run once more, after all others, since neighbours on a shared machine disturb it all the same: who fails twice fails.
-TWICE = $(PYTEST) $(1) || { [ $$? -eq 1 ] && $(PYTEST) $(1) --last-failed --last-failed-no-failures none; }
+# $(1) which tests, $(2) how many at once. What fails is run once more by itself, since neighbours disturb it, of the suite or of a shared machine: who fails twice fails.
+TWICE = $(PYTEST) -m $(1) $(2) || { [ $$? -eq 1 ] && $(PYTEST) -m $(1) --last-failed --last-failed-no-failures none; }
 
 # In four parts: tests that may share the machine, on one process more than there are cores, since some wait; kernels of one
 # virtual processor each, two at once; whole runs on stand-in machines, which wait for most of their minutes, two at once too; and
 # what is not to be disturbed, one after the other.
 unit: install
-	$(PYTEST) -m "not alone and not uml and not remote" -n $(shell expr $$(nproc) + 1) --maxprocesses 5
-	$(PYTEST) -m uml -n 2
-	$(call TWICE,-m remote -n 2)
-	$(call TWICE,-m "alone and not uml")
+	$(call TWICE,"not alone and not uml and not remote",-n $(shell expr $$(nproc) + 1) --maxprocesses 5)
+	$(call TWICE,uml,-n 2)
+	$(call TWICE,remote,-n 2)
+	$(call TWICE,"alone and not uml")
 
 schemas: install
 	$(BIN)/python -m laggard.experiments.schemas

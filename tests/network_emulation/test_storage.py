@@ -87,6 +87,7 @@ def _verify(
     return [(check.unit, check.requested, check.measured, check.ok) for check in checks]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("factor", [1.0, 3.0])
 def test_drives_as_asked_for_are_found_so(tmp_path: Path, factor: float) -> None:
     asked = DriveLimits(12.0, 6.0, 7.0, 90.0)
@@ -102,6 +103,7 @@ def test_drives_as_asked_for_are_found_so(tmp_path: Path, factor: float) -> None
         assert ok
 
 
+@pytest.mark.alone
 def test_other_drives_are_found_out(tmp_path: Path) -> None:
     asked, given = DriveLimits(12.0, 6.0, 7.0, 0.0), DriveLimits(10.8, 6.6, 8.0, 0.0)
     for (_, requested, measured, ok), truth in zip(
