@@ -30,7 +30,7 @@ def test_far_links_make_averages_of_all_rare_and_slow_hosts_learn_less(
     folder = Path(str(answer["folder"]))
     decisions = json.loads((folder / "decisions.json").read_text())
     first = decisions[0]
-    assert first["told"].startswith("average models two by two, nobody waiting, and all every ")
+    assert first["told"].startswith("average models two by two, nobody waiting, and time an average of all every ")
     assert "models of two are on their way to each other" in first["told"], "told before an average of all is made"
     assert any("adaptive took up" in each for each in answer["answer"]) if isinstance(answer["answer"], list) else False
     told = json.loads((folder / "stragglers.json").read_text())

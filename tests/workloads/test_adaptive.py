@@ -237,7 +237,9 @@ def test_after_averages_of_all_models_are_averaged_two_by_two(train: Train) -> N
     workload = {**DIGITS, "model": "paced:wide_unhurried", "evaluate_every": 10**9, "stop": {"steps": 60}}
     training = train({**workload, "strategy": strategy}, 4)
     steps, decided = training.table("steps"), read_lines(training.spool.decisions)
-    assert str(decided[0]["told"]).startswith("average models two by two, nobody waiting, and all every ")
+    assert str(decided[0]["told"]).startswith(
+        "average models two by two, nobody waiting, and time an average of all every "
+    )
     updates = steps.groupby("rank").applied_version.max() - steps.groupby("rank").step.count()
     taken = steps.groupby("rank").step.count()
     assert (updates > 0.5 * taken).all(), "others' updates are exchanges: of every 8 steps one at most is an average"

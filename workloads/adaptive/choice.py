@@ -30,7 +30,7 @@ STILL_PAIRS = 0.5
 """Part of the steps from which on two by two is better for which it stays so."""
 
 PROBE = 0.1
-"""Part of the time that averages of all may be under way where models go two by two: they tell what they take, and are in the way."""
+"""Part of the time that averages of all may be under way where models go two by two: they only tell what they take, and are in the way."""
 
 ObjectiveName = Literal["makespan", "cost", "fairness"]
 
@@ -233,7 +233,7 @@ def _told(terms: Terms) -> str:
         case Manner.WAITING:
             return f"average all models {often}, all waiting for all, so that all learn alike"
         case Manner.PAIRS:
-            return f"average models two by two, nobody waiting, and all {often}"
+            return f"average models two by two, nobody waiting, and time an average of all {often}"
     return f"average all models {often} or when one is over, nobody waiting"
 
 
