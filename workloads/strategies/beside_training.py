@@ -14,7 +14,7 @@ from laggard.workloads.learnt import Learnt
 from laggard.workloads.partition import Share
 from laggard.workloads.strategies.among_peers import AmongPeers
 from laggard.workloads.strategies.current_model import CurrentModel, Reading
-from laggard.workloads.strategies.peers import WAIT_S, Standing
+from laggard.workloads.strategies.peers import BESIDE_WAIT_S, Standing
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.transport.frames import Message
 
@@ -107,7 +107,7 @@ class BesideTraining(AmongPeers, ABC):
 
     def _take_turn(self) -> None:
         """What the thread beside does: it hears, notes who is gone, and exchanges what is to be exchanged."""
-        self._peers.listen(self._hear, WAIT_S)
+        self._peers.listen(self._hear, BESIDE_WAIT_S)
         if self.account is not None:
             self.account.answer(lambda: self._current.reading.model)
         with self._lock:

@@ -19,7 +19,7 @@ from laggard.workloads.partition import Share
 from laggard.workloads.strategies.among_peers import AmongPeers
 from laggard.workloads.strategies.group_member import GroupMember, Outcome
 from laggard.workloads.strategies.parameters import PartialReduceParameters
-from laggard.workloads.strategies.peers import WAIT_S, Standing
+from laggard.workloads.strategies.peers import BESIDE_WAIT_S, WAIT_S, Standing
 from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.transport.frames import Message
 
@@ -106,7 +106,7 @@ class PartialReduce(AmongPeers):
 
     def _take_turn(self) -> None:
         """What the thread beside does: it hears, notes who is gone, and asks for a group where one is wanted."""
-        self._peers.listen(self._hear, WAIT_S)
+        self._peers.listen(self._hear, BESIDE_WAIT_S)
         for rank in self._there - self._peers.present:
             self._there.remove(rank)
             self._member.leave(rank, time.monotonic_ns())
