@@ -32,6 +32,9 @@ STILL_PAIRS = 0.5
 PROBE = 0.1
 """Part of the time that averages of all may be under way where models go two by two: they only tell what they take, and are in the way."""
 
+WAYS = 4.0
+"""How many times as long as a model of two is on the slowest way, there and back, an average of all is expected to take, whose parts go every way at once: 2 to 6 times were measured (benchmarks/strategies.md)."""
+
 ObjectiveName = Literal["makespan", "cost", "fairness"]
 
 
@@ -153,8 +156,8 @@ class Opening:
 def open_averages(seen: Seen, rules: Rules, first: Terms) -> Opening:
     """Whether to time an average of all.
 
-    It takes no less than the models of two are on the slowest way, which it goes too, there and back. To find that out by an average itself would keep slow links busy with it for many steps. One that is made all the same, after many
-    steps, tells what it takes, and moves no model (see `Terms.only_timed`).
+    It takes no less than the models of two are on the slowest way, which it goes too, there and back, and some `WAYS` times that. To find that out by an average itself would keep slow links busy with it for many steps. One that is
+    made all the same, after many steps, tells what it takes, and moves no model (see `Terms.only_timed`).
 
     Args:
         seen: what is known.
@@ -169,7 +172,7 @@ def open_averages(seen: Seen, rules: Rules, first: Terms) -> Opening:
         ratio = float(rules.longest)  # who has said nothing for so long has a way, or a computer, as slow as that
     if ratio < rules.pairs_from:
         return Opening(begins=True, terms=first)
-    pairs = _pairs(ratio, rules)
+    pairs = _pairs(WAYS * ratio, rules)
     reason = f"{_told(pairs)}: models of two are on their way to each other {ratio:.2g} times a step, and those of an average of all no less"
     return Opening(passed >= pairs.steps, pairs, reason)
 
