@@ -1,8 +1,8 @@
 """Every strategy on every kind of heterogeneity, against DDP's all-reduce: seconds to the same accuracy.
 
     python benchmarks/strategies.py [--columns NAME ...] [--strategies NAME ...] [--seeds 1 2 3] [--out strategies.csv] [--limit SECONDS]
-    python benchmarks/strategies.py --table strategies.csv [--against adaptive] [--slipped] [--figure strategies.png]
-    python benchmarks/strategies.py --bytes strategies.csv [--slipped]
+    python benchmarks/strategies.py --table strategies.csv [--columns NAME ...] [--seeds 1 2 3] [--against adaptive] [--slipped] [--figure strategies.png]
+    python benchmarks/strategies.py --bytes strategies.csv [--columns NAME ...] [--seeds 1 2 3] [--slipped]
     python benchmarks/strategies.py --bounds strategies.csv
 
 Columns and strategies are in `experiments/strategies`; a strategy that is not there is run as it is. Rows are appended as runs end: started
@@ -36,7 +36,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--columns", nargs="+", help="of columns.yaml; all when absent")
     parser.add_argument("--strategies", nargs="+", help="of contenders.yaml, or a strategy's name; all when absent")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--seeds", nargs="+", type=int, help="1 2 3 when absent; of a table, all that it has")
     parser.add_argument("--out", type=Path, default=Path("strategies.csv"))
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where run folders are kept")
     parser.add_argument("--tries", type=int, default=3, help="of a run that fails or slips")
@@ -106,11 +106,17 @@ def compare(asked: argparse.Namespace, everything: Sequence[Trial]) -> None:
             print(told(result), flush=True)
 
 
-def usable(table: Path, *, slipped: bool) -> list[Result]:
-    """The last faithful run of each trial; or, if that is wanted, the last one that slipped where there is none."""
-    results = [result for result in comparison.read_results(table) if result.makespan_s]
+def usable(table: Path, asked: argparse.Namespace) -> list[Result]:
+    """The last faithful run of each trial that is asked for; or, if that is wanted, the last one that slipped where there is none."""
+    results = [
+        result
+        for result in comparison.read_results(table)
+        if result.makespan_s
+        and (asked.seeds is None or result.seed in asked.seeds)
+        and (asked.columns is None or result.column in asked.columns)
+    ]
     faithful = {result.key: result for result in results if result.status == "done"}
-    others = {result.key: result for result in results if result.status == "unfaithful"} if slipped else {}
+    others = {result.key: result for result in results if result.status == "unfaithful"} if asked.slipped else {}
     return list((others | faithful).values())
 
 
@@ -193,16 +199,16 @@ def main() -> None:
     """Run, or tell."""
     asked = arguments()
     if asked.table is not None:
-        report(usable(asked.table, slipped=asked.slipped), asked.figure, asked.against)
+        report(usable(asked.table, asked), asked.figure, asked.against)
         return
     if asked.bytes is not None:
-        print_bytes(usable(asked.bytes, slipped=asked.slipped))
+        print_bytes(usable(asked.bytes, asked))
         return
     if asked.bounds is not None:
         bounds(asked.bounds)
         return
     columns, contenders = chosen(asked)
-    everything = comparison.trials(columns, contenders, asked.seeds, BASELINE)
+    everything = comparison.trials(columns, contenders, asked.seeds or [1, 2, 3], BASELINE)
     compare(asked, [trial for trial in everything if asked.limit is None or trial.contender in contenders])
 
 

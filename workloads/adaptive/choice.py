@@ -33,7 +33,7 @@ PROBE = 0.1
 """Part of the time that averages of all may be under way where models go two by two: they only tell what they take, and are in the way."""
 
 WAYS = 4.0
-"""How many times as long as a model of two is on the slowest way, there and back, an average of all is expected to take, whose parts go every way at once: 2 to 6 times were measured (benchmarks/strategies.md)."""
+"""How many times as long as a model of two is on the slowest way, there and back, an average of all is expected to take, whose parts go every way at once: 2 to 6 times were measured on the columns of experiments/strategies."""
 
 ObjectiveName = Literal["makespan", "cost", "fairness"]
 
