@@ -1,7 +1,7 @@
 """A campaign: one scenario run at every combination of some keys, some number of times, resumable at any point.
 
 The file says what varies; execo's `ParamSweeper` keeps on disk what is done, so that a campaign cut short, by anything, goes
-on where it stopped when it is started again.
+on where it stopped when it is started again; so do runs that failed, or whose emulation slipped.
 
     scenario: quickstart            # a folder, relative to this file
     repeats: 5                      # of each combination
@@ -15,9 +15,6 @@ from __future__ import annotations
 import csv
 import json
 import logging
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +22,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from laggard.errors import InputError
+from laggard.experiments.run_apart import run_apart
 from laggard.yaml_source import parse_yaml, validated
 
 log = logging.getLogger(__name__)
@@ -91,7 +89,10 @@ def run_campaign(
         on_result: called after each run with its combination and its row.
 
     Returns:
-        The results table (CSV, one row per run done so far) and how many runs failed in this call.
+        The results table (CSV, one row per run so far) and how many runs of this call were not done.
+
+    Raises:
+        KeyboardInterrupt: a signal has ended it, and the run that was under way.
     """
     from execo_engine import ParamSweeper
 
@@ -106,8 +107,11 @@ def run_campaign(
         combination = _combination(campaign, point)
         row = _run_one(campaign, combination, runs)
         _append(table, combination, row)
-        failed += row["status"] != "done"
-        sweeper.done(point)
+        if row["status"] == "done":
+            sweeper.done(point)
+        else:
+            failed += 1
+            sweeper.skip(point)  # until the campaign is started again
         on_result(combination, row)
     return table, failed
 
@@ -137,17 +141,11 @@ def _written(value: JsonValue) -> Scalar:
 
 
 def _run_one(campaign: Campaign, combination: Combination, runs: Path) -> dict[str, object]:
-    """One run in a process of its own: the sandbox is forked, so nothing of the last run may linger."""
-    settings = [item for override in combination.overrides() for item in ("--set", override)]
-    command = [sys.executable, "-m", "laggard.experiments.cli", "run", str(campaign.scenario)]
-    command += ["--json", "--runs", str(runs), *settings]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=dict(os.environ))
-    try:
-        answer: dict[str, object] = json.loads(done.stdout)
-    except json.JSONDecodeError:
-        log.warning("run ended with status %d and no result", done.returncode)
+    ended = run_apart(campaign.scenario, combination.overrides(), runs)
+    if ended.answer is None:
+        log.warning("run ended with status %d and no result", ended.status)
         return {"status": "failed"}
-    return _row(answer)
+    return _row(ended.answer)
 
 
 def _row(answer: Mapping[str, object]) -> dict[str, object]:

@@ -475,7 +475,7 @@ def destroy(run: str | None, runs: Path, as_json: bool) -> int:
 @runs_option
 @_reported
 def campaign(file: Path, runs: Path) -> int:
-    """Run a scenario at every combination of what a campaign file varies; resumable."""
+    """Run a scenario at every combination of what a campaign file varies; started again, it does what is not done yet."""
     from laggard.experiments.campaign import run_campaign, told
 
     table, failed = run_campaign(file, runs, lambda combination, row: click.echo(told(combination, row)))

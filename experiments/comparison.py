@@ -13,8 +13,6 @@ import csv
 import json
 import logging
 import random
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -23,6 +21,7 @@ from typing import Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from laggard.errors import InputError
+from laggard.experiments.run_apart import run_apart
 from laggard.network_emulation.model import Heterogeneity, RandomHostEvent, RandomLinkEvent
 from laggard.workloads.strategies.parameters import STRATEGY_NAMES
 from laggard.yaml_source import parse_yaml, validated
@@ -257,19 +256,12 @@ def run_trial(trial: Trial, limit: float, runs: Path) -> Result:
     accuracy = plain.workload.stop.accuracy
     if accuracy is None:
         raise InputError(f"{trial.column.name}: its runs end at an accuracy — give `stop: {{accuracy: ...}}`")
-    command = [sys.executable, "-m", "laggard.experiments.cli", "run", str(trial.column.scenario)]
-    command += ["--json", "--runs", str(runs)]
-    for override in overrides(trial, plain.heterogeneity, accuracy, limit):
-        command += ["--set", override]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_AROUND_A_RUN_S + 2 * limit)
-        answer: Mapping[str, object] = json.loads(done.stdout)
-    except subprocess.TimeoutExpired:
-        return Result(*trial.key, status="failed", limit_s=limit, error="took too long")
-    except json.JSONDecodeError:
-        log.warning("%s: no result: %s", " ".join(map(str, trial.key)), done.stderr[-2000:])
-        return Result(*trial.key, status="failed", limit_s=limit, error=_line(done.stderr))
-    return result_of(trial, limit, answer)
+    settings = overrides(trial, plain.heterogeneity, accuracy, limit)
+    ended = run_apart(trial.column.scenario, settings, runs, limit_s=_AROUND_A_RUN_S + 2 * limit, keeps_errors=True)
+    if ended.answer is None:
+        log.warning("%s: no result: %s", " ".join(map(str, trial.key)), ended.errors[-2000:])
+        return Result(*trial.key, status="failed", limit_s=limit, error=_line(ended.errors))
+    return result_of(trial, limit, ended.answer)
 
 
 def result_of(trial: Trial, limit: float, answer: Mapping[str, object]) -> Result:

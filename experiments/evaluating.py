@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -22,6 +20,7 @@ from laggard.analysis.evaluate.verdict import judge
 from laggard.analysis.online.replayed import alarms_of
 from laggard.experiments.emulated_cases import SCENARIO, EmulatedCase, emulated_cases
 from laggard.experiments.emulated_truth import injected_events
+from laggard.experiments.run_apart import run_apart
 from laggard.run_schema import Finding
 
 log = logging.getLogger(__name__)
@@ -74,7 +73,9 @@ def evaluate_emulated(extent: Extent, runs: Path, *, quiet: bool) -> tuple[Tried
 def _try_emulated(case: EmulatedCase, runs: Path, *, quiet: bool) -> Tried | None:
     from laggard.analysis.load import load_run
 
-    answer = _run(case, runs, quiet=quiet)
+    if not quiet:
+        sys.stderr.write(f"{case.name}\n")
+    answer = run_apart(SCENARIO, case.overrides(), runs).answer or {}
     if answer.get("status") != "done":
         log.warning("%s: the run ended %s and is left out", case.name, answer.get("status", "without an answer"))
         return None
@@ -85,20 +86,6 @@ def _try_emulated(case: EmulatedCase, runs: Path, *, quiet: bool) -> Tried | Non
     events = injected_events(run, folder)
     verdict = replace(judge(events, findings, steps, None), online=judge_online(events, alarms_of(run), steps))
     return Tried(f"{case.name}, {folder}", {"injected": case.family}, verdict)
-
-
-def _run(case: EmulatedCase, runs: Path, *, quiet: bool) -> dict[str, object]:
-    """One run in a process of its own: its sandbox is forked, and a process that computes has threads."""
-    settings = [item for override in case.overrides() for item in ("--set", override)]
-    command = [sys.executable, "-m", "laggard.experiments.cli", "run", str(SCENARIO), "--json", "--runs", str(runs)]
-    if not quiet:
-        sys.stderr.write(f"{case.name}\n")
-    done = subprocess.run([*command, *settings], stdout=subprocess.PIPE, text=True, check=False)
-    try:
-        answer: dict[str, object] = json.loads(done.stdout)
-    except json.JSONDecodeError:
-        return {}
-    return answer
 
 
 def _counted(verdicts: Iterator[_T], count: int, *, quiet: bool) -> Iterator[_T]:

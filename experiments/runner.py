@@ -6,6 +6,7 @@ interrupted because nobody holds its lock.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from laggard.errors import RunFolderError
 from laggard.experiments import fingerprint
 from laggard.experiments.collecting import collect_and_analyse, tell_without_training
 from laggard.experiments.controller import control
+from laggard.experiments.ended_by_signals import ENDING
 from laggard.experiments.job import Job, Journal
 from laggard.experiments.plan import kept_free
 from laggard.experiments.progress import SilentDisplay, TextDisplay
@@ -156,4 +158,7 @@ def settle(job: Job, status: int) -> None:
     journal = job.journal
     journal.catch_up()
     if status and journal.record.status == "running":
+        if status - 128 in ENDING:
+            journal.update(status="interrupted", error=f"ended by {signal.Signals(status - 128).name}")
+            return
         journal.update(status="failed", error=f"the controller ended with status {status}, without a word")

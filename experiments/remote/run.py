@@ -13,13 +13,13 @@ from pathlib import Path
 
 from laggard.errors import DeploymentError
 from laggard.experiments.collecting import analyse_training, tell_without_training
+from laggard.experiments.ended_by_signals import ended_by_signals
 from laggard.experiments.guarding import require_faithful
 from laggard.experiments.job import Journal
 from laggard.experiments.progress import SilentDisplay, TextDisplay
 from laggard.experiments.recording import first_record, record_failure
 from laggard.experiments.remote.crew import Crew
 from laggard.experiments.remote.e2clab_stages import e2clab_stages
-from laggard.experiments.remote.ended_by_signals import ended_by_signals
 from laggard.experiments.remote.energy import record_energy
 from laggard.experiments.remote.gather import Gathered, Way, gather
 from laggard.experiments.remote.ground import Claim, Prepared, RemoteOptions, claim, make_ready, placed_on, reserved

@@ -6,8 +6,7 @@ import csv
 import itertools
 import json
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from laggard.errors import InputError
 from laggard.experiments import campaign as campaigns
 from laggard.experiments.campaign import Campaign, Combination, load_campaign, told
+from laggard.experiments.run_apart import Ended
 from laggard.experiments.scenario import load_scenario
 from laggard.workloads.strategies.parameters import STRATEGY_NAMES
 from tests.experiments.conftest import Laggard, needs_tun
@@ -89,21 +89,18 @@ def test_accuracy_can_be_compared() -> None:
 
 
 def test_resumes_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed process of the third run ends the campaign; started again, it does what is left and only that."""
+    """What ends it during the third run leaves that one undone; started again, it does what is left and only that."""
     path = tmp_path / "campaign.yaml"
     path.write_text(FILE)
-    script = tmp_path / "answer.py"
-    script.write_text("import json, sys; print(json.dumps({'status': 'done', 'id': sys.argv[-1], 'stragglers': []}))")
-    started: list[list[str]] = []
+    started: list[Sequence[str]] = []
 
-    def answer(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
-        started.append(command)
+    def answer(_scenario: Path, overrides: Sequence[str], _runs: Path) -> Ended:
+        started.append(overrides)
         if len(started) == 3:
             raise KeyboardInterrupt
-        return real([sys.executable, str(script), command[-1]], **options)  # type: ignore[call-overload]
+        return Ended(0, {"status": "done", "id": overrides[-1], "stragglers": []})
 
-    real = subprocess.run
-    monkeypatch.setattr(campaigns.subprocess, "run", answer)
+    monkeypatch.setattr(campaigns, "run_apart", answer)
     with pytest.raises(KeyboardInterrupt):
         campaigns.run_campaign(path, tmp_path / "runs", lambda _, __: None)
     table, failed = campaigns.run_campaign(path, tmp_path / "runs", lambda _, __: None)
@@ -114,17 +111,42 @@ def test_resumes_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert sorted(rows) == [("1", "0"), ("1", "1"), ("2", "0"), ("2", "1")]
 
 
+@pytest.mark.parametrize("status", ["failed", "unfaithful"])
+def test_what_was_not_done_is_tried_again_when_it_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    """And not before; the table keeps both."""
+    path = tmp_path / "campaign.yaml"
+    path.write_text("scenario: small\nvary: {workload.seed: [1, 2, 3]}\n")
+    started: list[str] = []
+
+    def answer(_scenario: Path, overrides: Sequence[str], _runs: Path) -> Ended:
+        started.append(overrides[-1])
+        ends_so = overrides[-1] == "workload.seed=2" and started.count(overrides[-1]) == 1
+        return Ended(0, {"status": status if ends_so else "done", "stragglers": []})
+
+    monkeypatch.setattr(campaigns, "run_apart", answer)
+    told = [campaigns.run_campaign(path, tmp_path / "runs", lambda _, __: None)[1] for _ in range(3)]
+    assert told == [1, 0, 0]
+    assert len(started) == 4
+    assert started[3] == "workload.seed=2"
+    with (tmp_path / "runs/campaigns/campaign/results.csv").open() as file:
+        assert sorted((row["workload.seed"], row["status"]) for row in csv.DictReader(file)) == sorted(
+            [("1", "done"), ("2", status), ("2", "done"), ("3", "done")]
+        )
+
+
 def test_values_may_have_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A strategy with its parameters is set as it stands, and found again by a campaign that goes on."""
     path = tmp_path / "campaign.yaml"
     path.write_text("scenario: small\nvary: {workload.strategy: [gossip, {name: local_sgd, steps: 8}]}\n")
     started: list[str] = []
 
-    def answer(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        started.append(command[-1])
-        return subprocess.CompletedProcess(command, 0, json.dumps({"status": "done", "stragglers": []}))
+    def answer(_scenario: Path, overrides: Sequence[str], _runs: Path) -> Ended:
+        started.append(overrides[-1])
+        return Ended(0, {"status": "done", "stragglers": []})
 
-    monkeypatch.setattr(campaigns.subprocess, "run", answer)
+    monkeypatch.setattr(campaigns, "run_apart", answer)
     for _ in range(2):
         table, failed = campaigns.run_campaign(path, tmp_path / "runs", lambda _, __: None)
         assert failed == 0

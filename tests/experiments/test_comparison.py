@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from laggard.experiments.comparison import (
     run_trial,
     trials,
 )
+from laggard.experiments.run_apart import Ended
 from laggard.experiments.scenario import load_scenario
 from laggard.workloads.strategies.parameters import STRATEGY_NAMES
 from tests.experiments.scenario_folders import REPOSITORY
@@ -173,17 +173,16 @@ def test_the_row_of_a_run(tmp_path: Path) -> None:
 
 
 def test_a_run_without_an_answer_is_a_failed_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    real = subprocess.run
-    commands: list[list[str]] = []
+    asked: list[Sequence[str]] = []
 
-    def broken(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
-        commands.append(command)
-        return real([sys.executable, "-c", "import sys; sys.exit('no tun here')"], **options)  # type: ignore[call-overload]
+    def broken(_scenario: Path, overrides: Sequence[str], _runs: Path, **_: object) -> Ended:
+        asked.append(overrides)
+        return Ended(1, None, "no tun\n  here")
 
-    monkeypatch.setattr(comparison.subprocess, "run", broken)
+    monkeypatch.setattr(comparison, "run_apart", broken)
     result = run_trial(shipped()[0], 60.0, tmp_path)
     assert (result.status, result.error) == ("failed", "no tun here")
-    assert 'workload.stop={"accuracy": 0.97, "time": "60.000s"}' in commands[0]
+    assert 'workload.stop={"accuracy": 0.97, "time": "60.000s"}' in asked[0]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from laggard.experiments.remote.ended_by_signals import ENDING, ended_by_signals
+from laggard.experiments.ended_by_signals import ENDING, ended_by_signals
 
 pytestmark = pytest.mark.alone
 
@@ -43,7 +43,7 @@ def test_what_is_ignored_stays_so() -> None:
 
 FORKING = f"""
 import os, signal, sys
-from laggard.experiments.remote.ended_by_signals import ended_by_signals
+from laggard.experiments.ended_by_signals import ended_by_signals
 number = signal.Signals(int(sys.argv[1]))
 with ended_by_signals():
     child = os.fork()

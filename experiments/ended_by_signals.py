@@ -1,4 +1,4 @@
-"""A run ends in order when it is told to by a signal."""
+"""What is under way ends in order when it is told to by a signal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Let the first SIGINT, SIGTERM or SIGHUP end the run as Ctrl-C does; further ones do not stop the machines being given back.
+    """Let the first SIGINT, SIGTERM or SIGHUP end what is under way as Ctrl-C does; further ones do not stop what puts things in order then (machines are given back).
 
     What is ignored already, as SIGHUP is under nohup(1), stays so. Children that a library forks meanwhile inherit the handlers, and would unwind this
     process's stack when they are ended, and write its record anew: there a signal does what it does to any process. (execo forks one, which is ended after this process.)
