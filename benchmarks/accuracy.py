@@ -1,6 +1,6 @@
 """Whether every strategy learns as well as DDP from as many samples: `python benchmarks/accuracy.py [--runs FOLDER]`, as root.
 
-Runs what is left of accuracy.yaml, prints a table: 160 runs, an hour and a quarter. Equally well, within a point, is who has the whole 95 % interval of its
+Runs what is left of accuracy.yaml, prints a table: 168 runs, an hour and a quarter. Equally well, within a point, is who has the whole 95 % interval of its
 difference within one point either way, seed by seed; where that reaches further, either the strategy learns worse or eight seeds do not tell.
 Runs whose emulation slipped count where there is none that did not, and the table says how many: late is not wrong here, since nothing is timed.
 """
