@@ -28,23 +28,23 @@ Seeds = dict[tuple[int, int], float]
 
 
 @dataclass(frozen=True)
-class Learnt:
+class Accuracies:
     """What a strategy's runs came to.
 
     Attributes:
-        accuracies: by seed.
+        by_seed: of seed and repetition.
         slipped: seeds without a run whose emulation kept its promises.
     """
 
-    accuracies: Mapping[tuple[int, int], float]
+    by_seed: Mapping[tuple[int, int], float]
     slipped: int
 
-    def alike(self, other: Learnt) -> Seeds:
+    def alike(self, other: Accuracies) -> Seeds:
         """Those of the seeds that the other has, too."""
-        return {seed: accuracy for seed, accuracy in self.accuracies.items() if seed in other.accuracies}
+        return {seed: accuracy for seed, accuracy in self.by_seed.items() if seed in other.by_seed}
 
 
-def learnt(table: Path) -> dict[str, Learnt]:
+def learnt(table: Path) -> dict[str, Accuracies]:
     """What each strategy's runs came to."""
     found: dict[str, dict[str, Seeds]] = {}
     with table.open(newline="") as file:
@@ -53,7 +53,7 @@ def learnt(table: Path) -> dict[str, Learnt]:
                 of = found.setdefault(name_of(row["workload.strategy"]), {status: {} for status in STATUSES})
                 of[row["status"]][int(row["workload.seed"]), 0] = float(row["accuracy"])
     return {
-        name: Learnt({**of[SLIPPED], **of[DONE]}, len(of[SLIPPED].keys() - of[DONE].keys()))
+        name: Accuracies({**of[SLIPPED], **of[DONE]}, len(of[SLIPPED].keys() - of[DONE].keys()))
         for name, of in found.items()
     }
 
@@ -69,7 +69,7 @@ def name_of(strategy: str) -> str:
     return str(compress["name"] if isinstance(compress, dict) else compress)
 
 
-def lines(found: Mapping[str, Learnt]) -> Iterator[str]:
+def lines(found: Mapping[str, Accuracies]) -> Iterator[str]:
     """The table, those that learn worst last."""
     yield "| strategy | seeds, slipped | accuracy | points against DDP, 95 % interval | within one point |"
     yield "|---|---|---|---|---|"
@@ -81,14 +81,14 @@ def lines(found: Mapping[str, Learnt]) -> Iterator[str]:
         yield f"| {name} | {told_seeds(found[name])} | {mean(found[name])} | {points(of)} | {verdict(of)} |"
 
 
-def told_seeds(of: Learnt) -> str:
+def told_seeds(of: Accuracies) -> str:
     """How many, and how many of them slipped."""
-    return f"{len(of.accuracies)}, {of.slipped}"
+    return f"{len(of.by_seed)}, {of.slipped}"
 
 
-def mean(of: Learnt) -> str:
+def mean(of: Accuracies) -> str:
     """Mean, in per cent."""
-    return f"{100 * estimate(list(of.accuracies.values())).mean:.2f} %"
+    return f"{100 * estimate(list(of.by_seed.values())).mean:.2f} %"
 
 
 def points(of: Estimate) -> str:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from pathlib import Path
 import pandas as pd
 import psutil
 
+from laggard.experiments.run_apart import run_apart
 from laggard.workloads.strategies.parameters import STRATEGY_NAMES, bearing_churn
 
 SCENARIO = Path(__file__).parents[1] / "experiments" / "homogeneous"
@@ -62,20 +64,24 @@ class Window:
         return float((self.begun.end_s - self.begun.start_s).max())
 
 
-def command(name: str, verb: str, *, churns: bool, runs: Path | None = None) -> list[str]:
-    """What to start."""
+def overrides(name: str, *, churns: bool) -> list[str]:
+    """What is set."""
     settings = {**SETTINGS, "strategy": name, **({"churn": CHURN} if churns else {})}
-    overrides = [item for key, value in settings.items() for item in ("--set", f"workload.{key}={json.dumps(value)}")]
-    places = [] if runs is None else ["--json", "--runs", str(runs)]
-    return [sys.executable, "-m", "laggard.experiments.cli", verb, str(SCENARIO), *places, *overrides]
+    return [f"workload.{key}={json.dumps(value)}" for key, value in settings.items()]
+
+
+def command(verb: str, settings: Sequence[str], *options: str) -> list[str]:
+    """What to start."""
+    words = [word for each in settings for word in ("--set", each)]
+    return [sys.executable, "-m", "laggard.experiments.cli", verb, str(SCENARIO), *options, *words]
 
 
 def borne(name: str, runs: Path) -> str:
     """The line of a strategy that goes on without a worker."""
-    done = subprocess.run(command(name, "run", churns=True, runs=runs), stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode not in (0, 3):
-        return f"| `{name}` | exit status {done.returncode} | | | | |"
-    folder = Path(json.loads(done.stdout)["folder"])
+    ended = run_apart(SCENARIO, overrides(name, churns=True), runs)
+    if ended.status not in (0, 3) or ended.answer is None:
+        return f"| `{name}` | exit status {ended.status} | | | | |"
+    folder = Path(str(ended.answer["folder"]))
     churn = {each["kind"]: each for each in json.loads((folder / "run.json").read_text())["churn"]}
     left_s, joined_s = churn["left"]["effective_s"], churn["joined"]["effective_s"]
     steps = pd.read_parquet(folder / "steps.parquet")
@@ -86,7 +92,7 @@ def borne(name: str, runs: Path) -> str:
     ]
     meanwhile = others[(others.start_s <= back.start_s.min()) & (others.end_s > back.start_s.min())].step
     cells = [
-        f"`{name}`" + (" *" if done.returncode else ""),
+        f"`{name}`" + (" *" if ended.status else ""),
         " · ".join(f"{window.per_s:.0f}" for window in windows),
         " · ".join(f"{window.longest_s:.2f}" for window in windows),
         f"{joined_s - churn['joined']['asked_s']:.1f} s",
@@ -98,9 +104,12 @@ def borne(name: str, runs: Path) -> str:
 
 def not_borne(name: str, runs: Path) -> str:
     """The line of a strategy that ends when a worker dies, and of what `churn:` is told there."""
-    refused = subprocess.run(command(name, "check", churns=True), capture_output=True, text=True, check=False)
+    refused = subprocess.run(
+        command("check", overrides(name, churns=True)), capture_output=True, text=True, check=False
+    )
     silent = subprocess.DEVNULL
-    run = subprocess.Popen(command(name, "run", churns=False, runs=runs), stdout=silent, stderr=silent)
+    options = ("--json", "--runs", str(runs))
+    run = subprocess.Popen(command("run", overrides(name, churns=False), *options), stdout=silent, stderr=silent)
     killed_s = kill_one(run.pid, runs)
     status = run.wait(PATIENCE_S)
     ended_s = time.monotonic() - killed_s

@@ -8,12 +8,12 @@ Strategies of the transport say what they sent. Collectives of gloo do not; besi
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from laggard.analysis.load import load_run
+from laggard.experiments.run_apart import run_apart
 from laggard.span_schema import Phase
 from laggard.workloads.strategies.parameters import STRATEGY_NAMES
 
@@ -33,12 +33,11 @@ def main(names: list[str]) -> None:
 def row(name: str, runs: Path) -> str:
     """One strategy's line."""
     settings = {"strategy": name, "stop": {"steps": STEPS}, "evaluate_every": 10**9}
-    overrides = [item for key, value in settings.items() for item in ("--set", f"workload.{key}={json.dumps(value)}")]
-    command = [sys.executable, "-m", "laggard.experiments.cli", "run", str(SCENARIO), "--json", "--runs", str(runs)]
-    done = subprocess.run([*command, *overrides], stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode not in (0, 3):  # 3: the emulation slipped, which changes when things were sent, and not how much
-        return f"| `{name}` | exit status {done.returncode} | | | |"
-    folder = Path(json.loads(done.stdout)["folder"])
+    ended = run_apart(SCENARIO, [f"workload.{key}={json.dumps(value)}" for key, value in settings.items()], runs)
+    # 3: the emulation slipped, which changes when things were sent, and not how much
+    if ended.status not in (0, 3) or ended.answer is None:
+        return f"| `{name}` | exit status {ended.status} | | | |"
+    folder = Path(str(ended.answer["folder"]))
     if not (folder / "spans.parquet").exists():
         return f"| `{name}` | did not train | | | |"
     traffic = json.loads((folder / "counters.json").read_text())["traffic"]

@@ -2,11 +2,12 @@
 
     python benchmarks/strategies.py [--columns NAME ...] [--strategies NAME ...] [--seeds 1 2 3] [--out strategies.csv] [--limit SECONDS]
     python benchmarks/strategies.py --table strategies.csv [--columns NAME ...] [--seeds 1 2 3] [--against adaptive] [--slipped] [--figure strategies.png]
+    python benchmarks/strategies.py --each pilot.csv [--columns NAME ...] [--seeds 1 2] [--slipped]
     python benchmarks/strategies.py --bytes strategies.csv [--columns NAME ...] [--seeds 1 2 3] [--slipped]
     python benchmarks/strategies.py --bounds strategies.csv
 
 Columns and strategies are in `experiments/strategies`; a strategy that is not there is run as it is. Rows are appended as runs end: started
-again with the same file, it goes on where it was cut. With `--limit` DDP is not run, unless it is named, and runs are cut after so long. With `--table` nothing is run; the table is printed as Markdown;
+again with the same file, it goes on where it was cut. With `--limit` DDP is not run, unless it is named, and runs are cut after so long. With `--table` nothing is run; the table is printed as Markdown; `--each` prints every seed by itself (`<`: cut, `~`: slipped);
 `--bytes` prints what was sent until the accuracy was there, as a part of DDP's; `--slipped` counts runs whose emulation slipped where there is none that did not; `--bounds` prints what is possible at all (`experiments/bound.py`).
 """
 
@@ -18,14 +19,18 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from laggard.errors import LaggardError
 from laggard.experiments import comparison
 from laggard.experiments.comparison import Contender, Result, Trial
 from laggard.experiments.scenario import Scenario
+
+if TYPE_CHECKING:
+    from laggard.analysis.comparison import Comparison
 
 HERE = Path(__file__).resolve().parents[1] / "experiments/strategies"
 BASELINE = "allreduce"
@@ -48,6 +53,7 @@ def arguments() -> argparse.Namespace:
         "--lock", type=Path, help="hold this lock during each run, to take turns with who else measures"
     )
     parser.add_argument("--table", type=Path, metavar="CSV", help="run nothing; print the table of these results")
+    parser.add_argument("--each", type=Path, metavar="CSV", help="run nothing; print every seed by itself")
     parser.add_argument("--against", default=BASELINE, metavar="NAME", help="what the table compares with")
     parser.add_argument("--figure", type=Path, metavar="PNG", help="and draw it")
     parser.add_argument("--slipped", action="store_true", help="also runs that slipped, where there are no others")
@@ -124,8 +130,7 @@ def print_bytes(results: Sequence[Result]) -> None:
     """Print what strategies sent until the accuracy was there, as a part of what the baseline did: geometric means over seeds."""
     sent = {result.key: result.bytes_sent for result in results if not result.is_cut and result.bytes_sent}
     columns = [column.name for column in comparison.load_columns(HERE / "columns.yaml")]
-    print("| " + " | ".join(["", *columns]) + " |")
-    print("|" + "---|" * (len(columns) + 1))
+    rows = []
     for strategy in sorted({strategy for _, strategy, _ in sent} - {BASELINE}):
         cells = []
         for column in columns:
@@ -136,24 +141,87 @@ def print_bytes(results: Sequence[Result]) -> None:
             ]
             parts = [size / base for size, base in of_column if base]
             cells.append(f"{statistics.geometric_mean(parts):.2f}" if parts else "")
-        print("| " + " | ".join([strategy, *cells]) + " |")
+        rows.append([strategy, *cells])
+    print_table(columns, rows)
 
 
 def report(results: Sequence[Result], figure: Path | None, against: str) -> None:
     """Print the table of the results, and draw it; how fast any could be is known against the baseline alone."""
-    from laggard.analysis import comparison as compared
+    from laggard.analysis.comparison import markdown
     from laggard.analysis.figures.canvas import WIDE_IN, house_style, to_png
     from laggard.analysis.figures.comparison import draw_comparison
 
-    order = [column.name for column in comparison.load_columns(HERE / "columns.yaml")]
-    timings = [
-        compared.Timing(r.column, r.strategy, r.seed, r.makespan_s, r.steps, r.is_cut, r.step_cpu_s) for r in results
-    ]
-    made = compared.compare(timings, against, mean_shares() if against == BASELINE else {}, order)
-    print(compared.markdown(made))
+    made = compare_results(results, against, mean_shares() if against == BASELINE else {})
+    print(markdown(made))
     if figure is not None:
         with house_style():
             figure.write_bytes(to_png(draw_comparison(made, WIDE_IN)))
+
+
+def compare_results(results: Sequence[Result], against: str, shares: Mapping[str, float]) -> Comparison:
+    """The table of these results."""
+    from laggard.analysis.comparison import Timing, compare
+
+    order = [column.name for column in comparison.load_columns(HERE / "columns.yaml")]
+    timings = [Timing(r.column, r.strategy, r.seed, r.makespan_s, r.steps, r.is_cut, r.step_cpu_s) for r in results]
+    return compare(timings, against, shares, order)
+
+
+def print_each(results: Sequence[Result]) -> None:
+    """Print how many times as fast as the baseline each strategy was with each seed, and what part of the bound they make."""
+    shares, slipped = mean_shares(), {result.key for result in results if result.status == "unfaithful"}
+    whole = compare_results(results, BASELINE, shares)
+    seeds = sorted({result.seed for result in results})
+    of_seed = {seed: compare_results([r for r in results if r.seed == seed], BASELINE, shares) for seed in seeds}
+    rows = [[f"{BASELINE}, 1", *of_each(whole.columns, [made.baseline_s for made in of_seed.values()], "{:.1f} s")]]
+    for strategy in whole.strategies:
+        cells = [told_each(of_seed, (column, strategy), slipped) for column in whole.columns]
+        rows.append(
+            [
+                strategy,
+                *(
+                    cell + part_of_bound(whole, strategy, column)
+                    for cell, column in zip(cells, whole.columns, strict=True)
+                ),
+            ]
+        )
+    rows.append(["bound", *of_each(whole.columns, [made.bounds for made in of_seed.values()], "{:.2f}")])
+    print_table(whole.columns, rows)
+
+
+def of_each(columns: Sequence[str], of_seeds: Sequence[Mapping[str, float]], form: str) -> list[str]:
+    """By column, the values of all seeds."""
+    return [
+        " · ".join(form.format(values[column]) if column in values else "–" for values in of_seeds)
+        for column in columns
+    ]
+
+
+def told_each(
+    of_seed: Mapping[int, Comparison], which: tuple[str, str], slipped: Collection[tuple[str, str, int]]
+) -> str:
+    """The ratios of a column and strategy, of all seeds."""
+    from laggard.analysis.comparison import cell_text
+
+    cells = {seed: made.cells.get((which[1], which[0])) for seed, made in of_seed.items()}
+    return " · ".join(
+        "–" if cell is None else cell_text(cell) + ("~" if (*which, seed) in slipped else "")
+        for seed, cell in cells.items()
+    )
+
+
+def part_of_bound(made: Comparison, strategy: str, column: str) -> str:
+    """What is said of it after the ratios; nothing where a run was cut."""
+    cell = made.cells.get((strategy, column))
+    return "" if cell is None or cell.of_bound is None or cell.cut else f" ({100 * cell.of_bound:.0f} %)"
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print it as Markdown."""
+    print("| " + " | ".join(["", *columns]) + " |")
+    print("|" + "---|" * (len(columns) + 1))
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
 
 
 def mean_shares() -> dict[str, float]:
@@ -201,6 +269,9 @@ def main() -> None:
     if asked.table is not None:
         report(usable(asked.table, asked), asked.figure, asked.against)
         return
+    if asked.each is not None:
+        print_each(usable(asked.each, asked))
+        return
     if asked.bytes is not None:
         print_bytes(usable(asked.bytes, asked))
         return
@@ -217,3 +288,5 @@ if __name__ == "__main__":
         main()
     except LaggardError as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)

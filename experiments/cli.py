@@ -28,7 +28,10 @@ Result = TypeVar("Result")
 _TALKATIVE = ("grid5000", "stevedore", "urllib3")
 """Libraries that warn of what is retried, or of nobody's concern."""
 
-EPILOG = "Exit status: 0 done, 1 the run failed, 2 the input is wrong, 3 the emulation missed its tolerance."
+INTERRUPTED = 130
+"""The exit status of what a signal has ended, as a shell says it of SIGINT."""
+
+EPILOG = "Exit status: 0 done, 1 the run failed, 2 the input is wrong, 3 the emulation missed its tolerance, 130 it was interrupted."
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Answer on standard output as JSON.")
 set_option = click.option(
@@ -82,7 +85,7 @@ def _reported(command: Callable[Parameters, int | None]) -> Callable[Parameters,
             status = error.exit_status
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
-            status = 130
+            status = INTERRUPTED
         sys.exit(status or 0)
 
     return run
@@ -187,7 +190,7 @@ def run(
         _require_remote(links, dilation)
         record, folder = execute_remote(loaded, where.remote_options(runs, app_conf, quiet=as_json))
     _show_result(record, folder, as_json=as_json)
-    return {"done": 0, "unfaithful": 3}.get(record.status, 1)
+    return _exit_status(record)
 
 
 def _require_remote(links: Requested, dilation: float | None) -> None:
@@ -197,6 +200,10 @@ def _require_remote(links: Requested, dilation: float | None) -> None:
         )
     if dilation not in (None, 1.0):
         raise InputError(f"--dilation {dilation:g}: real machines run in real time — leave it out, or run --on local")
+
+
+def _exit_status(record: RunRecord) -> int:
+    return {"done": 0, "unfaithful": 3, "interrupted": INTERRUPTED}.get(record.status, 1)
 
 
 def _show_result(record: RunRecord, folder: Path, *, as_json: bool) -> None:
@@ -250,7 +257,7 @@ def emulate(
         click.echo(json.dumps({**record.model_dump(mode="json"), "folder": str(folder)}))
     else:
         _show_result(record, folder, as_json=False)
-    return {"done": 0, "unfaithful": 3, "interrupted": 130}.get(record.status, 1)
+    return _exit_status(record)
 
 
 def _seconds(duration: str | None) -> float | None:
