@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laggard.errors import LaggardError
+from laggard.errors import INTERRUPTED, LaggardError
 from laggard.experiments import comparison
 from laggard.experiments.comparison import Contender, Result, Trial
 from laggard.experiments.scenario import Scenario
@@ -289,4 +289,4 @@ if __name__ == "__main__":
     except LaggardError as error:
         sys.exit(str(error))
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)

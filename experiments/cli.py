@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import click
 
 from laggard import __version__
-from laggard.errors import InputError, LaggardError, ScenarioError
+from laggard.errors import INTERRUPTED, InputError, LaggardError, ScenarioError
 from laggard.experiments.testbed_options import Where, testbed_options
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ Result = TypeVar("Result")
 
 _TALKATIVE = ("grid5000", "stevedore", "urllib3")
 """Libraries that warn of what is retried, or of nobody's concern."""
-
-INTERRUPTED = 130
-"""The exit status of what a signal has ended, as a shell says it of SIGINT."""
 
 EPILOG = "Exit status: 0 done, 1 the run failed, 2 the input is wrong, 3 the emulation missed its tolerance, 130 it was interrupted."
 

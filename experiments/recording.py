@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from laggard.errors import FidelityError, LaggardError
+from laggard.errors import INTERRUPTED, FidelityError, LaggardError
 from laggard.experiments import fingerprint
 from laggard.experiments.job import Journal
 from laggard.experiments.scenario import Scenario
@@ -65,7 +65,7 @@ def record_failure(journal: Journal, error: Exception | KeyboardInterrupt) -> in
         return error.exit_status
     if isinstance(error, KeyboardInterrupt):
         journal.update(status="interrupted", error="interrupted by the user")
-        return 130
+        return INTERRUPTED
     text = "".join(traceback.format_exception(error))
     (journal.folder.logs / "controller.log").write_text(text)
     last = text.strip().splitlines()[-1]

@@ -19,6 +19,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+INTERRUPTED = 130
+"""The exit status of what a signal has ended, as a shell says it of SIGINT."""
+
 
 class LaggardError(Exception):
     """Root of the tree; `exit_status` is what the command line returns."""
