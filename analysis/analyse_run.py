@@ -8,7 +8,8 @@ from laggard.analysis.own_pace.analyse import analyse_own_pace
 
 
 def analyse_run(run: Run) -> Analysis:
-    """Finds a run's stragglers and prices them, whether its ranks took the same steps or each its own.
+    """Finds a run's stragglers and prices them, whether its ranks took the same steps or each its
+    own.
 
     Raises:
         RunFolderError: there is no step to analyse.

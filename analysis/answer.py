@@ -1,7 +1,7 @@
 """The answer in plain sentences: who slowed the training down, when, and what it cost.
 
-Findings are told together when a reader would: same family and kind, hosts of one tier (or links between the same two
-tiers), about the same steps and slowdown.
+Findings are told together when a reader would: same family and kind, hosts of one tier (or links
+between the same two tiers), about the same steps and slowdown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from laggard.analysis.findings import RELIABLE_REMAINDER, Analysis
 from laggard.analysis.load import Run
 from laggard.analysis.own_pace.sentences import own_pace_sentences
 from laggard.analysis.step_clock import finding_window_s, step_clock
-from laggard.analysis.wording import counted, listed, percent_text, ratio_text, seconds_text, sentence
+from laggard.analysis.wording import (
+    counted,
+    listed,
+    percent_text,
+    ratio_text,
+    seconds_text,
+    sentence,
+)
 from laggard.run_schema import Finding
 
 MOST_SENTENCES = 6
@@ -72,18 +79,29 @@ def answer(run: Run, analysis: Analysis | None) -> tuple[str, ...]:
     """
     state = state_sentences(run)
     if analysis is None:
-        return state or ("No step was finished by every rank, so there is nothing to say about stragglers.",)
-    return (*state, *finding_sentences(run, analysis), *decision_sentences(run), *remainder_sentences(analysis))
+        return state or (
+            "No step was finished by every rank, so there is nothing to say about stragglers.",
+        )
+    return (
+        *state,
+        *finding_sentences(run, analysis),
+        *decision_sentences(run),
+        *remainder_sentences(analysis),
+    )
 
 
 def decision_sentences(run: Run) -> tuple[str, ...]:
-    """What the strategy decided last, and how often it changed its mind; nothing where it decides nothing."""
+    """What the strategy decided last, and how often it changed its mind; nothing where it decides
+    nothing.
+    """
     if not run.decisions or run.record is None:
         return ()
     last, earlier = run.decisions[-1], len(run.decisions) - 1
     often = "once" if earlier == 1 else counted(earlier, "time")
     before = f" It had changed its mind {often} before; the table has all." if earlier else ""
-    return (f"From step {last.step + 1} on, {run.record.strategy.name} took up: {last.told}.{before}",)
+    return (
+        f"From step {last.step + 1} on, {run.record.strategy.name} took up: {last.told}.{before}",
+    )
 
 
 def state_sentences(run: Run) -> tuple[str, ...]:
@@ -92,24 +110,37 @@ def state_sentences(run: Run) -> tuple[str, ...]:
     told: list[str] = []
     if status in {"interrupted", "running"}:
         told.append(
-            "This run did not end: it was interrupted or is still running, and what follows is as far as it got."
+            "This run did not end: it was interrupted or is still running, and what follows is as"
+            " far as it got."
         )
     elif status == "failed":
         told.append("This run failed; what follows is as far as it got.")
     missed = sum(not check.ok for check in run.fidelity)
     if missed:
         total = len(run.fidelity)
-        of = f"{missed} of {total} measured quantities" if total > 1 else "the only measured quantity"
+        of = (
+            f"{missed} of {total} measured quantities"
+            if total > 1
+            else "the only measured quantity"
+        )
         told.append(f"The emulation missed its tolerance ({of}): do not rely on the numbers.")
     elif status == "unfaithful":
-        told.append("The emulation slipped while this run trained, as told below: do not rely on the numbers.")
+        told.append(
+            "The emulation slipped while this run trained, as told below: do not rely on the"
+            " numbers."
+        )
     return tuple(told)
 
 
 def finding_sentences(run: Run, analysis: Analysis) -> tuple[str, ...]:
-    """One sentence per cause, dearest first; `No straggler: ...` where there is none; where nothing is costed, what is known."""
+    """One sentence per cause, dearest first; `No straggler: ...` where there is none; where nothing
+    is costed, what is known.
+    """
     if not analysis.common_steps:
-        return (*(_cause_sentences(run, analysis) if analysis.costed else ()), *own_pace_sentences(run, analysis))
+        return (
+            *(_cause_sentences(run, analysis) if analysis.costed else ()),
+            *own_pace_sentences(run, analysis),
+        )
     return _cause_sentences(run, analysis)
 
 
@@ -122,15 +153,17 @@ def _cause_sentences(run: Run, analysis: Analysis) -> tuple[str, ...]:
     if rest:
         share = percent_text(sum(c.cost_s for c in rest) / analysis.makespan_s)
         more = sentence(counted(len(rest), "more cause"))
-        sentences.append(f"{more} cost {share}{' together' if len(rest) > 1 else ''}; the table has them all.")
+        sentences.append(
+            f"{more} cost {share}{' together' if len(rest) > 1 else ''}; the table has them all."
+        )
     return (*sentences, *_masked(silent))
 
 
 def told_causes(analysis: Analysis) -> tuple[tuple[Cause, ...], tuple[Cause, ...]]:
     """Causes that deserve a sentence, and those that do not, dearest first.
 
-    A cause does if one of its findings is a straggler, or if many that cost under 1 % each add up to 5 %: sixty slow hosts
-    carry a sixtieth each, and are dear all the same.
+    A cause does if one of its findings is a straggler, or if many that cost under 1 % each add up
+    to 5 %: sixty slow hosts carry a sixtieth each, and are dear all the same.
     """
     found = causes(analysis.findings, analysis)
     dear = [c for c in found if not c.all_masked or c.cost_s >= DEAR_TOGETHER * analysis.makespan_s]
@@ -143,7 +176,12 @@ def remainder_sentences(analysis: Analysis) -> tuple[str, ...]:
     if abs(share) <= RELIABLE_REMAINDER:
         return ()
     if share > 0:
-        return (f"{percent_text(share)} of the makespan stays unexplained, so the costs are not to be relied on.",)
+        return (
+            (
+                f"{percent_text(share)} of the makespan stays unexplained, so the costs are not to"
+                " be relied on."
+            ),
+        )
     longer = f"The model of what was found takes {percent_text(-share)} longer than the run did"
     return (f"{longer}, so the costs are not to be relied on.",)
 
@@ -178,7 +216,9 @@ def _place(finding: Finding, analysis: Analysis) -> frozenset[str]:
     """The tier of a host, the two tiers of a link, nothing for a collective without one."""
     tiers = {h.host: h.tier for h in analysis.hosts}
     ends = finding.link if finding.link is not None else (finding.host,) if finding.host else ()
-    return frozenset(tiers.get(end, end) for end in ends) | ({"a link"} if finding.link is not None else set())
+    return frozenset(tiers.get(end, end) for end in ends) | (
+        {"a link"} if finding.link is not None else set()
+    )
 
 
 def _tell(cause: Cause, run: Run, analysis: Analysis) -> str:
@@ -189,13 +229,22 @@ def _tell(cause: Cause, run: Run, analysis: Analysis) -> str:
         each = " together, each less than 1 %" if cause.all_masked else ""
         cost = f"{subject.pronoun} {'costs' if subject.single else 'cost'} {share}{each}"
         against = _against(cause, analysis)
-        return sentence(f"{subject.text} {doing} {cause.slowdown_text} slower{against} for the whole run; {cost}.")
+        return sentence(
+            f"{subject.text} {doing} {cause.slowdown_text} slower{against} for the whole run;"
+            f" {cost}."
+        )
     windows = [finding_window_s(run, finding, step_clock(run)) for finding in cause.findings]
-    when = f"From {seconds_text(min(start for start, _ in windows))} to {seconds_text(max(end for _, end in windows))}"
+    when = (
+        f"From {seconds_text(min(start for start, _ in windows))} to"
+        f" {seconds_text(max(end for _, end in windows))}"
+    )
     if analysis.common_steps:
         first, last = cause.steps
         when += f" (steps {first}-{last})"
-    return f"{when} {subject.text} {_doing(cause, subject, present=False)} {cause.slowdown_text} slower; that cost {share}."
+    return (
+        f"{when} {subject.text} {_doing(cause, subject, present=False)} {cause.slowdown_text}"
+        f" slower; that cost {share}."
+    )
 
 
 def subject_of(cause: Cause, analysis: Analysis) -> Subject:
@@ -209,11 +258,19 @@ def subject_of(cause: Cause, analysis: Analysis) -> Subject:
 
 def _doing(cause: Cause, subject: Subject, *, present: bool) -> str:
     """The verb of a family, in the number of its subject: `computes`, `were`, `fetched samples`."""
-    if cause.first.family == "network" and (cause.first.link is not None or cause.first.host is None):
-        return ("is" if subject.single else "are") if present else ("was" if subject.single else "were")
-    verb, rest = {"compute": ("compute", ""), "storage": ("fetch", " samples"), "network": ("transfer", "")}[
-        cause.first.family
-    ]
+    if cause.first.family == "network" and (
+        cause.first.link is not None or cause.first.host is None
+    ):
+        return (
+            ("is" if subject.single else "are")
+            if present
+            else ("was" if subject.single else "were")
+        )
+    verb, rest = {
+        "compute": ("compute", ""),
+        "storage": ("fetch", " samples"),
+        "network": ("transfer", ""),
+    }[cause.first.family]
     if not present:
         return {"compute": "computed", "fetch": "fetched", "transfer": "transferred"}[verb] + rest
     ending = "" if not subject.single else "es" if verb.endswith("ch") else "s"
@@ -221,9 +278,13 @@ def _doing(cause: Cause, subject: Subject, *, present: bool) -> str:
 
 
 def _against(cause: Cause, analysis: Analysis) -> str:
-    """What a lasting slowness is slower than: the tiers of the fastest ranks, where they are others."""
+    """What a lasting slowness is slower than: the tiers of the fastest ranks, where they are
+    others.
+    """
     if cause.first.family == "network":
-        return " than the fastest links" + (" between tiers" if len({h.tier for h in analysis.hosts}) > 1 else "")
+        return " than the fastest links" + (
+            " between tiers" if len({h.tier for h in analysis.hosts}) > 1 else ""
+        )
     own = {h.tier for h in analysis.hosts if h.host in {f.host for f in cause.findings}}
     fastest = fastest_tiers(analysis)
     if cause.first.family == "storage" or not fastest or own & set(fastest):
@@ -232,11 +293,15 @@ def _against(cause: Cause, analysis: Analysis) -> str:
 
 
 def fastest_tiers(analysis: Analysis) -> tuple[str, ...]:
-    """Tiers that compute within a tenth of the fastest in the median step; none where some tier has no name."""
+    """Tiers that compute within a tenth of the fastest in the median step; none where some tier has
+    no name.
+    """
     import numpy as np
 
     usual: dict[str, list[float]] = {}
-    for host, slowdown in zip(analysis.hosts, np.median(analysis.slowdown, axis=0).tolist(), strict=True):
+    for host, slowdown in zip(
+        analysis.hosts, np.median(analysis.slowdown, axis=0).tolist(), strict=True
+    ):
         usual.setdefault(host.tier, []).append(slowdown)
     middle = {tier: float(np.median(values)) for tier, values in usual.items()}
     if "" in middle:

@@ -1,4 +1,6 @@
-"""Who a sentence is about: `the four edge hosts`, `two of the four edge hosts (…)`, `the links between edge and cloud`."""
+"""Who a sentence is about: `the four edge hosts`, `two of the four edge hosts (…)`, `the links
+between edge and cloud`.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,15 @@ def host_subject(names: Sequence[str], hosts: Sequence[RankHost]) -> Subject:
     if len(slow) == 1:
         return Subject(slow[0], single=True)
     which = f" ({_named(slow)})" if len(slow) <= MOST_NAMES else ""
-    return Subject(f"{number_word(len(slow))} of the {counted(len(peers), f'{tier} host')}{which}", single=False)
+    return Subject(
+        f"{number_word(len(slow))} of the {counted(len(peers), f'{tier} host')}{which}",
+        single=False,
+    )
 
 
 def link_subject(links: Sequence[tuple[str, str]], hosts: Sequence[RankHost]) -> Subject:
-    """The links of a cause, told by the tiers at their ends: a finding names the worst link of its pair of tiers.
+    """The links of a cause, told by the tiers at their ends: a finding names the worst link of its
+    pair of tiers.
 
     Args:
         links: (from, to) pairs of host names, all between the same two tiers, the dearest first.
@@ -56,7 +62,10 @@ def link_subject(links: Sequence[tuple[str, str]], hosts: Sequence[RankHost]) ->
     alone = not source or not target or (source != target and _only_link(source, target, tiers))
     if alone:
         if len(set(links)) > 1:
-            return Subject(f"the {counted(len(set(links)), 'link')} between {listed(sorted(links[0]))}", single=False)
+            return Subject(
+                f"the {counted(len(set(links)), 'link')} between {listed(sorted(links[0]))}",
+                single=False,
+            )
         return Subject(f"the link from {links[0][0]} to {links[0][1]}", single=True)
     where = f"among the {source} hosts" if source == target else f"between {source} and {target}"
     return Subject(f"the links {where} (worst: {links[0][0]} to {links[0][1]})", single=False)

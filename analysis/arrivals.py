@@ -1,4 +1,6 @@
-"""Who a collective waited for, and how long: the latest arrival at every group of communication spans."""
+"""Who a collective waited for, and how long: the latest arrival at every group of communication
+spans.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ def latest_arrivals(collectives: SpanColumns) -> IntArray:
 def waited_ns(run: Run, spans: SpanColumns) -> IntArray:
     """How much of each span its rank waited.
 
-    Ranks in lockstep wait at a collective, and at a pause for evaluation, until the last has come; those of their own pace wait while their
-    communication carries nothing. Another tool may not tell what is carried: there it is the time before the last has come, again.
+    Ranks in lockstep wait at a collective, and at a pause for evaluation, until the last has come;
+    those of their own pace wait while their communication carries nothing. Another tool may not
+    tell what is carried: there it is the time before the last has come, again.
 
     Args:
         run: whose spans these are.

@@ -22,7 +22,8 @@ _PHASE_CODES = {phase.value: phase.code for phase in Phase}
 
 
 def as_stored(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with the columns of `schema`, of its types. That of a run from before strategies had versions gets columns that say nothing of them.
+    """The table with the columns of `schema`, of its types. That of a run from before strategies
+    had versions gets columns that say nothing of them.
 
     Raises:
         ArrowException, KeyError, ValueError: it is another table.
@@ -55,7 +56,9 @@ def span_columns(table: pa.Table, path: Path) -> SpanColumns:
 
 
 def column_of(table: pa.Table, name: str, path: Path) -> npt.NDArray[Any]:
-    """A column: integers widened to int64, null floats as NaN, null integers as 0, null text as '', phases as their codes."""
+    """A column: integers widened to int64, null floats as NaN, null integers as 0, null text as '',
+    phases as their codes.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -11,7 +11,11 @@ from laggard.analysis.reference import COMPUTE_CODES
 from laggard.run_schema import Family, Kind
 from laggard.span_schema import Phase
 
-FAMILY_CODES: dict[Family, tuple[int, ...]] = {"compute": COMPUTE_CODES, "storage": (Phase.FETCH.code,), "network": ()}
+FAMILY_CODES: dict[Family, tuple[int, ...]] = {
+    "compute": COMPUTE_CODES,
+    "storage": (Phase.FETCH.code,),
+    "network": (),
+}
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,8 @@ class Cause:
         link: the link that the kernels' counters name, for the network.
         link_busy_s: deterministic links: busy seconds per step.
         link_needed_s: what they would be at the reference rate.
-        burdens_transfer: transfers slow down with this rank's compute (a starved host reduces slowly).
+        burdens_transfer: transfers slow down with this rank's compute (a starved host reduces
+            slowly).
     """
 
     family: Family

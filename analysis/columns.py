@@ -1,4 +1,6 @@
-"""The tables of a run folder as numpy columns: what the analysis computes on, and what figures draw from."""
+"""The tables of a run folder as numpy columns: what the analysis computes on, and what figures draw
+from.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _C = TypeVar("_C", bound="Columns")
 
 @dataclass(frozen=True)
 class Columns:
-    """Equally long columns; subclasses name them and fix their meaning (see `laggard.span_schema`)."""
+    """Equally long columns; subclasses name them and fix their meaning (see
+    `laggard.span_schema`).
+    """
 
     def __len__(self) -> int:
         first = fields(self)[0]
@@ -37,7 +41,9 @@ class Columns:
         return type(self)(**columns)
 
     def parts(self) -> Iterator[Self]:
-        """All rows in order, as many at a time as can well be held; those of one step are together."""
+        """All rows in order, as many at a time as can well be held; those of one step are
+        together.
+        """
         yield self
 
     def first(self, count: int) -> Self:
@@ -57,7 +63,9 @@ class Columns:
 
 @dataclass(frozen=True)
 class SpanColumns(Columns):
-    """`spans.parquet`; `phase` holds `Phase.code`, other columns their stored values widened to int64."""
+    """`spans.parquet`; `phase` holds `Phase.code`, other columns their stored values widened to
+    int64.
+    """
 
     step: IntArray
     rank: IntArray
@@ -86,7 +94,9 @@ class SpanColumns(Columns):
         """The same by step, rank and start."""
         step, rank, start = np.diff(self.step), np.diff(self.rank), np.diff(self.start_ns)
         follow = (step > 0) | ((step == 0) & ((rank > 0) | ((rank == 0) & (start >= 0))))
-        return self if follow.all() else self.where(np.lexsort((self.start_ns, self.rank, self.step)))
+        return (
+            self if follow.all() else self.where(np.lexsort((self.start_ns, self.rank, self.step)))
+        )
 
     def of_steps(self, first: int, last: int) -> Self:
         """Spans of the steps from the first to the last, both inclusive."""
@@ -119,7 +129,9 @@ class StepColumns(Columns):
 
 @dataclass(frozen=True)
 class LinkColumns(Columns):
-    """`links.parquet`: TCP_INFO samples per connection; counters are cumulative since the connection opened."""
+    """`links.parquet`: TCP_INFO samples per connection; counters are cumulative since the
+    connection opened.
+    """
 
     time_ns: IntArray
     src: TextArray
@@ -140,4 +152,6 @@ class LinkColumns(Columns):
 
 def joined(tables: Sequence[_C]) -> _C:
     """Tables one below the other; one at least."""
-    return tables[0].like(**{f.name: np.concatenate([getattr(t, f.name) for t in tables]) for f in fields(tables[0])})
+    return tables[0].like(
+        **{f.name: np.concatenate([getattr(t, f.name) for t in tables]) for f in fields(tables[0])}
+    )

@@ -1,4 +1,6 @@
-"""Run folders side by side: which are repeats of one setup, what the setups are called, and the comparison as text and as a document."""
+"""Run folders side by side: which are repeats of one setup, what the setups are called, and the
+comparison as text and as a document.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def compare_folders(folders: Sequence[Path]) -> tuple[tuple[Setup, ...], tuple[s
         folders: of the runs; the first one's setup is what others are held against.
 
     Returns:
-        The setups in the order of their first runs, and a line for each run that is left out, since it was not done.
+        The setups in the order of their first runs, and a line for each run that is left out, since
+        it was not done.
 
     Raises:
         InputError: no run was done.
@@ -36,12 +39,19 @@ def compare_folders(folders: Sequence[Path]) -> tuple[tuple[Setup, ...], tuple[s
     for folder in dict.fromkeys(folders):
         record = load_run(folder).record
         if record is None or record.status != "done":
-            status = "it has no record" if record is None else f"{record.scenario} {record.id}, {record.status}"
+            status = (
+                "it has no record"
+                if record is None
+                else f"{record.scenario} {record.id}, {record.status}"
+            )
             left_out.append(f"{folder} is left out: {status}")
         else:
             kept.append((folder, record))
     if not kept:
-        raise InputError("none of these runs was done, so there is nothing to compare — `laggard runs` lists them")
+        raise InputError(
+            "none of these runs was done, so there is nothing to compare — `laggard runs` lists"
+            " them"
+        )
     names = name_setups([record for _, record in kept])
     measured = [_measured(folder, name) for (folder, _), name in zip(kept, names, strict=True)]
     return compare_runs(measured), tuple(left_out)
@@ -53,14 +63,24 @@ def _measured(folder: Path, setup: str) -> MeasuredRun:
 
 
 def name_setups(records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """What repeats of a run have in common: scenario, strategy, testbed and what was set, seeds left out; what all share is not told."""
+    """What repeats of a run have in common: scenario, strategy, testbed and what was set, seeds
+    left out; what all share is not told.
+    """
     told = [
-        (record.scenario, record.strategy.told, record.testbed, *(f"{k}={v}" for k, v in _settings(record)))
+        (
+            record.scenario,
+            record.strategy.told,
+            record.testbed,
+            *(f"{k}={v}" for k, v in _settings(record)),
+        )
         for record in records
     ]
     shared = set.intersection(*map(set, told)) if told else set()
     everything = shared if len({*told}) == 1 else set()
-    return tuple(", ".join(part for part in parts if part not in shared - everything) or "as it is" for parts in told)
+    return tuple(
+        ", ".join(part for part in parts if part not in shared - everything) or "as it is"
+        for parts in told
+    )
 
 
 def _settings(record: RunRecord) -> Iterator[tuple[str, str]]:
@@ -91,19 +111,28 @@ def compared_text(setups: Sequence[Setup], left_out: Sequence[str]) -> str:
 def _setup_lines(setup: Setup, first: Setup) -> Iterator[str]:
     count = len(setup.seeds)
     yield f"{setup.name} ({count} run{'s' if count > 1 else ''})"
-    faster = "" if setup.faster is None else f"; {_told(setup.faster, '{:.2f}')} times as fast as {first.name}"
+    faster = (
+        ""
+        if setup.faster is None
+        else f"; {_told(setup.faster, '{:.2f}')} times as fast as {first.name}"
+    )
     yield f"  makespan {_told(setup.makespan_s, '{:.1f}')} s{faster}"
     if setup.accuracy is not None:
         yield f"  accuracy {_percent(setup.accuracy)}{_against(setup.more_accurate, first)}"
     if setup.bytes_sent is not None:
-        yield f"  sent {_told(_megabytes(setup.bytes_sent), '{:,.0f}')} MB{_as_much(setup.sends, first)}"
+        yield (
+            f"  sent {_told(_megabytes(setup.bytes_sent), '{:,.0f}')}"
+            f" MB{_as_much(setup.sends, first)}"
+        )
     if setup.cost is not None:
         yield f"  price {_told(setup.cost, '{:.3g}')}"
     if setup.fairness is not None:
         yield f"  fairness {_told(setup.fairness, '{:.2f}')}"
     total = sum(part.mean for part in setup.parts_s.values())
     parts = [
-        f"{name} {_told(part, '{:.1f}')}" for name, part in setup.parts_s.items() if part.mean >= _LEAST_PART * total
+        f"{name} {_told(part, '{:.1f}')}"
+        for name, part in setup.parts_s.items()
+        if part.mean >= _LEAST_PART * total
     ]
     yield f"  seconds of a worker, on average: {', '.join(parts)}"
     if setup.lost is None:
@@ -129,12 +158,20 @@ def _megabytes(sent: Estimate) -> Estimate:
 
 
 def _scaled(of: Estimate, by: float) -> Estimate:
-    return Estimate(of.mean * by, None if of.low is None else of.low * by, None if of.high is None else of.high * by)
+    return Estimate(
+        of.mean * by,
+        None if of.low is None else of.low * by,
+        None if of.high is None else of.high * by,
+    )
 
 
 def _told(value: Estimate, form: str) -> str:
     text = form.format(value.mean)
-    return text if value.low is None or value.high is None else f"{text} ({_ends(value.low, value.high, form)})"
+    return (
+        text
+        if value.low is None or value.high is None
+        else f"{text} ({_ends(value.low, value.high, form)})"
+    )
 
 
 def _ends(low: float, high: float, form: str) -> str:
@@ -143,6 +180,8 @@ def _ends(low: float, high: float, form: str) -> str:
 
 def _percent(value: Estimate) -> str:
     ends = (
-        "" if value.low is None or value.high is None else f" ({_ends(100 * value.low, 100 * value.high, '{:.1f}')} %)"
+        ""
+        if value.low is None or value.high is None
+        else f" ({_ends(100 * value.low, 100 * value.high, '{:.1f}')} %)"
     )
     return f"{100 * value.mean:.1f} %{ends}"

@@ -1,10 +1,13 @@
-"""Runs side by side: makespan, accuracy, bytes, where the time went, and what was found, with confidence intervals over repeats.
+"""Runs side by side: makespan, accuracy, bytes, where the time went, and what was found, with
+confidence intervals over repeats.
 
-Runs that differ in nothing but their seeds are repeats of one setup. Setups are held against the first: what is averaged are logarithms of
-makespans and bytes, so that twice as fast and half as fast cancel out, and accuracies as they are; seed by seed where both have the same seeds, else by
-Welch's interval for the difference of two means (B. L. Welch, Biometrika 34, 1947). Two setups learn equally well, within a margin, where the interval of the
-difference of their accuracies lies inside it (D. J. Schuirmann's two one-sided tests, J. Pharmacokinet. Biopharm. 15, 1987, at 2.5 % each): one that holds
-zero and reaches further says only that there were too few repeats.
+Runs that differ in nothing but their seeds are repeats of one setup. Setups are held against the
+first: what is averaged are logarithms of makespans and bytes, so that twice as fast and half as
+fast cancel out, and accuracies as they are; seed by seed where both have the same seeds, else by
+Welch's interval for the difference of two means (B. L. Welch, Biometrika 34, 1947). Two setups
+learn equally well, within a margin, where the interval of the difference of their accuracies lies
+inside it (D. J. Schuirmann's two one-sided tests, J. Pharmacokinet. Biopharm. 15, 1987, at 2.5 %
+each): one that holds zero and reaches further says only that there were too few repeats.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over repeats, and the ends of its 95 % interval; None where there are fewer than two."""
+    """A mean over repeats, and the ends of its 95 % interval; None where there are fewer than
+    two.
+    """
 
     mean: float
     low: float | None
@@ -42,7 +47,8 @@ class MeasuredRun:
         accuracy: part of the test set told right when it ended; None where nothing was evaluated.
         bytes_sent: by all workers until then; None where nobody counted them.
         parts_s: where the time went, mean over ranks, by name (see `TimeSplit`).
-        causes: parts of the makespan that each cause costs, by who or what it is; None where costs were not computed.
+        causes: parts of the makespan that each cause costs, by who or what it is; None where costs
+            were not computed.
         cost: its price, if the scenario has prices.
         fairness: Jain's index.
     """
@@ -60,7 +66,9 @@ class MeasuredRun:
 
 @dataclass(frozen=True)
 class FoundCause:
-    """A cause over the repeats of a setup: in how many it was found, and its mean part of the makespan over all of them."""
+    """A cause over the repeats of a setup: in how many it was found, and its mean part of the
+    makespan over all of them.
+    """
 
     subject: str
     runs: int
@@ -107,13 +115,18 @@ def measure_run(run: Run, analysis: Analysis, setup: str) -> MeasuredRun:
     outcome = run.record.outcome if run.record is not None else None
     shares: dict[str, float] = {}
     for cause in causes(analysis.findings, analysis):
-        what = f"{subject_of(cause, analysis).text.rstrip(',')}: {cause.first.family}, {cause.first.kind}"
+        what = (
+            f"{subject_of(cause, analysis).text.rstrip(',')}: {cause.first.family},"
+            f" {cause.first.kind}"
+        )
         shares[what] = shares.get(what, 0.0) + cause.cost_s / analysis.makespan_s
     return MeasuredRun(
         setup=setup,
         seed=run.record.seed if run.record is not None else 0,
         makespan_s=outcome.makespan_s if outcome is not None else analysis.makespan_s,
-        parts_s={name: float(seconds.mean()) for name, seconds in analysis.time_split.parts.items()},
+        parts_s={
+            name: float(seconds.mean()) for name, seconds in analysis.time_split.parts.items()
+        },
         causes=shares if analysis.costed else None,
         cost=outcome.cost if outcome is not None else None,
         fairness=outcome.fairness if outcome is not None else None,
@@ -148,7 +161,8 @@ def estimate_difference(first: Mapping[Key, float], other: Mapping[Key, float]) 
         other: the same.
 
     Returns:
-        The difference of the means, and its 95 % interval: of the pairs where both have the same seeds, else Welch's.
+        The difference of the means, and its 95 % interval: of the pairs where both have the same
+        seeds, else Welch's.
     """
     if first.keys() == other.keys():
         return estimate([other[key] - first[key] for key in first])
@@ -158,22 +172,28 @@ def estimate_difference(first: Mapping[Key, float], other: Mapping[Key, float]) 
     errors = [statistics.variance(each.values()) / len(each) for each in (first, other)]
     if not any(errors):
         return Estimate(mean, mean, mean)
-    freedom = sum(errors) ** 2 / sum(e**2 / (len(each) - 1) for e, each in zip(errors, (first, other), strict=True))
+    freedom = sum(errors) ** 2 / sum(
+        e**2 / (len(each) - 1) for e, each in zip(errors, (first, other), strict=True)
+    )
     reach = _student(freedom) * math.sqrt(sum(errors))
     return Estimate(mean, mean - reach, mean + reach)
 
 
 def estimate_ratio(first: Mapping[Key, float], other: Mapping[Key, float]) -> Estimate:
-    """How many times `first` is `other`: of makespans, how many times as fast `other` is; both above 0.
+    """How many times `first` is `other`: of makespans, how many times as fast `other` is; both
+    above 0.
 
     Args:
         first: what was measured, by seed, and which of the runs with it.
         other: the same.
 
     Returns:
-        The geometric mean of the ratios, and its 95 % interval, as of the difference of their logarithms.
+        The geometric mean of the ratios, and its 95 % interval, as of the difference of their
+        logarithms.
     """
-    logs, others = ({key: math.log(value) for key, value in each.items()} for each in (first, other))
+    logs, others = (
+        {key: math.log(value) for key, value in each.items()} for each in (first, other)
+    )
     return _exponential(estimate_difference(others, logs))
 
 
@@ -193,7 +213,11 @@ def _setup(group: Sequence[MeasuredRun], first: Sequence[MeasuredRun]) -> Setup:
         cost=_known([run.cost for run in group]),
         fairness=_known([run.fairness for run in group]),
         accuracy=_known(list(accuracies.values())),
-        more_accurate=estimate_difference(others[1], accuracies) if others and others[1] and accuracies else None,
+        more_accurate=(
+            estimate_difference(others[1], accuracies)
+            if others and others[1] and accuracies
+            else None
+        ),
         bytes_sent=_geometric(sent) if sent else None,
         sends=estimate_ratio(sent, others[2]) if others and others[2] and sent else None,
     )
@@ -208,7 +232,9 @@ def _accuracies(group: Sequence[MeasuredRun]) -> dict[Key, float]:
 
 
 def _bytes(group: Sequence[MeasuredRun]) -> dict[Key, float]:
-    return {key: float(run.bytes_sent) for key, run in _by_seed(group) if run.bytes_sent is not None}
+    return {
+        key: float(run.bytes_sent) for key, run in _by_seed(group) if run.bytes_sent is not None
+    }
 
 
 def _by_seed(group: Sequence[MeasuredRun]) -> Iterator[tuple[Key, MeasuredRun]]:
@@ -222,7 +248,9 @@ def _found(costed: Sequence[Mapping[str, float]]) -> tuple[FoundCause, ...]:
     subjects = dict.fromkeys(subject for each in costed for subject in each)
     found = [
         FoundCause(
-            subject, sum(subject in each for each in costed), statistics.fmean(e.get(subject, 0.0) for e in costed)
+            subject,
+            sum(subject in each for each in costed),
+            statistics.fmean(e.get(subject, 0.0) for e in costed),
         )
         for subject in subjects
     ]
@@ -240,7 +268,9 @@ def _geometric(values: Mapping[Key, float]) -> Estimate:
 
 def _exponential(of: Estimate) -> Estimate:
     return Estimate(
-        math.exp(of.mean), None if of.low is None else math.exp(of.low), None if of.high is None else math.exp(of.high)
+        math.exp(of.mean),
+        None if of.low is None else math.exp(of.low),
+        None if of.high is None else math.exp(of.high),
     )
 
 

@@ -1,7 +1,9 @@
-"""Strategies against a baseline: how many times as fast each was, with how much certainty, and how much of what is possible that is.
+"""Strategies against a baseline: how many times as fast each was, with how much certainty, and how
+much of what is possible that is.
 
-Runs are paired: a strategy's and the baseline's on the same column with the same seed. What is averaged are the logarithms of the ratios
-of their times, so that twice as fast and half as fast cancel out; the interval is Student's for their mean.
+Runs are paired: a strategy's and the baseline's on the same column with the same seed. What is
+averaged are the logarithms of the ratios of their times, so that twice as fast and half as fast
+cancel out; the interval is Student's for their mean.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class Cell:
     """A strategy on a column.
 
     Attributes:
-        ratio: how many times as fast as the baseline it was (geometric mean); at most so, where runs were cut.
+        ratio: how many times as fast as the baseline it was (geometric mean); at most so, where
+            runs were cut.
         low: end of the 95 % interval; None where there are fewer than two pairs.
         high: the other.
         pairs: runs that have one of the baseline beside them.
@@ -65,7 +68,8 @@ class Comparison:
         columns: in their order.
         strategies: the baseline left out; the best on the whole first.
         cells: by strategy and column, where there is anything.
-        bounds: by column, how many times as fast as the baseline a strategy can be that takes as many samples.
+        bounds: by column, how many times as fast as the baseline a strategy can be that takes as
+            many samples.
         baseline_s: by column, seconds that the baseline took (geometric mean).
     """
 
@@ -78,27 +82,39 @@ class Comparison:
 
 
 def compare(
-    timings: Sequence[Timing], baseline: str, mean_shares: Mapping[str, float], order: Sequence[str] = ()
+    timings: Sequence[Timing],
+    baseline: str,
+    mean_shares: Mapping[str, float],
+    order: Sequence[str] = (),
 ) -> Comparison:
     """Make the table.
 
     Args:
         timings: all runs; of several of one strategy, column and seed the last counts.
         baseline: the strategy that others are compared with.
-        mean_shares: by column, the share of a core that a worker has, on average over workers and time: what none of them can
-            compute faster than, and so the bound (see `experiments/bound.py`).
+        mean_shares: by column, the share of a core that a worker has, on average over workers and
+            time: what none of them can compute faster than, and so the bound (see
+            `experiments/bound.py`).
         order: columns in the order to be shown; others follow by name.
     """
     known = {(timing.column, timing.strategy, timing.seed): timing for timing in timings}
     columns = _ordered({timing.column for timing in timings}, order)
-    bases = {key: timing for key, timing in known.items() if timing.strategy == baseline and not timing.is_cut}
+    bases = {
+        key: timing
+        for key, timing in known.items()
+        if timing.strategy == baseline and not timing.is_cut
+    }
     bounds = {}
     baseline_s = {}
     for column in columns:
         of_column = [timing for timing in bases.values() if timing.column == column]
         if of_column:
-            baseline_s[column] = statistics.geometric_mean(timing.makespan_s for timing in of_column)
-        possible = [_bound(timing, mean_shares[column]) for timing in of_column if column in mean_shares]
+            baseline_s[column] = statistics.geometric_mean(
+                timing.makespan_s for timing in of_column
+            )
+        possible = [
+            _bound(timing, mean_shares[column]) for timing in of_column if column in mean_shares
+        ]
         if any(possible):
             bounds[column] = statistics.geometric_mean(value for value in possible if value)
     cells = {}
@@ -107,7 +123,8 @@ def compare(
             pairs = [
                 (bases[column, baseline, timing.seed], timing)
                 for timing in known.values()
-                if (timing.column, timing.strategy) == (column, strategy) and (column, baseline, timing.seed) in bases
+                if (timing.column, timing.strategy) == (column, strategy)
+                and (column, baseline, timing.seed) in bases
             ]
             if pairs:
                 cells[strategy, column] = _cell(pairs, bounds.get(column))
@@ -115,7 +132,9 @@ def compare(
 
 
 def interval(logarithms: Sequence[float]) -> tuple[float, float] | None:
-    """Student's 95 % interval for a mean, of e to the power of it; None for fewer than two values."""
+    """Student's 95 % interval for a mean, of e to the power of it; None for fewer than two
+    values.
+    """
     from scipy import stats
 
     count = len(logarithms)
@@ -127,7 +146,9 @@ def interval(logarithms: Sequence[float]) -> tuple[float, float] | None:
 
 
 def markdown(comparison: Comparison) -> str:
-    """The table as Markdown: the ratio, its interval, how much of the bound that is, and what was cut."""
+    """The table as Markdown: the ratio, its interval, how much of the bound that is, and what was
+    cut.
+    """
     return "\n".join(_lines(comparison))
 
 
@@ -139,10 +160,14 @@ def cell_text(cell: Cell) -> str:
 def _lines(comparison: Comparison) -> Iterator[str]:
     yield "| " + " | ".join(["", *comparison.columns]) + " |"
     yield "|" + "---|" * (len(comparison.columns) + 1)
-    seconds = [_told(comparison.baseline_s.get(column), "{:.1f} s") for column in comparison.columns]
+    seconds = [
+        _told(comparison.baseline_s.get(column), "{:.1f} s") for column in comparison.columns
+    ]
     yield "| " + " | ".join([f"{comparison.baseline}, 1", *seconds]) + " |"
     for strategy in comparison.strategies:
-        texts = [_full_text(comparison.cells.get((strategy, column))) for column in comparison.columns]
+        texts = [
+            _full_text(comparison.cells.get((strategy, column))) for column in comparison.columns
+        ]
         yield "| " + " | ".join([strategy, *texts]) + " |"
     bounds = [_told(comparison.bounds.get(column), "{:.2f}") for column in comparison.columns]
     yield "| " + " | ".join(["bound", *bounds]) + " |"
@@ -184,7 +209,9 @@ def _best_first(cells: Mapping[tuple[str, str], Cell]) -> tuple[str, ...]:
     logarithms: dict[str, list[float]] = {}
     for (strategy, _), cell in cells.items():
         logarithms.setdefault(strategy, []).append(math.log(cell.ratio))
-    return tuple(sorted(logarithms, key=lambda strategy: (-statistics.fmean(logarithms[strategy]), strategy)))
+    return tuple(
+        sorted(logarithms, key=lambda strategy: (-statistics.fmean(logarithms[strategy]), strategy))
+    )
 
 
 def _ordered(columns: set[str], order: Sequence[str]) -> tuple[str, ...]:

@@ -1,6 +1,8 @@
-"""What if: a run replayed without some of its causes, with ranks and transfers of another speed, or links of another rate or delay.
+"""What if: a run replayed without some of its causes, with ranks and transfers of another speed, or
+links of another rate or delay.
 
-The same updates, or where each rank has a pace of its own the same number of samples, by the strategy's own rule of who waits for whom.
+The same updates, or where each rank has a pace of its own the same number of samples, by the
+strategy's own rule of who waits for whom.
 """
 
 from __future__ import annotations
@@ -83,7 +85,8 @@ def replay_of(run: Run) -> Replay:
     """Takes a run apart so that it can be replayed.
 
     Raises:
-        RunFolderError: there is no step to replay, or nobody can say how workers waited for each other.
+        RunFolderError: there is no step to replay, or nobody can say how workers waited for each
+            other.
     """
     if run.lockstep:
         return Replay(study(run), run)
@@ -94,9 +97,13 @@ def replay_of(run: Run) -> Replay:
 
 def _refuse_twice(causes: Sequence[Cause], asked: Otherwise) -> None:
     """A link cannot be as fast as others are and of a rate of its own."""
-    if any(causes[place].family == "network" and causes[place].kind == "deterministic" for place in asked.without):
+    if any(
+        causes[place].family == "network" and causes[place].kind == "deterministic"
+        for place in asked.without
+    ):
         raise InputError(
-            "a link that was slow all along is to be gone and links are to be otherwise — ask for one of both"
+            "a link that was slow all along is to be gone and links are to be otherwise — ask for"
+            " one of both"
         )
 
 
@@ -107,7 +114,9 @@ def _lockstep_s(part: Study, run: Run, asked: Otherwise, removed: BoolArray) -> 
         kept = np.full((len(part.timeline.steps), len(_COMPUTE)), 1.0 / speed)
         local[:, rank] -= seconds_off(part.timeline, rank, _COMPUTE, kept)
     left = tuple(
-        replace(relief, seconds=relief.seconds * _left(part.causes, relief.causes, relief.rank, asked))
+        replace(
+            relief, seconds=relief.seconds * _left(part.causes, relief.causes, relief.rank, asked)
+        )
         for relief in reliefs.local
     )
     transfer = schedule.transfer / asked.transfers
@@ -123,12 +132,17 @@ def _own_pace_s(part: OwnStudy, run: Run, asked: Otherwise, removed: BoolArray) 
     left = [_left(part.causes, relief.causes, relief.rank, asked) for relief in part.reliefs]
     reliefs = [
         replace(
-            relief, before=relief.before * kept, after=relief.after * kept, message=relief.message / asked.transfers
+            relief,
+            before=relief.before * kept,
+            after=relief.after * kept,
+            message=relief.message / asked.transfers,
         )
         for relief, kept in zip(part.reliefs, left, strict=True)
     ]
     durations = relieved(part.race, reliefs, removed[None])
-    before, after, sooner = (list(each) for each in (durations.before, durations.after, durations.sooner))
+    before, after, sooner = (
+        list(each) for each in (durations.before, durations.after, durations.sooner)
+    )
     for rank, pace in enumerate(part.race.paces):
         before[rank] = np.maximum(before[rank] - _saved(pace.before, rank, asked), 0.0)
         after[rank] = np.maximum(after[rank] - _saved(pace.after, rank, asked), 0.0)

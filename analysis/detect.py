@@ -1,4 +1,6 @@
-"""Finds causes: slow intervals of every rank's compute and storage, and of the collectives' transfers."""
+"""Finds causes: slow intervals of every rank's compute and storage, and of the collectives'
+transfers.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ FOLDED_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Series:
-    """One rank's log ratios of a family over the usable steps: to its own usual, and that usual to the fleet's.
+    """One rank's log ratios of a family over the usable steps: to its own usual, and that usual to
+    the fleet's.
 
     `usable` are the steps' indices, `fleet_scatter` is how much equal hosts differ (log).
     """
@@ -83,12 +86,16 @@ def find_local_causes(
 
 
 def _scatter(logs: FloatArray) -> float:
-    """How far a series usually is from its median: a drive that keeps its pace while the machine drifts shows by it."""
+    """How far a series usually is from its median: a drive that keeps its pace while the machine
+    drifts shows by it.
+    """
     return float(np.median(np.abs(logs - np.median(logs))))
 
 
 def machine_drift(timeline: Timeline, references: References) -> FloatArray:
-    """How much slower than usual three quarters of the ranks compute at once (log), [S]; 0 in warm-up."""
+    """How much slower than usual three quarters of the ranks compute at once (log), [S]; 0 in
+    warm-up.
+    """
     usable = ~timeline.warm_up
     logs = timeline.work.total(COMPUTE_CODES)[usable]
     for rank in range(logs.shape[1]):
@@ -110,11 +117,18 @@ def causes_of_series(series: Series, family: Family, rank: int) -> list[Cause]:
     if lasting is not None:
         level, confidence = lasting
         first, last = int(series.usable[0]), int(series.usable[-1])
-        found.insert(0, Cause(family, "deterministic", rank, first, last, math.exp(level), confidence, baseline))
+        found.insert(
+            0,
+            Cause(
+                family, "deterministic", rank, first, last, math.exp(level), confidence, baseline
+            ),
+        )
     return found
 
 
-def _dynamic(part: Segment, series: Series, levels: Levels, baseline: float, family: Family, rank: int) -> Cause:
+def _dynamic(
+    part: Segment, series: Series, levels: Levels, baseline: float, family: Family, rank: int
+) -> Cause:
     return Cause(
         family=family,
         kind="dynamic",
@@ -127,8 +141,11 @@ def _dynamic(part: Segment, series: Series, levels: Levels, baseline: float, fam
     )
 
 
-def _deterministic(series: Series, levels: Levels, dynamic: BoolArray) -> tuple[float, float] | None:
-    """Level against the fleet outside dynamic intervals, and confidence, if slow in 90 % of the steps.
+def _deterministic(
+    series: Series, levels: Levels, dynamic: BoolArray
+) -> tuple[float, float] | None:
+    """Level against the fleet outside dynamic intervals, and confidence, if slow in 90 % of the
+    steps.
 
     Equal hosts are never quite equal: how much they differ counts as error here.
     """
@@ -137,7 +154,8 @@ def _deterministic(series: Series, levels: Levels, dynamic: BoolArray) -> tuple[
     slow_steps = 0
     for part in levels.segments:
         measured = measure_segment(against_fleet, part.first, part.last)
-        # Also of parts too short to be intervals: a host that is slow all along may be slower still for a moment.
+        # Also of parts too short to be intervals: a host that is slow all along may be slower still
+        # for a moment.
         slow_steps += part.length if is_steadily_raised(measured, levels, 0.0) else 0
     if slow_steps < DETERMINISTIC_SHARE * len(series.own) or dynamic.all():
         return None
@@ -157,9 +175,9 @@ def find_transfer_causes(
 ) -> tuple[tuple[Cause, ...], tuple[Cause, ...]]:
     """Dynamic causes of slow collectives, named by the links' counters where these are clear.
 
-    A collective that slowed while a rank's compute did, with no link slower than usual, is not a network cause: a starved
-    host reduces slowly. Its excess is charged to that rank. What slows three quarters of the ranks' compute as well is the
-    machine under them, and taken out.
+    A collective that slowed while a rank's compute did, with no link slower than usual, is not a
+    network cause: a starved host reduces slowly. Its excess is charged to that rank. What slows
+    three quarters of the ranks' compute as well is the machine under them, and taken out.
 
     Args:
         timeline: the run.
@@ -174,12 +192,21 @@ def find_transfer_causes(
     """
     usable = np.flatnonzero(~timeline.warm_up & transfers.meets)
     series = transfers.step_logs[usable]
-    if len(usable) < 2 * LEAST_STEPS or transfers.step_seconds.sum() < LEAST_SHARE * timeline.makespan:
+    if (
+        len(usable) < 2 * LEAST_STEPS
+        or transfers.step_seconds.sum() < LEAST_SHARE * timeline.makespan
+    ):
         return (), tuple(local)
     levels = segment(series)
     baseline = baseline_level(levels)
-    slow = [_without_drift(part, drift[usable]) for part in slow_intervals(series, levels, baseline)]
-    parts = [p for p in slow if is_raised(p, levels, baseline) and (p.first > 0 or p.last < len(series) - 1)]
+    slow = [
+        _without_drift(part, drift[usable]) for part in slow_intervals(series, levels, baseline)
+    ]
+    parts = [
+        p
+        for p in slow
+        if is_raised(p, levels, baseline) and (p.first > 0 or p.last < len(series) - 1)
+    ]
     windows = [_window(timeline, links, int(usable[p.first]), int(usable[p.last])) for p in parts]
     quiet = _without(links, len(usable), windows)
     found: list[Cause] = []
@@ -195,14 +222,17 @@ def find_transfer_causes(
         link = link_that_changed(links, inside, quiet, excess_s, hosts)
         confidence = levels.confidence(part.level - baseline, part.length)
         slowdown = math.exp(part.level - baseline)
-        found.append(Cause("network", "dynamic", None, first, last, slowdown, confidence, baseline, link))
+        found.append(
+            Cause("network", "dynamic", None, first, last, slowdown, confidence, baseline, link)
+        )
     return tuple(found), tuple(marked)
 
 
 def _without_drift(part: Segment, drift: FloatArray) -> Segment:
     """An interval less what the machine was slower in it than in the rest.
 
-    Only what was found slow as measured is corrected: correcting all of a series would make intervals of a steady one slow.
+    Only what was found slow as measured is corrected: correcting all of a series would make
+    intervals of a steady one slow.
     """
     inside = mask_of((part,), len(drift))
     if inside.all():
@@ -219,7 +249,11 @@ def _excess_s(transfers: Transfers, first: int, last: int) -> float:
 
 def _starves(cause: Cause, first: int, last: int) -> bool:
     shared = cause.overlap(first, last)
-    return cause.kind == "dynamic" and cause.family == "compute" and shared >= FOLDED_SHARE * (last - first + 1)
+    return (
+        cause.kind == "dynamic"
+        and cause.family == "compute"
+        and shared >= FOLDED_SHARE * (last - first + 1)
+    )
 
 
 def _window(timeline: Timeline, links: LinkColumns, first: int, last: int) -> Window:
@@ -245,7 +279,8 @@ def find_slow_links(
     links: LinkColumns,
     hosts: tuple[RankHost, ...],
 ) -> tuple[tuple[Cause, ...], float]:
-    """Deterministic network causes: links slower than the fastest class all along. Without link samples there are none.
+    """Deterministic network causes: links slower than the fastest class all along. Without link
+    samples there are none.
 
     Args:
         timeline: the run.
@@ -268,7 +303,9 @@ def find_slow_links(
     found = []
     for link in slow.links:
         busy, needed = link.busy_s / steps, link.needed_s / steps
-        ratio = usual / max(usual - (busy - needed), usual / link.slowdown, 1e-9) if usual > 0 else 1.0
+        ratio = (
+            usual / max(usual - (busy - needed), usual / link.slowdown, 1e-9) if usual > 0 else 1.0
+        )
         if ratio >= LEAST_RATIO:
             found.append(
                 Cause(

@@ -1,4 +1,6 @@
-"""From the spans of a run to its stragglers: the findings, what they cost, and how much of the run they explain."""
+"""From the spans of a run to its stragglers: the findings, what they cost, and how much of the run
+they explain.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,11 @@ class Analysis:
     """What the analysis says of one run. S steps, W ranks; every time is in virtual seconds.
 
     Attributes:
-        findings: every slow interval found, dearest first; those with `masked` are under 1 % of the makespan.
+        findings: every slow interval found, dearest first; those with `masked` are under 1 % of the
+            makespan.
         hosts: where each rank ran, in rank order.
-        steps: numbers of the analysed steps, [S]; steps that a killed run left incomplete are not among them.
+        steps: numbers of the analysed steps, [S]; steps that a killed run left incomplete are not
+            among them.
         step_s: how long each step took each rank, inside the clock, [S, W].
         compute_s: its compute (prep, h2d, forward, backward, optimizer), [S, W].
         wait_s: its waiting for the last to arrive, [S, W].
@@ -41,15 +45,19 @@ class Analysis:
         slowdown: compute against the fleet reference, [S, W]; 1 is the fastest class's usual.
         transfer_slowdown: the collectives' transfer against its own baseline, [S].
         time_split: where each rank's time went; adds up to makespan + evaluation.
-        makespan_s: first-step barrier to the stopping rule, evaluation excluded, as the spans have it.
+        makespan_s: first-step barrier to the stopping rule, evaluation excluded, as the spans have
+            it.
         outside_clock_s: evaluation pauses that were taken out.
-        replayed_s: the makespan as replayed from the observed durations (checks the replay, not the findings).
-        without_causes_s: replayed makespan with every finding removed; makespan - this is what the findings share.
-        modelled_s: makespan of the fitted model: references and found causes only, no observed duration.
+        replayed_s: the makespan as replayed from the observed durations (checks the replay, not the
+            findings).
+        without_causes_s: replayed makespan with every finding removed; makespan - this is what the
+            findings share.
+        modelled_s: makespan of the fitted model: references and found causes only, no observed
+            duration.
         notes: sentences a reader of the numbers should know.
         costed: whether what causes cost was computed.
-        common_steps: whether all ranks took the same steps; else a rank's n-th is its own, findings give their rank's, and what
-            they cost is how much sooner as much would have been learnt.
+        common_steps: whether all ranks took the same steps; else a rank's n-th is its own, findings
+            give their rank's, and what they cost is how much sooner as much would have been learnt.
     """
 
     findings: tuple[Finding, ...]
@@ -110,13 +118,23 @@ def analyse(run: Run) -> Analysis:
         RunFolderError: some rank recorded no step.
     """
     found = study(run)
-    timeline, references, transfers, causes = found.timeline, found.references, found.transfers, found.causes
+    timeline, references, transfers, causes = (
+        found.timeline,
+        found.references,
+        found.transfers,
+        found.causes,
+    )
     prices = _prices(found)
     del found  # the schedule of a long run is large, and what follows needs none
     makespan_s = timeline.makespan
-    compute, wait, transfer = timeline.work.total(COMPUTE_CODES), timeline.step_wait, timeline.step_transfer
+    compute, wait, transfer = (
+        timeline.work.total(COMPUTE_CODES),
+        timeline.step_wait,
+        timeline.step_transfer,
+    )
     findings = [
-        _finding(run, timeline, cause, cost, makespan_s) for cause, cost in zip(causes, prices.costs, strict=True)
+        _finding(run, timeline, cause, cost, makespan_s)
+        for cause, cost in zip(causes, prices.costs, strict=True)
     ]
     result = Analysis(
         findings=tuple(sorted(findings, key=lambda f: -f.cost_s)),
@@ -140,7 +158,9 @@ def analyse(run: Run) -> Analysis:
 
 @dataclass(frozen=True)
 class _Prices:
-    """Each cause's cost, [causes], and the run replayed: as it was, without them all, and from them alone; seconds."""
+    """Each cause's cost, [causes], and the run replayed: as it was, without them all, and from them
+    alone; seconds.
+    """
 
     costs: FloatArray
     replayed_s: float
@@ -154,7 +174,9 @@ def _prices(found: Study) -> _Prices:
         costs=what_if.costs(_SEED),
         replayed_s=makespan(schedule),
         without_causes_s=what_if.makespan(np.ones(len(found.causes), dtype=np.bool_)),
-        modelled_s=modelled_makespan(found.timeline, found.references, found.transfers, found.causes, schedule, _SEED),
+        modelled_s=modelled_makespan(
+            found.timeline, found.references, found.transfers, found.causes, schedule, _SEED
+        ),
     )
 
 
@@ -162,7 +184,9 @@ def _slowdown(compute: FloatArray, references: References) -> FloatArray:
     """Compute against the fleet reference, [S, W]."""
     slowdown = np.empty_like(compute)
     for rank in range(compute.shape[1]):
-        slowdown[:, rank] = np.exp(log_ratio(compute[:, rank], references.fleet.total(rank, COMPUTE_CODES)))
+        slowdown[:, rank] = np.exp(
+            log_ratio(compute[:, rank], references.fleet.total(rank, COMPUTE_CODES))
+        )
     return slowdown
 
 
@@ -171,7 +195,9 @@ def write_findings(findings: Sequence[Finding], path: Path) -> None:
     path.write_bytes(TypeAdapter(tuple[Finding, ...]).dump_json(tuple(findings), indent=2) + b"\n")
 
 
-def priced(cause: Cause, cost_s: float, makespan_s: float, host: RankHost | None, steps: tuple[int, int]) -> Finding:
+def priced(
+    cause: Cause, cost_s: float, makespan_s: float, host: RankHost | None, steps: tuple[int, int]
+) -> Finding:
     """A cause with its price.
 
     Args:
@@ -198,7 +224,13 @@ def priced(cause: Cause, cost_s: float, makespan_s: float, host: RankHost | None
 
 def _finding(run: Run, timeline: Timeline, cause: Cause, cost: float, makespan_s: float) -> Finding:
     host = None if cause.rank is None else run.hosts[cause.rank]
-    return priced(cause, cost, makespan_s, host, (int(timeline.steps[cause.first]), int(timeline.steps[cause.last])))
+    return priced(
+        cause,
+        cost,
+        makespan_s,
+        host,
+        (int(timeline.steps[cause.first]), int(timeline.steps[cause.last])),
+    )
 
 
 def origin_notes(run: Run) -> tuple[str, ...]:
@@ -210,18 +242,26 @@ def _notes(run: Run, result: Analysis) -> tuple[str, ...]:
     notes = list(origin_notes(run))
     if not result.reliable:
         notes.append(
-            f"The references and the causes found account for {100 * result.explained:.1f} % of the makespan; "
-            "beyond 2 % from 100 the costs are not to be relied on."
+            f"The references and the causes found account for {100 * result.explained:.1f} % of the"
+            " makespan; beyond 2 % from 100 the costs are not to be relied on."
         )
     outcome = run.record.outcome if run.record is not None else None
-    if outcome is not None and abs(outcome.makespan_s - result.makespan_s) > 0.01 * outcome.makespan_s:
+    if (
+        outcome is not None
+        and abs(outcome.makespan_s - result.makespan_s) > 0.01 * outcome.makespan_s
+    ):
         notes.append(
-            f"run.json says the makespan was {outcome.makespan_s:.2f} s; the spans cover {result.makespan_s:.2f} s of it."
+            f"run.json says the makespan was {outcome.makespan_s:.2f} s; the spans cover"
+            f" {result.makespan_s:.2f} s of it."
         )
     if not len(run.links):
         notes.append(
-            "There are no TCP samples (links.parquet), so no link can be named and no lasting slow link found."
+            "There are no TCP samples (links.parquet), so no link can be named and no lasting slow"
+            " link found."
         )
     if len(result.steps) < 2 * LEAST_STEPS:
-        notes.append(f"Only {len(result.steps)} steps were recorded: too few to find anything slow for ten steps.")
+        notes.append(
+            f"Only {len(result.steps)} steps were recorded: too few to find anything slow for ten"
+            " steps."
+        )
     return tuple(notes)

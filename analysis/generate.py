@@ -1,7 +1,8 @@
-"""Synthetic all-reduce runs with known stragglers: what tests and evaluation hold the analysis against.
+"""Synthetic all-reduce runs with known stragglers: what tests and evaluation hold the analysis
+against.
 
-A trace is simulated by the same rule as a real one: work, barrier, transfer. Noise is what a busy two-core machine shows:
-lognormal jitter, short spikes, slow drift shared by everyone.
+A trace is simulated by the same rule as a real one: work, barrier, transfer. Noise is what a busy
+two-core machine shows: lognormal jitter, short spikes, slow drift shared by everyone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from laggard.analysis.trace_spec import QUIET, Injection, Noise, Tier, TraceSpec
 from laggard.run_schema import Outcome, RunRecord
 from laggard.span_schema import NO_PEER, Flag, Phase
 
-__all__ = ["QUIET", "Injection", "Noise", "Tier", "TraceSpec", "generate_makespan_s", "generate_run", "hosts_of"]
+__all__ = [
+    "QUIET",
+    "Injection",
+    "Noise",
+    "Tier",
+    "TraceSpec",
+    "generate_makespan_s",
+    "generate_run",
+    "hosts_of",
+]
 
 _NS = 1_000_000_000
 
@@ -35,7 +45,11 @@ def generate_run(spec: TraceSpec, folder: Path = Path("generated")) -> Run:
     """
     hosts = hosts_of(spec)
     simulated = simulate(spec, hosts)
-    links = sample_links(_link_work(spec, simulated, hosts), spec.seed) if spec.with_links else empty_links()
+    links = (
+        sample_links(_link_work(spec, simulated, hosts), spec.seed)
+        if spec.with_links
+        else empty_links()
+    )
     return Run(
         folder=folder,
         record=_record(spec, hosts, simulated),
@@ -48,7 +62,9 @@ def generate_run(spec: TraceSpec, folder: Path = Path("generated")) -> Run:
 
 
 def generate_makespan_s(spec: TraceSpec) -> float:
-    """The makespan alone of the run that `generate_run` would return, which takes a fraction of the time."""
+    """The makespan alone of the run that `generate_run` would return, which takes a fraction of the
+    time.
+    """
     return simulate(spec, hosts_of(spec)).makespan_s
 
 
@@ -77,7 +93,10 @@ def _spans(spec: TraceSpec, simulated: Simulated) -> SpanColumns:
     sizes = np.zeros(slots, dtype=np.int64)
     sizes[[BUFFER, GRADIENT]] = (spec.buffer_bytes, spec.gradient_bytes)
     at = np.repeat(np.array(sorted(evaluations), dtype=np.int64), world)
-    paused = [np.concatenate([evaluations[s][k] for s in sorted(evaluations)] or [np.empty(0)]) for k in (0, 1)]
+    paused = [
+        np.concatenate([evaluations[s][k] for s in sorted(evaluations)] or [np.empty(0)])
+        for k in (0, 1)
+    ]
     number = np.repeat(np.arange(len(evaluations)), world)
     step = np.concatenate([index[0], at])
     begins = np.rint(np.concatenate([start.ravel(), paused[0]]) * _NS).astype(np.int64)
@@ -87,7 +106,9 @@ def _spans(spec: TraceSpec, simulated: Simulated) -> SpanColumns:
         step=step,
         rank=np.concatenate([index[1], np.tile(np.arange(world), len(evaluations))]),
         lane=np.zeros_like(step),
-        phase=np.concatenate([np.array([p.code for p in ORDER])[index[2]], none + Phase.EVALUATE.code]),
+        phase=np.concatenate(
+            [np.array([p.code for p in ORDER])[index[2]], none + Phase.EVALUATE.code]
+        ),
         seq=np.concatenate([index[2], none + slots]),
         start_ns=begins,
         dur_ns=ends - begins,

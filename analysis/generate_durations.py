@@ -1,6 +1,8 @@
-"""How long everything in a synthetic run takes: work, rates of the ring's links, transfers, and so when it starts and ends.
+"""How long everything in a synthetic run takes: work, rates of the ring's links, transfers, and so
+when it starts and ends.
 
-Noise is drawn before anything is injected, in the same order whatever is injected: of two runs that differ in their injections alone, all else is the same.
+Noise is drawn before anything is injected, in the same order whatever is injected: of two runs that
+differ in their injections alone, all else is the same.
 """
 
 from __future__ import annotations
@@ -55,12 +57,17 @@ class Simulated:
     def makespan_s(self) -> float:
         """First start to last end, without evaluations."""
         outside = float(sum(e[1].min() - e[0].max() for e in self.evaluations.values()))
-        over = max(float(self.end[-1].max()), *(float(resume.max()) for _, resume in self.evaluations.values()), 0.0)
+        over = max(
+            float(self.end[-1].max()),
+            *(float(resume.max()) for _, resume in self.evaluations.values()),
+            0.0,
+        )
         return over - outside
 
 
 def simulate(spec: TraceSpec, hosts: tuple[RankHost, ...]) -> Simulated:
-    """Draws all durations and plays them by the rule of a synchronous ring all-reduce: work, barrier, transfer.
+    """Draws all durations and plays them by the rule of a synchronous ring all-reduce: work,
+    barrier, transfer.
 
     Args:
         spec: what to generate.
@@ -79,14 +86,18 @@ def simulate(spec: TraceSpec, hosts: tuple[RankHost, ...]) -> Simulated:
 
 
 def _samples(spec: TraceSpec, world: int) -> IntArray:
-    """Samples per step and rank, [S, W]: the last step of an epoch is short, and ranks may have more or less than their share."""
+    """Samples per step and rank, [S, W]: the last step of an epoch is short, and ranks may have
+    more or less than their share.
+    """
     share = _shares(spec, world)
     share[spec.steps_per_epoch - 1 :: spec.steps_per_epoch] /= 4
     return np.maximum(np.rint(share * spec.samples), 1).astype(np.int64)
 
 
 def _shares(spec: TraceSpec, world: int) -> FloatArray:
-    """What part of an equal share each rank has in each step, [S, W]; drawn apart from all noise."""
+    """What part of an equal share each rank has in each step, [S, W]; drawn apart from all
+    noise.
+    """
     rng = np.random.default_rng((spec.seed, _IMBALANCE_STREAM))
     share = np.ones((spec.steps, world))
     if spec.imbalance == "shares":
@@ -120,7 +131,16 @@ def _episodes(spec: TraceSpec, rng: np.random.Generator, world: int) -> FloatArr
 def _work(spec: TraceSpec, rng: np.random.Generator, samples: IntArray) -> FloatArray:
     """Durations of the local phases, [S, W, 8]; the two collectives are 0."""
     base = np.array(
-        [spec.fetch_s, spec.prep_s, 0.0, spec.forward_s, spec.backward_s, 0.0, spec.optimizer_s, spec.other_s]
+        [
+            spec.fetch_s,
+            spec.prep_s,
+            0.0,
+            spec.forward_s,
+            spec.backward_s,
+            0.0,
+            spec.optimizer_s,
+            spec.other_s,
+        ]
     )
     world = samples.shape[1]
     load = spec.fixed_share + (1.0 - spec.fixed_share) * samples / spec.samples
@@ -129,10 +149,13 @@ def _work(spec: TraceSpec, rng: np.random.Generator, samples: IntArray) -> Float
     slowness = np.repeat([t.slowness for t in spec.tiers], [t.hosts for t in spec.tiers])
     speed = slowness * np.exp(spec.noise.host * rng.standard_normal(world))
     drift = np.exp(
-        spec.noise.drift * np.sin(np.linspace(0, 2 * np.pi * rng.uniform(1, 3), spec.steps) + rng.uniform(0, 6))
+        spec.noise.drift
+        * np.sin(np.linspace(0, 2 * np.pi * rng.uniform(1, 3), spec.steps) + rng.uniform(0, 6))
     )
     shape = (spec.steps, world)
-    own = np.exp(spec.noise.sigma * rng.standard_normal(shape)) * _spikes(rng, shape, spec.noise.spike)
+    own = np.exp(spec.noise.sigma * rng.standard_normal(shape)) * _spikes(
+        rng, shape, spec.noise.spike
+    )
     compute = (speed[None, :] * drift[:, None] * own * _episodes(spec, rng, world))[:, :, None]
     work[:, :, list(_COMPUTE)] *= compute
     work *= np.exp(spec.noise.sigma / 2 * rng.standard_normal(work.shape))
@@ -154,15 +177,21 @@ def _ring(spec: TraceSpec, hosts: tuple[RankHost, ...]) -> FloatArray:
     rates = np.empty((spec.steps, len(hosts)))
     for rank, src in enumerate(hosts):
         pair = (src.tier, hosts[(rank + 1) % len(hosts)].tier)
-        rates[:, rank] = spec.tier_rates_mbps.get(pair, spec.tier_rates_mbps.get(pair[::-1], spec.rate_mbps))
+        rates[:, rank] = spec.tier_rates_mbps.get(
+            pair, spec.tier_rates_mbps.get(pair[::-1], spec.rate_mbps)
+        )
         for cause in spec.injections:
             if cause.family == "network" and slows(cause, rank, pair):
-                rates[cause.first : None if cause.last is None else cause.last + 1, rank] /= cause.factor
+                rates[cause.first : None if cause.last is None else cause.last + 1, rank] /= (
+                    cause.factor
+                )
     return rates
 
 
 def slows(cause: Injection, rank: int, pair: tuple[str, str]) -> bool:
-    """Whether a network injection acts on the link that leads on from `rank`, between these tiers."""
+    """Whether a network injection acts on the link that leads on from `rank`, between these
+    tiers.
+    """
     if cause.tiers is None:
         return cause.rank == rank
     return sorted(cause.tiers) == sorted(pair)
@@ -174,7 +203,9 @@ def _transfers(spec: TraceSpec, rng: np.random.Generator, ring: FloatArray) -> F
     slowest = ring.min(axis=1)
     sent_bits = np.array([spec.buffer_bytes, 2 * (world - 1) / world * spec.gradient_bytes]) * 8
     shape = (spec.steps, 2)
-    noise = np.exp(spec.noise.transfer_sigma * rng.standard_normal(shape)) * _spikes(rng, shape, spec.noise.spike)
+    noise = np.exp(spec.noise.transfer_sigma * rng.standard_normal(shape)) * _spikes(
+        rng, shape, spec.noise.spike
+    )
     seconds: FloatArray = (sent_bits[None, :] / (slowest[:, None] * 1e6) + 0.002) * noise
     return seconds
 

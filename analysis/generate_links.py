@@ -13,7 +13,8 @@ SAMPLE_PERIOD_S = 0.2
 
 @dataclass(frozen=True)
 class LinkWork:
-    """What the ring links of a run did: names and rates per link (W), completion per step (S), bytes per link and step.
+    """What the ring links of a run did: names and rates per link (W), completion per step (S),
+    bytes per link and step.
 
     `busy_sigma` is lognormal jitter of a link's busy time from step to step.
     """

@@ -1,7 +1,9 @@
-"""Slow intervals of one series of log ratios: change points, levels, and which of them are too slow for too long.
+"""Slow intervals of one series of log ratios: change points, levels, and which of them are too slow
+for too long.
 
-Change points by kernel change-point detection (Arlot, Celisse and Harchaoui, JMLR 2019; linear kernel, as implemented by
-ruptures, penalty 4 ln n on the series in units of its noise). Spikes are clipped first, so that heavy tails are no changes.
+Change points by kernel change-point detection (Arlot, Celisse and Harchaoui, JMLR 2019; linear
+kernel, as implemented by ruptures, penalty 4 ln n on the series in units of its noise). Spikes are
+clipped first, so that heavy tails are no changes.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _QUARTILE_SIGMAS = 0.6745
 
 @dataclass(frozen=True)
 class Segment:
-    """Steps [first, last] (indices, inclusive) at one level (median log ratio), with their lower quartile."""
+    """Steps [first, last] (indices, inclusive) at one level (median log ratio), with their lower
+    quartile.
+    """
 
     first: int
     last: int
@@ -43,13 +47,16 @@ class Segment:
 
 @dataclass(frozen=True)
 class Levels:
-    """A series cut into segments, and how far a median of its steps strays from its segment's level.
+    """A series cut into segments, and how far a median of its steps strays from its segment's
+    level.
 
     Attributes:
         segments: they cover the series.
         sigma: noise from step to step.
-        jitter: standard error of a ten-step median from noise that is independent from step to step.
-        wander: the rest of ten-step medians' scatter, which does not average out over longer intervals; 2 % or more.
+        jitter: standard error of a ten-step median from noise that is independent from step to
+            step.
+        wander: the rest of ten-step medians' scatter, which does not average out over longer
+            intervals; 2 % or more.
     """
 
     segments: tuple[Segment, ...]
@@ -66,8 +73,12 @@ class Levels:
         return (part.level - baseline) / self.error(part.length)
 
     def confidence(self, excess: float, length: int) -> float:
-        """Probability that a ratio measured as `exp(excess)` over `length` steps truly is 1.10 or more, errors being normal."""
-        return 0.5 * (1.0 + math.erf((excess - math.log(LEAST_RATIO)) / self.error(length) / math.sqrt(2.0)))
+        """Probability that a ratio measured as `exp(excess)` over `length` steps truly is 1.10 or
+        more, errors being normal.
+        """
+        return 0.5 * (
+            1.0 + math.erf((excess - math.log(LEAST_RATIO)) / self.error(length) / math.sqrt(2.0))
+        )
 
 
 def measure_segment(values: FloatArray, first: int, last: int) -> Segment:
@@ -77,7 +88,9 @@ def measure_segment(values: FloatArray, first: int, last: int) -> Segment:
 
 
 def running_median(values: FloatArray, window: int = MEDIAN_WINDOW) -> FloatArray:
-    """Centred running median; beyond the ends the series is mirrored (one value repeated there would be the median by itself)."""
+    """Centred running median; beyond the ends the series is mirrored (one value repeated there
+    would be the median by itself).
+    """
     half = window // 2
     padded = np.pad(values, half, mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
@@ -96,7 +109,9 @@ def running_mean(values: FloatArray, window: int = MEDIAN_WINDOW) -> FloatArray:
 
 
 def noise_sigma(values: FloatArray) -> float:
-    """Standard deviation of step-to-step noise from first differences, so that changes of level do not count."""
+    """Standard deviation of step-to-step noise from first differences, so that changes of level do
+    not count.
+    """
     if len(values) < 2:
         return LEAST_SCALE
     return max(_TO_SIGMA * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2.0), 1e-3)
@@ -123,14 +138,20 @@ def segment(values: FloatArray) -> Levels:
 
 
 def refine_bounds(values: FloatArray, bounds: list[int]) -> list[int]:
-    """Moves each change to where the absolute deviations from the levels beside it are least (spikes count as one change)."""
+    """Moves each change to where the absolute deviations from the levels beside it are least
+    (spikes count as one change).
+    """
     moved = list(bounds)
     for index in range(1, len(bounds) - 1):
         if bounds[index] <= moved[index - 1] or bounds[index + 1] <= bounds[index]:
             continue
         left = float(np.median(values[moved[index - 1] : bounds[index]]))
         right = float(np.median(values[bounds[index] : bounds[index + 1]]))
-        reach = min(MEDIAN_WINDOW, (bounds[index] - moved[index - 1]) // 2, (bounds[index + 1] - bounds[index]) // 2)
+        reach = min(
+            MEDIAN_WINDOW,
+            (bounds[index] - moved[index - 1]) // 2,
+            (bounds[index + 1] - bounds[index]) // 2,
+        )
         around = values[bounds[index] - reach : bounds[index] + reach]
         step = abs(right - left)
         gain = np.minimum(np.abs(around - left), step) - np.minimum(np.abs(around - right), step)
@@ -162,7 +183,10 @@ def _scatter(values: FloatArray, segments: tuple[Segment, ...]) -> float:
         return 0.0
     off = [
         np.abs(
-            np.median(values[part.first : part.first + n * LEAST_STEPS].reshape(n, LEAST_STEPS), axis=1) - part.level
+            np.median(
+                values[part.first : part.first + n * LEAST_STEPS].reshape(n, LEAST_STEPS), axis=1
+            )
+            - part.level
         )
         for part, n in zip(segments, tens, strict=True)
     ]
@@ -170,11 +194,13 @@ def _scatter(values: FloatArray, segments: tuple[Segment, ...]) -> float:
 
 
 def baseline_level(levels: Levels, at_normal: float | None = None) -> float:
-    """The level a series is at when nothing is wrong: the fastest that it kept for a third of the steps or more.
+    """The level a series is at when nothing is wrong: the fastest that it kept for a third of the
+    steps or more.
 
     Args:
         levels: the segments.
-        at_normal: a level known to be normal; segments within 10 % of it are then enough if they last a tenth of the steps.
+        at_normal: a level known to be normal; segments within 10 % of it are then enough if they
+            last a tenth of the steps.
 
     Returns:
         A log ratio: the faster of both.
@@ -191,7 +217,8 @@ def baseline_level(levels: Levels, at_normal: float | None = None) -> float:
 
 
 def slow_intervals(values: FloatArray, levels: Levels, baseline: float) -> tuple[Segment, ...]:
-    """Runs of slow segments: ratio >= 1.10 against the baseline, ten steps or more, robust z >= 3.5, steadily so.
+    """Runs of slow segments: ratio >= 1.10 against the baseline, ten steps or more, robust z >=
+    3.5, steadily so.
 
     Args:
         values: the series that `levels` was cut from.
@@ -199,19 +226,29 @@ def slow_intervals(values: FloatArray, levels: Levels, baseline: float) -> tuple
         baseline: log ratio of normal.
 
     Returns:
-        Maximal runs of adjacent slow segments whose slowness (in log) is within a factor of two; the level is their median.
+        Maximal runs of adjacent slow segments whose slowness (in log) is within a factor of two;
+        the level is their median.
     """
     runs: list[tuple[int, int]] = []
     before = -math.inf
     for part in levels.segments:
         excess = part.level - baseline
         if is_raised(part, levels, baseline):
-            joined = runs and runs[-1][1] + 1 == part.first and min(excess, before) >= ALIKE * max(excess, before)
+            joined = (
+                runs
+                and runs[-1][1] + 1 == part.first
+                and min(excess, before) >= ALIKE * max(excess, before)
+            )
             runs.append((runs.pop()[0] if joined else part.first, part.last))
         before = excess
     found = []
     for first, last in runs:
-        bounds = [max(first - 2 * LEAST_STEPS, 0), first, last + 1, min(last + 1 + 2 * LEAST_STEPS, len(values))]
+        bounds = [
+            max(first - 2 * LEAST_STEPS, 0),
+            first,
+            last + 1,
+            min(last + 1 + 2 * LEAST_STEPS, len(values)),
+        ]
         _, begin, end, _ = refine_bounds(values, bounds)
         if end > begin:
             found.append(measure_segment(values, begin, end - 1))
@@ -231,19 +268,23 @@ def is_slow(part: Segment, levels: Levels, baseline: float) -> bool:
 def is_steadily_raised(part: Segment, levels: Levels, baseline: float) -> bool:
     """Whether an interval of any length is slow all through.
 
-    Steady: three quarters of its steps are at least half as slow (in log) as its median, give or take the noise. A few spikes
-    that happen to fall into ten steps are not.
+    Steady: three quarters of its steps are at least half as slow (in log) as its median, give or
+    take the noise. A few spikes that happen to fall into ten steps are not.
     """
-    steady = part.quartile - baseline >= (part.level - baseline) / 2.0 - _QUARTILE_SIGMAS * levels.sigma
+    steady = (
+        part.quartile - baseline >= (part.level - baseline) / 2.0 - _QUARTILE_SIGMAS * levels.sigma
+    )
     return steady and is_raised(part, levels, baseline)
 
 
 def shared_drift(logs: FloatArray) -> FloatArray:
-    """What slows (or speeds) at least three quarters of the ranks at once: the machine under them, not a rank.
+    """What slows (or speeds) at least three quarters of the ranks at once: the machine under them,
+    not a rank.
 
-    Each rank is held against what it did at least as fast for a third of the steps, not against its median: ranks that are slow for
-    most of the run would else seem to speed up, together, in the rest of it. And it is smoothed before it is compared with the others:
-    the quartile of what jitters moves with the jitter when some of the ranks are slow.
+    Each rank is held against what it did at least as fast for a third of the steps, not against its
+    median: ranks that are slow for most of the run would else seem to speed up, together, in the
+    rest of it. And it is smoothed before it is compared with the others: the quartile of what
+    jitters moves with the jitter when some of the ranks are slow.
 
     Args:
         logs: log ratio to each rank's own usual, [N, W].

@@ -1,9 +1,13 @@
-"""What a link would carry otherwise: the rates and round trips of a run's links, and how a ring all-reduce goes over them.
+"""What a link would carry otherwise: the rates and round trips of a run's links, and how a ring
+all-reduce goes over them.
 
-In a ring all-reduce of S bytes over n hosts (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009) every link carries 2 (n - 1) parts of S / n, one
-after the other. As gloo does it, a part goes as two halves, each sent once the receiver has said that it waits for it, and a host goes on to its next part when it
-has received one and got rid of one. So nobody is ever more than a part ahead of a neighbour, and all move at the pace of the slowest link: per part both halves on
-the wire, or a round trip and one half, whichever takes longer. Who arrives early gets a few parts on before the others come.
+In a ring all-reduce of S bytes over n hosts (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69,
+2009) every link carries 2 (n - 1) parts of S / n, one after the other. As gloo does it, a part goes
+as two halves, each sent once the receiver has said that it waits for it, and a host goes on to its
+next part when it has received one and got rid of one. So nobody is ever more than a part ahead of a
+neighbour, and all move at the pace of the slowest link: per part both halves on the wire, or a
+round trip and one half, whichever takes longer. Who arrives early gets a few parts on before the
+others come.
 """
 
 from __future__ import annotations
@@ -42,7 +46,9 @@ class LinkChange:
 
     def __post_init__(self) -> None:
         if self.rate_mbps is None and self.delay_ms is None:
-            raise InputError(f"{self.told}: nothing about it is otherwise — give rate_mbps or delay_ms")
+            raise InputError(
+                f"{self.told}: nothing about it is otherwise — give rate_mbps or delay_ms"
+            )
         if self.rate_mbps is not None and not self.rate_mbps > 0:
             raise InputError(f"{self.told}: {self.rate_mbps} Mbit/s is no rate — give one above 0")
         if self.delay_ms is not None and not 0 <= self.delay_ms < float("inf"):
@@ -56,7 +62,10 @@ class LinkChange:
     def acts(self, ends: Ends, tiers: Mapping[str, str]) -> bool:
         """Whether it is about the way from one host to another."""
         ways = [ends, ends[::-1]] if self.symmetric else [ends]
-        return any(self._names(self.src, src, tiers) and self._names(self.dst, dst, tiers) for src, dst in ways)
+        return any(
+            self._names(self.src, src, tiers) and self._names(self.dst, dst, tiers)
+            for src, dst in ways
+        )
 
     @staticmethod
     def _names(name: str, host: str, tiers: Mapping[str, str]) -> bool:
@@ -72,7 +81,9 @@ class Hop:
     rtt_ms: float
 
     def otherwise(self, changes: Sequence[LinkChange], tiers: Mapping[str, str]) -> Hop:
-        """The same after the changes; a delay one way is half a round trip, or a part of it where the way back stays."""
+        """The same after the changes; a delay one way is half a round trip, or a part of it where
+        the way back stays.
+        """
         hop = self
         for change in changes:
             if not change.acts(hop.ends, tiers):
@@ -100,7 +111,8 @@ def ring_finish_s(arrival_s: FloatArray, hops: Sequence[Hop], payload_bytes: flo
     """When hosts are through with an all-reduce over a ring.
 
     Args:
-        arrival_s: when each came to it, [E, n], in the order of the ring: the i-th sends over `hops[i]` to the next.
+        arrival_s: when each came to it, [E, n], in the order of the ring: the i-th sends over
+            `hops[i]` to the next.
         hops: the links, n of them, two at least.
         payload_bytes: what is reduced.
 
@@ -119,11 +131,14 @@ def ring_finish_s(arrival_s: FloatArray, hops: Sequence[Hop], payload_bytes: flo
     return finish
 
 
-def hops_of(links: Sequence[Link], fidelity: Sequence[FidelityCheck], tiers: Mapping[str, str]) -> dict[Ends, Hop]:
+def hops_of(
+    links: Sequence[Link], fidelity: Sequence[FidelityCheck], tiers: Mapping[str, str]
+) -> dict[Ends, Hop]:
     """Rates and round trips of the links that carried traffic.
 
-    Round trips are the least that TCP saw. A rate is what a flow of its own reached before training, between the two hosts or two of the same tiers, where
-    that was measured; else what TCP reached at best, which is less than the link can carry where the senders had little to send.
+    Round trips are the least that TCP saw. A rate is what a flow of its own reached before
+    training, between the two hosts or two of the same tiers, where that was measured; else what TCP
+    reached at best, which is less than the link can carry where the senders had little to send.
 
     Args:
         links: as measured.
@@ -153,7 +168,9 @@ def hops_of_run(run: Run, tiers: Mapping[str, str]) -> dict[Ends, Hop]:
         RunFolderError: no connection was sampled.
     """
     require_sampled(run)
-    return hops_of(measure_links(run.links, np.ones(len(run.links), dtype=np.bool_)), run.fidelity, tiers)
+    return hops_of(
+        measure_links(run.links, np.ones(len(run.links), dtype=np.bool_)), run.fidelity, tiers
+    )
 
 
 def ring_of(carried: Mapping[Ends, float], hosts: Sequence[str]) -> tuple[Ends, ...] | None:
@@ -164,11 +181,14 @@ def ring_of(carried: Mapping[Ends, float], hosts: Sequence[str]) -> tuple[Ends, 
         hosts: those of the ranks.
 
     Returns:
-        Its links in order, from the first host on; None where these do not make one ring of all hosts.
+        Its links in order, from the first host on; None where these do not make one ring of all
+        hosts.
     """
     following = {}
     for host in hosts:
-        to = {dst: count for (src, dst), count in carried.items() if src == host and dst in set(hosts)}
+        to = {
+            dst: count for (src, dst), count in carried.items() if src == host and dst in set(hosts)
+        }
         if not to:
             return None
         following[host] = max(to, key=lambda dst: to[dst])
@@ -188,7 +208,8 @@ def require_sampled(run: Run) -> None:
     """
     if not len(run.links):
         raise RunFolderError(
-            f"{run.folder}: no connection was sampled (links.parquet), so nothing is known of any link"
+            f"{run.folder}: no connection was sampled (links.parquet), so nothing is known of any"
+            " link"
         )
 
 
@@ -203,4 +224,6 @@ def require_known(changes: Sequence[LinkChange], tiers: Mapping[str, str]) -> No
         for name in (change.src, change.dst):
             if name not in known:
                 told = ", ".join(sorted({tier for tier in tiers.values() if tier}))
-                raise InputError(f"{name}: no host or tier of this run — its tiers are {told or 'not known'}")
+                raise InputError(
+                    f"{name}: no host or tier of this run — its tiers are {told or 'not known'}"
+                )

@@ -1,7 +1,8 @@
 """What the kernels' TCP counters say of each link: the only evidence that names one.
 
-A collective slows everyone alike, so spans cannot tell which link held it up. But a link that keeps up is idle while it
-waits for its peers, so bytes over *busy* time (unacknowledged data outstanding, receiver not the limit) is each link's own rate.
+A collective slows everyone alike, so spans cannot tell which link held it up. But a link that keeps
+up is idle while it waits for its peers, so bytes over *busy* time (unacknowledged data outstanding,
+receiver not the limit) is each link's own rate.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ LEAST_BLAME_TRIP = 0.4
 CLEAR_LEAD = 1.25
 SLOW_TRIP = 1.3
 LEAST_SCATTER = 0.05
-"""Of equal links: in runs on level links their rates, and what they reached, differ by up to a tenth."""
+"""Of equal links: in runs on level links their rates, and what they reached, differ by up to a
+tenth."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,10 @@ class Link:
         dst: receiving host.
         rate_mbps: bytes acknowledged over busy time.
         busy_s: busy seconds.
-        delivery_mbps: upper quartile of the kernel's delivery rate where the application was not the limit (NaN: never).
-        reached_mbps: upper decile of the delivery rate whatever the limit: it can carry at least that.
+        delivery_mbps: upper quartile of the kernel's delivery rate where the application was not
+            the limit (NaN: never).
+        reached_mbps: upper decile of the delivery rate whatever the limit: it can carry at least
+            that.
         rtt_ms: median smoothed round trip.
         min_rtt_ms: least round trip, which queues and delayed acknowledgements do not lengthen.
     """
@@ -93,7 +97,9 @@ class SlowLink:
 
 @dataclass(frozen=True)
 class SlowLinks:
-    """Links slow all along, the busiest of those that are not (seconds), and the tiers of the fastest class; None where there were none to compare."""
+    """Links slow all along, the busiest of those that are not (seconds), and the tiers of the
+    fastest class; None where there were none to compare.
+    """
 
     links: tuple[SlowLink, ...]
     others_busy_s: float
@@ -105,7 +111,8 @@ def measure_links(links: LinkColumns, during: BoolArray) -> tuple[Link, ...]:
 
     Args:
         links: TCP samples.
-        during: which rows count, [N]; counters advance only between two rows in a row that both count.
+        during: which rows count, [N]; counters advance only between two rows in a row that both
+            count.
 
     Returns:
         One entry per ordered host pair with at least a quarter of the busiest pair's bytes.
@@ -119,7 +126,9 @@ def measure_links(links: LinkColumns, during: BoolArray) -> tuple[Link, ...]:
         same[1:] &= column[1:] == column[:-1]
     same[0] = False
     both = same & counted & np.concatenate([[False], counted[:-1]])
-    names, pair = np.unique(np.char.add(np.char.add(table.src, "\n"), table.dst), return_inverse=True)
+    names, pair = np.unique(
+        np.char.add(np.char.add(table.src, "\n"), table.dst), return_inverse=True
+    )
     carried = np.bincount(pair, weights=_advance(table.bytes_acked, both), minlength=len(names))
     busy = np.bincount(pair, weights=_busy(table, both), minlength=len(names)) * 1e-6
     enough = (carried > 0) & (busy > 0) & (carried >= LEAST_SHARE_OF_BYTES * carried.max())
@@ -134,7 +143,18 @@ def measure_links(links: LinkColumns, during: BoolArray) -> tuple[Link, ...]:
         if src != dst:
             delivery_mbps = _delivery(table, rows)
             rtt_ms = float(np.median(table.rtt_us[rows])) / 1e3
-            found.append(Link(src, dst, rate_mbps, float(busy[index]), delivery_mbps, reached_mbps, rtt_ms, min_rtt_ms))
+            found.append(
+                Link(
+                    src,
+                    dst,
+                    rate_mbps,
+                    float(busy[index]),
+                    delivery_mbps,
+                    reached_mbps,
+                    rtt_ms,
+                    min_rtt_ms,
+                )
+            )
     return tuple(found)
 
 
@@ -153,7 +173,9 @@ def carried_bytes(links: LinkColumns) -> dict[tuple[str, str], float]:
 
 
 def _advance(counter: IntArray, counted: BoolArray) -> FloatArray:
-    """How far a cumulative counter got since the row before; 0 where that row is another connection's."""
+    """How far a cumulative counter got since the row before; 0 where that row is another
+    connection's.
+    """
     step = np.diff(counter, prepend=counter[:1])
     return np.where(counted, np.maximum(step, 0), 0).astype(np.float64)
 
@@ -176,12 +198,17 @@ def tier_pair(ends: tuple[str, str], tiers: Mapping[str, str]) -> tuple[str, str
 
 
 def link_that_changed(
-    links: LinkColumns, inside: Window, outside: Window, excess_s: float, hosts: tuple[RankHost, ...]
+    links: LinkColumns,
+    inside: Window,
+    outside: Window,
+    excess_s: float,
+    hosts: tuple[RankHost, ...],
 ) -> tuple[str, str] | None:
     """The link that held up the collectives of an interval, if one tier pair stands out.
 
-    A link that holds up a ring is busy longer by what the collective takes longer; its round trip may show it, too. Others
-    are only grazed (acknowledgements delayed by peers that wait), which is why seconds are compared, not ratios.
+    A link that holds up a ring is busy longer by what the collective takes longer; its round trip
+    may show it, too. Others are only grazed (acknowledgements delayed by peers that wait), which is
+    why seconds are compared, not ratios.
 
     Args:
         links: TCP samples.
@@ -202,7 +229,9 @@ def link_that_changed(
 
 @dataclass(frozen=True)
 class _Change:
-    """How much busier (seconds per step) and farther (seconds per round trip) a link was inside than outside."""
+    """How much busier (seconds per step) and farther (seconds per round trip) a link was inside
+    than outside.
+    """
 
     link: Link
     busy_s: float
@@ -220,8 +249,12 @@ def _changes(links: LinkColumns, inside: Window, outside: Window) -> list[_Chang
     return changes
 
 
-def _leader(scores: list[tuple[float, Link]], least: float, hosts: tuple[RankHost, ...]) -> tuple[str, str] | None:
-    """The link of the tier pair with the highest score, if high enough and clearly above the next pair's."""
+def _leader(
+    scores: list[tuple[float, Link]], least: float, hosts: tuple[RankHost, ...]
+) -> tuple[str, str] | None:
+    """The link of the tier pair with the highest score, if high enough and clearly above the next
+    pair's.
+    """
     tiers = {host.host: host.tier for host in hosts}
     best: dict[tuple[str, str], tuple[float, Link]] = {}
     for score, link in scores:
@@ -236,12 +269,19 @@ def _leader(scores: list[tuple[float, Link]], least: float, hosts: tuple[RankHos
 
 
 def any_link_changed(
-    links: LinkColumns, inside: Window, outside: Window, excess_s: float, hosts: tuple[RankHost, ...]
+    links: LinkColumns,
+    inside: Window,
+    outside: Window,
+    excess_s: float,
+    hosts: tuple[RankHost, ...],
 ) -> bool:
-    """Whether some link changed enough to account for the interval's excess (arguments as `link_that_changed`)."""
+    """Whether some link changed enough to account for the interval's excess (arguments as
+    `link_that_changed`).
+    """
     hops = 2 * max(len(hosts) - 1, 1)
     return any(
-        change.busy_s >= LEAST_BLAME_BUSY * excess_s or change.trip_s * hops >= LEAST_BLAME_TRIP * excess_s
+        change.busy_s >= LEAST_BLAME_BUSY * excess_s
+        or change.trip_s * hops >= LEAST_BLAME_TRIP * excess_s
         for change in _changes(links, inside, outside)
     )
 
@@ -249,10 +289,11 @@ def any_link_changed(
 def slow_links(links: LinkColumns, usual: BoolArray, tiers: Mapping[str, str]) -> SlowLinks:
     """Links that are slower than the fastest class of links all along.
 
-    A class is a tier pair; its rate is the median of its links'. The reference is the fastest class between tiers (a tier's own
-    network is no measure for what lies between tiers) or, where only one tier is, the fastest there is. Slow is, by bytes over busy
-    time, farther below that class than its links are from each other (robust z >= 3.5), confirmed by what it reached at best, as far
-    below, or by the least round trip (1.3x): delayed acknowledgements lengthen busy time.
+    A class is a tier pair; its rate is the median of its links'. The reference is the fastest class
+    between tiers (a tier's own network is no measure for what lies between tiers) or, where only
+    one tier is, the fastest there is. Slow is, by bytes over busy time, farther below that class
+    than its links are from each other (robust z >= 3.5), confirmed by what it reached at best, as
+    far below, or by the least round trip (1.3x): delayed acknowledgements lengthen busy time.
 
     Args:
         links: TCP samples.
@@ -268,7 +309,9 @@ def slow_links(links: LinkColumns, usual: BoolArray, tiers: Mapping[str, str]) -
         classes.setdefault(tier_pair(link.ends, tiers), []).append(link)
     if len(measured) < 2:
         return SlowLinks((), 0.0)
-    rates = {pair: float(np.median([m.rate_mbps for m in members])) for pair, members in classes.items()}
+    rates = {
+        pair: float(np.median([m.rate_mbps for m in members])) for pair, members in classes.items()
+    }
     between = [pair for pair in rates if pair[0] != pair[1]]
     fleet = max(between or rates, key=lambda pair: rates[pair])
     found = []
@@ -277,7 +320,9 @@ def slow_links(links: LinkColumns, usual: BoolArray, tiers: Mapping[str, str]) -
         ratio = rates[fleet] / slowest.rate_mbps
         z = _z([m.rate_mbps for m in classes[fleet]], slowest.rate_mbps)
         if z >= LEAST_Z and _confirmed(slowest, classes[fleet]):
-            found.append(SlowLink(slowest.ends, pair, ratio, slowest.busy_s, slowest.busy_s / ratio, z))
+            found.append(
+                SlowLink(slowest.ends, pair, ratio, slowest.busy_s, slowest.busy_s / ratio, z)
+            )
     slow_pairs = {slow.tiers for slow in found}
     others = [m.busy_s for m in measured if tier_pair(m.ends, tiers) not in slow_pairs]
     return SlowLinks(tuple(found), max(others, default=0.0), fleet)
@@ -286,12 +331,17 @@ def slow_links(links: LinkColumns, usual: BoolArray, tiers: Mapping[str, str]) -
 def _confirmed(link: Link, fleet: list[Link]) -> bool:
     """Whether the kernel's own rate, or the least round trip, says so too."""
     min_rtt_ms = float(np.median([m.min_rtt_ms for m in fleet]))
-    slower = not np.isnan(link.delivery_mbps) and _z([m.reached_mbps for m in fleet], link.reached_mbps) >= LEAST_Z
+    slower = (
+        not np.isnan(link.delivery_mbps)
+        and _z([m.reached_mbps for m in fleet], link.reached_mbps) >= LEAST_Z
+    )
     return bool(slower or link.min_rtt_ms >= SLOW_TRIP * min_rtt_ms)
 
 
 def _z(fleet: list[float], rate: float) -> float:
-    """How far a rate is below the median of a class (log), in units of the class's scatter (no less than 5 %)."""
+    """How far a rate is below the median of a class (log), in units of the class's scatter (no less
+    than 5 %).
+    """
     logs = np.log(fleet)
     scatter = 1.4826 * float(np.median(np.abs(logs - np.median(logs))))
     return float((np.median(logs) - np.log(rate)) / np.hypot(LEAST_SCATTER, scatter))

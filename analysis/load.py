@@ -1,6 +1,7 @@
 """Reads a run folder into immutable values; a run that was killed reads as far as it got.
 
-`events.parquet`, the injected truth, is never opened: findings must come from what a real testbed would also record.
+`events.parquet`, the injected truth, is never opened: findings must come from what a real testbed
+would also record.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ class Run:
     fidelity: tuple[FidelityCheck, ...]
     decisions: tuple[Decision, ...] = ()
     alarms: tuple[Alarm, ...] = ()
-    _made: dict[Callable[[Run], object], object] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _made: dict[Callable[[Run], object], object] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def once(self, make: Callable[[Run], _T]) -> _T:
         """What a function makes of this run; it is called the first time."""
@@ -93,7 +96,12 @@ class Run:
         if record is None:
             return True
         replayable = record.origin is None or record.origin.replayable
-        return replayable and record.strategy.pace == "lockstep" and not record.lost_ranks and not record.churn
+        return (
+            replayable
+            and record.strategy.pace == "lockstep"
+            and not record.lost_ranks
+            and not record.churn
+        )
 
 
 def load_run(path: Path, held_rows: int = HELD_ROWS) -> Run:
@@ -111,9 +119,13 @@ def load_run(path: Path, held_rows: int = HELD_ROWS) -> Run:
     """
     folder = path.resolve()
     if not folder.is_dir():
-        raise RunFolderError(f"{path}: a run is a folder and this is none; `laggard runs` lists those there are")
+        raise RunFolderError(
+            f"{path}: a run is a folder and this is none; `laggard runs` lists those there are"
+        )
     if not any((folder / name).is_file() for name in ("run.json", "spans.parquet")):
-        raise RunFolderError(f"{path}: neither run.json nor spans.parquet is in it; give the folder of one run")
+        raise RunFolderError(
+            f"{path}: neither run.json nor spans.parquet is in it; give the folder of one run"
+        )
     spans = _spans(folder / "spans.parquet", held_rows)
     return Run(
         folder=folder,
@@ -134,7 +146,9 @@ def _record(path: Path) -> RunRecord | None:
     try:
         return RunRecord.model_validate_json(path.read_bytes())
     except ValueError as error:
-        raise RunFolderError(f"{path}: not a run record of this version of Laggard: {error}") from error
+        raise RunFolderError(
+            f"{path}: not a run record of this version of Laggard: {error}"
+        ) from error
 
 
 def _listed(path: Path, kind: type[_R], told: str) -> tuple[_R, ...]:
@@ -149,7 +163,8 @@ def _listed(path: Path, kind: type[_R], told: str) -> tuple[_R, ...]:
 
 
 def read_alarms(path: Path) -> tuple[Alarm, ...]:
-    """The alarms of `alarms.jsonl`, each as it was told of last; none where there is no file. A line cut short by a kill is left out.
+    """The alarms of `alarms.jsonl`, each as it was told of last; none where there is no file. A
+    line cut short by a kill is left out.
 
     Raises:
         RunFolderError: the file is not what its name says.
@@ -177,14 +192,22 @@ def _spans(path: Path, held_rows: int) -> SpanColumns:
     if not path.is_file():
         return span_columns(span_schema().empty_table(), path)
     file = TableFile(path, span_schema())
-    return StoredSpans(file) if len(file) > held_rows and file.groups else span_columns(file.all(), path)
+    return (
+        StoredSpans(file)
+        if len(file) > held_rows and file.groups
+        else span_columns(file.all(), path)
+    )
 
 
 def _steps(path: Path, held_rows: int) -> StepColumns:
     if not path.is_file():
         return columns_of(StepColumns, step_schema().empty_table(), path)
     file = TableFile(path, step_schema())
-    return StoredSteps(file) if len(file) > held_rows and file.groups else columns_of(StepColumns, file.all(), path)
+    return (
+        StoredSteps(file)
+        if len(file) > held_rows and file.groups
+        else columns_of(StepColumns, file.all(), path)
+    )
 
 
 def _hosts(path: Path, spans: SpanColumns) -> tuple[RankHost, ...]:
@@ -197,7 +220,14 @@ def _hosts(path: Path, spans: SpanColumns) -> tuple[RankHost, ...]:
 def empty_links() -> LinkColumns:
     """A `links.parquet` without samples."""
     text = np.array([], dtype=np.str_)
-    values: dict[str, npt.NDArray[Any]] = {f.name: np.array([], dtype=np.int64) for f in fields(LinkColumns)}
+    values: dict[str, npt.NDArray[Any]] = {
+        f.name: np.array([], dtype=np.int64) for f in fields(LinkColumns)
+    }
     rates: FloatArray = np.array([], dtype=np.float64)
-    values |= {"src": text, "dst": text, "delivery_rate_mbps": rates, "app_limited": np.array([], dtype=np.bool_)}
+    values |= {
+        "src": text,
+        "dst": text,
+        "delivery_rate_mbps": rates,
+        "app_limited": np.array([], dtype=np.bool_),
+    }
     return LinkColumns(**values)

@@ -1,7 +1,8 @@
 """A run as a Chrome JSON trace, which ui.perfetto.dev and chrome://tracing open.
 
-One process per host, one thread per rank and lane; steps enclose their phases, and a collective encloses the wait for the
-last rank. Perfetto reads this format as a legacy one: events of one track may only nest, and a million is its limit.
+One process per host, one thread per rank and lane; steps enclose their phases, and a collective
+encloses the wait for the last rank. Perfetto reads this format as a legacy one: events of one track
+may only nest, and a million is its limit.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def write_perfetto(run: Run, path: Path) -> Written:
         "displayTimeUnit": "ms",
         "otherData": {
             "run": run.record.id if run.record is not None else run.folder.name,
-            "clock": "virtual time; 0 is the first-step barrier" + (f" plus {-zero} ns" if zero else ""),
+            "clock": (
+                "virtual time; 0 is the first-step barrier" + (f" plus {-zero} ns" if zero else "")
+            ),
             "note": note or "complete",
         },
     }
@@ -81,7 +84,9 @@ def _write(path: Path, header: Mapping[str, object], events: Iterator[str]) -> i
 
 
 def first_steps(spans: SpanColumns, most: int) -> tuple[SpanColumns, str]:
-    """The spans of as many first steps as make at most `most` events (a span makes two at most, a step one per rank)."""
+    """The spans of as many first steps as make at most `most` events (a span makes two at most, a
+    step one per rank).
+    """
     if not len(spans):
         return spans, ""
     order = np.argsort(spans.step, kind="stable")
@@ -100,7 +105,9 @@ def first_steps(spans: SpanColumns, most: int) -> tuple[SpanColumns, str]:
 
 
 def pack_tracks(start_ns: IntArray, end_ns: IntArray) -> IntArray:
-    """The number of a track for each span, so that spans of one track never overlap, [N]; spans sorted by start."""
+    """The number of a track for each span, so that spans of one track never overlap, [N]; spans
+    sorted by start.
+    """
     ends: list[int] = []
     track = np.zeros(len(start_ns), dtype=np.int64)
     for index, (start, end) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):
@@ -126,18 +133,24 @@ def _events(run: Run, spans: SpanColumns, zero: int) -> Iterator[str]:
 
 
 def _tracks(spans: SpanColumns) -> IntArray:
-    """Thread number of every span: per rank, the main lane first, then one thread per bucket, or model sent beside, in flight at once."""
+    """Thread number of every span: per rank, the main lane first, then one thread per bucket, or
+    model sent beside, in flight at once.
+    """
     tid = np.zeros(len(spans), dtype=np.int64)
     for rank in np.unique(spans.rank).tolist():
         for lane in Lane:
             rows = np.flatnonzero((spans.rank == rank) & (spans.lane == lane))
             rows = rows[np.lexsort((-spans.end_ns[rows], spans.start_ns[rows]))]
             packed = pack_tracks(spans.start_ns[rows], spans.end_ns[rows])
-            tid[rows] = rank * TRACKS_PER_RANK + 1 + lane * _PER_LANE + np.minimum(packed, _PER_LANE - 1)
+            tid[rows] = (
+                rank * TRACKS_PER_RANK + 1 + lane * _PER_LANE + np.minimum(packed, _PER_LANE - 1)
+            )
     return tid
 
 
-def _names(run: Run, spans: SpanColumns, tracks: IntArray, pids: Mapping[str, int]) -> Iterable[Event]:
+def _names(
+    run: Run, spans: SpanColumns, tracks: IntArray, pids: Mapping[str, int]
+) -> Iterable[Event]:
     yield {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": "training"}}
     for host in run.hosts:
         pid = pids[host.host]
@@ -145,11 +158,23 @@ def _names(run: Run, spans: SpanColumns, tracks: IntArray, pids: Mapping[str, in
         if first:
             label = f"{host.host} ({host.tier})" if host.tier else host.host
             yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": label}}
-            yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
+            yield {
+                "ph": "M",
+                "name": "process_sort_index",
+                "pid": pid,
+                "tid": 0,
+                "args": {"sort_index": pid},
+            }
         for tid in np.unique(tracks[spans.rank == host.rank]).tolist():
             name = _track_name(host.rank, (tid - 1) % TRACKS_PER_RANK)
             yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
-            yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}}
+            yield {
+                "ph": "M",
+                "name": "thread_sort_index",
+                "pid": pid,
+                "tid": tid,
+                "args": {"sort_index": tid},
+            }
 
 
 def _track_name(rank: int, place: int) -> str:
@@ -172,12 +197,30 @@ def _steps(spans: SpanColumns, tracks: IntArray, pids: IntArray, zero: int) -> I
     end = np.maximum.reduceat(rows.end_ns, new)
     columns = (rows.rank[new], rows.step[new], start, end)
     for rank, step, begin, finish in zip(*(c.tolist() for c in columns), strict=True):
-        yield _bar(f"step {step}", int(pids[rank]), rank * TRACKS_PER_RANK + 1, begin - zero, finish - begin, {})
+        yield _bar(
+            f"step {step}",
+            int(pids[rank]),
+            rank * TRACKS_PER_RANK + 1,
+            begin - zero,
+            finish - begin,
+            {},
+        )
 
 
 def _phases(spans: SpanColumns, tracks: IntArray, pids: IntArray, zero: int) -> Iterator[str]:
-    columns = (spans.rank, spans.step, spans.phase, spans.start_ns, spans.dur_ns, spans.bytes, spans.work, tracks)
-    for rank, step, phase, start, length, size, work, tid in zip(*(c.tolist() for c in columns), strict=True):
+    columns = (
+        spans.rank,
+        spans.step,
+        spans.phase,
+        spans.start_ns,
+        spans.dur_ns,
+        spans.bytes,
+        spans.work,
+        tracks,
+    )
+    for rank, step, phase, start, length, size, work, tid in zip(
+        *(c.tolist() for c in columns), strict=True
+    ):
         told: dict[str, Value] = {"step": step}
         if size:
             told["bytes"] = size
@@ -205,10 +248,14 @@ def _loss(run: Run, spans: SpanColumns, zero: int) -> Iterator[str]:
         return
     rows = known.where((known.rank == known.rank[0]) & (known.step <= spans.step.max()))
     for end, loss in zip(rows.end_ns.tolist(), rows.loss.tolist(), strict=True):
-        yield json.dumps({"ph": "C", "name": "loss", "pid": 0, "ts": (end - zero) / 1000, "args": {"loss": loss}})
+        yield json.dumps(
+            {"ph": "C", "name": "loss", "pid": 0, "ts": (end - zero) / 1000, "args": {"loss": loss}}
+        )
 
 
-def _bar(name: str, pid: int, tid: int, start_ns: int, length_ns: int, told: Mapping[str, Value]) -> str:
+def _bar(
+    name: str, pid: int, tid: int, start_ns: int, length_ns: int, told: Mapping[str, Value]
+) -> str:
     """A complete event; its times are microseconds, to the nanosecond."""
     head = f'{{"ph":"X","name":"{name}","pid":{pid},"tid":{tid},"ts":{_us(start_ns)},"dur":{_us(length_ns)}'
     return head + (f',"args":{json.dumps(told)}}}' if told else "}")

@@ -1,6 +1,8 @@
-"""What a phase should have taken: robust fits of duration against samples, per rank, device class and fleet.
+"""What a phase should have taken: robust fits of duration against samples, per rank, device class
+and fleet.
 
-A step's cost is affine in its samples, not proportional: small batches are not proportionally cheap.
+A step's cost is affine in its samples, not proportional: small batches are not proportionally
+cheap.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ _LEAST_SECONDS = 1e-9
 
 
 class LocalWork(Protocol):
-    """What ranks did by themselves, of `samples`, [S, W]; no reference may use what is not `counted`, [S, W]."""
+    """What ranks did by themselves, of `samples`, [S, W]; no reference may use what is not
+    `counted`, [S, W].
+    """
 
     @property
     def samples(self) -> IntArray:
@@ -75,7 +79,8 @@ class References:
         device: of the rank's device class.
         fleet: of the fastest device class.
         fastest: names (tier/device class) of the classes that reference is of.
-        scatter: robust standard deviation of the log compute of equal ranks (of a class, or of the fastest classes).
+        scatter: robust standard deviation of the log compute of equal ranks (of a class, or of the
+            fastest classes).
     """
 
     own: Expected
@@ -88,10 +93,11 @@ class References:
 def fit_references(work: LocalWork, hosts: tuple[RankHost, ...]) -> References:
     """Fits a + b n to every phase of every rank and derives the class and fleet references.
 
-    A class is a device class within a tier. Its reference is the lower median of its ranks' fits, so that one slow member
-    of two does not make the class slow. The fastest class is the one with the least compute at the usual batch, together
-    with those within 10 % of it: classes that are alike are one, or the luckiest of several would set the standard. What is no compute
-    has fastest classes of its own: drives are not as fast as the processors beside them.
+    A class is a device class within a tier. Its reference is the lower median of its ranks' fits,
+    so that one slow member of two does not make the class slow. The fastest class is the one with
+    the least compute at the usual batch, together with those within 10 % of it: classes that are
+    alike are one, or the luckiest of several would set the standard. What is no compute has fastest
+    classes of its own: drives are not as fast as the processors beside them.
 
     Args:
         work: of the run.
@@ -110,7 +116,9 @@ def fit_references(work: LocalWork, hosts: tuple[RankHost, ...]) -> References:
     leaders = [rank for name in fastest for rank in classes[name]]
     fleet = _class_fit(fits, at_usual, leaders)
     for phase in set(range(fits.shape[1])) - set(_COMPUTE):
-        quickest = [rank for name in _fastest(at_usual[:, phase], classes) for rank in classes[name]]
+        quickest = [
+            rank for name in _fastest(at_usual[:, phase], classes) for rank in classes[name]
+        ]
         fleet[phase] = fits[_lower_median(at_usual[:, phase], quickest), phase]
     per_class = {name: _class_fit(fits, at_usual, ranks) for name, ranks in classes.items()}
     device = np.stack([per_class[_class_name(host)] for host in hosts])
@@ -119,12 +127,15 @@ def fit_references(work: LocalWork, hosts: tuple[RankHost, ...]) -> References:
         device=Expected(device, work.samples),
         fleet=Expected(np.broadcast_to(fleet, fits.shape), work.samples),
         fastest=fastest,
-        scatter=max(LEAST_SCATTER, _scatter(compute, classes.values()), _scatter(compute, [leaders])),
+        scatter=max(
+            LEAST_SCATTER, _scatter(compute, classes.values()), _scatter(compute, [leaders])
+        ),
     )
 
 
 def fit_line(samples: IntArray, seconds: FloatArray) -> tuple[float, float]:
-    """Robust fit of seconds = a + b n with a, b >= 0: through the medians of the batch sizes that occur, by their counts.
+    """Robust fit of seconds = a + b n with a, b >= 0: through the medians of the batch sizes that
+    occur, by their counts.
 
     Args:
         samples: batch sizes, [N].
@@ -161,7 +172,9 @@ def _fit_ranks(work: LocalWork, usable: BoolArray) -> FloatArray:
 
 
 def _excess_of_sum(seconds: FloatArray, fits: FloatArray, samples: IntArray) -> float:
-    """How much the median of a rank's compute exceeds the sum of its phases' medians (noise is skewed, so it does)."""
+    """How much the median of a rank's compute exceeds the sum of its phases' medians (noise is
+    skewed, so it does).
+    """
     expected = fits[:, 0].sum() + fits[:, 1].sum() * samples
     return float(np.exp(np.median(log_ratio(seconds.sum(axis=1), expected))))
 
@@ -178,10 +191,16 @@ def _classes(hosts: tuple[RankHost, ...]) -> dict[str, list[int]]:
 
 
 def _fastest(seconds: FloatArray, classes: dict[str, list[int]]) -> tuple[str, ...]:
-    """Names of the classes that take the least, within 10 %; where some take nothing, of those that take anything."""
-    leading = {name: float(seconds[_lower_median(seconds, ranks)]) for name, ranks in classes.items()}
+    """Names of the classes that take the least, within 10 %; where some take nothing, of those that
+    take anything.
+    """
+    leading = {
+        name: float(seconds[_lower_median(seconds, ranks)]) for name, ranks in classes.items()
+    }
     taking = {name: value for name, value in leading.items() if value > _LEAST_SECONDS} or leading
-    return tuple(name for name, value in taking.items() if value <= LEAST_RATIO * min(taking.values()))
+    return tuple(
+        name for name, value in taking.items() if value <= LEAST_RATIO * min(taking.values())
+    )
 
 
 def _lower_median(values: FloatArray, ranks: list[int]) -> int:
@@ -190,7 +209,9 @@ def _lower_median(values: FloatArray, ranks: list[int]) -> int:
 
 
 def _class_fit(fits: FloatArray, at_usual: FloatArray, ranks: list[int]) -> FloatArray:
-    """Fits of the rank in the middle of a class, [P, 2]: one rank for all of compute, one for each other phase."""
+    """Fits of the rank in the middle of a class, [P, 2]: one rank for all of compute, one for each
+    other phase.
+    """
     middle = np.array([_lower_median(at_usual[:, phase], ranks) for phase in range(fits.shape[1])])
     middle[_COMPUTE] = _lower_median(at_usual[:, _COMPUTE].sum(axis=1), ranks)
     chosen: FloatArray = fits[middle, np.arange(fits.shape[1])]
@@ -198,21 +219,28 @@ def _class_fit(fits: FloatArray, at_usual: FloatArray, ranks: list[int]) -> Floa
 
 
 def _scatter(compute: FloatArray, groups: Iterable[list[int]]) -> float:
-    """From the lower third of what ranks deviate from the middle one of their group; a single deviation tells nothing.
+    """From the lower third of what ranks deviate from the middle one of their group; a single
+    deviation tells nothing.
 
-    The lower third, because half of a group may be slow; for a normal distribution it is 0.43 standard deviations.
+    The lower third, because half of a group may be slow; for a normal distribution it is 0.43
+    standard deviations.
     """
     deviations: list[float] = []
     for ranks in groups:
         middle = _lower_median(compute, ranks)
         others = [rank for rank in ranks if rank != middle]
-        deviations += np.abs(log_ratio(compute[others], np.full(len(others), compute[middle]))).tolist()
+        deviations += np.abs(
+            log_ratio(compute[others], np.full(len(others), compute[middle]))
+        ).tolist()
     return sorted(deviations)[(len(deviations) - 1) // 3] / 0.43 if len(deviations) > 1 else 0.0
 
 
 def log_ratio(seconds: npt.ArrayLike, expected: npt.ArrayLike) -> FloatArray:
     """ln(seconds / expected), 0 where either is nothing."""
-    seconds, expected = np.asarray(seconds, dtype=np.float64), np.asarray(expected, dtype=np.float64)
+    seconds, expected = (
+        np.asarray(seconds, dtype=np.float64),
+        np.asarray(expected, dtype=np.float64),
+    )
     known = (seconds > _LEAST_SECONDS) & (expected > _LEAST_SECONDS)
     ratio = np.where(known, seconds, 1.0) / np.where(known, expected, 1.0)
     logs: FloatArray = np.log(ratio)

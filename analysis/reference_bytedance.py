@@ -1,9 +1,12 @@
 """ByteDance's slowdowns: a second reference beside our own, to compare with what was published.
 
-J. Lin et al., Understanding Stragglers in Large Model Training Using What-if Analysis, OSDI 2025: T is the time of a job whose launch gaps are dropped;
-in the ideal one every operation takes what its type takes on average, the mean for compute and the median for communication's transfer, over all
-workers and steps. S = T / T_ideal; S_t and S_w are the same of a job in which all but one type, or one worker, is ideal; M_W is the part of the loss
-that making the slowest 3 % of the workers ideal would save. Where our reference is the fastest class of hosts, theirs is the average of all: a slow majority is usual to it.
+J. Lin et al., Understanding Stragglers in Large Model Training Using What-if Analysis, OSDI 2025: T
+is the time of a job whose launch gaps are dropped; in the ideal one every operation takes what its
+type takes on average, the mean for compute and the median for communication's transfer, over all
+workers and steps. S = T / T_ideal; S_t and S_w are the same of a job in which all but one type, or
+one worker, is ideal; M_W is the part of the loss that making the slowest 3 % of the workers ideal
+would save. Where our reference is the fastest class of hosts, theirs is the average of all: a slow
+majority is usual to it.
 """
 
 from __future__ import annotations
@@ -58,7 +61,9 @@ class Slowdowns:
 
     def document(self) -> dict[str, object]:
         """As JSON."""
-        workers = [{"dp_rank": dp, "stage": stage, "s_w": s} for (dp, stage), s in self.of_workers.items()]
+        workers = [
+            {"dp_rank": dp, "stage": stage, "s_w": s} for (dp, stage), s in self.of_workers.items()
+        ]
         return {
             "s": self.slowdown,
             "step_s": self.step_s,
@@ -129,7 +134,10 @@ def ideal_durations(dependencies: Dependencies, taken: FloatArray) -> FloatArray
 
 
 def _slowest_explain(
-    dependencies: Dependencies, taken: FloatArray, ideal: FloatArray, of_workers: Mapping[tuple[int, int], float]
+    dependencies: Dependencies,
+    taken: FloatArray,
+    ideal: FloatArray,
+    of_workers: Mapping[tuple[int, int], float],
 ) -> float | None:
     """M_W: what making the slowest workers ideal saves, of what is lost in all."""
     most = math.ceil(SLOWEST_SHARE * len(of_workers))

@@ -1,8 +1,10 @@
-"""Shapley values (Shapley 1953): what each of several causes contributes when their effects overlap.
+"""Shapley values (Shapley 1953): what each of several causes contributes when their effects
+overlap.
 
-Games here are given for many blocks at once: a value per coalition and block, summed over the blocks, which the Shapley
-value allows because it is linear. Exact by enumeration up to ten players; beyond, by random orders, each followed by its
-reverse (antithetic; Mitchell, Cooper, Frank and Holmes, JMLR 2022), drawn anew for every block.
+Games here are given for many blocks at once: a value per coalition and block, summed over the
+blocks, which the Shapley value allows because it is linear. Exact by enumeration up to ten players;
+beyond, by random orders, each followed by its reverse (antithetic; Mitchell, Cooper, Frank and
+Holmes, JMLR 2022), drawn anew for every block.
 """
 
 from __future__ import annotations
@@ -33,20 +35,23 @@ def shapley(
     """Shares of `game(nobody) - game(everybody)`, summed over the blocks.
 
     Args:
-        game: from who is in each coalition, [C, B, players] (B may be 1: the same in every block), to costs, [C, B].
+        game: from who is in each coalition, [C, B, players] (B may be 1: the same in every block),
+            to costs, [C, B].
         players: number of players.
         blocks: number of blocks.
         rng: draws the orders when there are more than ten players.
         most_orders: that are drawn then, over all blocks.
-        in_all: blocks of the whole run for which orders are drawn, if these are only some: all get as many, so that the error of the
-            sum is least for the orders that there are.
+        in_all: blocks of the whole run for which orders are drawn, if these are only some: all get
+            as many, so that the error of the sum is least for the orders that there are.
 
     Returns:
         One share per player, [players]; they add up to the difference exactly.
     """
     if players <= EXACT_PLAYERS:
         return _exact(game, players)
-    return _sampled(game, players, blocks, rng, max(_LEAST_ORDERS, most_orders // max(in_all or blocks, 1)) // 2)
+    return _sampled(
+        game, players, blocks, rng, max(_LEAST_ORDERS, most_orders // max(in_all or blocks, 1)) // 2
+    )
 
 
 def _exact(game: Game, players: int) -> FloatArray:
@@ -58,11 +63,15 @@ def _exact(game: Game, players: int) -> FloatArray:
     shares = np.zeros(players)
     for player in range(players):
         without = masks[~members[:, player]]
-        shares[player] = np.sum(weight[size[without]] * (cost[without] - cost[without | (1 << player)]))
+        shares[player] = np.sum(
+            weight[size[without]] * (cost[without] - cost[without | (1 << player)])
+        )
     return shares
 
 
-def _sampled(game: Game, players: int, blocks: int, rng: np.random.Generator, pairs: int) -> FloatArray:
+def _sampled(
+    game: Game, players: int, blocks: int, rng: np.random.Generator, pairs: int
+) -> FloatArray:
     at_once = max(1, _CELLS_AT_ONCE // (blocks * (players + 1)))
     shares = np.zeros(players)
     for begin in range(0, pairs, at_once):
@@ -73,7 +82,9 @@ def _sampled(game: Game, players: int, blocks: int, rng: np.random.Generator, pa
 
 
 def _gains(game: Game, drawn: IntArray) -> FloatArray:
-    """What each player gains when all join in the orders drawn, [O, B, players]; summed over orders and blocks, [players]."""
+    """What each player gains when all join in the orders drawn, [O, B, players]; summed over orders
+    and blocks, [players].
+    """
     orders, blocks, players = drawn.shape
     position = np.argsort(drawn, axis=2)
     members = position[None] < np.arange(players + 1)[:, None, None, None]

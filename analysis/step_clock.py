@@ -17,14 +17,18 @@ NS_PER_S = 1e9
 
 @dataclass(frozen=True)
 class StepClock:
-    """First start and last end of every step over all ranks, in virtual seconds after the first-step barrier, [S]."""
+    """First start and last end of every step over all ranks, in virtual seconds after the
+    first-step barrier, [S].
+    """
 
     steps: IntArray
     start_s: FloatArray
     end_s: FloatArray
 
     def window_s(self, first_step: int, last_step: int) -> tuple[float, float]:
-        """Seconds at which the first step began and the last one ended (both inclusive, clipped to the run)."""
+        """Seconds at which the first step began and the last one ended (both inclusive, clipped to
+        the run).
+        """
         if not len(self.steps):
             return 0.0, 0.0
         first = min(int(np.searchsorted(self.steps, first_step)), len(self.steps) - 1)
@@ -51,13 +55,17 @@ def finding_window_s(run: Run, finding: Finding, clock: StepClock) -> tuple[floa
 
 
 def step_clock(run: Run) -> StepClock:
-    """The step clock of a run, from `steps.parquet` or, where a killed run left none, from its spans; worked out once."""
+    """The step clock of a run, from `steps.parquet` or, where a killed run left none, from its
+    spans; worked out once.
+    """
     return run.once(_clock_of_run)
 
 
 def _clock_of_run(run: Run) -> StepClock:
     if len(run.steps):
-        return _joined([_clock(part.step, part.start_ns, part.end_ns) for part in run.steps.parts()])
+        return _joined(
+            [_clock(part.step, part.start_ns, part.end_ns) for part in run.steps.parts()]
+        )
     clocks = []
     for spans in run.spans.parts():
         work = spans.where((spans.lane == Lane.MAIN) & (spans.phase != Phase.EVALUATE.code))

@@ -10,7 +10,14 @@ import numpy as np
 
 from laggard.analysis.columns import Columns, SpanColumns
 from laggard.analysis.load import RankHost, Run
-from laggard.span_schema import ROW_GROUP_ROWS, Phase, host_schema, link_schema, span_schema, step_schema
+from laggard.span_schema import (
+    ROW_GROUP_ROWS,
+    Phase,
+    host_schema,
+    link_schema,
+    span_schema,
+    step_schema,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,8 +40,14 @@ def write_run(run: Run, folder: Path) -> Path:
         (folder / "run.json").write_text(run.record.model_dump_json(indent=2), encoding="utf-8")
     checks = [check.model_dump() for check in run.fidelity]
     (folder / "fidelity.json").write_text(json.dumps(checks, indent=2), encoding="utf-8")
-    _write_parts((span_table(part) for part in run.spans.parts()), span_schema(), folder / "spans.parquet")
-    _write_parts((table_of(part, step_schema()) for part in run.steps.parts()), step_schema(), folder / "steps.parquet")
+    _write_parts(
+        (span_table(part) for part in run.spans.parts()), span_schema(), folder / "spans.parquet"
+    )
+    _write_parts(
+        (table_of(part, step_schema()) for part in run.steps.parts()),
+        step_schema(),
+        folder / "steps.parquet",
+    )
     _write(table_of(run.links, link_schema()), folder / "links.parquet")
     write_hosts(run.hosts, folder)
     return folder
@@ -44,7 +57,10 @@ def write_hosts(hosts: Sequence[RankHost], folder: Path) -> None:
     """Writes `hosts.parquet`."""
     import pyarrow as pa
 
-    _write(pa.Table.from_pylist([vars(host) for host in hosts], host_schema()), folder / "hosts.parquet")
+    _write(
+        pa.Table.from_pylist([vars(host) for host in hosts], host_schema()),
+        folder / "hosts.parquet",
+    )
 
 
 def _write(table: pa.Table, path: Path) -> None:
@@ -69,7 +85,9 @@ def span_table(spans: SpanColumns) -> pa.Table:
     codes = pa.array(columns.pop("phase").astype(np.int8))
     columns["phase"] = pa.DictionaryArray.from_arrays(codes, pa.array([p.value for p in Phase]))
     schema = span_schema()
-    return pa.table([pa.array(columns[n]).cast(schema.field(n).type) for n in schema.names], schema=schema)
+    return pa.table(
+        [pa.array(columns[n]).cast(schema.field(n).type) for n in schema.names], schema=schema
+    )
 
 
 def table_of(columns: Columns, schema: pa.Schema) -> pa.Table:
@@ -78,5 +96,6 @@ def table_of(columns: Columns, schema: pa.Schema) -> pa.Table:
 
     values = columns.mapping()
     return pa.table(
-        [pa.array(values[n], from_pandas=True).cast(schema.field(n).type) for n in schema.names], schema=schema
+        [pa.array(values[n], from_pandas=True).cast(schema.field(n).type) for n in schema.names],
+        schema=schema,
     )

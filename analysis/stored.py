@@ -1,4 +1,6 @@
-"""Tables of a run folder that are too large to be held at once: read in parts, in the order of their steps, while the part before is worked on."""
+"""Tables of a run folder that are too large to be held at once: read in parts, in the order of
+their steps, while the part before is worked on.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ class TableFile:
         """
         import pyarrow as pa
 
-        schema = self.schema if names is None else pa.schema([self.schema.field(name) for name in names])
+        schema = (
+            self.schema if names is None else pa.schema([self.schema.field(name) for name in names])
+        )
         there = [name for name in schema.names if name in self._file.schema_arrow.names]
         try:
             return as_stored(self._file.read_row_groups(list(numbers), columns=there), schema)
@@ -96,7 +100,8 @@ class TableFile:
 
 def _not_a_table(path: Path, schema: pa.Schema, error: Exception) -> RunFolderError:
     return RunFolderError(
-        f"{path}: not a table with the columns {', '.join(schema.names)} ({error}); collect the run again"
+        f"{path}: not a table with the columns {', '.join(schema.names)} ({error}); collect the run"
+        " again"
     )
 
 
@@ -104,11 +109,19 @@ def _in_order(metadata: pq.FileMetaData) -> tuple[Group, ...]:
     groups = []
     for number in range(metadata.num_row_groups):
         of = metadata.row_group(number)
-        columns = {of.column(index).path_in_schema: of.column(index).statistics for index in range(of.num_columns)}
+        columns = {
+            of.column(index).path_in_schema: of.column(index).statistics
+            for index in range(of.num_columns)
+        }
         ranges = [columns.get(name) for name in ("step", "rank", "start_ns")]
         if any(known is None or not known.has_min_max for known in ranges):
             return ()
-        groups.append(Group(of.num_rows, *((int(known.min), int(known.max)) for known in ranges if known is not None)))
+        groups.append(
+            Group(
+                of.num_rows,
+                *((int(known.min), int(known.max)) for known in ranges if known is not None),
+            )
+        )
     follow = all(one.steps[1] <= other.steps[0] for one, other in pairwise(groups))
     return tuple(groups) if follow else ()
 
@@ -127,13 +140,17 @@ class _Stored:
     def __getattr__(self, name: str) -> npt.NDArray[Any]:
         if name.startswith("_") or name not in self._file.schema.names:
             raise AttributeError(name)
-        column = column_of(self._file.read(range(len(self._file.groups)), [name]), name, self._file.path)
+        column = column_of(
+            self._file.read(range(len(self._file.groups)), [name]), name, self._file.path
+        )
         object.__setattr__(self, name, column)
         return column
 
 
 class StoredSpans(_Stored, SpanColumns):
-    """`spans.parquet`, read when it is asked for: a column by its name, which is kept then, or all in parts, of which nothing is kept."""
+    """`spans.parquet`, read when it is asked for: a column by its name, which is kept then, or all
+    in parts, of which nothing is kept.
+    """
 
     def like(self, **columns: npt.NDArray[Any]) -> Self:
         """See `Columns.like`."""
@@ -151,16 +168,28 @@ class StoredSpans(_Stored, SpanColumns):
     def of_steps(self, first: int, last: int) -> Self:
         """See `SpanColumns.of_steps`."""
         groups = self._file.groups
-        spans = self._of([n for n, group in enumerate(groups) if group.steps[0] <= last and group.steps[1] >= first])
+        spans = self._of(
+            [
+                n
+                for n, group in enumerate(groups)
+                if group.steps[0] <= last and group.steps[1] >= first
+            ]
+        )
         return spans.where((spans.step >= first) & (spans.step <= last))
 
     def around(self, first_ns: float, last_ns: float) -> Self:
-        """See `SpanColumns.around`; a span is in the row group that it began in, or, as those of a step are together, in one beside it."""
+        """See `SpanColumns.around`; a span is in the row group that it began in, or, as those of a
+        step are together, in one beside it.
+        """
         groups = self._file.groups
         inside = [
-            n for n, group in enumerate(groups) if group.starts_ns[0] <= last_ns and group.starts_ns[1] >= first_ns
+            n
+            for n, group in enumerate(groups)
+            if group.starts_ns[0] <= last_ns and group.starts_ns[1] >= first_ns
         ]
-        chosen = {n for number in inside for n in (number - 1, number)} if inside else {len(groups) - 1}
+        chosen = (
+            {n for number in inside for n in (number - 1, number)} if inside else {len(groups) - 1}
+        )
         return self._of(sorted(n for n in chosen if n >= 0))
 
     @property
@@ -191,7 +220,9 @@ class StoredSteps(_Stored, StepColumns):
 
 
 def whole_steps(tables: Iterable[_T]) -> Iterator[_T]:
-    """The same rows, cut between steps: what a table has of its last step comes with the next one."""
+    """The same rows, cut between steps: what a table has of its last step comes with the next
+    one.
+    """
     kept: _T | None = None
     for table in tables:
         rows = table if kept is None else joined([kept, table])

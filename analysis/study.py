@@ -1,4 +1,6 @@
-"""What is worked out of a run in lockstep before anything is said of it: its timeline, what is usual, what was slow, and how it can be replayed."""
+"""What is worked out of a run in lockstep before anything is said of it: its timeline, what is
+usual, what was slow, and how it can be replayed.
+"""
 
 from __future__ import annotations
 
@@ -51,10 +53,14 @@ def study(run: Run) -> Study:
     references, transfers = fit_references(timeline, run.hosts), measure_transfers(timeline)
     drift = machine_drift(timeline, references)
     local = tuple(
-        cause for family in LOCAL_FAMILIES for cause in find_local_causes(timeline, references, drift, family)
+        cause
+        for family in LOCAL_FAMILIES
+        for cause in find_local_causes(timeline, references, drift, family)
     )
     dynamic, local = find_transfer_causes(timeline, drift, transfers, local, run.links, run.hosts)
     lasting, others_busy_s = find_slow_links(timeline, transfers, dynamic, run.links, run.hosts)
     causes = (*local, *dynamic, *lasting)
     reliefs = plan_reliefs(timeline, references, transfers, causes, others_busy_s)
-    return Study(timeline, references, transfers, causes, WhatIf(observed_schedule(timeline), reliefs))
+    return Study(
+        timeline, references, transfers, causes, WhatIf(observed_schedule(timeline), reliefs)
+    )

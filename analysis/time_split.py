@@ -1,7 +1,7 @@
 """Where every rank's time went: an exact additive split that sums to makespan plus evaluation.
 
-Only exposed communication counts: what goes on behind computing costs a rank nothing. After Stash (Sharma et al., ICDCS 2023), which tells the stalls of
-a training apart by where they arise.
+Only exposed communication counts: what goes on behind computing costs a rank nothing. After Stash
+(Sharma et al., ICDCS 2023), which tells the stalls of a training apart by where they arise.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from laggard.span_schema import COMPUTE_PHASES, Flag, Lane, Phase
 
 @dataclass(frozen=True)
 class TimeSplit:
-    """Seconds per rank, [W] each; the sum over the parts is the same for every rank: makespan + outside clock.
+    """Seconds per rank, [W] each; the sum over the parts is the same for every rank: makespan +
+    outside clock.
 
     Attributes:
         fetch_s: getting samples.
         prep_s: preparing them.
         compute_s: h2d, forward, backward, optimizer.
-        interconnect_s: transfer within a tier: collectives of its ranks alone after the last had arrived, and sending to and from one of it.
+        interconnect_s: transfer within a tier: collectives of its ranks alone after the last had
+            arrived, and sending to and from one of it.
         network_s: transfer across tiers.
-        wait_s: waiting for the last to arrive (at collectives and evaluations), or for another's message.
+        wait_s: waiting for the last to arrive (at collectives and evaluations), or for another's
+            message.
         idle_s: after the rank's own last step.
         other_s: everything in between: bookkeeping, checkpoints, resuming from a pause.
         evaluate_s: pauses outside the clock.
@@ -67,11 +70,17 @@ class Places:
     server: str | None = None
 
     def across(self, rank: IntArray, peer: IntArray) -> BoolArray:
-        """Whether data between ranks and their peers (the server: one beyond the ranks; nobody: -1) crosses tiers, elementwise.
+        """Whether data between ranks and their peers (the server: one beyond the ranks; nobody: -1)
+        crosses tiers, elementwise.
 
         Where it is not known whom it went to it does if there are several tiers.
         """
-        known = [*self.tiers, self.tiers[0] if self.server is None and len(set(self.tiers)) == 1 else self.server or ""]
+        known = [
+            *self.tiers,
+            self.tiers[0]
+            if self.server is None and len(set(self.tiers)) == 1
+            else self.server or "",
+        ]
         number = {tier: index for index, tier in enumerate(dict.fromkeys(known))}
         of = np.array([number[tier] for tier in known])
         several = len(set(self.tiers)) > 1
@@ -90,14 +99,21 @@ class Places:
 
 def places_of(run: Run) -> Places:
     """Where a run's ranks and its server were."""
-    return Places(tuple(host.tier for host in run.hosts), run.record.strategy.server_tier if run.record else None)
+    return Places(
+        tuple(host.tier for host in run.hosts),
+        run.record.strategy.server_tier if run.record else None,
+    )
 
 
 def computed_s(run: Run) -> FloatArray:
-    """Seconds that every rank prepared samples and computed, [W], in all the steps that it finished."""
+    """Seconds that every rank prepared samples and computed, [W], in all the steps that it
+    finished.
+    """
     computed = np.zeros(run.world_size)
     for spans in run.spans.parts():
-        counted = np.isin(spans.phase, [phase.code for phase in COMPUTE_PHASES]) & (spans.lane == Lane.MAIN)
+        counted = np.isin(spans.phase, [phase.code for phase in COMPUTE_PHASES]) & (
+            spans.lane == Lane.MAIN
+        )
         counted &= (spans.start_ns >= 0) & (spans.step >= 0) & ((spans.flags & Flag.TRUNCATED) == 0)
         computed += np.bincount(spans.rank[counted], spans.dur_ns[counted] * 1e-9, run.world_size)
     return computed
@@ -117,7 +133,10 @@ def split_time(timeline: Timeline, places: Places) -> TimeSplit:
     collective, crossing = ~timeline.pause, places.crossing(timeline.member)
     sent = timeline.work.sent_s
     across = places.across(*np.indices(sent.shape))
-    interconnect, network = np.where(across, 0.0, sent).sum(axis=1), np.where(across, sent, 0.0).sum(axis=1)
+    interconnect, network = (
+        np.where(across, 0.0, sent).sum(axis=1),
+        np.where(across, sent, 0.0).sum(axis=1),
+    )
     wait = np.zeros(len(timeline.end))
     for rank in range(len(wait)):
         transfer = timeline.transfer_of(rank)
@@ -129,4 +148,6 @@ def split_time(timeline: Timeline, places: Places) -> TimeSplit:
     compute = phases[:, [p.code for p in COMPUTE_PHASES if p is not Phase.PREP]].sum(axis=1)
     idle = timeline.end.max() - timeline.end
     known = fetch + prep + compute + interconnect + network + wait + idle + outside
-    return TimeSplit(fetch, prep, compute, interconnect, network, wait, idle, timeline.end.max() - known, outside)
+    return TimeSplit(
+        fetch, prep, compute, interconnect, network, wait, idle, timeline.end.max() - known, outside
+    )

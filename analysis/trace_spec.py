@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Imbalance = Literal["none", "shares", "drawn", "shift"]
-"""How unequal work is: not; ranks have shares of their own; they draw them anew in each step; one has twice the work for a while."""
+"""How unequal work is: not; ranks have shares of their own; they draw them anew in each step; one
+has twice the work for a while."""
 
 
 @dataclass(frozen=True)
 class Tier:
-    """One tier: its name, number of hosts and how much slower than the fastest it computes by design."""
+    """One tier: its name, number of hosts and how much slower than the fastest it computes by
+    design.
+    """
 
     name: str
     hosts: int
@@ -23,7 +26,8 @@ class Tier:
 class Injection:
     """A slowness put into the trace; steps are inclusive, `last=None` is the end of the run.
 
-    `rank` for compute and storage; for network `tiers` (unordered) or, for one link alone, the `rank` it leads on from.
+    `rank` for compute and storage; for network `tiers` (unordered) or, for one link alone, the
+    `rank` it leads on from.
     """
 
     family: Literal["compute", "network", "storage"]
@@ -44,7 +48,8 @@ class Noise:
         drift: amplitude of slow drift, shared by all ranks.
         host: spread of the hosts' true speeds.
         transfer_sigma: jitter of collectives.
-        episode: probability per step that half of the ranks (a core's) slow down by 1.3 for 5 to 30 steps.
+        episode: probability per step that half of the ranks (a core's) slow down by 1.3 for 5 to 30
+            steps.
         fetch_sigma: jitter of reading, beside half of `sigma`.
         link_sigma: jitter of the links' busy time.
     """
@@ -64,7 +69,9 @@ QUIET = Noise(0.0, 0.0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class TraceSpec:
-    """What to generate. Phase durations are seconds of the fastest tier at a full per-rank batch."""
+    """What to generate. Phase durations are seconds of the fastest tier at a full per-rank
+    batch.
+    """
 
     tiers: tuple[Tier, ...] = (Tier("cloud", 2), Tier("fog", 2), Tier("edge", 4))
     steps: int = 600

@@ -1,4 +1,6 @@
-"""The collectives' transfers against their own usual: the same collective of a step is compared with itself."""
+"""The collectives' transfers against their own usual: the same collective of a step is compared
+with itself.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Transfers:
 
     @property
     def meets(self) -> BoolArray:
-        """In which steps ranks had anything to transfer, [S]: under some strategies they meet seldom."""
+        """In which steps ranks had anything to transfer, [S]: under some strategies they meet
+        seldom.
+        """
         meets: BoolArray = self.step_seconds > 0
         return meets
 

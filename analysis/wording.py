@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+_NUMBERS = (
+    "no",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
 
 
 def number_word(count: int) -> str:
@@ -41,7 +55,9 @@ def seconds_text(seconds: float) -> str:
 
 
 def percent_text(share: float) -> str:
-    """A share of one as `38 %`, `6.4 %`, `under 1 %` where it would be rounded up to that, or `under 0.1 %`."""
+    """A share of one as `38 %`, `6.4 %`, `under 1 %` where it would be rounded up to that, or
+    `under 0.1 %`.
+    """
     percent = 100.0 * share
     if 0 < percent < 0.1:
         return "under 0.1 %"
@@ -63,4 +79,8 @@ def bytes_text(count: float) -> str:
     while abs(amount) >= 999.5 and len(units) > 1:
         amount /= 1000
         units.pop(0)
-    return f"{amount:.0f} {units[0]}" if units[0] == "B" or abs(amount) >= 99.5 else f"{amount:.3g} {units[0]}"
+    return (
+        f"{amount:.0f} {units[0]}"
+        if units[0] == "B" or abs(amount) >= 99.5
+        else f"{amount:.3g} {units[0]}"
+    )

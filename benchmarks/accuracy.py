@@ -1,8 +1,11 @@
-"""Whether every strategy learns as well as DDP from as many samples: `python benchmarks/accuracy.py [--runs FOLDER]`, as root.
+"""Whether every strategy learns as well as DDP from as many samples: `python benchmarks/accuracy.py
+[--runs FOLDER]`, as root.
 
-Runs what is left of accuracy.yaml, prints a table: 168 runs, an hour and a quarter. Equally well, within a point, is who has the whole 95 % interval of its
-difference within one point either way, seed by seed; where that reaches further, either the strategy learns worse or eight seeds do not tell.
-Runs whose emulation slipped count where there is none that did not, and the table says how many: late is not wrong here, since nothing is timed.
+Runs what is left of accuracy.yaml, prints a table: 168 runs, an hour and a quarter. Equally well,
+within a point, is who has the whole 95 % interval of its difference within one point either way,
+seed by seed; where that reaches further, either the strategy learns worse or eight seeds do not
+tell. Runs whose emulation slipped count where there is none that did not, and the table says how
+many: late is not wrong here, since nothing is timed.
 """
 
 from __future__ import annotations
@@ -50,7 +53,9 @@ def learnt(table: Path) -> dict[str, Accuracies]:
     with table.open(newline="") as file:
         for row in csv.DictReader(file):
             if row["status"] in STATUSES and row["accuracy"]:
-                of = found.setdefault(name_of(row["workload.strategy"]), {status: {} for status in STATUSES})
+                of = found.setdefault(
+                    name_of(row["workload.strategy"]), {status: {} for status in STATUSES}
+                )
                 of[row["status"]][int(row["workload.seed"]), 0] = float(row["accuracy"])
     return {
         name: Accuracies({**of[SLIPPED], **of[DONE]}, len(of[SLIPPED].keys() - of[DONE].keys()))
@@ -65,20 +70,30 @@ def name_of(strategy: str) -> str:
     parts = json.loads(strategy)
     compress = parts.get("compress")
     if compress is None:
-        return ", ".join(str(value) if key == "name" else f"{key}: {value}" for key, value in parts.items())
+        return ", ".join(
+            str(value) if key == "name" else f"{key}: {value}" for key, value in parts.items()
+        )
     return str(compress["name"] if isinstance(compress, dict) else compress)
 
 
 def lines(found: Mapping[str, Accuracies]) -> Iterator[str]:
     """The table, those that learn worst last."""
-    yield "| strategy | seeds, slipped | accuracy | points against DDP, 95 % interval | within one point |"
+    yield (
+        "| strategy | seeds, slipped | accuracy | points against DDP, 95 % interval | within one"
+        " point |"
+    )
     yield "|---|---|---|---|---|"
     base = found[BASELINE]
     yield f"| {BASELINE} (DDP) | {told_seeds(base)} | {mean(base)} | | |"
-    differences = {name: estimate_difference(base.alike(of), of.alike(base)) for name, of in found.items()}
+    differences = {
+        name: estimate_difference(base.alike(of), of.alike(base)) for name, of in found.items()
+    }
     for name in sorted(found.keys() - {BASELINE}, key=lambda name: -differences[name].mean):
         of = differences[name]
-        yield f"| {name} | {told_seeds(found[name])} | {mean(found[name])} | {points(of)} | {verdict(of)} |"
+        yield (
+            f"| {name} | {told_seeds(found[name])} | {mean(found[name])} | {points(of)} |"
+            f" {verdict(of)} |"
+        )
 
 
 def told_seeds(of: Accuracies) -> str:
@@ -93,26 +108,41 @@ def mean(of: Accuracies) -> str:
 
 def points(of: Estimate) -> str:
     """With its interval."""
-    ends = "" if of.low is None or of.high is None else f" ({100 * of.low:+.2f} to {100 * of.high:+.2f})"
+    ends = (
+        ""
+        if of.low is None or of.high is None
+        else f" ({100 * of.low:+.2f} to {100 * of.high:+.2f})"
+    )
     return f"{100 * of.mean:+.2f}{ends}"
 
 
 def verdict(of: Estimate) -> str:
     """Whether the whole interval is."""
-    return "yes" if of.low is not None and of.high is not None and -MARGIN < of.low <= of.high < MARGIN else "not shown"
+    return (
+        "yes"
+        if of.low is not None and of.high is not None and -MARGIN < of.low <= of.high < MARGIN
+        else "not shown"
+    )
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run what is left, and tell."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), help="where run folders and the campaign's state are kept"
+        "--runs",
+        type=Path,
+        default=Path("runs"),
+        help="where run folders and the campaign's state are kept",
     )
     asked = parser.parse_args(arguments)
     table, failed = run_campaign(CAMPAIGN, asked.runs, lambda *run: print(told(*run), flush=True))
     print("\n".join(lines(learnt(table))))
     if failed:
-        print(f"{failed} runs of this call failed or slipped; started again, it tries them once more")
+        print(
+            f"{failed} runs of this call failed or slipped; started again, it tries them once more"
+        )
 
 
 if __name__ == "__main__":

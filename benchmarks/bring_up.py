@@ -2,8 +2,8 @@
 
     python benchmarks/bring_up.py [repeats]
 
-Every host has the same share of the cores, so that no dilation is needed; edge hosts reach the cloud over constrained links; all
-promises are measured before training, as always.
+Every host has the same share of the cores, so that no dilation is needed; edge hosts reach the
+cloud over constrained links; all promises are measured before training, as always.
 """
 
 from __future__ import annotations
@@ -35,7 +35,16 @@ def further_files(hosts: int) -> dict[str, str]:
 
 def measure(scenario: Path, runs: Path) -> tuple[float, dict[str, float]]:
     """Seconds to the first step, and of every stage."""
-    command = [sys.executable, "-m", "laggard.experiments.cli", "run", str(scenario), "--json", "--runs", str(runs)]
+    command = [
+        sys.executable,
+        "-m",
+        "laggard.experiments.cli",
+        "run",
+        str(scenario),
+        "--json",
+        "--runs",
+        str(runs),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.stdout:
         sys.exit(done.stderr)
@@ -49,9 +58,12 @@ def main() -> None:
     """Print a table of medians."""
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     with tempfile.TemporaryDirectory() as folder:
-        scenarios = {h: write_scenario(Path(folder) / f"hosts-{h}", h, further_files(h)) for h in HOSTS}
+        scenarios = {
+            h: write_scenario(Path(folder) / f"hosts-{h}", h, further_files(h)) for h in HOSTS
+        }
         measured = [
-            {hosts: measure(s, Path(folder) / "runs") for hosts, s in scenarios.items()} for _ in range(repeats)
+            {hosts: measure(s, Path(folder) / "runs") for hosts, s in scenarios.items()}
+            for _ in range(repeats)
         ]
     names = list(measured[0][HOSTS[0]][1])
     print(f"| hosts | to first step, s (median of {repeats}) | {' | '.join(names)} |")

@@ -1,9 +1,11 @@
-"""ByteDance's reference, ours and theirs: the published results of three traces, and the processor seconds of both tools.
+"""ByteDance's reference, ours and theirs: the published results of three traces, and the processor
+seconds of both tools.
 
     git clone https://github.com/ByteDance-Seed/StragglerAnalysis
     python benchmarks/bytedance_reference.py StragglerAnalysis [python]
 
-`python` is an interpreter with their requirements (and pandas below 3); without it their tool is not run, and only the published results are compared.
+`python` is an interpreter with their requirements (and pandas below 3); without it their tool is
+not run, and only the published results are compared.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def processor_s(words: list[str], folder: Path) -> tuple[float, str]:
     """Processor seconds of a command, and what it said."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = os.environ | {"PYTHONPATH": str(folder)}
-    done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=folder, env=environment)
+    done = subprocess.run(
+        words, check=True, capture_output=True, text=True, cwd=folder, env=environment
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
 
@@ -58,16 +62,34 @@ def main() -> None:
             "steps": largest_error(ours["s_step"], published["blocking_step_slowdown"]),
             "M_W": abs(ours["m_w"] - metric),
         }
-        line = f"{name}: S {ours['s']:.6f}; off by " + ", ".join(f"{key} {error:.1g}" for key, error in errors.items())
-        print(f"{line}; ours {took:.1f} s" + (f", theirs {theirs_s(checkout, name):.1f} s" if sys.argv[2:] else ""))
+        line = f"{name}: S {ours['s']:.6f}; off by " + ", ".join(
+            f"{key} {error:.1g}" for key, error in errors.items()
+        )
+        print(
+            f"{line}; ours {took:.1f} s"
+            + (f", theirs {theirs_s(checkout, name):.1f} s" if sys.argv[2:] else "")
+        )
 
 
 def theirs_s(checkout: Path, name: str) -> float:
-    """Processor seconds of their tool on one of their traces (M_W is another program there, and not counted)."""
+    """Processor seconds of their tool on one of their traces (M_W is another program there, and not
+    counted).
+    """
     with tempfile.TemporaryDirectory() as scratch:
         data = checkout / "data"
-        files = ["--trace", str(data / f"trace-{name}.parquet"), "--metadata", str(data / f"meta-{name}.yaml")]
-        words = [str(Path(sys.argv[2]).absolute()), "analyzer/wia.py", *files, "--dump-dir", scratch]
+        files = [
+            "--trace",
+            str(data / f"trace-{name}.parquet"),
+            "--metadata",
+            str(data / f"meta-{name}.yaml"),
+        ]
+        words = [
+            str(Path(sys.argv[2]).absolute()),
+            "analyzer/wia.py",
+            *files,
+            "--dump-dir",
+            scratch,
+        ]
         return processor_s([*words, "--root", scratch], checkout)[0]
 
 

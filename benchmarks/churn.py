@@ -1,9 +1,11 @@
-"""A worker killed, and one that joins in its place, under every strategy: what happens to it and to the other seven.
+"""A worker killed, and one that joins in its place, under every strategy: what happens to it and to
+the other seven.
 
     python benchmarks/churn.py [STRATEGY ...]
 
-Eight equal hosts. Where workers can be lost, `churn:` kills one after 5 s and starts another after 8 s of 14. Where they cannot, the same
-`churn:` is given to `laggard check`, and a worker of a run without it is killed by hand. Last figures in `docs/churn.md`.
+Eight equal hosts. Where workers can be lost, `churn:` kills one after 5 s and starts another after
+8 s of 14. Where they cannot, the same `churn:` is given to `laggard check`, and a worker of a run
+without it is killed by hand. Last figures in `docs/churn.md`.
 """
 
 from __future__ import annotations
@@ -86,11 +88,17 @@ def borne(name: str, runs: Path) -> str:
     left_s, joined_s = churn["left"]["effective_s"], churn["joined"]["effective_s"]
     steps = pd.read_parquet(folder / "steps.parquet")
     steps = steps.assign(start_s=steps.start_ns / 1e9, end_s=steps.end_ns / 1e9)
-    others, back = steps[steps["rank"] != VICTIM], steps[(steps["rank"] == VICTIM) & (steps.start_ns / 1e9 > left_s)]
+    others, back = (
+        steps[steps["rank"] != VICTIM],
+        steps[(steps["rank"] == VICTIM) & (steps.start_ns / 1e9 > left_s)],
+    )
     windows = [
-        Window(others, *ends) for ends in ((SETTLED_S, left_s), (left_s, joined_s), (joined_s, others.end_s.max()))
+        Window(others, *ends)
+        for ends in ((SETTLED_S, left_s), (left_s, joined_s), (joined_s, others.end_s.max()))
     ]
-    meanwhile = others[(others.start_s <= back.start_s.min()) & (others.end_s > back.start_s.min())].step
+    meanwhile = others[
+        (others.start_s <= back.start_s.min()) & (others.end_s > back.start_s.min())
+    ].step
     cells = [
         f"`{name}`" + (" *" if ended.status else ""),
         " · ".join(f"{window.per_s:.0f}" for window in windows),
@@ -109,14 +117,19 @@ def not_borne(name: str, runs: Path) -> str:
     )
     silent = subprocess.DEVNULL
     options = ("--json", "--runs", str(runs))
-    run = subprocess.Popen(command("run", overrides(name, churns=False), *options), stdout=silent, stderr=silent)
+    run = subprocess.Popen(
+        command("run", overrides(name, churns=False), *options), stdout=silent, stderr=silent
+    )
     killed_s = kill_one(run.pid, runs)
     status = run.wait(PATIENCE_S)
     ended_s = time.monotonic() - killed_s
     (record,) = (json.loads(path.read_text()) for path in runs.glob("*/2*/run.json"))
     told = [line.partition("]: ")[2] for line in refused.stderr.splitlines() if "churn:" in line]
     rule = told[0].partition(" — ")[0] if told else "not refused"
-    return f"| `{name}` | ended after {ended_s:.0f} s, report included, with status {status}: {record['error'].splitlines()[0]} | {rule} |"
+    return (
+        f"| `{name}` | ended after {ended_s:.0f} s, report included, with status {status}:"
+        f" {record['error'].splitlines()[0]} | {rule} |"
+    )
 
 
 def kill_one(run: int, runs: Path) -> float:
@@ -135,13 +148,16 @@ def kill_one(run: int, runs: Path) -> float:
 
 def main() -> None:
     """Print two tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("strategies", nargs="*", default=STRATEGY_NAMES)
     asked = parser.parse_args()
     bearing = [name for name in asked.strategies if name in bearing_churn()]
     print(
-        "| strategy | the others' steps a second: before · without · again with it | their longest step, s "
-        "| brought up to date after | its first step, theirs then | staleness at most: its own, theirs |"
+        "| strategy | the others' steps a second: before · without · again with it | their longest"
+        " step, s | brought up to date after | its first step, theirs then | staleness at most: its"
+        " own, theirs |"
     )
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="laggard-churn-") as runs:

@@ -1,8 +1,10 @@
-"""Is the truth inside the stated bound? `python benchmarks/clocks.py [SECONDS]`, as root; prints Markdown.
+"""Is the truth inside the stated bound? `python benchmarks/clocks.py [SECONDS]`, as root; prints
+Markdown.
 
-Twenty nodes at once, each with a clock of its own whose random skew and drift are known exactly, ask one reference over emulated
-links of 5 ms there and 5 or 40 ms back, ten of which a flood fills and drains every two seconds. The exchanges are those of a run:
-40 before, a burst a second for ten seconds (or SECONDS), 40 after. Figures of the last run are kept in clocks.md.
+Twenty nodes at once, each with a clock of its own whose random skew and drift are known exactly,
+ask one reference over emulated links of 5 ms there and 5 or 40 ms back, ten of which a flood fills
+and drains every two seconds. The exchanges are those of a run: 40 before, a burst a second for ten
+seconds (or SECONDS), 40 after. Figures of the last run are kept in clocks.md.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ class Node:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a node recorded: its exchanges as JSON lines, true times of begin and end, and its share of a core during."""
+    """What a node recorded: its exchanges as JSON lines, true times of begin and end, and its share
+    of a core during.
+    """
 
     exchanges: tuple[str, ...]
     start_ns: int
@@ -71,7 +75,10 @@ class Seen:
 
 def make_nodes(chance: random.Random) -> tuple[Host, tuple[Node, ...]]:
     now_ns = time.monotonic_ns()
-    hosts = [Host(f"edge.node.1.{i + 1}", "edge", "node", 1, i + 1, f"10.77.1.{i + 1}") for i in range(NODES)]
+    hosts = [
+        Host(f"edge.node.1.{i + 1}", "edge", "node", 1, i + 1, f"10.77.1.{i + 1}")
+        for i in range(NODES)
+    ]
     nodes = tuple(
         Node(
             host,
@@ -98,10 +105,14 @@ def observe(reference: Host, nodes: Sequence[Node], folder: Path) -> None:
     with entered(made.path(reference.name)):
         responder = Responder(reference.address)
     stop, stopping = os.pipe()
-    answering = fork_companion("responder", lambda: respond(responder, stop, stopping, folder / "responder"))
+    answering = fork_companion(
+        "responder", lambda: respond(responder, stop, stopping, folder / "responder")
+    )
     flooding = fork_companion("flood", lambda: flood(reference, nodes, made.paths))
     asking = [
-        fork_companion(node.host.name[-15:], lambda each=node: ask(each, reference, made.paths, folder))
+        fork_companion(
+            node.host.name[-15:], lambda each=node: ask(each, reference, made.paths, folder)
+        )
         for node in nodes
     ]
     failed = sum(os.waitpid(child, 0)[1] != 0 for child in asking)
@@ -136,12 +147,16 @@ def ask(node: Node, reference: Host, namespaces: Mapping[str, Path], folder: Pat
         found += exchange(reference.address, patience_s=5.0, clock=node.clock)
     end_ns = time.monotonic_ns()
     lines = [each.to_json() for each in found]
-    (folder / node.host.name).write_text(json.dumps([lines, start_ns, end_ns, used_s / DURING_S]), encoding="utf-8")
+    (folder / node.host.name).write_text(
+        json.dumps([lines, start_ns, end_ns, used_s / DURING_S]), encoding="utf-8"
+    )
     return 0
 
 
 def flood(reference: Host, nodes: Sequence[Node], namespaces: Mapping[str, Path]) -> int:
-    """One and a half times the rate of the loaded links, both ways, every other second: queues of up to half a second."""
+    """One and a half times the rate of the loaded links, both ways, every other second: queues of
+    up to half a second.
+    """
     sockets = []
     for node in nodes:
         if node.loaded:
@@ -171,7 +186,8 @@ def show(nodes: Sequence[Node], folder: Path) -> None:
     from laggard.clocks import fit_clock
 
     print(
-        "| link back | load | true skew (s) | estimated (s) | true drift (ppm) | estimated (ppm) | worst error | bound | inside |"
+        "| link back | load | true skew (s) | estimated (s) | true drift (ppm) | estimated (ppm) |"
+        " worst error | bound | inside |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     inside, shares, ratios, slowest_ms = 0, [], [], []
@@ -180,17 +196,23 @@ def show(nodes: Sequence[Node], folder: Path) -> None:
         exchanges = [Exchange.from_json(line) for line in seen.exchanges]
         fit = fit_clock(exchanges)
         # From a tenth of the run before its first exchange to a tenth after its last.
-        true_ns = [seen.start_ns + (seen.end_ns - seen.start_ns) * (i - 1) // (INSTANTS - 3) for i in range(INSTANTS)]
+        true_ns = [
+            seen.start_ns + (seen.end_ns - seen.start_ns) * (i - 1) // (INSTANTS - 3)
+            for i in range(INSTANTS)
+        ]
         local = np.array([node.shown(each) for each in true_ns], dtype=np.int64)
         wrong, bound = np.abs(fit.to_reference(local) - np.array(true_ns)), fit.error_ns(local)
         hits = int((wrong <= bound).sum())
         middle = INSTANTS // 2
         drift_ppm = (1 / (1 + node.drift_ppb / SECOND) - 1) * 1e6
-        pieces = ", ".join(f"{piece.drift_ppm:+.1f} ± {piece.drift_error_ppm:.1f}" for piece in fit.pieces)
+        pieces = ", ".join(
+            f"{piece.drift_ppm:+.1f} ± {piece.drift_error_ppm:.1f}" for piece in fit.pieces
+        )
         print(
-            f"| {node.back_ms:g} ms | {'flood' if node.loaded else 'none'} "
-            f"| {(true_ns[middle] - int(local[middle])) / SECOND:.6f} | {int(fit.offset_at(local)[middle]) / SECOND:.6f} "
-            f"| {drift_ppm:+.1f} | {pieces} | {wrong.max() / 1e6:.3f} ms | {bound.max() / 1e6:.3f} ms | {hits} of {INSTANTS} |"
+            f"| {node.back_ms:g} ms | {'flood' if node.loaded else 'none'} |"
+            f" {(true_ns[middle] - int(local[middle])) / SECOND:.6f} |"
+            f" {int(fit.offset_at(local)[middle]) / SECOND:.6f} | {drift_ppm:+.1f} | {pieces} |"
+            f" {wrong.max() / 1e6:.3f} ms | {bound.max() / 1e6:.3f} ms | {hits} of {INSTANTS} |"
         )
         inside += hits
         shares.append(seen.core_share)
@@ -199,13 +221,16 @@ def show(nodes: Sequence[Node], folder: Path) -> None:
     answered, share = json.loads((folder / "responder").read_text(encoding="utf-8"))
     print(f"\nTruth inside the bound: {inside} of {NODES * INSTANTS} instants.")
     print(
-        f"Bound beyond half the empty links' round trip: {np.median(ratios):.3f} ms (median), {max(ratios):.3f} ms (worst)."
+        f"Bound beyond half the empty links' round trip: {np.median(ratios):.3f} ms (median),"
+        f" {max(ratios):.3f} ms (worst)."
     )
     print(
-        f"Slowest exchange: {max(slowest_ms):.0f} ms, on loaded links {np.median(slowest_ms[1::2]):.0f} ms (median of nodes)."
+        f"Slowest exchange: {max(slowest_ms):.0f} ms, on loaded links"
+        f" {np.median(slowest_ms[1::2]):.0f} ms (median of nodes)."
     )
     print(
-        f"One node's exchanges, one burst a second: {np.median(shares):.3%} of a core (median of {NODES}), {max(shares):.3%} (worst)."
+        f"One node's exchanges, one burst a second: {np.median(shares):.3%} of a core (median of"
+        f" {NODES}), {max(shares):.3%} (worst)."
     )
     print(f"The responder: {answered} answers, {share:.3%} of a core for {NODES} nodes.")
 
@@ -222,7 +247,8 @@ def main() -> None:
         if sandbox.call(controller):
             raise SystemExit("a measurement failed")
         print(
-            f"Linux {os.uname().release}, load average {os.getloadavg()[0]:.1f}, seed {SEED}, {DURING_S:g} s of bursts.\n"
+            f"Linux {os.uname().release}, load average {os.getloadavg()[0]:.1f}, seed {SEED},"
+            f" {DURING_S:g} s of bursts.\n"
         )
         show(nodes, folder)
 

@@ -1,8 +1,10 @@
-"""What slow ranks cost by a formula, and what the analysis finds: traces without noise, in which nothing else is slow.
+"""What slow ranks cost by a formula, and what the analysis finds: traces without noise, in which
+nothing else is slow.
 
     python benchmarks/closed_form.py
 
-With W ranks of which k compute m times slower, ranks in lockstep lose (m - 1) c in each of the n steps that the slowness lasts, c being what a step computes: the same for one slow rank as for many,
+With W ranks of which k compute m times slower, ranks in lockstep lose (m - 1) c in each of the n
+steps that the slowness lasts, c being what a step computes: the same for one slow rank as for many,
 and each of k equals bears a k-th of it. Seconds of the first steps, which warm up, are nobody's.
 """
 
@@ -21,7 +23,9 @@ LASTING = range(200, 300)
 
 @dataclass(frozen=True)
 class Case:
-    """A trace, how many of its ranks are slow, how slow, in how many steps; and the cause that it is of."""
+    """A trace, how many of its ranks are slow, how slow, in how many steps; and the cause that it
+    is of.
+    """
 
     told: str
     spec: TraceSpec
@@ -35,7 +39,13 @@ def cases() -> Iterator[Case]:
     for world in (4, 16, 64):
         for factor in (1.2, 2.0, 4.0):
             one = (Injection("compute", factor, rank=1),)
-            yield Case(f"1 of {world}, all along", _spec((Tier("cloud", world),), one), 1, factor, STEPS - WARM_UP)
+            yield Case(
+                f"1 of {world}, all along",
+                _spec((Tier("cloud", world),), one),
+                1,
+                factor,
+                STEPS - WARM_UP,
+            )
     for world in (4, 64):
         for factor in (1.2, 4.0):
             a_while = (Injection("compute", factor, LASTING.start, LASTING.stop - 1, rank=1),)
@@ -44,12 +54,19 @@ def cases() -> Iterator[Case]:
     for slow, world in ((2, 16), (8, 16), (15, 16), (61, 64)):
         for factor in (1.2, 4.0):
             tiers = (Tier("cloud", world - slow), Tier("edge", slow, factor))
-            yield Case(f"{slow} of {world}, all along", _spec(tiers, ()), slow, factor, STEPS - WARM_UP)
+            yield Case(
+                f"{slow} of {world}, all along", _spec(tiers, ()), slow, factor, STEPS - WARM_UP
+            )
 
 
 def _spec(tiers: tuple[Tier, ...], injections: tuple[Injection, ...]) -> TraceSpec:
     return TraceSpec(
-        tiers=tiers, steps=STEPS, steps_per_epoch=10 * STEPS, warm_up_steps=WARM_UP, noise=QUIET, injections=injections
+        tiers=tiers,
+        steps=STEPS,
+        steps_per_epoch=10 * STEPS,
+        warm_up_steps=WARM_UP,
+        noise=QUIET,
+        injections=injections,
     )
 
 
@@ -63,7 +80,8 @@ def main() -> None:
         expected, found = (case.factor - 1) * COMPUTE_S * case.steps, sum(costs)
         off, share = found / expected - 1, max(costs) / expected * case.slow
         print(
-            f"| {case.told} | {case.factor:g} | {expected:.3f} | {found:.3f} | {off:+.0e} | {share:.4f} | {len(costs)} of {case.slow} |",
+            f"| {case.told} | {case.factor:g} | {expected:.3f} | {found:.3f} | {off:+.0e} |"
+            f" {share:.4f} | {len(costs)} of {case.slow} |",
             flush=True,
         )
 

@@ -1,10 +1,12 @@
-"""What a training step costs after its core was idle, and after the core was kept busy: why hosts are not left to sleep.
+"""What a training step costs after its core was idle, and after the core was kept busy: why hosts
+are not left to sleep.
 
     python benchmarks/cold_cores.py [rounds]
 
-One process trains a small network on one core and pauses before each step. CPU time of a step, median and tenth percentile, by the
-length of the pause: with an idle-priority process on the core meanwhile, with the same process spinning instead of sleeping
-(no other process gets the core, so what is lost then is lost to the pause itself), and with the core left idle.
+One process trains a small network on one core and pauses before each step. CPU time of a step,
+median and tenth percentile, by the length of the pause: with an idle-priority process on the core
+meanwhile, with the same process spinning instead of sleeping (no other process gets the core, so
+what is lost then is lost to the pause itself), and with the core left idle.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def make_step() -> Callable[[], None]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     layers = [nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU()]
-    model = nn.Sequential(*layers, nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(2048, 10))
+    model = nn.Sequential(
+        *layers, nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(2048, 10)
+    )
     samples, labels = torch.randn(32, 1, 8, 8), torch.randint(0, 10, (32,))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
@@ -52,7 +56,9 @@ def make_step() -> Callable[[], None]:
     return step
 
 
-def time_steps(step: Callable[[], None], pause: Callable[[float], None], pause_ms: float) -> list[float]:
+def time_steps(
+    step: Callable[[], None], pause: Callable[[float], None], pause_ms: float
+) -> list[float]:
     """CPU ms of each of some steps, each after a pause."""
     times = []
     for _ in range(STEPS):
@@ -87,7 +93,10 @@ def main() -> None:
     print("|---|" + "---|" * len(PAUSES_MS))
     for name in dict.fromkeys(name for name, _ in found):
         cells = (found[name, pause_ms] for pause_ms in PAUSES_MS)
-        shown = (f"{statistics.median(cell):.2f} ({statistics.quantiles(cell, n=10)[0]:.2f})" for cell in cells)
+        shown = (
+            f"{statistics.median(cell):.2f} ({statistics.quantiles(cell, n=10)[0]:.2f})"
+            for cell in cells
+        )
         print(f"| {name} | " + " | ".join(shown) + " |")
 
 

@@ -1,4 +1,5 @@
-"""Wall over CPU time of phases of 1, 10 and 100 ms with random gaps, eight hosts at once, for both ways of holding shares.
+"""Wall over CPU time of phases of 1, 10 and 100 ms with random gaps, eight hosts at once, for both
+ways of holding shares.
 
     python benchmarks/cpu_shares.py > benchmarks/cpu_shares.md        (as root, on two cores or more; three minutes)
 
@@ -38,7 +39,9 @@ class Result:
     """What one way of holding shares gave."""
 
     name: str
-    ratios: dict[tuple[float, int], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    ratios: dict[tuple[float, int], list[tuple[int, int]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     limiter_cores: float = 0.0
 
 
@@ -66,7 +69,9 @@ def measure(result: Result, seconds: float, attach: Attach, cost_s: Callable[[],
     probes: dict[str, tuple[int, int]] = {}
     for host in SHARES:
         reading, writing = os.pipe()
-        pid = fork_companion("laggard-probe", lambda h=host, w=writing: probe(h, seconds, start_read, w))  # type: ignore[misc]
+        pid = fork_companion(
+            "laggard-probe", lambda h=host, w=writing: probe(h, seconds, start_read, w)
+        )  # type: ignore[misc]
         os.close(writing)
         attach(host, pid)
         probes[host] = (pid, reading)
@@ -118,12 +123,17 @@ def become_nobody() -> None:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # as after an exec: its /proc entries are its own
+    ctypes.CDLL(None).prctl(
+        _PR_SET_DUMPABLE, 1, 0, 0, 0
+    )  # as after an exec: its /proc entries are its own
 
 
 def report(result: Result, load: str) -> None:
     """One table."""
-    print(f"\n## {result.name}\n\nLimiter: {result.limiter_cores * 100:.1f} % of a core. Load average: {load}.\n")
+    print(
+        f"\n## {result.name}\n\nLimiter: {result.limiter_cores * 100:.1f} % of a core. Load"
+        f" average: {load}.\n"
+    )
     print("| share | phase | n | mean of wall x share / CPU | median | spread (sd) | 5 % – 95 % |")
     print("|---|---|---|---|---|---|---|")
     for (share, length), taken in sorted(result.ratios.items()):
@@ -132,16 +142,21 @@ def report(result: Result, load: str) -> None:
         low, high = ratios[len(ratios) // 20], ratios[-1 - len(ratios) // 20]
         spread = statistics.pstdev(ratios)
         print(
-            f"| {share:.0%} | {length} ms | {len(ratios)} | **{mean:.3f}** | {statistics.median(ratios):.3f} |"
-            f" {spread:.3f} | {low:.2f} – {high:.2f} |"
+            f"| {share:.0%} | {length} ms | {len(ratios)} | **{mean:.3f}** |"
+            f" {statistics.median(ratios):.3f} | {spread:.3f} | {low:.2f} – {high:.2f} |"
         )
 
 
 def main(seconds: float) -> None:
     """Print the three tables."""
     cpus = plan_cpus(SHARES, usable_cores()[:2], 0.5).cpus
-    print("# CPU shares: eight hosts at once on two cores, phases of 1, 10 and 100 ms, gaps of 0 to 20 ms\n")
-    print(f"Linux {os.uname().release}; made by `{' '.join(['python', *sys.argv])}`; 1.000 is exact.")
+    print(
+        "# CPU shares: eight hosts at once on two cores, phases of 1, 10 and 100 ms, gaps of 0 to"
+        " 20 ms\n"
+    )
+    print(
+        f"Linux {os.uname().release}; made by `{' '.join(['python', *sys.argv])}`; 1.000 is exact."
+    )
     cgroups = prepare_cgroups(SHARES, run_name())
     if cgroups is None:
         sys.exit("this needs the right to make cgroups: run it as root")
@@ -153,7 +168,9 @@ def main(seconds: float) -> None:
         report(measure(Result("plain quota, for comparison"), seconds, attach, lambda: 0.0), load())
     become_nobody()
     with open_shares(SHARES, None, cpus) as held:
-        report(measure(Result("stop-signal (ordinary user)"), seconds, held.attach, held.cpu_s), load())
+        report(
+            measure(Result("stop-signal (ordinary user)"), seconds, held.attach, held.cpu_s), load()
+        )
 
 
 def load() -> str:

@@ -2,8 +2,8 @@
 
     python benchmarks/dilation.py [repeats]
 
-Loss-free links, shares that fit the cores at D = 1; runs interleaved. Time dilation promises the same step times (medians within 3 %)
-and the same stragglers.
+Loss-free links, shares that fit the cores at D = 1; runs interleaved. Time dilation promises the
+same step times (medians within 3 %) and the same stragglers.
 """
 
 from __future__ import annotations
@@ -18,31 +18,39 @@ from pathlib import Path
 
 FACTORS = (1, 2, 8)
 FILES = {
-    "layers_services": """\
+    "layers_services": (
+        """\
 environment: {job_name: dilation, g5k: {cluster: paravance}}
 layers:
   - {name: cloud, services: [{name: trainer, quantity: 2}]}
   - {name: edge, services: [{name: trainer, quantity: 2}]}
-""",
-    "network": """\
+"""
+    ),
+    "network": (
+        """\
 networks:
   - {src: "cloud.*", dst: "edge.*", delay: 10ms, rate: 50mbit, symmetric: true}
-""",
+"""
+    ),
     "workflow": "[]\n",
-    "heterogeneity": """\
+    "heterogeneity": (
+        """\
 deterministic:
   - {hosts: "cloud.*", cpu: 30%}
   - {hosts: "edge.*", cpu: 12%}
 dynamic:
   - {at: 5s, for: 10s, src: "cloud.*", dst: "edge.*", rate: 8mbit, symmetric: true}
-""",
-    "workload": """\
+"""
+    ),
+    "workload": (
+        """\
 model: resnet8
 dataset: digits
 batch_size: 128
 evaluate_every: 100000
 stop: {steps: 60}
-""",
+"""
+    ),
 }
 
 
@@ -50,12 +58,25 @@ def run(scenario: Path, runs: Path, factor: int) -> tuple[list[float], list[str]
     """Step times in virtual ms, the findings in words, and the status of one run."""
     import pyarrow.parquet as pq
 
-    command = [sys.executable, "-m", "laggard.experiments.cli", "run", str(scenario), "--json", "--runs", str(runs)]
-    done = subprocess.run([*command, "--dilation", str(factor)], capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "laggard.experiments.cli",
+        "run",
+        str(scenario),
+        "--json",
+        "--runs",
+        str(runs),
+    ]
+    done = subprocess.run(
+        [*command, "--dilation", str(factor)], capture_output=True, text=True, check=False
+    )
     answer = json.loads(done.stdout)
     if answer["status"] != "done":
         return [], [], f"{answer['status']}: {answer['error']}"
-    spans = pq.read_table(Path(answer["folder"]) / "spans.parquet", columns=["step", "start_ns"]).to_pandas()
+    spans = pq.read_table(
+        Path(answer["folder"]) / "spans.parquet", columns=["step", "start_ns"]
+    ).to_pandas()
     begins = spans.groupby("step").start_ns.min().sort_index()
     times = [float(value) / 1e6 for value in begins.diff().iloc[4:]]
     found = sorted(
@@ -82,11 +103,16 @@ def main() -> None:
                 times[factor] += steps
                 found[factor].append(findings or [status])
                 print(f"D = {factor}: {status.splitlines()[0]}", flush=True)
-    print("| D | step time, virtual ms: p10 | p50 | p90 | p50 against D = 1 |\n|---|---|---|---|---|")
+    print(
+        "| D | step time, virtual ms: p10 | p50 | p90 | p50 against D = 1 |\n|---|---|---|---|---|"
+    )
     for factor in [factor for factor in FACTORS if times[factor]]:
         cuts = statistics.quantiles(times[factor], n=10, method="inclusive")
         ratio = statistics.median(times[factor]) / statistics.median(times[FACTORS[0]])
-        print(f"| {factor} | {cuts[0]:.1f} | {statistics.median(times[factor]):.1f} | {cuts[8]:.1f} | {ratio:.3f} |")
+        print(
+            f"| {factor} | {cuts[0]:.1f} | {statistics.median(times[factor]):.1f} | {cuts[8]:.1f} |"
+            f" {ratio:.3f} |"
+        )
     for factor in FACTORS:
         for findings in found[factor]:
             print(f"D = {factor}: {'; '.join(findings)}")

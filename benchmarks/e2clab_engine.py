@@ -1,12 +1,15 @@
-"""The same E2Clab scenario through E2Clab's own engine and through Laggard, on the same hosts: seconds per stage, side by side.
+"""The same E2Clab scenario through E2Clab's own engine and through Laggard, on the same hosts:
+seconds per stage, side by side.
 
     python benchmarks/e2clab_engine.py [repeats]
 
-Hosts are network namespaces in a sandbox, for both. E2Clab has no provider for hosts that are there already and its list of
-providers is closed, so its `Experiment` is handed EnOSlib's `Static` provider, which does after that what E2Clab's Grid'5000
-provider does (`wait_for`, `sync_info`). All else is its own code: `Infrastructure`, `Network.deploy`, `Workflow`. Its ping test
-(`Network.validate`) is left out, and so are the making of the namespaces and the imports, of which Laggard's infrastructure
-has the former too. On a kernel without netem E2Clab's network stage leaves rates only, while Laggard's applies delays as well.
+Hosts are network namespaces in a sandbox, for both. E2Clab has no provider for hosts that are there
+already and its list of providers is closed, so its `Experiment` is handed EnOSlib's `Static`
+provider, which does after that what E2Clab's Grid'5000 provider does (`wait_for`, `sync_info`). All
+else is its own code: `Infrastructure`, `Network.deploy`, `Workflow`. Its ping test
+(`Network.validate`) is left out, and so are the making of the namespaces and the imports, of which
+Laggard's infrastructure has the former too. On a kernel without netem E2Clab's network stage leaves
+rates only, while Laggard's applies delays as well.
 
 Every stage of the workflow is one shell task on every host; that it ran there is checked.
 """
@@ -128,17 +131,31 @@ def by_laggard(scenario: Path, watch: Watch) -> None:
     from laggard.yaml_source import parse_yaml, validated
 
     hosts = _hosts(scenario)
-    layers = validated(parse_yaml((scenario / "layers_services.yaml").read_bytes(), "layers"), LayersServices)
+    layers = validated(
+        parse_yaml((scenario / "layers_services.yaml").read_bytes(), "layers"), LayersServices
+    )
     with watch.stage("infrastructure"):
         namespaces = create_namespaces(hosts, "tun")
         roles, _ = enoslib_roles(hosts)
         services = deploy_services(layers, roles, hosts, run_plugins=False)
     with watch.stage("network"):
-        network = validated(parse_yaml((scenario / "network.yaml").read_bytes(), "network"), Network)
-        links = UserspaceBackend.start(plan_links(network, Heterogeneity(), hosts), namespaces.paths, Dilation(1.0))
+        network = validated(
+            parse_yaml((scenario / "network.yaml").read_bytes(), "network"), Network
+        )
+        links = UserspaceBackend.start(
+            plan_links(network, Heterogeneity(), hosts), namespaces.paths, Dilation(1.0)
+        )
     for stage in WORKFLOW_STAGES:
         with watch.stage(stage):
-            run_workflow(scenario, scenario / "workflow.yaml", stage, roles, hosts, scenario, services=services)
+            run_workflow(
+                scenario,
+                scenario / "workflow.yaml",
+                stage,
+                roles,
+                hosts,
+                scenario,
+                services=services,
+            )
     links.close()
 
 
@@ -168,7 +185,8 @@ def measure(engine: Engine, hosts: int) -> dict[str, float]:
         ran = len(list((scenario / "done").iterdir()))
         if done.returncode != 0 or ran != 3 * hosts:
             sys.exit(
-                f"{engine}, {hosts} hosts: {ran} of {3 * hosts} tasks ran\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+                f"{engine}, {hosts} hosts: {ran} of {3 * hosts} tasks"
+                f" ran\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
             )
         seconds: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
         return seconds
@@ -182,7 +200,9 @@ def main() -> None:
         engine: Engine = "e2clab" if sys.argv[2] == "e2clab" else "laggard"
         sys.exit(sandbox.call(lambda: inside(engine, Path(sys.argv[3]))))
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    measured: dict[tuple[int, Engine], list[dict[str, float]]] = {(h, e): [] for h in HOSTS for e in ENGINES}
+    measured: dict[tuple[int, Engine], list[dict[str, float]]] = {
+        (h, e): [] for h in HOSTS for e in ENGINES
+    }
     for _ in range(repeats):
         for (hosts, engine), seconds in measured.items():
             seconds.append(measure(engine, hosts))

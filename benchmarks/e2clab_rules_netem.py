@@ -1,9 +1,11 @@
-"""Several network rules for one source: what E2Clab's own `Network.deploy()` and Laggard's one deployment leave of them.
+"""Several network rules for one source: what E2Clab's own `Network.deploy()` and Laggard's one
+deployment leave of them.
 
     python benchmarks/e2clab_rules_netem.py
 
-Under a real netem, in Debian's user-mode kernel; both on the same three hosts with the same EnOSlib roles, one after the
-other. E2Clab deploys one `NetemHTB` per rule, and each deployment first deletes the root queueing discipline.
+Under a real netem, in Debian's user-mode kernel; both on the same three hosts with the same EnOSlib
+roles, one after the other. E2Clab deploys one `NetemHTB` per rule, and each deployment first
+deletes the root queueing discipline.
 """
 
 from __future__ import annotations
@@ -112,7 +114,9 @@ def rows(comparison: Comparison) -> list[str]:
     for tier, delay_ms in DELAYS_MS.items():
         asked = f"{delay_ms:g} ms {'each way' if factor == 2 else 'one way'}"
         measured = [f"{comparison[engine]['rtt_ms'][tier]:.1f}" for engine in ("e2clab", "laggard")]
-        lines.append(f"| edge-{tier} | {asked} | {factor * delay_ms:.0f} | {' | '.join(measured)} |")
+        lines.append(
+            f"| edge-{tier} | {asked} | {factor * delay_ms:.0f} | {' | '.join(measured)} |"
+        )
     return lines
 
 
@@ -129,7 +133,10 @@ def main() -> None:
             f"{name} {comparison[engine]['seconds']:.1f} s"
             for name, engine in (("E2Clab", "e2clab"), ("Laggard", "laggard"))
         ]
-        print(f"\ndeployment, {'both directions' if comparison['symmetric'] else 'one direction'}: {', '.join(took)}")
+        print(
+            f"\ndeployment, {'both directions' if comparison['symmetric'] else 'one direction'}:"
+            f" {', '.join(took)}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""When timed changes of links really take effect: 200 random ones, both cores busy, seen from outside by paced datagrams.
+"""When timed changes of links really take effect: 200 random ones, both cores busy, seen from
+outside by paced datagrams.
 
     python benchmarks/event_onset.py           # the userspace emulator here, then netem in Debian's user-mode kernel
     python benchmarks/event_onset.py --here    # the emulator alone
 
-Four links change between 10 ms and 30 ms at random moments. Datagrams on each say which delay the link gave to what was sent when: the
-onset is the sending time of the first that met the new one, known to the spacing of the datagrams.
+Four links change between 10 ms and 30 ms at random moments. Datagrams on each say which delay the
+link gave to what was sent when: the onset is the sending time of the first that met the new one,
+known to the spacing of the datagrams.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ CHANGES = 200
 SHORT, LONG = Constraint(delay_ms=10.0), Constraint(delay_ms=30.0)
 LEAD_S, TAIL_S = 0.5, 0.5
 SHORTER_BY_MS = 0.8
-"""A packet sent after a link got shorter still arrives after those before it, only sooner than the old delay says."""
+"""A packet sent after a link got shorter still arrives after those before it, only sooner than the
+old delay says."""
 
 _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("@ll")
@@ -63,11 +66,15 @@ class Seen:
 
 def make_hosts(count: int) -> tuple[Host, ...]:
     """Hosts of one layer, with addresses."""
-    return tuple(Host(f"edge.s.1.{i}", "edge", "s", 1, i, f"10.77.0.{i}") for i in range(1, count + 1))
+    return tuple(
+        Host(f"edge.s.1.{i}", "edge", "s", 1, i, f"10.77.0.{i}") for i in range(1, count + 1)
+    )
 
 
 def random_changes(pairs: Sequence[Pair], count: int, seed: int) -> tuple[TimedChange, ...]:
-    """Each link made longer and shorter again in turn, at random moments a quarter of a second to one apart."""
+    """Each link made longer and shorter again in turn, at random moments a quarter of a second to
+    one apart.
+    """
     chance = random.Random(seed)
     changes: list[TimedChange] = []
     for number, pair in enumerate(pairs):
@@ -84,7 +91,9 @@ def random_changes(pairs: Sequence[Pair], count: int, seed: int) -> tuple[TimedC
 def watch(
     pairs: Sequence[Pair], hosts: dict[str, Endpoint], spacing_s: float, until_s: float
 ) -> dict[Pair, list[Seen]]:
-    """Send datagrams on every link until a moment of CLOCK_MONOTONIC, and tell what each took by the kernel's stamps."""
+    """Send datagrams on every link until a moment of CLOCK_MONOTONIC, and tell what each took by
+    the kernel's stamps.
+    """
     become_punctual(PRIORITY)
     receivers = {pair: listener_in(hosts[pair[1]], socket.SOCK_DGRAM) for pair in pairs}
     senders = {pair: socket_in(hosts[pair[0]], socket.SOCK_DGRAM) for pair in pairs}
@@ -120,8 +129,12 @@ def _drain(receiver: socket.socket, seen: list[Seen]) -> None:
         seen.append(Seen(sent_ns, (seconds * 1_000_000_000 + nanoseconds - sent_ns) / 1e6))
 
 
-def onset_ms(change: TimedChange, seen: Sequence[Seen], due_ns: int, spacing_ms: float) -> float | None:
-    """How long after its due time a change was met by a datagram, in ms; None where none met it within 200 ms."""
+def onset_ms(
+    change: TimedChange, seen: Sequence[Seen], due_ns: int, spacing_ms: float
+) -> float | None:
+    """How long after its due time a change was met by a datagram, in ms; None where none met it
+    within 200 ms.
+    """
     later = sorted((s for s in seen if -2e6 <= s.sent_ns - due_ns <= 2e8), key=lambda s: s.sent_ns)
     if change.kind == "begin":
         met = (s for s in later if s.took_ms > (SHORT.delay_ms + LONG.delay_ms) / 2)
@@ -132,7 +145,10 @@ def onset_ms(change: TimedChange, seen: Sequence[Seen], due_ns: int, spacing_ms:
 
 
 def measure(
-    start: Callable[[LinkPlan], LinkBackend], hosts: Sequence[Host], paths: dict[str, Path], spacing_ms: float
+    start: Callable[[LinkPlan], LinkBackend],
+    hosts: Sequence[Host],
+    paths: dict[str, Path],
+    spacing_ms: float,
 ) -> dict[str, object]:
     """Errors of all changes, as recorded and as seen, in ms."""
     names = [host.name for host in hosts]
@@ -171,13 +187,17 @@ def measure(
         )
         for change in changes
     ]
-    lost = 1 - sum(map(len, told)) / max(1, len(pairs) * (until_s - zero_ns / 1e9 + 1) * 1e3 / spacing_ms)
+    lost = 1 - sum(map(len, told)) / max(
+        1, len(pairs) * (until_s - zero_ns / 1e9 + 1) * 1e3 / spacing_ms
+    )
     return {"recorded": recorded, "seen": onsets, "lost": lost}
 
 
 class _NoShares:
     def set_share(self, host: str, share: float) -> int:
-        raise EmulationError(f"{host}: only links change here, and its share was to become {share:g}")
+        raise EmulationError(
+            f"{host}: only links change here, and its share was to become {share:g}"
+        )
 
 
 def userspace() -> dict[str, object]:
@@ -190,7 +210,9 @@ def userspace() -> dict[str, object]:
 
 
 def netem() -> dict[str, object]:
-    """Netem, inside a sandbox of a kernel that has it; that kernel is slow, and so are the datagrams."""
+    """Netem, inside a sandbox of a kernel that has it; that kernel is slow, and so are the
+    datagrams.
+    """
     from laggard.layers_services.local.provider import enoslib_roles
     from laggard.network_emulation.netem import NetemBackend
 
@@ -249,7 +271,8 @@ def _quantiles(values: Sequence[float]) -> str:
 def main() -> None:
     """Print a table."""
     print(
-        "| backend | recorded: p50, p99, worst, ms | seen by datagrams: p50, p99, worst, ms | not seen |\n|---|---|---|---|",
+        "| backend | recorded: p50, p99, worst, ms | seen by datagrams: p50, p99, worst, ms | not"
+        " seen |\n|---|---|---|---|",
         flush=True,
     )
     print(row("userspace, both cores busy", in_sandbox(userspace)), flush=True)

@@ -1,10 +1,12 @@
 """How much of a real run's makespan the analysis accounts for, under every strategy.
 
-    python benchmarks/explained.py [--strategies NAME ...] [--scenario experiments/quickstart] [--steps 150] [--runs DIR]
+    python benchmarks/explained.py [--strategies NAME ...] [--scenario experiments/quickstart]
+    [--steps 150] [--runs DIR]
     python benchmarks/explained.py --again DIR      # the runs that are there, analysed anew
 
-Trains once per strategy in the emulated continuum, and compares the makespan of the fitted model (references and causes found, no observed duration at its
-place) with the measured one. Goal: within 2 % for nine strategies of ten. Needs root, or TUN devices that users may open.
+Trains once per strategy in the emulated continuum, and compares the makespan of the fitted model
+(references and causes found, no observed duration at its place) with the measured one. Goal: within
+2 % for nine strategies of ten. Needs root, or TUN devices that users may open.
 """
 
 from __future__ import annotations
@@ -25,15 +27,22 @@ TOO_LONG_S = 1800.0
 
 def main() -> None:
     """Run every strategy and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGY_NAMES))
     parser.add_argument("--scenario", type=Path, default=SCENARIO)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--runs", type=Path)
-    parser.add_argument("--again", type=Path, metavar="DIR", help="run nothing; analyse the runs of this folder")
+    parser.add_argument(
+        "--again", type=Path, metavar="DIR", help="run nothing; analyse the runs of this folder"
+    )
     asked = parser.parse_args()
     runs = asked.runs or Path(tempfile.mkdtemp(prefix="explained-"))
-    print("| strategy | status | steps | makespan, s | replayed, s | explained, % | findings | lost to them, s |")
+    print(
+        "| strategy | status | steps | makespan, s | replayed, s | explained, % | findings | lost"
+        " to them, s |"
+    )
     print("|---|---|---|---|---|---|---|---|", flush=True)
     if asked.again:
         folders = sorted(path.parent for path in asked.again.glob("*/*/run.json"))
@@ -49,7 +58,10 @@ def explain(strategy: str, scenario: Path, steps: int, runs: Path) -> bool:
     ended = run_apart(scenario, overrides, runs, limit_s=TOO_LONG_S, keeps_errors=True)
     answer = ended.answer or {"status": f"exit status {ended.status}", "error": ended.errors}
     if not answer.get("folder"):
-        print(f"| `{strategy}` | {answer.get('status')}: {answer.get('error')} | | | | | | |", flush=True)
+        print(
+            f"| `{strategy}` | {answer.get('status')}: {answer.get('error')} | | | | | | |",
+            flush=True,
+        )
         return False
     return row(Path(str(answer["folder"])))
 
@@ -64,7 +76,11 @@ def row(folder: Path) -> bool:
         print("| " + " | ".join(cells) + " | | | | | | |", flush=True)
         return False
     cells += [str(len(analysis.steps)), f"{analysis.makespan_s:.1f}"]
-    cells += [f"{analysis.replayed_s:.1f}", f"{100 * analysis.explained:.1f}", str(len(analysis.stragglers))]
+    cells += [
+        f"{analysis.replayed_s:.1f}",
+        f"{100 * analysis.explained:.1f}",
+        str(len(analysis.stragglers)),
+    ]
     print("| " + " | ".join([*cells, f"{analysis.lost_s:.1f}"]) + " |", flush=True)
     return analysis.costed and abs(analysis.explained - 1.0) <= GOAL
 

@@ -1,8 +1,10 @@
-"""Where to keep the model: in the fog or in the cloud? Samples a second, by model and by how good the way to the cloud is.
+"""Where to keep the model: in the fog or in the cloud? Samples a second, by model and by how good
+the way to the cloud is.
 
     python benchmarks/fog_versus_cloud.py [RUNS] [FIGURE.png]
 
-Runs what is left of the campaign `fog_versus_cloud.yaml` beside this file, prints its table, and draws it.
+Runs what is left of the campaign `fog_versus_cloud.yaml` beside this file, prints its table, and
+draws it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ Speeds = dict[tuple[str, float, str], float]
 
 
 def speeds(table: Path) -> Speeds:
-    """Samples a second by model, Mbit/s to the cloud and place of the server; the last run of each counts."""
+    """Samples a second by model, Mbit/s to the cloud and place of the server; the last run of each
+    counts.
+    """
     with table.open(newline="") as file:
         return {
             (
@@ -38,22 +42,40 @@ def speeds(table: Path) -> Speeds:
 
 def markdown(found: Speeds) -> str:
     """One row for each model and rate."""
-    lines = ["| model | edge to cloud | server in the fog | in the cloud | fog / cloud |", "|---|---|---|---|---|"]
+    lines = [
+        "| model | edge to cloud | server in the fog | in the cloud | fog / cloud |",
+        "|---|---|---|---|---|",
+    ]
     for model, rate in sorted({key[:2] for key in found}):
         fog, cloud = found.get((model, rate, "fog"), 0.0), found.get((model, rate, "cloud"), 0.0)
         ratio = f"{fog / cloud:.2f}" if fog and cloud else ""
-        lines.append(f"| {MODELS[model]} | {rate:g} Mbit/s | {fog:.0f} samples/s | {cloud:.0f} | {ratio} |")
+        lines.append(
+            f"| {MODELS[model]} | {rate:g} Mbit/s | {fog:.0f} samples/s | {cloud:.0f} | {ratio} |"
+        )
     return "\n".join(lines)
 
 
 def draw(found: Speeds) -> bytes:
-    """A panel for each model: samples a second over the rate to the cloud, a line for each place."""
+    """A panel for each model: samples a second over the rate to the cloud, a line for each
+    place.
+    """
     with house_style():
         figure = new_figure(WIDE_IN, 2.9)
-        for axes, (model, name) in zip(figure.subplots(1, len(MODELS)), MODELS.items(), strict=True):
+        for axes, (model, name) in zip(
+            figure.subplots(1, len(MODELS)), MODELS.items(), strict=True
+        ):
             for place, colour in zip(PLACES.values(), TIERS, strict=False):
-                points = sorted((rate, speed) for (m, rate, p), speed in found.items() if (m, p) == (model, place))
-                axes.plot(*zip(*points, strict=True), marker="o", color=colour, label=f"server in the {place}")
+                points = sorted(
+                    (rate, speed)
+                    for (m, rate, p), speed in found.items()
+                    if (m, p) == (model, place)
+                )
+                axes.plot(
+                    *zip(*points, strict=True),
+                    marker="o",
+                    color=colour,
+                    label=f"server in the {place}",
+                )
             axes.set_xscale("log")
             rates = sorted({rate for _, rate, _ in found})
             axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
@@ -70,7 +92,9 @@ def draw(found: Speeds) -> bytes:
 def main() -> None:
     """Run, tell, draw."""
     runs = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("runs")
-    table, _ = run_campaign(CAMPAIGN, runs, lambda combination, row: print(told(combination, row), flush=True))
+    table, _ = run_campaign(
+        CAMPAIGN, runs, lambda combination, row: print(told(combination, row), flush=True)
+    )
     found = speeds(table)
     print(markdown(found))
     if len(sys.argv) > 2:

@@ -1,9 +1,11 @@
-"""What the user sees of each fault of Grid'5000, and how many jobs are left: on the stand-in, with EnOSlib's own provider.
+"""What the user sees of each fault of Grid'5000, and how many jobs are left: on the stand-in, with
+EnOSlib's own provider.
 
     python benchmarks/g5k_faults.py [CASE ...]
 
-Every case is a process of its own in a sandbox: a stand-in Grid'5000 whose nodes are namespaces with real SSH servers, a fault, a
-reservation, and its release. `--json CASE` prints one case's row for machines.
+Every case is a process of its own in a sandbox: a stand-in Grid'5000 whose nodes are namespaces
+with real SSH servers, a fault, a reservation, and its release. `--json CASE` prints one case's row
+for machines.
 """
 
 from __future__ import annotations
@@ -90,10 +92,16 @@ CASES: Mapping[str, Case] = {
     "Reservation not valid": Case(
         [(Fault.RESERVATION_NOT_VALID, {})], options=G5kOptions(reservation="2031-03-04 19:00:00")
     ),
-    "Reservation not valid, two sites": Case([(Fault.RESERVATION_NOT_VALID, {})], scenario=TWO_SITES),
+    "Reservation not valid, two sites": Case(
+        [(Fault.RESERVATION_NOT_VALID, {})], scenario=TWO_SITES
+    ),
     "a node fails to deploy": Case([(Fault.DEPLOYMENT_FAILS, {"node": SECOND})], options=DEPLOYED),
-    "a node fails to deploy once": Case([(Fault.DEPLOYMENT_FAILS, {"node": SECOND, "times": 1})], options=DEPLOYED),
-    "a node that stops answering SSH": Case([(Fault.NODE_SILENT, {"node": SECOND, "delay_s": 0.0})]),
+    "a node fails to deploy once": Case(
+        [(Fault.DEPLOYMENT_FAILS, {"node": SECOND, "times": 1})], options=DEPLOYED
+    ),
+    "a node that stops answering SSH": Case(
+        [(Fault.NODE_SILENT, {"node": SECOND, "delay_s": 0.0})]
+    ),
     "a release that fails twice": Case([(Fault.RELEASE_FAILS, {})]),
     "interrupted while it waits": Case(interrupted=True),
 }
@@ -101,9 +109,11 @@ CASES: Mapping[str, Case] = {
 
 @dataclass(frozen=True)
 class Row:
-    """What came of a case; `held` are the jobs while the nodes were there, `kept` those after a job that was there was used.
+    """What came of a case; `held` are the jobs while the nodes were there, `kept` those after a job
+    that was there was used.
 
-    `addresses` are the machines' own as Laggard knows them, `reached` what each says that it is, `statuses` all of the API's answers.
+    `addresses` are the machines' own as Laggard knows them, `reached` what each says that it is,
+    `statuses` all of the API's answers.
     """
 
     case: str
@@ -146,7 +156,9 @@ def play(name: str, grid: StandIn, home: Path) -> Row:
     reached: tuple[str, ...] = ()
     error, during, kept = "", 0, 0
     try:
-        reservation = reserve(plan, hosts, "laggard-case", tell, case.patience_s, case.pace, auto_jump=False)
+        reservation = reserve(
+            plan, hosts, "laggard-case", tell, case.patience_s, case.pace, auto_jump=False
+        )
         seconds = time.monotonic() - began
         seen = f"{len(reservation.machines)} nodes after {seconds:.1f} s"
         machines = tuple(machine.access.address for machine in reservation.machines)
@@ -165,7 +177,10 @@ def play(name: str, grid: StandIn, home: Path) -> Row:
         machines=machines,
         addresses=addresses,
         reached=reached,
-        made=sum(call.method == "POST" and call.path.endswith("/jobs") and call.status == 201 for call in grid.calls()),
+        made=sum(
+            call.method == "POST" and call.path.endswith("/jobs") and call.status == 201
+            for call in grid.calls()
+        ),
         held=during,
         kept=kept,
         left=len(grid.held_jobs()),
@@ -227,7 +242,10 @@ def main(arguments: Sequence[str]) -> int:
             continue
         row = Row(**json.loads(done.stdout.splitlines()[-1]))
         seen = " ".join(f"{row.error}: {row.seen}".removeprefix(": ").split())
-        print(f"| {name} | {seen} | {row.seconds} | {row.calls} | {row.made} | {row.left} |", flush=True)
+        print(
+            f"| {name} | {seen} | {row.seconds} | {row.calls} | {row.made} | {row.left} |",
+            flush=True,
+        )
     return 0
 
 

@@ -1,9 +1,11 @@
-"""Writes `layers_services/g5k_reference.json` from a checkout of the testbed's reference repository.
+"""Writes `layers_services/g5k_reference.json` from a checkout of the testbed's reference
+repository.
 
     git clone https://github.com/grid5000/reference-repository
     python benchmarks/g5k_reference.py reference-repository
 
-Only facts that a scenario is checked against are kept: names, counts, sizes and rates. A bare repository will do.
+Only facts that a scenario is checked against are kept: names, counts, sizes and rates. A bare
+repository will do.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from laggard.layers_services.g5k_reference import FILE, Cluster, Gpus, PowerMeter, Reference, shortened
+from laggard.layers_services.g5k_reference import (
+    FILE,
+    Cluster,
+    Gpus,
+    PowerMeter,
+    Reference,
+    shortened,
+)
 
 REPOSITORY = "https://github.com/grid5000/reference-repository"
 FOLDER = "data/grid5000/sites"
@@ -33,7 +42,9 @@ Json = dict[str, Any]  # the repository's own documents
 
 def git(checkout: Path, *arguments: str) -> bytes:
     """What a git command prints."""
-    return subprocess.run(["git", "-C", str(checkout), *arguments], check=True, capture_output=True).stdout
+    return subprocess.run(
+        ["git", "-C", str(checkout), *arguments], check=True, capture_output=True
+    ).stdout
 
 
 def documents(checkout: Path) -> dict[str, Json]:
@@ -76,7 +87,11 @@ def cluster_of(site: str, described: Json, nodes: Mapping[int, Json]) -> Cluster
 
 def _cpu(node: Json) -> str:
     processor, count = node["processor"], node["architecture"]["nb_procs"]
-    words = (processor["vendor"], processor["model"].removeprefix(processor["vendor"]), processor["version"])
+    words = (
+        processor["vendor"],
+        processor["model"].removeprefix(processor["vendor"]),
+        processor["version"],
+    )
     return f"{count} x {' '.join(' '.join(str(word) for word in words).split())}"
 
 
@@ -95,7 +110,9 @@ def _rates(node: Json) -> dict[str, float]:
     mounted = [a for a in ethernet if a.get("mounted")] or ethernet
 
     def fastest(kind: str) -> float:
-        rates = [a.get("rate") or 0 for a in usable if a.get("interface") == kind and a.get("mountable")]
+        rates = [
+            a.get("rate") or 0 for a in usable if a.get("interface") == kind and a.get("mountable")
+        ]
         return max(rates, default=0) / 1e9
 
     return {
@@ -112,7 +129,10 @@ def _meter(described: Json) -> PowerMeter:
 
 
 def _longest(nodes: Mapping[int, Json]) -> dict[str, float]:
-    limits = {number: node["supported_job_types"].get("max_walltime") or 0 for number, node in nodes.items()}
+    limits = {
+        number: node["supported_job_types"].get("max_walltime") or 0
+        for number, node in nodes.items()
+    }
     return {
         shortened(n for n, limit in limits.items() if limit == seconds): seconds / 3600
         for seconds in sorted(set(limits.values()) - {0})
@@ -153,9 +173,13 @@ def main() -> None:
     FILE.write_text(text_of(reference), encoding="utf-8")
     per_site = Counter(cluster.site for cluster in reference.clusters)
     nodes = sum(cluster.nodes for cluster in reference.clusters)
-    print(f"{FILE.name}: {len(reference.clusters)} clusters, {nodes} nodes, {FILE.stat().st_size} bytes")
     print(
-        f"  of {reference.date} ({reference.commit[:12]}): {', '.join(f'{s} {n}' for s, n in sorted(per_site.items()))}"
+        f"{FILE.name}: {len(reference.clusters)} clusters, {nodes} nodes, {FILE.stat().st_size}"
+        " bytes"
+    )
+    print(
+        f"  of {reference.date} ({reference.commit[:12]}):"
+        f" {', '.join(f'{s} {n}' for s, n in sorted(per_site.items()))}"
     )
 
 

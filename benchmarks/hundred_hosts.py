@@ -1,4 +1,5 @@
-"""A hundred hosts on one machine, edge-heavy, with ten fog sites: seconds to the first step, memory, processor time, fidelity.
+"""A hundred hosts on one machine, edge-heavy, with ten fog sites: seconds to the first step,
+memory, processor time, fidelity.
 
 python benchmarks/hundred_hosts.py [hosts]
 """
@@ -31,33 +32,41 @@ layers:
     services: [{{name: trainer, quantity: {edge}}}]
 """
 FILES = {
-    "network": """\
+    "network": (
+        """\
 networks:
   - {src: "edge.*", dst: "fog.*", delay: 5ms, rate: 50mbit, symmetric: true}
   - {src: "edge.*", dst: "cloud.*", delay: 15ms, rate: 20mbit, symmetric: true}
   - {src: "fog.*", dst: "cloud.*", delay: 10ms, rate: 100mbit, symmetric: true}
   - {src: "fog.*", dst: "fog.*", delay: 8ms, rate: 100mbit}
   - {src: "edge.*", dst: "edge.*", delay: 12ms, rate: 20mbit}
-""",
+"""
+    ),
     "workflow": "[]\n",
-    "heterogeneity": """\
+    "heterogeneity": (
+        """\
 deterministic:
   - {hosts: "cloud.*", cpu: 40%}
   - {hosts: "fog.*", cpu: 20%}
   - {hosts: "edge.*", cpu: 5%}
-""",
-    "workload": """\
+"""
+    ),
+    "workload": (
+        """\
 model: mlp
 dataset: digits
 batch_size: 800
 evaluate_every: 100000
 stop: {steps: 5}
-""",
+"""
+    ),
 }
 
 
 class Sampler(threading.Thread):
-    """Looks at the processes of a run: most memory by kind (proportional set size), processor time by kind."""
+    """Looks at the processes of a run: most memory by kind (proportional set size), processor time
+    by kind.
+    """
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
@@ -110,7 +119,10 @@ def main() -> int:
         command = [sys.executable, "-m", "laggard.experiments.cli", "run", str(scenario), "--json"]
         began = time.monotonic()
         run = subprocess.Popen(
-            [*command, "--runs", f"{name}/runs"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*command, "--runs", f"{name}/runs"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         sampler = Sampler(run.pid)
         sampler.start()
@@ -124,22 +136,32 @@ def main() -> int:
     answer = json.loads(output)
     print(f"{hosts} hosts: {answer['status']} after {took_s:.0f} s {answer['error'] or ''}")
     print(f"dilation {answer['dilation']:.1f}; first step after {answer['first_step_s']} s")
-    print("stages, s: " + ", ".join(f"{stage['name']} {stage['seconds']:.1f}" for stage in answer["stages"]))
+    print(
+        "stages, s: "
+        + ", ".join(f"{stage['name']} {stage['seconds']:.1f}" for stage in answer["stages"])
+    )
     checks = answer["fidelity"] or []
     for kind in ("rtt", "rate", "cpu"):
         of = [check for check in checks if check["kind"] == kind]
-        errors_of = [abs(check["measured"] - check["requested"]) / max(check["requested"], 1e-9) for check in of]
+        errors_of = [
+            abs(check["measured"] - check["requested"]) / max(check["requested"], 1e-9)
+            for check in of
+        ]
         if of:
             print(
-                f"{kind}: {len(of)} checks, {sum(not c['ok'] for c in of)} missed, worst {100 * max(errors_of):.1f} %"
+                f"{kind}: {len(of)} checks, {sum(not c['ok'] for c in of)} missed, worst"
+                f" {100 * max(errors_of):.1f} %"
             )
     print(
-        f"memory: {sampler.peak_total_mib:.0f} MiB in all (PSS), {sampler.workers} workers of at most {sampler.peak_mib.get('rank', 0):.0f} MiB"
+        f"memory: {sampler.peak_total_mib:.0f} MiB in all (PSS), {sampler.workers} workers of at"
+        f" most {sampler.peak_mib.get('rank', 0):.0f} MiB"
     )
     for kind, cpu_s in sorted(sampler.cpu_s.items(), key=lambda item: -item[1])[:6]:
         print(f"processor time: {kind}: {cpu_s:.1f} s")
     if answer["outcome"]:
-        print(f"{answer['outcome']['steps']} steps in {answer['outcome']['makespan_s']:.1f} virtual s")
+        print(
+            f"{answer['outcome']['steps']} steps in {answer['outcome']['makespan_s']:.1f} virtual s"
+        )
     return 0
 
 

@@ -38,11 +38,15 @@ def machine_state() -> tuple[str, list[str], list[str]]:
     )
 
 
-def left_behind(processes: list[psutil.Process], pid: int, before: tuple[str, list[str], list[str]]) -> list[str]:
+def left_behind(
+    processes: list[psutil.Process], pid: int, before: tuple[str, list[str], list[str]]
+) -> list[str]:
     """What is still there, waiting for it to go for a few seconds."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        alive = [p.name() for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        alive = [
+            p.name() for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE
+        ]
         groups = [str(p) for p in Path("/sys/fs/cgroup").glob(f"**/laggard-{pid}-*")]
         changed = [] if machine_state() == before else ["mounts, devices or namespaces changed"]
         left = [*alive, *groups, *changed]
@@ -55,7 +59,16 @@ def strike(seed: int, runs: Path) -> str:
     """One run, one death; a table row."""
     chance = random.Random(seed)
     before = machine_state()
-    command = [sys.executable, "-m", "laggard.experiments.cli", "run", str(SCENARIO), "--json", "--runs", str(runs)]
+    command = [
+        sys.executable,
+        "-m",
+        "laggard.experiments.cli",
+        "run",
+        str(SCENARIO),
+        "--json",
+        "--runs",
+        str(runs),
+    ]
     run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     moment_s = chance.uniform(0.1, LONGEST_S)
     time.sleep(moment_s)
@@ -69,7 +82,10 @@ def strike(seed: int, runs: Path) -> str:
     gone_s = time.monotonic() - killed
     records = list_runs(runs)
     status = records[-1][0].status if records else "no folder yet"
-    return f"| {seed} | {moment_s:.1f} | {name} | {status} | {', '.join(left) or 'nothing'} | {gone_s:.1f} |"
+    return (
+        f"| {seed} | {moment_s:.1f} | {name} | {status} | {', '.join(left) or 'nothing'} |"
+        f" {gone_s:.1f} |"
+    )
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
-"""How exact and how costly the userspace link emulator is: `python benchmarks/link_emulator.py`, as root; prints a table.
+"""How exact and how costly the userspace link emulator is: `python benchmarks/link_emulator.py`, as
+root; prints a table.
 
 Runs in a sandbox, in about half a minute; figures of the last run are kept in link_emulator.md.
 """
@@ -31,7 +32,9 @@ _CAP_SYS_NICE, _PR_CAPBSET_DROP = 23, 24
 
 
 def make_hosts(count: int) -> tuple[Host, ...]:
-    return tuple(Host(f"edge.s.1.{i + 1}", "edge", "s", 1, i + 1, f"10.77.0.{i + 1}") for i in range(count))
+    return tuple(
+        Host(f"edge.s.1.{i + 1}", "edge", "s", 1, i + 1, f"10.77.0.{i + 1}") for i in range(count)
+    )
 
 
 def between_all(hosts: Sequence[Host], constraint: Constraint) -> dict[Pair, Constraint]:
@@ -45,13 +48,17 @@ class Bench:
         self.hosts = make_hosts(count)
         made = create_namespaces(self.hosts, "tun")
         self.namespaces = {host.name: made.path(host.name) for host in self.hosts}
-        self.endpoints = {host.name: Endpoint(self.namespaces[host.name], host.address) for host in self.hosts}
+        self.endpoints = {
+            host.name: Endpoint(self.namespaces[host.name], host.address) for host in self.hosts
+        }
 
     def start(self, constraints: Mapping[Pair, Constraint]) -> UserspaceBackend:
         return UserspaceBackend.start(LinkPlan(self.hosts, constraints), self.namespaces)
 
     def flood(self, constraint: Constraint, flows: int) -> tuple[float, float]:
-        """Goodput of disjoint flows together (Mbit/s), and the emulator's share of a core meanwhile."""
+        """Goodput of disjoint flows together (Mbit/s), and the emulator's share of a core
+        meanwhile.
+        """
         backend = self.start(between_all(self.hosts, constraint))
         pairs = [(self.hosts[2 * i].name, self.hosts[2 * i + 1].name) for i in range(flows)]
         before = _cpu_s(backend.pid)
@@ -65,10 +72,14 @@ class Bench:
         backend = self.start(between_all(self.hosts, Constraint(delay_ms)))
         if backend.realtime is not realtime:
             raise SystemExit(
-                f"the emulator's real-time priority is {backend.realtime}, and this row is about {realtime}"
+                f"the emulator's real-time priority is {backend.realtime}, and this row is about"
+                f" {realtime}"
             )
         pairs = [(a.name, b.name) for a, b in permutations(self.hosts, 2)][:8]
-        probes = [EchoProbe(*pair, count=80, spacing_ms=12.0, patience_ms=4 * delay_ms + 100) for pair in pairs]
+        probes = [
+            EchoProbe(*pair, count=80, spacing_ms=12.0, patience_ms=4 * delay_ms + 100)
+            for pair in pairs
+        ]
         measured = measure_rtt(probes, self.endpoints)
         backend.close()
         return [rtt - 2 * delay_ms for rtt in measured.values() if rtt is not None]
@@ -81,7 +92,9 @@ def flood(pairs: Sequence[Pair], endpoints: Mapping[str, Endpoint]) -> list[floa
         listener = listener_in(endpoints[dst], socket.SOCK_STREAM)
         reading, writing = os.pipe()
         pipes.append(reading)
-        children.append(fork_companion("receiver", lambda lis=listener, out=writing: _receive(lis, out)))
+        children.append(
+            fork_companion("receiver", lambda lis=listener, out=writing: _receive(lis, out))
+        )
         sender, address = socket_in(endpoints[src], socket.SOCK_STREAM), listener.getsockname()
         children.append(fork_companion("sender", lambda s=sender, to=address: _send(s, to)))
         listener.close()
@@ -142,21 +155,29 @@ def bring_up(bench: Bench) -> None:
     took_s = time.monotonic() - start_s
     pss_kb = next(
         line.split()[1]
-        for line in Path(f"/proc/{backend.pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+        for line in (
+            Path(f"/proc/{backend.pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+        )
         if line.startswith("Pss:")
     )
-    show(f"bring-up, {len(bench.hosts)} hosts", f"{took_s:.2f} s, emulator {int(pss_kb) / 1024:.0f} MiB (PSS)")
+    show(
+        f"bring-up, {len(bench.hosts)} hosts",
+        f"{took_s:.2f} s, emulator {int(pss_kb) / 1024:.0f} MiB (PSS)",
+    )
     backend.close()
 
 
 def accuracy(kind: str, realtime: bool) -> Callable[[Bench], None]:
     def body(bench: Bench) -> None:
         for delay_ms in (0.5, 5.0, 50.0):
-            errors = [error for _ in range(REPEATS) for error in bench.rtt_errors_ms(delay_ms, realtime)]
+            errors = [
+                error for _ in range(REPEATS) for error in bench.rtt_errors_ms(delay_ms, realtime)
+            ]
             worst = max(errors, key=abs)
             show(
                 f"error of a round trip of {2 * delay_ms:g} ms, every core busy, {kind}",
-                f"{statistics.median(errors):+.2f} ms (median of {len(errors)}), {worst:+.2f} ms (worst)",
+                f"{statistics.median(errors):+.2f} ms (median of {len(errors)}), {worst:+.2f} ms"
+                " (worst)",
             )
 
     return body
@@ -166,7 +187,10 @@ def throughput(bench: Bench) -> None:
     for rate in (10.0, 100.0, 1000.0):
         goodput, used = bench.flood(Constraint(5.0, rate_mbps=rate), flows=1)
         share = goodput / (rate * HEADERS_LEAVE)
-        show(f"one flow at {rate:g} Mbit/s, 5 ms", f"{share:.1%} of what headers leave, {used:.0%} of a core")
+        show(
+            f"one flow at {rate:g} Mbit/s, 5 ms",
+            f"{share:.1%} of what headers leave, {used:.0%} of a core",
+        )
     goodput, used = bench.flood(Constraint(), flows=1)
     show("one flow, unconstrained", f"{goodput / 1e3:.1f} Gbit/s goodput, {used:.0%} of a core")
 
@@ -174,7 +198,10 @@ def throughput(bench: Bench) -> None:
 def many(bench: Bench) -> None:
     goodput, used = bench.flood(Constraint(5.0, rate_mbps=100.0), flows=6)
     share = goodput / (600.0 * HEADERS_LEAVE)
-    show("12 hosts, 132 pairs, 6 flows at 100 Mbit/s", f"{share:.1%} of what headers leave, {used:.0%} of a core")
+    show(
+        "12 hosts, 132 pairs, 6 flows at 100 Mbit/s",
+        f"{share:.1%} of what headers leave, {used:.0%} of a core",
+    )
 
 
 def main() -> None:
@@ -186,7 +213,9 @@ def main() -> None:
     in_sandbox(4, accuracy("real-time priority", realtime=True))
     ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, _CAP_SYS_NICE, 0, 0, 0)
     # Capabilities shrink to the bounding set when a program is started, not before.
-    os.execve(sys.executable, [sys.executable, __file__], os.environ | {"LAGGARD_BENCH_ORDINARY": "1"})  # noqa: S606 - itself
+    os.execve(  # noqa: S606 - itself
+        sys.executable, [sys.executable, __file__], os.environ | {"LAGGARD_BENCH_ORDINARY": "1"}
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Delay x rate x loss, under netem and under the userspace emulator: requested and measured, in one run on one kernel.
+"""Delay x rate x loss, under netem and under the userspace emulator: requested and measured, in one
+run on one kernel.
 
     python benchmarks/link_table.py           # both in Debian's user-mode kernel, then ours here with both cores busy
     python benchmarks/link_table.py --here    # ours alone
 
-Round trips by small ICMP echoes (p50, p99), rates by TCP where nothing is lost and by UDP where something is, losses by paced
-datagrams. The goal: round trips within max(0.3 ms, 1 %) at p50 and 1 ms at p99, rates within 2 % of what headers leave, losses within
-10 % of themselves.
+Round trips by small ICMP echoes (p50, p99), rates by TCP where nothing is lost and by UDP where
+something is, losses by paced datagrams. The goal: round trips within max(0.3 ms, 1 %) at p50 and 1
+ms at p99, rates within 2 % of what headers leave, losses within 10 % of themselves.
 """
 
 from __future__ import annotations
@@ -30,9 +31,18 @@ from laggard.layers_services.local.namespaces import create_namespaces  # noqa: 
 from laggard.network_emulation.backend import LinkBackend  # noqa: E402
 from laggard.network_emulation.forked import run_forked  # noqa: E402
 from laggard.network_emulation.links import Constraint, LinkPlan, Pair  # noqa: E402
-from laggard.network_emulation.measure import PRIORITY, busy_cores, measure_loss, measure_rate  # noqa: E402
+from laggard.network_emulation.measure import (  # noqa: E402
+    PRIORITY,
+    busy_cores,
+    measure_loss,
+    measure_rate,
+)
 from laggard.network_emulation.probes.datagrams import DATAGRAM_WIRE_BYTES, LossProbe  # noqa: E402
-from laggard.network_emulation.probes.echo import SMALL_BYTES, EchoProbe, sample_echoes  # noqa: E402
+from laggard.network_emulation.probes.echo import (  # noqa: E402
+    SMALL_BYTES,
+    EchoProbe,
+    sample_echoes,
+)
 from laggard.network_emulation.probes.endpoint import Endpoint  # noqa: E402
 from laggard.network_emulation.probes.stream import RateProbe  # noqa: E402
 from laggard.network_emulation.realtime import become_punctual  # noqa: E402
@@ -51,7 +61,9 @@ LOSS_S = 8.0
 
 @dataclass(frozen=True)
 class Row:
-    """One combination: what was asked for, and what was measured (round trips of an echo as it is, in ms)."""
+    """One combination: what was asked for, and what was measured (round trips of an echo as it is,
+    in ms).
+    """
 
     delay_ms: float
     rate_mbps: float
@@ -66,7 +78,10 @@ class Row:
     def misses(self) -> str:
         """Which goals it misses."""
         missed = []
-        if abs(self.p50_ms - self.rtt_ms) > max(0.3, 0.01 * self.rtt_ms) or self.p99_ms - self.rtt_ms > 1.0:
+        if (
+            abs(self.p50_ms - self.rtt_ms) > max(0.3, 0.01 * self.rtt_ms)
+            or self.p99_ms - self.rtt_ms > 1.0
+        ):
             missed.append("rtt")
         if abs(self.got_mbps / self.rate_mbps - 1) > 0.02:
             missed.append("rate")
@@ -78,11 +93,18 @@ class Row:
 class Table:
     """Hosts in pairs, whose links become each combination in turn."""
 
-    def __init__(self, start: Callable[[LinkPlan], LinkBackend], hosts: Sequence[Host], paths: dict[str, Path]) -> None:
+    def __init__(
+        self,
+        start: Callable[[LinkPlan], LinkBackend],
+        hosts: Sequence[Host],
+        paths: dict[str, Path],
+    ) -> None:
         self._pairs = [(hosts[2 * i].name, hosts[2 * i + 1].name) for i in range(AT_ONCE)]
         self._endpoints = {host.name: Endpoint(paths[host.name], host.address) for host in hosts}
         named = [each for pair in self._pairs for each in (pair, pair[::-1])]
-        self._backend = start(LinkPlan(tuple(hosts), dict.fromkeys(named, Constraint(delay_ms=1.0, rate_mbps=10.0))))
+        self._backend = start(
+            LinkPlan(tuple(hosts), dict.fromkeys(named, Constraint(delay_ms=1.0, rate_mbps=10.0)))
+        )
 
     def rows(self, fastest_mbps: float, datagrams_per_s: float) -> list[Row]:
         """Every combination up to a rate."""
@@ -93,12 +115,16 @@ class Table:
         ]
         rows = []
         for i in range(0, len(wanted), AT_ONCE):
-            rows += self._group(dict(zip(self._pairs, wanted[i : i + AT_ONCE], strict=False)), datagrams_per_s)
+            rows += self._group(
+                dict(zip(self._pairs, wanted[i : i + AT_ONCE], strict=False)), datagrams_per_s
+            )
         self._backend.close()
         return rows
 
     def _group(self, group: dict[Pair, Constraint], datagrams_per_s: float) -> list[Row]:
-        self._backend.change({each: given for pair, given in group.items() for each in (pair, pair[::-1])})
+        self._backend.change(
+            {each: given for pair, given in group.items() for each in (pair, pair[::-1])}
+        )
         trips = self._round_trips(group)
         rates = {pair: self._rate(pair, given) for pair, given in group.items()}
         losses = self._losses(group, datagrams_per_s)
@@ -109,7 +135,17 @@ class Table:
             cuts = statistics.quantiles(trips[pair], n=100, method="inclusive")
             lost, sent = losses.get(pair, (None, 0))
             asked = (given.delay_ms, given.rate_mbps, given.loss_percent)
-            rows.append(Row(*asked, asked_ms, statistics.median(trips[pair]), cuts[98], rates[pair], lost, sent))
+            rows.append(
+                Row(
+                    *asked,
+                    asked_ms,
+                    statistics.median(trips[pair]),
+                    cuts[98],
+                    rates[pair],
+                    lost,
+                    sent,
+                )
+            )
         return rows
 
     def _round_trips(self, group: dict[Pair, Constraint]) -> dict[Pair, list[float]]:
@@ -121,7 +157,10 @@ class Table:
 
         def sample() -> dict[Pair, list[float]]:
             become_punctual(PRIORITY)
-            return {pair: [ns / 1e6 for ns in e.small_ns] for pair, e in sample_echoes(probes, self._endpoints).items()}
+            return {
+                pair: [ns / 1e6 for ns in e.small_ns]
+                for pair, e in sample_echoes(probes, self._endpoints).items()
+            }
 
         with busy_cores(len(os.sched_getaffinity(0))):
             return run_forked("echoes", sample)
@@ -130,7 +169,9 @@ class Table:
         assert given.rate_mbps is not None
         transport = "udp" if given.loss_percent else "tcp"
         loss = given.loss_percent / 100
-        probe = RateProbe(*pair, given.rate_mbps, given.delay_ms, 2 * given.delay_ms, transport, loss)  # type: ignore[arg-type]
+        probe = RateProbe(
+            *pair, given.rate_mbps, given.delay_ms, 2 * given.delay_ms, transport, loss
+        )  # type: ignore[arg-type]
         return measure_rate([probe], self._endpoints)[pair]
 
     def _losses(self, group: dict[Pair, Constraint], per_s: float) -> dict[Pair, tuple[float, int]]:
@@ -141,12 +182,16 @@ class Table:
             if given.loss_percent:
                 probes.append(LossProbe(*pair, int(pace * LOSS_S), pace, given.delay_ms))
         counts = measure_loss(probes, self._endpoints)
-        return {pair: (100.0 * count.lost / count.sent, count.sent) for pair, count in counts.items()}
+        return {
+            pair: (100.0 * count.lost / count.sent, count.sent) for pair, count in counts.items()
+        }
 
 
 def make_hosts() -> tuple[Host, ...]:
     """Enough for pairs that share nothing."""
-    return tuple(Host(f"edge.s.1.{i}", "edge", "s", 1, i, f"10.77.0.{i}") for i in range(1, 2 * AT_ONCE + 1))
+    return tuple(
+        Host(f"edge.s.1.{i}", "edge", "s", 1, i, f"10.77.0.{i}") for i in range(1, 2 * AT_ONCE + 1)
+    )
 
 
 def userspace(fastest_mbps: float, datagrams_per_s: float) -> list[Row]:
@@ -155,7 +200,9 @@ def userspace(fastest_mbps: float, datagrams_per_s: float) -> list[Row]:
 
     hosts = make_hosts()
     paths = dict(create_namespaces(hosts, "tun").paths)
-    return Table(lambda plan: UserspaceBackend.start(plan, paths), hosts, paths).rows(fastest_mbps, datagrams_per_s)
+    return Table(lambda plan: UserspaceBackend.start(plan, paths), hosts, paths).rows(
+        fastest_mbps, datagrams_per_s
+    )
 
 
 def netem(fastest_mbps: float, datagrams_per_s: float) -> list[Row]:
@@ -174,11 +221,15 @@ def netem(fastest_mbps: float, datagrams_per_s: float) -> list[Row]:
     return Table(start, hosts, dict(namespaces.paths)).rows(fastest_mbps, datagrams_per_s)
 
 
-def in_sandbox(body: Callable[[float, float], list[Row]], fastest_mbps: float, per_s: float) -> list[dict[str, object]]:
+def in_sandbox(
+    body: Callable[[float, float], list[Row]], fastest_mbps: float, per_s: float
+) -> list[dict[str, object]]:
     """The rows that a function finds in a sandbox of its own."""
     from laggard.layers_services.local import sandbox
 
-    with tempfile.NamedTemporaryFile(dir=os.environ.get("HOME") if not os.access("/tmp", os.W_OK) else None) as answer:  # noqa: S108 - asked only
+    with tempfile.NamedTemporaryFile(
+        dir=os.environ.get("HOME") if not os.access("/tmp", os.W_OK) else None  # noqa: S108
+    ) as answer:
 
         def inside() -> int:
             rows = [asdict(row) for row in body(fastest_mbps, per_s)]
@@ -204,7 +255,8 @@ def show(title: str, found: Sequence[dict[str, object]]) -> None:
     rows = [Row(**each) for each in found]  # type: ignore[arg-type]
     print(f"\n{title}\n")
     print(
-        "| delay, ms | rate, Mbit/s | loss, % | RTT asked for, ms | p50 | p99 | rate measured | lost, % (of) | misses |"
+        "| delay, ms | rate, Mbit/s | loss, % | RTT asked for, ms | p50 | p99 | rate measured |"
+        " lost, % (of) | misses |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for row in rows:
@@ -215,7 +267,10 @@ def show(title: str, found: Sequence[dict[str, object]]) -> None:
         )  # fmt: skip
         print(f"| {' | '.join(cells)} |")
     for kind in ("rtt", "rate", "loss"):
-        print(f"{kind}: {sum(kind in row.misses() for row in rows)} of {len(rows)} miss the goal", flush=True)
+        print(
+            f"{kind}: {sum(kind in row.misses() for row in rows)} of {len(rows)} miss the goal",
+            flush=True,
+        )
 
 
 def main() -> None:

@@ -2,7 +2,8 @@
 
     python benchmarks/netem_fidelity.py [dilation ...]
 
-That kernel has one slow virtual processor for both ends of every flow and the shaper between them; dilation leaves it more time.
+That kernel has one slow virtual processor for both ends of every flow and the shaper between them;
+dilation leaves it more time.
 """
 
 from __future__ import annotations
@@ -77,8 +78,16 @@ class Series(TypedDict):
 
 def row(series: Series) -> str:
     """One line of the table."""
-    trips = [abs(each["measured"] - each["requested"]) for each in series["checks"] if each["kind"] == "rtt"]
-    rates = [100 * (each["measured"] / each["requested"] - 1) for each in series["checks"] if each["kind"] == "rate"]
+    trips = [
+        abs(each["measured"] - each["requested"])
+        for each in series["checks"]
+        if each["kind"] == "rtt"
+    ]
+    rates = [
+        100 * (each["measured"] / each["requested"] - 1)
+        for each in series["checks"]
+        if each["kind"] == "rate"
+    ]
     missed = sum(not each["ok"] for each in series["checks"])
     cells = [
         series["scenario"],
@@ -101,7 +110,10 @@ def main() -> None:
     script = script.replace("SCENARIOS", repr(SCENARIOS)).replace("DILATIONS", repr(dilations))
     with tempfile.TemporaryDirectory() as folder:
         answer = kernel.boot(script, Path(folder), memory="2G", limit_s=900)
-    print("| scenario | D | round trips: median, worst error, ms | rates: median, lowest, % | missed | took, s |")
+    print(
+        "| scenario | D | round trips: median, worst error, ms | rates: median, lowest, % | missed"
+        " | took, s |"
+    )
     print("|---|---|---|---|---|---|")
     for series in cast("list[Series]", answer):
         print(row(series))

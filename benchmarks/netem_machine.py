@@ -1,11 +1,13 @@
-"""Round trips, rates and CPU shares together under Debian's own kernel with netem, on a machine that QEMU imitates.
+"""Round trips, rates and CPU shares together under Debian's own kernel with netem, on a machine
+that QEMU imitates.
 
     apt-get install qemu-system-x86 busybox-static cpio kmod
     python benchmarks/netem_machine.py [dilation ...]
 
-The user-mode kernel of the tests has netem, but its processor clock counts in steps of 10 ms. This one has both netem and exact clocks, on
-two processors about ten times slower than this machine's, which dilation makes up for. The machine sees this one's files, writes only to its memory,
-and has no network. Debian's kernel is downloaded, not installed.
+The user-mode kernel of the tests has netem, but its processor clock counts in steps of 10 ms. This
+one has both netem and exact clocks, on two processors about ten times slower than this machine's,
+which dilation makes up for. The machine sees this one's files, writes only to its memory, and has
+no network. Debian's kernel is downloaded, not installed.
 """
 
 from __future__ import annotations
@@ -121,7 +123,9 @@ def fetch_kernel(folder: Path) -> tuple[Path, Path]:
         ("apt-cache", "depends", "linux-image-amd64"), check=True, capture_output=True, text=True
     ).stdout
     package = next(line.split()[-1] for line in shown.splitlines() if "Depends:" in line)
-    subprocess.run(("apt-get", "download", "-qq", package), check=True, cwd=folder, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        ("apt-get", "download", "-qq", package), check=True, cwd=folder, stderr=subprocess.DEVNULL
+    )
     subprocess.run(("dpkg-deb", "-x", str(next(folder.glob("*.deb"))), str(folder)), check=True)
     version = package.removeprefix("linux-image-")
     subprocess.run(("/usr/sbin/depmod", "-b", str(folder), version), check=True)
@@ -150,13 +154,21 @@ def pack(folder: Path, modules: Sequence[Path], dilations: Sequence[str]) -> Pat
     for number, module in enumerate(modules):
         shutil.copy(module, root / "modules" / f"{number:02d}.ko")
     script = INSIDE.replace("REPOSITORY", repr(str(REPOSITORY)))
-    script = script.replace("SCENARIOS", repr(SCENARIOS)).replace("DILATIONS", repr(tuple(dilations)))
+    script = script.replace("SCENARIOS", repr(SCENARIOS)).replace(
+        "DILATIONS", repr(tuple(dilations))
+    )
     coded = base64.b64encode(textwrap.dedent(script).encode()).decode()
-    (root / "init").write_text(INIT.replace("PYTHON -c", f"{sys.executable} -c").replace("SCRIPT", coded))
+    (root / "init").write_text(
+        INIT.replace("PYTHON -c", f"{sys.executable} -c").replace("SCRIPT", coded)
+    )
     (root / "init").chmod(0o755)
     names = "\n".join(str(path.relative_to(root)) for path in sorted(root.rglob("*")))
     packed = subprocess.run(
-        ("cpio", "-o", "-H", "newc", "--quiet"), check=True, cwd=root, input=names.encode(), stdout=subprocess.PIPE
+        ("cpio", "-o", "-H", "newc", "--quiet"),
+        check=True,
+        cwd=root,
+        input=names.encode(),
+        stdout=subprocess.PIPE,
     ).stdout
     (folder / "initial.cpio").write_bytes(packed)
     return folder / "initial.cpio"
@@ -190,8 +202,16 @@ def row(series: Series) -> str:
     """One line of the table."""
     checks = series["checks"]
     trips = [abs(each["measured"] - each["requested"]) for each in checks if each["kind"] == "rtt"]
-    rates = [100 * (each["measured"] / each["requested"] - 1) for each in checks if each["kind"] == "rate"]
-    shares = [100 * abs(each["measured"] / each["requested"] - 1) for each in checks if each["kind"] == "cpu"]
+    rates = [
+        100 * (each["measured"] / each["requested"] - 1)
+        for each in checks
+        if each["kind"] == "rate"
+    ]
+    shares = [
+        100 * abs(each["measured"] / each["requested"] - 1)
+        for each in checks
+        if each["kind"] == "cpu"
+    ]
     cells = [
         series["scenario"],
         series["dilation"],
@@ -210,7 +230,8 @@ def main() -> None:
         kernel, modules = fetch_kernel(folder)
         found = boot(kernel, pack(folder, in_order(modules, MODULES), sys.argv[1:] or DILATIONS))
     print(
-        "| scenario | D | round trips: median, worst error, ms | rates: median, lowest, % | CPU slowdowns of 1, 10, 100 ms phases: median, worst error, % | missed |"
+        "| scenario | D | round trips: median, worst error, ms | rates: median, lowest, % | CPU"
+        " slowdowns of 1, 10, 100 ms phases: median, worst error, % | missed |"
     )
     print("|---|---|---|---|---|---|")
     for series in found:

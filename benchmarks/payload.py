@@ -1,8 +1,10 @@
-"""What each strategy says that it sent against what the kernels of the receivers acknowledged, over the emulated links of the quickstart.
+"""What each strategy says that it sent against what the kernels of the receivers acknowledged, over
+the emulated links of the quickstart.
 
 python benchmarks/payload.py [STRATEGY ...]
 
-Strategies of the transport say what they sent. Collectives of gloo do not; beside their bytes stands what an optimal all-reduce of their payload sends.
+Strategies of the transport say what they sent. Collectives of gloo do not; beside their bytes
+stands what an optimal all-reduce of their payload sends.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def main(names: list[str]) -> None:
 def row(name: str, runs: Path) -> str:
     """One strategy's line."""
     settings = {"strategy": name, "stop": {"steps": STEPS}, "evaluate_every": 10**9}
-    ended = run_apart(SCENARIO, [f"workload.{key}={json.dumps(value)}" for key, value in settings.items()], runs)
+    ended = run_apart(
+        SCENARIO, [f"workload.{key}={json.dumps(value)}" for key, value in settings.items()], runs
+    )
     # 3: the emulation slipped, which changes when things were sent, and not how much
     if ended.status not in (0, 3) or ended.answer is None:
         return f"| `{name}` | exit status {ended.status} | | | |"
@@ -44,9 +48,14 @@ def row(name: str, runs: Path) -> str:
     acked = sum(each["acked_bytes"] for each in traffic)
     if any(each["payload_bytes"] is None for each in traffic):
         said = optimal_bytes(folder)
-        return f"| `{name}` (gloo) | {said / 1e6:.2f}, if optimal | {acked / 1e6:.2f} | | {acked / said:.4f} |"
+        return (
+            f"| `{name}` (gloo) | {said / 1e6:.2f}, if optimal | {acked / 1e6:.2f} | |"
+            f" {acked / said:.4f} |"
+        )
     said = sum(each["payload_bytes"] for each in traffic)
-    ratios = [each["acked_bytes"] / each["payload_bytes"] for each in traffic if each["payload_bytes"]]
+    ratios = [
+        each["acked_bytes"] / each["payload_bytes"] for each in traffic if each["payload_bytes"]
+    ]
     worst = max(ratios, key=lambda ratio: abs(ratio - 1))
     return f"| `{name}` | {said / 1e6:.2f} | {acked / 1e6:.2f} | {worst:.4f} | {acked / said:.4f} |"
 
@@ -56,7 +65,9 @@ def optimal_bytes(folder: Path) -> float:
     spans = load_run(folder).spans
     comm = (spans.phase == Phase.COMM.code) & (spans.group >= 0)
     members: dict[tuple[int, int], list[int]] = {}
-    for step, group, size in zip(spans.step[comm], spans.group[comm], spans.bytes[comm], strict=True):
+    for step, group, size in zip(
+        spans.step[comm], spans.group[comm], spans.bytes[comm], strict=True
+    ):
         members.setdefault((int(step), int(group)), []).append(int(size))
     return float(sum(2 * (len(sizes) - 1) * max(sizes) for sizes in members.values()))
 

@@ -1,9 +1,11 @@
-"""A whole run on remote machines whose kernel has netem: delay, jitter, loss and rate between SSH hosts, inside Debian's user-mode kernel.
+"""A whole run on remote machines whose kernel has netem: delay, jitter, loss and rate between SSH
+hosts, inside Debian's user-mode kernel.
 
     python benchmarks/remote_netem.py
 
-The kernel boots on this machine's files; in it are two nodes with SSH servers of their own, and the controller. It has one slow virtual
-processor for all of them, so only what the links did is of interest, and how long a stage takes is not.
+The kernel boots on this machine's files; in it are two nodes with SSH servers of their own, and the
+controller. It has one slow virtual processor for all of them, so only what the links did is of
+interest, and how long a stage takes is not.
 """
 
 from __future__ import annotations
@@ -123,7 +125,9 @@ def main() -> int:
         script = script.replace(name, value)
     with tempfile.TemporaryDirectory() as folder:
         modules = (*kernel.LINK_MODULES, *MODULES)
-        answer = cast("Answer", kernel.boot(script, Path(folder), modules=modules, memory="10G", limit_s=1800))
+        answer = cast(
+            "Answer", kernel.boot(script, Path(folder), modules=modules, memory="10G", limit_s=1800)
+        )
     print(told(answer))
     return 0 if answer["record"]["status"] == "done" else 1
 
@@ -131,15 +135,28 @@ def main() -> int:
 def told(answer: Answer) -> str:
     """The answer as a table and a few lines."""
     record = answer["record"]
-    lines = ["| quantity | from | to | asked for | measured | tolerance |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| quantity | from | to | asked for | measured | tolerance |",
+        "|---|---|---|---|---|---|",
+    ]
     for check in answer["checks"]:
-        cells = (check[key] for key in ("kind", "src", "dst", "requested", "measured", "tolerance", "unit"))
+        cells = (
+            check[key]
+            for key in ("kind", "src", "dst", "requested", "measured", "tolerance", "unit")
+        )
         kind, src, dst, requested, measured, tolerance, unit = cells
-        lines.append(f"| {kind} | {src} | {dst} | {requested:.4g} {unit} | {measured:.4g} | {tolerance:.2g} |")
-    lines.append(f"stages, s: {[(s['name'], s['seconds']) for s in cast('list[dict[str, object]]', record['stages'])]}")
+        lines.append(
+            f"| {kind} | {src} | {dst} | {requested:.4g} {unit} | {measured:.4g} |"
+            f" {tolerance:.2g} |"
+        )
+    lines.append(
+        "stages, s:"
+        f" {[(s['name'], s['seconds']) for s in cast('list[dict[str, object]]', record['stages'])]}"
+    )
     lines.append(f"\nrun: {record['status']} {record['error'] or ''}; outcome {record['outcome']}")
     lines.append(
-        f"events: {[(e['kind'], e['quantity'], e['value'], e['asked_s'], e['effective_s']) for e in answer['events']]}"
+        "events:"
+        f" {[(e['kind'], e['quantity'], e['value'], e['asked_s'], e['effective_s']) for e in answer['events']]}"
     )
     lines.append(f"left on the nodes: {answer['left']}")
     return "\n".join(lines)

@@ -1,8 +1,10 @@
-"""A whole run on remote machines, stage by stage: on a stand-in Grid'5000 at two sites, and on machines of one's own.
+"""A whole run on remote machines, stage by stage: on a stand-in Grid'5000 at two sites, and on
+machines of one's own.
 
     python benchmarks/remote_run.py
 
-The machines are network namespaces with SSH servers of their own; both runs use the same three of them, prepared anew.
+The machines are network namespaces with SSH servers of their own; both runs use the same three of
+them, prepared anew.
 """
 
 from __future__ import annotations
@@ -52,7 +54,10 @@ def on_own_machines(folder: Path) -> dict[str, object]:
     specs = [NodeSpec(f"node-{i}.example.org", f"172.30.0.{i}", "home") for i in (1, 2, 3)]
     with start_nodes(specs, folder / "own") as nodes:
         key = str(nodes.node(specs[0].name).access.key)
-        listed = [{"ssh": spec.name, "address": spec.address, "key": key, "site": "home"} for spec in specs]
+        listed = [
+            {"ssh": spec.name, "address": spec.address, "key": key, "site": "home"}
+            for spec in specs
+        ]
         (folder / "inventory.yaml").write_text(json.dumps({"machines": listed}))
         options = RemoteOptions(folder / "runs", "ssh", folder / "inventory.yaml", quiet=True)
         found: dict[str, object] = {}
@@ -73,11 +78,20 @@ def own_ssh(folder: Path) -> None:
 
 def table(found: Mapping[str, object]) -> str:
     """Stages in order, a column per run."""
-    runs = {name: stages for name in ("g5k", "ssh", "ssh, again") if isinstance(stages := found[name], dict)}
+    runs = {
+        name: stages
+        for name in ("g5k", "ssh", "ssh, again")
+        if isinstance(stages := found[name], dict)
+    }
     stages = list(dict.fromkeys(stage for run in runs.values() for stage in run))
     lines = [f"| stage, s | {' | '.join(runs)} |", f"|---|{'---|' * len(runs)}"]
-    lines += [f"| {s} | {' | '.join(f'{run[s]:.2f}' if s in run else '' for run in runs.values())} |" for s in stages]
-    lines.append(f"\nGrid'5000: {found['status']}, {found['calls']} API calls, {found['left']} jobs left")
+    lines += [
+        f"| {s} | {' | '.join(f'{run[s]:.2f}' if s in run else '' for run in runs.values())} |"
+        for s in stages
+    ]
+    lines.append(
+        f"\nGrid'5000: {found['status']}, {found['calls']} API calls, {found['left']} jobs left"
+    )
     return "\n".join(lines)
 
 

@@ -1,4 +1,5 @@
-"""Processor seconds that analysing a run and writing its report take, imports included, each time in a new process; and the report's size.
+"""Processor seconds that analysing a run and writing its report take, imports included, each time
+in a new process; and the report's size.
 
     python benchmarks/report.py [run folder]
 
@@ -47,7 +48,10 @@ def main() -> None:
             pairs.append([float(word) for word in done.stdout.split()])
         size_kb = (Path(scratch) / "report.html").stat().st_size / 1e3
     analysed, written = (statistics.median(column) for column in zip(*pairs, strict=True))
-    took = f"analyse {analysed:.1f} s, write the report {written:.1f} s of processor time; medians of {TIMES}"
+    took = (
+        f"analyse {analysed:.1f} s, write the report {written:.1f} s of processor time; medians of"
+        f" {TIMES}"
+    )
     print(f"{took}; report.html {size_kb:.0f} kB")
 
 

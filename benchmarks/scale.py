@@ -1,9 +1,11 @@
-"""What it takes to analyse a large run and to write its report: seconds, processor seconds, peak memory, the report's size.
+"""What it takes to analyse a large run and to write its report: seconds, processor seconds, peak
+memory, the report's size.
 
     python benchmarks/scale.py [SPANS ...] [--ranks 64] [--keep FOLDER]
 
-Runs are made by the trace generator, a part of a million spans at a time, with a host that is slow all along and others that are for a while; each is analysed by
-`laggard analyze` in a process of its own.
+Runs are made by the trace generator, a part of a million spans at a time, with a host that is slow
+all along and others that are for a while; each is analysed by `laggard analyze` in a process of its
+own.
 """
 
 from __future__ import annotations
@@ -37,14 +39,25 @@ SLOW_ALL_ALONG, SLOW_FOR_A_WHILE = 7, 11
 
 
 def part_of(steps: int, ranks: int, seed: int) -> Run:
-    """Some steps: one rank is slow all along, and in every fourth part another one for a hundred steps."""
-    tiers = (Tier("cloud", ranks // 4), Tier("fog", ranks // 4), Tier("edge", ranks - 2 * (ranks // 4)))
+    """Some steps: one rank is slow all along, and in every fourth part another one for a hundred
+    steps.
+    """
+    tiers = (
+        Tier("cloud", ranks // 4),
+        Tier("fog", ranks // 4),
+        Tier("edge", ranks - 2 * (ranks // 4)),
+    )
     injections = [Injection("compute", 1.5, 0, rank=SLOW_ALL_ALONG % ranks)]
     if seed % 4 == 1 and steps > 400:
         injections.append(Injection("compute", 2.5, 200, 300, rank=SLOW_FOR_A_WHILE % ranks))
     warm_up = TraceSpec().warm_up_steps if seed == 0 else 0
     spec = TraceSpec(
-        tiers=tiers, steps=steps, seed=seed, warm_up_steps=warm_up, injections=tuple(injections), with_links=False
+        tiers=tiers,
+        steps=steps,
+        seed=seed,
+        warm_up_steps=warm_up,
+        injections=tuple(injections),
+        with_links=False,
     )
     return generate_run(spec)
 
@@ -99,7 +112,10 @@ def analysed(folder: Path, out: Path) -> tuple[float, float, float]:
     began = time.monotonic()
     with (out / "said.txt").open("wb") as said:
         child = os.posix_spawn(
-            words[0], words, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, said.fileno(), n) for n in (1, 2)]
+            words[0],
+            words,
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, said.fileno(), n) for n in (1, 2)],
         )
         _, status, used = os.wait4(child, 0)
     if status:
@@ -109,12 +125,19 @@ def analysed(folder: Path, out: Path) -> tuple[float, float, float]:
 
 def main() -> None:
     """A line per size."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("spans", nargs="*", type=int, default=SPANS)
     parser.add_argument("--ranks", type=int, default=64)
-    parser.add_argument("--keep", type=Path, help="where runs are made, and found again; else they are removed")
+    parser.add_argument(
+        "--keep", type=Path, help="where runs are made, and found again; else they are removed"
+    )
     asked = parser.parse_args()
-    print("| spans | spans.parquet, MB | seconds | processor seconds | peak memory, GiB | report, MB |")
+    print(
+        "| spans | spans.parquet, MB | seconds | processor seconds | peak memory, GiB | report,"
+        " MB |"
+    )
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as scratch:
         for spans in asked.spans:
@@ -122,7 +145,9 @@ def main() -> None:
             if not folder.exists():
                 write(spans, asked.ranks, folder)
             took_s, cpu_s, memory_gib = analysed(folder, folder)
-            stored, report = ((folder / name).stat().st_size / 1e6 for name in ("spans.parquet", "report.html"))
+            stored, report = (
+                (folder / name).stat().st_size / 1e6 for name in ("spans.parquet", "report.html")
+            )
             cells = (
                 f"{spans:.0e}",
                 f"{stored:.0f}",

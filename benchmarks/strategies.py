@@ -1,14 +1,20 @@
-"""Every strategy on every kind of heterogeneity, against DDP's all-reduce: seconds to the same accuracy.
+"""Every strategy on every kind of heterogeneity, against DDP's all-reduce: seconds to the same
+accuracy.
 
-    python benchmarks/strategies.py [--columns NAME ...] [--strategies NAME ...] [--seeds 1 2 3] [--out strategies.csv] [--limit SECONDS]
-    python benchmarks/strategies.py --table strategies.csv [--columns NAME ...] [--seeds 1 2 3] [--against adaptive] [--slipped] [--figure strategies.png]
+    python benchmarks/strategies.py [--columns NAME ...] [--strategies NAME ...] [--seeds 1 2 3]
+    [--out strategies.csv] [--limit SECONDS] python benchmarks/strategies.py --table strategies.csv
+    [--columns NAME ...] [--seeds 1 2 3] [--against adaptive] [--slipped] [--figure strategies.png]
     python benchmarks/strategies.py --each pilot.csv [--columns NAME ...] [--seeds 1 2] [--slipped]
-    python benchmarks/strategies.py --bytes strategies.csv [--columns NAME ...] [--seeds 1 2 3] [--slipped]
-    python benchmarks/strategies.py --bounds strategies.csv
+    python benchmarks/strategies.py --bytes strategies.csv [--columns NAME ...] [--seeds 1 2 3]
+    [--slipped] python benchmarks/strategies.py --bounds strategies.csv
 
-Columns and strategies are in `experiments/strategies`; a strategy that is not there is run as it is. Rows are appended as runs end: started
-again with the same file, it goes on where it was cut. With `--limit` DDP is not run, unless it is named, and runs are cut after so long. With `--table` nothing is run; the table is printed as Markdown; `--each` prints every seed by itself (`<`: cut, `~`: slipped);
-`--bytes` prints what was sent until the accuracy was there, as a part of DDP's; `--slipped` counts runs whose emulation slipped where there is none that did not; `--bounds` prints what is possible at all (`experiments/bound.py`).
+Columns and strategies are in `experiments/strategies`; a strategy that is not there is run as it
+is. Rows are appended as runs end: started again with the same file, it goes on where it was cut.
+With `--limit` DDP is not run, unless it is named, and runs are cut after so long. With `--table`
+nothing is run; the table is printed as Markdown; `--each` prints every seed by itself (`<`: cut,
+`~`: slipped); `--bytes` prints what was sent until the accuracy was there, as a part of DDP's;
+`--slipped` counts runs whose emulation slipped where there is none that did not; `--bounds` prints
+what is possible at all (`experiments/bound.py`).
 """
 
 from __future__ import annotations
@@ -38,34 +44,67 @@ BASELINE = "allreduce"
 
 def arguments() -> argparse.Namespace:
     """What was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--columns", nargs="+", help="of columns.yaml; all when absent")
-    parser.add_argument("--strategies", nargs="+", help="of contenders.yaml, or a strategy's name; all when absent")
-    parser.add_argument("--seeds", nargs="+", type=int, help="1 2 3 when absent; of a table, all that it has")
+    parser.add_argument(
+        "--strategies", nargs="+", help="of contenders.yaml, or a strategy's name; all when absent"
+    )
+    parser.add_argument(
+        "--seeds", nargs="+", type=int, help="1 2 3 when absent; of a table, all that it has"
+    )
     parser.add_argument("--out", type=Path, default=Path("strategies.csv"))
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where run folders are kept")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), help="where run folders are kept"
+    )
     parser.add_argument("--tries", type=int, default=3, help="of a run that fails or slips")
     parser.add_argument(
-        "--limit", type=float, metavar="SECONDS", help=f"cut runs after so long, and run no {BASELINE} beside"
+        "--limit",
+        type=float,
+        metavar="SECONDS",
+        help=f"cut runs after so long, and run no {BASELINE} beside",
     )
-    parser.add_argument("--within", type=float, metavar="SECONDS", help="begin no run after so long")
     parser.add_argument(
-        "--lock", type=Path, help="hold this lock during each run, to take turns with who else measures"
+        "--within", type=float, metavar="SECONDS", help="begin no run after so long"
     )
-    parser.add_argument("--table", type=Path, metavar="CSV", help="run nothing; print the table of these results")
-    parser.add_argument("--each", type=Path, metavar="CSV", help="run nothing; print every seed by itself")
-    parser.add_argument("--against", default=BASELINE, metavar="NAME", help="what the table compares with")
+    parser.add_argument(
+        "--lock",
+        type=Path,
+        help="hold this lock during each run, to take turns with who else measures",
+    )
+    parser.add_argument(
+        "--table", type=Path, metavar="CSV", help="run nothing; print the table of these results"
+    )
+    parser.add_argument(
+        "--each", type=Path, metavar="CSV", help="run nothing; print every seed by itself"
+    )
+    parser.add_argument(
+        "--against", default=BASELINE, metavar="NAME", help="what the table compares with"
+    )
     parser.add_argument("--figure", type=Path, metavar="PNG", help="and draw it")
-    parser.add_argument("--slipped", action="store_true", help="also runs that slipped, where there are no others")
-    parser.add_argument("--bytes", type=Path, metavar="CSV", help="run nothing; print what was sent, against DDP's")
-    parser.add_argument("--bounds", type=Path, metavar="CSV", help="run nothing; print how fast any strategy could be")
+    parser.add_argument(
+        "--slipped", action="store_true", help="also runs that slipped, where there are no others"
+    )
+    parser.add_argument(
+        "--bytes", type=Path, metavar="CSV", help="run nothing; print what was sent, against DDP's"
+    )
+    parser.add_argument(
+        "--bounds",
+        type=Path,
+        metavar="CSV",
+        help="run nothing; print how fast any strategy could be",
+    )
     return parser.parse_args()
 
 
 def chosen(asked: argparse.Namespace) -> tuple[list[comparison.Column], list[Contender]]:
     """The columns and strategies that were named, or all."""
     columns = {column.name: column for column in comparison.load_columns(HERE / "columns.yaml")}
-    contenders = {contender.name: contender for contender in comparison.load_contenders(HERE / "contenders.yaml")}
+    contenders = {
+        contender.name: contender
+        for contender in comparison.load_contenders(HERE / "contenders.yaml")
+    }
     unknown = sorted(set(asked.columns or ()) - set(columns))
     if unknown:
         sys.exit(f"{unknown[0]}: no such column — use {', '.join(columns)}")
@@ -91,18 +130,29 @@ def told(result: Result) -> str:
     """One run as a line."""
     parts = [result.column, result.strategy, f"seed {result.seed}", result.status]
     if result.makespan_s:
-        parts += [f"{result.makespan_s:.1f} s to {result.accuracy:.3f} ({result.stopped_by}), {result.steps} steps"]
+        parts += [
+            (
+                f"{result.makespan_s:.1f} s to {result.accuracy:.3f} ({result.stopped_by}),"
+                f" {result.steps} steps"
+            )
+        ]
     return " · ".join([*parts, *filter(None, [result.error])])
 
 
 def compare(asked: argparse.Namespace, everything: Sequence[Trial]) -> None:
-    """Run what is due, in order; a block whose baseline does not come to its accuracy is left out."""
+    """Run what is due, in order; a block whose baseline does not come to its accuracy is left
+    out.
+    """
     until_s = time.monotonic() + (asked.within or float("inf"))
     for trial in everything:
         while comparison.is_due(trial, results := comparison.read_results(asked.out), asked.tries):
             limit = asked.limit or comparison.limit_s(trial, results, BASELINE)
             if limit is None:
-                print(f"{' '.join(map(str, trial.key))}: left out, since {BASELINE} is not done there", flush=True)
+                print(
+                    f"{' '.join(map(str, trial.key))}: left out, since {BASELINE} is not done"
+                    " there",
+                    flush=True,
+                )
                 break
             if time.monotonic() > until_s:
                 return
@@ -113,7 +163,9 @@ def compare(asked: argparse.Namespace, everything: Sequence[Trial]) -> None:
 
 
 def usable(table: Path, asked: argparse.Namespace) -> list[Result]:
-    """The last faithful run of each trial that is asked for; or, if that is wanted, the last one that slipped where there is none."""
+    """The last faithful run of each trial that is asked for; or, if that is wanted, the last one
+    that slipped where there is none.
+    """
     results = [
         result
         for result in comparison.read_results(table)
@@ -122,13 +174,23 @@ def usable(table: Path, asked: argparse.Namespace) -> list[Result]:
         and (asked.columns is None or result.column in asked.columns)
     ]
     faithful = {result.key: result for result in results if result.status == "done"}
-    others = {result.key: result for result in results if result.status == "unfaithful"} if asked.slipped else {}
+    others = (
+        {result.key: result for result in results if result.status == "unfaithful"}
+        if asked.slipped
+        else {}
+    )
     return list((others | faithful).values())
 
 
 def print_bytes(results: Sequence[Result]) -> None:
-    """Print what strategies sent until the accuracy was there, as a part of what the baseline did: geometric means over seeds."""
-    sent = {result.key: result.bytes_sent for result in results if not result.is_cut and result.bytes_sent}
+    """Print what strategies sent until the accuracy was there, as a part of what the baseline did:
+    geometric means over seeds.
+    """
+    sent = {
+        result.key: result.bytes_sent
+        for result in results
+        if not result.is_cut and result.bytes_sent
+    }
     columns = [column.name for column in comparison.load_columns(HERE / "columns.yaml")]
     rows = []
     for strategy in sorted({strategy for _, strategy, _ in sent} - {BASELINE}):
@@ -146,7 +208,9 @@ def print_bytes(results: Sequence[Result]) -> None:
 
 
 def report(results: Sequence[Result], figure: Path | None, against: str) -> None:
-    """Print the table of the results, and draw it; how fast any could be is known against the baseline alone."""
+    """Print the table of the results, and draw it; how fast any could be is known against the
+    baseline alone.
+    """
     from laggard.analysis.comparison import markdown
     from laggard.analysis.figures.canvas import WIDE_IN, house_style, to_png
     from laggard.analysis.figures.comparison import draw_comparison
@@ -158,22 +222,40 @@ def report(results: Sequence[Result], figure: Path | None, against: str) -> None
             figure.write_bytes(to_png(draw_comparison(made, WIDE_IN)))
 
 
-def compare_results(results: Sequence[Result], against: str, shares: Mapping[str, float]) -> Comparison:
+def compare_results(
+    results: Sequence[Result], against: str, shares: Mapping[str, float]
+) -> Comparison:
     """The table of these results."""
     from laggard.analysis.comparison import Timing, compare
 
     order = [column.name for column in comparison.load_columns(HERE / "columns.yaml")]
-    timings = [Timing(r.column, r.strategy, r.seed, r.makespan_s, r.steps, r.is_cut, r.step_cpu_s) for r in results]
+    timings = [
+        Timing(r.column, r.strategy, r.seed, r.makespan_s, r.steps, r.is_cut, r.step_cpu_s)
+        for r in results
+    ]
     return compare(timings, against, shares, order)
 
 
 def print_each(results: Sequence[Result]) -> None:
-    """Print how many times as fast as the baseline each strategy was with each seed, and what part of the bound they make."""
-    shares, slipped = mean_shares(), {result.key for result in results if result.status == "unfaithful"}
+    """Print how many times as fast as the baseline each strategy was with each seed, and what part
+    of the bound they make.
+    """
+    shares, slipped = (
+        mean_shares(),
+        {result.key for result in results if result.status == "unfaithful"},
+    )
     whole = compare_results(results, BASELINE, shares)
     seeds = sorted({result.seed for result in results})
-    of_seed = {seed: compare_results([r for r in results if r.seed == seed], BASELINE, shares) for seed in seeds}
-    rows = [[f"{BASELINE}, 1", *of_each(whole.columns, [made.baseline_s for made in of_seed.values()], "{:.1f} s")]]
+    of_seed = {
+        seed: compare_results([r for r in results if r.seed == seed], BASELINE, shares)
+        for seed in seeds
+    }
+    rows = [
+        [
+            f"{BASELINE}, 1",
+            *of_each(whole.columns, [made.baseline_s for made in of_seed.values()], "{:.1f} s"),
+        ]
+    ]
     for strategy in whole.strategies:
         cells = [told_each(of_seed, (column, strategy), slipped) for column in whole.columns]
         rows.append(
@@ -185,11 +267,15 @@ def print_each(results: Sequence[Result]) -> None:
                 ),
             ]
         )
-    rows.append(["bound", *of_each(whole.columns, [made.bounds for made in of_seed.values()], "{:.2f}")])
+    rows.append(
+        ["bound", *of_each(whole.columns, [made.bounds for made in of_seed.values()], "{:.2f}")]
+    )
     print_table(whole.columns, rows)
 
 
-def of_each(columns: Sequence[str], of_seeds: Sequence[Mapping[str, float]], form: str) -> list[str]:
+def of_each(
+    columns: Sequence[str], of_seeds: Sequence[Mapping[str, float]], form: str
+) -> list[str]:
     """By column, the values of all seeds."""
     return [
         " · ".join(form.format(values[column]) if column in values else "–" for values in of_seeds)
@@ -198,7 +284,9 @@ def of_each(columns: Sequence[str], of_seeds: Sequence[Mapping[str, float]], for
 
 
 def told_each(
-    of_seed: Mapping[int, Comparison], which: tuple[str, str], slipped: Collection[tuple[str, str, int]]
+    of_seed: Mapping[int, Comparison],
+    which: tuple[str, str],
+    slipped: Collection[tuple[str, str, int]],
 ) -> str:
     """The ratios of a column and strategy, of all seeds."""
     from laggard.analysis.comparison import cell_text
@@ -213,7 +301,11 @@ def told_each(
 def part_of_bound(made: Comparison, strategy: str, column: str) -> str:
     """What is said of it after the ratios; nothing where a run was cut."""
     cell = made.cells.get((strategy, column))
-    return "" if cell is None or cell.of_bound is None or cell.cut else f" ({100 * cell.of_bound:.0f} %)"
+    return (
+        ""
+        if cell is None or cell.of_bound is None or cell.cut
+        else f" ({100 * cell.of_bound:.0f} %)"
+    )
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -246,8 +338,15 @@ def bounds(table: Path) -> None:
     from laggard.experiments.bound import bound
     from laggard.workloads.models import build_model
 
-    results = [r for r in comparison.read_results(table) if r.strategy == BASELINE and r.status == "done" and r.steps]
-    print("| column | CPU of a step, ms | best step, s | DDP's, s | measured, s | bound | from measured |")
+    results = [
+        r
+        for r in comparison.read_results(table)
+        if r.strategy == BASELINE and r.status == "done" and r.steps
+    ]
+    print(
+        "| column | CPU of a step, ms | best step, s | DDP's, s | measured, s | bound | from"
+        " measured |"
+    )
     print("|---|---|---|---|---|---|---|")
     for name, scenario in scenarios():
         known = [result for result in results if result.column == name]
@@ -260,7 +359,11 @@ def bounds(table: Path) -> None:
         best_s, ddp_s = batch / found.best_samples_per_s, batch / found.allreduce_samples_per_s
         measured_s = statistics.median(result.makespan_s / result.steps for result in known)
         cells = [f"{1e3 * cpu_s:.1f}", *(f"{v:.3f}" for v in (best_s, ddp_s, measured_s))]
-        print("| " + " | ".join([name, *cells, f"{found.ratio:.2f}", f"{measured_s / best_s:.2f}"]) + " |")
+        print(
+            "| "
+            + " | ".join([name, *cells, f"{found.ratio:.2f}", f"{measured_s / best_s:.2f}"])
+            + " |"
+        )
 
 
 def main() -> None:
@@ -280,7 +383,10 @@ def main() -> None:
         return
     columns, contenders = chosen(asked)
     everything = comparison.trials(columns, contenders, asked.seeds or [1, 2, 3], BASELINE)
-    compare(asked, [trial for trial in everything if asked.limit is None or trial.contender in contenders])
+    compare(
+        asked,
+        [trial for trial in everything if asked.limit is None or trial.contender in contenders],
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
-"""What tracing costs a step: recorded and unrecorded blocks of steps take turns within one training.
+"""What tracing costs a step: recorded and unrecorded blocks of steps take turns within one
+training.
 
     python benchmarks/tracing_overhead.py [--steps 6000] [--block 50] [--model mlp cnn]
 
-Two ranks train with DDP over loopback, a core each. In every other block of steps the recorder and its callback in the backward pass are left out, and nothing else; a step's time is
-rank 0's. Blocks are compared with the one before them: the overhead is the mean of the logarithms of their medians' ratios, with Student's 95 % interval. Goal: at most 1 %.
+Two ranks train with DDP over loopback, a core each. In every other block of steps the recorder and
+its callback in the backward pass are left out, and nothing else; a step's time is rank 0's. Blocks
+are compared with the one before them: the overhead is the mean of the logarithms of their medians'
+ratios, with Student's 95 % interval. Goal: at most 1 %.
 """
 
 from __future__ import annotations
@@ -64,7 +67,9 @@ def train(rank: int, folder: str, model_name: str, blocks: int, block: int) -> N
     samples = torch.rand((BATCH, *CHANNELS))
     partition = Partition(samples=10 * BATCH, batch_size=BATCH, world_size=2, seed=1)
     with Toggled(Spool(Path(folder)), rank, 2) as recorder:
-        strategy = allreduce.AllReduce(AllReduceParameters(), Seat(rank, ("a", "a"), model, optimizer, recorder))
+        strategy = allreduce.AllReduce(
+            AllReduceParameters(), Seat(rank, ("a", "a"), model, optimizer, recorder)
+        )
         called_back: Callable[..., None] = allreduce.on_backward_computed
         allreduce.on_backward_computed = lambda *args: called_back(*args) if recorder.on else None  # type: ignore[assignment]
         medians = []
@@ -74,7 +79,10 @@ def train(rank: int, folder: str, model_name: str, blocks: int, block: int) -> N
                 share = partition.share(step, rank)
                 begun = time.perf_counter()
                 recorder.begin_step(step)
-                batch = Batch(samples[: len(share.indices)], torch.zeros(len(share.indices), dtype=torch.int64))
+                batch = Batch(
+                    samples[: len(share.indices)],
+                    torch.zeros(len(share.indices), dtype=torch.int64),
+                )
                 learnt = strategy.step(step, batch, share)
                 recorder.end_step(learnt, len(share.indices), share.batch_size)
                 times.append(time.perf_counter() - begun)
@@ -93,7 +101,10 @@ def measure(model: str, steps: int, block: int) -> tuple[float, float, float, fl
     blocks = max(steps // block, WARM_UP_BLOCKS + 4)
     with tempfile.TemporaryDirectory() as folder:
         context = multiprocessing.get_context("spawn")
-        ranks = [context.Process(target=train, args=(rank, folder, model, blocks, block)) for rank in range(2)]
+        ranks = [
+            context.Process(target=train, args=(rank, folder, model, blocks, block))
+            for rank in range(2)
+        ]
         for process in ranks:
             process.start()
         for process in ranks:
@@ -108,7 +119,9 @@ def measure(model: str, steps: int, block: int) -> tuple[float, float, float, fl
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--block", type=int, default=50)
     parser.add_argument("--model", nargs="+", default=["mlp", "cnn", "wide_cnn"])
@@ -117,7 +130,10 @@ def main() -> None:
     print("|---|---|---|---|", flush=True)
     for model in asked.model:
         overhead, low, high, bare_s = measure(model, asked.steps, asked.block)
-        print(f"| `{model}` | {1e3 * bare_s:.2f} | {overhead:+.2%} | {low:+.2%} to {high:+.2%} |", flush=True)
+        print(
+            f"| `{model}` | {1e3 * bare_s:.2f} | {overhead:+.2%} | {low:+.2%} to {high:+.2%} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""From the tables of a run folder to everything that is said of it: findings, answer, figures, report, timeline."""
+"""From the tables of a run folder to everything that is said of it: findings, answer, figures,
+report, timeline.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,13 @@ def analyse_folder(folder: Path) -> Analysis | None:
 
 
 def analyse_path(path: Path, out: Path | None, runs: Path, *, reference: bool = False) -> Path:
-    """Analyse a run folder, or a trace of another tool, and write what is said of it into a run folder.
+    """Analyse a run folder, or a trace of another tool, and write what is said of it into a run
+    folder.
 
     Args:
         path: a run folder, a ByteDance trace, or torch.profiler's of one or all ranks.
-        out: the folder to write; without it, a run folder is written into, and a trace becomes `runs/<name>/<name>-<format>`.
+        out: the folder to write; without it, a run folder is written into, and a trace becomes
+            `runs/<name>/<name>-<format>`.
         runs: where run folders are kept.
         reference: whether to write ByteDance's slowdowns too (`reference_bytedance.json`).
 
@@ -61,7 +65,9 @@ def analyse_path(path: Path, out: Path | None, runs: Path, *, reference: bool = 
             write_run(run, folder)
         publish(run, analysis, folder)
     except OSError as error:
-        raise InputError(f"{error.filename or folder}: {error.strerror} — choose another folder with --out") from error
+        raise InputError(
+            f"{error.filename or folder}: {error.strerror} — choose another folder with --out"
+        ) from error
     if reference:
         _write_reference(run, path, known, folder)
     return folder
@@ -90,7 +96,9 @@ def _refuse_to_replace(folder: Path) -> None:
         return
     if (folder / RECORD).is_file() and load_record(folder).origin is not None:
         return
-    raise InputError(f"{folder}: something else is there already — choose another folder with --out")
+    raise InputError(
+        f"{folder}: something else is there already — choose another folder with --out"
+    )
 
 
 def find(run: Run) -> Analysis | None:
@@ -111,7 +119,9 @@ def publish(run: Run, analysis: Analysis | None, folder: Path) -> None:
     from laggard.analysis.perfetto import write_perfetto
     from laggard.analysis.report import write_report
 
-    findings = [finding.model_dump(mode="json") for finding in analysis.findings] if analysis else []
+    findings = (
+        [finding.model_dump(mode="json") for finding in analysis.findings] if analysis else []
+    )
     _write_json(folder / "stragglers.json", findings)
     _write_json(folder / "answer.json", list(answer(run, analysis)))
     write_report(run, analysis, folder)

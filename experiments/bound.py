@@ -1,25 +1,30 @@
-"""How fast any strategy could train on a continuum, and how fast DDP's all-reduce does: from shares, links, and the cost of a step.
+"""How fast any strategy could train on a continuum, and how fast DDP's all-reduce does: from
+shares, links, and the cost of a step.
 
-Nobody is faster than a scheme whose workers never wait and whose transfers are all hidden behind computing. If it takes the same samples,
-in gradients of as many samples each as DDP's (so a step's part that does not grow with its samples is paid as often), then its
-rate is
+Nobody is faster than a scheme whose workers never wait and whose transfers are all hidden behind
+computing. If it takes the same samples, in gradients of as many samples each as DDP's (so a step's
+part that does not grow with its samples is paid as often), then its rate is
 
     R_best = n * sum_i E[s_i] / c
 
-with n samples and c CPU seconds at full speed in a worker's step, and s_i the share of host i, a stationary process: with an event of
-probability p = for / every that sets it to s', E[s] = (1 - p) s + p s'. How the work is dealt out does not matter, nor when.
+with n samples and c CPU seconds at full speed in a worker's step, and s_i the share of host i, a
+stationary process: with an event of probability p = for / every that sets it to s', E[s] = (1 - p)
+s + p s'. How the work is dealt out does not matter, nor when.
 
-DDP takes a step of W * n samples in max_i c / s_i, then the all-reduce. States last longer than steps, so its rate is the mean over
-time of what it is in each state:
+DDP takes a step of W * n samples in max_i c / s_i, then the all-reduce. States last longer than
+steps, so its rate is the mean over time of what it is in each state:
 
     R_ddp = E[ W n / (max_i c / s_i + A) ]
 
-Hosts are independent of one another and of the links, so that max_i has the product of their distributions; links of one entry change
-together. A is gloo's ring (Patarasuk and Yuan, J. Parallel Distrib. Comput. 2009): S bytes in W chunks, each sent on 2 (W - 1) times,
-a link busy with one chunk at a time. On equal links A = 2 (W - 1) (L + S / (W B)). That gradients are sent while later ones are
-still computed is left out, and so is what the network itself does beside serialising and delaying.
+Hosts are independent of one another and of the links, so that max_i has the product of their
+distributions; links of one entry change together. A is gloo's ring (Patarasuk and Yuan, J. Parallel
+Distrib. Comput. 2009): S bytes in W chunks, each sent on 2 (W - 1) times, a link busy with one
+chunk at a time. On equal links A = 2 (W - 1) (L + S / (W B)). That gradients are sent while later
+ones are still computed is left out, and so is what the network itself does beside serialising and
+delaying.
 
-So no strategy that takes the samples that DDP takes is more than R_best / R_ddp times as fast. One that needs fewer samples may be.
+So no strategy that takes the samples that DDP takes is more than R_best / R_ddp times as fast. One
+that needs fewer samples may be.
 """
 
 from __future__ import annotations
@@ -53,7 +58,9 @@ Levels = tuple[Level, ...]
 
 @dataclass(frozen=True)
 class Hop:
-    """A link of the ring: one-way delay in ms, and the rate in Mbit/s of link-layer bytes; None is as fast as the machine."""
+    """A link of the ring: one-way delay in ms, and the rate in Mbit/s of link-layer bytes; None is
+    as fast as the machine.
+    """
 
     delay_ms: float = 0.0
     rate_mbps: float | None = None
@@ -91,8 +98,8 @@ def bound(scenario: Scenario, step_cpu_s: float, model_bytes: int) -> Bound:
         model_bytes: of the gradients.
 
     Raises:
-        InputError: an entry happens at a time of its own or follows a trace, so that the process is not stationary; links are shared; or
-            several workers are on one host.
+        InputError: an entry happens at a time of its own or follows a trace, so that the process is
+            not stationary; links are shared; or several workers are on one host.
     """
     _require_stationary(scenario)
     shares = host_levels(scenario)
@@ -110,7 +117,9 @@ def best_samples_per_s(shares: Sequence[Levels], step_cpu_s: float, samples: flo
     return samples * sum(map(mean, shares)) / step_cpu_s
 
 
-def allreduce_samples_per_s(shares: Sequence[Levels], rings: Levels, step_cpu_s: float, batch_size: float) -> float:
+def allreduce_samples_per_s(
+    shares: Sequence[Levels], rings: Levels, step_cpu_s: float, batch_size: float
+) -> float:
     """R_ddp, of steps of `batch_size` samples; `rings` are seconds of the all-reduce."""
     slowest = slowest_step(shares, step_cpu_s)
     return sum(
@@ -125,7 +134,9 @@ def mean(levels: Levels) -> float:
 
 
 def overlaid(base: float, events: Sequence[Level]) -> Levels:
-    """What a share is over time, where independent events each set it for their part of the time; of several at once, the least."""
+    """What a share is over time, where independent events each set it for their part of the time;
+    of several at once, the least.
+    """
     parts: dict[float, float] = {}
     for chosen in product(*(((event, True), (event, False)) for event in events)):
         part = 1.0
@@ -138,7 +149,9 @@ def overlaid(base: float, events: Sequence[Level]) -> Levels:
 
 
 def slowest_step(shares: Sequence[Levels], step_cpu_s: float) -> Levels:
-    """How long the slowest of independent workers computes: P(max <= t) is the product of all P(step <= t)."""
+    """How long the slowest of independent workers computes: P(max <= t) is the product of all
+    P(step <= t).
+    """
     moments = sorted({step_cpu_s / level.value for levels in shares for level in levels})
     below, found = 0.0, []
     for moment in moments:
@@ -155,7 +168,8 @@ def ring_allreduce_s(hops: Sequence[Hop], size_bytes: float) -> float:
     """A: from when all workers have their gradients until all have the sum.
 
     Args:
-        hops: the link from each worker to the next, the last one's to the first; seconds are 0 for fewer than two.
+        hops: the link from each worker to the next, the last one's to the first; seconds are 0 for
+            fewer than two.
         size_bytes: of the gradients.
     """
     workers = len(hops)
@@ -175,13 +189,17 @@ def host_levels(scenario: Scenario) -> tuple[Levels, ...]:
     for event in scenario.heterogeneity.events:
         if isinstance(event, RandomHostEvent) and event.cpu is not None:
             for host in select(event.hosts, scenario.hosts):
-                events[host.name].append(Level(event.cpu, event.random.for_s / event.random.every_s))
+                events[host.name].append(
+                    Level(event.cpu, event.random.for_s / event.random.every_s)
+                )
     return tuple(overlaid(scenario.shares[host.name], events[host.name]) for host in scenario.ranks)
 
 
 def ring_levels(scenario: Scenario, model_bytes: int) -> Levels:
     """Seconds of the all-reduce over time, one for every combination of the entries under way."""
-    entries = [event for event in scenario.heterogeneity.events if isinstance(event, RandomLinkEvent)]
+    entries = [
+        event for event in scenario.heterogeneity.events if isinstance(event, RandomLinkEvent)
+    ]
     found = []
     for active in product((False, True), repeat=len(entries)):
         part = 1.0
@@ -204,7 +222,9 @@ def _hops(scenario: Scenario, changed: Sequence[RandomLinkEvent]) -> Iterator[Ho
         yield Hop(max(delays, default=link.delay_ms), min(rates, default=link.rate_mbps))
 
 
-def _changes(scenario: Scenario, changed: Sequence[RandomLinkEvent]) -> Mapping[Pair, list[RandomLinkEvent]]:
+def _changes(
+    scenario: Scenario, changed: Sequence[RandomLinkEvent]
+) -> Mapping[Pair, list[RandomLinkEvent]]:
     found: dict[Pair, list[RandomLinkEvent]] = {}
     for event in changed:
         for src in select(event.src, scenario.hosts):
@@ -220,13 +240,20 @@ def _require_stationary(scenario: Scenario) -> None:
     links = [event for event in events if isinstance(event, RandomLinkEvent)]
     if any(not isinstance(event, RandomHostEvent | RandomLinkEvent) for event in events):
         raise InputError(
-            f"{scenario.name}: an event at a time of its own has no mean over time — use `random:` entries"
+            f"{scenario.name}: an event at a time of its own has no mean over time — use `random:`"
+            " entries"
         )
     if any(event.profile is not None for event in links) or len(links) > MOST_LINK_ENTRIES:
         raise InputError(
-            f"{scenario.name}: at most {MOST_LINK_ENTRIES} random entries of links, without profiles — write delay and rate"
+            f"{scenario.name}: at most {MOST_LINK_ENTRIES} random entries of links, without"
+            " profiles — write delay and rate"
         )
     if scenario.links.shared or scenario.links.access:
-        raise InputError(f"{scenario.name}: links that several pairs share are not reckoned with — use rates of pairs")
+        raise InputError(
+            f"{scenario.name}: links that several pairs share are not reckoned with — use rates of"
+            " pairs"
+        )
     if len({host.name for host in scenario.ranks}) < len(scenario.ranks):
-        raise InputError(f"{scenario.name}: several workers share a host's processor — use per_host: 1")
+        raise InputError(
+            f"{scenario.name}: several workers share a host's processor — use per_host: 1"
+        )

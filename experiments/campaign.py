@@ -1,7 +1,9 @@
-"""A campaign: one scenario run at every combination of some keys, some number of times, resumable at any point.
+"""A campaign: one scenario run at every combination of some keys, some number of times, resumable
+at any point.
 
-The file says what varies; execo's `ParamSweeper` keeps on disk what is done, so that a campaign cut short, by anything, goes
-on where it stopped when it is started again; so do runs that failed, or whose emulation slipped.
+The file says what varies; execo's `ParamSweeper` keeps on disk what is done, so that a campaign cut
+short, by anything, goes on where it stopped when it is started again; so do runs that failed, or
+whose emulation slipped.
 
     scenario: quickstart            # a folder, relative to this file
     repeats: 5                      # of each combination
@@ -73,7 +75,9 @@ def load_campaign(path: Path) -> Campaign:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror} — give a campaign file") from error
+        raise InputError(
+            f"{path}: cannot be read: {error.strerror} — give a campaign file"
+        ) from error
     campaign = validated(parse_yaml(data, str(path)), Campaign)
     return campaign.model_copy(update={"scenario": (path.parent / campaign.scenario).resolve()})
 
@@ -85,11 +89,13 @@ def run_campaign(
 
     Args:
         path: the campaign file.
-        runs: the folder of run folders; the campaign's state and table are kept in `campaigns/<name>` under it.
+        runs: the folder of run folders; the campaign's state and table are kept in
+            `campaigns/<name>` under it.
         on_result: called after each run with its combination and its row.
 
     Returns:
-        The results table (CSV, one row per run so far) and how many runs of this call were not done.
+        The results table (CSV, one row per run so far) and how many runs of this call were not
+        done.
 
     Raises:
         KeyboardInterrupt: a signal has ended it, and the run that was under way.
@@ -101,7 +107,9 @@ def run_campaign(
     folder.mkdir(parents=True, exist_ok=True)
     table = folder / "results.csv"
     sweeper = ParamSweeper(str(folder / "state"), sweeps=_points(campaign), save_sweeps=True)
-    sweeper.cancel_batch(sweeper.get_inprogress())  # under way when a campaign was killed; `reset` would forget them
+    sweeper.cancel_batch(
+        sweeper.get_inprogress()
+    )  # under way when a campaign was killed; `reset` would forget them
     failed = 0
     for point in iter(sweeper.get_next, None):
         combination = _combination(campaign, point)
@@ -119,7 +127,11 @@ def run_campaign(
 def told(combination: Combination, row: Mapping[str, object]) -> str:
     """One run of a campaign as a line."""
     parts = [*combination.overrides(), f"repeat {combination.repeat}", str(row["status"])]
-    parts += [f"{name} {row[name]}" for name in ("makespan_s", "accuracy", "stragglers") if row.get(name) is not None]
+    parts += [
+        f"{name} {row[name]}"
+        for name in ("makespan_s", "accuracy", "stragglers")
+        if row.get(name) is not None
+    ]
     return " · ".join([*parts, str(row.get("folder", ""))])
 
 
@@ -131,7 +143,10 @@ def _points(campaign: Campaign) -> list[dict[str, Scalar]]:
 
 
 def _combination(campaign: Campaign, point: Mapping[str, Scalar]) -> Combination:
-    values = {key: next(v for v in listed if _written(v) == point[key]) for key, listed in campaign.vary.items()}
+    values = {
+        key: next(v for v in listed if _written(v) == point[key])
+        for key, listed in campaign.vary.items()
+    }
     return Combination(values, int(str(point["repeat"])))
 
 
@@ -151,11 +166,17 @@ def _run_one(campaign: Campaign, combination: Combination, runs: Path) -> dict[s
 def _row(answer: Mapping[str, object]) -> dict[str, object]:
     outcome = answer.get("outcome")
     findings = answer.get("stragglers")
-    row: dict[str, object] = {"run": answer.get("id"), "status": answer.get("status"), "folder": answer.get("folder")}
+    row: dict[str, object] = {
+        "run": answer.get("id"),
+        "status": answer.get("status"),
+        "folder": answer.get("folder"),
+    }
     if isinstance(outcome, dict):
         row |= {key: outcome.get(key) for key in COLUMNS if key in outcome}
     if isinstance(findings, list):
-        row["stragglers"] = len([f for f in findings if isinstance(f, dict) and not f.get("masked")])
+        row["stragglers"] = len(
+            [f for f in findings if isinstance(f, dict) and not f.get("masked")]
+        )
     return row
 
 

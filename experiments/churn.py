@@ -1,4 +1,6 @@
-"""Makes workers leave and join when it is time, while the others train, and puts down when they did."""
+"""Makes workers leave and join when it is time, while the others train, and puts down when they
+did.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ class Churn:
     @property
     def patience_s(self) -> float:
         """Real seconds until it has to be looked at again, 0.1 at most."""
-        left_s = self.job.dilation.real_s(self._due[0].at_s - self._now_s) if self._due else _LONGEST_S
+        left_s = (
+            self.job.dilation.real_s(self._due[0].at_s - self._now_s) if self._due else _LONGEST_S
+        )
         return min(max(left_s, 0.0), _LONGEST_S)
 
     def keep_up(self) -> None:
@@ -77,13 +81,21 @@ class Churn:
         self._see_who_joined()
 
     def end(self) -> None:
-        """Training is over: who has not joined by now does not, and what was to come later does not happen."""
+        """Training is over: who has not joined by now does not, and what was to come later does not
+        happen.
+        """
         self._see_who_joined()
         for rank, joining in self._joining.items():
             self.supervisor.dismiss(rank)
-            told = f"{joining.process.name} on {joining.process.host} was started at {joining.asked_s:g} s"
+            told = (
+                f"{joining.process.name} on {joining.process.host} was started at"
+                f" {joining.asked_s:g} s"
+            )
             self.job.journal.warn((f"{told}, and training was over before it had joined",))
-        late = [f"{turn.host} {'joins' if turn.joins else 'leaves'} at {turn.at_s:g} s" for turn in self._due]
+        late = [
+            f"{turn.host} {'joins' if turn.joins else 'leaves'} at {turn.at_s:g} s"
+            for turn in self._due
+        ]
         self.job.journal.warn(tuple(f"training was over before {each}" for each in late))
 
     def _see_who_joined(self) -> None:
@@ -110,9 +122,13 @@ class Churn:
             del self._joining[rank]
             self._note(self._plans[rank], "joined", joining.asked_s)
         elif self._now_s - joining.since_s > JOIN_TIMEOUT_S:
-            raise WorkerError(f"has not joined after {JOIN_TIMEOUT_S:g} s", rank, process.host, tail(process.log))
+            raise WorkerError(
+                f"has not joined after {JOIN_TIMEOUT_S:g} s", rank, process.host, tail(process.log)
+            )
 
     def _note(self, plan: WorkerPlan, kind: str, asked_s: float) -> None:
         happened = {"rank": plan.rank, "host": plan.host, "kind": kind, "asked_s": asked_s}
-        self._happened.append(Turnover.model_validate({**happened, "effective_s": round(self._now_s, 3)}))
+        self._happened.append(
+            Turnover.model_validate({**happened, "effective_s": round(self._now_s, 3)})
+        )
         self.job.journal.update(churn=tuple(self._happened))

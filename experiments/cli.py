@@ -1,4 +1,6 @@
-"""The command line. Each command is a few lines over one function of another module, imported only when it runs."""
+"""The command line. Each command is a few lines over one function of another module, imported only
+when it runs.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,14 @@ Result = TypeVar("Result")
 _TALKATIVE = ("grid5000", "stevedore", "urllib3")
 """Libraries that warn of what is retried, or of nobody's concern."""
 
-EPILOG = "Exit status: 0 done, 1 the run failed, 2 the input is wrong, 3 the emulation missed its tolerance, 130 it was interrupted."
+EPILOG = (
+    "Exit status: 0 done, 1 the run failed, 2 the input is wrong, 3 the emulation missed its"
+    " tolerance, 130 it was interrupted."
+)
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Answer on standard output as JSON.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Answer on standard output as JSON."
+)
 set_option = click.option(
     "--set",
     "overrides",
@@ -59,7 +66,9 @@ dilation_option = click.option(
     help="Run so many times slower than real time; without it, as little as the CPU shares allow.",
 )
 app_conf_option = click.option(
-    "--app-conf", metavar="NAME", help="The set of variables of workflow_env.yaml that the workflow sees."
+    "--app-conf",
+    metavar="NAME",
+    help="The set of variables of workflow_env.yaml that the workflow sees.",
 )
 
 
@@ -94,7 +103,9 @@ def _report(error: LaggardError, *, as_json: bool) -> None:
         document = {"error": str(error), "kind": type(error).__name__, "problems": problems}
         click.echo(json.dumps(document, indent=2))
     else:
-        click.echo(f"error: {error}" if not isinstance(error, ScenarioError) else str(error), err=True)
+        click.echo(
+            f"error: {error}" if not isinstance(error, ScenarioError) else str(error), err=True
+        )
 
 
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -102,7 +113,9 @@ def _report(error: LaggardError, *, as_json: bool) -> None:
 @click.option("-v", "--verbose", is_flag=True, help="Log what is done to standard error.")
 def main(verbose: bool) -> None:
     """Train deep networks across an edge-fog-cloud continuum and name what slows them down."""
-    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING, format="%(name)s: %(message)s"
+    )
     if not verbose:
         for name in _TALKATIVE:
             logging.getLogger(name).setLevel(logging.ERROR)
@@ -130,7 +143,15 @@ def check(scenario: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 
     loaded = load_scenario(scenario, overrides)
     if as_json:
-        click.echo(json.dumps({"scenario": loaded.name, "hosts": len(loaded.hosts), "warnings": list(loaded.warnings)}))
+        click.echo(
+            json.dumps(
+                {
+                    "scenario": loaded.name,
+                    "hosts": len(loaded.hosts),
+                    "warnings": list(loaded.warnings),
+                }
+            )
+        )
         return
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
@@ -178,7 +199,12 @@ def run(
         from laggard.experiments.runner import Options, execute
 
         options = Options(
-            runs, links=links, dilation=dilation, quiet=as_json, command=tuple(sys.argv), app_conf=app_conf
+            runs,
+            links=links,
+            dilation=dilation,
+            quiet=as_json,
+            command=tuple(sys.argv),
+            app_conf=app_conf,
         )
         record, folder = execute(loaded, options)
     else:
@@ -193,10 +219,14 @@ def run(
 def _require_remote(links: Requested, dilation: float | None) -> None:
     if links == "userspace":
         raise InputError(
-            "--links userspace: real machines are shaped by their own kernels — leave it out, or run --on local"
+            "--links userspace: real machines are shaped by their own kernels — leave it out, or"
+            " run --on local"
         )
     if dilation not in (None, 1.0):
-        raise InputError(f"--dilation {dilation:g}: real machines run in real time — leave it out, or run --on local")
+        raise InputError(
+            f"--dilation {dilation:g}: real machines run in real time — leave it out, or run --on"
+            " local"
+        )
 
 
 def _exit_status(record: RunRecord) -> int:
@@ -215,7 +245,12 @@ def _show_result(record: RunRecord, folder: Path, *, as_json: bool) -> None:
 @main.command()
 @scenario_argument
 @bring_up_options
-@click.option("--for", "duration", metavar="TIME", help="End after so long, such as 10min; without it, at Ctrl-C.")
+@click.option(
+    "--for",
+    "duration",
+    metavar="TIME",
+    help="End after so long, such as 10min; without it, at Ctrl-C.",
+)
 @json_option
 @_reported
 def emulate(
@@ -230,12 +265,19 @@ def emulate(
 ) -> int:
     """Bring only the continuum up, verified, for programs of your own; no workload.yaml is needed.
 
-    `laggard ssh HOST` runs them in its hosts, `laggard links` shows its links. Where the emulation slips meanwhile, it says so at once, and
-    ends with status 3. With --json it answers a line each: when it is up, when something has slipped, and when it has ended.
+    `laggard ssh HOST` runs them in its hosts, `laggard links` shows its links. Where the emulation
+    slips meanwhile, it says so at once, and ends with status 3. With --json it answers a line each:
+    when it is up, when something has slipped, and when it has ended.
     """
     from laggard.experiments.emulating import Teller
     from laggard.experiments.emulating import emulate as keep_up
-    from laggard.experiments.emulation_documents import Up, slipped_document, slipped_text, up_document, up_text
+    from laggard.experiments.emulation_documents import (
+        Up,
+        slipped_document,
+        slipped_text,
+        up_document,
+        up_text,
+    )
     from laggard.experiments.runner import Options
     from laggard.experiments.scenario import load_scenario
 
@@ -243,12 +285,21 @@ def emulate(
         click.echo(json.dumps(up_document(up)) if as_json else up_text(up))
 
     def tell_slips(slips: Sequence[TimedSlip]) -> None:
-        click.echo(json.dumps(slipped_document(slips)) if as_json else slipped_text(slips), err=not as_json)
+        click.echo(
+            json.dumps(slipped_document(slips)) if as_json else slipped_text(slips), err=not as_json
+        )
 
     loaded = load_scenario(scenario, overrides, training=False)
     for warning in () if as_json else loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
-    options = Options(runs, links=links, dilation=dilation, quiet=as_json, command=tuple(sys.argv), app_conf=app_conf)
+    options = Options(
+        runs,
+        links=links,
+        dilation=dilation,
+        quiet=as_json,
+        command=tuple(sys.argv),
+        app_conf=app_conf,
+    )
     record, folder = keep_up(loaded, options, Teller(tell, tell_slips), _seconds(duration))
     if as_json:
         click.echo(json.dumps({**record.model_dump(mode="json"), "folder": str(folder)}))
@@ -271,25 +322,34 @@ def _seconds(duration: str | None) -> float | None:
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("host")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.option("--run", metavar="RUN", help="The emulation, where several are up: its run folder or id.")
+@click.option(
+    "--run", metavar="RUN", help="The emulation, where several are up: its run folder or id."
+)
 @runs_option
 @_reported
 def ssh(host: str, command: tuple[str, ...], run: str | None, runs: Path) -> int:
-    """Open a shell in a host of a running emulation, or run a COMMAND there, held to the host's CPU share.
+    """Open a shell in a host of a running emulation, or run a COMMAND there, held to the host's CPU
+    share.
 
-    HOST is a host's name, or a pattern that only it matches. The files and the user are yours; the network, the host name and the
-    processes are the continuum's. Options come before HOST.
+    HOST is a host's name, or a pattern that only it matches. The files and the user are yours; the
+    network, the host name and the processes are the continuum's. Options come before HOST.
     """
     from laggard.experiments.host_shell import find_emulation, run_in_host
 
-    return run_in_host(find_emulation(run, runs), host, command[1:] if command[:1] == ("--",) else command)
+    return run_in_host(
+        find_emulation(run, runs), host, command[1:] if command[:1] == ("--",) else command
+    )
 
 
 @main.command(name="links")
 @click.argument("run", metavar="[RUN]", required=False)
 @runs_option
 @click.option(
-    "--every", type=click.FloatRange(min=0.2), default=2.0, show_default=True, help="Seconds between two looks."
+    "--every",
+    type=click.FloatRange(min=0.2),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks.",
 )
 @json_option
 @_reported
@@ -329,7 +389,8 @@ def runs_command(runs: Path, as_json: bool) -> None:
 def report(run: str, runs: Path, as_json: bool) -> None:
     """Analyse a run again and rewrite its findings, figures and report.
 
-    RUN is a run folder, a run's id or the beginning of one, or a scenario's name for its latest run.
+    RUN is a run folder, a run's id or the beginning of one, or a scenario's name for its latest
+    run.
     """
     from laggard.experiments.analysing import analyse_folder
     from laggard.experiments.run_store import find_run, load_record
@@ -342,7 +403,9 @@ def report(run: str, runs: Path, as_json: bool) -> None:
 @main.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="The folder for what is found; without it, one below --runs."
+    "--out",
+    type=click.Path(path_type=Path),
+    help="The folder for what is found; without it, one below --runs.",
 )
 @runs_option
 @click.option(
@@ -354,17 +417,26 @@ def report(run: str, runs: Path, as_json: bool) -> None:
     "--instead",
     multiple=True,
     metavar="STRATEGY",
-    help="Also say how long the same work would have taken by another strategy: a name, {name: local_sgd, steps: 4}, or all.",
+    help=(
+        "Also say how long the same work would have taken by another strategy: a name, {name:"
+        " local_sgd, steps: 4}, or all."
+    ),
 )
 @json_option
 @_reported
 def analyze(
-    path: Path, out: Path | None, runs: Path, reference: str | None, instead: tuple[str, ...], as_json: bool
+    path: Path,
+    out: Path | None,
+    runs: Path,
+    reference: str | None,
+    instead: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Find the stragglers of any trace, and write a report.
 
-    PATH is a run folder, a ByteDance StragglerAnalysis trace (.parquet), or torch.profiler's (.json, .json.gz): one file per rank, in a folder.
-    What is found goes into a run folder that every command reads; a run's own folder is written into.
+    PATH is a run folder, a ByteDance StragglerAnalysis trace (.parquet), or torch.profiler's
+    (.json, .json.gz): one file per rank, in a folder. What is found goes into a run folder that
+    every command reads; a run's own folder is written into.
     """
     from laggard.experiments.analysing import analyse_path
     from laggard.experiments.instead import asked_strategies, played_instead
@@ -382,10 +454,16 @@ def analyze(
 @main.command()
 @click.argument("run", metavar="RUN")
 @click.option(
-    "--format", "kind", type=click.Choice(["perfetto", "bytedance", "csv"]), required=True, help="For which tool."
+    "--format",
+    "kind",
+    type=click.Choice(["perfetto", "bytedance", "csv"]),
+    required=True,
+    help="For which tool.",
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="The file, for csv the folder; without it, one in the run folder."
+    "--out",
+    type=click.Path(path_type=Path),
+    help="The file, for csv the folder; without it, one in the run folder.",
 )
 @runs_option
 @json_option
@@ -393,7 +471,8 @@ def analyze(
 def export(run: str, kind: Export, out: Path | None, runs: Path, as_json: bool) -> None:
     """Write a run for other tools.
 
-    RUN is a run folder, a run's id or the beginning of one, or a scenario's name for its latest run.
+    RUN is a run folder, a run's id or the beginning of one, or a scenario's name for its latest
+    run.
     """
     from laggard.experiments.exporting import export_run
     from laggard.experiments.run_store import find_run
@@ -417,43 +496,72 @@ def export(run: str, kind: Export, out: Path | None, runs: Path, as_json: bool) 
 def compare(run: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """Hold runs against each other: makespan, where the time went, what was found.
 
-    RUN is a run folder, a run's id or the beginning of one, or a scenario's name for its latest run. Runs that differ in their seeds alone are
-    repeats, and give confidence intervals (95 %); other setups are held against that of the first.
+    RUN is a run folder, a run's id or the beginning of one, or a scenario's name for its latest
+    run. Runs that differ in their seeds alone are repeats, and give confidence intervals (95 %);
+    other setups are held against that of the first.
     """
     from laggard.analysis.compare_folders import compare_folders, compared_document, compared_text
     from laggard.experiments.run_store import find_run
 
     setups, left_out = compare_folders([find_run(each, runs) for each in run])
     click.echo(
-        json.dumps(compared_document(setups, left_out), indent=2) if as_json else compared_text(setups, left_out)
+        json.dumps(compared_document(setups, left_out), indent=2)
+        if as_json
+        else compared_text(setups, left_out)
     )
 
 
 @main.command()
 @click.option("--full", is_flag=True, help="Try the whole grid, which takes hours.")
-@click.option("--cases", type=click.IntRange(min=1), metavar="N", help="Try so many cases of the grid.")
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=1, show_default=True, metavar="S", help="What the grid is drawn from."
+    "--cases", type=click.IntRange(min=1), metavar="N", help="Try so many cases of the grid."
 )
-@click.option("--emulated", is_flag=True, help="Try real runs on an emulated continuum instead of generated ones.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    metavar="S",
+    help="What the grid is drawn from.",
+)
+@click.option(
+    "--emulated",
+    is_flag=True,
+    help="Try real runs on an emulated continuum instead of generated ones.",
+)
 @runs_option
 @json_option
 @_reported
-def evaluate(full: bool, cases: int | None, seed: int, emulated: bool, runs: Path, as_json: bool) -> None:
+def evaluate(
+    full: bool, cases: int | None, seed: int, emulated: bool, runs: Path, as_json: bool
+) -> None:
     """Hold the analysis against runs whose stragglers are known, and score it.
 
     Without an option it tries a fair sample of the grid, which takes minutes on two cores.
     """
     from laggard.analysis.evaluate.account import told_document, told_text
-    from laggard.experiments.evaluating import DEFAULT_CASES, Extent, evaluate_emulated, evaluate_generated
+    from laggard.experiments.evaluating import (
+        DEFAULT_CASES,
+        Extent,
+        evaluate_emulated,
+        evaluate_generated,
+    )
 
     if full and (cases or emulated):
-        raise InputError("--full tries every generated case — leave it out, or leave out --cases and --emulated")
+        raise InputError(
+            "--full tries every generated case — leave it out, or leave out --cases and --emulated"
+        )
     if emulated:
         tried = evaluate_emulated(Extent(cases, seed), runs, quiet=as_json)
     else:
-        tried = evaluate_generated(Extent(None if full else cases or DEFAULT_CASES, seed), quiet=as_json)
-    click.echo(json.dumps({"seed": seed, **told_document(tried)}, indent=2) if as_json else told_text(tried))
+        tried = evaluate_generated(
+            Extent(None if full else cases or DEFAULT_CASES, seed), quiet=as_json
+        )
+    click.echo(
+        json.dumps({"seed": seed, **told_document(tried)}, indent=2)
+        if as_json
+        else told_text(tried)
+    )
 
 
 @main.command()
@@ -464,7 +572,8 @@ def evaluate(full: bool, cases: int | None, seed: int, emulated: bool, runs: Pat
 def destroy(run: str | None, runs: Path, as_json: bool) -> int:
     """Give back what a killed run left on a remote testbed.
 
-    RUN is a run folder, a run's id or the beginning of one; without it, all runs of the runs folder.
+    RUN is a run folder, a run's id or the beginning of one; without it, all runs of the runs
+    folder.
     """
     from laggard.experiments.remote.destroying import destroy_run, destroy_runs
     from laggard.experiments.run_store import find_run
@@ -479,10 +588,14 @@ def destroy(run: str | None, runs: Path, as_json: bool) -> int:
 @runs_option
 @_reported
 def campaign(file: Path, runs: Path) -> int:
-    """Run a scenario at every combination of what a campaign file varies; started again, it does what is not done yet."""
+    """Run a scenario at every combination of what a campaign file varies; started again, it does
+    what is not done yet.
+    """
     from laggard.experiments.campaign import run_campaign, told
 
-    table, failed = run_campaign(file, runs, lambda combination, row: click.echo(told(combination, row)))
+    table, failed = run_campaign(
+        file, runs, lambda combination, row: click.echo(told(combination, row))
+    )
     click.echo(f"results: {table}")
     return 1 if failed else 0
 

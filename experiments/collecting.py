@@ -1,4 +1,6 @@
-"""What a training left in its spool becomes the tables of the run folder, then everything that is said of them."""
+"""What a training left in its spool becomes the tables of the run folder, then everything that is
+said of them.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,18 @@ if TYPE_CHECKING:
 
 
 def collect_and_analyse(job: Job) -> None:
-    """Write the tables, the outcome and the analysis of a training that began, however it ended; the spool goes."""
+    """Write the tables, the outcome and the analysis of a training that began, however it ended;
+    the spool goes.
+    """
     from laggard.workloads.plan import sampled_hosts
     from laggard.workloads.tracing.collect import collect
 
     with job.journal.stage("collect"):
         scenario = job.scenario
         sampled = sampled_hosts(scenario.workload, scenario.hosts)
-        collect(job.spool.folder, job.folder, scenario.ranks, job.dilation, scenario.shares, sampled)
+        collect(
+            job.spool.folder, job.folder, scenario.ranks, job.dilation, scenario.shares, sampled
+        )
         done = json.loads(job.spool.done.read_text()) if job.spool.done.exists() else None
     if job.spool.checkpoint.exists():
         shutil.move(job.spool.checkpoint, job.folder / job.spool.checkpoint.name)
@@ -36,7 +42,9 @@ def collect_and_analyse(job: Job) -> None:
     shutil.rmtree(job.spool.folder)
 
 
-def analyse_training(journal: Journal, scenario: Scenario, done: Mapping[str, object] | None) -> None:
+def analyse_training(
+    journal: Journal, scenario: Scenario, done: Mapping[str, object] | None
+) -> None:
     """Outcome, findings and report of a training whose tables are in the run folder.
 
     Args:
@@ -51,8 +59,12 @@ def analyse_training(journal: Journal, scenario: Scenario, done: Mapping[str, ob
         run, status = load_run(folder), journal.record.status
         ended = done is not None and status in {"running", "unfaithful"}
         if done is not None and ended:
-            # The analysis is of the run as it will be read again: when training ended, not every rank's spans tell.
-            run = replace(run, record=journal.record.model_copy(update={"outcome": _outcome(scenario, run, done)}))
+            # The analysis is of the run as it will be read again: when training ended, not every
+            # rank's spans tell.
+            run = replace(
+                run,
+                record=journal.record.model_copy(update={"outcome": _outcome(scenario, run, done)}),
+            )
         analysis = find(run)
         if run.record is not None and ended and analysis is not None:
             journal.update(status=_after(status), outcome=run.record.outcome)

@@ -1,10 +1,13 @@
-"""A comparison: every strategy on every column (a continuum) with every seed, beside a baseline of the same column and seed.
+"""A comparison: every strategy on every column (a continuum) with every seed, beside a baseline of
+the same column and seed.
 
-Two files say what there is: `columns.yaml` and `contenders.yaml`, both in `experiments/strategies`. Results are appended to a table as
-soon as a run has ended, so that a comparison that was cut goes on where it stopped when it is started again.
+Two files say what there is: `columns.yaml` and `contenders.yaml`, both in `experiments/strategies`.
+Results are appended to a table as soon as a run has ended, so that a comparison that was cut goes
+on where it stopped when it is started again.
 
-A block is one column with one seed: the baseline first, since a run that takes `CUT` times as long as it is stopped, then the others,
-shuffled. Blocks of one seed go through all columns before the next seed begins; so what the machine does meanwhile is shared by all.
+A block is one column with one seed: the baseline first, since a run that takes `CUT` times as long
+as it is stopped, then the others, shuffled. Blocks of one seed go through all columns before the
+next seed begins; so what the machine does meanwhile is shared by all.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ CUT = 3.0
 
 BASELINE_LIMIT_S = 300.0
 _AROUND_A_RUN_S = 240.0
-"""Real seconds that a run may take beside its training before it is killed; its evaluations are counted with the training."""
+"""Real seconds that a run may take beside its training before it is killed; its evaluations are
+counted with the training."""
 
 _FILE = TypeVar("_FILE", bound=BaseModel)
 
@@ -43,7 +47,9 @@ class _Part(BaseModel):
 
 
 class Column(_Part):
-    """A continuum: a scenario folder (relative to the file), and what of it is set, as by `--set`."""
+    """A continuum: a scenario folder (relative to the file), and what of it is set, as by
+    `--set`.
+    """
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
     scenario: Path
@@ -55,8 +61,12 @@ class Contender(_Part):
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
     strategy: str | dict[str, JsonValue] | None = None
-    settings: dict[str, JsonValue] = Field(alias="set", default_factory=dict, description="what is set beside it")
-    columns: dict[str, dict[str, JsonValue]] = Field(default_factory=dict, description="and on single columns")
+    settings: dict[str, JsonValue] = Field(
+        alias="set", default_factory=dict, description="what is set beside it"
+    )
+    columns: dict[str, dict[str, JsonValue]] = Field(
+        default_factory=dict, description="and on single columns"
+    )
 
     def overrides(self, column: str) -> Mapping[str, JsonValue]:
         """What is set on a column."""
@@ -147,7 +157,8 @@ def load_columns(path: Path) -> tuple[Column, ...]:
     columns = _load(path, Columns).columns
     _require_unique([column.name for column in columns], path)
     return tuple(
-        column.model_copy(update={"scenario": (path.parent / column.scenario).resolve()}) for column in columns
+        column.model_copy(update={"scenario": (path.parent / column.scenario).resolve()})
+        for column in columns
     )
 
 
@@ -166,12 +177,18 @@ def load_contenders(path: Path) -> tuple[Contender, ...]:
 def trials(
     columns: Sequence[Column], contenders: Sequence[Contender], seeds: Sequence[int], baseline: str
 ) -> Iterator[Trial]:
-    """All runs in their order: by seed, then by column, there the baseline and then the others, shuffled.
+    """All runs in their order: by seed, then by column, there the baseline and then the others,
+    shuffled.
 
     The order within a block depends on its seed, its column and the names in it alone.
     """
-    first = next((contender for contender in contenders if contender.name == baseline), Contender(name=baseline))
-    others = sorted((c for c in contenders if c.name != baseline), key=lambda contender: contender.name)
+    first = next(
+        (contender for contender in contenders if contender.name == baseline),
+        Contender(name=baseline),
+    )
+    others = sorted(
+        (c for c in contenders if c.name != baseline), key=lambda contender: contender.name
+    )
     for seed in seeds:
         for column in columns:
             shuffled = list(others)
@@ -180,8 +197,11 @@ def trials(
                 yield Trial(column, contender, seed)
 
 
-def overrides(trial: Trial, heterogeneity: Heterogeneity, accuracy: float, limit_s: float) -> tuple[str, ...]:
-    """The `--set` arguments of a run: its column's, its strategy's, its seed everywhere, and when it stops.
+def overrides(
+    trial: Trial, heterogeneity: Heterogeneity, accuracy: float, limit_s: float
+) -> tuple[str, ...]:
+    """The `--set` arguments of a run: its column's, its strategy's, its seed everywhere, and when
+    it stops.
 
     Args:
         trial: what is run.
@@ -207,11 +227,17 @@ def overrides(trial: Trial, heterogeneity: Heterogeneity, accuracy: float, limit
 
 
 def limit_s(trial: Trial, results: Sequence[Result], baseline: str) -> float | None:
-    """Virtual seconds after which a run is cut; None while the baseline of its block has not reached the accuracy."""
+    """Virtual seconds after which a run is cut; None while the baseline of its block has not
+    reached the accuracy.
+    """
     if trial.contender.name == baseline:
         return BASELINE_LIMIT_S
     key = (trial.column.name, baseline, trial.seed)
-    known = [result for result in results if result.key == key and result.status == "done" and not result.is_cut]
+    known = [
+        result
+        for result in results
+        if result.key == key and result.status == "done" and not result.is_cut
+    ]
     return CUT * known[-1].makespan_s if known else None
 
 
@@ -226,7 +252,9 @@ def read_results(table: Path) -> tuple[Result, ...]:
     if not table.exists():
         return ()
     with table.open(newline="") as file:
-        return tuple(Result.from_row(row) for row in csv.DictReader(file) if None not in row.values())
+        return tuple(
+            Result.from_row(row) for row in csv.DictReader(file) if None not in row.values()
+        )
 
 
 def append_result(table: Path, result: Result) -> None:
@@ -252,12 +280,22 @@ def run_trial(trial: Trial, limit: float, runs: Path) -> Result:
     """
     from laggard.experiments.scenario import load_scenario
 
-    plain = load_scenario(trial.column.scenario, [f"{k}={json.dumps(v)}" for k, v in trial.column.settings.items()])
+    plain = load_scenario(
+        trial.column.scenario, [f"{k}={json.dumps(v)}" for k, v in trial.column.settings.items()]
+    )
     accuracy = plain.workload.stop.accuracy
     if accuracy is None:
-        raise InputError(f"{trial.column.name}: its runs end at an accuracy — give `stop: {{accuracy: ...}}`")
+        raise InputError(
+            f"{trial.column.name}: its runs end at an accuracy — give `stop: {{accuracy: ...}}`"
+        )
     settings = overrides(trial, plain.heterogeneity, accuracy, limit)
-    ended = run_apart(trial.column.scenario, settings, runs, limit_s=_AROUND_A_RUN_S + 2 * limit, keeps_errors=True)
+    ended = run_apart(
+        trial.column.scenario,
+        settings,
+        runs,
+        limit_s=_AROUND_A_RUN_S + 2 * limit,
+        keeps_errors=True,
+    )
     if ended.answer is None:
         log.warning("%s: no result: %s", " ".join(map(str, trial.key)), ended.errors[-2000:])
         return Result(*trial.key, status="failed", limit_s=limit, error=_line(ended.errors))

@@ -1,4 +1,6 @@
-"""The emulated continuum of one run: its hosts, links and shares, brought up and measured inside the sandbox."""
+"""The emulated continuum of one run: its hosts, links and shares, brought up and measured inside
+the sandbox.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ DRIVES = Path("/run/drives")
 
 @dataclass(frozen=True)
 class Continuum:
-    """What is up: everything a training needs to run on it, how well it kept its promises, and how exact links can be."""
+    """What is up: everything a training needs to run on it, how well it kept its promises, and how
+    exact links can be.
+    """
 
     namespaces: HostNamespaces
     links: LinkBackend
@@ -55,7 +59,10 @@ def bring_up(job: Job, imports_done: Callable[[], object]) -> Iterator[Continuum
             checks = verify_links(job.scenario.links, namespaces.paths, job.dilation, tolerance)
         with job.journal.stage("imports"):
             imports_done()
-        with _make_drives(job) as drives, open_shares(_real_shares(job), job.cgroups, job.cpu.cpus) as shares:
+        with (
+            _make_drives(job) as drives,
+            open_shares(_real_shares(job), job.cgroups, job.cpu.cpus) as shares,
+        ):
             checks += _verify_drives(job, drives)
             with job.journal.stage("verify shares", "phases of 1, 10 and 100 ms on every host"):
                 checks += verify_shares(_real_shares(job), shares, job.dilation)
@@ -76,14 +83,18 @@ def _make_drives(job: Job) -> DriveSet:
 def _verify_drives(job: Job, drives: DriveSet) -> tuple[FidelityCheck, ...]:
     if not job.scenario.drives:
         return ()
-    with job.journal.stage("verify storage", f"bandwidth and latency of {len(job.scenario.drives)} drives"):
+    with job.journal.stage(
+        "verify storage", f"bandwidth and latency of {len(job.scenario.drives)} drives"
+    ):
         checks = verify_drives(job.scenario.drives, drives.paths, job.dilation)
     drives.forget()
     return checks
 
 
 def _start_links(job: Job, namespaces: HostNamespaces) -> tuple[LinkBackend, Tolerance]:
-    """The links, and how exact they can be: an emulator without real-time priority is late when the cores are busy."""
+    """The links, and how exact they can be: an emulator without real-time priority is late when the
+    cores are busy.
+    """
     plan = dilate_links(job.scenario.links, job.dilation)
     if job.links == "userspace":
         from laggard.network_emulation.link_emulator import UserspaceBackend

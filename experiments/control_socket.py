@@ -1,7 +1,9 @@
-"""How the commands beside a running emulation talk to it: a Unix socket in its run folder, one request and one answer per connection.
+"""How the commands beside a running emulation talk to it: a Unix socket in its run folder, one
+request and one answer per connection.
 
-Requests and answers are JSON, one line each; namespaces travel as descriptors beside an answer. The kernel says who asks
-(SO_PEERCRED, unix(7)): another user is refused, and the id of a process in the sandbox arrives as the sandbox counts.
+Requests and answers are JSON, one line each; namespaces travel as descriptors beside an answer. The
+kernel says who asks (SO_PEERCRED, unix(7)): another user is refused, and the id of a process in the
+sandbox arrives as the sandbox counts.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class Request(Record):
-    """What is asked: `enter` a host, `hold` the asking process to its share, or how the `links` are."""
+    """What is asked: `enter` a host, `hold` the asking process to its share, or how the `links`
+    are.
+    """
 
     ask: Literal["enter", "hold", "links"]
     host: str = ""
@@ -68,14 +72,17 @@ class ControlSocket:
             except OSError as error:
                 self._listener.close()
                 raise RunFolderError(
-                    f"{self._path}: no socket can be made there ({error.strerror}) — choose another folder with --runs"
+                    f"{self._path}: no socket can be made there ({error.strerror}) — choose another"
+                    " folder with --runs"
                 ) from error
             finally:
                 os.umask(before)
         self._listener.listen(64)
 
     def serve(self, timeout_s: float, answer: Answerer) -> None:
-        """Wait at most `timeout_s` seconds for a request, and answer it; what fails is told to who asked."""
+        """Wait at most `timeout_s` seconds for a request, and answer it; what fails is told to who
+        asked.
+        """
         if not select.select([self._listener], [], [], timeout_s)[0]:
             return
         connection, _ = self._listener.accept()
@@ -109,7 +116,9 @@ class ControlSocket:
             for reply in answer(request, pid):
                 _send(connection, reply)
         except (LaggardError, ValidationError) as error:
-            _send(connection, Reply({"error": str(error), "status": getattr(error, "exit_status", 1)}))
+            _send(
+                connection, Reply({"error": str(error), "status": getattr(error, "exit_status", 1)})
+            )
 
 
 class RefusedRequestError(LaggardError):
@@ -149,7 +158,9 @@ def ask(folder: Path, request: Request) -> tuple[dict[str, JsonValue], tuple[int
 
 
 def _nobody(folder: Path) -> RunFolderError:
-    return RunFolderError(f"{folder}: no emulation is up there — `laggard emulate SCENARIO` starts one")
+    return RunFolderError(
+        f"{folder}: no emulation is up there — `laggard emulate SCENARIO` starts one"
+    )
 
 
 def _receive(connection: socket.socket) -> tuple[dict[str, JsonValue], tuple[int, ...]]:

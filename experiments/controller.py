@@ -1,7 +1,9 @@
-"""What runs inside the sandbox: bring the continuum up, verify it, train on it, put its records down.
+"""What runs inside the sandbox: bring the continuum up, verify it, train on it, put its records
+down.
 
-Order matters. The fork server is forked first, before anything here has threads; its imports go on while the links are built
-and measured; CPU shares are verified when the imports are done, since they would steal the cores.
+Order matters. The fork server is forked first, before anything here has threads; its imports go on
+while the links are built and measured; CPU shares are verified when the imports are done, since
+they would steal the cores.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ def control(job: Job) -> int:
     """
     try:
         _run(job)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last place that can still put a defect on record
+    # The last place that can still record a defect.
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001
         return record_failure(job.journal, error)
     finally:
         job.journal.display.close()
@@ -46,7 +49,9 @@ def control(job: Job) -> int:
 def _run(job: Job) -> None:
     os.environ.update(ENVIRONMENT)
     with ExitStack() as stack:
-        server = stack.enter_context(ForkServer.start((*PRELOAD, WATCHER), log=job.logs / "imports.log"))
+        server = stack.enter_context(
+            ForkServer.start((*PRELOAD, WATCHER), log=job.logs / "imports.log")
+        )
         continuum = stack.enter_context(bring_up(job, lambda: server.wait_ready(IMPORT_TIMEOUT_S)))
         require_fidelity(job.folder, continuum.checks)
         run_tasks(job, "prepare")
@@ -66,7 +71,9 @@ def run_tasks(job: Job, stage: Stage) -> None:
         output = job.folder / "workflow"
         output.mkdir(exist_ok=True)
         workflow = job.journal.folder.scenario / "workflow.yaml"
-        run_workflow(job.scenario.folder, workflow, stage, roles, hosts, output, app_conf=job.app_conf)
+        run_workflow(
+            job.scenario.folder, workflow, stage, roles, hosts, output, app_conf=job.app_conf
+        )
 
 
 def require_fidelity(folder: Path, checks: Sequence[FidelityCheck]) -> None:
@@ -80,13 +87,15 @@ def require_fidelity(folder: Path, checks: Sequence[FidelityCheck]) -> None:
     missed = [check for check in checks if not check.ok]
     if missed:
         text = "\n".join(f"  {_told(check)}" for check in missed)
-        raise FidelityError(f"{len(missed)} of {len(checks)} promises of the emulation are not kept:\n{text}")
+        raise FidelityError(
+            f"{len(missed)} of {len(checks)} promises of the emulation are not kept:\n{text}"
+        )
 
 
 def _told(check: FidelityCheck) -> str:
     where = f"{check.src} -> {check.dst}" if check.dst else check.src
     detail = f" ({check.detail})" if check.detail else ""
     return (
-        f"{check.kind} {where}: asked {check.requested:.4g} {check.unit}, measured {check.measured:.4g},"
-        f" tolerance {check.tolerance:.2g}{detail}"
+        f"{check.kind} {where}: asked {check.requested:.4g} {check.unit}, measured"
+        f" {check.measured:.4g}, tolerance {check.tolerance:.2g}{detail}"
     )

@@ -1,4 +1,6 @@
-"""What only shows when the files of a scenario are seen together: contradictions, and what was probably not meant."""
+"""What only shows when the files of a scenario are seen together: contradictions, and what was
+probably not meant.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ from laggard.network_emulation.model import (
 from laggard.workloads.churn import faults, turns
 from laggard.workloads.model import Cifar10, Digits, ImageFolder, OwnDataset, Synthetic, Workload
 from laggard.workloads.strategies.graph import neighbours
-from laggard.workloads.strategies.parameters import BackupWorkersParameters, HopParameters, bearing_churn
+from laggard.workloads.strategies.parameters import (
+    BackupWorkersParameters,
+    HopParameters,
+    bearing_churn,
+)
 from laggard.yaml_source import KeyPath, Source
 
 MAX_HOSTS = 500
@@ -51,7 +57,9 @@ class Sources:
 
 
 def host_problems(hosts: Sequence[Host], source: Source) -> Iterator[Problem]:
-    """More hosts than one machine holds, or more roles than any pattern could be matched against."""
+    """More hosts than one machine holds, or more roles than any pattern could be matched
+    against.
+    """
     if len(hosts) > MAX_HOSTS:
         rule = f"{len(hosts)} hosts, and the local testbed holds at most {MAX_HOSTS}"
         yield source.problem(("layers",), rule, "lower the quantities", value="")
@@ -64,7 +72,9 @@ def host_problems(hosts: Sequence[Host], source: Source) -> Iterator[Problem]:
 def rule_problems(
     network: Network, heterogeneity: Heterogeneity, hosts: Sequence[Host], sources: Sources
 ) -> Iterator[Problem]:
-    """More rules, or more host pairs in them, than planning can take; and patterns that are none."""
+    """More rules, or more host pairs in them, than planning can take; and patterns that are
+    none.
+    """
     entries = (
         (sources.network, "networks", [_ends(rule) for rule in network.rules]),
         (sources.heterogeneity, "deterministic", [_ends(rule) for rule in heterogeneity.rules]),
@@ -82,7 +92,11 @@ def rule_problems(
                 yield from _fault(source, (section, i, *key), pattern)
                 if pattern not in sizes:
                     sizes[pattern] = len(select(pattern, hosts))
-            pairs += math.prod(sizes[pattern] for pattern in patterns.values()) if len(patterns) == 2 else 0
+            pairs += (
+                math.prod(sizes[pattern] for pattern in patterns.values())
+                if len(patterns) == 2
+                else 0
+            )
     if pairs > MAX_PAIRS:
         rule = f"the rules name {pairs} host pairs, and planning takes at most {MAX_PAIRS}"
         yield sources.network.problem(("networks",), rule, "use fewer hosts or rules", "")
@@ -93,7 +107,8 @@ def workflow_problems(
 ) -> Iterator[Problem]:
     """Patterns of `workflow.yaml` that are none or name no host.
 
-    Services with a class of their own may register sub-services when they are deployed: then who a pattern names shows only there.
+    Services with a class of their own may register sub-services when they are deployed: then who a
+    pattern names shows only there.
     """
     if own_classes:
         return
@@ -104,7 +119,9 @@ def workflow_problems(
             yield from _pattern_problem(source, key, needed.service_selector, hosts)
 
 
-def placement_problems(workload: Workload, hosts: Sequence[Host], source: Source) -> Iterator[Problem]:
+def placement_problems(
+    workload: Workload, hosts: Sequence[Host], source: Source
+) -> Iterator[Problem]:
     """Patterns of the placement that are none or name no host."""
     patterns = list(_placement_patterns(workload, source))
     if len(patterns) > MAX_RULES:
@@ -121,7 +138,9 @@ def workload_problems(
     """What the workload asks for and these hosts, or the folders it names, cannot give."""
     if len(ranks) > MAX_WORKERS:
         rule = f"{len(ranks)} workers, and one machine runs at most {MAX_WORKERS}"
-        yield source.problem(("placement",), rule, "narrow placement.workers or lower placement.per_host", "")
+        yield source.problem(
+            ("placement",), rule, "narrow placement.workers or lower placement.per_host", ""
+        )
     if workload.batch_size < len(ranks):
         rule = f"every one of the {len(ranks)} workers needs a sample in each step"
         yield source.problem(("batch_size",), rule, f"make it {len(ranks)} or more")
@@ -129,20 +148,37 @@ def workload_problems(
     for name in workload.objective.prices:
         if name.lower() not in (*layers, "gigabyte"):
             near = difflib.get_close_matches(name.lower(), [*layers, "gigabyte"], n=1)
-            fix = f"did you mean `{near[0]}`?" if near else f"the layers are {', '.join(layers[:5])}"
-            yield source.problem(("objective", "prices", name), "a price is of a layer, or of a gigabyte", fix)
+            fix = (
+                f"did you mean `{near[0]}`?" if near else f"the layers are {', '.join(layers[:5])}"
+            )
+            yield source.problem(
+                ("objective", "prices", name), "a price is of a layer, or of a gigabyte", fix
+            )
     if workload.objective.name == "cost" and not workload.objective.prices:
         rule = "nothing has a price, so that no run costs anything"
-        yield source.problem(("objective",), rule, "give prices, such as {cloud: 1.20, gigabyte: 0.09}")
-    if isinstance(workload.dataset, Cifar10 | ImageFolder) and not Path(workload.dataset.folder).is_dir():
+        yield source.problem(
+            ("objective",), rule, "give prices, such as {cloud: 1.20, gigabyte: 0.09}"
+        )
+    if (
+        isinstance(workload.dataset, Cifar10 | ImageFolder)
+        and not Path(workload.dataset.folder).is_dir()
+    ):
         rule = f"there is no folder {workload.dataset.folder}"
-        yield source.problem(("dataset", "folder"), rule, "a relative one begins at the scenario's folder")
+        yield source.problem(
+            ("dataset", "folder"), rule, "a relative one begins at the scenario's folder"
+        )
     tokens = isinstance(workload.dataset, Synthetic) and workload.dataset.kind == "tokens"
     if tokens and workload.model != "transformer" and ":" not in workload.model:
-        yield source.problem(("model",), "this model takes images, and the dataset gives tokens", "use the transformer")
+        yield source.problem(
+            ("model",),
+            "this model takes images, and the dataset gives tokens",
+            "use the transformer",
+        )
 
 
-def strategy_problems(workload: Workload, ranks: Sequence[Host], source: Source) -> Iterator[Problem]:
+def strategy_problems(
+    workload: Workload, ranks: Sequence[Host], source: Source
+) -> Iterator[Problem]:
     """What a strategy cannot do with these workers."""
     strategy = workload.strategy
     if isinstance(strategy, BackupWorkersParameters) and strategy.backups >= len(ranks):
@@ -151,26 +187,42 @@ def strategy_problems(workload: Workload, ranks: Sequence[Host], source: Source)
     if isinstance(strategy, HopParameters) and strategy.backups:
         beside = len(neighbours(strategy.graph, range(len(ranks)), 0))
         if strategy.backups >= beside:
-            rule = f"each of {len(ranks)} workers has {beside} neighbours, and waits for one of them at least"
-            yield source.problem(("strategy", "backups"), rule, f"make it {max(beside - 1, 0)} or less")
+            rule = (
+                f"each of {len(ranks)} workers has {beside} neighbours, and waits for one of them"
+                " at least"
+            )
+            yield source.problem(
+                ("strategy", "backups"), rule, f"make it {max(beside - 1, 0)} or less"
+            )
     if (strategy.served or strategy.pace == "own") and workload.checkpoint_every is not None:
-        rule = f"with {strategy.name} no worker has all of the training's state, and so none writes checkpoints"
+        rule = (
+            f"with {strategy.name} no worker has all of the training's state, and so none writes"
+            " checkpoints"
+        )
         yield source.problem(("checkpoint_every",), rule, "remove it, or use another strategy")
 
 
 def churn_problems(
     workload: Workload, ranks: Sequence[Host], hosts: Sequence[Host], source: Source
 ) -> Iterator[Problem]:
-    """Workers that are to leave or join where the strategy cannot bear it, or that cannot because of where they are then."""
+    """Workers that are to leave or join where the strategy cannot bear it, or that cannot because
+    of where they are then.
+    """
     if not workload.churn:
         return
     if not workload.strategy.bears_churn:
         name = workload.strategy.name
         rule = f"under {name} every worker takes part in collectives, so none can leave or join"
-        yield source.problem(("churn",), rule, f"use {', '.join(bearing_churn())}, or remove it", value="churn")
+        yield source.problem(
+            ("churn",), rule, f"use {', '.join(bearing_churn())}, or remove it", value="churn"
+        )
         return
     if len(workload.churn) > MAX_RULES:
-        yield source.problem(("churn",), f"{len(workload.churn)} entries, and there are at most {MAX_RULES}", value="")
+        yield source.problem(
+            ("churn",),
+            f"{len(workload.churn)} entries, and there are at most {MAX_RULES}",
+            value="",
+        )
         return
     planned = turns(workload.churn, hosts, ranks)
     followed = {turn.entry for turn in planned}
@@ -179,7 +231,9 @@ def churn_problems(
         unusable += _pattern_problem(source, ("churn", i, entry.key), entry.pattern, hosts)
         if i not in followed and select(entry.pattern, hosts):
             fix = "name hosts of placement.workers"
-            unusable.append(source.problem(("churn", i, entry.key), "no worker is on any of these hosts", fix))
+            unusable.append(
+                source.problem(("churn", i, entry.key), "no worker is on any of these hosts", fix)
+            )
     yield from unusable
     if not unusable:
         for fault in faults(planned, ranks):
@@ -190,7 +244,8 @@ def churn_problems(
 def share_problems(heterogeneity: Heterogeneity, source: Source) -> Iterator[Problem]:
     """CPU shares below what the kernel can hold."""
     rule = (
-        f"a cpu share is at least {100 * MIN_SHARE:g}%: its quota is refilled every 1 ms / share, at most every second"
+        f"a cpu share is at least {100 * MIN_SHARE:g}%: its quota is refilled every 1 ms / share,"
+        " at most every second"
     )
     sections = (("deterministic", heterogeneity.rules), ("dynamic", heterogeneity.events))
     for section, entries in sections:
@@ -201,7 +256,9 @@ def share_problems(heterogeneity: Heterogeneity, source: Source) -> Iterator[Pro
 
 
 def event_horizon_s(workload: Workload) -> float:
-    """Seconds after the first step within which events can begin: evaluations pause the training, not the events."""
+    """Seconds after the first step within which events can begin: evaluations pause the training,
+    not the events.
+    """
     return 2 * workload.stop.time_s if workload.stop.time_s else DEFAULT_HORIZON_S
 
 
@@ -215,12 +272,19 @@ def event_problems(
             targets = len(select(event.hosts, hosts)) if isinstance(event, RandomHostEvent) else 1
             changes = 2 * targets * horizon_s / event.random.every_s
             if changes > MAX_CHANGES:
-                rule = f"this makes {changes:.0f} changes in {horizon_s:g} s, and a run has at most {MAX_CHANGES}"
+                rule = (
+                    f"this makes {changes:.0f} changes in {horizon_s:g} s, and a run has at most"
+                    f" {MAX_CHANGES}"
+                )
                 yield source.problem(("dynamic", i, "random", "every"), rule, "lengthen the period")
 
 
 def workload_warnings(
-    workload: Workload, heterogeneity: Heterogeneity, ranks: Sequence[Host], hosts: Sequence[Host], sources: Sources
+    workload: Workload,
+    heterogeneity: Heterogeneity,
+    ranks: Sequence[Host],
+    hosts: Sequence[Host],
+    sources: Sources,
 ) -> Iterator[Problem]:
     """What is allowed and probably not meant."""
     source, stop = sources.workload, workload.stop
@@ -229,22 +293,44 @@ def workload_warnings(
             rule = f"{term} alone is its first host, as in E2Clab"
             yield source.problem(key, rule, f"for all of them write {term}.*", value=pattern)
     if len(ranks) == 1:
-        yield source.problem(("placement",), "one worker has nobody to wait for", "place more", value="")
+        yield source.problem(
+            ("placement",), "one worker has nobody to wait for", "place more", value=""
+        )
     train = _train_samples(workload)
     if train is not None and workload.batch_size > train:
-        rule = f"there are only {train} training samples, so every step has fewer than the batch size"
+        rule = (
+            f"there are only {train} training samples, so every step has fewer than the batch size"
+        )
         yield source.problem(("batch_size",), rule, f"take {train} or less")
     least = _least_steps_to_accuracy(workload)
-    if stop.accuracy is not None and stop.steps is not None and least is not None and stop.steps < least:
-        rule = f"{stop.steps} steps end before {EVALUATIONS_TO_STOP} evaluations, so the accuracy cannot end the run"
-        yield source.problem(("stop", "steps"), rule, f"allow {least} steps or more, or lower evaluate_every", value="")
+    if (
+        stop.accuracy is not None
+        and stop.steps is not None
+        and least is not None
+        and stop.steps < least
+    ):
+        rule = (
+            f"{stop.steps} steps end before {EVALUATIONS_TO_STOP} evaluations, so the accuracy"
+            " cannot end the run"
+        )
+        yield source.problem(
+            ("stop", "steps"),
+            rule,
+            f"allow {least} steps or more, or lower evaluate_every",
+            value="",
+        )
     if stop.time_s is not None:
         yield from _too_late(workload, heterogeneity, stop.time_s, sources)
 
 
-def _too_late(workload: Workload, heterogeneity: Heterogeneity, stop_s: float, sources: Sources) -> Iterator[Problem]:
+def _too_late(
+    workload: Workload, heterogeneity: Heterogeneity, stop_s: float, sources: Sources
+) -> Iterator[Problem]:
     """What is to happen when training is over."""
-    rule, fix = f"training stops after {stop_s:g} s, before this begins", "begin earlier, or raise stop.time"
+    rule, fix = (
+        f"training stops after {stop_s:g} s, before this begins",
+        "begin earlier, or raise stop.time",
+    )
     for i, entry in enumerate(workload.churn):
         if entry.at_s >= stop_s:
             yield sources.workload.problem(("churn", i, "at"), rule, fix)
@@ -264,7 +350,9 @@ def _train_samples(workload: Workload) -> int | None:
     return DIGITS_TRAIN if isinstance(workload.dataset, Digits) else workload.dataset.train
 
 
-def _pattern_problem(source: Source, key: KeyPath, pattern: str, hosts: Sequence[Host]) -> Iterator[Problem]:
+def _pattern_problem(
+    source: Source, key: KeyPath, pattern: str, hosts: Sequence[Host]
+) -> Iterator[Problem]:
     yield from _fault(source, key, pattern)
     if pattern_fault(pattern) is None and not select(pattern, hosts):
         layers = sorted({host.layer for host in hosts})
@@ -281,14 +369,23 @@ def _fault(source: Source, key: KeyPath, pattern: str) -> Iterator[Problem]:
 def _placement_patterns(workload: Workload, source: Source) -> Iterable[tuple[KeyPath, str]]:
     written = source.at(("placement", "workers"))
     for i, pattern in enumerate(workload.placement.workers):
-        yield ("placement", "workers", i) if isinstance(written, list) else ("placement", "workers"), pattern
+        yield (
+            ("placement", "workers", i) if isinstance(written, list) else ("placement", "workers"),
+            pattern,
+        )
     if workload.placement.server is not None:
         yield ("placement", "server"), workload.placement.server
 
 
 def _ends(entry: object) -> Mapping[KeyPath, str]:
-    """The patterns at the two ends of what an entry constrains, or the one of its hosts, by their place in the entry."""
+    """The patterns at the two ends of what an entry constrains, or the one of its hosts, by their
+    place in the entry.
+    """
     if isinstance(entry, SharedRule):
         return {("between", 0): entry.between[0], ("between", 1): entry.between[1]}
-    keys = ("hosts",) if isinstance(entry, HostRule | TimedHostEvent | RandomHostEvent) else ("src", "dst")
+    keys = (
+        ("hosts",)
+        if isinstance(entry, HostRule | TimedHostEvent | RandomHostEvent)
+        else ("src", "dst")
+    )
     return {(key,): getattr(entry, key) for key in keys}

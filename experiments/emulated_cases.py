@@ -1,4 +1,6 @@
-"""What `laggard evaluate --emulated` injects into real runs: values drawn from a seed, told as overrides of one small scenario."""
+"""What `laggard evaluate --emulated` injects into real runs: values drawn from a seed, told as
+overrides of one small scenario.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _TURNS: tuple[Injected, ...] = ("compute", "network", "none", "storage", "both",
 
 @dataclass(frozen=True)
 class Slowdown:
-    """One event: from `at_s` on, `for_s` seconds long, a host or all links between two tiers are `magnitude` times slower."""
+    """One event: from `at_s` on, `for_s` seconds long, a host or all links between two tiers are
+    `magnitude` times slower.
+    """
 
     family: Literal["compute", "network", "storage"]
     target: str | tuple[str, str]
@@ -54,13 +58,18 @@ class EmulatedCase:
     @property
     def name(self) -> str:
         """What it is, in a line."""
-        told = [f"{each.family} x{each.magnitude:g} of {each.target} at {each.at_s:g} s" for each in self.slowdowns]
+        told = [
+            f"{each.family} x{each.magnitude:g} of {each.target} at {each.at_s:g} s"
+            for each in self.slowdowns
+        ]
         return "; ".join(told) or "clean"
 
     def overrides(self) -> tuple[str, ...]:
         """The scenario's overrides."""
         return (
-            (f"heterogeneity.dynamic=[{', '.join(each.yaml() for each in self.slowdowns)}]",) if self.slowdowns else ()
+            (f"heterogeneity.dynamic=[{', '.join(each.yaml() for each in self.slowdowns)}]",)
+            if self.slowdowns
+            else ()
         )
 
 
@@ -90,7 +99,9 @@ def _case(family: Injected, rng: np.random.Generator) -> EmulatedCase:
 
 
 def _slowdown(
-    family: Literal["compute", "network", "storage"], target: str | tuple[str, str], rng: np.random.Generator
+    family: Literal["compute", "network", "storage"],
+    target: str | tuple[str, str],
+    rng: np.random.Generator,
 ) -> Slowdown:
     at_s, for_s = (round(float(seconds), 1) for seconds in rng.uniform((5.0, 5.0), (9.0, 8.0)))
     return Slowdown(family, target, float(rng.choice(MAGNITUDES)), at_s, for_s)

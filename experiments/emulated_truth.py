@@ -1,4 +1,6 @@
-"""The truth of a real run, from `events.parquet`: read to judge the findings, never to make them."""
+"""The truth of a real run, from `events.parquet`: read to judge the findings, never to make
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,19 @@ from laggard.analysis.step_clock import StepClock, step_clock
 from laggard.analysis.transfers import measure_transfers
 from laggard.run_schema import Family
 
-FAMILIES: Mapping[str, Family] = {"cpu": "compute", "read_mb_per_s": "storage", "rate_mbps": "network"}
+FAMILIES: Mapping[str, Family] = {
+    "cpu": "compute",
+    "read_mb_per_s": "storage",
+    "rate_mbps": "network",
+}
 """Which family slows when a quantity falls."""
 
 
 @dataclass(frozen=True)
 class Fall:
-    """One quantity of one host or link that fell for a while: by what ratio, and when, in seconds after the first step."""
+    """One quantity of one host or link that fell for a while: by what ratio, and when, in seconds
+    after the first step.
+    """
 
     quantity: str
     src: str
@@ -45,8 +53,9 @@ def injected_events(run: Run, folder: Path) -> tuple[Event, ...]:
         folder: its folder.
 
     Returns:
-        An event for each host, and for all links that changed at one time. Its steps are those of which the greater part lies within.
-        Whether it is detectable is told by the run's own noise from step to step.
+        An event for each host, and for all links that changed at one time. Its steps are those of
+        which the greater part lies within. Whether it is detectable is told by the run's own noise
+        from step to step.
     """
     import pyarrow.parquet as pq
 
@@ -60,17 +69,24 @@ def injected_events(run: Run, folder: Path) -> tuple[Event, ...]:
 
 
 def read_falls(rows: list[dict[str, object]], over_s: float) -> tuple[Fall, ...]:
-    """Pairs the beginnings and ends in rows of `events.parquet`; what never ended did so with the run, at `over_s`."""
+    """Pairs the beginnings and ends in rows of `events.parquet`; what never ended did so with the
+    run, at `over_s`.
+    """
     falls, begun = [], {}
     for row in rows:
-        key = (str(row["quantity"]), str(row["src"]), None if row["dst"] is None else str(row["dst"]))
+        key = (
+            str(row["quantity"]),
+            str(row["src"]),
+            None if row["dst"] is None else str(row["dst"]),
+        )
         value, at_s = float(str(row["value"])), float(str(row["effective_s"]))
         if row["kind"] == "begin":
             begun[key] = (value, at_s)
         elif row["kind"] == "end" and key in begun:
             low, begin_s = begun.pop(key)
             falls.append(Fall(*key, value / low, begin_s, at_s))
-    # What a quantity was before is told at its end alone; without one the ratio is unknown, and taken as plain to see.
+    # What a quantity was before is told at its end alone; without one the ratio is unknown, and
+    # taken as plain to see.
     falls += [Fall(*key, float("inf"), begin_s, over_s) for key, (_, begin_s) in begun.items()]
     return tuple(each for each in falls if each.quantity in FAMILIES and each.ratio > 1.0)
 

@@ -1,4 +1,6 @@
-"""`laggard emulate`: only the continuum, up until its user ends it, for programs that the user brings."""
+"""`laggard emulate`: only the continuum, up until its user ends it, for programs that the user
+brings.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,13 @@ from laggard.hosts import Host, select
 from laggard.layers_services.local.joining import offered
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
 from laggard.network_emulation.links import Constraint, Pair
-from laggard.network_emulation.live_links import LiveLink, Look, group_links, live_links, round_trip_probes
+from laggard.network_emulation.live_links import (
+    LiveLink,
+    Look,
+    group_links,
+    live_links,
+    round_trip_probes,
+)
 from laggard.network_emulation.measure import Endpoint
 from laggard.network_emulation.prober import Prober
 from laggard.run_schema import RunRecord
@@ -50,8 +58,11 @@ class Teller:
     slipped: Callable[[Sequence[TimedSlip]], None]
 
 
-def emulate(scenario: Scenario, options: Options, teller: Teller, for_s: float | None = None) -> tuple[RunRecord, Path]:
-    """Bring the continuum of a scenario up, verify it, and keep it until an interrupt or for a while.
+def emulate(
+    scenario: Scenario, options: Options, teller: Teller, for_s: float | None = None
+) -> tuple[RunRecord, Path]:
+    """Bring the continuum of a scenario up, verify it, and keep it until an interrupt or for a
+    while.
 
     The timed events begin when it is up, and so does the guard.
 
@@ -62,7 +73,8 @@ def emulate(scenario: Scenario, options: Options, teller: Teller, for_s: float |
         for_s: how long to keep it, in virtual seconds; None until SIGINT, SIGTERM or SIGHUP.
 
     Returns:
-        The final record, and the run folder, with `fidelity.json`, `guard.json`, `events.parquet` and `counters.json`.
+        The final record, and the run folder, with `fidelity.json`, `guard.json`, `events.parquet`
+        and `counters.json`.
 
     Raises:
         PrerequisiteError: this machine lacks something; nothing was started.
@@ -101,7 +113,10 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _endpoints(job: Job, continuum: Continuum) -> dict[str, Endpoint]:
-    return {host.name: Endpoint(continuum.namespaces.path(host.name), host.address) for host in job.scenario.hosts}
+    return {
+        host.name: Endpoint(continuum.namespaces.path(host.name), host.address)
+        for host in job.scenario.hosts
+    }
 
 
 @dataclass
@@ -154,7 +169,12 @@ class _Emulation:
     def _up(self) -> Up:
         record, scenario = self.job.journal.record, self.job.scenario
         return Up(
-            record.id, self.job.folder, scenario.hosts, scenario.shares, self.job.dilation.factor, record.warnings
+            record.id,
+            self.job.folder,
+            scenario.hosts,
+            scenario.shares,
+            self.job.dilation.factor,
+            record.warnings,
         )
 
     def _serve(self, control: ControlSocket) -> None:
@@ -162,10 +182,14 @@ class _Emulation:
         self.continuum.links.check_alive()
         self.continuum.shares.check_alive()
         if self._scheduler.failure is not None:
-            raise EmulationError(f"a dynamic change could not be applied: {self._scheduler.failure}")
+            raise EmulationError(
+                f"a dynamic change could not be applied: {self._scheduler.failure}"
+            )
 
     def _tell_slips(self, watch: Watch, zero_ns: int) -> None:
-        """Put down all that has slipped, in case that this process does not live to its end, and tell of what has just done so."""
+        """Put down all that has slipped, in case that this process does not live to its end, and
+        tell of what has just done so.
+        """
         fresh = watch.news(zero_ns)
         if not fresh:
             return
@@ -200,10 +224,14 @@ class _Emulation:
         return given | {name: os.environ[name] for name in ("HOME", "TMPDIR") if name in os.environ}
 
     def _hold(self, host: Host, pid: int, *, interactive: bool) -> bool:
-        """Hold a process to the host's share, unless it is a shell that would take every stop signal for a Ctrl-Z."""
+        """Hold a process to the host's share, unless it is a shell that would take every stop
+        signal for a Ctrl-Z.
+        """
         shares = self.continuum.shares
         if pid <= 0:
-            raise InputError("a process outside the emulation is not held to a share — run it with `laggard ssh`")
+            raise InputError(
+                "a process outside the emulation is not held to a share — run it with `laggard ssh`"
+            )
         if interactive and shares.mechanism == "stop-signal":
             return False
         shares.attach(host.name, pid, family=True)

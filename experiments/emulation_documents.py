@@ -18,7 +18,9 @@ _MOST_TOLD = 4
 
 @dataclass(frozen=True)
 class Up:
-    """A continuum that is up and keeps its promises, but for what the warnings say that it cannot."""
+    """A continuum that is up and keeps its promises, but for what the warnings say that it
+    cannot.
+    """
 
     run_id: str
     folder: Path
@@ -33,14 +35,23 @@ def up_text(up: Up) -> str:
     last = up.hosts[-1].name
     slower = "" if up.dilation == 1 else f", {up.dilation:g} times slower than real time"
     rows = [
-        "  ".join(("", host.name, host.address, *host.ipv6, f"{_percent(up.shares[host.name])} of a core"))
+        "  ".join(
+            ("", host.name, host.address, *host.ipv6, f"{_percent(up.shares[host.name])} of a core")
+        )
         for host in up.hosts
     ]
     return "\n".join(
         [
             f"{len(up.hosts)} hosts are up{slower}:",
-            *(rows if len(rows) <= _LISTED else [*rows[:_LISTED], f"  and {len(rows) - _LISTED} more"]),
-            f"in another terminal: laggard ssh {last}, or laggard ssh {last} COMMAND, or laggard links",
+            *(
+                rows
+                if len(rows) <= _LISTED
+                else [*rows[:_LISTED], f"  and {len(rows) - _LISTED} more"]
+            ),
+            (
+                f"in another terminal: laggard ssh {last}, or laggard ssh {last} COMMAND, or"
+                " laggard links"
+            ),
             "Ctrl-C ends it, and every process in it",
         ]
     )
@@ -49,7 +60,12 @@ def up_text(up: Up) -> str:
 def up_document(up: Up) -> dict[str, JsonValue]:
     """The same as JSON."""
     hosts: list[JsonValue] = [
-        {"name": host.name, "address": host.address, "ipv6": [*host.ipv6], "cpu_share": up.shares[host.name]}
+        {
+            "name": host.name,
+            "address": host.address,
+            "ipv6": [*host.ipv6],
+            "cpu_share": up.shares[host.name],
+        }
         for host in up.hosts
     ]
     return {

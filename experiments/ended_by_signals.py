@@ -13,10 +13,13 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Let the first SIGINT, SIGTERM or SIGHUP end what is under way as Ctrl-C does; further ones do not stop what puts things in order then (machines are given back).
+    """Let the first SIGINT, SIGTERM or SIGHUP end what is under way as Ctrl-C does; further ones do
+    not stop what puts things in order then (machines are given back).
 
-    What is ignored already, as SIGHUP is under nohup(1), stays so. Children that a library forks meanwhile inherit the handlers, and would unwind this
-    process's stack when they are ended, and write its record anew: there a signal does what it does to any process. (execo forks one, which is ended after this process.)
+    What is ignored already, as SIGHUP is under nohup(1), stays so. Children that a library forks
+    meanwhile inherit the handlers, and would unwind this process's stack when they are ended, and
+    write its record anew: there a signal does what it does to any process. (execo forks one, which
+    is ended after this process.)
     """
     own = os.getpid()
 
@@ -30,7 +33,11 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {each: signal.signal(each, end) for each in ENDING if signal.getsignal(each) is not signal.SIG_IGN}
+    before = {
+        each: signal.signal(each, end)
+        for each in ENDING
+        if signal.getsignal(each) is not signal.SIG_IGN
+    }
     try:
         yield
     finally:

@@ -51,7 +51,10 @@ def evaluate_generated(extent: Extent, *, quiet: bool) -> tuple[Tried, ...]:
     """
     cases = full_grid(extent.seed)[: extent.cases]
     verdicts = _counted(try_cases(cases), len(cases), quiet=quiet)
-    return tuple(Tried(case.name, case.axes(), verdict) for case, verdict in zip(cases, verdicts, strict=True))
+    return tuple(
+        Tried(case.name, case.axes(), verdict)
+        for case, verdict in zip(cases, verdicts, strict=True)
+    )
 
 
 def evaluate_emulated(extent: Extent, runs: Path, *, quiet: bool) -> tuple[Tried, ...]:
@@ -63,7 +66,8 @@ def evaluate_emulated(extent: Extent, runs: Path, *, quiet: bool) -> tuple[Tried
         quiet: whether they say nothing meanwhile.
 
     Returns:
-        Each run with its verdict; a run that failed, or whose emulation slipped, proves nothing and is left out.
+        Each run with its verdict; a run that failed, or whose emulation slipped, proves nothing and
+        is left out.
     """
     cases = emulated_cases(extent.seed, extent.cases or DEFAULT_EMULATED)
     tried = (_try_emulated(case, runs, quiet=quiet) for case in cases)
@@ -77,14 +81,20 @@ def _try_emulated(case: EmulatedCase, runs: Path, *, quiet: bool) -> Tried | Non
         sys.stderr.write(f"{case.name}\n")
     answer = run_apart(SCENARIO, case.overrides(), runs).answer or {}
     if answer.get("status") != "done":
-        log.warning("%s: the run ended %s and is left out", case.name, answer.get("status", "without an answer"))
+        log.warning(
+            "%s: the run ended %s and is left out",
+            case.name,
+            answer.get("status", "without an answer"),
+        )
         return None
     folder = Path(str(answer["folder"]))
     run = load_run(folder)
     findings = TypeAdapter(tuple[Finding, ...]).validate_python(answer["stragglers"])
     steps = len(np.unique(run.spans.step))
     events = injected_events(run, folder)
-    verdict = replace(judge(events, findings, steps, None), online=judge_online(events, alarms_of(run), steps))
+    verdict = replace(
+        judge(events, findings, steps, None), online=judge_online(events, alarms_of(run), steps)
+    )
     return Tried(f"{case.name}, {folder}", {"injected": case.family}, verdict)
 
 
@@ -94,4 +104,6 @@ def _counted(verdicts: Iterator[_T], count: int, *, quiet: bool) -> Iterator[_T]
     from rich.console import Console
     from rich.progress import track
 
-    return iter(track(verdicts, "evaluate", total=count, console=Console(stderr=True), transient=True))
+    return iter(
+        track(verdicts, "evaluate", total=count, console=Console(stderr=True), transient=True)
+    )

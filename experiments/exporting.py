@@ -1,4 +1,6 @@
-"""Writes a run for other tools: ui.perfetto.dev, ByteDance's StragglerAnalysis, anything that reads CSV."""
+"""Writes a run for other tools: ui.perfetto.dev, ByteDance's StragglerAnalysis, anything that reads
+CSV.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ def export_run(folder: Path, kind: Export, out: Path | None) -> Exported:
         What was written.
 
     Raises:
-        InputError: it is no run folder, the format cannot tell the run, or nothing can be written there.
+        InputError: it is no run folder, the format cannot tell the run, or nothing can be written
+            there.
     """
     from laggard.analysis.load import load_run
 
@@ -55,7 +58,9 @@ def export_run(folder: Path, kind: Export, out: Path | None) -> Exported:
         path.parent.mkdir(parents=True, exist_ok=True)
         return writers[kind](run, path)
     except OSError as error:
-        raise InputError(f"{error.filename or path}: {error.strerror} — choose another place with --out") from error
+        raise InputError(
+            f"{error.filename or path}: {error.strerror} — choose another place with --out"
+        ) from error
 
 
 def _perfetto(run: Run, path: Path) -> Exported:
@@ -70,7 +75,10 @@ def _bytedance(run: Run, path: Path) -> Exported:
     from laggard.analysis.formats.run_to_operations import operations_of_run
 
     meta = write_operations(operations_of_run(run), path)
-    gaps = "fetching, preparing and copying samples, checkpoints and evaluation are gaps there: the format has no operation for them"
+    gaps = (
+        "fetching, preparing and copying samples, checkpoints and evaluation are gaps there: the"
+        " format has no operation for them"
+    )
     return Exported((path, meta), (gaps,))
 
 

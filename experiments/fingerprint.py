@@ -27,11 +27,22 @@ def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 
 def git_commit(folder: Path) -> str | None:
-    """Commit that `folder` is at, with `-dirty` when it has uncommitted changes; None outside a repository."""
+    """Commit that `folder` is at, with `-dirty` when it has uncommitted changes; None outside a
+    repository.
+    """
     git = shutil.which("git")
     if git is None:
         return None
-    command = [git, "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    command = [
+        git,
+        "-C",
+        str(folder),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+        "--exclude=*",
+    ]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
     return answer.stdout.strip() or None
 
@@ -68,7 +79,9 @@ def _cpu_model() -> str | None:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None
+    )
 
 
 def _disk_kind() -> str | None:

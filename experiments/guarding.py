@@ -1,4 +1,6 @@
-"""Watches the emulation while training, or what a user brings, runs on it, and says where it slipped."""
+"""Watches the emulation while training, or what a user brings, runs on it, and says where it
+slipped.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from laggard.errors import EmulationError, FidelityError
 from laggard.experiments.continuum import Continuum
 from laggard.network_emulation.compute.measure import tolerance
 from laggard.network_emulation.dynamics import EventRecord
-from laggard.network_emulation.guard import CHANGE_LATE_S, WINDOW_S, Guard, Limits, Sample, Slip, describe
+from laggard.network_emulation.guard import (
+    CHANGE_LATE_S,
+    WINDOW_S,
+    Guard,
+    Limits,
+    Sample,
+    Slip,
+    describe,
+)
 from laggard.network_emulation.links import Pair
 from laggard.network_emulation.sampling import take_sample
 from laggard.virtual_time import Dilation
@@ -26,7 +36,9 @@ _MOST_TOLD = 12
 
 @dataclass(frozen=True)
 class TimedSlip:
-    """A slip between two moments, in virtual seconds after time zero (of a training, its first-step barrier)."""
+    """A slip between two moments, in virtual seconds after time zero (of a training, its first-step
+    barrier).
+    """
 
     slip: Slip
     first_s: float
@@ -34,7 +46,8 @@ class TimedSlip:
 
 
 class Watch:
-    """A thread that takes a sample every second; use it as a context manager around what runs on the continuum.
+    """A thread that takes a sample every second; use it as a context manager around what runs on
+    the continuum.
 
     Args:
         continuum: what is watched.
@@ -42,7 +55,9 @@ class Watch:
         dilation: between real and virtual time.
     """
 
-    def __init__(self, continuum: Continuum, rates: Mapping[Pair, float], dilation: Dilation) -> None:
+    def __init__(
+        self, continuum: Continuum, rates: Mapping[Pair, float], dilation: Dilation
+    ) -> None:
         self._continuum = continuum
         self._dilation = dilation
         self._guard = Guard(_limits(continuum, rates, dilation))
@@ -75,7 +90,9 @@ class Watch:
         return self._timed(self._guard.slips(end_ns), zero_ns)
 
     def known(self, zero_ns: int) -> tuple[TimedSlip, ...]:
-        """What is known to have slipped by now; may be asked meanwhile. Arguments and exceptions are those of `slips`."""
+        """What is known to have slipped by now; may be asked meanwhile. Arguments and exceptions
+        are those of `slips`.
+        """
         self._require_watching()
         return self._timed(self._known, zero_ns)
 
@@ -88,11 +105,17 @@ class Watch:
 
     def _require_watching(self) -> None:
         if self._failure is not None:
-            raise EmulationError(f"the emulation could not be watched: {self._failure}") from self._failure
+            raise EmulationError(
+                f"the emulation could not be watched: {self._failure}"
+            ) from self._failure
 
     def _timed(self, slips: Sequence[Slip], zero_ns: int) -> tuple[TimedSlip, ...]:
         return tuple(
-            TimedSlip(slip, self._virtual_s(slip.first_ns - zero_ns), self._virtual_s(slip.last_ns - zero_ns))
+            TimedSlip(
+                slip,
+                self._virtual_s(slip.first_ns - zero_ns),
+                self._virtual_s(slip.last_ns - zero_ns),
+            )
             for slip in slips
         )
 
@@ -132,20 +155,26 @@ def late_changes(
     for event in events:
         where = f"{event.src} -> {event.dst}" if event.dst else event.src
         if event.asked_s < end_s and event.effective_s - event.asked_s > CHANGE_LATE_S:
-            late[where, event.asked_s] = max(event.effective_s, late.get((where, event.asked_s), 0.0))
+            late[where, event.asked_s] = max(
+                event.effective_s, late.get((where, event.asked_s), 0.0)
+            )
 
     def at_ns(virtual_s: float) -> int:
         return zero_ns + round(dilation.real_s(virtual_s) * 1e9)
 
     return tuple(
         TimedSlip(
-            Slip("change late", where, at_ns(asked_s), at_ns(effective_s), effective_s - asked_s), asked_s, effective_s
+            Slip("change late", where, at_ns(asked_s), at_ns(effective_s), effective_s - asked_s),
+            asked_s,
+            effective_s,
         )
         for (where, asked_s), effective_s in late.items()
     )
 
 
-def require_faithful(folder: Path, slips: Sequence[TimedSlip], meanwhile: str = "training ran") -> None:
+def require_faithful(
+    folder: Path, slips: Sequence[TimedSlip], meanwhile: str = "training ran"
+) -> None:
     """Put `guard.json` down.
 
     Args:
@@ -160,7 +189,9 @@ def require_faithful(folder: Path, slips: Sequence[TimedSlip], meanwhile: str = 
     if not slips:
         return
     lines = [f"  {slip_words(each)}" for each in slips[:_MOST_TOLD]]
-    more = [f"  and {len(slips) - _MOST_TOLD} more, in guard.json"] if len(slips) > _MOST_TOLD else []
+    more = (
+        [f"  and {len(slips) - _MOST_TOLD} more, in guard.json"] if len(slips) > _MOST_TOLD else []
+    )
     opening = (
         f"the emulation slipped while {meanwhile}, so this is not the continuum that was asked for"
         " — run it again while nothing else uses the machine:"

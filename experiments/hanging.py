@@ -1,4 +1,6 @@
-"""Decides from the ranks' signs of life which one hangs; the same for ranks here and on far machines."""
+"""Decides from the ranks' signs of life which one hangs; the same for ranks here and on far
+machines.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,13 @@ class HangWatch:
     dilation: float = 1.0
     _suspected: dict[int, tuple[int, float]] = field(default_factory=dict)
 
-    def hung(self, beats: Sequence[Beat], now_ns: int, condition: Callable[[int], Condition]) -> Beat | None:
+    def hung(
+        self, beats: Sequence[Beat], now_ns: int, condition: Callable[[int], Condition]
+    ) -> Beat | None:
         """The last beat of a rank that hangs; None while nobody does.
 
-        A rank that was stopped may have been waiting for others, as they now do for it: it comes first.
+        A rank that was stopped may have been waiting for others, as they now do for it: it comes
+        first.
 
         Args:
             beats: the last of every rank, in rank order.
@@ -63,7 +68,10 @@ class HangWatch:
 
 def told(beat: Beat, now_ns: int) -> str:
     """Where a hung rank stands, and for how long it has."""
-    return f"hangs: in phase {beat.phase} of step {beat.step} for {(now_ns - beat.time_ns) / 1e9:.0f} s"
+    return (
+        f"hangs: in phase {beat.phase} of step {beat.step} for"
+        f" {(now_ns - beat.time_ns) / 1e9:.0f} s"
+    )
 
 
 def condition_of(pid: int) -> Condition:
@@ -73,6 +81,8 @@ def condition_of(pid: int) -> Condition:
     try:
         process = psutil.Process(pid)
         times = process.cpu_times()
-        return Condition(float(times.user + times.system), bool(process.status() == psutil.STATUS_STOPPED))
+        return Condition(
+            float(times.user + times.system), bool(process.status() == psutil.STATUS_STOPPED)
+        )
     except psutil.NoSuchProcess:
         return Condition(0.0, False)

@@ -30,14 +30,22 @@ def find_emulation(text: str | None, root: Path) -> Path:
     """
     if text is not None:
         return find_run(text, root)
-    found = [folder for record, folder in list_runs(root) if record.status == "running" and (folder / NAME).exists()]
+    found = [
+        folder
+        for record, folder in list_runs(root)
+        if record.status == "running" and (folder / NAME).exists()
+    ]
     if len(found) == 1:
         return found[0]
     if not found:
         raise InputError(
-            f"no emulation is up in {root} — `laggard emulate SCENARIO` starts one; --runs names its folder"
+            f"no emulation is up in {root} — `laggard emulate SCENARIO` starts one; --runs names"
+            " its folder"
         )
-    raise InputError(f"{len(found)} emulations are up — name one with --run: {', '.join(each.name for each in found)}")
+    raise InputError(
+        f"{len(found)} emulations are up — name one with --run:"
+        f" {', '.join(each.name for each in found)}"
+    )
 
 
 def run_in_host(folder: Path, host: str, command: Sequence[str]) -> int:
@@ -67,7 +75,11 @@ def run_in_host(folder: Path, host: str, command: Sequence[str]) -> int:
         held, _ = ask(folder, Request(ask="hold", host=name, interactive=interactive))
         if interactive:
             address = content["address"]
-            share = "" if held["held"] else "; a shell is not held to the CPU share here: give a command instead"
+            share = (
+                ""
+                if held["held"]
+                else "; a shell is not held to the CPU share here: give a command instead"
+            )
             sys.stderr.write(f"{name} ({address}){share}\n")
             sys.stderr.flush()
 

@@ -1,4 +1,6 @@
-"""How long a run would have taken by other strategies: what is asked for, and what its scenario says of links that its tables do not tell of."""
+"""How long a run would have taken by other strategies: what is asked for, and what its scenario
+says of links that its tables do not tell of.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ ALL = "all"
 
 
 def asked_strategies(texts: Sequence[str]) -> tuple[Other, ...] | None:
-    """Strategies as on the command line: a name, or as in `workload.yaml` {name: ..., parameter: ...}; None for all.
+    """Strategies as on the command line: a name, or as in `workload.yaml` {name: ..., parameter:
+    ...}; None for all.
 
     Raises:
         InputError: one is no strategy, or not YAML.
@@ -36,10 +39,16 @@ def asked_strategies(texts: Sequence[str]) -> tuple[Other, ...] | None:
         name = value.get("name") if isinstance(value, dict) else value
         if not isinstance(name, str):
             raise InputError(f"{text}: no strategy — give a name, or {{name: local_sgd, steps: 4}}")
-        told = {key: each for key, each in value.items() if key != "name"} if isinstance(value, dict) else {}
+        told = (
+            {key: each for key, each in value.items() if key != "name"}
+            if isinstance(value, dict)
+            else {}
+        )
         numbers = {key: each for key, each in told.items() if isinstance(each, int | str)}
         if len(numbers) < len(told):
-            raise InputError(f"{text}: a strategy's parameters are numbers and words here — leave out the others")
+            raise InputError(
+                f"{text}: a strategy's parameters are numbers and words here — leave out the others"
+            )
         found.append(Other(name, numbers))
     return tuple(found)
 
@@ -60,13 +69,17 @@ def played_instead(folder: Path, texts: Sequence[str]) -> tuple[JsonValue, str]:
 
     others, run = asked_strategies(texts), load_run(folder)
     told = instead(run, others, surroundings(folder))
-    if others is not None and (lacking := next((each for each in told if each.makespan_s is None), None)) is not None:
+    if (
+        others is not None
+        and (lacking := next((each for each in told if each.makespan_s is None), None)) is not None
+    ):
         raise InputError(f"{lacking.strategy.told}: {lacking.why_not}")
     return instead_document(run, told), instead_text(run, told)
 
 
 def surroundings(folder: Path) -> Surroundings:
-    """What the scenario in a run folder says: shared rates, and where a server would be; nothing where there is none.
+    """What the scenario in a run folder says: shared rates, and where a server would be; nothing
+    where there is none.
 
     Raises:
         ScenarioError: it cannot be read.
@@ -91,7 +104,15 @@ def bottlenecks(links: LinkPlan) -> tuple[Bottleneck, ...]:
     for host, access in links.access.items():
         others = [name for name in names if name != host]
         if access.up_mbps is not None:
-            found.append(Bottleneck(f"{host} up", frozenset((host, other) for other in others), access.up_mbps))
+            found.append(
+                Bottleneck(
+                    f"{host} up", frozenset((host, other) for other in others), access.up_mbps
+                )
+            )
         if access.down_mbps is not None:
-            found.append(Bottleneck(f"{host} down", frozenset((other, host) for other in others), access.down_mbps))
+            found.append(
+                Bottleneck(
+                    f"{host} down", frozenset((other, host) for other in others), access.down_mbps
+                )
+            )
     return tuple(found)

@@ -36,7 +36,8 @@ def read_links(folder: Path) -> list[JsonValue]:
 
 
 def show_links(folder: Path, every_s: float) -> None:
-    """Show the table until an interrupt or the end of the emulation; once where the output is no terminal.
+    """Show the table until an interrupt or the end of the emulation; once where the output is no
+    terminal.
 
     Raises:
         RunFolderError: no emulation is up there.
@@ -60,7 +61,9 @@ def show_links(folder: Path, every_s: float) -> None:
 
 
 def links_table(links: list[JsonValue]) -> Table:
-    """The table of live links, a row for all that are alike: `8 x cloud → edge`, or a single link by its ends."""
+    """The table of live links, a row for all that are alike: `8 x cloud → edge`, or a single link
+    by its ends.
+    """
     from rich import box
     from rich.table import Table
 
@@ -83,7 +86,9 @@ def _cells(link: Mapping[str, JsonValue]) -> tuple[str, ...]:
     asked, now = told(requested), told(current)
     rtt_ms = link["rtt_ms"]
     return (
-        " → ".join(map(str, first)) if len(pairs) == 1 else f"{len(pairs)} x {link['src_layer']} → {link['dst_layer']}",
+        " → ".join(map(str, first))
+        if len(pairs) == 1
+        else f"{len(pairs)} x {link['src_layer']} → {link['dst_layer']}",
         asked,
         "same" if asked == now else f"[bold]{now}[/bold]",
         f"{link['asked_rtt_ms']:.1f}",
@@ -99,7 +104,9 @@ def told(constraint: Mapping[str, JsonValue]) -> str:
         f"{constraint['delay_ms']:g} ms",
         f"± {constraint['jitter_ms']:g} ms{_drawn(constraint)}" if constraint["jitter_ms"] else "",
         f"{constraint['rate_mbps']:g} Mbit/s" if constraint["rate_mbps"] is not None else "",
-        f"{constraint['loss_percent']:g} % lost{_together(constraint)}" if constraint["loss_percent"] else "",
+        f"{constraint['loss_percent']:g} % lost{_together(constraint)}"
+        if constraint["loss_percent"]
+        else "",
     ]
     return ", ".join(part for part in parts if part)
 
@@ -109,4 +116,6 @@ def _drawn(constraint: Mapping[str, JsonValue]) -> str:
 
 
 def _together(constraint: Mapping[str, JsonValue]) -> str:
-    return "" if constraint["burst_packets"] == 1 else f" in bursts of {constraint['burst_packets']:g}"
+    return (
+        "" if constraint["burst_packets"] == 1 else f" in bursts of {constraint['burst_packets']:g}"
+    )

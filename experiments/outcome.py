@@ -11,7 +11,9 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class RankUse:
-    """What one rank did: samples that were learnt from, those computed in vain, and the seconds of compute (virtual) all of them took it."""
+    """What one rank did: samples that were learnt from, those computed in vain, and the seconds of
+    compute (virtual) all of them took it.
+    """
 
     samples: int
     compute_s: float
@@ -25,10 +27,12 @@ class RankUse:
 
 
 def fairness(ranks: Sequence[RankUse], makespan_s: float) -> float:
-    """Jain's index over what each worker applied, against what it could have done alone in the same time.
+    """Jain's index over what each worker applied, against what it could have done alone in the same
+    time.
 
-    A worker alone would compute without waiting, so its share is samples / (makespan x samples per compute second).
-    1 means that all were used equally; 1/n that only one was (Jain, Chiu, Hawe 1984).
+    A worker alone would compute without waiting, so its share is samples / (makespan x samples per
+    compute second). 1 means that all were used equally; 1/n that only one was (Jain, Chiu, Hawe
+    1984).
     """
     shares = [rank.applied_s / makespan_s for rank in ranks if rank.samples > 0 and makespan_s > 0]
     squares = sum(share**2 for share in shares)
@@ -36,7 +40,10 @@ def fairness(ranks: Sequence[RankUse], makespan_s: float) -> float:
 
 
 def cost(
-    makespan_s: float, hosts_per_tier: Mapping[str, int], bytes_across_tiers: int, prices: Mapping[str, float]
+    makespan_s: float,
+    hosts_per_tier: Mapping[str, int],
+    bytes_across_tiers: int,
+    prices: Mapping[str, float],
 ) -> float | None:
     """Host-seconds and bytes across tiers at the scenario's prices; None where it names no price.
 

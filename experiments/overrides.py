@@ -1,7 +1,8 @@
 """`--set workload.batch_size=64`: any key of any scenario file, from the command line.
 
-The first part names the file, the rest the keys below it (a position, from 0, in a list; the position after the last appends);
-the value is YAML. What an override breaks is reported under its own name, not under a line of the file.
+The first part names the file, the rest the keys below it (a position, from 0, in a list; the
+position after the last appends); the value is YAML. What an override breaks is reported under its
+own name, not under a line of the file.
 """
 
 from __future__ import annotations
@@ -40,16 +41,22 @@ def parse_override(text: str) -> Override:
     path, equals, written = text.partition("=")
     file, *parts = path.strip().split(".")
     if not equals or not all(parts):
-        raise _error(text, path, "an override is file.key=value", "such as --set workload.batch_size=64")
+        raise _error(
+            text, path, "an override is file.key=value", "such as --set workload.batch_size=64"
+        )
     if len(parts) > MAX_DEPTH:
         raise _error(text, "", f"a key path has at most {MAX_DEPTH} parts", "shorten it")
     if file not in SCENARIO_FILES:
-        raise _error(text, file, "not a file of a scenario", f"the files are {', '.join(SCENARIO_FILES)}")
+        raise _error(
+            text, file, "not a file of a scenario", f"the files are {', '.join(SCENARIO_FILES)}"
+        )
     try:
         value = parse_yaml(written, _origin(text)).value
     except ScenarioError as error:
         raise ScenarioError(tuple(replace(p, line=0, column=0) for p in error.problems)) from error
-    return Override(text, file, tuple(int(p) if p.isdecimal() and len(p) < 9 else p for p in parts), value)
+    return Override(
+        text, file, tuple(int(p) if p.isdecimal() and len(p) < 9 else p for p in parts), value
+    )
 
 
 def apply_overrides(source: Source, overrides: Sequence[Override]) -> Source:
@@ -60,8 +67,8 @@ def apply_overrides(source: Source, overrides: Sequence[Override]) -> Source:
         overrides: those meant for this file.
 
     Raises:
-        ScenarioError: a key path that leads through a plain value or past the end of a list. Whether a new key is a legal one
-            is the model's to say.
+        ScenarioError: a key path that leads through a plain value or past the end of a list.
+            Whether a new key is a legal one is the model's to say.
     """
     for override in overrides:
         source = _apply(source, override)
@@ -70,13 +77,19 @@ def apply_overrides(source: Source, overrides: Sequence[Override]) -> Source:
 
 def _apply(source: Source, override: Override) -> Source:
     value, key = _replaced(source.value, override.key, override)
-    places = {written: place for written, place in source.places.items() if written[: len(key)] != key}
-    origins = {written: origin for written, origin in source.origins.items() if written[: len(key)] != key}
+    places = {
+        written: place for written, place in source.places.items() if written[: len(key)] != key
+    }
+    origins = {
+        written: origin for written, origin in source.origins.items() if written[: len(key)] != key
+    }
     return Source(source.path, value, places, {**origins, key: override.origin})
 
 
 def _replaced(value: YamlValue, key: KeyPath, override: Override) -> tuple[YamlValue, KeyPath]:
-    """`value` with the override's at `key` below it, and `key` as the file would spell it (`1` may be text or a position)."""
+    """`value` with the override's at `key` below it, and `key` as the file would spell it (`1` may
+    be text or a position).
+    """
     if not key:
         return override.value, ()
     part, below = key[0], key[1:]
@@ -89,11 +102,21 @@ def _replaced(value: YamlValue, key: KeyPath, override: Override) -> tuple[YamlV
     if isinstance(value, list):
         if not isinstance(part, int) or part > len(value):
             rule = f"this list has {len(value)} entries, counted from 0"
-            raise _error(override.text, str(part), rule, "give the position of one of them, or the next to append")
+            raise _error(
+                override.text,
+                str(part),
+                rule,
+                "give the position of one of them, or the next to append",
+            )
         inner, spelled = _replaced(value[part] if part < len(value) else None, below, override)
         return [*value[:part], inner, *value[part + 1 :]], (part, *spelled)
     path = ".".join(map(str, (override.file, *override.key[: len(override.key) - len(key)])))
-    raise _error(override.text, path, "a plain value, which has no keys", "set it as a whole, such as key={a: 1}")
+    raise _error(
+        override.text,
+        path,
+        "a plain value, which has no keys",
+        "set it as a whole, such as key={a: 1}",
+    )
 
 
 def _origin(text: str) -> str:

@@ -33,13 +33,16 @@ RESERVED_CORES = 0.5
 """Kept free for the link emulator, what holds the shares, the controller and the samplers."""
 
 NEVER_IDLE = 0.35
-"""Of every core, kept free besides where workers go each at its own pace: none of them ever waits for long, so that nothing of what is planned for them is left to
-those who exchange and evaluate their models meanwhile."""
+"""Of every core, kept free besides where workers go each at its own pace: none of them ever waits
+for long, so that nothing of what is planned for them is left to those who exchange and evaluate
+their models meanwhile."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a plan needs to know of the machine: the cores that may be used, and what would shape the links."""
+    """What a plan needs to know of the machine: the cores that may be used, and what would shape
+    the links.
+    """
 
     cores: tuple[int, ...]
     links: Literal["netem", "userspace"]
@@ -52,7 +55,9 @@ class Machine:
 
 
 class PlannedHost(Record):
-    """One host: its share of one core (virtual), the core it would compute on, the ranks it carries, its drive's limits, its memory."""
+    """One host: its share of one core (virtual), the core it would compute on, the ranks it
+    carries, its drive's limits, its memory.
+    """
 
     name: str
     layer: str
@@ -65,7 +70,9 @@ class PlannedHost(Record):
 
 
 class PlannedLink(Record):
-    """Alike ordered host pairs between two tiers, and what one flow alone should see there (virtual units)."""
+    """Alike ordered host pairs between two tiers, and what one flow alone should see there (virtual
+    units).
+    """
 
     src_layer: str
     dst_layer: str
@@ -79,7 +86,9 @@ class PlannedLink(Record):
 
 
 class PlannedEvent(Record):
-    """One dynamic entry: when (virtual seconds, None where random or traced), on how many targets, what becomes of them."""
+    """One dynamic entry: when (virtual seconds, None where random or traced), on how many targets,
+    what becomes of them.
+    """
 
     at_s: float | None
     for_s: float | None
@@ -131,10 +140,15 @@ class Description(Record):
 
     def _lines(self) -> Iterator[str]:
         yield f"{self.scenario}: {len(self.hosts)} hosts, {self.workers} workers"
-        yield f"  train {self.model} on {self.dataset}, {self.strategy}, batch {self.batch_size}, until {self.stop}"
+        yield (
+            f"  train {self.model} on {self.dataset}, {self.strategy}, batch {self.batch_size},"
+            f" until {self.stop}"
+        )
         yield from _table("hosts", [_host_row(host) for host in self.hosts])
         yield from _table("links, one way", [_link_row(link) for link in self.links])
-        yield from _table("events", [(event.when, event.targets, event.change) for event in self.events])
+        yield from _table(
+            "events", [(event.when, event.targets, event.change) for event in self.events]
+        )
         if self.g5k is not None:
             yield from self.g5k.lines()
         yield from _table("machines", [_machine_row(machine) for machine in self.machines])
@@ -146,12 +160,23 @@ class Description(Record):
 
     def _here(self) -> Iterator[str]:
         yield "here"
-        yield f"  links shaped by {'the kernel (netem)' if self.backend == 'netem' else 'the userspace emulator'}"
-        slower = f"real time runs {self.dilation:.2f} times slower" if self.dilation > 1 else "in real time"
+        yield (
+            "  links shaped by"
+            f" {'the kernel (netem)' if self.backend == 'netem' else 'the userspace emulator'}"
+        )
+        slower = (
+            f"real time runs {self.dilation:.2f} times slower"
+            if self.dilation > 1
+            else "in real time"
+        )
         usable = f"{self.usable_cores:g} of them for the hosts"
         shares = f"shares add up to {self.cpu_shares:g} cores of full speed"
         cold = "hosts that are held back compute with cold caches"
-        needed = "" if self.cpu_load is None else f", for which up to {self.cpu_load:g} are needed: {cold}"
+        needed = (
+            ""
+            if self.cpu_load is None
+            else f", for which up to {self.cpu_load:g} are needed: {cold}"
+        )
         yield f"  {self.cores} cores, {usable}; {slower}"
         yield f"  {shares}{needed}"
 
@@ -180,7 +205,9 @@ def describe(scenario: Scenario, machine: Machine | None = None) -> Description:
             "cores": len(machine.cores),
             "dilation": round(cpu.dilation, 4),
             "usable_cores": len(machine.cores) - reserve,
-            "cpu_load": round(sum(load(share / cpu.dilation) for share in scenario.peak_shares.values()), 4),
+            "cpu_load": round(
+                sum(load(share / cpu.dilation) for share in scenario.peak_shares.values()), 4
+            ),
         }
     )
 
@@ -193,10 +220,14 @@ def describe_reservation(scenario: Scenario, reservation: G5kDescription) -> Des
 
 
 def describe_machines(scenario: Scenario, machines: Sequence[RemoteMachine]) -> Description:
-    """Describe a run on machines of one's own, one for each host, in the hosts' order; none of them is asked."""
+    """Describe a run on machines of one's own, one for each host, in the hosts' order; none of them
+    is asked.
+    """
     described = _described(scenario, {})
     addresses = {machine.host.name: machine.host.address for machine in machines}
-    hosts = tuple(host.model_copy(update={"address": addresses[host.name]}) for host in described.hosts)
+    hosts = tuple(
+        host.model_copy(update={"address": addresses[host.name]}) for host in described.hosts
+    )
     planned = tuple(_planned(machine) for machine in machines)
     return described.model_copy(update={"hosts": hosts, "machines": planned})
 
@@ -205,7 +236,9 @@ def _planned(machine: RemoteMachine) -> PlannedMachine:
     access = machine.access
     port = f":{access.port}" if access.port != 22 else ""
     return PlannedMachine(
-        host=machine.host.name, reached=f"{access.user}@{access.address}{port}", gateway=access.jumps_over
+        host=machine.host.name,
+        reached=f"{access.user}@{access.address}{port}",
+        gateway=access.jumps_over,
     )
 
 
@@ -245,7 +278,9 @@ def _hosts(scenario: Scenario, cpus: Mapping[str, int]) -> Iterator[PlannedHost]
             address=host.address,
             cpu_share=scenario.shares[host.name],
             core=cpus.get(host.name),
-            ranks=tuple(rank for rank, placed in enumerate(scenario.ranks) if placed.name == host.name),
+            ranks=tuple(
+                rank for rank, placed in enumerate(scenario.ranks) if placed.name == host.name
+            ),
             memory_bytes=scenario.memory.get(host.name),
             storage=_values(scenario.drives[host.name]) if host.name in scenario.drives else "",
         )
@@ -272,7 +307,9 @@ def _event(scenario: Scenario, event: HostEvent | LinkEvent) -> PlannedEvent:
     if isinstance(event, TimedHostEvent | RandomHostEvent):
         targets, count = event.hosts, len(select(event.hosts, scenario.hosts))
     else:
-        ends = [{host.name for host in select(end, scenario.hosts)} for end in (event.src, event.dst)]
+        ends = [
+            {host.name for host in select(end, scenario.hosts)} for end in (event.src, event.dst)
+        ]
         pairs = {(src, dst) for src in ends[0] for dst in ends[1] if src != dst}
         pairs |= {(dst, src) for src, dst in pairs} if event.both_ways else set()
         targets, count = f"{event.src} {'and' if event.both_ways else 'to'} {event.dst}", len(pairs)
@@ -290,8 +327,15 @@ def _when(event: HostEvent | LinkEvent) -> str:
     if isinstance(event, TraceEvent):
         return "all the time"
     if isinstance(event, RandomHostEvent | RandomLinkEvent):
-        whom = "each host at moments of its own" if isinstance(event, RandomHostEvent) else "all links at once"
-        return f"for {event.random.for_s:g} s in every {event.random.every_s:g} s, {whom} (seed {event.random.seed})"
+        whom = (
+            "each host at moments of its own"
+            if isinstance(event, RandomHostEvent)
+            else "all links at once"
+        )
+        return (
+            f"for {event.random.for_s:g} s in every {event.random.every_s:g} s, {whom} (seed"
+            f" {event.random.seed})"
+        )
     return f"at {event.at_s:g} s for {event.for_s:g} s"
 
 
@@ -318,7 +362,10 @@ def _change(event: HostEvent | LinkEvent) -> str:
 
 def _values(holder: HostEvent | LinkEvent | DriveLimits) -> str:
     """What an event sets, or a drive is limited to; a latency of nothing limits nothing."""
-    values = [(name, unit, scale, getattr(holder, attribute, None)) for attribute, name, unit, scale in _QUANTITIES]
+    values = [
+        (name, unit, scale, getattr(holder, attribute, None))
+        for attribute, name, unit, scale in _QUANTITIES
+    ]
     limits = isinstance(holder, DriveLimits)
     said = [(name, unit, scale * value) for name, unit, scale, value in values if value is not None]
     return ", ".join(f"{name} {value:g}{unit}" for name, unit, value in said if value or not limits)
@@ -327,9 +374,11 @@ def _values(holder: HostEvent | LinkEvent | DriveLimits) -> str:
 def _stop(scenario: Scenario) -> str:
     stop = scenario.workload.stop
     parts = [
-        f"accuracy {stop.accuracy:g} in {EVALUATIONS_TO_STOP} evaluations in a row"
-        if stop.accuracy is not None
-        else "",
+        (
+            f"accuracy {stop.accuracy:g} in {EVALUATIONS_TO_STOP} evaluations in a row"
+            if stop.accuracy is not None
+            else ""
+        ),
         f"{stop.steps} steps" if stop.steps is not None else "",
         f"{stop.time_s:g} s" if stop.time_s is not None else "",
     ]
@@ -340,7 +389,15 @@ def _host_row(host: PlannedHost) -> tuple[str, ...]:
     ranks = f"rank {', '.join(map(str, host.ranks))}" if host.ranks else "no worker"
     core = "" if host.core is None else f"core {host.core}"
     memory = "" if host.memory_bytes is None else f"{host.memory_bytes / 2**20:.0f} MiB"
-    return host.name, host.address, f"{100 * host.cpu_share:g}% of a core", core, ranks, memory, host.storage
+    return (
+        host.name,
+        host.address,
+        f"{100 * host.cpu_share:g}% of a core",
+        core,
+        ranks,
+        memory,
+        host.storage,
+    )
 
 
 def _link_row(link: PlannedLink) -> tuple[str, ...]:
@@ -364,4 +421,7 @@ def _table(title: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield title
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        yield (
+            "  "
+            + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )

@@ -1,6 +1,8 @@
-"""What a person sees while a run is under way: the stages on any output, a moving line only on a terminal.
+"""What a person sees while a run is under way: the stages on any output, a moving line only on a
+terminal.
 
-Nothing here starts a thread: the run forks, and a forked thread is a dead one. The line moves when it is told to.
+Nothing here starts a thread: the run forks, and a forked thread is a dead one. The line moves when
+it is told to.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Where training stands, in virtual time; `left_s` is an upper bound (accuracy may end it earlier)."""
+    """Where training stands, in virtual time; `left_s` is an upper bound (accuracy may end it
+    earlier).
+    """
 
     step: int
     fraction: float
@@ -78,7 +82,9 @@ class SilentDisplay:
 
 
 class TextDisplay:
-    """Stages as lines on standard error; the training line moves on a terminal and is repeated rarely elsewhere."""
+    """Stages as lines on standard error; the training line moves on a terminal and is repeated
+    rarely elsewhere.
+    """
 
     REPEAT_S = 15.0
 
@@ -116,7 +122,9 @@ class TextDisplay:
     def _move(self, state: TrainingState) -> None:
         if self._progress is None or self._task is None:
             self._progress, self._task = _progress_line()
-        self._progress.update(self._task, completed=min(1.0, state.fraction), description=state.words())
+        self._progress.update(
+            self._task, completed=min(1.0, state.fraction), description=state.words()
+        )
         self._progress.refresh()
 
 

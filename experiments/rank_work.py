@@ -15,11 +15,15 @@ WORTH_TELLING = 1.1
 
 
 def work_done(spool: Spool, workers: Sequence[WorkerPlan]) -> Mapping[int, WorkDone]:
-    """What the computing of every rank that was held to a share took, beside what it would have taken at full speed."""
+    """What the computing of every rank that was held to a share took, beside what it would have
+    taken at full speed.
+    """
     done = {}
     for worker in workers:
         if spool.work(worker.rank).exists():
-            done[worker.rank] = _sum([_read(path) for path in of_all_lives(spool.work(worker.rank))])
+            done[worker.rank] = _sum(
+                [_read(path) for path in of_all_lives(spool.work(worker.rank))]
+            )
     return done
 
 
@@ -31,7 +35,9 @@ def _read(path: Path) -> WorkDone:
 def _sum(parts: Sequence[WorkDone]) -> WorkDone:
     """Of the processes that a rank had one after another."""
     return WorkDone(
-        sum(part.steps for part in parts), sum(part.full_speed_ns for part in parts), sum(part.cpu_ns for part in parts)
+        sum(part.steps for part in parts),
+        sum(part.full_speed_ns for part in parts),
+        sum(part.cpu_ns for part in parts),
     )
 
 
@@ -54,8 +60,9 @@ def slow_ranks(
     step_ms = work[worst].full_speed_ns / work[worst].steps / 1e6
     took = work[worst].cpu_ns / work[worst].full_speed_ns
     told = (
-        f"{len(short)} of {len(hosts)} workers computed slower than their shares say, rank {worst} on {hosts[worst]}"
-        f" {slower[worst]:.1f} times: its steps of {step_ms:.2g} ms take {took:.1f} times the CPU time where a host is held back,"
-        " which the cores do not have — take a larger --dilation, smaller shares or larger batches"
+        f"{len(short)} of {len(hosts)} workers computed slower than their shares say, rank {worst}"
+        f" on {hosts[worst]} {slower[worst]:.1f} times: its steps of {step_ms:.2g} ms take"
+        f" {took:.1f} times the CPU time where a host is held back, which the cores do not have —"
+        " take a larger --dilation, smaller shares or larger batches"
     )
     return (told,)

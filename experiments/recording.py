@@ -1,4 +1,6 @@
-"""What the record of a run says at its beginning, and what it says when the run fails; the same on every testbed."""
+"""What the record of a run says at its beginning, and what it says when the run fails; the same on
+every testbed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ from laggard.workloads.plan import place_server
 
 
 def first_record(
-    scenario: Scenario, testbed: str, backend: BackendName, command: Sequence[str], warnings: Sequence[str]
+    scenario: Scenario,
+    testbed: str,
+    backend: BackendName,
+    command: Sequence[str],
+    warnings: Sequence[str],
 ) -> RunRecord:
     """The record of a run that begins now.
 
@@ -39,7 +45,9 @@ def first_record(
             pace=strategy.pace,
             told=strategy.told(),
             parameters=strategy.model_dump(mode="json", exclude={"name"}),
-            server_tier=place_server(scenario.workload.placement, scenario.hosts).layer if strategy.served else None,
+            server_tier=place_server(scenario.workload.placement, scenario.hosts).layer
+            if strategy.served
+            else None,
         ),
         versions=fingerprint.versions(),
         git=fingerprint.git_commit(scenario.folder),
@@ -61,7 +69,9 @@ def record_failure(journal: Journal, error: Exception | KeyboardInterrupt) -> in
         The exit status of `laggard run`.
     """
     if isinstance(error, LaggardError):
-        journal.update(status="unfaithful" if isinstance(error, FidelityError) else "failed", error=str(error))
+        journal.update(
+            status="unfaithful" if isinstance(error, FidelityError) else "failed", error=str(error)
+        )
         return error.exit_status
     if isinstance(error, KeyboardInterrupt):
         journal.update(status="interrupted", error="interrupted by the user")

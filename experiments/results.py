@@ -46,7 +46,9 @@ def result_text(record: RunRecord, folder: Path) -> str:
 
 
 def analysed_document(folder: Path) -> dict[str, JsonValue]:
-    """What was found in a trace, and where it lies; a run that was killed early may have no record."""
+    """What was found in a trace, and where it lies; a run that was killed early may have no
+    record.
+    """
     if not (folder / RECORD).exists():
         found = {"stragglers": _read_json(folder / "stragglers.json"), "answer": _answer(folder)}
         return {**found, "folder": str(folder), "report": str(folder / "report.html")}
@@ -74,12 +76,19 @@ def _reference_lines(reference: JsonValue) -> list[str]:
     assert isinstance(workers, list)
     by_type = sorted(((float(str(s)), name) for name, s in types.items()), reverse=True)
     by_worker = sorted(
-        ((float(str(each["s_w"])), f"{each['dp_rank']}/{each['stage']}") for each in workers if isinstance(each, dict)),
+        (
+            (float(str(each["s_w"])), f"{each['dp_rank']}/{each['stage']}")
+            for each in workers
+            if isinstance(each, dict)
+        ),
         reverse=True,
     )
     (type_s, dearest), (worker_s, slowest) = by_type[0], by_worker[0]
     total = f"bytedance reference: S {float(str(reference['s'])):.4f}"
-    most = f"of types most by {dearest} (S_t {type_s:.4f}), of workers by dp_rank/stage {slowest} (S_w {worker_s:.4f})"
+    most = (
+        f"of types most by {dearest} (S_t {type_s:.4f}), of workers by dp_rank/stage {slowest} (S_w"
+        f" {worker_s:.4f})"
+    )
     return [f"{total}; {most}; all in {REFERENCE}"]
 
 
@@ -95,15 +104,26 @@ def listing_text(records: Sequence[tuple[RunRecord, Path]]) -> str:
     rows = [_row(record, folder) for record, folder in records]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
     )
 
 
 def _row(record: RunRecord, folder: Path) -> tuple[str, ...]:
     outcome = record.outcome
     makespan = f"{outcome.makespan_s:.1f} s" if outcome else "-"
-    accuracy = f"{100 * outcome.accuracy:.1f} %" if outcome and outcome.accuracy is not None else "-"
-    return (record.started, record.scenario, record.status, makespan, accuracy, _held(record), str(folder))
+    accuracy = (
+        f"{100 * outcome.accuracy:.1f} %" if outcome and outcome.accuracy is not None else "-"
+    )
+    return (
+        record.started,
+        record.scenario,
+        record.status,
+        makespan,
+        accuracy,
+        _held(record),
+        str(folder),
+    )
 
 
 def _held(record: RunRecord) -> str:

@@ -1,4 +1,6 @@
-"""One run in a process of its own: its sandbox is forked, and who makes many runs has threads, and should keep nothing of the last."""
+"""One run in a process of its own: its sandbox is forked, and who makes many runs has threads, and
+should keep nothing of the last.
+"""
 
 from __future__ import annotations
 
@@ -32,26 +34,46 @@ class Ended:
 
 
 def run_apart(
-    scenario: Path, overrides: Sequence[str], runs: Path, *, limit_s: float | None = None, keeps_errors: bool = False
+    scenario: Path,
+    overrides: Sequence[str],
+    runs: Path,
+    *,
+    limit_s: float | None = None,
+    keeps_errors: bool = False,
 ) -> Ended:
-    """Make a run, and wait for it. A signal that ends this process ends the run first, so that none is left going that nobody waits for.
+    """Make a run, and wait for it. A signal that ends this process ends the run first, so that none
+    is left going that nobody waits for.
 
     Args:
         scenario: its folder.
         overrides: as after `--set`.
         runs: the folder of run folders.
-        limit_s: real seconds after which it is ended; it has told nothing then, and `errors` is `TOO_LONG`.
-        keeps_errors: whether what it says beside is returned; else it goes where this process's does.
+        limit_s: real seconds after which it is ended; it has told nothing then, and `errors` is
+            `TOO_LONG`.
+        keeps_errors: whether what it says beside is returned; else it goes where this process's
+            does.
 
     Raises:
         KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP has come.
     """
-    command = [sys.executable, "-m", "laggard.experiments.cli", "run", str(scenario), "--json", "--runs", str(runs)]
+    command = [
+        sys.executable,
+        "-m",
+        "laggard.experiments.cli",
+        "run",
+        str(scenario),
+        "--json",
+        "--runs",
+        str(runs),
+    ]
     command += [word for override in overrides for word in ("--set", override)]
     with (
         ended_by_signals(),
         subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE if keeps_errors else None, text=True
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if keeps_errors else None,
+            text=True,
         ) as run,
     ):
         try:

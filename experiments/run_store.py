@@ -1,9 +1,10 @@
 """Run folders: `runs/<scenario>/<run-id>/`, their lock, their record, `latest`.
 
-A run holds an flock on its folder's `lock` file from before the folder has its name until it ends, so a record that says
-`running` while nobody holds the lock was left by a run that was killed: it reads as `interrupted`. The lock belongs to the open
-file, which forked children share: it falls when the last process of the run is gone. Every document is written beside its
-place and renamed into it, so no reader ever sees half of one.
+A run holds an flock on its folder's `lock` file from before the folder has its name until it ends,
+so a record that says `running` while nobody holds the lock was left by a run that was killed: it
+reads as `interrupted`. The lock belongs to the open file, which forked children share: it falls
+when the last process of the run is gone. Every document is written beside its place and renamed
+into it, so no reader ever sees half of one.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class RunFolder:
 
     Attributes:
         path: `runs/<scenario>/<run-id>`.
-        lock_fd: the descriptor whose flock says that the run lives; a forked process that outlives the run must close it.
+        lock_fd: the descriptor whose flock says that the run lives; a forked process that outlives
+            the run must close it.
     """
 
     path: Path
@@ -123,7 +125,9 @@ class RunFolder:
 
 
 def new_run_id(now: datetime | None = None) -> str:
-    """An id that sorts by time (UTC, to the millisecond) and that no other run of this moment has."""
+    """An id that sorts by time (UTC, to the millisecond) and that no other run of this moment
+    has.
+    """
     moment = (now or datetime.now(UTC)).astimezone(UTC)
     return f"{moment:%Y%m%dT%H%M%S}.{moment.microsecond // 1000:03d}Z-{secrets.token_hex(3)}"
 
@@ -147,15 +151,19 @@ def load_record(path: Path) -> RunRecord:
     record = _read_record(folder / RECORD)
     if record.status != "running" or _is_held(folder / LOCK):
         return record
-    # It may have ended between the two looks; a run writes its last record before it lets go of the lock.
+    # It may have ended between the two looks; a run writes its last record before it lets go of the
+    # lock.
     record = _read_record(folder / RECORD)
     if record.status != "running":
         return record
-    return record.model_copy(update={"status": "interrupted", "error": record.error or "the run was killed"})
+    return record.model_copy(
+        update={"status": "interrupted", "error": record.error or "the run was killed"}
+    )
 
 
 def list_runs(root: Path) -> list[tuple[RunRecord, Path]]:
-    """Every run below `root` with its folder, the newest last; a record that cannot be read is logged and left out.
+    """Every run below `root` with its folder, the newest last; a record that cannot be read is
+    logged and left out.
 
     Raises:
         RunFolderError: `root` is there and cannot be listed.
@@ -176,7 +184,8 @@ def list_runs(root: Path) -> list[tuple[RunRecord, Path]]:
 
 
 def find_run(text: str, root: Path) -> Path:
-    """The run folder that a user means: a path, a run id or the beginning of one, or a scenario's name for its latest run.
+    """The run folder that a user means: a path, a run id or the beginning of one, or a scenario's
+    name for its latest run.
 
     Raises:
         RunFolderError: none, or several.
@@ -188,17 +197,24 @@ def find_run(text: str, root: Path) -> Path:
         return (root / text / LATEST).resolve()
     if path.is_dir():
         raise RunFolderError(
-            f"{text}: there is no {RECORD} in it — name the folder of one run, or a scenario or run id"
+            f"{text}: there is no {RECORD} in it — name the folder of one run, or a scenario or"
+            " run id"
         )
     found = [folder for _, folder in list_runs(root) if text and folder.name.startswith(text)]
     if len(found) == 1:
         return found[0]
-    rule = f"{len(found)} runs begin so" if found else f"no run folder, and no run below {root} has this id"
+    rule = (
+        f"{len(found)} runs begin so"
+        if found
+        else f"no run folder, and no run below {root} has this id"
+    )
     raise RunFolderError(f"{text}: {rule} — `laggard runs` lists them")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Put `content` at `path` so that any reader, after any crash, sees the old file or the new one."""
+    """Put `content` at `path` so that any reader, after any crash, sees the old file or the new
+    one.
+    """
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with beside.open("wb") as file:
@@ -245,7 +261,8 @@ def _settle(unfinished: Path, draft: RunRecord) -> tuple[Path, RunRecord]:
         record = draft.model_copy(update={"id": new_run_id(), "status": "running"})
         write_atomically(unfinished / RECORD, record.model_dump_json(indent=2).encode() + b"\n")
         path = unfinished.with_name(record.id)
-        # rename(2) refuses a folder that is there and not empty, and every run folder holds its lock.
+        # rename(2) refuses a folder that is there and not empty, and every run folder holds its
+        # lock.
         try:
             unfinished.rename(path)
         except FileExistsError:
@@ -288,7 +305,9 @@ def _read_record(path: Path) -> RunRecord:
         size = path.stat().st_size
         data = path.read_bytes() if size <= _LARGEST_RECORD else b""
     except OSError as error:
-        raise RunFolderError(f"{path}: {error.strerror} — give a run folder; `laggard runs` lists them") from error
+        raise RunFolderError(
+            f"{path}: {error.strerror} — give a run folder; `laggard runs` lists them"
+        ) from error
     try:
         return RunRecord.model_validate_json(data)
     except ValidationError as error:
@@ -298,7 +317,13 @@ def _read_record(path: Path) -> RunRecord:
 def _reason(data: bytes, error: ValidationError) -> str:
     version = re.search(rb'"schema_version"\s*:\s*(\d{1,9})\b', data)
     if version and int(version[1]) > SCHEMA_VERSION:
-        return f"written by a newer Laggard (schema {int(version[1])}, this one reads {SCHEMA_VERSION}) — upgrade"
+        return (
+            f"written by a newer Laggard (schema {int(version[1])}, this one reads"
+            f" {SCHEMA_VERSION}) — upgrade"
+        )
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
-    return f"not a run record: {where + ': ' if where else ''}{first['msg']} — the file was changed or damaged"
+    return (
+        f"not a run record: {where + ': ' if where else ''}{first['msg']} — the file was changed or"
+        " damaged"
+    )

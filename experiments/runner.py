@@ -1,7 +1,7 @@
 """One run from outside its sandbox: prerequisites, run folder, sandbox, collection, analysis.
 
-What is here can be killed at any moment: the sandbox ends with it, the janitor removes the cgroups, and the run folder reads as
-interrupted because nobody holds its lock.
+What is here can be killed at any moment: the sandbox ends with it, the janitor removes the cgroups,
+and the run folder reads as interrupted because nobody holds its lock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ from laggard.layers_services.e2clab_services import service_warnings
 from laggard.layers_services.local import sandbox
 from laggard.layers_services.local.janitor import Janitor, run_name
 from laggard.layers_services.local.prerequisites import check_prerequisites
-from laggard.network_emulation.compute.cgroups import CgroupSet, prepare_cgroups, run_folders, sweep_cgroups
+from laggard.network_emulation.compute.cgroups import (
+    CgroupSet,
+    prepare_cgroups,
+    run_folders,
+    sweep_cgroups,
+)
 from laggard.network_emulation.cpu_plan import CpuPlan, plan_cpus, usable_cores
 from laggard.network_emulation.probe import BackendName, Requested, choose_backend, kernel_has_ipv6
 from laggard.run_schema import RunRecord
@@ -87,7 +92,8 @@ def enter(
         scenario: as loaded.
         options: how to run it.
         inside: what is done in the sandbox; returns an exit status.
-        conclude: what is done outside afterwards with that status, or with 128 + the signal that ended the sandbox.
+        conclude: what is done outside afterwards with that status, or with 128 + the signal that
+            ended the sandbox.
 
     Returns:
         The final record, and the run folder.
@@ -99,7 +105,8 @@ def enter(
     started_ns = time.monotonic_ns()
     if sandbox.hides(options.runs):
         raise RunFolderError(
-            f"{options.runs}: hosts of a run have a folder of their own there — choose another with --runs"
+            f"{options.runs}: hosts of a run have a folder of their own there — choose another with"
+            " --runs"
         )
     backend = choose_backend(options.links)
     check_prerequisites(need_tun=backend == "userspace")
@@ -114,7 +121,15 @@ def enter(
         journal = Journal(record, folder, SilentDisplay() if options.quiet else TextDisplay())
         folder.logs.mkdir()
         folder.write_scenario(scenario.files())
-        job = Job(scenario, backend, cpu, _cgroups(scenario, janitor, stack), journal, started_ns, options.app_conf)
+        job = Job(
+            scenario,
+            backend,
+            cpu,
+            _cgroups(scenario, janitor, stack),
+            journal,
+            started_ns,
+            options.app_conf,
+        )
         status = sandbox.call(lambda: inside(job))
         conclude(job, status)
         return journal.record, folder.path
@@ -129,11 +144,15 @@ def _not_run(scenario: Scenario) -> tuple[str, ...]:
     """What the scenario asks of E2Clab that this testbed does not do: the run goes on without."""
     source = scenario.sources.layers_services
     services = service_warnings(scenario.layers, run_plugins=False, source=source)
-    return tuple(str(problem) for problem in (*services, *manager_problems(scenario.layers, "local", source)))
+    return tuple(
+        str(problem) for problem in (*services, *manager_problems(scenario.layers, "local", source))
+    )
 
 
 def _cgroups(scenario: Scenario, janitor: Janitor, stack: ExitStack) -> CgroupSet | None:
-    """Removed here at the end, by the janitor if this process is killed, and by the next run if the janitor is too."""
+    """Removed here at the end, by the janitor if this process is killed, and by the next run if the
+    janitor is too.
+    """
     sweep_cgroups()
     janitor.watch(run_folders(run_name()))
     cgroups = prepare_cgroups(scenario.shares, run_name())
@@ -159,6 +178,10 @@ def settle(job: Job, status: int) -> None:
     journal.catch_up()
     if status and journal.record.status == "running":
         if status - 128 in ENDING:
-            journal.update(status="interrupted", error=f"ended by {signal.Signals(status - 128).name}")
+            journal.update(
+                status="interrupted", error=f"ended by {signal.Signals(status - 128).name}"
+            )
             return
-        journal.update(status="failed", error=f"the controller ended with status {status}, without a word")
+        journal.update(
+            status="failed", error=f"the controller ended with status {status}, without a word"
+        )

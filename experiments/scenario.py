@@ -69,7 +69,8 @@ class Scenario:
         shares: CPU share of every host, as a fraction of one core, in virtual units.
         memory: bytes of memory of every host where it is limited.
         drives: limits of the drive of every host where anything ever limits it, in virtual units.
-        changes: everything that `dynamic` changes within the run, in virtual seconds after the first-step barrier.
+        changes: everything that `dynamic` changes within the run, in virtual seconds after the
+            first-step barrier.
         ranks: the host of every worker, in rank order.
         warnings: what is allowed and probably not meant, one line each.
         sources: the parsed files, to locate later problems in.
@@ -96,7 +97,9 @@ class Scenario:
 
     @property
     def peak_shares(self) -> Mapping[str, float]:
-        """The largest share that every host has at any time of the run: what a machine must be able to give."""
+        """The largest share that every host has at any time of the run: what a machine must be able
+        to give.
+        """
         return peak_shares(self.shares, self.changes)
 
     def with_hosts(self, hosts: Iterable[Host]) -> Scenario:
@@ -114,7 +117,11 @@ class Scenario:
         written = {f"{name}.yaml": file.as_run() for name, file in self._files.items()}
         beside = self.folder / workflow_env.FILE
         kept = {workflow_env.FILE: beside.read_bytes()} if beside.is_file() else {}
-        return {name: data for name, data in written.items() if data is not None} | dict(self._traces) | kept
+        return (
+            {name: data for name, data in written.items() if data is not None}
+            | dict(self._traces)
+            | kept
+        )
 
 
 class _Problems:
@@ -142,7 +149,12 @@ class _Problems:
         known = sorted(dict.fromkeys(self.found), key=lambda p: (p.path, p.line, p.column, p.rule))
         if len(known) > MAX_PROBLEMS:
             rest = Problem(
-                known[-1].path, 0, 0, "", f"and {len(known) - MAX_PROBLEMS} more problems", "fix these first"
+                known[-1].path,
+                0,
+                0,
+                "",
+                f"and {len(known) - MAX_PROBLEMS} more problems",
+                "fix these first",
             )
             known = [*known[:MAX_PROBLEMS], rest]
         return ScenarioError(tuple(known))
@@ -159,13 +171,16 @@ class _Models:
     workload: Workload | None
 
 
-def load_scenario(folder: Path, overrides: Sequence[str] = (), *, training: bool = True) -> Scenario:
+def load_scenario(
+    folder: Path, overrides: Sequence[str] = (), *, training: bool = True
+) -> Scenario:
     """Read, check and plan a scenario; nothing is started.
 
     Args:
         folder: the folder with the five files.
         overrides: `file.key=value`, as for `--set`.
-        training: whether anything is to be trained; without, `workload.yaml` may be missing, and nobody is placed by it.
+        training: whether anything is to be trained; without, `workload.yaml` may be missing, and
+            nobody is placed by it.
 
     Raises:
         ScenarioError: every problem of every file, in the order of files and lines.
@@ -173,7 +188,9 @@ def load_scenario(folder: Path, overrides: Sequence[str] = (), *, training: bool
     problems = _Problems()
     parsed = [problems.tried(partial(parse_override, text)) for text in overrides]
     optional = OPTIONAL_FILES if training else (*OPTIONAL_FILES, "workload")
-    files, unreadable = read_files(folder, [override for override in parsed if override is not None], optional)
+    files, unreadable = read_files(
+        folder, [override for override in parsed if override is not None], optional
+    )
     problems.add(unreadable)
     sources = _sources(folder, files)
     models = _validate(files, folder, problems, training=training)
@@ -201,12 +218,18 @@ def load_scenario(folder: Path, overrides: Sequence[str] = (), *, training: bool
 def _sources(folder: Path, files: Mapping[str, ScenarioFile]) -> Sources:
     names = [field.name for field in fields(Sources)]
     unread = {name: Source(str(folder / f"{name}.yaml"), None, {}) for name in names}
-    return Sources(**{name: files[name].source if name in files else unread[name] for name in names})
+    return Sources(
+        **{name: files[name].source if name in files else unread[name] for name in names}
+    )
 
 
-def _validate(files: Mapping[str, ScenarioFile], folder: Path, problems: _Problems, *, training: bool) -> _Models:
+def _validate(
+    files: Mapping[str, ScenarioFile], folder: Path, problems: _Problems, *, training: bool
+) -> _Models:
     def model(name: str, kind: type[Model]) -> Model | None:
-        return problems.tried(lambda: validated(files[name].source, kind)) if name in files else None
+        return (
+            problems.tried(lambda: validated(files[name].source, kind)) if name in files else None
+        )
 
     unneeded = not training and "workload" in files and files["workload"].as_run() is None
     workload = _NO_TRAINING if unneeded else model("workload", Workload)
@@ -219,7 +242,9 @@ def _validate(files: Mapping[str, ScenarioFile], folder: Path, problems: _Proble
     )
 
 
-def _placed(models: _Models, hosts: tuple[Host, ...], sources: Sources, problems: _Problems) -> tuple[Host, ...]:
+def _placed(
+    models: _Models, hosts: tuple[Host, ...], sources: Sources, problems: _Problems
+) -> tuple[Host, ...]:
     workload, source = models.workload, sources.workload
     if workload is None or problems.add(cross_checks.placement_problems(workload, hosts, source)):
         return ()
@@ -240,29 +265,48 @@ def _plan_network(
         return None
     problems.add(cross_checks.share_problems(heterogeneity, sources.heterogeneity))
     if models.workload is not None:
-        problems.add(cross_checks.event_problems(heterogeneity, models.workload, hosts, sources.heterogeneity))
+        problems.add(
+            cross_checks.event_problems(
+                heterogeneity, models.workload, hosts, sources.heterogeneity
+            )
+        )
     shares = problems.tried(lambda: plan_shares(heterogeneity, hosts, sources.heterogeneity))
-    links = problems.tried(lambda: plan_links(network, heterogeneity, hosts, sources.network, sources.heterogeneity))
+    links = problems.tried(
+        lambda: plan_links(network, heterogeneity, hosts, sources.network, sources.heterogeneity)
+    )
     return None if links is None or shares is None else (links, shares)
 
 
-def _read_traces(models: _Models, folder: Path, sources: Sources, problems: _Problems) -> Mapping[str, bytes]:
-    """The content of every trace file, by the name written; a file that cannot be read is a problem where it is named."""
+def _read_traces(
+    models: _Models, folder: Path, sources: Sources, problems: _Problems
+) -> Mapping[str, bytes]:
+    """The content of every trace file, by the name written; a file that cannot be read is a problem
+    where it is named.
+    """
     traces: dict[str, bytes] = {}
     events = () if models.heterogeneity is None else models.heterogeneity.events
     for i, event in enumerate(events):
         if isinstance(event, TraceEvent) and event.trace not in traces:
             try:
-                traces[event.trace] = read_bounded(folder / event.trace, event.trace, MAX_TRACE_BYTES)
+                traces[event.trace] = read_bounded(
+                    folder / event.trace, event.trace, MAX_TRACE_BYTES
+                )
             except ScenarioError as error:
                 rules = [problem.rule for problem in error.problems]
                 fix = "put the trace into the scenario's folder"
-                problems.add(sources.heterogeneity.problem(("dynamic", i, "trace"), rule, fix) for rule in rules)
+                problems.add(
+                    sources.heterogeneity.problem(("dynamic", i, "trace"), rule, fix)
+                    for rule in rules
+                )
     return traces
 
 
 def _expand(
-    models: _Models, hosts: tuple[Host, ...], links: LinkPlan, folder: Path, traces: Mapping[str, bytes]
+    models: _Models,
+    hosts: tuple[Host, ...],
+    links: LinkPlan,
+    folder: Path,
+    traces: Mapping[str, bytes],
 ) -> tuple[TimedChange, ...]:
     assert models.heterogeneity is not None
     assert models.workload is not None
@@ -275,14 +319,22 @@ def _points(data: bytes, path: str) -> tuple[TracePoint, ...]:
     try:
         return parse_trace(data.decode("utf-8-sig"), path)
     except UnicodeDecodeError as error:
-        problem = Problem(path, 0, 0, f"byte {error.start}", "a trace is UTF-8 text", "save it as UTF-8")
+        problem = Problem(
+            path, 0, 0, f"byte {error.start}", "a trace is UTF-8 text", "save it as UTF-8"
+        )
         raise ScenarioError((problem,)) from error
     except csv.Error as error:
-        raise ScenarioError((Problem(path, 0, 0, "", f"not a CSV file: {error}", "save it as plain CSV"),)) from error
+        raise ScenarioError(
+            (Problem(path, 0, 0, "", f"not a CSV file: {error}", "save it as plain CSV"),)
+        ) from error
 
 
 def _storage_warnings(
-    heterogeneity: Heterogeneity, workload: Workload, ranks: Sequence[Host], hosts: Sequence[Host], source: Source
+    heterogeneity: Heterogeneity,
+    workload: Workload,
+    ranks: Sequence[Host],
+    hosts: Sequence[Host],
+    source: Source,
 ) -> Iterable[Problem]:
     workers = [host.name for host in ranks]
     writers = workers[:1] if workload.checkpoint_every else []
@@ -316,9 +368,15 @@ def _scenario(
             sources.network,
             sources.heterogeneity,
         ),
-        *memory_warnings(models.heterogeneity, [host.name for host in ranks], hosts, sources.heterogeneity),
-        *_storage_warnings(models.heterogeneity, models.workload, ranks, hosts, sources.heterogeneity),
-        *cross_checks.workload_warnings(models.workload, models.heterogeneity, ranks, hosts, sources),
+        *memory_warnings(
+            models.heterogeneity, [host.name for host in ranks], hosts, sources.heterogeneity
+        ),
+        *_storage_warnings(
+            models.heterogeneity, models.workload, ranks, hosts, sources.heterogeneity
+        ),
+        *cross_checks.workload_warnings(
+            models.workload, models.heterogeneity, ranks, hosts, sources
+        ),
     )
     return Scenario(
         name=folder.resolve().name or "scenario",

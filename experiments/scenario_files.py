@@ -22,7 +22,9 @@ _TEMPLATE = "`laggard init DIR` writes a scenario to start from"
 
 @dataclass(frozen=True)
 class ScenarioFile:
-    """One file as it lies in the folder (`data` is None where an optional one is missing) and as it is to be run."""
+    """One file as it lies in the folder (`data` is None where an optional one is missing) and as it
+    is to be run.
+    """
 
     name: str
     data: bytes | None
@@ -33,7 +35,9 @@ class ScenarioFile:
         """What to keep with the run: the file itself, or its values with the overrides applied."""
         if not self.overrides:
             return self.data
-        origins = "".join(f"# {override.origin}\n" for override in self.overrides if override.origin.isprintable())
+        origins = "".join(
+            f"# {override.origin}\n" for override in self.overrides if override.origin.isprintable()
+        )
         return f"# {self.name}.yaml, as run with\n{origins}".encode() + dump_yaml(self.source.value)
 
 
@@ -54,7 +58,11 @@ def read_files(
         ScenarioError: `folder` is no folder that can be read.
     """
     if not folder.is_dir():
-        rule = "a scenario is a folder, and this is a file" if folder.exists() else "there is no such folder"
+        rule = (
+            "a scenario is a folder, and this is a file"
+            if folder.exists()
+            else "there is no such folder"
+        )
         raise ScenarioError((Problem(str(folder), 0, 0, "", rule, _TEMPLATE),))
     files: dict[str, ScenarioFile] = {}
     problems: list[Problem] = []
@@ -68,18 +76,24 @@ def read_files(
 
 
 def file_warnings(folder: Path, files: Mapping[str, ScenarioFile]) -> tuple[Problem, ...]:
-    """Files that look like a misspelt one of the scenario's, which nothing reads, and optional ones that are not there."""
+    """Files that look like a misspelt one of the scenario's, which nothing reads, and optional ones
+    that are not there.
+    """
     known = sorted(f"{name}.yaml" for name in SCENARIO_FILES)
     found: list[Problem] = []
     for path in sorted(folder.glob("*.y*ml")):
         near = difflib.get_close_matches(path.with_suffix(".yaml").name, known, n=1, cutoff=0.8)
         if near and path.name not in (*known, *_E2CLAB_FILES):
             rule = "no file of a scenario has this name, and nothing reads it"
-            found.append(Problem(str(path), 0, 0, "", rule, f"rename it to {near[0]}, if that is what it is"))
+            found.append(
+                Problem(str(path), 0, 0, "", rule, f"rename it to {near[0]}, if that is what it is")
+            )
     for name in OPTIONAL_FILES:
         if files[name].as_run() is None:
             rule = "the file is missing: all hosts are alike, and nothing changes during the run"
-            found.append(Problem(str(folder / f"{name}.yaml"), 0, 0, "", rule, "fine, if it is meant so"))
+            found.append(
+                Problem(str(folder / f"{name}.yaml"), 0, 0, "", rule, "fine, if it is meant so")
+            )
     return tuple(found)
 
 
@@ -94,20 +108,30 @@ def read_bounded(path: Path, shown: str, most: int = 4 * MAX_BYTES) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ScenarioError((Problem(shown, 0, 0, "", "not a regular file", "put the file itself here"),))
+                raise ScenarioError(
+                    (Problem(shown, 0, 0, "", "not a regular file", "put the file itself here"),)
+                )
             with os.fdopen(descriptor, "rb", closefd=False) as file:
                 data = file.read(most + 1)
         finally:
             os.close(descriptor)
     except FileNotFoundError as error:
-        raise ScenarioError((Problem(shown, 0, 0, "", "the file is missing", _fix_missing(path)),)) from error
+        raise ScenarioError(
+            (Problem(shown, 0, 0, "", "the file is missing", _fix_missing(path)),)
+        ) from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ScenarioError(
-            (Problem(shown, 0, 0, "", f"cannot be read: {reason}", "check the path and its rights"),)
+            (
+                Problem(
+                    shown, 0, 0, "", f"cannot be read: {reason}", "check the path and its rights"
+                ),
+            )
         ) from error
     if len(data) > most:
-        raise ScenarioError((Problem(shown, 0, 0, "", f"larger than {most} bytes", "is this the right file?"),))
+        raise ScenarioError(
+            (Problem(shown, 0, 0, "", f"larger than {most} bytes", "is this the right file?"),)
+        )
     return data
 
 
@@ -122,11 +146,15 @@ def dump_yaml(value: YamlValue) -> bytes:
     return text.getvalue()
 
 
-def _read(folder: Path, name: str, overrides: tuple[Override, ...], *, may_be_missing: bool) -> ScenarioFile:
+def _read(
+    folder: Path, name: str, overrides: tuple[Override, ...], *, may_be_missing: bool
+) -> ScenarioFile:
     path = folder / f"{name}.yaml"
     shown = str(path)
     if may_be_missing and not os.path.lexists(path):
-        return ScenarioFile(name, None, apply_overrides(Source(shown, None, {}), overrides), overrides)
+        return ScenarioFile(
+            name, None, apply_overrides(Source(shown, None, {}), overrides), overrides
+        )
     data = read_bounded(path, shown)
     return ScenarioFile(name, data, apply_overrides(parse_yaml(data, shown), overrides), overrides)
 
@@ -149,6 +177,8 @@ def _quoted(value: YamlValue) -> object:
         return {_quoted(key): _quoted(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_quoted(inner) for inner in value]
-    if isinstance(value, str) and not (_PLAIN_WORD.fullmatch(value) and value.lower() not in _SPECIAL_WORDS):
+    if isinstance(value, str) and not (
+        _PLAIN_WORD.fullmatch(value) and value.lower() not in _SPECIAL_WORDS
+    ):
         return DoubleQuotedScalarString(value)
     return value

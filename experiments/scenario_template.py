@@ -24,14 +24,18 @@ def write_template(folder: Path) -> None:
     """
     there = [name for name in SCENARIO_FILES if (folder / f"{name}.yaml").exists()]
     if there:
-        raise InputError(f"{folder / there[0]}.yaml is there already — give a folder that holds no scenario")
+        raise InputError(
+            f"{folder / there[0]}.yaml is there already — give a folder that holds no scenario"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in SCENARIO_FILES:
             text = f"{_SCHEMA_LINE}{schema_path(name).as_uri()}\n{template_text(name)}"
             write_atomically(folder / f"{name}.yaml", text.encode())
     except OSError as error:
-        raise InputError(f"{error.filename or folder}: {error.strerror} — give another folder") from error
+        raise InputError(
+            f"{error.filename or folder}: {error.strerror} — give another folder"
+        ) from error
 
 
 def template_text(name: str) -> str:

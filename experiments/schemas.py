@@ -1,6 +1,8 @@
-"""The JSON Schema of each scenario file, generated from the models, for editors that complete and check YAML.
+"""The JSON Schema of each scenario file, generated from the models, for editors that complete and
+check YAML.
 
-`python -m laggard.experiments.schemas` rewrites the files in `schemas/`; a test says when they are out of date.
+`python -m laggard.experiments.schemas` rewrites the files in `schemas/`; a test says when they are
+out of date.
 """
 
 from __future__ import annotations
@@ -33,7 +35,11 @@ def schema_path(name: str) -> Path:
 def schema_text(name: str) -> str:
     """The schema of a scenario file as it should lie there."""
     schema = MODELS[name].model_json_schema(by_alias=True, mode="validation")
-    document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": f"{name}.yaml"}
+    document = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": f"{name}.yaml",
+    }
     return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 

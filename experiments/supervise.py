@@ -16,14 +16,17 @@ from laggard.workloads.spool import Spool
 
 TAIL_LINES = 25
 BLAME_GRACE_S = 0.5
-"""How long to listen, after a first death, for the one that caused it: its peers die of the broken connection."""
+"""How long to listen, after a first death, for the one that caused it: its peers die of the broken
+connection."""
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A process of the training. `rank` is -1 for those that are none; `inside` are those that live in a host of the continuum.
+    """A process of the training. `rank` is -1 for those that are none; `inside` are those that live
+    in a host of the continuum.
 
-    `joined` exists once a worker that was started while others trained is one of them; None of those that were there from the start.
+    `joined` exists once a worker that was started while others trained is one of them; None of
+    those that were there from the start.
     """
 
     name: str
@@ -84,13 +87,18 @@ class Supervisor:
 
     def _living(self) -> dict[int, Watched]:
         """Every rank's process that has not ended."""
-        return {each.rank: each for each in self.watched.values() if each.rank >= 0 and each.pid not in self._ended}
+        return {
+            each.rank: each
+            for each in self.watched.values()
+            if each.rank >= 0 and each.pid not in self._ended
+        }
 
     def check(self, timeout_s: float = 0.1) -> None:
         """Wait at most `timeout_s` seconds for news.
 
         Raises:
-            WorkerError: a process failed, hangs or is too big for its host; it names the one that caused it.
+            WorkerError: a process failed, hangs or is too big for its host; it names the one that
+                caused it.
         """
         failed = self._failures(timeout_s)
         if failed:
@@ -109,7 +117,11 @@ class Supervisor:
             self.check(0.02)
             if time.monotonic() > deadline:
                 names = ", ".join(path.name for path in missing[:8])
-                raise WorkerError(f"{waiting_for}: still missing {names} after {timeout_s:.0f} s", -1, "the continuum")
+                raise WorkerError(
+                    f"{waiting_for}: still missing {names} after {timeout_s:.0f} s",
+                    -1,
+                    "the continuum",
+                )
 
     def wait_for_exits(self, timeout_s: float) -> None:
         """Wait for every rank to end by itself after the last step.
@@ -118,12 +130,16 @@ class Supervisor:
             WorkerError: one failed, or did not end within `timeout_s` real seconds.
         """
         deadline = time.monotonic() + timeout_s
-        while left := [p for p in self.watched.values() if p.rank >= 0 and p.pid not in self._ended]:
+        while left := [
+            p for p in self.watched.values() if p.rank >= 0 and p.pid not in self._ended
+        ]:
             if failed := self._failures(0.1):
                 raise self._death(failed)
             if time.monotonic() > deadline:
                 process = left[0]
-                raise WorkerError("did not end after the last step", process.rank, process.host, tail(process.log))
+                raise WorkerError(
+                    "did not end after the last step", process.rank, process.host, tail(process.log)
+                )
 
     def linger(self, name: str, timeout_s: float) -> None:
         """Give a process that is no rank at most `timeout_s` real seconds to end by itself."""
@@ -139,37 +155,60 @@ class Supervisor:
         return [exit_ for exit_ in exits if exit_.status != 0 and not self._is_borne(exit_)]
 
     def _is_borne(self, exit_: Exit) -> bool:
-        """Whether training goes on: a worker was killed, another is left, and the strategy can do without it."""
+        """Whether training goes on: a worker was killed, another is left, and the strategy can do
+        without it.
+        """
         process = self.watched[exit_.pid]
         if exit_.pid in self._dismissed or self._came_too_late(process):
             return True
         others = [
             each
             for each in self.watched.values()
-            if each.rank >= 0 and each not in self.lost and each.pid not in self._dismissed and each != process
+            if each.rank >= 0
+            and each not in self.lost
+            and each.pid not in self._dismissed
+            and each != process
         ]
-        borne = self.bears_loss and process.rank >= 0 and exit_.status < 0 and self.spool.zero.exists() and bool(others)
+        borne = (
+            self.bears_loss
+            and process.rank >= 0
+            and exit_.status < 0
+            and self.spool.zero.exists()
+            and bool(others)
+        )
         if borne:
             self.lost.append(process)
         return borne
 
     def _came_too_late(self, process: Watched) -> bool:
         """Whether training was over before a worker could join it."""
-        return process.joined is not None and not process.joined.exists() and self.spool.done.exists()
+        return (
+            process.joined is not None and not process.joined.exists() and self.spool.done.exists()
+        )
 
     def _death(self, failed: Sequence[Exit]) -> WorkerError:
         culprit = min(failed, key=self._innocence)
         process = self.watched[culprit.pid]
-        how = f"killed by signal {-culprit.status}" if culprit.status < 0 else f"exit status {culprit.status}"
-        return WorkerError(f"{process.name} died ({how})", process.rank, process.host, tail(process.log))
+        how = (
+            f"killed by signal {-culprit.status}"
+            if culprit.status < 0
+            else f"exit status {culprit.status}"
+        )
+        return WorkerError(
+            f"{process.name} died ({how})", process.rank, process.host, tail(process.log)
+        )
 
     def _innocence(self, exit_: Exit) -> tuple[bool, bool]:
-        """What a peer's death does to a worker is an error about a connection, in its log, and exit status 1."""
+        """What a peer's death does to a worker is an error about a connection, in its log, and exit
+        status 1.
+        """
         return (exit_.status > 0, is_victim(tail(self.watched[exit_.pid].log)))
 
     def _check_memory(self) -> None:
         overrun = self.memory.look(
-            (each.host, each.pid) for each in self.watched.values() if each.inside and each.pid not in self._ended
+            (each.host, each.pid)
+            for each in self.watched.values()
+            if each.inside and each.pid not in self._ended
         )
         if overrun is not None:
             biggest = self.watched[overrun.pid]
@@ -182,11 +221,15 @@ class Supervisor:
         processes = self._living()
         pids = {rank: process.pid for rank, process in processes.items()}
         # What a rank that is gone did last, be there another in its place or not, holds nobody up.
-        beats = [beat if pids.get(beat.rank) == beat.pid else replace(beat, time_ns=0) for beat in last]
+        beats = [
+            beat if pids.get(beat.rank) == beat.pid else replace(beat, time_ns=0) for beat in last
+        ]
         beat = self._hang_watch.hung(beats, now_ns, lambda rank: condition_of(pids.get(rank, 0)))
         if beat is not None:
             hung = processes[beat.rank]
-            raise WorkerError(f"{hung.name} {told(beat, now_ns)}", hung.rank, hung.host, tail(hung.log))
+            raise WorkerError(
+                f"{hung.name} {told(beat, now_ns)}", hung.rank, hung.host, tail(hung.log)
+            )
 
 
 def is_victim(last_words: str) -> bool:

@@ -21,8 +21,14 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., object])
 
 _RESERVATION: tuple[tuple[str, dict[str, object]], ...] = (
-    ("--walltime", {"metavar": "HH:MM:SS", "help": "g5k: how long to hold the nodes, also beyond a day."}),
-    ("--reservation", {"metavar": "'YYYY-MM-DD HH:MM:SS'", "help": "g5k: when to begin, in Paris."}),
+    (
+        "--walltime",
+        {"metavar": "HH:MM:SS", "help": "g5k: how long to hold the nodes, also beyond a day."},
+    ),
+    (
+        "--reservation",
+        {"metavar": "'YYYY-MM-DD HH:MM:SS'", "help": "g5k: when to begin, in Paris."},
+    ),
     ("--queue", {"help": "g5k: OAR queue."}),
     ("--project", {"help": "g5k: whose reservation it is."}),
     ("--job-type", {"multiple": True, "help": "g5k: a further OAR job type, such as exotic."}),
@@ -30,7 +36,11 @@ _RESERVATION: tuple[tuple[str, dict[str, object]], ...] = (
     ("--kavlan", {"is_flag": True, "help": "g5k: put the nodes into a VLAN of their own."}),
     (
         "--job",
-        {"multiple": True, "metavar": "[SITE:]ID", "help": "g5k: use a reservation that is there, and leave it."},
+        {
+            "multiple": True,
+            "metavar": "[SITE:]ID",
+            "help": "g5k: use a reservation that is there, and leave it.",
+        },
     ),
 )
 
@@ -84,7 +94,12 @@ def testbed_options(command: Command) -> Command:
         reservation["job_types"], reservation["jobs"] = values.pop("job_type"), values.pop("job")
         given = {name: value for name, value in reservation.items() if value}
         hosts, on = values.pop("hosts"), str(values.pop("on"))
-        where = Where(on, hosts if isinstance(hosts, Path) else None, given, float(str(values.pop("patience"))))
+        where = Where(
+            on,
+            hosts if isinstance(hosts, Path) else None,
+            given,
+            float(str(values.pop("patience"))),
+        )
         _require_fitting(where)
         return context.invoke(command, where=where, **values)
 
@@ -101,26 +116,40 @@ def testbed_options(command: Command) -> Command:
         help="g5k: seconds to wait for nodes.",
     )(wrapped)
     wrapped = click.option(
-        "--hosts", type=click.Path(path_type=Path), metavar="FILE", help="ssh: the machines, as an inventory file."
+        "--hosts",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="ssh: the machines, as an inventory file.",
     )(wrapped)
     return click.option(  # type: ignore[return-value]  # a command still, with more options
-        "--on", type=click.Choice(["local", "g5k", "ssh"]), default="local", show_default=True, help="The testbed."
+        "--on",
+        type=click.Choice(["local", "g5k", "ssh"]),
+        default="local",
+        show_default=True,
+        help="The testbed.",
     )(wrapped)
 
 
 def _require_fitting(where: Where) -> None:
     if where.testbed != "g5k" and where.reservation:
-        options = ", ".join(f"--{name.replace('_', '-').removesuffix('s')}" for name in where.reservation)
+        options = ", ".join(
+            f"--{name.replace('_', '-').removesuffix('s')}" for name in where.reservation
+        )
         raise InputError(f"{options}: for --on g5k, and this is --on {where.testbed}; leave it out")
     if where.testbed != "ssh" and where.inventory is not None:
-        raise InputError(f"--hosts {where.inventory}: for --on ssh, and this is --on {where.testbed}; leave it out")
+        raise InputError(
+            f"--hosts {where.inventory}: for --on ssh, and this is --on {where.testbed}; leave"
+            " it out"
+        )
 
 
 def describe_on(scenario: Scenario, where: Where) -> Description:
-    """What a run there would do; asks Grid'5000 when it could start, where this machine has an account's configuration.
+    """What a run there would do; asks Grid'5000 when it could start, where this machine has an
+    account's configuration.
 
     Raises:
-        InputError: it could do nothing: the testbed, or the reservation, is not for such a scenario.
+        InputError: it could do nothing: the testbed, or the reservation, is not for such a
+            scenario.
     """
     from laggard.experiments.plan import describe, describe_machines, describe_reservation
 

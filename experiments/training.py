@@ -80,7 +80,9 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
     with job.journal.stage("start workers", f"{len(workers)} ranks"):
         _start(job, continuum, server, supervisor, workers, serving)
     before = continuum.links.counters()
-    churn = Churn(job, supervisor, workers, partial(_start_late, job, continuum, server, supervisor))
+    churn = Churn(
+        job, supervisor, workers, partial(_start_late, job, continuum, server, supervisor)
+    )
     with job.journal.stage("train"):
         alarms = AlarmTeller(job.folder / ALARMS, job.scenario.hosts, job.journal.display)
         slips = _keep_time(job, continuum, supervisor, churn, alarms)
@@ -89,23 +91,36 @@ def train(job: Job, continuum: Continuum, server: ForkServer) -> tuple[TimedSlip
     supervisor.linger("watcher", LAST_LOOK_S)
     alarms.update()
     lost = tuple(
-        f"{each.name} on {each.host} was killed, and the others went on without it" for each in supervisor.lost
+        f"{each.name} on {each.host} was killed, and the others went on without it"
+        for each in supervisor.lost
     )
     job.journal.warn(lost)
     job.journal.update(lost_ranks=tuple(each.rank for each in supervisor.lost))
     work = work_done(job.spool, workers)
     job.journal.warn(slow_ranks(work, workers, continuum.shares.least_efficiency))
     traffic = read_traffic(job.spool, len(workers) + 1)
-    write_counters(job.folder, continuum.links, before, continuum.drives.counters(), memory.peaks, work, traffic)
+    write_counters(
+        job.folder,
+        continuum.links,
+        before,
+        continuum.drives.counters(),
+        memory.peaks,
+        work,
+        traffic,
+    )
     return slips
 
 
-def _exchange(job: Job, workers: tuple[WorkerPlan, ...]) -> tuple[tuple[WorkerPlan, ...], ServerPlan | None]:
+def _exchange(
+    job: Job, workers: tuple[WorkerPlan, ...]
+) -> tuple[tuple[WorkerPlan, ...], ServerPlan | None]:
     """Where the strategy sends messages: keys for all, and the server's plan, if it has one."""
     workload, hosts = job.scenario.workload, job.scenario.hosts
     if not (workload.strategy.served or workload.strategy.meshed):
         return workers, None
-    return join_exchange(workers, hosts, make_endpoints(plan_addresses(workload, hosts), workers[0].timeout_s))
+    return join_exchange(
+        workers, hosts, make_endpoints(plan_addresses(workload, hosts), workers[0].timeout_s)
+    )
 
 
 def _start(
@@ -120,7 +135,9 @@ def _start(
     _spawn_aside(job, continuum, server, supervisor, workers)
     if serving is not None:
         log = job.logs / "server.log"
-        pid = server.spawn(_process(job, continuum, "server", "laggard.workloads.server:main", serving, log))
+        pid = server.spawn(
+            _process(job, continuum, "server", "laggard.workloads.server:main", serving, log)
+        )
         supervisor.watch(Watched("the server", -1, serving.host, pid, log, inside=True))
     present = [worker for worker in workers if not worker.late]
     for worker in present:
@@ -131,9 +148,13 @@ def _start(
     for process in supervisor.watched.values():
         if process.inside:
             counted = job.spool.work(process.rank)
-            continuum.shares.attach(process.host, process.pid, work=counted if counted.exists() else None)
+            continuum.shares.attach(
+                process.host, process.pid, work=counted if counted.exists() else None
+            )
     write_whole(job.spool.go, b"")
-    supervisor.wait_for([job.spool.zero], START_TIMEOUT_S * job.dilation.factor, "the first step did not begin")
+    supervisor.wait_for(
+        [job.spool.zero], START_TIMEOUT_S * job.dilation.factor, "the first step did not begin"
+    )
 
 
 def _start_worker(
@@ -143,7 +164,9 @@ def _start_worker(
     log = job.logs / (f"{name}.{worker.life + 1}.log" if worker.life else f"{name}.log")
     pid = server.spawn(_process(job, continuum, name, "laggard.workloads.worker:main", worker, log))
     joined = job.spool.ready(worker.rank, worker.life) if worker.late else None
-    process = Watched(f"rank {worker.rank}", worker.rank, worker.host, pid, log, inside=True, joined=joined)
+    process = Watched(
+        f"rank {worker.rank}", worker.rank, worker.host, pid, log, inside=True, joined=joined
+    )
     supervisor.watch(process)
     return process
 
@@ -151,7 +174,9 @@ def _start_worker(
 def _start_late(
     job: Job, continuum: Continuum, server: ForkServer, supervisor: Supervisor, worker: WorkerPlan
 ) -> Watched:
-    """A worker that joins: it starts at its host's share, so that it takes nothing from those that train."""
+    """A worker that joins: it starts at its host's share, so that it takes nothing from those that
+    train.
+    """
     process = _start_worker(job, continuum, server, supervisor, worker)
     counted = job.spool.work(worker.rank, worker.life) if worker.shared else None
     if counted is not None:
@@ -162,7 +187,11 @@ def _start_late(
 
 
 def _spawn_aside(
-    job: Job, continuum: Continuum, server: ForkServer, supervisor: Supervisor, workers: Sequence[WorkerPlan]
+    job: Job,
+    continuum: Continuum,
+    server: ForkServer,
+    supervisor: Supervisor,
+    workers: Sequence[WorkerPlan],
 ) -> None:
     """The evaluator, the link sampler and the watcher: outside the continuum's hosts and shares."""
     sampler = plan_link_sampler(workers, job.scenario.hosts, continuum.namespaces.paths)
@@ -215,7 +244,9 @@ def _keep_time(
     events: tuple[EventRecord, ...] = ()
     try:
         show = _Shown(job, zero_ns)
-        with Watch(continuum, peak_rates(job.scenario.links.pairs, job.scenario.changes), job.dilation) as watch:
+        with Watch(
+            continuum, peak_rates(job.scenario.links.pairs, job.scenario.changes), job.dilation
+        ) as watch:
             while not job.spool.done.exists():
                 supervisor.check(churn.patience_s)
                 churn.keep_up()
@@ -247,11 +278,15 @@ class _Shown:
         self.last_s = now_s
         elapsed_s = self.job.dilation.virtual_s((time.monotonic_ns() - self.zero_ns) / 1e9)
         lines = read_lines(self.job.spool.progress)
-        self.job.journal.display.training(training_state(lines, elapsed_s, self.job.scenario.workload.stop))
+        self.job.journal.display.training(
+            training_state(lines, elapsed_s, self.job.scenario.workload.stop)
+        )
         return True
 
 
-def training_state(lines: Sequence[Mapping[str, Scalar]], elapsed_s: float, stop: Stop) -> TrainingState:
+def training_state(
+    lines: Sequence[Mapping[str, Scalar]], elapsed_s: float, stop: Stop
+) -> TrainingState:
     """Where training stands, from the progress lines of the first rank and of the evaluator.
 
     Args:
@@ -264,7 +299,10 @@ def training_state(lines: Sequence[Mapping[str, Scalar]], elapsed_s: float, stop
     last = steps[-1] if steps else {}
     step, samples, loss = (last.get(key) for key in ("step", "samples", "loss"))
     done = int(step) + 1 if isinstance(step, int) else 0
-    fractions = [done / stop.steps if stop.steps else 0.0, elapsed_s / stop.time_s if stop.time_s else 0.0]
+    fractions = [
+        done / stop.steps if stop.steps else 0.0,
+        elapsed_s / stop.time_s if stop.time_s else 0.0,
+    ]
     fraction = min(1.0, max(fractions))
     return TrainingState(
         step=done,
@@ -295,11 +333,15 @@ def write_counters(
     work: Mapping[int, WorkDone] = MappingProxyType({}),
     traffic: Sequence[Traffic] = (),
 ) -> None:
-    """`counters.json`: what links and drives carried during training, how late the emulator was, what workers held, computed and sent."""
+    """`counters.json`: what links and drives carried during training, how late the emulator was,
+    what workers held, computed and sent.
+    """
     rows = []
     for (src, dst), after in links.counters().items():
         first = before.get((src, dst), LinkCounters(0, 0, 0))
-        change = LinkCounters(after.bytes - first.bytes, after.packets - first.packets, after.dropped - first.dropped)
+        change = LinkCounters(
+            after.bytes - first.bytes, after.packets - first.packets, after.dropped - first.dropped
+        )
         rows.append({"src": src, "dst": dst, **asdict(change)})
     document = {"backend": links.name, "lateness_ms": links.lateness_ms(), "links": rows}
     document["drives"] = [{"host": host, **asdict(counted)} for host, counted in drives.items()]

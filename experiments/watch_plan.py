@@ -1,4 +1,6 @@
-"""What the process that watches a training for stragglers is told; apart from it, so that planning imports nothing heavy."""
+"""What the process that watches a training for stragglers is told; apart from it, so that planning
+imports nothing heavy.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Watches a training for stragglers while it goes on: a process of its own, which gives way to all others.
+"""Watches a training for stragglers while it goes on: a process of its own, which gives way to all
+others.
 
-Each second it reads what the ranks and the link sampler have streamed since, tells the detector, and puts what that says into `alarms.jsonl`. It takes nothing from the
-ranks: they stream as they would without it. Whatever becomes of it, the training goes on.
+Each second it reads what the ranks and the link sampler have streamed since, tells the detector,
+and puts what that says into `alarms.jsonl`. It takes nothing from the ranks: they stream as they
+would without it. Whatever becomes of it, the training goes on.
 """
 
 from __future__ import annotations
@@ -36,7 +38,14 @@ LOGGER = logging.getLogger(__name__)
 LOOK_S = 1.0
 NICE = 19
 _NAP_S = 0.1
-_LASTING = ("rtt_us", "min_rtt_us", "busy_us", "rwnd_limited_us", "sndbuf_limited_us", "last_send_ms")
+_LASTING = (
+    "rtt_us",
+    "min_rtt_us",
+    "busy_us",
+    "rwnd_limited_us",
+    "sndbuf_limited_us",
+    "last_send_ms",
+)
 _COUNTS = ("src_port", "dst_port", "bytes_acked", "retransmits")
 
 
@@ -49,7 +58,10 @@ def main(argument: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", force=True
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(message)s",
+        force=True,
     )
     os.nice(NICE)
     gc.freeze()
@@ -94,10 +106,14 @@ class Watcher:
     def __post_init__(self) -> None:
         spool, world = Spool(Path(self.plan.spool)), len(self.plan.hosts)
         self._spool = spool
-        self._followers = {rank: [RowFollower(spool.spans(rank), SPAN_ROW)] for rank in range(world)}
+        self._followers = {
+            rank: [RowFollower(spool.spans(rank), SPAN_ROW)] for rank in range(world)
+        }
         self._link_follower = RowFollower(spool.links, LINK_ROW)
         self._detector = Detector(
-            tuple(RankHost(rank, *each, "cpu", 1.0, 0, 0) for rank, each in enumerate(self.plan.hosts)),
+            tuple(
+                RankHost(rank, *each, "cpu", 1.0, 0, 0) for rank, each in enumerate(self.plan.hosts)
+            ),
             self.plan.lockstep,
         )
         self._waiting = [np.zeros(0, dtype=SPAN_ROW) for _ in range(world)]
@@ -115,28 +131,40 @@ class Watcher:
         if self._zero_ns is None:
             return
         links = self._link_follower.read()
-        self._detector.take_links(_links(links, self.plan.sampled, self._zero_ns, self.plan.dilation))
+        self._detector.take_links(
+            _links(links, self.plan.sampled, self._zero_ns, self.plan.dilation)
+        )
         spans = self._finished()
         if not len(spans):
             return
         columns, world = _spans(spans, self._zero_ns, self.plan.dilation), len(self.plan.hosts)
-        rows = lockstep_rows(columns, world) if self.plan.lockstep else own_pace_rows(columns, world)
+        rows = (
+            lockstep_rows(columns, world) if self.plan.lockstep else own_pace_rows(columns, world)
+        )
         for step in rows:
             self._tell(self._detector.take(step))
 
     def _finished(self) -> Rows:
-        """Spans of steps that are over: of all ranks, where they take the same steps. A rank's step is over once it is in its next."""
+        """Spans of steps that are over: of all ranks, where they take the same steps. A rank's step
+        is over once it is in its next.
+        """
         for rank, followers in self._followers.items():
             following = self._spool.spans(rank, len(followers))
             if following.exists():
                 followers.append(RowFollower(following, SPAN_ROW))
             new = np.concatenate([follower.read() for follower in followers])
-            self._waiting[rank] = np.concatenate([self._waiting[rank], new[new["lane"] == Lane.MAIN]])
+            self._waiting[rank] = np.concatenate(
+                [self._waiting[rank], new[new["lane"] == Lane.MAIN]]
+            )
         reached = [int(rows["step"].max()) if len(rows) else -1 for rows in self._waiting]
         if self.plan.lockstep:
             reached = [min(reached)] * len(reached)
-        done = [rows[rows["step"] < step] for rows, step in zip(self._waiting, reached, strict=True)]
-        self._waiting = [rows[rows["step"] >= step] for rows, step in zip(self._waiting, reached, strict=True)]
+        done = [
+            rows[rows["step"] < step] for rows, step in zip(self._waiting, reached, strict=True)
+        ]
+        self._waiting = [
+            rows[rows["step"] >= step] for rows, step in zip(self._waiting, reached, strict=True)
+        ]
         return np.concatenate(done)
 
     def _tell(self, alarms: Sequence[Alarm]) -> None:
@@ -145,8 +173,12 @@ class Watcher:
         assert self._zero_ns is not None
         told_s = round(self._dilation.virtual_s((time.monotonic_ns() - self._zero_ns) / 1e9), 3)
         known = frozenset(self._told_s)
-        self._told_s |= {alarm.number: told_s for alarm in alarms if alarm.number not in self._told_s}
-        stamped = [alarm.model_copy(update={"told_s": self._told_s[alarm.number]}) for alarm in alarms]
+        self._told_s |= {
+            alarm.number: told_s for alarm in alarms if alarm.number not in self._told_s
+        }
+        stamped = [
+            alarm.model_copy(update={"told_s": self._told_s[alarm.number]}) for alarm in alarms
+        ]
         with Path(self.plan.alarms).open("a") as file:
             file.write("".join(alarm.model_dump_json() + "\n" for alarm in stamped))
         tiers = {host: tier for host, _, tier in self.plan.hosts}

@@ -1,4 +1,6 @@
-"""What every run of Ansible through E2Clab or EnOSlib needs: a folder to work in, and the reason of a failure in one line."""
+"""What every run of Ansible through E2Clab or EnOSlib needs: a folder to work in, and the reason of
+a failure in one line.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,8 @@ def working_in(folder: Path | None) -> Iterator[Path]:
 def failure_reason(error: BaseException) -> str:
     """What failed on which host, from the records that EnOSlib puts into its errors.
 
-    E2Clab raises its own errors while it handles EnOSlib's, often without a word; so the first of the chain that has
-    records speaks, else the innermost one.
+    E2Clab raises its own errors while it handles EnOSlib's, often without a word; so the first of
+    the chain that has records speaks, else the innermost one.
     """
     innermost = error
     each: BaseException | None = error
@@ -56,5 +58,7 @@ def _records(error: BaseException) -> tuple[_AnsibleRecord, ...]:
 
 
 def _failure(record: _AnsibleRecord) -> str:
-    said = [str(record.payload[key]).strip() for key in ("msg", "stderr") if record.payload.get(key)]
+    said = [
+        str(record.payload[key]).strip() for key in ("msg", "stderr") if record.payload.get(key)
+    ]
     return f"{record.host}: task `{record.task}` {record.status.lower()}: {': '.join(said)}"

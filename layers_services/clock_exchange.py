@@ -1,10 +1,12 @@
-"""Asks a reference node what time it is, over UDP, and answers such questions: the exchanges that `laggard.clocks` fits.
+"""Asks a reference node what time it is, over UDP, and answers such questions: the exchanges that
+`laggard.clocks` fits.
 
-A burst is a few datagrams, each sent when the one before was answered, or should have been: the first wakes the machines up and
-the others find them awake. What matters is the fastest exchange in either direction, so a lost, late or reordered one
-costs nothing. Stamps are taken in user space next to the system calls, since the kernel's own are of another clock; what passes
-between counts as delay, which makes the bound wider and never wrong. Question and answer have the same size: on a slow link
-they take equally long, and nobody can use the responder to multiply traffic.
+A burst is a few datagrams, each sent when the one before was answered, or should have been: the
+first wakes the machines up and the others find them awake. What matters is the fastest exchange in
+either direction, so a lost, late or reordered one costs nothing. Stamps are taken in user space
+next to the system calls, since the kernel's own are of another clock; what passes between counts as
+delay, which makes the bound wider and never wrong. Question and answer have the same size: on a
+slow link they take equally long, and nobody can use the responder to multiply traffic.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ BURST = 8
 """Datagrams of a burst."""
 
 PATIENCE_S = 10.0
-"""How long an answer is waited for while other bursts go on; a full queue of a slow link takes seconds."""
+"""How long an answer is waited for while other bursts go on; a full queue of a slow link takes
+seconds."""
 
 _DATAGRAM = struct.Struct("!4sQIqq")  # kind, nonce, number, received_ns, answered_ns
 _QUESTION, _ANSWER = b"LgQ1", b"LgA1"
@@ -39,7 +42,8 @@ _log = logging.getLogger(__name__)
 
 
 class Responder:
-    """Tells everybody who asks its clock's time; use it as a context manager, in an event loop of yours or by `serve`.
+    """Tells everybody who asks its clock's time; use it as a context manager, in an event loop of
+    yours or by `serve`.
 
     Attributes:
         answered: questions answered so far.
@@ -47,7 +51,9 @@ class Responder:
         unsent: answers that the kernel would not send.
     """
 
-    def __init__(self, address: str, port: int = CLOCK_PORT, *, clock: Clock = time.monotonic_ns) -> None:
+    def __init__(
+        self, address: str, port: int = CLOCK_PORT, *, clock: Clock = time.monotonic_ns
+    ) -> None:
         """Bind to an IPv4 address of this machine; port 0 is any free one.
 
         Raises:
@@ -80,7 +86,9 @@ class Responder:
                 self.foreign += 1
                 continue
             try:
-                self._socket.sendto(_DATAGRAM.pack(_ANSWER, nonce, number, received_ns, self._clock()), asker)
+                self._socket.sendto(
+                    _DATAGRAM.pack(_ANSWER, nonce, number, received_ns, self._clock()), asker
+                )
                 self.answered += 1
             except OSError as error:
                 # As good as lost on the way, which the asker has to bear anyhow.
@@ -110,8 +118,11 @@ class Responder:
         self.close()
 
 
-def serve(address: str, port: int = CLOCK_PORT, *, stop: int, clock: Clock = time.monotonic_ns) -> None:
-    """Answer questions on an address of this machine until the descriptor `stop` becomes readable or is closed at its other end.
+def serve(
+    address: str, port: int = CLOCK_PORT, *, stop: int, clock: Clock = time.monotonic_ns
+) -> None:
+    """Answer questions on an address of this machine until the descriptor `stop` becomes readable
+    or is closed at its other end.
 
     Raises:
         DeploymentError: the address is not this machine's, or the port is taken.
@@ -121,17 +132,20 @@ def serve(address: str, port: int = CLOCK_PORT, *, stop: int, clock: Clock = tim
 
 
 class Exchanger:
-    """Asks the reference in bursts, driven by an event loop: wait for `fileno` at most `due_s`, then call `step`.
+    """Asks the reference in bursts, driven by an event loop: wait for `fileno` at most `due_s`,
+    then call `step`.
 
-    A loop that calls late loses no exchange, and each call sends one datagram at most; the bound gets wider, not wrong. An
-    exchanger that goes on for ever ends a burst as soon as an answer came about as fast as the fastest ever, since both of its
-    ways were then fast: on idle networks two or three datagrams do.
+    A loop that calls late loses no exchange, and each call sends one datagram at most; the bound
+    gets wider, not wrong. An exchanger that goes on for ever ends a burst as soon as an answer came
+    about as fast as the fastest ever, since both of its ways were then fast: on idle networks two
+    or three datagrams do.
 
     Attributes:
         asked: questions sent so far.
         answered: exchanges so far.
         foreign: datagrams that were no answer to a question of ours, and were ignored.
-        failure: the last thing that the kernel said against sending or receiving, such as that nobody listens; None if nothing.
+        failure: the last thing that the kernel said against sending or receiving, such as that
+            nobody listens; None if nothing.
     """
 
     def __init__(
@@ -217,11 +231,19 @@ class Exchanger:
         return not self._burst_left and self._bursts_left == 0
 
     def _spare(self, exchanges: Sequence[Exchange]) -> None:
-        """End an endless exchanger's burst when the others could hardly be faster than what came."""
+        """End an endless exchanger's burst when the others could hardly be faster than what
+        came.
+        """
         fastest_ns = min(_net_ns(each) for each in exchanges)
-        if self._fastest_ns is not None and self._bursts_left is None and fastest_ns * 8 <= self._fastest_ns * 9:
+        if (
+            self._fastest_ns is not None
+            and self._bursts_left is None
+            and fastest_ns * 8 <= self._fastest_ns * 9
+        ):
             self._burst_left, self._next_s = 0, self._burst_s + self._spacing_s
-        self._fastest_ns = fastest_ns if self._fastest_ns is None else min(fastest_ns, self._fastest_ns)
+        self._fastest_ns = (
+            fastest_ns if self._fastest_ns is None else min(fastest_ns, self._fastest_ns)
+        )
 
     def _ask(self, now_s: float) -> None:
         if not self._burst_left:
@@ -231,7 +253,9 @@ class Exchanger:
         number = self.asked & 0xFFFFFFFF
         self.asked += 1
         self._burst_left -= 1
-        self._next_s = now_s + self._gap_s if self._burst_left else max(now_s, self._burst_s + self._spacing_s)
+        self._next_s = (
+            now_s + self._gap_s if self._burst_left else max(now_s, self._burst_s + self._spacing_s)
+        )
         sent_ns = self._clock()
         try:
             self._socket.send(_DATAGRAM.pack(_QUESTION, self._nonce, number, 0, 0))
@@ -265,13 +289,24 @@ class Exchanger:
 
     def _understand(self, size: int, returned_ns: int) -> Exchange | None:
         kind, nonce, number, received_ns, answered_ns = _DATAGRAM.unpack_from(self._buffer)
-        if size != _DATAGRAM.size or kind != _ANSWER or nonce != self._nonce or number not in self._waiting:
+        if (
+            size != _DATAGRAM.size
+            or kind != _ANSWER
+            or nonce != self._nonce
+            or number not in self._waiting
+        ):
             return None
         sent_ns, _ = self._waiting.pop(number)
-        return Exchange(sent_ns, received_ns, answered_ns, returned_ns) if answered_ns >= received_ns else None
+        return (
+            Exchange(sent_ns, received_ns, answered_ns, returned_ns)
+            if answered_ns >= received_ns
+            else None
+        )
 
     def _note(self, error: OSError) -> None:
-        """Remember an error that is as good as a loss: nobody listens yet, no buffer, a route that comes and goes."""
+        """Remember an error that is as good as a loss: nobody listens yet, no buffer, a route that
+        comes and goes.
+        """
         self.failure = error
         _log.debug("clock exchange %d: %s", self.asked, error)
 
@@ -286,7 +321,8 @@ def exchange(
     patience_s: float = 1.0,
     clock: Clock = time.monotonic_ns,
 ) -> tuple[Exchange, ...]:
-    """Ask the reference and wait for the answers: 40 exchanges in half a second, unless told otherwise.
+    """Ask the reference and wait for the answers: 40 exchanges in half a second, unless told
+    otherwise.
 
     Args:
         reference: the responder's IPv4 address.
@@ -300,7 +336,9 @@ def exchange(
     Raises:
         DeploymentError: no question was answered.
     """
-    with Exchanger(reference, port, address=address, bursts=bursts, spacing_s=spacing_s, clock=clock) as exchanger:
+    with Exchanger(
+        reference, port, address=address, bursts=bursts, spacing_s=spacing_s, clock=clock
+    ) as exchanger:
         found = _drive(exchanger, patience_s)
         if not found:
             reason = f" ({exchanger.failure})" if exchanger.failure else ""
@@ -313,7 +351,9 @@ def exchange(
 
 def _net_ns(exchange_: Exchange) -> int:
     """Time on the way, there and back."""
-    return exchange_.returned_ns - exchange_.sent_ns - (exchange_.answered_ns - exchange_.received_ns)
+    return (
+        exchange_.returned_ns - exchange_.sent_ns - (exchange_.answered_ns - exchange_.received_ns)
+    )
 
 
 def _drive(exchanger: Exchanger, patience_s: float) -> list[Exchange]:

@@ -1,7 +1,8 @@
 """Layers and services to hosts and to the description that EnOSlib's static provider reads.
 
-Names and numbers are E2Clab's (`InfrastructureConfig._repeat_services`, `_generate_service_id` and `Service._service_key` of 3.7):
-a service's id is its position in its layer, `repeat: N` appends N copies after all services, `quantity` machines share one id.
+Names and numbers are E2Clab's (`InfrastructureConfig._repeat_services`, `_generate_service_id` and
+`Service._service_key` of 3.7): a service's id is its position in its layer, `repeat: N` appends N
+copies after all services, `quantity` machines share one id.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ StaticDescription = dict[str, dict[str, list[dict[str, StaticValue]]]]
 
 
 def compile_hosts(layers: LayersServices) -> tuple[Host, ...]:
-    """The machines of all layers, in E2Clab's order, with addresses from 10.77.0.1 and fd77::1 upward.
+    """The machines of all layers, in E2Clab's order, with addresses from 10.77.0.1 and fd77::1
+    upward.
 
     Args:
         layers: a validated `layers_services.yaml`, so at most `MAX_HOSTS` machines.
@@ -63,12 +65,15 @@ def _hosts(layers: LayersServices) -> Iterator[Host]:
 
 
 def role_names(host: Host) -> tuple[str, ...]:
-    """The EnOSlib roles of a host, without repetition: its service key, then what E2Clab's providers add."""
+    """The EnOSlib roles of a host, without repetition: its service key, then what E2Clab's
+    providers add.
+    """
     return tuple(dict.fromkeys((host.name, *host.groups)))
 
 
 def static_description(hosts: Sequence[Host]) -> StaticDescription:
-    """What `enoslib.StaticConf.from_dictionary` reads: a machine per host and the one network between them.
+    """What `enoslib.StaticConf.from_dictionary` reads: a machine per host and the one network
+    between them.
 
     Args:
         hosts: with addresses.

@@ -1,7 +1,7 @@
 """Runs the plays of `workflow.yaml` through E2Clab's own `Workflow`, on the hosts of any testbed.
 
-E2Clab hands plays what it knows of each service (`{{ _self.url }}`, `depends_on`); `e2clab_services` has it registered by
-E2Clab's own `Service`.
+E2Clab hands plays what it knows of each service (`{{ _self.url }}`, `depends_on`);
+`e2clab_services` has it registered by E2Clab's own `Service`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def run_workflow(
     artifacts_dir: Path | None = None,
     workspace: Path | None = None,
 ) -> bool:
-    """Run one stage of a workflow as E2Clab does; does not even import E2Clab when the stage has no task.
+    """Run one stage of a workflow as E2Clab does; does not even import E2Clab when the stage has no
+    task.
 
     Args:
         scenario_dir: `{{ scenario_dir }}` in plays.
@@ -62,11 +63,14 @@ def run_workflow(
         stage: which tasks of each play.
         roles: EnOSlib roles of the hosts (`enoslib_roles`).
         hosts: the same hosts.
-        output_dir: E2Clab's `{{ working_dir }}` of finalize; also gets `workflow-validate.out`. With `app_conf`, the folder of
-            that name in it, except for prepare.
-        services: what `deploy_services` registered; None registers every host as E2Clab's `Default` service does.
-        app_conf: the set of variables of the `workflow_env.yaml` beside `workflow_file` that launch and finalize see.
-        artifacts_dir: `{{ artifacts_dir }}` in plays, and `{{ working_dir }}` of all but finalize; None is `scenario_dir`.
+        output_dir: E2Clab's `{{ working_dir }}` of finalize; also gets `workflow-validate.out`.
+            With `app_conf`, the folder of that name in it, except for prepare.
+        services: what `deploy_services` registered; None registers every host as E2Clab's `Default`
+            service does.
+        app_conf: the set of variables of the `workflow_env.yaml` beside `workflow_file` that launch
+            and finalize see.
+        artifacts_dir: `{{ artifacts_dir }}` in plays, and `{{ working_dir }}` of all but finalize;
+            None is `scenario_dir`.
         workspace: the current folder for the time that Ansible runs; None is the sandbox's own.
 
     Returns:
@@ -118,10 +122,13 @@ def _run(job: _Job, stage: Stage) -> None:
                 play["gather_facts"] = False
         workflow.run_task(WorkflowTasks(stage))
     except E2clabError as error:
-        raise DeploymentError(f"{job.workflow_file}: stage `{stage}`: {failure_reason(error)}") from error
+        raise DeploymentError(
+            f"{job.workflow_file}: stage `{stage}`: {failure_reason(error)}"
+        ) from error
     except (LookupError, StopIteration) as error:
         # E2Clab takes what a selector finds for granted.
         raise DeploymentError(
-            f"{job.workflow_file}: stage `{stage}`: E2Clab failed with {failure_reason(error)}. A `service_selector` of"
-            " `depends_on` names registered services, such as cloud.*, not a bare layer"
+            f"{job.workflow_file}: stage `{stage}`: E2Clab failed with {failure_reason(error)}. A"
+            " `service_selector` of `depends_on` names registered services, such as cloud.*, not a"
+            " bare layer"
         ) from error

@@ -1,8 +1,10 @@
-"""E2Clab's managers - monitoring, provenance, kwollect - run through E2Clab's own classes, or refused by name beforehand.
+"""E2Clab's managers - monitoring, provenance, kwollect - run through E2Clab's own classes, or
+refused by name beforehand.
 
-A manager watches the hosts of the services that have its agents' role (`roles: [monitoring]`), and some keep what they see on
-a machine of their own. E2Clab reserves that machine besides the services'; here it is one of the scenario's own services,
-with the role that E2Clab gives that machine (`roles: [monitoring_service]`).
+A manager watches the hosts of the services that have its agents' role (`roles: [monitoring]`), and
+some keep what they see on a machine of their own. E2Clab reserves that machine besides the
+services'; here it is one of the scenario's own services, with the role that E2Clab gives that
+machine (`roles: [monitoring_service]`).
 """
 
 from __future__ import annotations
@@ -30,9 +32,16 @@ Testbed = Literal["local", "ssh", "g5k"]
 UNPLACED = Source("layers_services.yaml", None, {})
 
 _log = logging.getLogger(__name__)
-_WATCHED: Mapping[str, str] = {"provenance": "provenance", "monitoring": "monitoring", "kwollect": "k_monitor"}
+_WATCHED: Mapping[str, str] = {
+    "provenance": "provenance",
+    "monitoring": "monitoring",
+    "kwollect": "k_monitor",
+}
 """Role of the hosts that a manager watches, in the order in which E2Clab deploys managers."""
-_KEEPERS: Mapping[str, str] = {"provenance": "provenance_service", "monitoring": "monitoring_service"}
+_KEEPERS: Mapping[str, str] = {
+    "provenance": "provenance_service",
+    "monitoring": "monitoring_service",
+}
 """Role of the machine that keeps what a manager sees (monitoring of type `dstat` needs none)."""
 _FETCHED: Mapping[str, str] = {
     "dstat": "dool from raw.githubusercontent.com, and tmux from Debian where it is missing",
@@ -61,7 +70,13 @@ class _Jobs:
 
 class _Manager(Protocol):
     def init(
-        self, *, roles: Roles, networks: Networks, artifacts_dir: Path, meta: object, provider: object
+        self,
+        *,
+        roles: Roles,
+        networks: Networks,
+        artifacts_dir: Path,
+        meta: object,
+        provider: object,
     ) -> None: ...
     def deploy(self) -> None: ...
     def backup(self, output_dir: Path) -> None: ...
@@ -69,8 +84,11 @@ class _Manager(Protocol):
     def get_extra_info(self) -> Mapping[str, Mapping[str, object]]: ...
 
 
-def manager_problems(layers: LayersServices, testbed: Testbed, source: Source = UNPLACED) -> tuple[Problem, ...]:
-    """Why managers of a scenario cannot run on a testbed, as far as the file alone tells; nothing is started or imported.
+def manager_problems(
+    layers: LayersServices, testbed: Testbed, source: Source = UNPLACED
+) -> tuple[Problem, ...]:
+    """Why managers of a scenario cannot run on a testbed, as far as the file alone tells; nothing
+    is started or imported.
 
     Args:
         layers: the validated file.
@@ -92,40 +110,67 @@ def manager_problems(layers: LayersServices, testbed: Testbed, source: Source = 
 
 
 def _managers(layers: LayersServices) -> Mapping[str, Metadata]:
-    written = {name: getattr(layers, name) for name in ("provenance", "monitoring", "monitoring_iotlab", "kwollect")}
+    written = {
+        name: getattr(layers, name)
+        for name in ("provenance", "monitoring", "monitoring_iotlab", "kwollect")
+    }
     return {name: settings for name, settings in written.items() if settings is not None}
 
 
 def _refusal(name: str, testbed: Testbed) -> tuple[str, str] | None:
     """The rule by which a testbed excludes a manager, and the way out."""
     if name == "monitoring_iotlab":
-        return "FIT IoT-LAB's own nodes alone have this monitoring, and Laggard does not run there", "use `monitoring`"
+        return (
+            "FIT IoT-LAB's own nodes alone have this monitoring, and Laggard does not run there",
+            "use `monitoring`",
+        )
     if name == "kwollect" and testbed != "g5k":
-        return f"kwollect meters nodes of Grid'5000, and this run is on `{testbed}`", "run it on g5k"
+        return (
+            f"kwollect meters nodes of Grid'5000, and this run is on `{testbed}`",
+            "run it on g5k",
+        )
     if testbed == "local":
         whose = (
-            "every host is a namespace of this machine, and E2Clab's manager would install and measure on the machine"
+            "every host is a namespace of this machine, and E2Clab's manager would install and"
+            " measure on the machine"
         )
         return f"not run on `local`: {whose}", "run it on g5k or ssh"
     if name == "provenance" and testbed == "ssh":
         return (
-            "E2Clab's class takes its images through docker-cache.grid5000.fr, which only Grid'5000 reaches",
+            (
+                "E2Clab's class takes its images through docker-cache.grid5000.fr, which only"
+                " Grid'5000 reaches"
+            ),
             "run it on g5k",
         )
     return None
 
 
-def _setting_problems(name: str, settings: Metadata, layers: LayersServices, source: Source) -> Iterator[Problem]:
-    """What of a manager's settings E2Clab's schema refuses, or its class would pass over without a word."""
+def _setting_problems(
+    name: str, settings: Metadata, layers: LayersServices, source: Source
+) -> Iterator[Problem]:
+    """What of a manager's settings E2Clab's schema refuses, or its class would pass over without a
+    word.
+    """
     yield from _type_problems(name, settings, source)
-    roles = {role for layer in layers.layers for service in layer.services for role in service.roles}
+    roles = {
+        role for layer in layers.layers for service in layer.services for role in service.roles
+    }
     watched = _WATCHED[name]
     if watched not in roles:
         rule = f"it watches the hosts with the role `{watched}`, and no service has it"
-        yield source.problem((name,), rule, f"write `roles: [{watched}]` at the services to watch", value=name)
+        yield source.problem(
+            (name,), rule, f"write `roles: [{watched}]` at the services to watch", value=name
+        )
     if name in _KEEPERS and settings.get("type") != "dstat" and _KEEPERS[name] not in roles:
-        rule = f"it keeps its data on a machine with the role `{_KEEPERS[name]}`, and no service has it"
-        fix = f"add a service with `roles: [{_KEEPERS[name]}]`: Laggard reserves no machine besides the services'"
+        rule = (
+            f"it keeps its data on a machine with the role `{_KEEPERS[name]}`, and no service"
+            " has it"
+        )
+        fix = (
+            f"add a service with `roles: [{_KEEPERS[name]}]`: Laggard reserves no machine besides"
+            " the services'"
+        )
         yield source.problem((name,), rule, fix, value=name)
 
 
@@ -135,14 +180,20 @@ def _type_problems(name: str, settings: Metadata, source: Source) -> Iterator[Pr
     elif name == "provenance":
         for key in ("provider", "dataflow_spec"):
             if not isinstance(settings.get(key), str):
-                yield source.problem((name, key), f"`{key}` is missing, or no text", "see E2Clab's provenance manager")
+                yield source.problem(
+                    (name, key),
+                    f"`{key}` is missing, or no text",
+                    "see E2Clab's provenance manager",
+                )
     else:
         yield from _kwollect_problems(settings, source)
 
 
 def _monitoring_problems(settings: Metadata, source: Source) -> Iterator[Problem]:
     if settings.get("type") not in ("dstat", "tig", "tpg"):
-        yield source.problem(("monitoring", "type"), "monitoring is of type dstat, tig or tpg", "write `type: dstat`")
+        yield source.problem(
+            ("monitoring", "type"), "monitoring is of type dstat, tig or tpg", "write `type: dstat`"
+        )
     if settings.get("network") == "private":
         rule = "a network for monitoring alone is made by E2Clab's own reservation only"
         yield source.problem(("monitoring", "network"), rule, "write `network: shared`")
@@ -179,7 +230,9 @@ class RunningManagers:
 
     @contextlib.contextmanager
     def stage(self, name: Stage) -> Iterator[None]:
-        """Note when a stage of the workflow begins and ends: what kwollect collects is bounded by such times."""
+        """Note when a stage of the workflow begins and ends: what kwollect collects is bounded by
+        such times.
+        """
         if "kwollect" not in self._running:
             yield
             return
@@ -193,7 +246,8 @@ class RunningManagers:
             probe.set_end(name)
 
     def finish(self) -> None:
-        """Bring the data of every manager home and remove it from the nodes, whatever becomes of the others.
+        """Bring the data of every manager home and remove it from the nodes, whatever becomes of
+        the others.
 
         Raises:
             DeploymentError: what could not be brought home or removed, and why; all else was.
@@ -201,10 +255,14 @@ class RunningManagers:
         failed: list[str] = []
         with working_in(self._workspace):
             for name, (manager, kind) in self._running.items():
-                home = f"{name}: its data could not be brought home", partial(manager.backup, self.output_dir)
+                home = (
+                    f"{name}: its data could not be brought home",
+                    partial(manager.backup, self.output_dir),
+                )
                 away = f"{name}: it could not be removed from the nodes", manager.destroy
-                # A file that dool still writes to changes while Ansible fetches it, and does not match its checksum;
-                # it outlives dool. The others keep their data in what is removed.
+                # A file that dool still writes to changes while Ansible fetches it, and does not
+                # match its checksum; it outlives dool. The others keep their data in what is
+                # removed.
                 for what, action in (away, home) if kind == "dstat" else (home, away):
                     _attempt(failed, what, action)
         self._running = {}
@@ -226,7 +284,8 @@ def start_managers(
     """Deploy the managers that a scenario asks for, as E2Clab does after its services.
 
     Args:
-        layers: the validated file, of which `manager_problems` found nothing wrong for this testbed.
+        layers: the validated file, of which `manager_problems` found nothing wrong for this
+            testbed.
         roles: EnOSlib roles of the hosts.
         networks: EnOSlib networks of the hosts.
         scenario_dir: the scenario's folder; its name is part of folders on the nodes.
@@ -251,7 +310,11 @@ def start_managers(
             manager = _configured(name, settings)
             try:
                 manager.init(
-                    roles=roles, networks=networks, artifacts_dir=artifacts_dir, meta=meta, provider=_Jobs(jobs)
+                    roles=roles,
+                    networks=networks,
+                    artifacts_dir=artifacts_dir,
+                    meta=meta,
+                    provider=_Jobs(jobs),
                 )
                 undo.callback(_remove, name, manager)
                 manager.deploy()

@@ -1,11 +1,14 @@
-"""The services of a scenario as E2Clab deploys them: through the user's own `Service` subclasses where there are any.
+"""The services of a scenario as E2Clab deploys them: through the user's own `Service` subclasses
+where there are any.
 
-`e2clab services add NAME.py` puts a class into E2Clab's package (`e2clab/services/plugins/NAME.py`); a service of exactly that
-name in `layers_services.yaml` is deployed by it, every other by E2Clab's `Default`, which only registers the hosts. What a
-class registers (service keys, sub-services, ports, extra information) is what plays of `workflow.yaml` see.
+`e2clab services add NAME.py` puts a class into E2Clab's package
+(`e2clab/services/plugins/NAME.py`); a service of exactly that name in `layers_services.yaml` is
+deployed by it, every other by E2Clab's `Default`, which only registers the hosts. What a class
+registers (service keys, sub-services, ports, extra information) is what plays of `workflow.yaml`
+see.
 
-On the local testbed the classes are not run: its hosts share this machine's file system, on which `deploy()` would install
-its software, once per host.
+On the local testbed the classes are not run: its hosts share this machine's file system, on which
+`deploy()` would install its software, once per host.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ class DeployedServices:
     """What plays run on.
 
     Attributes:
-        roles: EnOSlib roles in which the host of every registered service key carries what E2Clab tells plays about it.
+        roles: EnOSlib roles in which the host of every registered service key carries what E2Clab
+            tells plays about it.
         information: all of that by service key.
     """
 
@@ -58,14 +62,22 @@ class _E2clabService(Protocol):
 
 
 class _ServiceClass(Protocol):
-    def __call__(self, hosts: Sequence[EnosHost], service_metadata: _Metadata) -> _E2clabService: ...
+    def __call__(
+        self, hosts: Sequence[EnosHost], service_metadata: _Metadata
+    ) -> _E2clabService: ...
 
 
 def registered_classes() -> frozenset[str]:
-    """Names of the users' own service classes in E2Clab's package here, found without importing it."""
+    """Names of the users' own service classes in E2Clab's package here, found without importing
+    it.
+    """
     package = importlib.util.find_spec("e2clab")
     folders = package.submodule_search_locations if package is not None else None
-    names = {path.stem for folder in folders or () for path in Path(folder, "services", "plugins").glob("*.py")}
+    names = {
+        path.stem
+        for folder in folders or ()
+        for path in Path(folder, "services", "plugins").glob("*.py")
+    }
     return frozenset(names - {"__init__", DEFAULT})
 
 
@@ -76,7 +88,11 @@ def own_classes(layers: LayersServices) -> frozenset[str]:
 
 
 def service_warnings(
-    layers: LayersServices, *, run_plugins: bool, source: Source = UNPLACED, registered: frozenset[str] | None = None
+    layers: LayersServices,
+    *,
+    run_plugins: bool,
+    source: Source = UNPLACED,
+    registered: frozenset[str] | None = None,
 ) -> tuple[Problem, ...]:
     """Services whose own class will not be run, by name.
 
@@ -87,8 +103,9 @@ def service_warnings(
         registered: the classes there are; by default those of E2Clab's package here.
 
     Returns:
-        Services whose registered class this testbed does not run, and services with an `env`, which only a class of their
-        own reads, that have none registered: E2Clab deploys `Default` for them without saying so.
+        Services whose registered class this testbed does not run, and services with an `env`, which
+        only a class of their own reads, that have none registered: E2Clab deploys `Default` for
+        them without saying so.
     """
     known = registered_classes() if registered is None else registered
     found = []
@@ -96,12 +113,16 @@ def service_warnings(
         for j, service in enumerate(layer.services):
             key = ("layers", i, "services", j)
             if service.name in known and not run_plugins:
-                rule = "E2Clab's class of this name is not deployed on `local`, whose hosts share this machine's file system"
+                rule = (
+                    "E2Clab's class of this name is not deployed on `local`, whose hosts share this"
+                    " machine's file system"
+                )
                 fix = "its hosts are registered as by `Default`; the class runs on g5k and ssh"
                 found.append(source.problem((*key, "name"), rule, fix, value=service.name))
             elif service.env and service.name not in known:
                 rule = (
-                    f"`env` is for a service class `{service.name}`, and E2Clab has none here: it deploys `{DEFAULT}`"
+                    f"`env` is for a service class `{service.name}`, and E2Clab has none here: it"
+                    f" deploys `{DEFAULT}`"
                 )
                 fix = f"e2clab services add {service.name}.py, with the e2clab beside this laggard"
                 found.append(source.problem((*key, "env"), rule, fix, value=service.name))
@@ -116,7 +137,8 @@ def deploy_services(
     run_plugins: bool,
     workspace: Path | None = None,
 ) -> DeployedServices:
-    """Deploy every service of a scenario as E2Clab does, one after the other in the file's order; once per run.
+    """Deploy every service of a scenario as E2Clab does, one after the other in the file's order;
+    once per run.
 
     Args:
         layers: the validated file, which `hosts` were compiled from.
@@ -143,7 +165,8 @@ def deploy_services(
 
 
 def register_hosts(roles: Roles, hosts: Sequence[Host]) -> DeployedServices:
-    """Register every host as E2Clab's `Default` does, where the services' own descriptions do not matter.
+    """Register every host as E2Clab's `Default` does, where the services' own descriptions do not
+    matter.
 
     Args:
         roles: EnOSlib roles of the hosts, in which every host has its service key.
@@ -171,18 +194,27 @@ def _numbered(layers: LayersServices) -> Iterator[tuple[tuple[int, int], str, Se
 
 
 def _metadata(service: Service, layer: str, layer_id: int, service_id: int) -> _Metadata:
-    """What E2Clab's `InfrastructureConfig` makes of a service: all that is written, and its numbers."""
+    """What E2Clab's `InfrastructureConfig` makes of a service: all that is written, and its
+    numbers.
+    """
     return service.model_dump(mode="json", exclude_unset=True, exclude={"repeat"}) | _numbers(
         layer, layer_id, service_id
     )
 
 
 def _numbers(layer: str, layer_id: int, service_id: int) -> _Metadata:
-    return {"_id": f"{layer_id}_{service_id}", "layer_name": layer, "layer_id": layer_id, "service_id": service_id}
+    return {
+        "_id": f"{layer_id}_{service_id}",
+        "layer_name": layer,
+        "layer_id": layer_id,
+        "service_id": service_id,
+    }
 
 
 def _without_keys(roles: Roles, hosts: Sequence[Host]) -> Roles:
-    """The roles that E2Clab has before it deploys services: a key names a host only once it is registered under it."""
+    """The roles that E2Clab has before it deploys services: a key names a host only once it is
+    registered under it.
+    """
     from enoslib import Roles
 
     keys = {host.name for host in hosts}
@@ -195,7 +227,9 @@ def _deploy(name: str, hosts: Sequence[EnosHost], metadata: _Metadata) -> _E2cla
         service.deploy()
     except Exception as error:  # whatever a user's own code raises
         where = f"service {metadata['layer_name']}.{metadata['name']}.{metadata['service_id']}"
-        raise DeploymentError(f"{where}: deploy() of its class `{name}` failed: {failure_reason(error)}") from error
+        raise DeploymentError(
+            f"{where}: deploy() of its class `{name}` failed: {failure_reason(error)}"
+        ) from error
     return service
 
 
@@ -206,7 +240,11 @@ def _load(name: str) -> _ServiceClass:
         loaded: Mapping[str, _ServiceClass] = load_services([name])
         return loaded[name]
     except Exception as error:  # importing runs a user's own code
-        reason = "its file defines no such class" if isinstance(error, KeyError) else failure_reason(error)
+        reason = (
+            "its file defines no such class"
+            if isinstance(error, KeyError)
+            else failure_reason(error)
+        )
         raise DeploymentError(
             f"service class `{name}` cannot be loaded: {reason}; mend the file, then: "
             f"e2clab services remove {name}; e2clab services add {name}.py"

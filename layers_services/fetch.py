@@ -1,4 +1,6 @@
-"""Brings files home from a machine by SFTP, taking up again what a broken connection left half done."""
+"""Brings files home from a machine by SFTP, taking up again what a broken connection left half
+done.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ def fetch_files(
         pause: waits so many seconds between attempts.
 
     Raises:
-        DeploymentError: after `ATTEMPTS` attempts some are still missing; what has come stays, and so does the rest over there.
+        DeploymentError: after `ATTEMPTS` attempts some are still missing; what has come stays, and
+            so does the rest over there.
     """
     for attempt in range(ATTEMPTS):
         missing = [name for name, file in files.items() if not _is_here(into / name, file)]
@@ -59,13 +62,15 @@ def fetch_files(
     missing = [name for name, file in files.items() if not _is_here(into / name, file)]
     if missing:
         raise DeploymentError(
-            f"{machine}: {len(missing)} of {len(files)} files did not come home in {ATTEMPTS} attempts ({said});"
-            f" they still lie in {folder} there: {', '.join(missing[:5])}"
+            f"{machine}: {len(missing)} of {len(files)} files did not come home in {ATTEMPTS}"
+            f" attempts ({said}); they still lie in {folder} there: {', '.join(missing[:5])}"
         )
 
 
 def _is_here(path: Path, file: RemoteFile) -> bool:
-    """Whether a file is complete; one that is as long and yet another is removed, as resuming would not mend it."""
+    """Whether a file is complete; one that is as long and yet another is removed, as resuming would
+    not mend it.
+    """
     if not path.exists() or path.stat().st_size < file.size_bytes:
         return False
     with path.open("rb") as content:
@@ -84,7 +89,12 @@ def _sftp(machine: str, ssh_config: Path, folder: str, names: list[str], into: P
     words = ["sftp", "-F", str(ssh_config), "-q", "-b", "-", machine]
     try:
         done = subprocess.run(
-            words, input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=_LIMIT_S, check=False
+            words,
+            input="\n".join(lines) + "\n",
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return f"nothing after {_LIMIT_S:.0f} s"
@@ -92,5 +102,7 @@ def _sftp(machine: str, ssh_config: Path, folder: str, names: list[str], into: P
 
 
 def _quoted(path: str) -> str:
-    """A path as sftp's own command line takes it: in quotes, within which glob characters stand for themselves."""
+    """A path as sftp's own command line takes it: in quotes, within which glob characters stand for
+    themselves.
+    """
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'

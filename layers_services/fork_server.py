@@ -1,7 +1,7 @@
 """The fork server's side of `launch`: imports once, then forks on request.
 
-A fork takes only the calling thread along, so this process imports but never computes, and refuses to fork while it has
-other threads.
+A fork takes only the calling thread along, so this process imports but never computes, and refuses
+to fork while it has other threads.
 """
 
 from __future__ import annotations
@@ -24,8 +24,14 @@ from laggard.errors import DeploymentError
 from laggard.layers_services.local import syscalls
 from laggard.layers_services.local.forked import end_with, fork
 
-# Libraries that start a thread per core when they are loaded; a worker sets its own number afterwards.
-_NO_THREADS = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "NUMEXPR_NUM_THREADS": "1"}
+# Libraries that start a thread per core when they are loaded; a worker sets its own number
+# afterwards.
+_NO_THREADS = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+}
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,9 @@ class Ready:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a request came to: a process id (or 1 and 0 for a signal sent and not), or why it was refused."""
+    """What a request came to: a process id (or 1 and 0 for a signal sent and not), or why it was
+    refused.
+    """
 
     number: int = 0
     refusal: str = ""
@@ -111,7 +119,9 @@ def serve(connection: Connection, preload: Sequence[str], log: Path | None, pare
         _import(preload)
     except BaseException as error:  # noqa: BLE001 - whatever an import raises is the caller's to know
         traceback.print_exc()
-        connection.send(Answer(refusal=f"the fork server cannot import what the workers need: {error!r}"))
+        connection.send(
+            Answer(refusal=f"the fork server cannot import what the workers need: {error!r}")
+        )
         return 1
     connection.send(Ready(time.monotonic() - started))
     return _Server(connection).run()
@@ -122,7 +132,8 @@ def _import(preload: Sequence[str]) -> None:
     for module in preload:
         importlib.import_module(module)
     gc.collect()
-    # Frozen objects are not visited by later collections, which would copy the pages that the children share.
+    # Frozen objects are not visited by later collections, which would copy the pages that the
+    # children share.
     gc.freeze()
 
 

@@ -1,8 +1,10 @@
-"""Nodes of Grid'5000 through EnOSlib's own provider: reserved, waited for, provisioned, and given back where anything fails.
+"""Nodes of Grid'5000 through EnOSlib's own provider: reserved, waited for, provisioned, and given
+back where anything fails.
 
-EnOSlib submits (`async_init` of one `G5k` per site), maps nodes to roles, deploys systems and opens root's account. Around it, this module
-keeps what it leaves open: it finds one start for several sites whatever the walltime (EnOSlib's own way fails from 24 hours on), bounds
-every wait, says which nodes failed, and never leaves a job behind that nobody knows of.
+EnOSlib submits (`async_init` of one `G5k` per site), maps nodes to roles, deploys systems and opens
+root's account. Around it, this module keeps what it leaves open: it finds one start for several
+sites whatever the walltime (EnOSlib's own way fails from 24 hours on), bounds every wait, says
+which nodes failed, and never leaves a job behind that nobody knows of.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ Told = Callable[[tuple[HeldJob, ...]], None]
 PATIENCE_S = 900.0
 SLOT_TRIES = 3
 FIRST_SLOT_S = 60
-"""Several sites start together at a time that is agreed on; it has to lie ahead when the last site is asked."""
+"""Several sites start together at a time that is agreed on; it has to lie ahead when the last site
+is asked."""
 
 ESTIMATE_HORIZON_S = 3 * 24 * 3600
 
@@ -68,7 +71,8 @@ class Reservation:
     pace: Pace = field(default_factory=Pace)
 
     def release(self) -> tuple[HeldJob, ...]:
-        """Give the nodes back, and whatever else has the jobs' name; the jobs afterwards, as `release.release`.
+        """Give the nodes back, and whatever else has the jobs' name; the jobs afterwards, as
+        `release.release`.
 
         Jobs that were there before are left as they are.
         """
@@ -79,7 +83,9 @@ class Reservation:
 
 @dataclass(frozen=True)
 class StartEstimate:
-    """When a reservation could start, as the testbed's schedule stands; `start` is None where that is not known, for `reason`."""
+    """When a reservation could start, as the testbed's schedule stands; `start` is None where that
+    is not known, for `reason`.
+    """
 
     start: datetime | None
     reason: str
@@ -90,13 +96,19 @@ class _Ledger:
 
     def __init__(self, plan: G5kPlan, name: str, told: Told, pace: Pace) -> None:
         self.name, self.told, self.pace = name, told, pace
-        self.nodes = {site: sum(g.nodes for g in plan.groups if g.site == site) for site in plan.sites}
+        self.nodes = {
+            site: sum(g.nodes for g in plan.groups if g.site == site) for site in plan.sites
+        }
         self.jobs: dict[str, HeldJob] = {}
         self.asked_twice: set[str] = set()
 
     def expect(self, site: str) -> None:
-        """Before the submission to a site: a run that dies now may leave a job of this name there."""
-        self.jobs[site] = HeldJob(testbed="g5k", site=site, job_id=0, name=self.name, nodes=self.nodes[site])
+        """Before the submission to a site: a run that dies now may leave a job of this name
+        there.
+        """
+        self.jobs[site] = HeldJob(
+            testbed="g5k", site=site, job_id=0, name=self.name, nodes=self.nodes[site]
+        )
         self._tell()
 
     def made(self, job: Job) -> None:
@@ -105,19 +117,29 @@ class _Ledger:
         self._tell()
 
     def end_twins(self, jobs: Sequence[Job]) -> None:
-        """End what was made besides these jobs: a submission that seemed lost may have been carried out after all, late."""
+        """End what was made besides these jobs: a submission that seemed lost may have been carried
+        out after all, late.
+        """
         own = {int(job.uid) for job in jobs}
         for site in self.asked_twice:
-            twins = [job for job in live_jobs(site, self.pace, self.name) if int(job.uid) not in own]
+            twins = [
+                job for job in live_jobs(site, self.pace, self.name) if int(job.uid) not in own
+            ]
             release((held(job, self.name, 0) for job in twins), self.pace)
 
     def give_back(self) -> tuple[HeldJob, ...]:
-        """End everything of this name at the sites that were asked for nodes; what is still held."""
+        """End everything of this name at the sites that were asked for nodes; what is still
+        held.
+        """
         if self.jobs:
             known = [job for job in self.jobs.values() if job.job_id]
             after = destroy(known, self.name, list(self.jobs), self.pace)
             # A site that has no job of this name any more holds nothing.
-            gone = [job for site, job in self.jobs.items() if site not in {other.site for other in after}]
+            gone = [
+                job
+                for site, job in self.jobs.items()
+                if site not in {other.site for other in after}
+            ]
             self.jobs = {job.site: job for job in (*_over(gone), *after)}
             self.told((*_over(gone), *after))
             return still_held(after)
@@ -136,17 +158,20 @@ def reserve(
     pace: Pace | None = None,
     auto_jump: bool | None = None,
 ) -> Reservation:
-    """Reserve what a plan asks for, or take the running jobs that it names, and make the nodes ready for root's SSH.
+    """Reserve what a plan asks for, or take the running jobs that it names, and make the nodes
+    ready for root's SSH.
 
     Args:
         plan: of these hosts.
         hosts: all hosts of the scenario, in order.
         job_name: on the testbed; unique to the run, so that what a killed run left is found by it.
-        told: is called with everything held: before each submission (number 0: only the name is known), as soon as the job has its
-            number, and after a release. Not called for jobs that were there before.
+        told: is called with everything held: before each submission (number 0: only the name is
+            known), as soon as the job has its number, and after a release. Not called for jobs that
+            were there before.
         patience_s: longest wait for a job to start, from its date where it has one.
         pace: how patient to be with the API.
-        auto_jump: reach nodes through Grid'5000's access machine; None: where this machine is outside.
+        auto_jump: reach nodes through Grid'5000's access machine; None: where this machine is
+            outside.
 
     Returns:
         The machines, reachable by SSH as root.
@@ -154,13 +179,16 @@ def reserve(
     Raises:
         InputError: a job that was named does not exist or does not fit.
         PrerequisiteError: the API refuses the user, or there is no SSH key to deploy.
-        DeploymentError: the testbed did not give the nodes. Whatever was reserved has been released, or the message tells the job and
-            how to release it. The same holds for any other exception, such as an interrupt.
+        DeploymentError: the testbed did not give the nodes. Whatever was reserved has been
+            released, or the message tells the job and how to release it. The same holds for any
+            other exception, such as an interrupt.
     """
     pace = pace or Pace()
     client_is_ready(pace, auto_jump)
     if plan.reused:
-        jobs = tuple(_running_job(plan, reference.site, reference.job_id, pace) for reference in plan.reused)
+        jobs = tuple(
+            _running_job(plan, reference.site, reference.job_id, pace) for reference in plan.reused
+        )
         _wait_until_running(jobs, plan, patience_s, pace)
         return _ready(plan, hosts, jobs, job_name, patience_s, pace)
     ledger = _Ledger(plan, job_name, told, pace)
@@ -179,7 +207,8 @@ def reserve(
 def start_estimate(
     plan: G5kPlan, now: datetime, horizon_s: int = ESTIMATE_HORIZON_S, pace: Pace | None = None
 ) -> StartEstimate:
-    """When the nodes of a plan are free for its walltime, from the clusters' schedules; reserves nothing.
+    """When the nodes of a plan are free for its walltime, from the clusters' schedules; reserves
+    nothing.
 
     Args:
         plan: the reservation.
@@ -197,10 +226,16 @@ def start_estimate(
         return StartEstimate(None, str(error))
     if slot is not None:
         moment = datetime.fromtimestamp(slot, ZoneInfo(ZONE))
-        return StartEstimate(moment, f"these nodes are free from {moment.strftime(DATE)} on, as of now")
+        return StartEstimate(
+            moment, f"these nodes are free from {moment.strftime(DATE)} on, as of now"
+        )
     if plan.start:
-        return StartEstimate(None, f"these nodes are not free on {plan.reservation} for {plan.walltime}")
-    return StartEstimate(None, f"these nodes are not free for {plan.walltime} within {horizon_s / 3600:g} hours")
+        return StartEstimate(
+            None, f"these nodes are not free on {plan.reservation} for {plan.walltime}"
+        )
+    return StartEstimate(
+        None, f"these nodes are not free for {plan.walltime} within {horizon_s / 3600:g} hours"
+    )
 
 
 def _free_slot(plan: G5kPlan, start: int, window: int) -> int | None:
@@ -215,7 +250,9 @@ def _free_slot(plan: G5kPlan, start: int, window: int) -> int | None:
         return None
 
 
-def _submitted(plan: G5kPlan, job_name: str, ledger: _Ledger, patience_s: float, pace: Pace) -> tuple[Job, ...]:
+def _submitted(
+    plan: G5kPlan, job_name: str, ledger: _Ledger, patience_s: float, pace: Pace
+) -> tuple[Job, ...]:
     import enoslib
     from enoslib.errors import InvalidReservationTime
 
@@ -225,13 +262,23 @@ def _submitted(plan: G5kPlan, job_name: str, ledger: _Ledger, patience_s: float,
         providers = {site: enoslib.G5k(conf.restrict_to(site)) for site in plan.sites}
         try:
             with explaining(plan):
-                start = _common_start(plan, list(providers.values()), int(earliest), patience_s, pace)
-                return tuple(_submit(provider, site, start, ledger, pace) for site, provider in providers.items())
+                start = _common_start(
+                    plan, list(providers.values()), int(earliest), patience_s, pace
+                )
+                return tuple(
+                    _submit(provider, site, start, ledger, pace)
+                    for site, provider in providers.items()
+                )
         except DeploymentError as error:
             refused = error.__cause__
-            if last or plan.reservation is not None or not isinstance(refused, InvalidReservationTime):
+            if (
+                last
+                or plan.reservation is not None
+                or not isinstance(refused, InvalidReservationTime)
+            ):
                 raise
-            # Somebody took the slot between the look at the schedule and the submission: look again from where OAR points.
+            # Somebody took the slot between the look at the schedule and the submission: look again
+            # from where OAR points.
             earliest = max(earliest + FIRST_SLOT_S, refused.datetime.timestamp())
             if ledger.give_back():
                 raise
@@ -242,7 +289,9 @@ def _over(jobs: Sequence[HeldJob]) -> tuple[HeldJob, ...]:
     return tuple(job.model_copy(update={"released": True}) for job in jobs)
 
 
-def _common_start(plan: G5kPlan, providers: Sequence[G5k], earliest: int, patience_s: float, pace: Pace) -> int | None:
+def _common_start(
+    plan: G5kPlan, providers: Sequence[G5k], earliest: int, patience_s: float, pace: Pace
+) -> int | None:
     """When all sites can start; None where the only one starts as soon as it can."""
     from enoslib.infra.providers import find_slot
 
@@ -250,7 +299,11 @@ def _common_start(plan: G5kPlan, providers: Sequence[G5k], earliest: int, patien
         return int(plan.start.timestamp())
     if len(providers) == 1:
         return None
-    return int(patiently(lambda: find_slot(providers, int(patience_s), earliest), "the clusters' schedules", pace))
+    return int(
+        patiently(
+            lambda: find_slot(providers, int(patience_s), earliest), "the clusters' schedules", pace
+        )
+    )
 
 
 def _submit(provider: G5k, site: str, start: int | None, ledger: _Ledger, pace: Pace) -> Job:
@@ -258,7 +311,8 @@ def _submit(provider: G5k, site: str, start: int | None, ledger: _Ledger, pace: 
     ledger.expect(site)
 
     def ask() -> Job:
-        # The submission whose answer was lost may have been made. EnOSlib looks for the name too, but not in every state.
+        # The submission whose answer was lost may have been made. EnOSlib looks for the name too,
+        # but not in every state.
         if next(attempts):
             ledger.asked_twice.add(site)
             there = live_jobs(site, pace, ledger.name)
@@ -291,11 +345,13 @@ def _running_job(plan: G5kPlan, site: str, job_id: int, pace: Pace) -> Job:
     types = set(getattr(job, "types", ()))
     if plan.deployed and "deploy" not in types:
         raise InputError(
-            f"{what} is not of type `deploy`, so {plan.env_name} cannot be put on its nodes — leave it out"
+            f"{what} is not of type `deploy`, so {plan.env_name} cannot be put on its nodes — leave"
+            " it out"
         )
     if not plan.deployed and "deploy" in types:
         raise InputError(
-            f"{what} is of type `deploy`, so its nodes need a system — add --env-name, such as debian12-nfs"
+            f"{what} is of type `deploy`, so its nodes need a system — add --env-name, such as"
+            " debian12-nfs"
         )
     return job
 
@@ -309,7 +365,8 @@ def _wait_until_running(jobs: Sequence[Job], plan: G5kPlan, patience_s: float, p
             patiently(job.refresh, f"job {job.uid} at {job.site}", pace)
             if job.state in OVER:
                 raise DeploymentError(
-                    f"job {job.uid} at {job.site} ended before it ran (state {job.state}){_message(job)}"
+                    f"job {job.uid} at {job.site} ended before it ran (state"
+                    f" {job.state}){_message(job)}"
                 )
         waiting = [job for job in waiting if job.state != "running"]
         if not waiting:
@@ -317,7 +374,8 @@ def _wait_until_running(jobs: Sequence[Job], plan: G5kPlan, patience_s: float, p
         if time.time() >= deadline:
             names = "; ".join(f"job {job.uid} at {job.site}, {_expected(job)}" for job in waiting)
             raise DeploymentError(
-                f"not started within {patience_s:g} s: {names} — be more patient, or ask for less or later"
+                f"not started within {patience_s:g} s: {names} — be more patient, or ask for less"
+                " or later"
             )
         time.sleep(min(pace.poll_s, max(0.0, deadline - time.time())))
 
@@ -326,7 +384,10 @@ def _expected(job: Job) -> str:
     scheduled = instant(job, "scheduled_at")
     if scheduled is None:
         return f"state {job.state}, for which Grid'5000 foresees no start"
-    return f"which Grid'5000 foresees to start at {datetime.fromtimestamp(scheduled, ZoneInfo(ZONE)).strftime(DATE)}"
+    return (
+        "which Grid'5000 foresees to start at"
+        f" {datetime.fromtimestamp(scheduled, ZoneInfo(ZONE)).strftime(DATE)}"
+    )
 
 
 def _message(job: Job) -> str:
@@ -335,7 +396,12 @@ def _message(job: Job) -> str:
 
 
 def _ready(
-    plan: G5kPlan, hosts: Sequence[Host], jobs: Sequence[Job], job_name: str, patience_s: float, pace: Pace
+    plan: G5kPlan,
+    hosts: Sequence[Host],
+    jobs: Sequence[Job],
+    job_name: str,
+    patience_s: float,
+    pace: Pace,
 ) -> Reservation:
     try:
         provisioned = provision(plan, hosts, jobs, job_name, patience_s, pace)
@@ -346,13 +412,18 @@ def _ready(
         names = ", ".join(f"job {job.uid} at {job.site}" for job in ended)
         rule = "ended while its nodes were made ready: its walltime was over, or somebody ended it"
         raise DeploymentError(f"{names} {rule} — reserve for longer") from error
-    ends = [(instant(job, "started_at") or time.time()) + (instant(job, "walltime") or plan.walltime_s) for job in jobs]
+    ends = [
+        (instant(job, "started_at") or time.time()) + (instant(job, "walltime") or plan.walltime_s)
+        for job in jobs
+    ]
     owned = not plan.reused
     return Reservation(
         machines=provisioned.machines,
         roles=provisioned.roles,
         networks=provisioned.networks,
-        jobs=tuple(held(job, job_name if owned else str(getattr(job, "name", "")), 0) for job in jobs),
+        jobs=tuple(
+            held(job, job_name if owned else str(getattr(job, "name", "")), 0) for job in jobs
+        ),
         owned=owned,
         ends_at_s=min(ends),
         deployed=plan.deployed,

@@ -1,7 +1,8 @@
 """Grid'5000's REST API, asked patiently, through the client that EnOSlib uses.
 
-That client (python-grid5000) waits for ever for an answer unless told otherwise, and gives up on anything but 500, 502 and 504. Here
-every request is bounded in time, what may pass is tried again, and what may not becomes one clear error.
+That client (python-grid5000) waits for ever for an answer unless told otherwise, and gives up on
+anything but 500, 502 and 504. Here every request is bounded in time, what may pass is tried again,
+and what may not becomes one clear error.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ OVER = frozenset({"terminated", "error"})
 """States after which a job holds nothing."""
 
 LIVE = "waiting,launching,running"
-"""States in which a job holds, or will hold, nodes, as far as the API filters by them: it never finds `tolaunch`."""
+"""States in which a job holds, or will hold, nodes, as far as the API filters by them: it never
+finds `tolaunch`."""
 
 Answer = TypeVar("Answer")
 
@@ -100,7 +102,9 @@ def job_of(site: str, job_id: int, pace: Pace) -> Job:
         DeploymentError: the API does not say.
         PrerequisiteError: it refuses the user.
     """
-    return patiently(lambda: client(pace).sites[site].jobs[str(job_id)], f"job {job_id} at {site}", pace)
+    return patiently(
+        lambda: client(pace).sites[site].jobs[str(job_id)], f"job {job_id} at {site}", pace
+    )
 
 
 def live_jobs(site: str, pace: Pace, name: str = "") -> tuple[Job, ...]:
@@ -112,7 +116,9 @@ def live_jobs(site: str, pace: Pace, name: str = "") -> tuple[Job, ...]:
         wanted = {"name": name} if name else {"state": LIVE}
         return client(pace).sites[site].jobs.list(user=cast("str", get_api_username()), **wanted)
 
-    return tuple(job for job in patiently(ask, f"your jobs at {site}", pace) if job.state not in OVER)
+    return tuple(
+        job for job in patiently(ask, f"your jobs at {site}", pace) if job.state not in OVER
+    )
 
 
 def all_sites(pace: Pace) -> tuple[str, ...]:
@@ -170,7 +176,9 @@ def may_pass(error: BaseException) -> bool:
     return code is not None and (code >= 500 or code == 429) and "not valid" not in said(error)
 
 
-def explained(error: BaseException, what: str, attempts: int = 1, waited_s: float = 0.0) -> LaggardError | None:
+def explained(
+    error: BaseException, what: str, attempts: int = 1, waited_s: float = 0.0
+) -> LaggardError | None:
     """What a failed request means to the user; None where it was not the API that failed."""
     if isinstance(error, LaggardError):
         return error
@@ -182,7 +190,9 @@ def explained(error: BaseException, what: str, attempts: int = 1, waited_s: floa
             "write `username:` and `password:` into ~/.python-grid5000.yaml, readable by you alone",
         )
     if code == 404:
-        return NoSuchJobError(f"Grid'5000 knows nothing of {what} (404) — check the site and the number")
+        return NoSuchJobError(
+            f"Grid'5000 knows nothing of {what} (404) — check the site and the number"
+        )
     if code is not None:
         return DeploymentError(f"Grid'5000's API did not give {what}{tried}: {code} {said(error)}")
     if not may_pass(error):

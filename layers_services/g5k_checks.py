@@ -10,7 +10,13 @@ from datetime import datetime
 from typing import get_args
 
 from laggard.errors import Problem
-from laggard.layers_services.g5k_reference import EXOTIC, Cluster, Reference, parse_server, spelled_out
+from laggard.layers_services.g5k_reference import (
+    EXOTIC,
+    Cluster,
+    Reference,
+    parse_server,
+    spelled_out,
+)
 from laggard.layers_services.g5k_request import (
     DEPLOY,
     G5kOptions,
@@ -40,7 +46,10 @@ def provider_problems(layers: LayersServices, source: Source) -> Iterator[Proble
     order = list(written) if isinstance(written, dict) else there
     first = next((name for name in order if name in there), "g5k")
     if "g5k" not in there:
-        rule = f"this scenario is for {_TESTBEDS[first]}, and of E2Clab's testbeds Laggard reserves on Grid'5000 only"
+        rule = (
+            f"this scenario is for {_TESTBEDS[first]}, and of E2Clab's testbeds Laggard reserves on"
+            " Grid'5000 only"
+        )
         fix = "add `g5k: {cluster: ...}`, or run it with --on ssh, or here"
         yield source.problem(("environment", first), rule, fix, value=first)
         return
@@ -51,7 +60,9 @@ def provider_problems(layers: LayersServices, source: Source) -> Iterator[Proble
             told.add(placed.at)
             rule = f"it is for {_TESTBEDS[provider]}, where Laggard cannot reserve"
             value = f"service {placed.service.name}"
-            yield source.problem((*placed.at, "environment"), rule, "write `environment: g5k`, and a cluster", value)
+            yield source.problem(
+                (*placed.at, "environment"), rule, "write `environment: g5k`, and a cluster", value
+            )
 
 
 def setting_problems(settings: Settings, options: G5kOptions, source: Source) -> Iterator[Problem]:
@@ -64,10 +75,14 @@ def setting_problems(settings: Settings, options: G5kOptions, source: Source) ->
 
     if seconds_of(settings.walltime) == 0:
         rule = "a walltime is HH:MM:SS, and more than nothing"
-        yield problem("walltime", "walltime", settings.walltime, rule, "such as 02:00:00 or 62:00:00")
+        yield problem(
+            "walltime", "walltime", settings.walltime, rule, "such as 02:00:00 or 62:00:00"
+        )
     if settings.reservation is not None and not _is_date(settings.reservation):
         rule = "a reservation date is YYYY-MM-DD HH:MM:SS, in Paris"
-        yield problem("reservation", "reservation", settings.reservation, rule, "such as 2027-01-31 19:00:00")
+        yield problem(
+            "reservation", "reservation", settings.reservation, rule, "such as 2027-01-31 19:00:00"
+        )
     if settings.queue not in get_args(Queue):
         near = difflib.get_close_matches(settings.queue, get_args(Queue), n=1)
         fix = f"did you mean `{near[0]}`?" if near else "leave it out for the default queue"
@@ -75,7 +90,9 @@ def setting_problems(settings: Settings, options: G5kOptions, source: Source) ->
         yield problem("queue", "queue", settings.queue, rule, fix)
     if settings.kavlan and settings.env_name is None:
         rule = "nodes in a VLAN are out of reach until a system is deployed on them"
-        yield Problem("--kavlan", 0, 0, "", rule, "name the environment, such as --env-name debian12-nfs")
+        yield Problem(
+            "--kavlan", 0, 0, "", rule, "name the environment, such as --env-name debian12-nfs"
+        )
     elif DEPLOY in settings.job_types and settings.env_name is None:
         rule = f"a job of type `{DEPLOY}` needs to know what to deploy"
         fix = "add `env_name: debian12-nfs`, or leave `deploy` out"
@@ -85,14 +102,18 @@ def setting_problems(settings: Settings, options: G5kOptions, source: Source) ->
 def group_problems(
     groups: Sequence[MachineGroup], settings: Settings, source: Source, known: Reference
 ) -> Iterator[Problem]:
-    """What the clusters cannot give: their queue, their job types, their number of nodes, a server twice."""
+    """What the clusters cannot give: their queue, their job types, their number of nodes, a server
+    twice.
+    """
     for group in {group.cluster: group for group in reversed(groups)}.values():
         yield from _cluster_problems(group, known.by_name[group.cluster], settings, source)
     yield from _count_problems(groups, settings, source, known)
     yield from _servers_twice(groups, source)
 
 
-def cluster_problem(name: str, at: KeyPath, source: Source, known: Reference, queue: str) -> Problem:
+def cluster_problem(
+    name: str, at: KeyPath, source: Source, known: Reference, queue: str
+) -> Problem:
     """A cluster that Grid'5000 does not have."""
     rule = f"Grid'5000 has no cluster `{name}` (its reference data of {known.date})"
     return source.problem(at, rule, _nearest(name, known, queue), value=f"cluster: {name}")
@@ -104,23 +125,36 @@ def server_problem(name: str, at: KeyPath, source: Source, known: Reference) -> 
     if parsed is None:
         short = re.fullmatch(r"([a-z]\w*)-([1-9]\d*)(?:\..*)?", name, re.ASCII)
         cluster = known.by_name.get(short[1]) if short else None
-        fix = f"write {cluster.server(int(short[2]))}" if short and cluster else "such as gros-1.nancy.grid5000.fr"
-        return source.problem(at, "a server is named cluster-number.site.grid5000.fr", fix, value=name)
+        fix = (
+            f"write {cluster.server(int(short[2]))}"
+            if short and cluster
+            else "such as gros-1.nancy.grid5000.fr"
+        )
+        return source.problem(
+            at, "a server is named cluster-number.site.grid5000.fr", fix, value=name
+        )
     cluster = known.by_name.get(parsed[0])
     if cluster is None:
         rule = f"Grid'5000 has no cluster `{parsed[0]}` (its reference data of {known.date})"
         return source.problem(at, rule, _nearest(parsed[0], known, "default"), value=name)
     if cluster.site != parsed[2]:
         return source.problem(
-            at, f"{cluster.name} is at {cluster.site}", f"write {cluster.server(parsed[1])}", value=name
+            at,
+            f"{cluster.name} is at {cluster.site}",
+            f"write {cluster.server(parsed[1])}",
+            value=name,
         )
     if not cluster.has(parsed[1]):
         rule = f"{cluster.name} has the nodes {cluster.numbers}"
-        return source.problem(at, rule, f"such as {cluster.server(_closest(parsed[1], cluster))}", value=name)
+        return source.problem(
+            at, rule, f"such as {cluster.server(_closest(parsed[1], cluster))}", value=name
+        )
     return None
 
 
-def _cluster_problems(group: MachineGroup, cluster: Cluster, settings: Settings, source: Source) -> Iterator[Problem]:
+def _cluster_problems(
+    group: MachineGroup, cluster: Cluster, settings: Settings, source: Source
+) -> Iterator[Problem]:
     value, at = f"cluster {cluster.name}", (*group.at, "servers" if group.servers else "cluster")
     if source.at(at) is None:
         at = settings.cluster_at
@@ -129,16 +163,28 @@ def _cluster_problems(group: MachineGroup, cluster: Cluster, settings: Settings,
         types = ", ".join((*settings.job_types, EXOTIC))
         yield source.problem(at, rule, f"write `job_type: [{types}]` under `g5k:`", value)
     if settings.queue in get_args(Queue) and settings.queue not in (*cluster.queues, "besteffort"):
-        rule = f"{cluster.name} is not in the {settings.queue} queue, it is in {' and '.join(cluster.queues)}"
+        rule = (
+            f"{cluster.name} is not in the {settings.queue} queue, it is in"
+            f" {' and '.join(cluster.queues)}"
+        )
         usable = [queue for queue in cluster.queues if queue in get_args(Queue)]
-        fix = f"write `queue: {usable[0]}` under `g5k:`, or choose another cluster" if usable else "choose another"
+        fix = (
+            f"write `queue: {usable[0]}` under `g5k:`, or choose another cluster"
+            if usable
+            else "choose another"
+        )
         yield source.problem(at, rule, fix, value)
     if DEPLOY in settings.job_types and not cluster.deploy:
         yield source.problem(
-            at, f"nothing can be deployed on {cluster.name}", "leave `env_name` and `deploy` out", value
+            at,
+            f"nothing can be deployed on {cluster.name}",
+            "leave `env_name` and `deploy` out",
+            value,
         )
     if settings.kavlan and not cluster.kavlan:
-        yield source.problem(at, f"{cluster.name} cannot be put into a VLAN", "leave --kavlan out", value)
+        yield source.problem(
+            at, f"{cluster.name} cannot be put into a VLAN", "leave --kavlan out", value
+        )
 
 
 def _count_problems(
@@ -165,7 +211,9 @@ def _servers_twice(groups: Sequence[MachineGroup], source: Source) -> Iterator[P
         for server in group.servers:
             if server in seen:
                 rule = "one machine cannot be two hosts"
-                yield source.problem((*group.at, "servers"), rule, "name each server once, and no `repeat`", server)
+                yield source.problem(
+                    (*group.at, "servers"), rule, "name each server once, and no `repeat`", server
+                )
             seen.add(server)
 
 
@@ -174,14 +222,21 @@ def _larger(cluster: Cluster, needed: int, settings: Settings, known: Reference)
     enough = [
         other
         for other in known.clusters
-        if other.nodes >= needed and settings.queue in other.queues and (not other.exotic or cluster.exotic)
+        if other.nodes >= needed
+        and settings.queue in other.queues
+        and (not other.exotic or cluster.exotic)
     ]
     if not enough:
         return ", and spread the rest over other clusters"
 
     def unlike(other: Cluster) -> tuple[bool, bool, bool, int]:
         gpus = (other.gpus is None) != (cluster.gpus is None)
-        return other.architecture != cluster.architecture, gpus, other.site != cluster.site, other.nodes
+        return (
+            other.architecture != cluster.architecture,
+            gpus,
+            other.site != cluster.site,
+            other.nodes,
+        )
 
     best = min(enough, key=unlike)
     return f", or choose `{best.name}` at {best.site}, which has {best.nodes}"

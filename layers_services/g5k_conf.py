@@ -18,7 +18,8 @@ def client_is_ready(pace: Pace, auto_jump: bool | None = None) -> None:
 
     Args:
         pace: how patient to be.
-        auto_jump: reach nodes through Grid'5000's access machine; None: where this machine is outside.
+        auto_jump: reach nodes through Grid'5000's access machine; None: where this machine is
+            outside.
     """
     import enoslib
 
@@ -35,7 +36,8 @@ def build_conf(plan: G5kPlan, job_name: str, jobs: tuple[JobReference, ...] = ()
         jobs: use these instead of submitting.
 
     Returns:
-        One group of machines per group of the plan, with the name of its first host as a role that no other group has.
+        One group of machines per group of the plan, with the name of its first host as a role that
+        no other group has.
     """
     import enoslib
 
@@ -61,7 +63,11 @@ def build_conf(plan: G5kPlan, job_name: str, jobs: tuple[JobReference, ...] = ()
     for network in networks.values():
         conf.add_network_conf(network)
     for group in plan.groups:
-        wanted = {"servers": list(group.servers)} if group.servers else {"cluster": group.cluster, "site": group.site}
+        wanted = (
+            {"servers": list(group.servers)}
+            if group.servers
+            else {"cluster": group.cluster, "site": group.site}
+        )
         conf.add_machine(
             roles=[*group.roles, group.hosts[0]],
             nodes=group.nodes,

@@ -11,7 +11,11 @@ from laggard.layers_services.g5k_request import G5kPlan, MachineGroup
 from laggard.layers_services.usage_rules import NOT_MODELLED, UsageFinding, check_usage
 from laggard.run_schema import Record
 
-_NETWORKS = {"prod": "production network", "kavlan": "a VLAN of its own", "kavlan-global": "one VLAN over all sites"}
+_NETWORKS = {
+    "prod": "production network",
+    "kavlan": "a VLAN of its own",
+    "kavlan-global": "one VLAN over all sites",
+}
 
 
 class PlannedMachines(Record):
@@ -51,13 +55,19 @@ class G5kDescription(Record):
         """For people."""
         sites = list(dict.fromkeys(machines.site for machines in self.machines))
         places = f"{len(sites)} sites" if len(sites) > 1 else sites[0]
-        yield f"Grid'5000, {places}: {_count(self.nodes, 'node')} for {self.walltime}, {self.node_hours:g} node-hours"
+        yield (
+            f"Grid'5000, {places}: {_count(self.nodes, 'node')} for {self.walltime},"
+            f" {self.node_hours:g} node-hours"
+        )
         yield from _table([_row(machines) for machines in self.machines])
         yield f"  {self._job()}"
         if not self.jobs:
             yield f"usage policy: {'allows it' if self.allowed else 'does not allow it'}"
             yield from (f"  {'ok' if finding.ok else 'NO'}  {finding}" for finding in self.usage)
-            yield f"  not looked at: {'; '.join(self.not_modelled)}; `usagepolicycheck -t` on a frontend knows"
+            yield (
+                f"  not looked at: {'; '.join(self.not_modelled)}; `usagepolicycheck -t` on a"
+                " frontend knows"
+            )
         if self.start:
             yield f"start: {self.start}"
         yield from (f"warning: {warning}" for warning in self.warnings)
@@ -125,8 +135,8 @@ def _machines(group: MachineGroup, cluster: Cluster) -> PlannedMachines:
         hosts=group.hosts,
         roles=group.roles,
         hardware=(
-            f"{cluster.cores} cores, {cluster.memory_gib} GiB{gpus}, {cluster.ethernet_gbps:g} Gbit/s{fabric}"
-            f", {cluster.architecture}{', metered' if cluster.power_meter else ''}"
+            f"{cluster.cores} cores, {cluster.memory_gib} GiB{gpus}, {cluster.ethernet_gbps:g}"
+            f" Gbit/s{fabric}, {cluster.architecture}{', metered' if cluster.power_meter else ''}"
         ),
     )
 
@@ -139,7 +149,9 @@ def _row(machines: PlannedMachines) -> tuple[str, ...]:
     short = [server.partition(".")[0] for server in machines.servers]
     what = ", ".join(short) if short else machines.cluster
     hosts = (
-        machines.hosts[0] if machines.nodes == 1 else f"{machines.hosts[0]} to {machines.hosts[-1].rpartition('.')[2]}"
+        machines.hosts[0]
+        if machines.nodes == 1
+        else f"{machines.hosts[0]} to {machines.hosts[-1].rpartition('.')[2]}"
     )
     return machines.site, what, _count(machines.nodes, "node"), hosts, machines.hardware
 
@@ -151,4 +163,7 @@ def _count(number: int, noun: str) -> str:
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        yield (
+            "  "
+            + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )

@@ -1,6 +1,8 @@
-"""Energy that Grid'5000's nodes drew during a training, as their power meters tell (kwollect), through EnOSlib's own service.
+"""Energy that Grid'5000's nodes drew during a training, as their power meters tell (kwollect),
+through EnOSlib's own service.
 
-Which metric a node has is known from the reference data; what the meters have is asked for once the nodes may already be given back.
+Which metric a node has is known from the reference data; what the meters have is asked for once the
+nodes may already be given back.
 """
 
 from __future__ import annotations
@@ -27,15 +29,19 @@ METRICS: Mapping[str, str] = {
     "bmc": "bmc_node_power_watt",
     "pdu": "pdu_outlet_power_watt",
 }
-"""Name of a node's power in kwollect, by what measures it (https://www.grid5000.fr/w/Monitoring_Using_Kwollect)."""
+"""Name of a node's power in kwollect, by what measures it
+(https://www.grid5000.fr/w/Monitoring_Using_Kwollect)."""
 
 MARGIN_S = 15.0
-"""How much earlier and later than the training is asked for: some meters speak every few seconds only."""
+"""How much earlier and later than the training is asked for: some meters speak every few seconds
+only."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One reading: Unix time in seconds, power in watts, and which of a node's meters it is from."""
+    """One reading: Unix time in seconds, power in watts, and which of a node's meters it is
+    from.
+    """
 
     time_s: float
     watts: float
@@ -43,7 +49,8 @@ class Sample:
 
 
 def energy_j(samples: Sequence[Sample], start_s: float, end_s: float) -> float | None:
-    """Joules between two times: the integral of power, linear between readings and level outside them, summed over the meters.
+    """Joules between two times: the integral of power, linear between readings and level outside
+    them, summed over the meters.
 
     Args:
         samples: of one node, in any order.
@@ -60,7 +67,9 @@ def energy_j(samples: Sequence[Sample], start_s: float, end_s: float) -> float |
     by_meter: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
         by_meter[sample.meter].append(sample)
-    return float(sum(_integral(np.array(_ordered(some)), start_s, end_s) for some in by_meter.values()))
+    return float(
+        sum(_integral(np.array(_ordered(some)), start_s, end_s) for some in by_meter.values())
+    )
 
 
 def _ordered(samples: Iterable[Sample]) -> list[tuple[float, float]]:
@@ -110,7 +119,9 @@ def measure_energy(
         for machine in some:
             joules = energy_j(readings.get(_metered_name(machine), ()), start_s, end_s)
             if joules is not None:
-                found.append(HostEnergy(host=machine.host.name, joules=round(joules, 1), metric=metric))
+                found.append(
+                    HostEnergy(host=machine.host.name, joules=round(joules, 1), metric=metric)
+                )
     return tuple(found)
 
 
@@ -119,7 +130,9 @@ def _metered_name(machine: Machine) -> str:
     return re.sub(r"-kavlan-\d+", "", machine.access.address)
 
 
-def _asked(metric: str, machines: Sequence[Machine], start_s: float, end_s: float) -> dict[str, list[Sample]]:
+def _asked(
+    metric: str, machines: Sequence[Machine], start_s: float, end_s: float
+) -> dict[str, list[Sample]]:
     """Readings by the address of the node."""
     from enoslib import Host, Kwollect
 

@@ -13,7 +13,8 @@ from laggard.layers_services.usage_rules import DATE
 
 @contextmanager
 def explaining(plan: G5kPlan) -> Iterator[None]:
-    """Turn what EnOSlib, its API client and Ansible raise into one clear error; anything else passes.
+    """Turn what EnOSlib, its API client and Ansible raise into one clear error; anything else
+    passes.
 
     Raises:
         LaggardError: raised from EnOSlib's own exception where there is one.
@@ -38,9 +39,14 @@ def _reservation_fault(error: BaseException, plan: G5kPlan) -> LaggardError | No
         fix = f"--reservation '{free}'" if plan.reservation else "try again, or ask for less"
         text = f"Reservation not valid: Grid'5000 could give these nodes from {free} on — {fix}"
     elif isinstance(error, errors.InvalidReservationTooOld):
-        text = f"Reservation not valid: {plan.reservation} has passed — choose a later --reservation"
+        text = (
+            f"Reservation not valid: {plan.reservation} has passed — choose a later --reservation"
+        )
     elif isinstance(error, errors.InvalidReservationCritical) and _is_refusal(error):
-        text = f"Grid'5000 refuses the reservation: {said(error)} — ask for other nodes, or for another time"
+        text = (
+            f"Grid'5000 refuses the reservation: {said(error)} — ask for other nodes, or for"
+            " another time"
+        )
     elif isinstance(error, errors.NoSlotError):
         rule = f"Grid'5000 has no time at which {', '.join(plan.sites)} can start together"
         text = f"{rule} — be more patient, name a --reservation, or use one site"
@@ -55,21 +61,32 @@ def _is_refusal(error: BaseException) -> bool:
 
 def _node_fault(error: BaseException) -> LaggardError | None:
     from enoslib import errors
-    from enoslib.infra.enos_g5k.error import EnosG5kKavlanNodesError, MissingNetworkError, NotEnoughNodesError
+    from enoslib.infra.enos_g5k.error import (
+        EnosG5kKavlanNodesError,
+        MissingNetworkError,
+        NotEnoughNodesError,
+    )
 
     text = None
     if isinstance(error, errors.EnosUnreachableHostsError):
         text = f"nodes do not answer SSH: {_names(error.hosts)} — try again, or name other servers"
     elif isinstance(error, errors.EnosFailedHostsError):
-        text = f"nodes refuse to let root in: {_names(error.hosts)} — try again, or name other servers"
+        text = (
+            f"nodes refuse to let root in: {_names(error.hosts)} — try again, or name other servers"
+        )
     elif isinstance(error, NotEnoughNodesError):
         text = f"the job has fewer nodes than the scenario asks for: {error.msg} — reserve more"
     elif isinstance(error, MissingNetworkError):
-        text = f"the job at {error.site} has no network of type {error.n_type} — reserve it with --kavlan"
+        text = (
+            f"the job at {error.site} has no network of type {error.n_type} — reserve it with"
+            " --kavlan"
+        )
     elif isinstance(error, EnosG5kKavlanNodesError):
         text = f"{error} — try again"
     elif isinstance(error, FileNotFoundError | ValueError) and "SSH key" in str(error):
-        return PrerequisiteError(str(error), "ssh-keygen -t ed25519, or `key_name:` in layers_services.yaml")
+        return PrerequisiteError(
+            str(error), "ssh-keygen -t ed25519, or `key_name:` in layers_services.yaml"
+        )
     return None if text is None else DeploymentError(text)
 
 

@@ -38,7 +38,12 @@ class Provisioned:
 
 
 def provision(
-    plan: G5kPlan, hosts: Sequence[Host], jobs: Sequence[Job], job_name: str, patience_s: float, pace: Pace
+    plan: G5kPlan,
+    hosts: Sequence[Host],
+    jobs: Sequence[Job],
+    job_name: str,
+    patience_s: float,
+    pace: Pace,
 ) -> Provisioned:
     """Map the nodes of running jobs to hosts, deploy what is to be deployed, and let root in.
 
@@ -64,7 +69,9 @@ def _provider(conf: G5kConf, patience_s: float, pace: Pace) -> G5k:
         """EnOSlib's, with its two endless waits bounded."""
 
         def wait(self) -> None:
-            """The jobs run: that was waited for, with patience that ends. EnOSlib's own wait never ends for a job that was killed."""
+            """The jobs run: that was waited for, with patience that ends. EnOSlib's own wait never
+            ends for a job that was killed.
+            """
 
         def wait_nodes(self) -> None:
             hosts = [host.to_enoslib() for host in self.sshable_hosts]
@@ -85,12 +92,15 @@ def _provider(conf: G5kConf, patience_s: float, pace: Pace) -> G5k:
 def _all_deployed(provider: G5k) -> None:
     """Check that every node has its system, and take back those that EnOSlib lost on the way.
 
-    EnOSlib deploys up to three times, each time what failed before, and remembers only the last attempt's successes.
+    EnOSlib deploys up to three times, each time what failed before, and remembers only the last
+    attempt's successes.
     """
     failed = sorted(host.fqdn for host in provider.undeployed)
     if failed:
         names = ", ".join(failed)
-        raise DeploymentError(f"nodes failed to deploy, three times: {names} — try again, or name other servers")
+        raise DeploymentError(
+            f"nodes failed to deploy, three times: {names} — try again, or name other servers"
+        )
     if len(provider.sshable_hosts) == len(provider.hosts):
         return
     for host in provider.hosts:
@@ -101,7 +111,9 @@ def _all_deployed(provider: G5k) -> None:
 
 
 def _by_host(plan: G5kPlan, nodes: Sequence[G5kHost]) -> dict[str, G5kHost]:
-    """Nodes by the names of the hosts that they are; a group's come in EnOSlib's order, which is the same every time."""
+    """Nodes by the names of the hosts that they are; a group's come in EnOSlib's order, which is
+    the same every time.
+    """
     found: dict[str, G5kHost] = {}
     for group in plan.groups:
         own = [node for node in nodes if group.hosts[0] in node.roles]
@@ -109,7 +121,9 @@ def _by_host(plan: G5kPlan, nodes: Sequence[G5kHost]) -> dict[str, G5kHost]:
     return found
 
 
-def _machines(hosts: Sequence[Host], nodes: Mapping[str, G5kHost]) -> tuple[tuple[Machine, ...], Roles]:
+def _machines(
+    hosts: Sequence[Host], nodes: Mapping[str, G5kHost]
+) -> tuple[tuple[Machine, ...], Roles]:
     import enoslib
 
     machines: list[Machine] = []
@@ -118,9 +132,18 @@ def _machines(hosts: Sequence[Host], nodes: Mapping[str, G5kHost]) -> tuple[tupl
         node = nodes[host.name]
         reached = node.to_enoslib()
         site, cluster, _ = node._where  # noqa: SLF001 - the same three words of its name
-        access = Access(str(reached.address), user=str(reached.user), gateway=_gateway(reached.extra), options=_SSH)
-        machines.append(Machine(replace(host, address=_address(node), ipv6=()), access, site, cluster))
-        there[host.name] = enoslib.Host(reached.address, alias=host.name, user=reached.user, extra=reached.extra)
+        access = Access(
+            str(reached.address),
+            user=str(reached.user),
+            gateway=_gateway(reached.extra),
+            options=_SSH,
+        )
+        machines.append(
+            Machine(replace(host, address=_address(node), ipv6=()), access, site, cluster)
+        )
+        there[host.name] = enoslib.Host(
+            reached.address, alias=host.name, user=reached.user, extra=reached.extra
+        )
     roles = enoslib.Roles()
     for named in (False, True):  # groups first, as E2Clab has them
         for host in hosts:
@@ -133,15 +156,25 @@ def _machines(hosts: Sequence[Host], nodes: Mapping[str, G5kHost]) -> tuple[tupl
 def _gateway(extra: Mapping[str, object]) -> str:
     if "gateway" not in extra:
         return ""
-    return f"{extra['gateway_user']}@{extra['gateway']}" if "gateway_user" in extra else str(extra["gateway"])
+    return (
+        f"{extra['gateway_user']}@{extra['gateway']}"
+        if "gateway_user" in extra
+        else str(extra["gateway"])
+    )
 
 
 def _address(node: G5kHost) -> str:
     """A node's IPv4 address on its primary network, from the testbed's description of it."""
     vlan = node.primary_network.vlan_id
     for adapter in node.apinode.network_adapters:
-        if adapter.get("mounted") and adapter.get("interface") == "Ethernet" and not adapter.get("management"):
+        if (
+            adapter.get("mounted")
+            and adapter.get("interface") == "Ethernet"
+            and not adapter.get("management")
+        ):
             if vlan == PRODUCTION:
                 return str(adapter["ip"])
             return str(node.apinode.kavlan[adapter["device"]][f"kavlan-{vlan}"])
-    raise DeploymentError(f"Grid'5000 describes no mounted Ethernet interface of {node.fqdn} — name another server")
+    raise DeploymentError(
+        f"Grid'5000 describes no mounted Ethernet interface of {node.fqdn} — name another server"
+    )

@@ -1,7 +1,8 @@
 """`layers_services.yaml` to a reservation on Grid'5000, as values; nothing is asked of the testbed.
 
-Names, roles and defaults are E2Clab's (`e2clab/providers/plugins/G5k.py` of 3.7): a service's `cluster` goes before its `servers`,
-those before the environment's cluster; what `g5k:` says goes before what `environment:` says; an hour where no walltime is written.
+Names, roles and defaults are E2Clab's (`e2clab/providers/plugins/G5k.py` of 3.7): a service's
+`cluster` goes before its `servers`, those before the environment's cluster; what `g5k:` says goes
+before what `environment:` says; an hour where no walltime is written.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def plan_g5k(
         reference: what the testbed has; what this version ships when absent.
 
     Raises:
-        ScenarioError: everything that Grid'5000 would refuse, located, with the nearest valid choice.
+        ScenarioError: everything that Grid'5000 would refuse, located, with the nearest valid
+            choice.
     """
     options, known = options or G5kOptions(), reference or shipped()
     problems = list(provider_problems(layers, source))
@@ -136,7 +138,9 @@ def _groups(
             problems.append(cluster_problem(name, at, source, known, settings.queue))
         else:
             hosts = tuple(host.name for host in placed.hosts)
-            groups.append(MachineGroup(hosts, _roles(placed), known.by_name[name].site, name, at=placed.at))
+            groups.append(
+                MachineGroup(hosts, _roles(placed), known.by_name[name].site, name, at=placed.at)
+            )
     return groups, problems
 
 
@@ -165,10 +169,18 @@ def _roles(placed: Placed) -> tuple[str, ...]:
 
 def _networks(sites: Sequence[str], kavlan: bool) -> tuple[PlannedNetwork, ...]:
     if not kavlan:
-        return tuple(PlannedNetwork(f"network_{s}", "prod", s, (NETWORK_ROLE, f"my_{s}_network")) for s in sites)
+        return tuple(
+            PlannedNetwork(f"network_{s}", "prod", s, (NETWORK_ROLE, f"my_{s}_network"))
+            for s in sites
+        )
     kind: NetworkKind = "kavlan" if len(sites) == 1 else "kavlan-global"
     return (
-        PlannedNetwork("network_kavlan", kind, sites[0], (NETWORK_ROLE, *(f"my_{site}_network" for site in sites))),
+        PlannedNetwork(
+            "network_kavlan",
+            kind,
+            sites[0],
+            (NETWORK_ROLE, *(f"my_{site}_network" for site in sites)),
+        ),
     )
 
 
@@ -177,7 +189,9 @@ def _on_network(group: MachineGroup, networks: Sequence[PlannedNetwork]) -> Mach
     return replace(group, network=own[0].id)
 
 
-def _reused(jobs: Sequence[str], sites: Sequence[str]) -> tuple[tuple[JobReference, ...], list[Problem]]:
+def _reused(
+    jobs: Sequence[str], sites: Sequence[str]
+) -> tuple[tuple[JobReference, ...], list[Problem]]:
     found: list[JobReference] = []
     problems: list[Problem] = []
     wanted = " ".join(f"--job {site}:ID" for site in sites)
@@ -185,7 +199,14 @@ def _reused(jobs: Sequence[str], sites: Sequence[str]) -> tuple[tuple[JobReferen
         parsed = parse_job(text)
         if parsed is None:
             problems.append(
-                Problem("--job", 0, 0, text, "a job is its number, or site:number", "such as nancy:1234567")
+                Problem(
+                    "--job",
+                    0,
+                    0,
+                    text,
+                    "a job is its number, or site:number",
+                    "such as nancy:1234567",
+                )
             )
         elif not parsed[0] and len(sites) > 1:
             rule = f"the scenario is on {len(sites)} sites, and every site has its own job"
@@ -198,10 +219,16 @@ def _reused(jobs: Sequence[str], sites: Sequence[str]) -> tuple[tuple[JobReferen
     missing = [site for site in sites if site not in {job.site for job in found}]
     if found and missing and not problems:
         rule = f"the scenario has machines at {', '.join(missing)} too"
-        problems.append(Problem("--job", 0, 0, " ".join(jobs), rule, f"give one job for each site: {wanted}"))
+        problems.append(
+            Problem("--job", 0, 0, " ".join(jobs), rule, f"give one job for each site: {wanted}")
+        )
     twice = [site for site, count in Counter(job.site for job in found).items() if count > 1]
     if twice:
-        problems.append(Problem("--job", 0, 0, " ".join(jobs), f"two jobs at {twice[0]}", "give one for each site"))
+        problems.append(
+            Problem(
+                "--job", 0, 0, " ".join(jobs), f"two jobs at {twice[0]}", "give one for each site"
+            )
+        )
     return tuple(found), problems
 
 
@@ -212,4 +239,6 @@ def _warnings(settings: Settings, source: Source) -> Iterator[Problem]:
     )
     for key, rule in unused:
         if getattr(settings.g5k, key):
-            yield source.problem(("environment", "g5k", key), rule, "nothing to do unless your services need it")
+            yield source.problem(
+                ("environment", "g5k", key), rule, "nothing to do unless your services need it"
+            )

@@ -1,8 +1,9 @@
 """What Grid'5000 has: its clusters, as published in the testbed's own reference repository.
 
 `g5k_reference.json` beside this file holds the facts of every cluster at one commit of
-https://github.com/grid5000/reference-repository; `benchmarks/g5k_reference.py` writes it anew. The testbed changes: what a reservation
-really gets is up to its API, and this is only what a scenario can be checked against without it.
+https://github.com/grid5000/reference-repository; `benchmarks/g5k_reference.py` writes it anew. The
+testbed changes: what a reservation really gets is up to its API, and this is only what a scenario
+can be checked against without it.
 """
 
 from __future__ import annotations
@@ -51,8 +52,10 @@ class Cluster(Record):
         ethernets: Ethernet interfaces that can be used, that one included.
         infiniband_gbps: 0 where there is none.
         omnipath_gbps: 0 where there is none.
-        power_meter: what measures a node's power for kwollect, the best there is; empty where nothing does.
-        longest_hours: longest walltime by node numbers, where the testbed limits it (production queue).
+        power_meter: what measures a node's power for kwollect, the best there is; empty where
+            nothing does.
+        longest_hours: longest walltime by node numbers, where the testbed limits it (production
+            queue).
     """
 
     name: str
@@ -89,13 +92,21 @@ class Cluster(Record):
 
     def nodes_for(self, walltime_s: float) -> int:
         """How many of its nodes accept a job this long."""
-        limited = {n: hours for numbers, hours in self.longest_hours.items() for n in spelled_out(numbers)}
-        return sum(walltime_s <= 3600 * limited.get(n, float("inf")) for n in spelled_out(self.numbers))
+        limited = {
+            n: hours for numbers, hours in self.longest_hours.items() for n in spelled_out(numbers)
+        }
+        return sum(
+            walltime_s <= 3600 * limited.get(n, float("inf")) for n in spelled_out(self.numbers)
+        )
 
     def longest_s(self, nodes: int) -> float:
-        """The longest walltime that so many of its nodes accept; infinite where nothing limits it."""
+        """The longest walltime that so many of its nodes accept; infinite where nothing limits
+        it.
+        """
         limits = sorted({3600 * hours for hours in self.longest_hours.values()})
-        return next((s for s in (float("inf"), *reversed(limits)) if self.nodes_for(s) >= nodes), 0.0)
+        return next(
+            (s for s in (float("inf"), *reversed(limits)) if self.nodes_for(s) >= nodes), 0.0
+        )
 
 
 class Reference(Record):
@@ -124,7 +135,9 @@ def reference() -> Reference:
 
 
 def parse_server(name: str) -> tuple[str, int, str] | None:
-    """Cluster, number and site of a node named in full, such as `gros-1.nancy.grid5000.fr`; None where it is no such name."""
+    """Cluster, number and site of a node named in full, such as `gros-1.nancy.grid5000.fr`; None
+    where it is no such name.
+    """
     found = _SERVER.fullmatch(name)
     return (found[1], int(found[2]), found[3]) if found else None
 

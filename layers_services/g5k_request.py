@@ -39,8 +39,10 @@ class G5kOptions:
         project: whose it is, for users of several.
         job_types: further OAR job types.
         env_name: Kadeploy environment; implies the job type `deploy`.
-        kavlan: put the nodes into a VLAN of their own, which reaches over all sites where there are several.
-        jobs: running reservations to use instead of making one, `ID` or `SITE:ID`, one for each site.
+        kavlan: put the nodes into a VLAN of their own, which reaches over all sites where there are
+            several.
+        jobs: running reservations to use instead of making one, `ID` or `SITE:ID`, one for each
+            site.
     """
 
     walltime: str | None = None
@@ -172,7 +174,9 @@ class G5kPlan:
         taken: Counter[str] = Counter()
         for group in self.groups:
             taken[group.cluster] += group.nodes
-        return tuple(ClusterUse(c, n, known[c].nodes, known[c].longest_s(n)) for c, n in taken.items())
+        return tuple(
+            ClusterUse(c, n, known[c].nodes, known[c].longest_s(n)) for c, n in taken.items()
+        )
 
 
 @dataclass(frozen=True)
@@ -218,6 +222,8 @@ def seconds_of(walltime: str) -> int:
 
 
 def parse_job(text: str) -> tuple[str, int] | None:
-    """Site (empty where none is written) and number of `ID` or `SITE:ID`; None where it is neither."""
+    """Site (empty where none is written) and number of `ID` or `SITE:ID`; None where it is
+    neither.
+    """
     found = _JOB.fullmatch(text)
     return (found[1] or "", int(found[2])) if found else None

@@ -1,8 +1,8 @@
 """Makes the Python environment of a node's workers out of wheels; it runs on the node, by itself.
 
-The file travels as text (`laggard.layers_services.prepare`), so it imports the standard library alone. A node needs neither pip
-nor ensurepip nor the internet. What it makes appears whole or not at all, however many runs prepare the same node at once, and
-whenever one of them is killed:
+The file travels as text (`laggard.layers_services.prepare`), so it imports the standard library
+alone. A node needs neither pip nor ensurepip nor the internet. What it makes appears whole or not
+at all, however many runs prepare the same node at once, and whenever one of them is killed:
 
     <base>/.build-*/       being built, under a lock that ends with its builder; without one it is removed by the next
     <base>/<environment>/  renamed from there; `complete` says how many files and bytes its packages have
@@ -58,8 +58,9 @@ class Wheel(TypedDict):
 class Request(TypedDict):
     """What to make.
 
-    `environment` names the folder, `stores` are folders with wheels (a leading `~` is the user's home), `base` is where
-    environments are, empty for `/var/tmp/laggard-<user>`, `unpacked_bytes` is what the wheels hold, `versions` those of the packages.
+    `environment` names the folder, `stores` are folders with wheels (a leading `~` is the user's
+    home), `base` is where environments are, empty for `/var/tmp/laggard-<user>`, `unpacked_bytes`
+    is what the wheels hold, `versions` those of the packages.
     """
 
     environment: str
@@ -71,7 +72,9 @@ class Request(TypedDict):
 
 
 class Answer(TypedDict, total=False):
-    """What came of it: `ready` (was there), `built`, `missing` (wheels that no store has, or has wrongly) or `refused`."""
+    """What came of it: `ready` (was there), `built`, `missing` (wheels that no store has, or has
+    wrongly) or `refused`.
+    """
 
     state: str
     python: str
@@ -102,7 +105,11 @@ def _install(request: Request) -> Answer:
     environment = base / request["environment"]
     runs = base / "runs"
     runs.mkdir(exist_ok=True)
-    answer: Answer = {"python": str(environment / "bin" / "python"), "runs": str(runs), "state": "ready"}
+    answer: Answer = {
+        "python": str(environment / "bin" / "python"),
+        "runs": str(runs),
+        "state": "ready",
+    }
     if _is_whole(environment):
         return answer
     _remove_dead_builds(base)
@@ -126,12 +133,16 @@ def _own_folder(base: str) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = os.lstat(folder)
     if not folder.is_dir() or folder.is_symlink() or status.st_uid != os.geteuid():
-        raise _RefusedError(f"{folder} belongs to another user, so what is in it cannot be trusted: remove it")
+        raise _RefusedError(
+            f"{folder} belongs to another user, so what is in it cannot be trusted: remove it"
+        )
     return folder
 
 
 def _is_whole(environment: Path) -> bool:
-    """Whether it is there as it was made: whoever clears /var/tmp of old files may have taken some of them."""
+    """Whether it is there as it was made: whoever clears /var/tmp of old files may have taken some
+    of them.
+    """
     try:
         known = json.loads((environment / "complete").read_text(encoding="ascii"))
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -150,13 +161,19 @@ def _census(environment: Path) -> list[int]:
 
 
 def _find_wheels(request: Request) -> tuple[dict[str, Path], list[str]]:
-    """The wheels that are there and right, by name, and the names of those that are there and wrong."""
+    """The wheels that are there and right, by name, and the names of those that are there and
+    wrong.
+    """
     found: dict[str, Path] = {}
     corrupt: list[str] = []
     for store in request["stores"]:
         folder = Path(store).expanduser()
         listed = _listed(folder)
-        wanted = [wheel for wheel in request["wheels"] if wheel["name"] in listed and wheel["name"] not in found]
+        wanted = [
+            wheel
+            for wheel in request["wheels"]
+            if wheel["name"] in listed and wheel["name"] not in found
+        ]
         for wheel in wanted:
             path = folder / wheel["name"]
             if path.stat().st_size == wheel["size"] and _sha256(path) == wheel["sha256"]:
@@ -167,7 +184,8 @@ def _find_wheels(request: Request) -> tuple[dict[str, Path], list[str]]:
 
 
 def _listed(folder: Path) -> set[str]:
-    # Listing makes an NFS client ask again; it would go on believing for a minute that a new file is not there.
+    # Listing makes an NFS client ask again; it would go on believing for a minute that a new file
+    # is not there.
     try:
         return set(os.listdir(folder))  # noqa: PTH208 - names only
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -184,7 +202,8 @@ def _require_space(base: Path, unpacked_bytes: int) -> None:
     if free < unpacked_bytes + _MARGIN_BYTES:
         need = (unpacked_bytes + _MARGIN_BYTES) / 1e6
         raise _RefusedError(
-            f"its disk is full: {base} has {free / 1e6:.0f} MB free, and the environment takes {need:.0f} MB"
+            f"its disk is full: {base} has {free / 1e6:.0f} MB free, and the environment takes"
+            f" {need:.0f} MB"
         )
 
 
@@ -258,7 +277,9 @@ def _make_environment(folder: Path, wheels: Sequence[Path], final: Path) -> None
 
 
 def _unpack(wheel: Path, environment: Path, site: Path, final: Path) -> None:
-    """Put a wheel's files where the binary distribution format says; commands that it would offer are left out."""
+    """Put a wheel's files where the binary distribution format says; commands that it would offer
+    are left out.
+    """
     folders: set[Path] = set()
     with zipfile.ZipFile(wheel) as archive:
         for info in archive.infolist():
@@ -271,7 +292,9 @@ def _unpack(wheel: Path, environment: Path, site: Path, final: Path) -> None:
             with archive.open(info) as packed, target.open("wb") as file:
                 start = packed.read(_CHUNK_BYTES)
                 if start.startswith(b"#!python"):
-                    start = b"#!" + os.fsencode(final / "bin" / "python") + start[len(b"#!python") :]
+                    start = (
+                        b"#!" + os.fsencode(final / "bin" / "python") + start[len(b"#!python") :]
+                    )
                 file.write(start)
                 shutil.copyfileobj(packed, file, _CHUNK_BYTES)
             if info.external_attr >> 16 & 0o111:
@@ -301,7 +324,9 @@ def _check(environment: Path, versions: dict[str, str]) -> None:
     command = [str(environment / "bin" / "python"), "-I", "-B", "-c", _CHECK, json.dumps(versions)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
-        raise _RefusedError(f"the environment does not work: {(done.stderr or done.stdout).strip()[-400:]}")
+        raise _RefusedError(
+            f"the environment does not work: {(done.stderr or done.stdout).strip()[-400:]}"
+        )
 
 
 def main() -> None:

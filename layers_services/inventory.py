@@ -1,7 +1,8 @@
-"""`--hosts inventory.yaml`: the user's own machines, which host of the continuum each may be, and what EnOSlib is told of them.
+"""`--hosts inventory.yaml`: the user's own machines, which host of the continuum each may be, and
+what EnOSlib is told of them.
 
-Values end up in arguments of ssh(1) and in Ansible's variables, so whatever a shell or ssh could take for something else is
-refused here, with its place in the file.
+Values end up in arguments of ssh(1) and in Ansible's variables, so whatever a shell or ssh could
+take for something else is refused here, with its place in the file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
 
 from laggard.errors import Problem, ScenarioError
 from laggard.hosts import Host, pattern_fault, select
@@ -33,7 +42,8 @@ EnoslibDescription = dict[str, dict[str, list[dict[str, EnoslibValue]]]]
 
 _KNOWN_AFTER_FIRST_CONTACT = "StrictHostKeyChecking=accept-new"
 _NOTICE_DEATH = ("ServerAliveInterval=10", "ServerAliveCountMax=3")
-"""Ansible keeps connections open; without these a task would wait for a quarter of an hour on one to a machine that is gone."""
+"""Ansible keeps connections open; without these a task would wait for a quarter of an hour on one
+to a machine that is gone."""
 
 _MOST_FORKS = 64
 _SPECIAL_IN_SSH_PATHS = '%$"\\'
@@ -93,7 +103,10 @@ SshName = Annotated[StrictStr, AfterValidator(_is_ssh_name)]
 ExperimentAddress = Annotated[StrictStr, AfterValidator(_is_experiment_address)]
 User = Annotated[
     StrictStr,
-    _matching(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}", "a user is letters, digits, _, . and - — write it such as root"),
+    _matching(
+        r"[A-Za-z_][A-Za-z0-9_.-]{0,31}",
+        "a user is letters, digits, _, . and - — write it such as root",
+    ),
 ]
 Port = Annotated[StrictInt, Field(ge=1, le=65535)]
 KeyFile = Annotated[
@@ -107,11 +120,15 @@ Gateway = Annotated[
     StrictStr,
     _matching(
         r"([A-Za-z_][A-Za-z0-9_.-]{0,31}@)?[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?",
-        "a gateway is user@host:port, of which user and port may be left out — write it such as me@gateway.example.org",
+        "a gateway is user@host:port, of which user and port may be left out — write it such as"
+        " me@gateway.example.org",
     ),
 ]
 Site = Annotated[
-    StrictStr, _matching(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", "a site is letters, digits, _, . and - — rename it")
+    StrictStr,
+    _matching(
+        r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", "a site is letters, digits, _, . and - — rename it"
+    ),
 ]
 Pattern = Annotated[StrictStr, AfterValidator(_is_pattern)]
 
@@ -123,17 +140,29 @@ class _Strict(BaseModel):
 class ListedMachine(_Strict):
     """One machine of an inventory, as written."""
 
-    ssh: Annotated[SshName | None, Field(description="name to connect to; the address where not written")] = None
+    ssh: Annotated[
+        SshName | None, Field(description="name to connect to; the address where not written")
+    ] = None
     address: Annotated[
         ExperimentAddress | None,
-        Field(description="IPv4 address on the experiment's network; what `ssh` resolves to where not written"),
+        Field(
+            description=(
+                "IPv4 address on the experiment's network; what `ssh` resolves to where not written"
+            )
+        ),
     ] = None
     user: Annotated[User, Field(description="who logs in; shaping links needs root")] = "root"
     port: Annotated[Port, Field(description="of its SSH server")] = 22
-    key: Annotated[KeyFile | None, Field(description="private key file, relative to the inventory")] = None
+    key: Annotated[
+        KeyFile | None, Field(description="private key file, relative to the inventory")
+    ] = None
     gateway: Annotated[Gateway | None, Field(description="user@host:port to jump over")] = None
-    site: Annotated[Site | None, Field(description="machines of one site and user share a home folder")] = None
-    hosts: Annotated[Pattern | None, Field(description="hosts that it may be; any where not written")] = None
+    site: Annotated[
+        Site | None, Field(description="machines of one site and user share a home folder")
+    ] = None
+    hosts: Annotated[
+        Pattern | None, Field(description="hosts that it may be; any where not written")
+    ] = None
 
     @model_validator(mode="after")
     def _can_be_reached(self) -> Self:
@@ -150,7 +179,9 @@ class ListedMachine(_Strict):
 class ListedMachines(_Strict):
     """An inventory file, as written."""
 
-    machines: Annotated[tuple[ListedMachine, ...], Field(description="the machines, in order of preference")]
+    machines: Annotated[
+        tuple[ListedMachine, ...], Field(description="the machines, in order of preference")
+    ]
 
 
 @dataclass(frozen=True)
@@ -160,7 +191,8 @@ class Candidate:
     Attributes:
         address: IPv4 address on the experiment's network.
         access: how to reach it.
-        site: machines of one site and user share a home folder; empty for a machine that shares with nobody.
+        site: machines of one site and user share a home folder; empty for a machine that shares
+            with nobody.
         pattern: hosts that it may be; empty for any.
     """
 
@@ -172,7 +204,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Inventory:
-    """The machines of an inventory file, in its order, and the file itself to locate problems in."""
+    """The machines of an inventory file, in its order, and the file itself to locate problems
+    in.
+    """
 
     machines: tuple[Candidate, ...]
     source: Source
@@ -187,7 +221,9 @@ def resolve_ipv4(name: str) -> str:
     return str(socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
 
 
-def parse_inventory(data: bytes | str, path: Path, resolve: Callable[[str], str] = resolve_ipv4) -> Inventory:
+def parse_inventory(
+    data: bytes | str, path: Path, resolve: Callable[[str], str] = resolve_ipv4
+) -> Inventory:
     """Read an inventory.
 
     Args:
@@ -208,7 +244,11 @@ def parse_inventory(data: bytes | str, path: Path, resolve: Callable[[str], str]
         except ScenarioError as error:
             problems.extend(error.problems)
     if not listed:
-        problems.append(source.problem(("machines",), "no machine is listed", "list them, one `- {ssh: name}` each"))
+        problems.append(
+            source.problem(
+                ("machines",), "no machine is listed", "list them, one `- {ssh: name}` each"
+            )
+        )
     problems.extend(_listed_twice(listed, machines, source) if not problems else ())
     if problems:
         raise ScenarioError(tuple(problems))
@@ -216,7 +256,11 @@ def parse_inventory(data: bytes | str, path: Path, resolve: Callable[[str], str]
 
 
 def _candidate(
-    machine: ListedMachine, key: KeyPath, source: Source, folder: Path, resolve: Callable[[str], str]
+    machine: ListedMachine,
+    key: KeyPath,
+    source: Source,
+    folder: Path,
+    resolve: Callable[[str], str],
 ) -> Candidate:
     options: tuple[str, ...] = (_KNOWN_AFTER_FIRST_CONTACT,)
     key_file = None
@@ -239,12 +283,16 @@ def _key_fault(key: Path) -> str | None:
     if not key.is_file():
         return f"there is no file {key}"
     if not str(key).isprintable() or set(str(key)) & set(_SPECIAL_IN_SSH_PATHS):
-        return f"ssh would read something else than {key}: a path has none of {_SPECIAL_IN_SSH_PATHS}"
+        return (
+            f"ssh would read something else than {key}: a path has none of {_SPECIAL_IN_SSH_PATHS}"
+        )
     return None
 
 
 def _jump(gateway: str, key: Path | None) -> str:
-    """The command that connects over a gateway; `ssh -J` would give the gateway neither the key nor any option."""
+    """The command that connects over a gateway; `ssh -J` would give the gateway neither the key nor
+    any option.
+    """
     login, _, port = gateway.partition(":")
     identity = () if key is None else ("-i", str(key))
     settings = ("BatchMode=yes", "ConnectTimeout=10", _KNOWN_AFTER_FIRST_CONTACT)
@@ -257,7 +305,9 @@ def _resolved(name: str, key: KeyPath, source: Source, resolve: Callable[[str], 
     try:
         address = name if _is_ip(name) else resolve(name)
     except OSError as error:
-        raise _refused(source, key, f"this name has no IPv4 address here: {error.strerror or error}", fix) from error
+        raise _refused(
+            source, key, f"this name has no IPv4 address here: {error.strerror or error}", fix
+        ) from error
     fault = _address_fault(address)
     if fault is not None:
         raise _refused(source, key, f"it stands for {address}: {fault}", fix)
@@ -268,7 +318,9 @@ def _refused(source: Source, key: KeyPath, rule: str, fix: str) -> ScenarioError
     return ScenarioError((source.problem(key, rule, fix),))
 
 
-def _listed_twice(listed: Sequence[ListedMachine], machines: Sequence[Candidate], source: Source) -> Iterator[Problem]:
+def _listed_twice(
+    listed: Sequence[ListedMachine], machines: Sequence[Candidate], source: Source
+) -> Iterator[Problem]:
     addresses: dict[str, int] = {}
     ways: dict[tuple[str, int, str | None], int] = {}
     for i, (written, machine) in enumerate(zip(listed, machines, strict=True)):
@@ -276,7 +328,9 @@ def _listed_twice(listed: Sequence[ListedMachine], machines: Sequence[Candidate]
         if first != i:
             key = "ssh" if written.address is None else "address"
             rule = f"machine {first + 1} has this address too, {machine.address}"
-            yield source.problem(("machines", i, key), rule, "list every machine once, with an address of its own")
+            yield source.problem(
+                ("machines", i, key), rule, "list every machine once, with an address of its own"
+            )
             continue
         first = ways.setdefault((written.connects_to, written.port, written.gateway), i)
         if first != i:
@@ -285,7 +339,8 @@ def _listed_twice(listed: Sequence[ListedMachine], machines: Sequence[Candidate]
 
 
 def assign(inventory: Inventory, hosts: Sequence[Host]) -> tuple[Machine, ...]:
-    """Give every host a machine of its own: the first that fits, unless another host could then have none.
+    """Give every host a machine of its own: the first that fits, unless another host could then
+    have none.
 
     Args:
         inventory: the machines.
@@ -298,8 +353,14 @@ def assign(inventory: Inventory, hosts: Sequence[Host]) -> tuple[Machine, ...]:
         ScenarioError: there is no way to give every host a machine.
     """
     patterns = {machine.pattern for machine in inventory.machines}
-    allowed = {pattern: {host.name for host in (select(pattern, hosts) if pattern else hosts)} for pattern in patterns}
-    fits = [[i for i, each in enumerate(inventory.machines) if host.name in allowed[each.pattern]] for host in hosts]
+    allowed = {
+        pattern: {host.name for host in (select(pattern, hosts) if pattern else hosts)}
+        for pattern in patterns
+    }
+    fits = [
+        [i for i, each in enumerate(inventory.machines) if host.name in allowed[each.pattern]]
+        for host in hosts
+    ]
     matched = _match(fits)
     missing = [host.name for i, host in enumerate(hosts) if i not in matched]
     if missing:
@@ -308,7 +369,9 @@ def assign(inventory: Inventory, hosts: Sequence[Host]) -> tuple[Machine, ...]:
 
 
 def _as(host: Host, candidate: Candidate) -> Machine:
-    return Machine(replace(host, address=candidate.address, ipv6=()), candidate.access, candidate.site)
+    return Machine(
+        replace(host, address=candidate.address, ipv6=()), candidate.access, candidate.site
+    )
 
 
 def _too_few(missing: Sequence[str], inventory: Inventory) -> Problem:
@@ -322,7 +385,8 @@ def _too_few(missing: Sequence[str], inventory: Inventory) -> Problem:
 
 
 def _match(fits: Sequence[Sequence[int]]) -> Mapping[int, int]:
-    """A machine for as many hosts as possible: maximum bipartite matching by augmenting paths (Kuhn, 1955).
+    """A machine for as many hosts as possible: maximum bipartite matching by augmenting paths
+    (Kuhn, 1955).
 
     Args:
         fits: the machines that each host may get, best first.
@@ -346,7 +410,9 @@ def _match(fits: Sequence[Sequence[int]]) -> Mapping[int, int]:
 def _free_machine(
     host: int, fits: Sequence[Sequence[int]], holder: Mapping[int, int], reached: dict[int, int]
 ) -> int | None:
-    """The nearest machine that nobody holds; `reached` gets the host from which each machine was first reached."""
+    """The nearest machine that nobody holds; `reached` gets the host from which each machine was
+    first reached.
+    """
     queue = deque([host])
     while queue:
         at = queue.popleft()
@@ -368,10 +434,12 @@ def covering_network(addresses: Sequence[str]) -> ipaddress.IPv4Network:
 
 
 def static_roles(machines: Sequence[Machine]) -> EnoslibDescription:
-    """What `enoslib.StaticConf.from_dictionary` reads: every machine with E2Clab's roles, and the network that has them all.
+    """What `enoslib.StaticConf.from_dictionary` reads: every machine with E2Clab's roles, and the
+    network that has them all.
 
-    EnOSlib would give ssh its own options (no host keys are checked, a gateway gets no key); `ansible_ssh_common_args` replaces
-    them by those of `Access`, so that Ansible connects as everything else does.
+    EnOSlib would give ssh its own options (no host keys are checked, a gateway gets no key);
+    `ansible_ssh_common_args` replaces them by those of `Access`, so that Ansible connects as
+    everything else does.
 
     Args:
         machines: of the hosts, with addresses.
@@ -380,10 +448,17 @@ def static_roles(machines: Sequence[Machine]) -> EnoslibDescription:
     described: dict[str, EnoslibValue] = {
         "roles": [NETWORK_ROLE],
         "cidr": str(network),
-        "gateway": str(network[0]),  # asked for by EnOSlib's schema; nothing here reads it, nor the next
+        "gateway": str(
+            network[0]
+        ),  # asked for by EnOSlib's schema; nothing here reads it, nor the next
         "dns": str(network[0]),
     }
-    return {"resources": {"machines": [_static_machine(machine) for machine in machines], "networks": [described]}}
+    return {
+        "resources": {
+            "machines": [_static_machine(machine) for machine in machines],
+            "networks": [described],
+        }
+    }
 
 
 def _static_machine(machine: Machine) -> dict[str, EnoslibValue]:
@@ -406,16 +481,20 @@ def _ansible_ssh_arguments(access: Access) -> tuple[str, ...]:
     return tuple(word for setting in settings for word in ("-o", setting))
 
 
-def enoslib_roles_of(machines: Sequence[Machine], devices: Mapping[str, str] | None = None) -> tuple[Roles, Networks]:
+def enoslib_roles_of(
+    machines: Sequence[Machine], devices: Mapping[str, str] | None = None
+) -> tuple[Roles, Networks]:
     """EnOSlib's roles and networks of machines that are reached by SSH, keyed as E2Clab keys them.
 
-    Roles come in E2Clab's order: layers, services, `layer_id_service_id` and extra roles first, then every host's service key.
-    All roles of a host share one `enoslib.Host`, whose alias is the host's name.
+    Roles come in E2Clab's order: layers, services, `layer_id_service_id` and extra roles first,
+    then every host's service key. All roles of a host share one `enoslib.Host`, whose alias is the
+    host's name.
 
     Args:
         machines: of the hosts, with addresses.
-        devices: the network device that has each host's address, as `NodeFacts.device` says. With them `sync_info` is not needed;
-            without, no constraint can be compiled for the hosts yet.
+        devices: the network device that has each host's address, as `NodeFacts.device` says. With
+            them `sync_info` is not needed; without, no constraint can be compiled for the hosts
+            yet.
     """
     _set_up_ansible(len(machines))
     import enoslib
@@ -427,7 +506,9 @@ def enoslib_roles_of(machines: Sequence[Machine], devices: Mapping[str, str] | N
     for machine in machines:
         node = described[machine.alias][0]
         if devices is not None:
-            address = enoslib.objects.IPAddress(f"{machine.host.address}/{network.network.prefixlen}", network)
+            address = enoslib.objects.IPAddress(
+                f"{machine.host.address}/{network.network.prefixlen}", network
+            )
             node.net_devices = {enoslib.objects.NetDevice(devices[machine.alias], {address})}
         nodes[machine.alias] = node
     roles = enoslib.Roles()
@@ -440,7 +521,8 @@ def enoslib_roles_of(machines: Sequence[Machine], devices: Mapping[str, str] | N
 
 
 def _set_up_ansible(machines: int) -> None:
-    # Ansible reads these when it is imported; where that is past, only warnings remain: host names have dots.
+    # Ansible reads these when it is imported; where that is past, only warnings remain: host names
+    # have dots.
     os.environ.setdefault("ANSIBLE_TRANSFORM_INVALID_GROUP_CHARS", "ignore")
     os.environ.setdefault("ANSIBLE_DEPRECATION_WARNINGS", "False")
     import enoslib

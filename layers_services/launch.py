@@ -1,7 +1,8 @@
-"""Starts the processes of a run by forking them from one process that has already done their imports.
+"""Starts the processes of a run by forking them from one process that has already done their
+imports.
 
-Importing torch and `torch._dynamo` costs seconds and a hundred megabytes per process; forked from a process that imported
-them, a rank starts in milliseconds and shares the memory.
+Importing torch and `torch._dynamo` costs seconds and a hundred megabytes per process; forked from a
+process that imported them, a rank starts in milliseconds and shares the memory.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from pathlib import Path
 from typing import Self
 
 from laggard.errors import DeploymentError
-from laggard.layers_services.fork_server import Answer, Exit, Kill, Message, ProcessSpec, Ready, Spawn, serve
+from laggard.layers_services.fork_server import (
+    Answer,
+    Exit,
+    Kill,
+    Message,
+    ProcessSpec,
+    Ready,
+    Spawn,
+    serve,
+)
 from laggard.layers_services.local.forked import end_with, fork
 
 __all__ = ["Exit", "ForkServer", "ProcessSpec"]
@@ -27,8 +37,8 @@ _CLOSE_PATIENCE_S = 5.0
 class ForkServer:
     """A process that imports once and forks often; use it as a context manager.
 
-    Children run in a session of their own, with standard input closed, and are killed when the server, or what started it,
-    dies.
+    Children run in a session of their own, with standard input closed, and are killed when the
+    server, or what started it, dies.
     """
 
     def __init__(self, connection: Connection, pid: int) -> None:
@@ -75,7 +85,9 @@ class ForkServer:
         deadline = time.monotonic() + timeout_s
         while self._import_s is None:
             if not self._connection.poll(max(0.0, deadline - time.monotonic())):
-                raise DeploymentError(f"the fork server's imports are not done after {timeout_s:g} s")
+                raise DeploymentError(
+                    f"the fork server's imports are not done after {timeout_s:g} s"
+                )
             self._take(self._receive())
         return self._import_s
 
@@ -88,7 +100,8 @@ class ForkServer:
         return self._ask(Spawn(spec))
 
     def exits(self, timeout_s: float = 0.0) -> list[Exit]:
-        """Processes that ended since the last call, waiting at most `timeout_s` seconds for the first.
+        """Processes that ended since the last call, waiting at most `timeout_s` seconds for the
+        first.
 
         Raises:
             DeploymentError: the server is gone.
@@ -144,7 +157,9 @@ class ForkServer:
             self._take(message)
 
     def _read_last_words(self) -> None:
-        """A server that ends by itself says why; that waits here to be read when nothing can be sent any more."""
+        """A server that ends by itself says why; that waits here to be read when nothing can be
+        sent any more.
+        """
         while self._connection.poll():
             self._take(self._receive())
 
@@ -164,4 +179,6 @@ class ForkServer:
             raise DeploymentError(message.refusal)
 
     def _gone(self) -> DeploymentError:
-        return DeploymentError(f"the fork server (process {self._pid}) is gone; its processes ended with it")
+        return DeploymentError(
+            f"the fork server (process {self._pid}) is gone; its processes ended with it"
+        )

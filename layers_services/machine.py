@@ -1,4 +1,6 @@
-"""A machine of a remote testbed that stands for one host of the continuum, and how to reach it by SSH."""
+"""A machine of a remote testbed that stands for one host of the continuum, and how to reach it by
+SSH.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,13 @@ class Access:
         key = ("-i", str(self.key)) if self.key is not None else ()
         jump = ("-J", self.gateway) if self.gateway else ()
         settings = ("BatchMode=yes", "ConnectTimeout=10", *self.options)
-        return (port_flag, str(self.port), *key, *jump, *(word for setting in settings for word in ("-o", setting)))
+        return (
+            port_flag,
+            str(self.port),
+            *key,
+            *jump,
+            *(word for setting in settings for word in ("-o", setting)),
+        )
 
 
 @dataclass(frozen=True)
@@ -55,10 +63,11 @@ class Machine:
     """A reserved machine.
 
     Attributes:
-        host: the host of the continuum that it is; `host.address` is its address on the experiment network, `host.ipv6` what it says
-            itself (`node_facts.with_ipv6`).
+        host: the host of the continuum that it is; `host.address` is its address on the experiment
+            network, `host.ipv6` what it says itself (`node_facts.with_ipv6`).
         access: how to reach it.
-        site: where it is; machines of one site share a home folder (Grid'5000's NFS). Empty: it shares with nobody.
+        site: where it is; machines of one site share a home folder (Grid'5000's NFS). Empty: it
+            shares with nobody.
         cluster: of which cluster; empty where there are none.
     """
 

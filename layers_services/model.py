@@ -1,7 +1,9 @@
-"""`layers_services.yaml` and `workflow.yaml`, with E2Clab's meaning and without what its schemas let slip.
+"""`layers_services.yaml` and `workflow.yaml`, with E2Clab's meaning and without what its schemas
+let slip.
 
-E2Clab 3.7's schemas (`e2clab/schemas/*_schema.py`) accept unknown keys almost everywhere; here they are refused, except a service's
-metadata, where E2Clab allows any key and only look-alikes of a known one are refused.
+E2Clab 3.7's schemas (`e2clab/schemas/*_schema.py`) accept unknown keys almost everywhere; here they
+are refused, except a service's metadata, where E2Clab allows any key and only look-alikes of a
+known one are refused.
 """
 
 from __future__ import annotations
@@ -40,7 +42,10 @@ def _not_reserved(name: str) -> str:
 
 
 def _plain_name(value: object) -> object:
-    rule = "a name is letters, digits, _ and -, at most 63, and begins with a letter or digit — rename it"
+    rule = (
+        "a name is letters, digits, _ and -, at most 63, and begins with a letter or digit —"
+        " rename it"
+    )
     if not isinstance(value, str) or not value.isascii() or not 0 < len(value) <= 63:
         raise ValueError(rule)
     if not value[0].isalnum() or not all(letter.isalnum() or letter in "_-" for letter in value):
@@ -81,7 +86,10 @@ class G5k(_Provider):
     """How E2Clab reserves on Grid'5000."""
 
     queue: Literal["default", "production", "besteffort", "testing"] | None = None
-    reservation: Annotated[StrictStr, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}$")] | None = None
+    reservation: (
+        Annotated[StrictStr, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}$")]
+        | None
+    ) = None
     job_type: tuple[StrictStr, ...] | None = None
     env_name: StrictStr | None = None
     key_name: StrictStr | None = None
@@ -92,7 +100,9 @@ class G5k(_Provider):
     @model_validator(mode="after")
     def _environments_are_deployed(self) -> Self:
         if self.env_name is not None and "deploy" not in (self.job_type or ()):
-            raise ValueError("`env_name` needs `deploy` among `job_type` — add `job_type: [deploy]`")
+            raise ValueError(
+                "`env_name` needs `deploy` among `job_type` — add `job_type: [deploy]`"
+            )
         return self
 
 
@@ -131,7 +141,9 @@ class Scaleway(_Provider):
 
 
 class Environment(_Strict):
-    """Where E2Clab would deploy, and what all of its providers share. The local testbed ignores it."""
+    """Where E2Clab would deploy, and what all of its providers share. The local testbed ignores
+    it.
+    """
 
     job_name: StrictStr | None = None
     walltime: Walltime | None = None
@@ -144,14 +156,24 @@ class Environment(_Strict):
 
     @model_validator(mode="after")
     def _has_a_provider(self) -> Self:
-        providers = (self.g5k, self.iotlab, self.chameleoncloud, self.chameleonedge, self.scalewayinstances)
+        providers = (
+            self.g5k,
+            self.iotlab,
+            self.chameleoncloud,
+            self.chameleonedge,
+            self.scalewayinstances,
+        )
         if all(provider is None for provider in providers):
-            raise ValueError("E2Clab needs a provider here — add `g5k: {}`; the local testbed does not use it")
+            raise ValueError(
+                "E2Clab needs a provider here — add `g5k: {}`; the local testbed does not use it"
+            )
         return self
 
 
 class Service(BaseModel):
-    """A service of a layer; keys that E2Clab does not know are metadata, handed on to the service as they are."""
+    """A service of a layer; keys that E2Clab does not know are metadata, handed on to the service
+    as they are.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
     __pydantic_extra__: Metadata
@@ -159,14 +181,20 @@ class Service(BaseModel):
     name: Annotated[Name, Field(description="name of the service", examples=["trainer"])]
     quantity: Annotated[StrictInt, Field(ge=1, description="number of machines")] = 1
     roles: Annotated[tuple[Name, ...], Field(description="extra roles of its machines")] = ()
-    repeat: Annotated[StrictInt, Field(ge=0, description="how many more such services the layer ends with")] = 0
+    repeat: Annotated[
+        StrictInt, Field(ge=0, description="how many more such services the layer ends with")
+    ] = 0
     env: Annotated[Metadata, Field(description="what the service's own code reads")] = {}
-    environment: Annotated[ProviderName | None, Field(description="provider, unless the first one")] = None
+    environment: Annotated[
+        ProviderName | None, Field(description="provider, unless the first one")
+    ] = None
     cluster: StrictStr | None = None
     servers: tuple[StrictStr, ...] | StrictStr | None = None
     archi: StrictStr | None = None
 
-    _metadata_of_e2clab: ClassVar[frozenset[str]] = frozenset({"image", "profile", "ports", "containers"})
+    _metadata_of_e2clab: ClassVar[frozenset[str]] = frozenset(
+        {"image", "profile", "ports", "containers"}
+    )
 
     @property
     def metadata(self) -> Metadata:
@@ -175,7 +203,9 @@ class Service(BaseModel):
 
     @property
     def machines(self) -> int:
-        """Machines of one such service: as many as servers are listed (unless a cluster is), else `quantity`."""
+        """Machines of one such service: as many as servers are listed (unless a cluster is), else
+        `quantity`.
+        """
         if self.servers is None or self.cluster is not None:
             return self.quantity
         return 1 if isinstance(self.servers, str) else len(self.servers)
@@ -186,7 +216,9 @@ class Service(BaseModel):
         for key in set(self.metadata) - self._metadata_of_e2clab:
             near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.75)
             if near:
-                raise ValueError(f"`{key}` looks like a misspelling — write `{near[0]}`, or rename this metadata")
+                raise ValueError(
+                    f"`{key}` looks like a misspelling — write `{near[0]}`, or rename this metadata"
+                )
         return self
 
 
@@ -223,10 +255,13 @@ class LayersServices(_Strict):
         machines = sum(layer.machines for layer in self.layers)
         if machines > MAX_HOSTS:
             raise ValueError(
-                f"{machines} hosts are asked for, and a continuum has at most {MAX_HOSTS} — lower quantities"
+                f"{machines} hosts are asked for, and a continuum has at most {MAX_HOSTS} — lower"
+                " quantities"
             )
         if machines == 0:
-            raise ValueError("no layer has a service, so there is no host — add a layer with a service")
+            raise ValueError(
+                "no layer has a service, so there is no host — add a layer with a service"
+            )
         return self
 
 
@@ -286,12 +321,18 @@ PLAY_KEYWORDS = frozenset(
 
 
 class Play(BaseModel):
-    """Ansible tasks on some hosts, in E2Clab's three stages; other keys are keywords of an Ansible play."""
+    """Ansible tasks on some hosts, in E2Clab's three stages; other keys are keywords of an Ansible
+    play.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
     __pydantic_extra__: Metadata
 
-    hosts: Annotated[StrictStr, StringConstraints(min_length=1), Field(description="host pattern", examples=["edge.*"])]
+    hosts: Annotated[
+        StrictStr,
+        StringConstraints(min_length=1),
+        Field(description="host pattern", examples=["edge.*"]),
+    ]
     depends_on: tuple[DependsOn, ...] = ()
     prepare: AnsibleTasks = ()
     launch: AnsibleTasks = ()
@@ -304,7 +345,8 @@ class Play(BaseModel):
                 known = sorted(PLAY_KEYWORDS | set(type(self).model_fields))
                 near = difflib.get_close_matches(key, known, n=1)
                 raise ValueError(
-                    f"`{key}` is no key of a play — " + (f"did you mean `{near[0]}`?" if near else "remove it")
+                    f"`{key}` is no key of a play — "
+                    + (f"did you mean `{near[0]}`?" if near else "remove it")
                 )
         return self
 

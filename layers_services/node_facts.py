@@ -1,4 +1,6 @@
-"""What remote nodes are, asked of all of them by one task that needs nothing on a node but a POSIX shell."""
+"""What remote nodes are, asked of all of them by one task that needs nothing on a node but a POSIX
+shell.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +144,8 @@ def ask_nodes(machines: Sequence[Machine], roles: Roles) -> Mapping[str, NodeFac
         roles: EnOSlib's roles of the same hosts.
 
     Raises:
-        DeploymentError: some nodes cannot be reached or do not answer; names all of them with what ssh said.
+        DeploymentError: some nodes cannot be reached or do not answer; names all of them with what
+            ssh said.
     """
     commands = {machine.alias: facts_command(machine.host.address) for machine in machines}
     answers = run_on_nodes(roles, commands, "asking the nodes what they are")
@@ -171,7 +174,9 @@ def parse_facts(host: str, printed: str) -> NodeFacts:
         if mark == _MARK:
             said.setdefault(name, []).append(value.strip())
     if "complete" not in said:
-        raise DeploymentError(f"{host}: its answer is cut short, so what it is stays unknown: {printed[-200:]!r}")
+        raise DeploymentError(
+            f"{host}: its answer is cut short, so what it is stays unknown: {printed[-200:]!r}"
+        )
     one = {name: values[0] for name, values in said.items()}
     return NodeFacts(
         host=host,
@@ -189,7 +194,11 @@ def parse_facts(host: str, printed: str) -> NodeFacts:
         free_bytes=_free_bytes(one.get("disk_free", "")),
         netem="netem" in said,
         device=_device(one.get("device", "")),
-        ipv6=tuple(dict.fromkeys(match[1] for line in said.get("ipv6", ()) if (match := _IPV6.search(line)))),
+        ipv6=tuple(
+            dict.fromkeys(
+                match[1] for line in said.get("ipv6", ()) if (match := _IPV6.search(line))
+            )
+        ),
         root="root" in said,
         gpus=tuple(map(parse_gpu, said.get("gpu", ()))),
         infiniband=tuple(said.get("infiniband", ())),
@@ -199,7 +208,8 @@ def parse_facts(host: str, printed: str) -> NodeFacts:
 def with_ipv6(machines: Sequence[Machine], facts: Mapping[str, NodeFacts]) -> tuple[Machine, ...]:
     """The machines, their hosts with the IPv6 addresses that the nodes have told.
 
-    An address that several have, as link-local ones of different networks may be, is left out: it says nothing of who is meant.
+    An address that several have, as link-local ones of different networks may be, is left out: it
+    says nothing of who is meant.
 
     Args:
         machines: of the hosts.
@@ -209,12 +219,15 @@ def with_ipv6(machines: Sequence[Machine], facts: Mapping[str, NodeFacts]) -> tu
     return tuple(
         replace(machine, host=replace(machine.host, ipv6=own))
         for machine in machines
-        for own in [tuple(address for address in facts[machine.alias].ipv6 if carried[address] == 1)]
+        for own in [
+            tuple(address for address in facts[machine.alias].ipv6 if carried[address] == 1)
+        ]
     )
 
 
 def choose_python(facts: NodeFacts, preferred: PythonVersion) -> Interpreter | None:
-    """The interpreter to use: of the preferred version, else the newest supported one; None where no one is supported.
+    """The interpreter to use: of the preferred version, else the newest supported one; None where
+    no one is supported.
 
     Args:
         facts: of a node.
@@ -228,7 +241,11 @@ def choose_python(facts: NodeFacts, preferred: PythonVersion) -> Interpreter | N
 
 def _pythons(lines: Sequence[str]) -> tuple[Interpreter, ...]:
     found = [re.fullmatch(r"(\d+)\.(\d+) (/.+)", line) for line in lines]
-    pythons = (Interpreter((int(match[1]), int(match[2])), match[3]) for match in found if match is not None)
+    pythons = (
+        Interpreter((int(match[1]), int(match[2])), match[3])
+        for match in found
+        if match is not None
+    )
     return tuple(dict.fromkeys(pythons))
 
 

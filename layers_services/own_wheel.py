@@ -1,7 +1,8 @@
 """Laggard as a wheel, made from the files that are running.
 
-Building one would need a build tool and a copy of the tree; a wheel is a zip file with a list. Editable checkouts and installed
-packages give the same bytes for the same files, so nodes are prepared anew only when something has changed.
+Building one would need a build tool and a copy of the tree; a wheel is a zip file with a list.
+Editable checkouts and installed packages give the same bytes for the same files, so nodes are
+prepared anew only when something has changed.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ def pack(package: Path, version: str, requires: Sequence[str] = ()) -> bytes:
     info = f"{package.name}-{version}.dist-info"
     needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
     about = f"Metadata-Version: 2.1\nName: {package.name}\nVersion: {version}\n{needs}"
-    files = {f"{package.name}/{path.relative_to(package).as_posix()}": path.read_bytes() for path in _files(package)}
+    files = {
+        f"{package.name}/{path.relative_to(package).as_posix()}": path.read_bytes()
+        for path in _files(package)
+    }
     files |= {f"{info}/METADATA": about.encode(), f"{info}/WHEEL": _WHEEL.encode()}
     record = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in sorted(files.items())]
     files[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""]).encode()
@@ -65,8 +69,14 @@ def pack(package: Path, version: str, requires: Sequence[str] = ()) -> bytes:
 
 def _files(package: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(package, followlinks=True):
-        folders[:] = [name for name in folders if name != "__pycache__" and not name.startswith(".")]
-        yield from (Path(folder) / name for name in names if not name.startswith(".") and not name.endswith(".pyc"))
+        folders[:] = [
+            name for name in folders if name != "__pycache__" and not name.startswith(".")
+        ]
+        yield from (
+            Path(folder) / name
+            for name in names
+            if not name.startswith(".") and not name.endswith(".pyc")
+        )
 
 
 def _digest(data: bytes) -> str:

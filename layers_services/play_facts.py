@@ -1,7 +1,8 @@
-"""Whether an Ansible play can see the facts that Ansible gathers before it, host by host, unless told otherwise.
+"""Whether an Ansible play can see the facts that Ansible gathers before it, host by host, unless
+told otherwise.
 
-Gathering them takes longer than most tasks of a workflow, and E2Clab gathers them anew for every play and stage. A play that
-cannot see them runs the same without.
+Gathering them takes longer than most tasks of a workflow, and E2Clab gathers them anew for every
+play and stage. A play that cannot see them runs the same without.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _TASK_KEYWORDS = frozenset(
      "ignore_errors", "loop", "loop_control", "name", "no_log", "notify", "poll", "register", "retries", "run_once",
      "tags", "throttle", "timeout", "until", "vars", "when", "with_items"}
 )  # fmt: skip
-# Modules that neither read facts themselves nor bring in text that is not in the play, such as a template's.
+# Modules that neither read facts themselves nor bring in text that is not in the play, such as a
+# template's.
 _BLIND_MODULES = frozenset(
     {"assert", "command", "copy", "debug", "fail", "fetch", "file", "find", "get_url", "git", "lineinfile", "pause",
      "ping", "pip", "raw", "script", "set_fact", "shell", "slurp", "stat", "synchronize", "tempfile", "unarchive",

@@ -1,8 +1,9 @@
 """Gives every node the Python environment that workers run in.
 
-One Ansible task asks and installs: a node that has the environment says so, and a second run on the same nodes is ready after
-that. Otherwise the wheels travel once per site, into a home folder that the site's machines share, and the same task is run
-again where they were missing. Whether homes are shared is seen, not believed: a node that still lacks wheels gets its own.
+One Ansible task asks and installs: a node that has the environment says so, and a second run on the
+same nodes is ready after that. Otherwise the wheels travel once per site, into a home folder that
+the site's machines share, and the same task is run again where they were missing. Whether homes are
+shared is seen, not believed: a node that still lacks wheels gets its own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ from typing import TYPE_CHECKING, Literal
 from laggard.errors import DeploymentError
 from laggard.layers_services.install_on_node import ANSWER_MARK, Answer, Request
 from laggard.layers_services.machine import Access, Machine
-from laggard.layers_services.node_facts import SUPPORTED_PYTHONS, NodeFacts, PythonVersion, choose_python
+from laggard.layers_services.node_facts import (
+    SUPPORTED_PYTHONS,
+    NodeFacts,
+    PythonVersion,
+    choose_python,
+)
 from laggard.layers_services.remote_task import run_on_nodes
 from laggard.layers_services.send import Shipment, send
 from laggard.layers_services.wheel_plan import ARCHITECTURES, Platform
@@ -87,7 +93,8 @@ class PreparedNodes:
 
 
 def platforms(facts: Mapping[str, NodeFacts], preferred: PythonVersion) -> Mapping[str, Platform]:
-    """For which platform each node needs wheels; nodes that differ in their C library only share the older one's.
+    """For which platform each node needs wheels; nodes that differ in their C library only share
+    the older one's.
 
     Args:
         facts: of every node, by its host's name.
@@ -105,19 +112,31 @@ def platforms(facts: Mapping[str, NodeFacts], preferred: PythonVersion) -> Mappi
     for platform in own.values():
         alike = replace(platform, glibc=(0, 0))
         oldest[alike] = min(oldest.get(alike, platform.glibc), platform.glibc)
-    return {name: replace(platform, glibc=oldest[replace(platform, glibc=(0, 0))]) for name, platform in own.items()}
+    return {
+        name: replace(platform, glibc=oldest[replace(platform, glibc=(0, 0))])
+        for name, platform in own.items()
+    }
 
 
 def _unfit(node: NodeFacts) -> str | None:
     if node.architecture not in ARCHITECTURES:
-        return f"{node.architecture or 'an unknown architecture'}: there are wheels for {' and '.join(ARCHITECTURES)}"
+        return (
+            f"{node.architecture or 'an unknown architecture'}: there are wheels for"
+            f" {' and '.join(ARCHITECTURES)}"
+        )
     if node.glibc is None:
-        return "no GNU C library, which the wheels are built for: use a Debian, Ubuntu, Fedora or the like"
+        return (
+            "no GNU C library, which the wheels are built for: use a Debian, Ubuntu, Fedora or the"
+            " like"
+        )
     if choose_python(node, SUPPORTED_PYTHONS[0]) is None:
         found = ", ".join(f"{each.version[0]}.{each.version[1]}" for each in node.pythons) or "none"
-        oldest, newest = (f"{major}.{minor}" for major, minor in (SUPPORTED_PYTHONS[0], SUPPORTED_PYTHONS[-1]))
+        oldest, newest = (
+            f"{major}.{minor}" for major, minor in (SUPPORTED_PYTHONS[0], SUPPORTED_PYTHONS[-1])
+        )
         return (
-            f"Python {found} found: workers need {oldest} to {newest}; apt-get install python{oldest}, or such an image"
+            f"Python {found} found: workers need {oldest} to {newest}; apt-get install"
+            f" python{oldest}, or such an image"
         )
     return None
 
@@ -126,13 +145,17 @@ def _platform(node: NodeFacts, preferred: PythonVersion) -> Platform:
     python = choose_python(node, preferred)
     assert python is not None
     assert node.glibc is not None
-    return Platform(python.version, node.architecture, node.glibc, "cuda" if node.usable_gpus else "cpu")
+    return Platform(
+        python.version, node.architecture, node.glibc, "cuda" if node.usable_gpus else "cpu"
+    )
 
 
 def site_stores(machines: Iterable[Machine], user: str) -> Mapping[str, Store]:
-    """Stores in the home that a user has on every node of a site, for nodes that root logs in to, as on Grid'5000.
+    """Stores in the home that a user has on every node of a site, for nodes that root logs in to,
+    as on Grid'5000.
 
-    Root has a home of its own on every node. The user's is one for the whole site, and root may read it.
+    Root has a home of its own on every node. The user's is one for the whole site, and root may
+    read it.
 
     Args:
         machines: those without a site are left out.
@@ -159,15 +182,21 @@ def prepare(
         machines: of the hosts.
         roles: EnOSlib's roles of the same hosts.
         facts: of every machine, by its host's name (`ask_nodes`).
-        wheels: the wheel set of every machine, by its host's name (`wheel_set` of what `platforms` says).
-        stores: where wheels are put for a machine's site, by its host's name (`site_stores`); its own home where not given. A store
-            that cannot be written, or that a machine cannot read, costs a journey to the machine itself.
+        wheels: the wheel set of every machine, by its host's name (`wheel_set` of what `platforms`
+            says).
+        stores: where wheels are put for a machine's site, by its host's name (`site_stores`); its
+            own home where not given. A store that cannot be written, or that a machine cannot read,
+            costs a journey to the machine itself.
         base: folder for environments on the nodes; `/var/tmp/laggard-<user>` where empty.
 
     Raises:
-        DeploymentError: nodes could not be reached, have a full disk, or will not take the environment; names all of them.
+        DeploymentError: nodes could not be reached, have a full disk, or will not take the
+            environment; names all of them.
     """
-    given = {machine.alias: (stores or {}).get(machine.alias) or Store(machine.access) for machine in machines}
+    given = {
+        machine.alias: (stores or {}).get(machine.alias) or Store(machine.access)
+        for machine in machines
+    }
     own = {machine.alias: Store(machine.access) for machine in machines}
     commands = {
         machine.alias: _command(machine, facts, wheels[machine.alias], given[machine.alias], base)
@@ -178,7 +207,9 @@ def prepare(
     pending = {machine.alias: machine for machine in machines}
     for tasks, plan in enumerate((_one_per_site, _one_each, None), 1):
         answers = _ask(roles, {name: commands[name] for name in pending})
-        for name in [name for name, answer in answers.items() if answer["state"] in ("ready", "built")]:
+        for name in [
+            name for name, answer in answers.items() if answer["state"] in ("ready", "built")
+        ]:
             prepared[name] = _prepared(pending.pop(name), answers[name])
         if not pending:
             ordered = {machine.alias: prepared[machine.alias] for machine in machines}
@@ -188,15 +219,20 @@ def prepare(
             sent += _send_all(plan(pending.values(), wheels, places), wheels, places, answers, own)
     names = ", ".join(pending)
     raise DeploymentError(
-        f"{names}: wheels were sent there twice and do not arrive whole — check these nodes' home folders"
+        f"{names}: wheels were sent there twice and do not arrive whole — check these nodes' home"
+        " folders"
     )
 
 
-def _command(machine: Machine, facts: Mapping[str, NodeFacts], wheels: WheelSet, store: Store, base: str) -> str:
+def _command(
+    machine: Machine, facts: Mapping[str, NodeFacts], wheels: WheelSet, store: Store, base: str
+) -> str:
     python = choose_python(facts[machine.alias], wheels.platform.python)
     if python is None or python.version != wheels.platform.python:
         wanted = f"{wheels.platform.python[0]}.{wheels.platform.python[1]}"
-        raise DeploymentError(f"{machine.alias}: its wheels are for Python {wanted}, which it does not have")
+        raise DeploymentError(
+            f"{machine.alias}: its wheels are for Python {wanted}, which it does not have"
+        )
     return install_command(python.path, wheels, tuple(dict.fromkeys((store.home, "~"))), base)
 
 
@@ -211,7 +247,10 @@ def install_command(python: str, wheels: WheelSet, homes: Sequence[str], base: s
     """
     request: Request = {
         "environment": wheels.hash,
-        "wheels": [{"name": wheel.stored_name, "size": wheel.size, "sha256": wheel.sha256} for wheel in wheels.files],
+        "wheels": [
+            {"name": wheel.stored_name, "size": wheel.size, "sha256": wheel.sha256}
+            for wheel in wheels.files
+        ],
         "stores": [f"{home}/{STORE}" for home in homes],
         "base": base,
         "unpacked_bytes": wheels.unpacked_bytes,
@@ -225,9 +264,15 @@ def install_command(python: str, wheels: WheelSet, homes: Sequence[str], base: s
 def _ask(roles: Roles, commands: Mapping[str, str]) -> Mapping[str, Answer]:
     printed = run_on_nodes(roles, commands, "preparing the nodes")
     answers = {name: _answer(name, text) for name, text in printed.items()}
-    refused = [f"  {name}: {answer['reason']}" for name, answer in answers.items() if answer["state"] == "refused"]
+    refused = [
+        f"  {name}: {answer['reason']}"
+        for name, answer in answers.items()
+        if answer["state"] == "refused"
+    ]
     if refused:
-        raise DeploymentError(f"{len(refused)} of {len(answers)} nodes could not be prepared:\n" + "\n".join(refused))
+        raise DeploymentError(
+            f"{len(refused)} of {len(answers)} nodes could not be prepared:\n" + "\n".join(refused)
+        )
     return answers
 
 
@@ -236,7 +281,9 @@ def _answer(name: str, printed: str) -> Answer:
         if line.startswith(ANSWER_MARK):
             answer: Answer = json.loads(line.removeprefix(ANSWER_MARK))
             return answer
-    raise DeploymentError(f"{name}: it was being prepared and gave no answer: {printed.strip()[-300:]}")
+    raise DeploymentError(
+        f"{name}: it was being prepared and gave no answer: {printed.strip()[-300:]}"
+    )
 
 
 def _prepared(machine: Machine, answer: Answer) -> PreparedNode:
@@ -246,10 +293,16 @@ def _prepared(machine: Machine, answer: Answer) -> PreparedNode:
 def _one_per_site(
     machines: Iterable[Machine], wheels: Mapping[str, WheelSet], stores: Mapping[str, Store]
 ) -> tuple[Machine, ...]:
-    """The first machine of every site, user and wheel set; machines without a site share with nobody."""
+    """The first machine of every site, user and wheel set; machines without a site share with
+    nobody.
+    """
     first: dict[tuple[str, str, str], Machine] = {}
     for machine in machines:
-        key = (machine.site or machine.alias, stores[machine.alias].access.user, wheels[machine.alias].hash)
+        key = (
+            machine.site or machine.alias,
+            stores[machine.alias].access.user,
+            wheels[machine.alias].hash,
+        )
         first.setdefault(key, machine)
     return tuple(first.values())
 
@@ -268,7 +321,9 @@ def _send_all(
     answers: Mapping[str, Answer],
     own: Mapping[str, Store],
 ) -> list[Shipment]:
-    """Send what these machines lack, several at once; what did not get into a site's store goes to each machine later."""
+    """Send what these machines lack, several at once; what did not get into a site's store goes to
+    each machine later.
+    """
 
     def send_to(machine: Machine) -> Shipment | DeploymentError:
         answer = answers[machine.alias]
@@ -276,7 +331,13 @@ def _send_all(
         lacking = [wheel for wheel in wheels[machine.alias].files if wheel.stored_name in missing]
         files = {wheel.stored_name: wheel.path for wheel in lacking}
         try:
-            return send(machine.alias, stores[machine.alias].access, STORE, files, frozenset(answer["corrupt"]))
+            return send(
+                machine.alias,
+                stores[machine.alias].access,
+                STORE,
+                files,
+                frozenset(answer["corrupt"]),
+            )
         except DeploymentError as error:
             return error
 
@@ -287,8 +348,17 @@ def _send_all(
     if lost:
         raise DeploymentError("\n".join(lost))
     for machine, error in failed:
-        _log.warning("the home that site %s shares takes no wheels, so each node gets its own: %s", machine.site, error)
+        _log.warning(
+            "the home that site %s shares takes no wheels, so each node gets its own: %s",
+            machine.site,
+            error,
+        )
     sent = [end for _, end in ends if isinstance(end, Shipment)]
     for shipment in sent:
-        _log.info("wheels to %s: %d files, %d bytes", shipment.machine, shipment.files, shipment.sent_bytes)
+        _log.info(
+            "wheels to %s: %d files, %d bytes",
+            shipment.machine,
+            shipment.files,
+            shipment.sent_bytes,
+        )
     return sent

@@ -36,10 +36,13 @@ def job_name(run_id: str) -> str:
     return f"{PREFIX}{run_id}"
 
 
-def release(jobs: Iterable[HeldJob], pace: Pace | None = None, wait_s: float = WAIT_S) -> tuple[HeldJob, ...]:
+def release(
+    jobs: Iterable[HeldJob], pace: Pace | None = None, wait_s: float = WAIT_S
+) -> tuple[HeldJob, ...]:
     """End jobs and wait until the testbed says that they are over.
 
-    A request that fails is made again, and one that has no effect too. A job of number 0 is looked for by its name.
+    A request that fails is made again, and one that has no effect too. A job of number 0 is looked
+    for by its name.
 
     Args:
         jobs: held jobs; those already released are left alone.
@@ -47,8 +50,8 @@ def release(jobs: Iterable[HeldJob], pace: Pace | None = None, wait_s: float = W
         wait_s: how long to try in all.
 
     Returns:
-        The same jobs (a number found by name filled in), `released` where the testbed confirmed it. What is not released has been
-        logged, with the command that ends it.
+        The same jobs (a number found by name filled in), `released` where the testbed confirmed it.
+        What is not released has been logged, with the command that ends it.
     """
     pace = pace or Pace()
     done: list[HeldJob] = []
@@ -65,7 +68,9 @@ def release(jobs: Iterable[HeldJob], pace: Pace | None = None, wait_s: float = W
     return (*done, *_end(pending, pace, wait_s))
 
 
-def find_jobs(name: str = "", sites: Sequence[str] = (), pace: Pace | None = None) -> tuple[HeldJob, ...]:
+def find_jobs(
+    name: str = "", sites: Sequence[str] = (), pace: Pace | None = None
+) -> tuple[HeldJob, ...]:
     """Jobs that hold nodes, by their name on the testbed.
 
     Args:
@@ -74,7 +79,8 @@ def find_jobs(name: str = "", sites: Sequence[str] = (), pace: Pace | None = Non
         pace: how patient to be with the API.
 
     Returns:
-        Waiting and running jobs of the user. A site that does not answer stands there with the number 0: something may be held.
+        Waiting and running jobs of the user. A site that does not answer stands there with the
+        number 0: something may be held.
 
     Raises:
         LaggardError: the API does not even name its sites, or refuses the user.
@@ -83,7 +89,11 @@ def find_jobs(name: str = "", sites: Sequence[str] = (), pace: Pace | None = Non
     found: list[HeldJob] = []
     for site in sites or all_sites(pace):
         there = _named(name, site, pace)
-        found += [HeldJob(testbed="g5k", site=site, job_id=0, name=name, nodes=0)] if there is None else there
+        found += (
+            [HeldJob(testbed="g5k", site=site, job_id=0, name=name, nodes=0)]
+            if there is None
+            else there
+        )
     return tuple(found)
 
 
@@ -110,7 +120,9 @@ def destroy(
     numbers = {(job.site, job.job_id) for job in known}
     known_at = {job.site for job in known}
     found = [job for job in find_jobs(name, sites, pace) if (job.site, job.job_id) not in numbers]
-    return release((*known, *(job for job in found if job.job_id or job.site not in known_at)), pace, wait_s)
+    return release(
+        (*known, *(job for job in found if job.job_id or job.site not in known_at)), pace, wait_s
+    )
 
 
 def still_held(jobs: Iterable[HeldJob]) -> tuple[HeldJob, ...]:
@@ -132,10 +144,14 @@ def held(job: Job, name: str, nodes: int) -> HeldJob:
 
 def _by_hand(job: HeldJob) -> str:
     what = (
-        f"job {job.job_id} at {job.site}" if job.job_id else f"a job named {job.name or PREFIX + '...'} at {job.site}"
+        f"job {job.job_id} at {job.site}"
+        if job.job_id
+        else f"a job named {job.name or PREFIX + '...'} at {job.site}"
     )
     command = f"oardel {job.job_id}" if job.job_id else "oarstat -u, then oardel"
-    return f"{what} may still hold nodes: `laggard destroy`, or `{command}` on {job.site}'s frontend"
+    return (
+        f"{what} may still hold nodes: `laggard destroy`, or `{command}` on {job.site}'s frontend"
+    )
 
 
 def _named(name: str, site: str, pace: Pace) -> list[HeldJob] | None:
@@ -148,7 +164,11 @@ def _named(name: str, site: str, pace: Pace) -> list[HeldJob] | None:
         log.warning("%s was not asked for its jobs: %s", site, error)
         return None
     named = [(job, str(fact(job, "name") or name)) for job in jobs]
-    return [held(job, own, 0) for job, own in named if own == name or (not name and own.startswith(PREFIX))]
+    return [
+        held(job, own, 0)
+        for job, own in named
+        if own == name or (not name and own.startswith(PREFIX))
+    ]
 
 
 class _Ending:
@@ -161,13 +181,17 @@ class _Ending:
         self._asked_s: float | None = None
 
     def step(self, pace: Pace) -> None:
-        """Look whether it is over; ask for its end where that was not done, failed, or had no effect for long."""
+        """Look whether it is over; ask for its end where that was not done, failed, or had no
+        effect for long.
+        """
         if self.job.job_id == 0:
             self.reason = "its site does not answer"
             return
         try:
             there = job_of(self.job.site, self.job.job_id, pace)
-            if there.state not in OVER and (self._asked_s is None or time.monotonic() - self._asked_s > ASK_AGAIN_S):
+            if there.state not in OVER and (
+                self._asked_s is None or time.monotonic() - self._asked_s > ASK_AGAIN_S
+            ):
                 _delete(there)
                 self._asked_s = time.monotonic()
                 there.refresh()
@@ -178,7 +202,9 @@ class _Ending:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the other jobs are still to be ended; it is told
             self.reason = short(error)
-            log.warning("job %d at %s is not released yet: %s", self.job.job_id, self.job.site, self.reason)
+            log.warning(
+                "job %d at %s is not released yet: %s", self.job.job_id, self.job.site, self.reason
+            )
 
 
 def _end(jobs: Sequence[HeldJob], pace: Pace, wait_s: float) -> tuple[HeldJob, ...]:

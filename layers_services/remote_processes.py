@@ -21,7 +21,9 @@ _END_PATIENCE_S = 10.0
 
 @dataclass(frozen=True)
 class Heard:
-    """A line from a machine's process; None when it has ended, with what it last said on standard error."""
+    """A line from a machine's process; None when it has ended, with what it last said on standard
+    error.
+    """
 
     machine: str
     line: str | None
@@ -37,7 +39,9 @@ class RemoteProcesses:
         commands: shell command of each machine, by the machine's alias.
     """
 
-    def __init__(self, machines: Sequence[Machine], ssh_config: Path, commands: Mapping[str, str]) -> None:
+    def __init__(
+        self, machines: Sequence[Machine], ssh_config: Path, commands: Mapping[str, str]
+    ) -> None:
         from execo import SshProcess
         from execo.log import logger
 
@@ -78,7 +82,9 @@ class RemoteProcesses:
             raise DeploymentError(f"{machine}: no process was started there")
         process = self._processes[machine]
         if not process.ended:
-            with self._writing[machine]:  # a pipe takes long lines in pieces, and another thread's would come between
+            with self._writing[
+                machine
+            ]:  # a pipe takes long lines in pieces, and another thread's would come between
                 process.write(f"{line}\n")
 
     def hear(self, timeout_s: float) -> Heard | None:

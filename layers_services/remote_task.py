@@ -1,7 +1,7 @@
 """One Ansible task over many nodes at once, and what every node answered.
 
-Tasks are `raw`: no module is copied, and the node needs no Python for Ansible. Five such tasks cost what one module task does,
-so callers put what they ask of a node into one.
+Tasks are `raw`: no module is copied, and the node needs no Python for Ansible. Five such tasks cost
+what one module task does, so callers put what they ask of a node into one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ def run_on_nodes(roles: Roles, commands: Mapping[str, str], purpose: str) -> Map
 
     Args:
         roles: EnOSlib's roles, with all nodes.
-        commands: by the node's name (its alias); given to the login shell as it is, so quote what comes from outside.
+        commands: by the node's name (its alias); given to the login shell as it is, so quote what
+            comes from outside.
         purpose: what it is for, shown where it fails, such as `asking for facts`.
 
     Returns:
         What each node printed, both streams together, with plain line ends.
 
     Raises:
-        DeploymentError: some nodes could not be reached, or their commands failed; names all of them with what was said.
+        DeploymentError: some nodes could not be reached, or their commands failed; names all of
+            them with what was said.
     """
     from ansible.errors import AnsibleError
     from ansible.utils.unsafe_proxy import wrap_var
@@ -44,20 +46,32 @@ def run_on_nodes(roles: Roles, commands: Mapping[str, str], purpose: str) -> Map
 
     nodes = {str(node.alias): node for node in roles.all()}
     # Unsafe, in Ansible's words: braces in a command are its own and no template.
-    variables = {"laggard_commands": {name: wrap_var(command) for name, command in commands.items()}}
-    play = actions(roles=[nodes[name] for name in commands], extra_vars=variables, on_error_continue=True)
+    variables = {
+        "laggard_commands": {name: wrap_var(command) for name, command in commands.items()}
+    }
+    play = actions(
+        roles=[nodes[name] for name in commands], extra_vars=variables, on_error_continue=True
+    )
     try:
         with _workspace(), play:
             play.raw("{{ laggard_commands[inventory_hostname] }}", task_name=purpose)
     except (EnosError, AnsibleError) as error:
         raise DeploymentError(f"{purpose}: Ansible could not run: {error!r}") from error
-    answers = {str(result.host): (str(result.status), dict(result.payload)) for result in play.results}
+    answers = {
+        str(result.host): (str(result.status), dict(result.payload)) for result in play.results
+    }
     failed = {name: _failure(*answers.get(name, ("NO ANSWER", {}))) for name in commands}
     said = [f"  {name}: {reason}" for name, reason in failed.items() if reason is not None]
     if said:
         fix = "check that `ssh` gets there with the same user, key and gateway"
-        hint = f"\n{fix}" if any(answers.get(name, ("", {}))[0] == "UNREACHABLE" for name in commands) else ""
-        raise DeploymentError(f"{purpose} failed on {len(said)} of {len(commands)} nodes:\n" + "\n".join(said) + hint)
+        hint = (
+            f"\n{fix}"
+            if any(answers.get(name, ("", {}))[0] == "UNREACHABLE" for name in commands)
+            else ""
+        )
+        raise DeploymentError(
+            f"{purpose} failed on {len(said)} of {len(commands)} nodes:\n" + "\n".join(said) + hint
+        )
     return {name: _text(answers[name][1]) for name in commands}
 
 
@@ -84,7 +98,9 @@ def _shortened(text: str) -> str:
 
 @contextmanager
 def _workspace() -> Iterator[Path]:
-    """A writable current folder for the time that EnOSlib runs, which writes its playbooks there."""
+    """A writable current folder for the time that EnOSlib runs, which writes its playbooks
+    there.
+    """
     before = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="laggard-ansible-") as name:
         os.chdir(name)

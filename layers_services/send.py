@@ -1,7 +1,7 @@
 """Files to a machine by sftp(1), resumed where an earlier try broke off.
 
-A file arrives as `<name>.part` and is renamed when it is whole, so a name that is there is a whole file. Two senders of one
-file write the same bytes to the same places.
+A file arrives as `<name>.part` and is renamed when it is whole, so a name that is there is a whole
+file. Two senders of one file write the same bytes to the same places.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Shipment:
-    """What travelled to a machine: files, and their bytes less what earlier tries had left there."""
+    """What travelled to a machine: files, and their bytes less what earlier tries had left
+    there.
+    """
 
     machine: str
     files: int
@@ -43,7 +45,11 @@ class Plan:
 
 
 def send(
-    machine: str, access: Access, folder: str, files: Mapping[str, Path], corrupt: frozenset[str] = frozenset()
+    machine: str,
+    access: Access,
+    folder: str,
+    files: Mapping[str, Path],
+    corrupt: frozenset[str] = frozenset(),
 ) -> Shipment:
     """Put files into a folder of the home of whoever logs in.
 
@@ -64,7 +70,11 @@ def send(
         listing = _sftp(access, _listing_lines(folder))
         if listing.returncode == 0:
             plan = plan_sending(
-                folder, files, sizes, parse_listing(listing.stdout), corrupt if first is None else frozenset()
+                folder,
+                files,
+                sizes,
+                parse_listing(listing.stdout),
+                corrupt if first is None else frozenset(),
             )
             first = first or plan
             done = _sftp(access, plan.lines)
@@ -73,9 +83,16 @@ def send(
             reason = done.stderr
         else:
             reason = listing.stderr
-        _log.warning("sending files to %s: try %d of %d failed: %s", machine, number, _TRIES, reason.strip())
-    said = " | ".join(line.strip() for line in reason.splitlines()[-3:] if line.strip()) or "sftp gives no reason"
-    raise DeploymentError(f"{machine}: {len(files)} files could not be sent to ~/{folder} there: {said}")
+        _log.warning(
+            "sending files to %s: try %d of %d failed: %s", machine, number, _TRIES, reason.strip()
+        )
+    said = (
+        " | ".join(line.strip() for line in reason.splitlines()[-3:] if line.strip())
+        or "sftp gives no reason"
+    )
+    raise DeploymentError(
+        f"{machine}: {len(files)} files could not be sent to ~/{folder} there: {said}"
+    )
 
 
 def plan_sending(
@@ -98,7 +115,9 @@ def plan_sending(
     count = sent = 0
     for name, path in files.items():
         if not _STORED_NAME.fullmatch(name):
-            raise DeploymentError(f"{name!r}: a file that is sent has a name of letters, digits and _.+- — rename it")
+            raise DeploymentError(
+                f"{name!r}: a file that is sent has a name of letters, digits and _.+- — rename it"
+            )
         if there.get(name) == sizes[name] and name not in corrupt:
             continue
         target, part = quoted(f"{folder}/{name}"), quoted(f"{folder}/{name}{_PART}")
@@ -124,24 +143,32 @@ def parse_listing(text: str) -> Mapping[str, int]:
 
 
 def quoted(path: str) -> str:
-    """A path as an argument in a batch of sftp(1), in which quotes also keep it from being a pattern.
+    """A path as an argument in a batch of sftp(1), in which quotes also keep it from being a
+    pattern.
 
     Raises:
         DeploymentError: it has a line break, which a batch cannot hold.
     """
     if not path.isprintable():
-        raise DeploymentError(f"{path!r}: sftp cannot be told of a path that is not printable — move it")
+        raise DeploymentError(
+            f"{path!r}: sftp cannot be told of a path that is not printable — move it"
+        )
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _listing_lines(folder: str) -> tuple[str, ...]:
     parts = folder.split("/")
     levels = ["/".join(parts[: i + 1]) for i in range(len(parts))]
-    # Open to read: on nodes root may be the one who reads, and a network file system takes root for a stranger.
-    opened = (f"-{command} {quoted(level)}" for level in levels for command in ("mkdir", "chmod 755"))
+    # Open to read: on nodes root may be the one who reads, and a network file system takes root for
+    # a stranger.
+    opened = (
+        f"-{command} {quoted(level)}" for level in levels for command in ("mkdir", "chmod 755")
+    )
     return (*opened, f"ls -lan {quoted(folder)}")
 
 
 def _sftp(access: Access, lines: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     command = ("sftp", "-b", "-", *_SETTINGS, *access.sftp_arguments())
-    return subprocess.run(command, input="\n".join(lines) + "\n", check=False, capture_output=True, text=True)
+    return subprocess.run(
+        command, input="\n".join(lines) + "\n", check=False, capture_output=True, text=True
+    )

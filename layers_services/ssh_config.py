@@ -1,4 +1,6 @@
-"""One ssh_config(5) file for all machines of a run, so that ssh, sftp, execo and Ansible reach them alike, by the hosts' names."""
+"""One ssh_config(5) file for all machines of a run, so that ssh, sftp, execo and Ansible reach them
+alike, by the hosts' names.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ KEEP_ALIVE_S = 10
 
 
 def ssh_config(machines: Sequence[Machine]) -> str:
-    """The text of the file; a machine answers to its host's name. Whose host keys are checked, `Access.options` says."""
+    """The text of the file; a machine answers to its host's name. Whose host keys are checked,
+    `Access.options` says.
+    """
     common = [
         "Host *",
         "    BatchMode yes",
@@ -27,9 +31,16 @@ def ssh_config(machines: Sequence[Machine]) -> str:
 
 def _entry(machine: Machine) -> list[str]:
     access = machine.access
-    key = [f'    IdentityFile "{access.key}"', "    IdentitiesOnly yes"] if access.key is not None else []
+    key = (
+        [f'    IdentityFile "{access.key}"', "    IdentitiesOnly yes"]
+        if access.key is not None
+        else []
+    )
     jump = [f"    ProxyJump {access.gateway}"] if access.gateway else []
-    options = [f"    {name} {value}" for name, _, value in (option.partition("=") for option in access.options)]
+    options = [
+        f"    {name} {value}"
+        for name, _, value in (option.partition("=") for option in access.options)
+    ]
     return [
         f"Host {machine.alias}",
         f"    HostName {access.address}",

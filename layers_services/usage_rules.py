@@ -1,16 +1,21 @@
 """Whether Grid'5000's usage policy allows a reservation.
 
-Source: https://www.grid5000.fr/w/Grid5000:UsagePolicy, "Rules for the default queue". On working days (Monday to Friday without France's
-public holidays), 9:00 to 19:00 in Paris is for small experiments:
+Source: https://www.grid5000.fr/w/Grid5000:UsagePolicy, "Rules for the default queue". On working
+days (Monday to Friday without France's public holidays), 9:00 to 19:00 in Paris is for small
+experiments:
 
-- nobody uses more than the equivalent of two hours on all cores of a cluster within one such day; jobs of at most one hour that are
-  submitted less than ten minutes before they start are not counted;
-- no job crosses 9:00 or 19:00 of a working day, except 19:00 where it was submitted at 17:00 or later on that day.
+- nobody uses more than the equivalent of two hours on all cores of a cluster within one such day;
+  jobs of at most one hour that are submitted less than ten minutes before they start are not
+  counted;
+- no job crosses 9:00 or 19:00 of a working day, except 19:00 where it was submitted at 17:00 or
+  later on that day.
 
-Nights, week-ends and holidays are free, so the longest job is 62 hours on a common week-end. The production queue has no such day:
-there each node has a longest walltime (`max_walltime` in the testbed's reference repository).
+Nights, week-ends and holidays are free, so the longest job is 62 hours on a common week-end. The
+production queue has no such day: there each node has a longest walltime (`max_walltime` in the
+testbed's reference repository).
 
-What is not modelled is listed in `NOT_MODELLED`; `usagepolicycheck -t`, on a frontend of the testbed, has the last word.
+What is not modelled is listed in `NOT_MODELLED`; `usagepolicycheck -t`, on a frontend of the
+testbed, has the last word.
 """
 
 from __future__ import annotations
@@ -53,7 +58,8 @@ class ClusterUse:
         cluster: its name.
         nodes: taken.
         of_nodes: that it has.
-        longest_s: longest walltime that so many of its nodes accept; infinite where nothing limits it.
+        longest_s: longest walltime that so many of its nodes accept; infinite where nothing limits
+            it.
     """
 
     cluster: str
@@ -63,7 +69,9 @@ class ClusterUse:
 
 
 class UsageFinding(Record):
-    """What one rule says of a reservation: the value, the rule, and what would keep it (empty where it is kept)."""
+    """What one rule says of a reservation: the value, the rule, and what would keep it (empty where
+    it is kept).
+    """
 
     ok: bool
     value: str
@@ -75,7 +83,11 @@ class UsageFinding(Record):
 
 
 def check_usage(
-    uses: Sequence[ClusterUse], queue: Queue, walltime_s: float, submitted: datetime, start: datetime | None = None
+    uses: Sequence[ClusterUse],
+    queue: Queue,
+    walltime_s: float,
+    submitted: datetime,
+    start: datetime | None = None,
 ) -> tuple[UsageFinding, ...]:
     """Hold a reservation against the usage policy.
 
@@ -87,7 +99,8 @@ def check_usage(
         start: when it begins, with a time zone; at once when absent.
 
     Returns:
-        One finding per rule and cluster that matters; at least one. All are `ok` where the policy allows it.
+        One finding per rule and cluster that matters; at least one. All are `ok` where the policy
+        allows it.
     """
     zone = ZoneInfo(ZONE)
     made, begins = submitted.astimezone(zone), (start or submitted).astimezone(zone)
@@ -95,17 +108,28 @@ def check_usage(
     if begins < made:
         value = f"a reservation for {begins.strftime(DATE)}"
         rule = f"that time has passed: it is {made.strftime(DATE)} in Paris"
-        return (UsageFinding(ok=False, value=value, rule=rule, fix="choose a later one, or leave --reservation out"),)
+        return (
+            UsageFinding(
+                ok=False,
+                value=value,
+                rule=rule,
+                fix="choose a later one, or leave --reservation out",
+            ),
+        )
     if queue == "production":
         return tuple(_production(uses, walltime_s))
     if queue != "default":
-        rule = "no rule of day and night" + ("; any other job may end yours" if queue == "besteffort" else "")
+        rule = "no rule of day and night" + (
+            "; any other job may end yours" if queue == "besteffort" else ""
+        )
         return (UsageFinding(ok=True, value=f"the {queue} queue", rule=rule),)
     return tuple(_default_queue(uses, length, made, begins))
 
 
 def working_days(first: date, last: date) -> Iterator[date]:
-    """Mondays to Fridays from `first` to `last`, both included, without France's public holidays."""
+    """Mondays to Fridays from `first` to `last`, both included, without France's public
+    holidays.
+    """
     day = first
     while day <= last:
         if day.weekday() < 5 and day not in public_holidays(day.year):
@@ -117,7 +141,9 @@ def public_holidays(year: int) -> frozenset[date]:
     """France's public holidays (article L3133-1 of its labour code)."""
     easter = easter_sunday(year)
     fixed = ((1, 1), (5, 1), (5, 8), (7, 14), (8, 15), (11, 1), (11, 11), (12, 25))
-    moving = (easter + timedelta(days=days) for days in (1, 39, 50))  # Easter Monday, Ascension, Whit Monday
+    moving = (
+        easter + timedelta(days=days) for days in (1, 39, 50)
+    )  # Easter Monday, Ascension, Whit Monday
     return frozenset((*(date(year, month, day) for month, day in fixed), *moving))
 
 
@@ -134,10 +160,14 @@ def easter_sunday(year: int) -> date:
 
 
 def next_free_start(length: timedelta, after: datetime) -> datetime | None:
-    """The next moment from which a job of this length keeps clear of every working day; None within `HORIZON_DAYS`."""
+    """The next moment from which a job of this length keeps clear of every working day; None within
+    `HORIZON_DAYS`.
+    """
     zone = ZoneInfo(ZONE)
     now = after.astimezone(zone)
-    evenings = (_at(now.date() + timedelta(days=days), DAY_ENDS, zone) for days in range(HORIZON_DAYS))
+    evenings = (
+        _at(now.date() + timedelta(days=days), DAY_ENDS, zone) for days in range(HORIZON_DAYS)
+    )
     for begins in (now, *(evening for evening in evenings if evening >= now)):
         if not _day_hours(begins, _ends(begins, length)):
             return begins
@@ -151,7 +181,9 @@ def _default_queue(
     hours = _day_hours(begins, ends)
     when = f"{_hours(length)} from {begins.strftime('%a %d %b %H:%M')}"
     if not hours:
-        yield UsageFinding(ok=True, value=when, rule="outside working days' 9:00 to 19:00, which is free")
+        yield UsageFinding(
+            ok=True, value=when, rule="outside working days' 9:00 to 19:00, which is free"
+        )
         return
     elsewhen = _for_the_night(length, begins)
     crossed = _crossed(begins, ends, made)
@@ -161,9 +193,14 @@ def _default_queue(
         fix = f"--walltime {clock(until.total_seconds())}, or {elsewhen}"
         yield UsageFinding(ok=False, value=when, rule=rule, fix=fix)
     else:
-        yield UsageFinding(ok=True, value=when, rule="crosses no 9:00 or 19:00 of a working day that it may not")
+        yield UsageFinding(
+            ok=True, value=when, rule="crosses no 9:00 or 19:00 of a working day that it may not"
+        )
     if length <= UNCOUNTED and begins - made < AT_ONCE:
-        rule = "at most one hour and submitted just before it starts, so the day's quota does not count it"
+        rule = (
+            "at most one hour and submitted just before it starts, so the day's quota does not"
+            " count it"
+        )
         yield UsageFinding(ok=True, value=when, rule=rule)
         return
     for use in uses:
@@ -174,12 +211,16 @@ def _quota(use: ClusterUse, hours: float, elsewhen: str) -> UsageFinding:
     # Its nodes are alike, so hours on all cores are hours on all nodes.
     allowed = QUOTA_HOURS * use.of_nodes
     used = hours * use.nodes
-    rule = f"a working day's quota is {QUOTA_HOURS:g} h of the whole cluster, {allowed:g} node-hours"
+    rule = (
+        f"a working day's quota is {QUOTA_HOURS:g} h of the whole cluster, {allowed:g} node-hours"
+    )
     value = f"{used:g} node-hours of {use.cluster} by day"
     if used <= allowed:
         return UsageFinding(ok=True, value=value, rule=rule)
     shorter = clock(int(3600 * allowed / use.nodes))
-    return UsageFinding(ok=False, value=value, rule=rule, fix=f"--walltime {shorter} or fewer nodes, or {elsewhen}")
+    return UsageFinding(
+        ok=False, value=value, rule=rule, fix=f"--walltime {shorter} or fewer nodes, or {elsewhen}"
+    )
 
 
 def _production(uses: Sequence[ClusterUse], walltime_s: float) -> Iterator[UsageFinding]:
@@ -187,14 +228,26 @@ def _production(uses: Sequence[ClusterUse], walltime_s: float) -> Iterator[Usage
         value = f"{_hours(timedelta(seconds=walltime_s))} on {use.nodes} of {use.cluster}"
         if walltime_s <= use.longest_s:
             yield UsageFinding(
-                ok=True, value=value, rule="within the production queue's longest walltime of these nodes"
+                ok=True,
+                value=value,
+                rule="within the production queue's longest walltime of these nodes",
             )
             continue
         if use.longest_s == 0:
-            yield UsageFinding(ok=False, value=value, rule="it has not so many nodes", fix="take fewer")
+            yield UsageFinding(
+                ok=False, value=value, rule="it has not so many nodes", fix="take fewer"
+            )
             continue
-        rule = f"so many of its nodes accept at most {use.longest_s / 3600:g} h in the production queue"
-        yield UsageFinding(ok=False, value=value, rule=rule, fix=f"--walltime {clock(use.longest_s)}, or fewer nodes")
+        rule = (
+            f"so many of its nodes accept at most {use.longest_s / 3600:g} h in the production"
+            " queue"
+        )
+        yield UsageFinding(
+            ok=False,
+            value=value,
+            rule=rule,
+            fix=f"--walltime {clock(use.longest_s)}, or fewer nodes",
+        )
 
 
 def _crossed(begins: datetime, ends: datetime, made: datetime) -> datetime | None:

@@ -1,7 +1,8 @@
 """Which wheels a node's workers need, and how pip is asked for them; nothing here is fetched.
 
-Two rules keep the set small: only what workers import (no EnOSlib, Ansible, E2Clab, matplotlib, pandas), and scikit-learn
-without what it needs itself, since of it only the file with the images of `digits` is read.
+Two rules keep the set small: only what workers import (no EnOSlib, Ansible, E2Clab, matplotlib,
+pandas), and scikit-learn without what it needs itself, since of it only the file with the images of
+`digits` is read.
 """
 
 from __future__ import annotations
@@ -99,18 +100,23 @@ def platform_tags(platform: Platform) -> tuple[str, ...]:
 
 
 def requirements(
-    roots: Iterable[str], known: Mapping[str, Installed], pins: Mapping[str, str], platform: Platform
+    roots: Iterable[str],
+    known: Mapping[str, Installed],
+    pins: Mapping[str, str],
+    platform: Platform,
 ) -> tuple[str, ...]:
     """What to ask pip for: the roots and everything that they need on a platform, each pinned.
 
     Args:
         roots: normalised names.
         known: what is known of distributions, by normalised name.
-        pins: versions to take, by normalised name; what has none is taken as its dependents ask for it.
+        pins: versions to take, by normalised name; what has none is taken as its dependents ask for
+            it.
         platform: against which markers are evaluated.
 
     Returns:
-        Requirements, sorted; distributions that are not known are among them, what they need is not.
+        Requirements, sorted; distributions that are not known are among them, what they need is
+        not.
     """
     specifiers: dict[str, SpecifierSet] = {}
     followed: set[tuple[str, str]] = set()
@@ -119,12 +125,20 @@ def requirements(
         requirement = queue.pop()
         name = canonicalize_name(requirement.name)
         specifiers[name] = specifiers.get(name, SpecifierSet()) & requirement.specifier
-        for extra in {"", *requirement.extras} - {extra for other, extra in followed if other == name}:
+        for extra in {"", *requirement.extras} - {
+            extra for other, extra in followed if other == name
+        }:
             followed.add((name, extra))
             if name in known and name not in DATA_ONLY:
                 queue += _needed(known[name].requires, extra, platform)
-    pinned_here = {name: pinned(name, pins[name], platform.accelerator) for name in specifiers if name in pins}
-    return tuple(sorted(pinned_here.get(name, f"{name}{specifier}") for name, specifier in specifiers.items()))
+    pinned_here = {
+        name: pinned(name, pins[name], platform.accelerator) for name in specifiers if name in pins
+    }
+    return tuple(
+        sorted(
+            pinned_here.get(name, f"{name}{specifier}") for name, specifier in specifiers.items()
+        )
+    )
 
 
 def _needed(requires: Iterable[str], extra: str, platform: Platform) -> Iterator[Requirement]:
@@ -154,7 +168,8 @@ def _marker_environment(platform: Platform) -> dict[str, str]:
 def pinned(name: str, version: str, accelerator: Accelerator) -> str:
     """A requirement for exactly a version; PyTorch comes in several builds of one version.
 
-    Plain `torch==2.13.0` is with CUDA on PyPI and without elsewhere: `+cpu` is always the small one, `===` always the plain one.
+    Plain `torch==2.13.0` is with CUDA on PyPI and without elsewhere: `+cpu` is always the small
+    one, `===` always the plain one.
     """
     if name != "torch":
         return f"{name}=={version}"
@@ -165,7 +180,8 @@ def pinned(name: str, version: str, accelerator: Accelerator) -> str:
 def pip_command(
     wanted: Sequence[str], platform: Platform, folder: Path, extra_indexes: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """The command that downloads exactly these wheels for a platform; pip's own settings say from where.
+    """The command that downloads exactly these wheels for a platform; pip's own settings say from
+    where.
 
     Args:
         wanted: pinned requirements.
@@ -185,7 +201,9 @@ def pip_command(
     )
 
 
-def download_error(said: str, wanted: Sequence[str], platform: Platform) -> DeploymentError | PrerequisiteError:
+def download_error(
+    said: str, wanted: Sequence[str], platform: Platform
+) -> DeploymentError | PrerequisiteError:
     """Why pip did not get the wheels, as an error that names the distribution and the platform.
 
     Args:
@@ -195,17 +213,22 @@ def download_error(said: str, wanted: Sequence[str], platform: Platform) -> Depl
     """
     if "No module named pip" in said:
         return PrerequisiteError(
-            "pip, which fetches the nodes' wheels, is not installed here", f"{sys.executable} -m ensurepip"
+            "pip, which fetches the nodes' wheels, is not installed here",
+            f"{sys.executable} -m ensurepip",
         )
     missing = re.search(r"No matching distribution found for (\S+)", said)
     which = missing[1] if missing else ", ".join(wanted)
     if any(reason in said for reason in _NO_NETWORK):
-        fix = "run once where there is a network, or set pip's find-links to a folder with the wheel"
+        fix = (
+            "run once where there is a network, or set pip's find-links to a folder with the wheel"
+        )
         return DeploymentError(f"{which}: the package index cannot be reached ({platform}); {fix}")
     if missing:
         versions = re.search(r"\(from versions: ([^)]*)\)", said)
         offered = versions[1].split(", ")[-1] if versions else "none"
         fix = "choose nodes for which there is one, or put it where pip looks (find-links)"
-        return DeploymentError(f"{which}: no wheel for {platform}; the newest that is offered: {offered}; {fix}")
+        return DeploymentError(
+            f"{which}: no wheel for {platform}; the newest that is offered: {offered}; {fix}"
+        )
     last = said.strip().splitlines()[-1:] or ["pip gives no reason"]
     return DeploymentError(f"{which}: pip could not fetch it for {platform}: {last[0]}")

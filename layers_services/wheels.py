@@ -1,4 +1,5 @@
-"""The pinned wheels that a worker needs, of the versions installed here: Laggard itself, and what `wheel_plan` says.
+"""The pinned wheels that a worker needs, of the versions installed here: Laggard itself, and what
+`wheel_plan` says.
 
 Nodes have no internet, so wheels are fetched here, for the nodes' platform, kept, and travel.
 """
@@ -37,7 +38,15 @@ from laggard.layers_services.wheel_plan import (
     requirements,
 )
 
-__all__ = ["CPU_TORCH_INDEX", "Platform", "Wheel", "WheelSet", "default_cache", "installed_closure", "wheel_set"]
+__all__ = [
+    "CPU_TORCH_INDEX",
+    "Platform",
+    "Wheel",
+    "WheelSet",
+    "default_cache",
+    "installed_closure",
+    "wheel_set",
+]
 
 CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
@@ -56,7 +65,9 @@ class Wheel:
 
     @property
     def stored_name(self) -> str:
-        """Its name in a node's store: by content, so that what has not changed does not travel again."""
+        """Its name in a node's store: by content, so that what has not changed does not travel
+        again.
+        """
         return f"{self.sha256[:16]}-{self.path.name}"
 
 
@@ -85,7 +96,9 @@ class WheelSet:
 
 
 def wheel_set(
-    platform: Platform, distributions: Sequence[str] = WORKER_DISTRIBUTIONS, cache: Path | None = None
+    platform: Platform,
+    distributions: Sequence[str] = WORKER_DISTRIBUTIONS,
+    cache: Path | None = None,
 ) -> WheelSet:
     """The wheels for a platform, fetched unless the cache has them.
 
@@ -96,7 +109,8 @@ def wheel_set(
 
     Raises:
         DeploymentError: no index can be reached, or has a wheel for this platform.
-        PrerequisiteError: pip, or a distribution whose version is to be taken, is not installed here.
+        PrerequisiteError: pip, or a distribution whose version is to be taken, is not installed
+            here.
     """
     cache = cache or default_cache()
     known = installed_closure(distributions)
@@ -107,7 +121,9 @@ def wheel_set(
         _fetch(distributions, known, pins, platform, folder)
         fetched = _cached(folder)
     if fetched is None:
-        raise DeploymentError(f"{folder}: the wheels there change while they are read — remove the folder")
+        raise DeploymentError(
+            f"{folder}: the wheels there change while they are read — remove the folder"
+        )
     return _described([*fetched, _wheel(build_own_wheel(cache / "laggard"))], platform)
 
 
@@ -139,7 +155,11 @@ def installed_closure(roots: Iterable[str]) -> Mapping[str, Installed]:
             continue
         requires = tuple(distribution.requires or ())
         found[name] = Installed(distribution.version, requires)
-        queue += [other for text in requires if (other := canonicalize_name(Requirement(text).name)) not in found]
+        queue += [
+            other
+            for text in requires
+            if (other := canonicalize_name(Requirement(text).name)) not in found
+        ]
     return found
 
 
@@ -157,11 +177,13 @@ def _fetch(
 ) -> None:
     """Download into a folder of its own, which takes its name when everything is there.
 
-    Wheels for another platform can need what those installed here do not (CUDA's libraries): so what the downloaded ones
-    say is what counts, round after round.
+    Wheels for another platform can need what those installed here do not (CUDA's libraries): so
+    what the downloaded ones say is what counts, round after round.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(
+        prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True
+    ) as name:
         there = Path(name)
         # PyTorch's builds need different things, and the one installed here may be another.
         all_known = {name: each for name, each in known.items() if name != "torch"}
@@ -172,7 +194,9 @@ def _fetch(
                 break
             _download(sorted(set(wanted) - asked), platform, there)
             asked |= set(wanted)
-            all_known |= {name: _read_metadata(path) for name, path in _chosen(there, wanted).items()}
+            all_known |= {
+                name: _read_metadata(path) for name, path in _chosen(there, wanted).items()
+            }
         chosen = set(_chosen(there, wanted).values())
         for path in there.glob("*.whl"):
             if path not in chosen:
@@ -210,7 +234,10 @@ def _wheel(path: Path) -> Wheel:
 
 def _chosen(folder: Path, wanted: Sequence[str]) -> dict[str, Path]:
     """The downloaded wheels that are wanted, by name."""
-    specifiers = {canonicalize_name(each.name): each.specifier for each in (Requirement(text) for text in wanted)}
+    specifiers = {
+        canonicalize_name(each.name): each.specifier
+        for each in (Requirement(text) for text in wanted)
+    }
     found: dict[str, tuple[Version, Path]] = {}
     for path in folder.glob("*.whl"):
         name, version, _, _ = parse_wheel_filename(path.name)
@@ -222,9 +249,13 @@ def _chosen(folder: Path, wanted: Sequence[str]) -> dict[str, Path]:
 
 def _read_metadata(wheel: Path) -> Installed:
     with zipfile.ZipFile(wheel) as archive:
-        (name,) = (each for each in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", each))
+        (name,) = (
+            each for each in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", each)
+        )
         fields = email.parser.BytesParser().parsebytes(archive.read(name), headersonly=True)
-    return Installed(str(fields["Version"]), tuple(str(text) for text in fields.get_all("Requires-Dist", [])))
+    return Installed(
+        str(fields["Version"]), tuple(str(text) for text in fields.get_all("Requires-Dist", []))
+    )
 
 
 def _download(wanted: Sequence[str], platform: Platform, folder: Path) -> None:
@@ -242,9 +273,13 @@ def _download(wanted: Sequence[str], platform: Platform, folder: Path) -> None:
         _pip(torch, platform, folder, ())
 
 
-def _pip(wanted: Sequence[str], platform: Platform, folder: Path, extra_indexes: Sequence[str]) -> None:
+def _pip(
+    wanted: Sequence[str], platform: Platform, folder: Path, extra_indexes: Sequence[str]
+) -> None:
     command = pip_command(wanted, platform, folder, extra_indexes)
-    done = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
     if done.returncode != 0:
         raise download_error(done.stderr, wanted, platform)
 
@@ -255,7 +290,9 @@ def _described(wheels: Sequence[Wheel], platform: Platform) -> WheelSet:
     contents = sorted((wheel.path.name, wheel.sha256) for wheel in wheels)
     named = json.dumps([contents, platform.python]).encode()
     unpacked = sum(_unpacked_bytes(wheel.path) for wheel in wheels)
-    return WheelSet(platform, tuple(wheels), versions, unpacked, hashlib.sha256(named).hexdigest()[:16])
+    return WheelSet(
+        platform, tuple(wheels), versions, unpacked, hashlib.sha256(named).hexdigest()[:16]
+    )
 
 
 def _unpacked_bytes(path: Path) -> int:

@@ -1,6 +1,8 @@
-"""`workflow_env.yaml`: named sets of variables for plays, of which a run takes one (`app_conf`), with E2Clab's meaning.
+"""`workflow_env.yaml`: named sets of variables for plays, of which a run takes one (`app_conf`),
+with E2Clab's meaning.
 
-Plays see the variables of the set as `env_NAME`, and its own name as `app_conf`, in the stages launch and finalize.
+Plays see the variables of the set as `env_NAME`, and its own name as `app_conf`, in the stages
+launch and finalize.
 """
 
 from __future__ import annotations
@@ -44,6 +46,12 @@ def variables_of(file: Path, app_conf: str) -> Mapping[str, Variable]:
     sets = validated(source, WorkflowEnvironment).root
     if app_conf not in sets:
         near = difflib.get_close_matches(app_conf, sets, n=1)
-        fix = f"did you mean `{near[0]}`?" if near else f"the sets are {', '.join(sets) or 'none at all'}"
-        raise ScenarioError((source.problem((), "there is no such set of variables here", fix, value=app_conf),))
+        fix = (
+            f"did you mean `{near[0]}`?"
+            if near
+            else f"the sets are {', '.join(sets) or 'none at all'}"
+        )
+        raise ScenarioError(
+            (source.problem((), "there is no such set of variables here", fix, value=app_conf),)
+        )
     return sets[app_conf]

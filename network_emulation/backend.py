@@ -20,7 +20,8 @@ class LinkCounters:
 
 @dataclass(frozen=True)
 class LinkHealth:
-    """What tells, at no cost, whether links are still what they were measured to be; counts since the emulation began.
+    """What tells, at no cost, whether links are still what they were measured to be; counts since
+    the emulation began.
 
     Attributes:
         late: packets by the bit length of their lateness in ns; empty where the kernel sends them.
@@ -57,7 +58,9 @@ class LinkBackend(Protocol):
         """What every constrained ordered pair has carried."""
 
     def lateness_ms(self) -> float | None:
-        """How late the emulator itself sent packets at worst so far; None where the kernel does the work."""
+        """How late the emulator itself sent packets at worst so far; None where the kernel does the
+        work.
+        """
 
     def health(self) -> LinkHealth:
         """What can be watched while training runs."""

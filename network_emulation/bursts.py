@@ -1,19 +1,23 @@
 """Losses in bursts: the simple Gilbert model, which is netem's `loss gemodel p r` too.
 
-A link is in a good or a bad state; in the bad one every packet is lost. After each packet a good link turns bad with probability p, and a
-bad one good with probability r (Gilbert, Bell Syst. Tech. J. 39, 1960; Salsano, Ludovici, Ordine and Giustiniano, 2009, for netem). So losses
-come in runs of geometric length, on average 1/r packets, and p / (p + r) of all packets are lost. A link that is told another loss or burst
-begins in the good state.
+A link is in a good or a bad state; in the bad one every packet is lost. After each packet a good
+link turns bad with probability p, and a bad one good with probability r (Gilbert, Bell Syst. Tech.
+J. 39, 1960; Salsano, Ludovici, Ordine and Giustiniano, 2009, for netem). So losses come in runs of
+geometric length, on average 1/r packets, and p / (p + r) of all packets are lost. A link that is
+told another loss or burst begins in the good state.
 
-Independent losses come in runs too, of 1 / (1 - loss) packets on average. A large loss cannot be had in short runs, since not more than
-every other run can be one of packets that arrive: a burst has at least loss / (1 - loss) packets.
+Independent losses come in runs too, of 1 / (1 - loss) packets on average. A large loss cannot be
+had in short runs, since not more than every other run can be one of packets that arrive: a burst
+has at least loss / (1 - loss) packets.
 """
 
 from __future__ import annotations
 
 
 def least_burst_packets(loss: float) -> float:
-    """The shortest mean burst by which a fraction of packets (0 to below 1) can be lost at all: p is 1 then."""
+    """The shortest mean burst by which a fraction of packets (0 to below 1) can be lost at all: p
+    is 1 then.
+    """
     return loss / (1 - loss)
 
 
@@ -22,7 +26,8 @@ def gilbert(loss: float, burst_packets: float) -> tuple[float, float] | None:
 
     Args:
         loss: fraction of packets lost, 0 to 1.
-        burst_packets: mean packets lost in a row; taken for `least_burst_packets` where it is less. At most 1 is independent loss.
+        burst_packets: mean packets lost in a row; taken for `least_burst_packets` where it is less.
+            At most 1 is independent loss.
 
     Returns:
         None where losses are independent, which includes links that lose nothing or everything.
@@ -36,7 +41,8 @@ def gilbert(loss: float, burst_packets: float) -> tuple[float, float] | None:
 def variance_ratio(loss: float, burst_packets: float, packets: int) -> float:
     """How many times the variance of independent losses the number lost of so many packets has.
 
-    The states of two packets k apart are correlated by (1 - p - r)^k; the sum over all pairs is the geometric series.
+    The states of two packets k apart are correlated by (1 - p - r)^k; the sum over all pairs is the
+    geometric series.
     """
     chain = gilbert(loss, burst_packets)
     if chain is None:

@@ -1,9 +1,12 @@
-"""`network.yaml` and `heterogeneity.yaml` compiled to one plan for all links, every contradiction reported at its line.
+"""`network.yaml` and `heterogeneity.yaml` compiled to one plan for all links, every contradiction
+reported at its line.
 
-Planning is pure. Rules act on ordered pairs of hosts; a later rule of `network.yaml` replaces the whole constraint that an
-earlier one gave to the same ordered pair (EnOSlib's `HTBSource.add_constraints` merges so), and `symmetric` also says the
-rule from dst to src. Deterministic entries of `heterogeneity.yaml` follow in their order: a profile replaces the whole constraints
-of its pairs, both ways, as such a rule would, with what earlier entries added to them; others add jitter, bursts of losses, access links and shared bottlenecks.
+Planning is pure. Rules act on ordered pairs of hosts; a later rule of `network.yaml` replaces the
+whole constraint that an earlier one gave to the same ordered pair (EnOSlib's
+`HTBSource.add_constraints` merges so), and `symmetric` also says the rule from dst to src.
+Deterministic entries of `heterogeneity.yaml` follow in their order: a profile replaces the whole
+constraints of its pairs, both ways, as such a rule would, with what earlier entries added to them;
+others add jitter, bursts of losses, access links and shared bottlenecks.
 """
 
 from __future__ import annotations
@@ -90,21 +93,31 @@ class Draft:
         chosen = select(pattern, self.hosts)
         if not chosen:
             fix = _meant(pattern, self.hosts) if self.hosts else ""
-            self.problems.append(source.problem(key, "this pattern matches no host", fix, value=pattern))
+            self.problems.append(
+                source.problem(key, "this pattern matches no host", fix, value=pattern)
+            )
         return chosen
 
-    def ordered(self, source: Source, key: KeyPath, src: str, dst: str, symmetric: bool) -> list[Pair]:
+    def ordered(
+        self, source: Source, key: KeyPath, src: str, dst: str, symmetric: bool
+    ) -> list[Pair]:
         """Ordered pairs of a rule; a rule whose both ends are one host is a problem."""
         senders = self.select(source, (*key, "src"), src)
         receivers = self.select(source, (*key, "dst"), dst)
         if len(senders) * len(receivers) > MAX_PAIRS:
-            rule = f"{len(senders)} x {len(receivers)} links, and one rule names at most {MAX_PAIRS}"
-            self.problems.append(source.problem(key, rule, "use fewer hosts", value=f"{src} to {dst}"))
+            rule = (
+                f"{len(senders)} x {len(receivers)} links, and one rule names at most {MAX_PAIRS}"
+            )
+            self.problems.append(
+                source.problem(key, rule, "use fewer hosts", value=f"{src} to {dst}")
+            )
             return []
         pairs = [(s.name, d.name) for s in senders for d in receivers if s.name != d.name]
         if senders and receivers and not pairs:
             rule = "src and dst are the same single host, and a host has no link to itself"
-            self.problems.append(source.problem(key, rule, "name two hosts", value=f"{src} to {dst}"))
+            self.problems.append(
+                source.problem(key, rule, "name two hosts", value=f"{src} to {dst}")
+            )
         return [*pairs, *((d, s) for s, d in pairs)] if symmetric else pairs
 
 
@@ -125,12 +138,14 @@ def plan_links(
         heterogeneity_source: where `heterogeneity` was read, to locate problems.
 
     Raises:
-        ScenarioError: patterns that match nothing or only one host with itself, a jitter above its delay, a burst too short
-            for its loss, pairs in two shared links.
+        ScenarioError: patterns that match nothing or only one host with itself, a jitter above its
+            delay, a burst too short for its loss, pairs in two shared links.
     """
     draft = Draft(tuple(hosts), network_source, heterogeneity_source)
     for i, rule in enumerate(network.rules):
-        constraint = Constraint(delay_ms=rule.delay_ms, rate_mbps=rule.rate_mbps, loss_percent=rule.loss_percent)
+        constraint = Constraint(
+            delay_ms=rule.delay_ms, rate_mbps=rule.rate_mbps, loss_percent=rule.loss_percent
+        )
         pairs = draft.ordered(network_source, ("networks", i), rule.src, rule.dst, rule.symmetric)
         draft.pairs.update(dict.fromkeys(pairs, constraint))
     for i, entry in enumerate(heterogeneity.rules):
@@ -154,17 +169,26 @@ def plan_links(
 def _add_link(draft: Draft, key: KeyPath, rule: LinkRule) -> None:
     pairs = draft.ordered(draft.heterogeneity, key, rule.src, rule.dst, rule.symmetric)
     changed = {pair: _varied(draft.pairs.get(pair, Constraint()), rule) for pair in pairs}
-    short = [pair for pair, constraint in changed.items() if constraint.jitter_ms > constraint.delay_ms]
+    short = [
+        pair for pair, constraint in changed.items() if constraint.jitter_ms > constraint.delay_ms
+    ]
     if short and rule.jitter_ms is not None:
         src, dst = short[0]
         delay_ms = changed[short[0]].delay_ms
         rule_text = f"jitter is at most the delay it varies, and {src} to {dst} has {delay_ms:g} ms"
-        fix = "lower the jitter, or give these links a delay before: in network.yaml (`symmetric: true` is both ways), or by an entry above"
+        fix = (
+            "lower the jitter, or give these links a delay before: in network.yaml (`symmetric:"
+            " true` is both ways), or by an entry above"
+        )
         shown = f"{rule.jitter_ms:g} ms"
-        draft.problems.append(draft.heterogeneity.problem((*key, "jitter"), rule_text, fix, value=shown))
+        draft.problems.append(
+            draft.heterogeneity.problem((*key, "jitter"), rule_text, fix, value=shown)
+        )
     if rule.burst_packets is not None:
         for pair, constraint in changed.items():
-            if _too_short(draft, (*key, "burst"), pair, constraint.loss_percent, constraint.burst_packets):
+            if _too_short(
+                draft, (*key, "burst"), pair, constraint.loss_percent, constraint.burst_packets
+            ):
                 break
     draft.pairs.update(changed)
 
@@ -172,19 +196,30 @@ def _add_link(draft: Draft, key: KeyPath, rule: LinkRule) -> None:
 def _varied(constraint: Constraint, rule: LinkRule) -> Constraint:
     if rule.jitter_ms is not None:
         constraint = replace(constraint, jitter_ms=rule.jitter_ms, distribution=rule.distribution)
-    return constraint if rule.burst_packets is None else replace(constraint, burst_packets=rule.burst_packets)
+    return (
+        constraint
+        if rule.burst_packets is None
+        else replace(constraint, burst_packets=rule.burst_packets)
+    )
 
 
-def _too_short(draft: Draft, key: KeyPath, pair: Pair, loss_percent: float, burst_packets: float) -> bool:
+def _too_short(
+    draft: Draft, key: KeyPath, pair: Pair, loss_percent: float, burst_packets: float
+) -> bool:
     """Whether so much cannot be lost in bursts so short, which is a problem at `key`."""
     if burst_packets <= 1 or loss_percent >= 100:
         return False
     least = math.ceil(round(100 * least_burst_packets(loss_percent / 100), 6)) / 100
     if burst_packets >= least:
         return False
-    rule = f"{loss_percent:g} % of the packets from {pair[0]} to {pair[1]} cannot be lost {burst_packets:g} in a row on average"
+    rule = (
+        f"{loss_percent:g} % of the packets from {pair[0]} to {pair[1]} cannot be lost"
+        f" {burst_packets:g} in a row on average"
+    )
     draft.problems.append(
-        draft.heterogeneity.problem(key, rule, f"lower the loss, or write a burst of {least:g} or more")
+        draft.heterogeneity.problem(
+            key, rule, f"lower the loss, or write a burst of {least:g} or more"
+        )
     )
     return True
 
@@ -204,24 +239,35 @@ def _upward(draft: Draft, key: KeyPath, src: str, dst: str) -> list[Pair]:
     if both is not None:
         rule = f"up is from src to dst, and {both[0]} and {both[1]} are in both"
         draft.problems.append(
-            draft.heterogeneity.problem((*key, "profile"), rule, "name two groups without common hosts")
+            draft.heterogeneity.problem(
+                (*key, "profile"), rule, "name two groups without common hosts"
+            )
         )
     return pairs
 
 
 def _add_shared(draft: Draft, key: KeyPath, rule: SharedRule) -> None:
-    left, right = (draft.select(draft.heterogeneity, (*key, "between", i), rule.between[i]) for i in (0, 1))
+    left, right = (
+        draft.select(draft.heterogeneity, (*key, "between", i), rule.between[i]) for i in (0, 1)
+    )
     forth = frozenset((a.name, b.name) for a in left for b in right if a.name != b.name)
     back = frozenset((b, a) for a, b in forth)
     if left and right and not forth:
         text = "both ends are the same single host, and a host has no link to itself"
-        draft.problems.append(draft.heterogeneity.problem((*key, "between"), text, "name two groups"))
+        draft.problems.append(
+            draft.heterogeneity.problem((*key, "between"), text, "name two groups")
+        )
         return
     taken = {pair: link.name for link in draft.shared for pair in link.pairs}
     clash = sorted(pair for pair in forth | back if pair in taken)
     if clash:
-        text = f"{clash[0][0]} to {clash[0][1]} is already in a shared link, and a pair crosses at most one"
-        draft.problems.append(draft.heterogeneity.problem((*key, "between"), text, "narrow one of the patterns"))
+        text = (
+            f"{clash[0][0]} to {clash[0][1]} is already in a shared link, and a pair crosses at"
+            " most one"
+        )
+        draft.problems.append(
+            draft.heterogeneity.problem((*key, "between"), text, "narrow one of the patterns")
+        )
         return
     name = f"shared-{key[-1]}"
     if forth & back:
@@ -242,7 +288,9 @@ def _add_access(draft: Draft, key: KeyPath, rule: HostRule) -> None:
 
 
 def _add_event(
-    draft: Draft, key: KeyPath, event: TimedHostEvent | RandomHostEvent | TimedLinkEvent | RandomLinkEvent | TraceEvent
+    draft: Draft,
+    key: KeyPath,
+    event: TimedHostEvent | RandomHostEvent | TimedLinkEvent | RandomLinkEvent | TraceEvent,
 ) -> None:
     if isinstance(event, TimedHostEvent | RandomHostEvent):
         draft.select(draft.heterogeneity, (*key, "hosts"), event.hosts)
@@ -258,22 +306,33 @@ def _add_event(
         _require_delay(draft, key, pairs, event.jitter_ms, event.delay_ms)
     loss_percent = None if isinstance(event, TraceEvent) else event.loss_percent
     if loss_percent is not None:
-        any(_too_short(draft, (*key, "loss"), pair, loss_percent, draft.pairs[pair].burst_packets) for pair in pairs)
+        any(
+            _too_short(draft, (*key, "loss"), pair, loss_percent, draft.pairs[pair].burst_packets)
+            for pair in pairs
+        )
 
 
-def _require_delay(draft: Draft, key: KeyPath, pairs: Sequence[Pair], jitter_ms: float, delay_ms: float | None) -> None:
+def _require_delay(
+    draft: Draft, key: KeyPath, pairs: Sequence[Pair], jitter_ms: float, delay_ms: float | None
+) -> None:
     """An event's jitter varies the delay that it sets, or that the links have."""
-    delays = [(pair, draft.pairs[pair].delay_ms if delay_ms is None else delay_ms) for pair in pairs]
+    delays = [
+        (pair, draft.pairs[pair].delay_ms if delay_ms is None else delay_ms) for pair in pairs
+    ]
     short = next((each for each in delays if jitter_ms > each[1]), None)
     if short is not None:
         (src, dst), has_ms = short
         rule = f"jitter is at most the delay it varies, and {src} to {dst} has {has_ms:g} ms then"
         fix = "lower the jitter, or let the event set a longer delay"
-        draft.problems.append(draft.heterogeneity.problem((*key, "jitter"), rule, fix, value=f"{jitter_ms:g} ms"))
+        draft.problems.append(
+            draft.heterogeneity.problem((*key, "jitter"), rule, fix, value=f"{jitter_ms:g} ms")
+        )
 
 
 def _require_tables(draft: Draft, heterogeneity: Heterogeneity) -> None:
-    """No link has uniform jitter after an event's profile had another: the kernel's netem keeps a table that it has once been given."""
+    """No link has uniform jitter after an event's profile had another: the kernel's netem keeps a
+    table that it has once been given.
+    """
     changing = [
         (i, event)
         for i, event in enumerate(heterogeneity.events)
@@ -281,17 +340,24 @@ def _require_tables(draft: Draft, heterogeneity: Heterogeneity) -> None:
     ]
     if not any(event.profile for _, event in changing):
         return
-    uniform = {pair for pair, constraint in draft.pairs.items() if constraint.distribution == "uniform"}
+    uniform = {
+        pair for pair, constraint in draft.pairs.items() if constraint.distribution == "uniform"
+    }
     varied = {pair for pair in uniform if draft.pairs[pair].jitter_ms}
     for _, event in changing:
         if event.jitter_ms:
             varied |= uniform.intersection(_event_pairs(draft, event))
     for i, event in changing:
         profile = None if event.profile is None else profiles()[event.profile]
-        tables = profile is not None and any(way.distribution != "uniform" for way in (profile.up, profile.down))
+        tables = profile is not None and any(
+            way.distribution != "uniform" for way in (profile.up, profile.down)
+        )
         clash = sorted(varied.intersection(_event_pairs(draft, event))) if tables else []
         if clash:
-            rule = f"the jitter from {clash[0][0]} to {clash[0][1]} is uniform, and netem does not go back to that from another"
+            rule = (
+                f"the jitter from {clash[0][0]} to {clash[0][1]} is uniform, and netem does not go"
+                " back to that from another"
+            )
             fix = "give these links a jitter with `distribution: normal` or `pareto`, or none"
             draft.problems.append(draft.heterogeneity.problem(("dynamic", i, "profile"), rule, fix))
 
@@ -299,7 +365,11 @@ def _require_tables(draft: Draft, heterogeneity: Heterogeneity) -> None:
 def _event_pairs(draft: Draft, event: TimedLinkEvent | RandomLinkEvent) -> set[Pair]:
     if pattern_fault(event.src) or pattern_fault(event.dst):
         return set()
-    pairs = {(s.name, d.name) for s in select(event.src, draft.hosts) for d in select(event.dst, draft.hosts)}
+    pairs = {
+        (s.name, d.name)
+        for s in select(event.src, draft.hosts)
+        for d in select(event.dst, draft.hosts)
+    }
     return pairs | {(dst, src) for src, dst in pairs} if event.both_ways else pairs
 
 
@@ -310,7 +380,9 @@ def _in_host_order(draft: Draft) -> Mapping[Pair, Constraint]:
 
 
 def _meant(pattern: str, hosts: Sequence[Host]) -> str:
-    """What to write instead of a pattern that matches nothing: the layer that it resembles, or that layer's hosts where it has none so named."""
+    """What to write instead of a pattern that matches nothing: the layer that it resembles, or that
+    layer's hosts where it has none so named.
+    """
     layers = sorted({host.layer for host in hosts})
     first = pattern.partition(".")[0]
     if first in layers:

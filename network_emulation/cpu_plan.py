@@ -1,4 +1,6 @@
-"""Which core every host computes on, and how much slower than real time the whole continuum has to run for that."""
+"""Which core every host computes on, and how much slower than real time the whole continuum has to
+run for that.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ def plan_cpus(
     """Place every host on one core.
 
     Args:
-        shares: speed of every host in cores, virtual, above 0 and at most 1: the largest it has during the run.
+        shares: speed of every host in cores, virtual, above 0 and at most 1: the largest it has
+            during the run.
         cores: the cores that may be used, by number.
         reserve: cores to keep free for the link emulator, the controller and the measurements.
         dilation: a fixed D; None takes the smallest that fits.
@@ -47,9 +50,9 @@ def plan_cpus(
     placement, least = best_placement(shares, len(cores), reserve)
     if dilation is not None and dilation < least * (1 - _ROUNDING):
         raise InputError(
-            f"dilation {dilation:g}: shares that add up to {sum(shares.values()):.3g} cores need a dilation of at least"
-            f" {least:.4g} on {len(cores)} cores of which {reserve:g} are kept free — use `auto`, lower the cpu shares or"
-            " take fewer hosts"
+            f"dilation {dilation:g}: shares that add up to {sum(shares.values()):.3g} cores need a"
+            f" dilation of at least {least:.4g} on {len(cores)} cores of which {reserve:g} are kept"
+            " free — use `auto`, lower the cpu shares or take fewer hosts"
         )
     cpus = {host: cores[i] for i, hosts in enumerate(placement) for host in hosts}
     return CpuPlan({host: cpus[host] for host in shares}, least if dilation is None else dilation)

@@ -1,10 +1,13 @@
 """The smallest time dilation under which a machine can give every host the speed it was promised.
 
-Shares scale with 1 / D. A host that is held back finds its caches cold when it goes on, and takes more CPU time for the same work:
-a share of s loads its core with s * (2 - s), which is what small models were measured to take at most (`benchmarks/dilation.md`).
-So the smallest D for a given placement solves a quadratic equation for its heaviest core; the placement itself (hosts never migrate) is bin packing, solved by the two classic heuristics and the better taken: longest
-processing time first (Graham, SIAM J. Appl. Math. 1969) and MULTIFIT (Coffman, Garey, Johnson, SIAM J. Comput. 1978). Both
-stay within 4/3 and 13/11 of the optimum; on mixes of a few device classes they reach it.
+Shares scale with 1 / D. A host that is held back finds its caches cold when it goes on, and takes
+more CPU time for the same work: a share of s loads its core with s * (2 - s), which is what small
+models were measured to take at most (`benchmarks/dilation.md`). So the smallest D for a given
+placement solves a quadratic equation for its heaviest core; the placement itself (hosts never
+migrate) is bin packing, solved by the two classic heuristics and the better taken: longest
+processing time first (Graham, SIAM J. Appl. Math. 1969) and MULTIFIT (Coffman, Garey, Johnson, SIAM
+J. Comput. 1978). Both stay within 4/3 and 13/11 of the optimum; on mixes of a few device classes
+they reach it.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 CORE_CAPACITY = 0.95
-"""Load that several hosts may put on one core; the rest is for interrupts and for what holds the shares."""
+"""Load that several hosts may put on one core; the rest is for interrupts and for what holds the
+shares."""
 
 _BISECTIONS = 40
 _EPSILON = 1e-9
@@ -38,7 +42,9 @@ def auto_dilation(shares: Mapping[str, float], cores: int, reserve: float) -> fl
     return best_placement(shares, cores, reserve)[1]
 
 
-def best_placement(shares: Mapping[str, float], cores: int, reserve: float) -> tuple[Placement, float]:
+def best_placement(
+    shares: Mapping[str, float], cores: int, reserve: float
+) -> tuple[Placement, float]:
     """Hosts of every core, and the dilation that this placement needs (see `auto_dilation`)."""
     _require(shares, cores, reserve)
     least = max(1.0, _fitting(shares.values(), cores - reserve))
@@ -51,9 +57,15 @@ def best_placement(shares: Mapping[str, float], cores: int, reserve: float) -> t
 
 
 def needed(placement: Placement, shares: Mapping[str, float]) -> float:
-    """Dilation that the heaviest core of a placement needs; a host alone may have the whole core."""
+    """Dilation that the heaviest core of a placement needs; a host alone may have the whole
+    core.
+    """
     alone = [shares[core[0]] for core in placement if len(core) == 1]
-    together = [_fitting([shares[host] for host in core], CORE_CAPACITY) for core in placement if len(core) > 1]
+    together = [
+        _fitting([shares[host] for host in core], CORE_CAPACITY)
+        for core in placement
+        if len(core) > 1
+    ]
     return max((*alone, *together), default=0.0)
 
 
@@ -65,8 +77,8 @@ def load(share: float) -> float:
 def _fitting(shares: Iterable[float], capacity: float) -> float:
     """The D at which the loads of shares / D add up to a capacity; 0 for no shares.
 
-    2 S / D - Q / D^2 = C with the sum S of the shares and Q of their squares; where the greatest sum of loads, at D = Q / S, is
-    less than the capacity, any D will do.
+    2 S / D - Q / D^2 = C with the sum S of the shares and Q of their squares; where the greatest
+    sum of loads, at D = Q / S, is less than the capacity, any D will do.
     """
     known = tuple(shares)
     total, squares = sum(known), sum(share * share for share in known)
@@ -76,10 +88,15 @@ def _fitting(shares: Iterable[float], capacity: float) -> float:
 
 def _require(shares: Mapping[str, float], cores: int, reserve: float) -> None:
     if not 0 <= reserve < cores:
-        raise ValueError(f"a reserve of {reserve:g} of {cores} cores leaves nothing to the hosts; keep fewer back")
+        raise ValueError(
+            f"a reserve of {reserve:g} of {cores} cores leaves nothing to the hosts; keep fewer"
+            " back"
+        )
     wrong = [host for host, share in shares.items() if not 0 < share <= 1]
     if wrong:
-        raise ValueError(f"{wrong[0]} has a share of {shares[wrong[0]]:g}; a share is above 0 and at most 1 core")
+        raise ValueError(
+            f"{wrong[0]} has a share of {shares[wrong[0]]:g}; a share is above 0 and at most 1 core"
+        )
 
 
 def _longest_first(by_size: Sequence[str], shares: Mapping[str, float], cores: int) -> Placement:
@@ -92,7 +109,9 @@ def _longest_first(by_size: Sequence[str], shares: Mapping[str, float], cores: i
     return tuple(map(tuple, placed))
 
 
-def _multifit(by_size: Sequence[str], shares: Mapping[str, float], cores: int, enough: float) -> list[Placement]:
+def _multifit(
+    by_size: Sequence[str], shares: Mapping[str, float], cores: int, enough: float
+) -> list[Placement]:
     low, high, found = 0.0, enough, list[Placement]()
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
@@ -105,13 +124,17 @@ def _multifit(by_size: Sequence[str], shares: Mapping[str, float], cores: int, e
     return found
 
 
-def _first_fit(by_size: Sequence[str], shares: Mapping[str, float], cores: int, dilation: float) -> Placement | None:
+def _first_fit(
+    by_size: Sequence[str], shares: Mapping[str, float], cores: int, dilation: float
+) -> Placement | None:
     placed: list[list[str]] = [[] for _ in range(cores)]
     loads = [0.0] * cores
     for host in by_size:
         share = shares[host] / dilation
         fitting = (
-            c for c in range(cores) if loads[c] + load(share) <= (CORE_CAPACITY if placed[c] else 1.0) + _EPSILON
+            c
+            for c in range(cores)
+            if loads[c] + load(share) <= (CORE_CAPACITY if placed[c] else 1.0) + _EPSILON
         )
         core = next(fitting, None)
         if core is None:

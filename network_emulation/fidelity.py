@@ -1,14 +1,17 @@
-"""Whether the emulated links are the ones that were asked for: measured before training, in virtual units.
+"""Whether the emulated links are the ones that were asked for: measured before training, in virtual
+units.
 
-For every pair of tiers with a constraint of its own, one pair of hosts stands for all (`choose_representatives` spreads them over
-the hosts, so that they can be measured at the same time); round trips, which cost little, are also sampled on further pairs.
+For every pair of tiers with a constraint of its own, one pair of hosts stands for all
+(`choose_representatives` spreads them over the hosts, so that they can be measured at the same
+time); round trips, which cost little, are also sampled on further pairs.
 
     rtt    median of empty packets on idle links while every core is busy, against that of both directions' delays
     rate   of a flow of its own, as the link rate that its goodput implies, against the slowest rate on its way
     loss   where asked for, by counting datagrams
 
-Flows that share an access link or a bottleneck, in either direction since acknowledgements travel too, never run at the same time
-(`plan_rounds`); nor do more flows than the machine would carry. What a round of many flows missed is measured again with few, then alone.
+Flows that share an access link or a bottleneck, in either direction since acknowledgements travel
+too, never run at the same time (`plan_rounds`); nor do more flows than the machine would carry.
+What a round of many flows missed is measured again with few, then alone.
 """
 
 from __future__ import annotations
@@ -22,7 +25,13 @@ from typing import Literal
 
 from laggard.network_emulation.bursts import variance_ratio
 from laggard.network_emulation.jitter import SPREAD, delay_grid_ms, median_of_sum_ms
-from laggard.network_emulation.links import Constraint, LinkPlan, Pair, dilate_constraint, tier_pairs
+from laggard.network_emulation.links import (
+    Constraint,
+    LinkPlan,
+    Pair,
+    dilate_constraint,
+    tier_pairs,
+)
 from laggard.network_emulation.measure import (
     EchoProbe,
     Endpoint,
@@ -45,7 +54,8 @@ HOST_MBPS = 1000.0
 """What flows of one round may ask of one host; a flow alone may ask for anything."""
 
 ROUND_MBPS = (1200.0, 300.0, 0.0)
-"""What they may ask of the machine together, by attempt: a slow one carries few at a time, which is no fault of the links."""
+"""What they may ask of the machine together, by attempt: a slow one carries few at a time, which is
+no fault of the links."""
 
 ATTEMPTS = len(ROUND_MBPS)
 """How often a quantity is measured before it counts as out of tolerance."""
@@ -65,7 +75,9 @@ _TCP_LEAST_MBPS = 0.1
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a measured link may be from what was asked for (rtt in virtual ms or as a fraction, whichever is more)."""
+    """How far a measured link may be from what was asked for (rtt in virtual ms or as a fraction,
+    whichever is more).
+    """
 
     name: str
     rtt_ms: float
@@ -74,12 +86,17 @@ class Tolerance:
     loss_fraction: float
 
 
-REALTIME = Tolerance("real-time", rtt_ms=0.5, rtt_fraction=0.02, rate_fraction=0.05, loss_fraction=0.10)
+REALTIME = Tolerance(
+    "real-time", rtt_ms=0.5, rtt_fraction=0.02, rate_fraction=0.05, loss_fraction=0.10
+)
 """For netem, whose timers the kernel runs, and for an emulator with real-time priority."""
 
-ORDINARY = Tolerance("ordinary", rtt_ms=5.0, rtt_fraction=0.05, rate_fraction=0.10, loss_fraction=0.10)
-"""For an emulator without real-time priority, which waits its turn among whatever else runs: with nothing but the probes' own burners
-round trips were off by up to 1 ms, beside other programs (load 7 to 9 on two cores) by up to 3.7 ms in one series."""
+ORDINARY = Tolerance(
+    "ordinary", rtt_ms=5.0, rtt_fraction=0.05, rate_fraction=0.10, loss_fraction=0.10
+)
+"""For an emulator without real-time priority, which waits its turn among whatever else runs: with
+nothing but the probes' own burners round trips were off by up to 1 ms, beside other programs (load
+7 to 9 on two cores) by up to 3.7 ms in one series."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +114,13 @@ class Task:
 
 
 def verify_links(
-    plan: LinkPlan, namespaces: Mapping[str, Path], dilation: Dilation, tolerance: Tolerance = REALTIME
+    plan: LinkPlan,
+    namespaces: Mapping[str, Path],
+    dilation: Dilation,
+    tolerance: Tolerance = REALTIME,
 ) -> tuple[FidelityCheck, ...]:
-    """Measure every constrained pair of tiers; takes two to three seconds, longer for round trips above 100 ms, and up to three
-    times that where links are wrong.
+    """Measure every constrained pair of tiers; takes two to three seconds, longer for round trips
+    above 100 ms, and up to three times that where links are wrong.
 
     Args:
         plan: the links in *virtual* units, as asked for; hosts carry their addresses.
@@ -117,10 +137,14 @@ def verify_links(
     hosts = {host.name: Endpoint(namespaces[host.name], host.address) for host in plan.hosts}
     tasks = choose_representatives(plan)
     sampled = sample_round_trips(plan, tasks)
-    limited = [task for task in tasks if task.there.rate_mbps is not None and task.there.loss_percent < 100]
+    limited = [
+        task for task in tasks if task.there.rate_mbps is not None and task.there.loss_percent < 100
+    ]
     lossy = [task for task in tasks if task.there.loss_percent > 0]
     return (
-        *measure_patiently(sampled, lambda some, _: _verify_round_trips(some, hosts, dilation, tolerance)),
+        *measure_patiently(
+            sampled, lambda some, _: _verify_round_trips(some, hosts, dilation, tolerance)
+        ),
         *measure_patiently(
             limited,
             lambda some, attempt: _verify_rates(
@@ -134,10 +158,11 @@ def verify_links(
 def measure_patiently(
     tasks: Sequence[Task], measure: Callable[[Sequence[Task], int], Sequence[FidelityCheck]]
 ) -> tuple[FidelityCheck, ...]:
-    """Checks of all tasks, in their order; what is out of tolerance is measured again, up to `ATTEMPTS` times in all.
+    """Checks of all tasks, in their order; what is out of tolerance is measured again, up to
+    `ATTEMPTS` times in all.
 
-    A link that is wrong stays wrong, while something else that kept the machine busy passes. The last measurement counts, and says
-    which it was.
+    A link that is wrong stays wrong, while something else that kept the machine busy passes. The
+    last measurement counts, and says which it was.
 
     Args:
         tasks: what to measure.
@@ -155,7 +180,9 @@ def measure_patiently(
 
 
 def choose_representatives(plan: LinkPlan) -> tuple[Task, ...]:
-    """One ordered pair for every group of alike ones: the reverse of one chosen before, or else that of the idlest hosts."""
+    """One ordered pair for every group of alike ones: the reverse of one chosen before, or else
+    that of the idlest hosts.
+    """
     used: Counter[str] = Counter()
     chosen: dict[Pair, None] = {}
     for group in tier_pairs(plan):
@@ -169,9 +196,16 @@ def choose_representatives(plan: LinkPlan) -> tuple[Task, ...]:
 
 
 def sample_round_trips(plan: LinkPlan, tasks: Sequence[Task]) -> tuple[Task, ...]:
-    """The tasks whose round trips to measure: one direction of each, and further pairs of each group in turn."""
+    """The tasks whose round trips to measure: one direction of each, and further pairs of each
+    group in turn.
+    """
     groups = [group.pairs for group in tier_pairs(plan)]
-    turns = [pairs[i] for i in range(max(map(len, groups), default=0)) for pairs in groups if i < len(pairs)]
+    turns = [
+        pairs[i]
+        for i in range(max(map(len, groups), default=0))
+        for pairs in groups
+        if i < len(pairs)
+    ]
     sampled: dict[frozenset[str], Task] = {}
     for task in tasks:
         sampled.setdefault(frozenset(task.pair), task)
@@ -185,7 +219,9 @@ def sample_round_trips(plan: LinkPlan, tasks: Sequence[Task]) -> tuple[Task, ...
 def plan_rounds(
     plan: LinkPlan, tasks: Sequence[Task], dilation: Dilation, round_mbps: float
 ) -> tuple[tuple[Task, ...], ...]:
-    """Rounds of tasks whose flows do not disturb each other (greedy colouring, fastest first), `round_mbps` (real) in all."""
+    """Rounds of tasks whose flows do not disturb each other (greedy colouring, fastest first),
+    `round_mbps` (real) in all.
+    """
     rounds: list[list[Task]] = []
     for task in sorted(tasks, key=lambda task: -(task.there.rate_mbps or 0.0)):
         fitting = (chosen for chosen in rounds if _fits(plan, task, chosen, dilation, round_mbps))
@@ -198,14 +234,21 @@ def plan_rounds(
 
 
 def links_used(plan: LinkPlan, pair: Pair) -> frozenset[str]:
-    """Names of the links that a flow, acknowledgements included, crosses: the pair, access links, shared bottlenecks."""
+    """Names of the links that a flow, acknowledgements included, crosses: the pair, access links,
+    shared bottlenecks.
+    """
     ends = sorted(pair)
-    used = {f"pair {ends[0]} {ends[1]}", *(f"access {host}" for host in pair if host in plan.access)}
+    used = {
+        f"pair {ends[0]} {ends[1]}",
+        *(f"access {host}" for host in pair if host in plan.access),
+    }
     shared = (plan.shared_by(direction) for direction in (pair, (pair[1], pair[0])))
     return frozenset(used | {f"shared {link.name}" for link in shared if link is not None})
 
 
-def _fits(plan: LinkPlan, task: Task, chosen: Sequence[Task], dilation: Dilation, round_mbps: float) -> bool:
+def _fits(
+    plan: LinkPlan, task: Task, chosen: Sequence[Task], dilation: Dilation, round_mbps: float
+) -> bool:
     load: Counter[str] = Counter()
     for each in (*chosen, task):
         rate = math.ceil(dilation.real_mbps(each.there.rate_mbps or 0.0))
@@ -227,7 +270,9 @@ def _verify_round_trips(
     return [rtt_check(task, measured[task.pair], dilation, tolerance) for task in tasks]
 
 
-def rtt_check(task: Task, real_ms: float | None, dilation: Dilation, tolerance: Tolerance) -> FidelityCheck:
+def rtt_check(
+    task: Task, real_ms: float | None, dilation: Dilation, tolerance: Tolerance
+) -> FidelityCheck:
     """What a measured round trip (real ms; None where no echo came back) says of a task."""
     asked_ms, by_chance_ms = median_round_trip_ms(task, dilation)
     allowed = max(tolerance.rtt_ms, tolerance.rtt_fraction * asked_ms) + by_chance_ms
@@ -238,7 +283,9 @@ def rtt_check(task: Task, real_ms: float | None, dilation: Dilation, tolerance: 
 
 
 def echo_probe(task: Task, dilation: Dilation) -> EchoProbe:
-    """Echoes far enough apart to find the links idle: twice the time that a large one takes both ways, and the spread of the delays."""
+    """Echoes far enough apart to find the links idle: twice the time that a large one takes both
+    ways, and the spread of the delays.
+    """
     real = [dilate_constraint(constraint, dilation) for constraint in (task.there, task.back)]
     bits = (LARGE_BYTES + 42) * 8
     bytes_ms = sum(bits / (each.rate_mbps * 1e3) for each in real if each.rate_mbps is not None)
@@ -251,13 +298,21 @@ def echo_probe(task: Task, dilation: Dilation) -> EchoProbe:
 
 
 def median_round_trip_ms(task: Task, dilation: Dilation) -> tuple[float, float]:
-    """The median round trip of an empty packet, and what jitter alone may move that of the echoes by, in virtual ms."""
-    grids = [delay_grid_ms(each.delay_ms, each.jitter_ms, each.distribution) for each in (task.there, task.back)]
+    """The median round trip of an empty packet, and what jitter alone may move that of the echoes
+    by, in virtual ms.
+    """
+    grids = [
+        delay_grid_ms(each.delay_ms, each.jitter_ms, each.distribution)
+        for each in (task.there, task.back)
+    ]
     return median_of_sum_ms(grids[0], grids[1], echo_probe(task, dilation).count // 2)
 
 
 def _verify_rates(
-    rounds: Sequence[Sequence[Task]], hosts: Mapping[str, Endpoint], dilation: Dilation, tolerance: Tolerance
+    rounds: Sequence[Sequence[Task]],
+    hosts: Mapping[str, Endpoint],
+    dilation: Dilation,
+    tolerance: Tolerance,
 ) -> list[FidelityCheck]:
     checks: list[FidelityCheck] = []
     for chosen in rounds:
@@ -270,11 +325,18 @@ def _verify_rates(
 def rate_check(
     task: Task, real_mbps: float, dilation: Dilation, tolerance: Tolerance, transport: str = ""
 ) -> FidelityCheck:
-    """What a rate (real Mbit/s on the wire) says of a task, measured by `transport_for` it unless another `transport` is named."""
+    """What a rate (real Mbit/s on the wire) says of a task, measured by `transport_for` it unless
+    another `transport` is named.
+    """
     assert task.there.rate_mbps is not None
     allowed = tolerance.rate_fraction * task.there.rate_mbps
-    detail = f"link rate from the goodput of one {transport or transport_for(task)} flow; {tolerance.name} tolerance"
-    return _check("rate", task, task.there.rate_mbps, real_mbps * dilation.factor, "Mbit/s", allowed, detail)
+    detail = (
+        f"link rate from the goodput of one {transport or transport_for(task)} flow;"
+        f" {tolerance.name} tolerance"
+    )
+    return _check(
+        "rate", task, task.there.rate_mbps, real_mbps * dilation.factor, "Mbit/s", allowed, detail
+    )
 
 
 def rate_probe(task: Task, dilation: Dilation) -> RateProbe:
@@ -283,11 +345,15 @@ def rate_probe(task: Task, dilation: Dilation) -> RateProbe:
     assert real.rate_mbps is not None
     rtt_ms = dilation.real_ms(task.rtt_ms)
     loss = real.loss_percent / 100
-    return RateProbe(*task.pair, real.rate_mbps, real.delay_ms, rtt_ms, transport_for(task), loss, real.jitter_ms)
+    return RateProbe(
+        *task.pair, real.rate_mbps, real.delay_ms, rtt_ms, transport_for(task), loss, real.jitter_ms
+    )
 
 
 def transport_for(task: Task) -> Literal["tcp", "udp"]:
-    """What to measure a rate with: TCP where nothing is lost or jitters in either direction, and no packet takes as long as TCP waits."""
+    """What to measure a rate with: TCP where nothing is lost or jitters in either direction, and no
+    packet takes as long as TCP waits.
+    """
     rough = any(each.loss_percent or each.jitter_ms for each in (task.there, task.back))
     slow = task.there.rate_mbps is not None and task.there.rate_mbps < _TCP_LEAST_MBPS
     return "udp" if rough or slow else "tcp"
@@ -304,41 +370,60 @@ def loss_check(task: Task, count: LossCount, tolerance: Tolerance) -> FidelityCh
     """What counted datagrams say of a task."""
     requested = task.there.loss_percent
     allowed = tolerance.loss_fraction * requested + loss_error_percent(task.there, count)
-    bursts = f", in bursts of {task.there.burst_packets:g} on average" if task.there.burst_packets > 1 else ""
+    bursts = (
+        f", in bursts of {task.there.burst_packets:g} on average"
+        if task.there.burst_packets > 1
+        else ""
+    )
     detail = f"{count.lost} of {count.sent} datagrams lost{bursts}"
     percent = 100.0 * count.lost / max(1, count.sent)
     return _check("loss", task, requested, percent, "%", allowed, detail)
 
 
 def loss_probe(task: Task, dilation: Dilation, probes: int) -> LossProbe:
-    """Datagrams for a standard error of a tenth of the loss, as far as half a second (for losses in bursts, whose number varies more, up to
-    two) at a quarter of the rate allows.
+    """Datagrams for a standard error of a tenth of the loss, as far as half a second (for losses in
+    bursts, whose number varies more, up to two) at a quarter of the rate allows.
 
     Args:
         task: a lossy pair.
         dilation: of the run.
-        probes: how many run at the same time; together they send at most what the machine forwards with ease.
+        probes: how many run at the same time; together they send at most what the machine forwards
+            with ease.
     """
     real = dilate_constraint(task.there, dilation)
     fraction = real.loss_percent / 100
     ratio = variance_ratio(fraction, real.burst_packets, _LOSS_PACKETS[1])
     longer = min(max(ratio, 1.0), _LOSS_LONGER)
-    wanted = min(max(100 * ratio * (1 - fraction) / fraction, _LOSS_PACKETS[0]), _LOSS_PACKETS[1] * longer)
-    fastest = math.inf if real.rate_mbps is None else _LOSS_LOAD * real.rate_mbps * 1.25e5 / DATAGRAM_WIRE_BYTES
+    wanted = min(
+        max(100 * ratio * (1 - fraction) / fraction, _LOSS_PACKETS[0]), _LOSS_PACKETS[1] * longer
+    )
+    fastest = (
+        math.inf
+        if real.rate_mbps is None
+        else _LOSS_LOAD * real.rate_mbps * 1.25e5 / DATAGRAM_WIRE_BYTES
+    )
     per_s = min(wanted / (_LOSS_S * longer), fastest, _LOSS_PER_S / probes)
     count = math.ceil(max(100.0, min(wanted, per_s * _LOSS_S * longer)))
     return LossProbe(*task.pair, count, per_s, real.longest_delay_ms)
 
 
 def loss_error_percent(link: Constraint, count: LossCount) -> float:
-    """Four standard errors of a loss counted on so many packets, in percent: the binomial's, times what bursts add to its variance."""
+    """Four standard errors of a loss counted on so many packets, in percent: the binomial's, times
+    what bursts add to its variance.
+    """
     fraction, sent = link.loss_percent / 100, max(1, count.sent)
     variance = fraction * (1 - fraction) * variance_ratio(fraction, link.burst_packets, sent) / sent
     return 100 * _LOSS_SIGMAS * math.sqrt(variance)
 
 
 def _check(
-    kind: str, task: Task, requested: float, measured: float, unit: str, tolerance: float, detail: str
+    kind: str,
+    task: Task,
+    requested: float,
+    measured: float,
+    unit: str,
+    tolerance: float,
+    detail: str,
 ) -> FidelityCheck:
     src, dst = task.pair
     ok = measured >= 0 and abs(measured - requested) <= tolerance

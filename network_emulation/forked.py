@@ -22,7 +22,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class PackedError:
-    """An error on its way between processes; pickle alone would call its constructor with the wrong arguments."""
+    """An error on its way between processes; pickle alone would call its constructor with the wrong
+    arguments.
+    """
 
     kind: type[LaggardError]
     message: tuple[object, ...]
@@ -42,7 +44,8 @@ def pack_error(error: LaggardError) -> PackedError:
 
 
 def fork_companion(name: str, body: Callable[[], int]) -> int:
-    """Fork a process that runs `body` and ends with its status, or is killed when this process's calling thread ends.
+    """Fork a process that runs `body` and ends with its status, or is killed when this process's
+    calling thread ends.
 
     Args:
         name: how `ps` shows it; the kernel keeps 15 bytes.
@@ -65,7 +68,8 @@ def _live(parent: int, name: str, body: Callable[[], int]) -> NoReturn:
         _libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
         if os.getppid() == parent:
             _default_signals()
-            # A collection that looked through what was inherited would copy it page by page: 45 ms in which nothing is timed right.
+            # A collection that looked through what was inherited would copy it page by page: 45 ms
+            # in which nothing is timed right.
             gc.freeze()
             status = body()
     except BaseException:  # noqa: BLE001 - the process ends here; the traceback is all that can be left behind
@@ -75,7 +79,9 @@ def _live(parent: int, name: str, body: Callable[[], int]) -> NoReturn:
 
 
 def _default_signals() -> None:
-    """Forget the parent's handlers; a terminal's Ctrl-C is for the caller to handle, who then ends its companions."""
+    """Forget the parent's handlers; a terminal's Ctrl-C is for the caller to handle, who then ends
+    its companions.
+    """
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
@@ -116,7 +122,9 @@ def run_forked(name: str, function: Callable[[], _T]) -> _T:
         # It has answered, or the caller is being interrupted: either way nobody needs it any more.
         end_companion(pid)
     if not answer:
-        raise EmulationError(f"the process `{name}` died before it answered; its output on stderr says why")
+        raise EmulationError(
+            f"the process `{name}` died before it answered; its output on stderr says why"
+        )
     result = pickle.loads(answer)  # noqa: S301 - written by our own fork
     if isinstance(result, PackedError):
         raise result.unpacked()

@@ -1,12 +1,16 @@
-"""Whether the emulation kept its promises while training ran: what was verified before, watched until the end.
+"""Whether the emulation kept its promises while training ran: what was verified before, watched
+until the end.
 
-Once a second a `Sample` is taken of what costs nothing to read: how late the emulator sent, what hosts computed against their
-shares and for how long they were kept from their cores, what the hypervisor stole, what links carried, and three clocks. `Guard`
-looks at the last few of them together and says when, where and how the emulation slipped. One late packet, or a core missed for ten
-milliseconds, changes no step that anybody could see; what counts is what lasts, or returns until it is a part of the whole run.
+Once a second a `Sample` is taken of what costs nothing to read: how late the emulator sent, what
+hosts computed against their shares and for how long they were kept from their cores, what the
+hypervisor stole, what links carried, and three clocks. `Guard` looks at the last few of them
+together and says when, where and how the emulation slipped. One late packet, or a core missed for
+ten milliseconds, changes no step that anybody could see; what counts is what lasts, or returns
+until it is a part of the whole run.
 
-When a training ended is known after the fact: whether it has come far enough is seen by evaluating a model of a moment that is past by then, while
-ranks go on, part and tear down. What of that is not of the run is told apart at the end (`Guard.slips`).
+When a training ended is known after the fact: whether it has come far enough is seen by evaluating
+a model of a moment that is past by then, while ranks go on, part and tear down. What of that is not
+of the run is told apart at the end (`Guard.slips`).
 """
 
 from __future__ import annotations
@@ -45,7 +49,8 @@ CLOCK_SET_S = 0.1
 """The wall clock, or the time slept, may move so far from the steady clock between two samples."""
 
 STOLEN = 0.10
-"""Part of a core's time in a window that the hypervisor may take; the tasks' own CPU clocks may count it as theirs."""
+"""Part of a core's time in a window that the hypervisor may take; the tasks' own CPU clocks may
+count it as theirs."""
 
 LATE_PACKETS = 0.10
 """Part of a window's packets that may be later than the tolerance."""
@@ -57,7 +62,8 @@ REFUSED = 0.001
 """Part of a window's packets that a receiver's device may refuse."""
 
 EXCEEDED = 0.05
-"""Part by which a link may carry more than its rate in a window: what waited in a device arrives in bursts."""
+"""Part by which a link may carry more than its rate in a window: what waited in a device arrives in
+bursts."""
 
 CHANGE_LATE_S = 1.0
 """Virtual seconds by which a change may take effect after it was asked for."""
@@ -65,11 +71,13 @@ CHANGE_LATE_S = 1.0
 WHOLE_RUN = 0.01
 """Part of the whole run for which a host may have been kept from its core.
 
-No time that a run tells can be off by more for it, even if all others had waited for that host: a fifth of the 5 % to which shares are promised, and a tenth of
-what runs of one scenario differ by whose ranks go at their own pace (`docs/strategies.md`)."""
+No time that a run tells can be off by more for it, even if all others had waited for that host: a
+fifth of the 5 % to which shares are promised, and a tenth of what runs of one scenario differ by
+whose ranks go at their own pace (`docs/strategies.md`)."""
 
 FEWEST_WINDOWS = 2
-"""A run shorter than so many windows is allowed what one of so many is, a tenth of a second: what happened once has not returned."""
+"""A run shorter than so many windows is allowed what one of so many is, a tenth of a second: what
+happened once has not returned."""
 
 _REMEMBERED = 10_000
 """Looks that slipped which are kept apart, for an end that is told later."""
@@ -81,7 +89,8 @@ _NS = 1_000_000_000
 
 @dataclass(frozen=True)
 class Sample:
-    """The state of an emulation at one moment, in real units; all counts are since the emulation began.
+    """The state of an emulation at one moment, in real units; all counts are since the emulation
+    began.
 
     Attributes:
         at_ns: CLOCK_MONOTONIC.
@@ -112,10 +121,12 @@ class Slip:
 
     Attributes:
         kind: how.
-        where: the host, link or core; empty for the machine. Of the machines of a remote testbed, each is a host.
+        where: the host, link or core; empty for the machine. Of the machines of a remote testbed,
+            each is a host.
         first_ns: CLOCK_MONOTONIC from when on at the latest.
         last_ns: until when at the earliest.
-        size: how much, where it was worst: a part of what it should have been, or seconds for clocks and cores missed.
+        size: how much, where it was worst: a part of what it should have been, or seconds for
+            clocks and cores missed.
     """
 
     kind: SlipKind
@@ -153,7 +164,9 @@ class _Found:
 
 @dataclass
 class _Record:
-    """Slips of several looks; one that goes on, or is back before so long has passed, is the same."""
+    """Slips of several looks; one that goes on, or is back before so long has passed, is the
+    same.
+    """
 
     gap_ns: int
     _slips: dict[tuple[SlipKind, str], list[Slip]] = field(default_factory=dict)
@@ -162,7 +175,9 @@ class _Record:
         known = self._slips.setdefault((slip.kind, slip.where), [])
         if known and slip.first_ns <= known[-1].last_ns + self.gap_ns:
             known[-1] = replace(
-                known[-1], last_ns=max(known[-1].last_ns, slip.last_ns), size=max(known[-1].size, slip.size)
+                known[-1],
+                last_ns=max(known[-1].last_ns, slip.last_ns),
+                size=max(known[-1].size, slip.size),
             )
         else:
             known.append(slip)
@@ -194,33 +209,50 @@ class Guard:
         self._window.append(sample)
         if len(self._window) > self._limits.window:
             self._note(_look(tuple(self._window), self._limits), self._window[0], sample)
-        whole = _missed(self._opening[0], sample, WHOLE_RUN, FEWEST_WINDOWS * self._limits.window * _NS)
+        whole = _missed(
+            self._opening[0], sample, WHOLE_RUN, FEWEST_WINDOWS * self._limits.window * _NS
+        )
         if whole or (self._whole and self._whole[-1][1]):
             self._whole.append((sample.at_ns, whole))
 
     def known(self) -> tuple[Slip, ...]:
-        """What is known to have slipped by now, in order of time; until there is a window, clocks only."""
+        """What is known to have slipped by now, in order of time; until there is a window, clocks
+        only.
+        """
         return self._record.slips
 
     def slips(self, end_ns: int | None = None) -> tuple[Slip, ...]:
-        """Everything that slipped, in order of time, now that there is an end; what is shorter than a window is looked at as a whole.
+        """Everything that slipped, in order of time, now that there is an end; what is shorter than
+        a window is looked at as a whole.
 
         Args:
-            end_ns: CLOCK_MONOTONIC of the end: what came after it counts for nothing. None for the last sample.
+            end_ns: CLOCK_MONOTONIC of the end: what came after it counts for nothing. None for the
+                last sample.
         """
         record = deepcopy(self._settled)
         for each in self._found:
-            slip = each.slip if end_ns is None or each.now_ns <= end_ns else _until(end_ns, each, self._limits)
+            slip = (
+                each.slip
+                if end_ns is None or each.now_ns <= end_ns
+                else _until(end_ns, each, self._limits)
+            )
             if slip is not None:
                 record.enter(slip)
         for slip in self._of_short_run(end_ns):
             record.enter(slip)
         told = {(slip.kind, slip.where) for slip in record.slips}
-        whole = next((slips for at_ns, slips in reversed(self._whole) if end_ns is None or at_ns <= end_ns), [])
-        return _in_order([*record.slips, *(slip for slip in whole if (slip.kind, slip.where) not in told)])
+        whole = next(
+            (slips for at_ns, slips in reversed(self._whole) if end_ns is None or at_ns <= end_ns),
+            [],
+        )
+        return _in_order(
+            [*record.slips, *(slip for slip in whole if (slip.kind, slip.where) not in told)]
+        )
 
     def _of_short_run(self, end_ns: int | None) -> list[Slip]:
-        """Of a run that ended before there was a window; of less than a second, with what came until the next sample."""
+        """Of a run that ended before there was a window; of less than a second, with what came
+        until the next sample.
+        """
         inside = [each for each in self._opening if end_ns is None or each.at_ns <= end_ns]
         samples = inside if len(inside) > 1 else self._opening[:2]
         if len(samples) < 2 or len(samples) > self._limits.window:
@@ -236,10 +268,12 @@ class Guard:
 
 
 def _until(end_ns: int, found: _Found, limits: Limits) -> Slip | None:
-    """The part of a slip that was surely before the end, where its last sample was after it; None where what is left is none.
+    """The part of a slip that was surely before the end, where its last sample was after it; None
+    where what is left is none.
 
-    All that can have happened after the end is taken to have: the looks before this one have shown everything else but what came between their last
-    sample and the end, and waits, which the kernel tells of when they are over.
+    All that can have happened after the end is taken to have: the looks before this one have shown
+    everything else but what came between their last sample and the end, and waits, which the kernel
+    tells of when they are over.
     """
     slip = found.slip
     after_s = (found.now_ns - end_ns) / _NS
@@ -280,7 +314,9 @@ def _compare(before: Sample, now: Sample, limits: Limits) -> list[Slip]:
 
 
 def _look(window: Sequence[Sample], limits: Limits) -> list[Slip]:
-    """What the samples show together, each slip between the first and the last second that show it."""
+    """What the samples show together, each slip between the first and the last second that show
+    it.
+    """
     return [_narrowed(slip, window, limits) for slip in _compare(window[0], window[-1], limits)]
 
 
@@ -289,7 +325,10 @@ def _narrowed(slip: Slip, window: Sequence[Sample], limits: Limits) -> Slip:
     seconds = [
         (before, now)
         for before, now in pairwise(window)
-        if any((each.kind, each.where) == (slip.kind, slip.where) for each in _compare(before, now, limits))
+        if any(
+            (each.kind, each.where) == (slip.kind, slip.where)
+            for each in _compare(before, now, limits)
+        )
     ]
     if not seconds:
         return slip
@@ -321,14 +360,18 @@ def _exceeded(before: Sample, now: Sample, limits: Limits) -> list[Slip]:
         allowed_bytes = rate_mbps / 8e3 * (now.at_ns - before.at_ns) + _BURST_BYTES
         excess = (now.carried.get(pair, 0) - before.carried.get(pair, 0)) / allowed_bytes - 1
         if excess > EXCEEDED:
-            slips.append(Slip("rate exceeded", f"{pair[0]} -> {pair[1]}", before.at_ns, now.at_ns, excess))
+            slips.append(
+                Slip("rate exceeded", f"{pair[0]} -> {pair[1]}", before.at_ns, now.at_ns, excess)
+            )
     return slips
 
 
 def _missed(before: Sample, now: Sample, allowed: float, least_ns: int = 0) -> list[Slip]:
-    """Hosts that computed slower or faster than their shares, for more of their computing and of the time than is allowed.
+    """Hosts that computed slower or faster than their shares, for more of their computing and of
+    the time than is allowed.
 
-    A host that hardly computes may miss much of that little, and no step would take longer for it. What is shorter than `least_ns` counts as that long.
+    A host that hardly computes may miss much of that little, and no step would take longer for it.
+    What is shorter than `least_ns` counts as that long.
     """
     slips = []
     for host, use in now.hosts.items():
@@ -336,7 +379,9 @@ def _missed(before: Sample, now: Sample, allowed: float, least_ns: int = 0) -> l
         due_ns = use.due_ns - first.due_ns
         lost_ns = use.lost_ns - first.lost_ns
         ahead_ns = (
-            max(use.owed_ns, 0) - max(first.owed_ns, 0) - _SLICES * LONGEST_SLICE_NS / _least_share(host, before, now)
+            max(use.owed_ns, 0)
+            - max(first.owed_ns, 0)
+            - _SLICES * LONGEST_SLICE_NS / _least_share(host, before, now)
         )
         enough_ns = allowed * max(due_ns, now.at_ns - before.at_ns, least_ns)
         if lost_ns > enough_ns:
@@ -344,7 +389,9 @@ def _missed(before: Sample, now: Sample, allowed: float, least_ns: int = 0) -> l
             first_ns = min(before.at_ns, now.at_ns - lost_ns)
             slips.append(Slip("core missed", host, first_ns, now.at_ns, lost_ns / _NS))
         if ahead_ns > enough_ns:
-            slips.append(Slip("share exceeded", host, before.at_ns, now.at_ns, ahead_ns / max(due_ns, 1)))
+            slips.append(
+                Slip("share exceeded", host, before.at_ns, now.at_ns, ahead_ns / max(due_ns, 1))
+            )
     return slips
 
 
@@ -354,7 +401,10 @@ def _least_share(host: str, *samples: Sample) -> float:
 
 def _stolen(before: Sample, now: Sample) -> list[Slip]:
     passed_ns = now.at_ns - before.at_ns
-    parts = {core: (stolen - before.stolen_ns.get(core, 0)) / passed_ns for core, stolen in now.stolen_ns.items()}
+    parts = {
+        core: (stolen - before.stolen_ns.get(core, 0)) / passed_ns
+        for core, stolen in now.stolen_ns.items()
+    }
     return [
         Slip("core stolen", f"core {core}", before.at_ns, now.at_ns, part)
         for core, part in parts.items()

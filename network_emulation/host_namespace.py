@@ -1,6 +1,8 @@
-"""Stepping into a host's network namespace and out again (setns(2); `os.setns` exists only from Python 3.12).
+"""Stepping into a host's network namespace and out again (setns(2); `os.setns` exists only from
+Python 3.12).
 
-A namespace belongs to a thread: callers have one thread, and descriptors opened inside stay in that namespace afterwards.
+A namespace belongs to a thread: callers have one thread, and descriptors opened inside stay in that
+namespace afterwards.
 """
 
 from __future__ import annotations

@@ -1,16 +1,20 @@
-"""How delays vary: the distributions of jitter, as the kernel's netem has them (tc-netem(8)), so that both backends mean the same.
+"""How delays vary: the distributions of jitter, as the kernel's netem has them (tc-netem(8)), so
+that both backends mean the same.
 
-A packet's delay is delay + jitter · X, never below 0 (netem sends what is due in the past at once). X is
+A packet's delay is delay + jitter · X, never below 0 (netem sends what is due in the past at once).
+X is
 
     uniform   uniform in -1 … 1: delay ± jitter
     normal    standard normal: jitter is the standard deviation
     pareto    4/3 · (U^(-1/3) - 3/2), U uniform in 0 … 1: a Pareto distribution of shape 3 about its mean, which would have a standard
               deviation of 1.15; from -0.67 up, median -0.32
 
-The last two are tables of 4096 equally likely values in units of 1/8192, made as iproute2 makes its `normal.dist` and `pareto.dist`
-(netem/normal.c and netem/pareto.c, after Carson and Santay's NIST Net, ACM CCR 33(3), 2003). An entry has 16 bits, so that no X exceeds
-4 in either direction. The cut takes little from the normal distribution, and the longest tail from the Pareto: its table has mean -0.03
-and standard deviation 0.82. iproute2's own tables have the same numbers (the normal ones to the last digit).
+The last two are tables of 4096 equally likely values in units of 1/8192, made as iproute2 makes its
+`normal.dist` and `pareto.dist` (netem/normal.c and netem/pareto.c, after Carson and Santay's NIST
+Net, ACM CCR 33(3), 2003). An entry has 16 bits, so that no X exceeds 4 in either direction. The cut
+takes little from the normal distribution, and the longest tail from the Pareto: its table has mean
+-0.03 and standard deviation 0.82. iproute2's own tables have the same numbers (the normal ones to
+the last digit).
 """
 
 from __future__ import annotations
@@ -26,7 +30,8 @@ REACH: Mapping[Distribution, float] = {"uniform": 1.0, "normal": 4.0, "pareto": 
 """How far above the delay a packet's can be at most, in units of jitter."""
 
 SPREAD: Mapping[Distribution, float] = {"uniform": 2.0, "normal": 4.0, "pareto": 4.0}
-"""Packets so far apart (in units of jitter) hardly ever wait for the one before them in order not to overtake it: never, 0.2 %, 0.8 %."""
+"""Packets so far apart (in units of jitter) hardly ever wait for the one before them in order not
+to overtake it: never, 0.2 %, 0.8 %."""
 
 _ENTRIES = 4096
 _SCALE = 8192
@@ -36,7 +41,9 @@ _GRID = 128
 
 @cache
 def offsets(distribution: Distribution) -> tuple[float, ...]:
-    """The table of X, equally likely values in increasing order; empty for the uniform distribution, which needs none."""
+    """The table of X, equally likely values in increasing order; empty for the uniform
+    distribution, which needs none.
+    """
     if distribution == "uniform":
         return ()
     entries = map(_normal if distribution == "normal" else _pareto, range(_ENTRIES))
@@ -54,7 +61,9 @@ def _pareto(entry: int) -> float:
 
 
 @cache
-def delay_grid_ms(delay_ms: float, jitter_ms: float, distribution: Distribution) -> tuple[float, ...]:
+def delay_grid_ms(
+    delay_ms: float, jitter_ms: float, distribution: Distribution
+) -> tuple[float, ...]:
     """Delays of one link at equally spaced quantiles, in increasing order."""
     if not jitter_ms:
         return (delay_ms,)
@@ -64,7 +73,9 @@ def delay_grid_ms(delay_ms: float, jitter_ms: float, distribution: Distribution)
     return tuple(max(0.0, delay_ms + jitter_ms * x) for x in drawn)
 
 
-def median_of_sum_ms(there_ms: Sequence[float], back_ms: Sequence[float], samples: int) -> tuple[float, float]:
+def median_of_sum_ms(
+    there_ms: Sequence[float], back_ms: Sequence[float], samples: int
+) -> tuple[float, float]:
     """The median of the sum of two delays, and how far a sample's median may be from it.
 
     Args:
@@ -73,8 +84,9 @@ def median_of_sum_ms(there_ms: Sequence[float], back_ms: Sequence[float], sample
         samples: size of the sample.
 
     Returns:
-        The median, and the larger of its distances from the bounds that a sample's median exceeds once in 32 000 times each (as a normal
-        variable exceeds four standard deviations); whatever the distributions, those are quantiles of the sum.
+        The median, and the larger of its distances from the bounds that a sample's median exceeds
+        once in 32 000 times each (as a normal variable exceeds four standard deviations); whatever
+        the distributions, those are quantiles of the sum.
     """
     sums = sorted(there + back for there in there_ms for back in back_ms)
     upper = _median_bound(samples)
@@ -92,13 +104,18 @@ def _quantile(ordered: Sequence[float], quantile: float) -> float:
 
 @cache
 def _median_bound(samples: int) -> float:
-    """The quantile above which half of the sample lies with the probability of four standard deviations (bisected)."""
+    """The quantile above which half of the sample lies with the probability of four standard
+    deviations (bisected).
+    """
     rare = math.erfc(4.0 / math.sqrt(2.0)) / 2
     half = math.ceil(samples / 2)
     low, high = 0.5, 1.0
     for _ in range(40):
         middle = (low + high) / 2
         above = 1 - middle
-        many = sum(math.comb(samples, k) * above**k * middle ** (samples - k) for k in range(half, samples + 1))
+        many = sum(
+            math.comb(samples, k) * above**k * middle ** (samples - k)
+            for k in range(half, samples + 1)
+        )
         low, high = (middle, high) if many > rare else (low, middle)
     return high

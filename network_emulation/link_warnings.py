@@ -43,20 +43,30 @@ def link_warnings(
         heterogeneity_source: where `heterogeneity` was read.
 
     Returns:
-        Ordered pairs of different tiers whose traffic no rule constrains, delays and rates without a unit, bare group
-        names, of which E2Clab reaches only the first host, and bursts of losses on links that never lose a packet.
+        Ordered pairs of different tiers whose traffic no rule constrains, delays and rates without
+        a unit, bare group names, of which E2Clab reaches only the first host, and bursts of losses
+        on links that never lose a packet.
     """
     bare: list[Problem] = []
     for i, rule in enumerate(network.rules):
         bare += _unitless(network_source, ("networks", i))
-        bare += _bare(network_source, ("networks", i), [("src", rule.src), ("dst", rule.dst)], plan.hosts)
-    for section, entries in (("deterministic", heterogeneity.rules), ("dynamic", heterogeneity.events)):
+        bare += _bare(
+            network_source, ("networks", i), [("src", rule.src), ("dst", rule.dst)], plan.hosts
+        )
+    for section, entries in (
+        ("deterministic", heterogeneity.rules),
+        ("dynamic", heterogeneity.events),
+    ):
         for i, entry in enumerate(entries):
-            patterns = [(k, getattr(entry, k)) for k in ("src", "dst", "hosts") if hasattr(entry, k)]
+            patterns = [
+                (k, getattr(entry, k)) for k in ("src", "dst", "hosts") if hasattr(entry, k)
+            ]
             bare += _bare(heterogeneity_source, (section, i), patterns, plan.hosts)
             if isinstance(entry, SharedRule):
                 for side, pattern in enumerate(entry.between):
-                    bare += _bare(heterogeneity_source, (section, i, "between"), [(side, pattern)], plan.hosts)
+                    bare += _bare(
+                        heterogeneity_source, (section, i, "between"), [(side, pattern)], plan.hosts
+                    )
     return (
         *bare,
         *_lossless_bursts(plan, heterogeneity, heterogeneity_source),
@@ -65,7 +75,10 @@ def link_warnings(
 
 
 def _unitless(source: Source, key: KeyPath) -> Iterable[Problem]:
-    for name, unit, fix in (("delay", "microseconds", "10ms"), ("rate", "bits a second", "100mbit")):
+    for name, unit, fix in (
+        ("delay", "microseconds", "10ms"),
+        ("rate", "bits a second", "100mbit"),
+    ):
         written = source.at((*key, name))
         if isinstance(written, str) and _NO_UNIT.fullmatch(written.strip()):
             rule = f"a {name} without a unit is in {unit}, as tc reads it"
@@ -85,9 +98,13 @@ def _bare(
     ]  # fmt: skip
 
 
-def _lossless_bursts(plan: LinkPlan, heterogeneity: Heterogeneity, source: Source) -> Iterable[Problem]:
+def _lossless_bursts(
+    plan: LinkPlan, heterogeneity: Heterogeneity, source: Source
+) -> Iterable[Problem]:
     bursty = [
-        (i, rule) for i, rule in enumerate(heterogeneity.rules) if isinstance(rule, LinkRule) and rule.burst_packets
+        (i, rule)
+        for i, rule in enumerate(heterogeneity.rules)
+        if isinstance(rule, LinkRule) and rule.burst_packets
     ]
     if not bursty:
         return
@@ -100,11 +117,15 @@ def _lossless_bursts(plan: LinkPlan, heterogeneity: Heterogeneity, source: Sourc
     for i, rule in bursty:
         if not lossy & _pairs(rule, plan.hosts):
             fix = "give them a loss in network.yaml or in an event, or remove the burst"
-            yield source.problem(("deterministic", i, "burst"), "these links never lose a packet", fix)
+            yield source.problem(
+                ("deterministic", i, "burst"), "these links never lose a packet", fix
+            )
 
 
 def _pairs(rule: LinkRule | LinkEvent, hosts: Sequence[Host]) -> set[Pair]:
-    forth = {(src.name, dst.name) for src in select(rule.src, hosts) for dst in select(rule.dst, hosts)}
+    forth = {
+        (src.name, dst.name) for src in select(rule.src, hosts) for dst in select(rule.dst, hosts)
+    }
     both_ways = rule.symmetric if isinstance(rule, LinkRule) else rule.both_ways
     return forth | {(dst, src) for src, dst in forth} if both_ways else forth
 
@@ -120,6 +141,12 @@ def _unruled(plan: LinkPlan, talking: Sequence[str], source: Source) -> Iterable
     for (src_layer, dst_layer), frees in missing.items():
         if any(frees):
             shown = f"{src_layer} to {dst_layer}"
-            rule = f"no rule constrains {sum(frees)} of {len(frees)} host pairs here, which exchange training traffic"
-            fix = f"add a rule from {src_layer}.* to {dst_layer}.*, or `symmetric: true` to the one that returns"
+            rule = (
+                f"no rule constrains {sum(frees)} of {len(frees)} host pairs here, which exchange"
+                " training traffic"
+            )
+            fix = (
+                f"add a rule from {src_layer}.* to {dst_layer}.*, or `symmetric: true` to the one"
+                " that returns"
+            )
             yield source.problem(("networks",), rule, fix, value=shown)

@@ -1,4 +1,6 @@
-"""What every link of the continuum is to be: the values that planning makes and the backends apply."""
+"""What every link of the continuum is to be: the values that planning makes and the backends
+apply.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from laggard.virtual_time import Dilation
 Pair = tuple[str, str]
 
 QUEUE_PACKETS = 1000
-"""Full-size packets of backlog a link holds before it drops (Linux's and netem's default), delay line not counted."""
+"""Full-size packets of backlog a link holds before it drops (Linux's and netem's default), delay
+line not counted."""
 
 PACKET_BYTES = 1514
 """A full-size packet on the wire: MTU 1500 and the Ethernet header."""
@@ -78,7 +81,8 @@ class LinkPlan:
 
     Attributes:
         hosts: every host, in order.
-        pairs: the constraint of every ordered pair that a rule or a later event names; neutral where only an event does.
+        pairs: the constraint of every ordered pair that a rule or a later event names; neutral
+            where only an event does.
         access: access links by host name.
         shared: shared bottlenecks.
     """
@@ -93,7 +97,9 @@ class LinkPlan:
         return next((link for link in self.shared if pair in link.pairs), None)
 
     def expected(self, src: str, dst: str) -> Constraint:
-        """What one flow alone should see from `src` to `dst`: the pair's constraint at the slowest rate on its way."""
+        """What one flow alone should see from `src` to `dst`: the pair's constraint at the slowest
+        rate on its way.
+        """
         constraint = self.pairs.get((src, dst), Constraint())
         up, down = self.access.get(src), self.access.get(dst)
         shared = self.shared_by((src, dst))
@@ -125,13 +131,20 @@ class TierPair:
 
 
 def tier_pairs(plan: LinkPlan) -> tuple[TierPair, ...]:
-    """Groups of alike ordered pairs, for measuring one of each; pairs that nothing constrains are left out."""
+    """Groups of alike ordered pairs, for measuring one of each; pairs that nothing constrains are
+    left out.
+    """
     groups: dict[tuple[str, str, Constraint], list[Pair]] = {}
     bottlenecked = {pair for link in plan.shared for pair in link.pairs}
     for src in plan.hosts:
         for dst in plan.hosts:
             pair = (src.name, dst.name)
-            touched = pair in plan.pairs or pair in bottlenecked or src.name in plan.access or dst.name in plan.access
+            touched = (
+                pair in plan.pairs
+                or pair in bottlenecked
+                or src.name in plan.access
+                or dst.name in plan.access
+            )
             if src is dst or not touched:
                 continue
             constraint = plan.expected(*pair)
@@ -158,9 +171,13 @@ def dilate_links(plan: LinkPlan, dilation: Dilation) -> LinkPlan:
     }
     return replace(
         plan,
-        pairs={pair: dilate_constraint(constraint, dilation) for pair, constraint in plan.pairs.items()},
+        pairs={
+            pair: dilate_constraint(constraint, dilation) for pair, constraint in plan.pairs.items()
+        },
         access=access,
-        shared=tuple(replace(link, rate_mbps=dilation.real_mbps(link.rate_mbps)) for link in plan.shared),
+        shared=tuple(
+            replace(link, rate_mbps=dilation.real_mbps(link.rate_mbps)) for link in plan.shared
+        ),
     )
 
 

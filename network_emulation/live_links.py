@@ -1,4 +1,6 @@
-"""Links while they are in use: what was asked for, what holds now, what is measured; alike ones together."""
+"""Links while they are in use: what was asked for, what holds now, what is measured; alike ones
+together.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,10 @@ class LiveLink:
 
     Attributes:
         group: the links.
-        asked_rtt_ms: median round trip of an empty packet on idle links, by what holds now in both directions.
-        rtt_ms: measured on the group's first pair, under whatever else it carries; None where no echo came back.
+        asked_rtt_ms: median round trip of an empty packet on idle links, by what holds now in both
+            directions.
+        rtt_ms: measured on the group's first pair, under whatever else it carries; None where no
+            echo came back.
         carried_mbps: what all its links carried together since the last look.
         dropped: packets that all its links dropped since the last look.
     """
@@ -77,7 +81,9 @@ def group_links(plan: LinkPlan, current: Callable[[Pair], Constraint]) -> tuple[
         asked, given = plan.expected(*pair), now.expected(*pair)
         if not (asked.is_neutral and given.is_neutral):
             groups.setdefault((layers[pair[0]], layers[pair[1]], asked, given), []).append(pair)
-    return tuple(LinkGroup(src, dst, tuple(pairs), *both) for (src, dst, *both), pairs in groups.items())
+    return tuple(
+        LinkGroup(src, dst, tuple(pairs), *both) for (src, dst, *both), pairs in groups.items()
+    )
 
 
 def round_trip_probes(
@@ -145,10 +151,14 @@ def _live(
 
 
 def _median_rtt_ms(there: Constraint, back: Constraint) -> float:
-    grids = [delay_grid_ms(each.delay_ms, each.jitter_ms, each.distribution) for each in (there, back)]
+    grids = [
+        delay_grid_ms(each.delay_ms, each.jitter_ms, each.distribution) for each in (there, back)
+    ]
     return median_of_sum_ms(grids[0], grids[1], _ECHOES // 2)[0]
 
 
 def _since(before: Look, now: Look, pair: Pair) -> LinkCounters:
     first, last = (look.counters.get(pair, LinkCounters(0, 0, 0)) for look in (before, now))
-    return LinkCounters(last.bytes - first.bytes, last.packets - first.packets, last.dropped - first.dropped)
+    return LinkCounters(
+        last.bytes - first.bytes, last.packets - first.packets, last.dropped - first.dropped
+    )

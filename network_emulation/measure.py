@@ -1,7 +1,8 @@
-"""What the emulated links really do: round-trip times, rates and losses, measured between the hosts' own namespaces.
+"""What the emulated links really do: round-trip times, rates and losses, measured between the
+hosts' own namespaces.
 
-Every measurement runs in a short-lived process of its own with real-time priority where that is permitted (below the
-emulator's), and returns real, not virtual, units.
+Every measurement runs in a short-lived process of its own with real-time priority where that is
+permitted (below the emulator's), and returns real, not virtual, units.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ PRIORITY = 40
 def measure_rtt(
     probes: Sequence[EchoProbe], hosts: Mapping[str, Endpoint], *, busy: bool = True
 ) -> dict[Pair, float | None]:
-    """Median round-trip times in ms of an empty packet, all pairs at once; None where nothing came back.
+    """Median round-trip times in ms of an empty packet, all pairs at once; None where nothing came
+    back.
 
     Args:
         probes: what to measure.
@@ -57,7 +59,8 @@ def measure_rtt(
 
 
 def measure_rate(probes: Sequence[RateProbe], hosts: Mapping[str, Endpoint]) -> dict[Pair, float]:
-    """Rates in Mbit/s of bytes on the wire, by flows that all run at once: they must not share a link.
+    """Rates in Mbit/s of bytes on the wire, by flows that all run at once: they must not share a
+    link.
 
     Raises:
         EmulationError: the probes could not run.
@@ -65,7 +68,9 @@ def measure_rate(probes: Sequence[RateProbe], hosts: Mapping[str, Endpoint]) -> 
     return _punctually(lambda: measure_streams(probes, hosts)) if probes else {}
 
 
-def measure_loss(probes: Sequence[LossProbe], hosts: Mapping[str, Endpoint]) -> dict[Pair, LossCount]:
+def measure_loss(
+    probes: Sequence[LossProbe], hosts: Mapping[str, Endpoint]
+) -> dict[Pair, LossCount]:
     """Packets sent and lost, all pairs at once.
 
     Raises:

@@ -1,7 +1,9 @@
-"""`network.yaml` (E2Clab's file, E2Clab's meaning) and `heterogeneity.yaml` (ours), as typed values.
+"""`network.yaml` (E2Clab's file, E2Clab's meaning) and `heterogeneity.yaml` (ours), as typed
+values.
 
-E2Clab's schema lets nonsense through (`delay: 10 parsecs`, any loss text); these models do not. Everything that
-`heterogeneity.yaml` may say is parsed here; what the plan cannot emulate is refused there, not here.
+E2Clab's schema lets nonsense through (`delay: 10 parsecs`, any loss text); these models do not.
+Everything that `heterogeneity.yaml` may say is parsed here; what the plan cannot emulate is refused
+there, not here.
 """
 
 from __future__ import annotations
@@ -46,37 +48,52 @@ _M = TypeVar("_M", bound=BaseModel)
 
 Pattern = Annotated[
     str,
-    StringConstraints(strip_whitespace=True, pattern=r"^[A-Za-z0-9_.*?\[\]!&:,~^$|()+\\-]+$", max_length=500),
-    Field(description="hosts, as E2Clab's pattern layer.service.service_id.machine_id", examples=["edge.*"]),
+    StringConstraints(
+        strip_whitespace=True, pattern=r"^[A-Za-z0-9_.*?\[\]!&:,~^$|()+\\-]+$", max_length=500
+    ),
+    Field(
+        description="hosts, as E2Clab's pattern layer.service.service_id.machine_id",
+        examples=["edge.*"],
+    ),
 ]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False
+    )
 
 
 def _written_as_text(value: object) -> object:
     if isinstance(value, str):
         return value
-    raise ValueError("E2Clab takes text here, a number with its unit — write it such as 10ms, 100mbit or 1%")
+    raise ValueError(
+        "E2Clab takes text here, a number with its unit — write it such as 10ms, 100mbit or 1%"
+    )
 
 
 _Text = BeforeValidator(_written_as_text)
 
 
 class NetworkRule(_Strict):
-    """One rule of `network.yaml`: hosts that match `src` send to hosts that match `dst` under these constraints."""
+    """One rule of `network.yaml`: hosts that match `src` send to hosts that match `dst` under these
+    constraints.
+    """
 
     src: Pattern
     dst: Pattern
     delay_ms: Annotated[DelayMs, _Text] = Field(alias="delay")
     rate_mbps: Annotated[RateMbps, _Text] = Field(alias="rate")
     loss_percent: Annotated[LossPercent, _Text] = Field(alias="loss", default=0.0)
-    symmetric: bool = Field(default=False, strict=True, description="also from dst to src; false where not written")
+    symmetric: bool = Field(
+        default=False, strict=True, description="also from dst to src; false where not written"
+    )
 
 
 class Network(_Strict):
-    """`network.yaml`: the rules in file order; a later rule replaces an earlier one for the same ordered pair."""
+    """`network.yaml`: the rules in file order; a later rule replaces an earlier one for the same
+    ordered pair.
+    """
 
     networks: tuple[NetworkRule, ...] | None = Field(description="null for no emulation")
 
@@ -92,8 +109,12 @@ class Network(_Strict):
 
 
 class _Storage(_Strict):
-    read_mb_per_s: ThroughputMBps | None = Field(alias="read", default=None, description="of the host's drive")
-    write_mb_per_s: ThroughputMBps | None = Field(alias="write", default=None, description="of the host's drive")
+    read_mb_per_s: ThroughputMBps | None = Field(
+        alias="read", default=None, description="of the host's drive"
+    )
+    write_mb_per_s: ThroughputMBps | None = Field(
+        alias="write", default=None, description="of the host's drive"
+    )
     read_latency_ms: LatencyMs | None = Field(alias="read_latency", default=None)
     write_latency_ms: LatencyMs | None = Field(alias="write_latency", default=None)
 
@@ -121,14 +142,19 @@ class SharedRule(_Strict):
 
 
 class LinkRule(_Strict):
-    """How the delay of links varies, packets keeping their order, and whether their losses come in bursts."""
+    """How the delay of links varies, packets keeping their order, and whether their losses come in
+    bursts.
+    """
 
     src: Pattern
     dst: Pattern
     jitter_ms: WrittenDelayMs | None = Field(alias="jitter", default=None)
     distribution: Distribution = Field(
         default="uniform",
-        description="uniform: delay ± jitter; normal: jitter is the standard deviation; pareto: as netem's table",
+        description=(
+            "uniform: delay ± jitter; normal: jitter is the standard deviation; pareto: as netem's"
+            " table"
+        ),
     )
     burst_packets: float | None = Field(
         alias="burst",
@@ -136,7 +162,10 @@ class LinkRule(_Strict):
         ge=1,
         le=MAX_BURST_PACKETS,
         strict=True,
-        description="packets lost in a row, on average, of the links' loss; 1, or none: losses are independent",
+        description=(
+            "packets lost in a row, on average, of the links' loss; 1, or none: losses are"
+            " independent"
+        ),
     )
     symmetric: bool = Field(default=False, strict=True)
 
@@ -144,7 +173,8 @@ class LinkRule(_Strict):
     def _says_something(self) -> Self:
         if self.jitter_ms is None and "distribution" in self.model_fields_set:
             raise ValueError(
-                "a distribution is that of a jitter — add `jitter:`, 0ms where only events give these links one"
+                "a distribution is that of a jitter — add `jitter:`, 0ms where only events give"
+                " these links one"
             )
         return _at_least_one(self, ("src", "dst", "symmetric", "distribution"), "jitter or burst")
 
@@ -155,18 +185,24 @@ def _nothing_beside_a_profile(value: object) -> object:
         return value
     for key in value:
         if key == "symmetric":
-            rule = "a profile is always both ways, up from src to dst and down from dst to src — remove it"
+            rule = (
+                "a profile is always both ways, up from src to dst and down from dst to src —"
+                " remove it"
+            )
             raise PydanticCustomError("beside_profile", rule, {AT: (key,)})
         if key in _LINK_KEYS:
             rule = (
-                "a profile says all of a link — remove it, or write it into an entry of its own, or remove the profile"
+                "a profile says all of a link — remove it, or write it into an entry of its own, or"
+                " remove the profile"
             )
             raise PydanticCustomError("beside_profile", rule, {AT: (key,)})
     return value
 
 
 class ProfileRule(_Strict):
-    """Links that are as a profile says, from src to dst (up) and back (down), in place of what network.yaml says of them."""
+    """Links that are as a profile says, from src to dst (up) and back (down), in place of what
+    network.yaml says of them.
+    """
 
     src: Pattern
     dst: Pattern
@@ -185,7 +221,9 @@ class _HostChange(_Storage):
     @model_validator(mode="after")
     def _changes_something(self) -> Self:
         return _at_least_one(
-            self, ("hosts", "at_s", "for_s", "random"), "cpu, read, write, read_latency or write_latency"
+            self,
+            ("hosts", "at_s", "for_s", "random"),
+            "cpu, read, write, read_latency or write_latency",
         )
 
 
@@ -212,13 +250,17 @@ class _LinkChange(_Strict):
     @model_validator(mode="after")
     def _changes_something(self) -> Self:
         return _at_least_one(
-            self, ("src", "dst", "symmetric", "at_s", "for_s", "random"), "delay, rate, loss, jitter or profile"
+            self,
+            ("src", "dst", "symmetric", "at_s", "for_s", "random"),
+            "delay, rate, loss, jitter or profile",
         )
 
 
 def _positive_s(value: float) -> float:
     if value <= 0:
-        raise ValueError("a change lasts longer than nothing — give a duration above zero, such as 10s")
+        raise ValueError(
+            "a change lasts longer than nothing — give a duration above zero, such as 10s"
+        )
     return value
 
 
@@ -233,7 +275,9 @@ class _Once(_Strict):
 
 
 class Recurrence(_Strict):
-    """Once in every period, at a random moment of it, for a while; the seed makes the moments reproducible."""
+    """Once in every period, at a random moment of it, for a while; the seed makes the moments
+    reproducible.
+    """
 
     every_s: DurationS = Field(alias="every")
     for_s: DurationS = Field(alias="for")
@@ -242,7 +286,10 @@ class Recurrence(_Strict):
     @model_validator(mode="after")
     def _fits_its_period(self) -> Self:
         if _positive_s(self.for_s) >= self.every_s:
-            raise ValueError("`for` must be shorter than `every` — lengthen the period, or use a deterministic entry")
+            raise ValueError(
+                "`for` must be shorter than `every` — lengthen the period, or use a deterministic"
+                " entry"
+            )
         return self
 
 
@@ -269,12 +316,17 @@ class RandomLinkEvent(_LinkChange):
 def _inside_the_scenario(value: object) -> object:
     path = PurePosixPath(value) if isinstance(value, str) else None
     if path is None or path.is_absolute() or ".." in path.parts or path.suffix != ".csv":
-        raise ValueError("a trace is a .csv file inside the scenario folder — give its path relative to that folder")
+        raise ValueError(
+            "a trace is a .csv file inside the scenario folder — give its path relative to that"
+            " folder"
+        )
     return value
 
 
 class TraceEvent(_Strict):
-    """Links between matching hosts, following a CSV file (columns: seconds, delay_ms, rate_mbps, loss_percent)."""
+    """Links between matching hosts, following a CSV file (columns: seconds, delay_ms, rate_mbps,
+    loss_percent).
+    """
 
     trace: Annotated[str, BeforeValidator(_inside_the_scenario)]
     src: Pattern
@@ -322,7 +374,9 @@ DeterministicRule = Annotated[
     Discriminator(
         _deterministic_kind,
         custom_error_type="which_hosts",
-        custom_error_message="an entry names its hosts — write `hosts:`, `between:` or `src:` and `dst:`",
+        custom_error_message=(
+            "an entry names its hosts — write `hosts:`, `between:` or `src:` and `dst:`"
+        ),
     ),
 ]
 
@@ -344,7 +398,9 @@ HostEvent = TimedHostEvent | RandomHostEvent
 
 
 class Heterogeneity(_Strict):
-    """`heterogeneity.yaml`: what hosts and links are throughout the run, and what changes while it runs."""
+    """`heterogeneity.yaml`: what hosts and links are throughout the run, and what changes while it
+    runs.
+    """
 
     deterministic: tuple[DeterministicRule, ...] | None = None
     dynamic: tuple[DynamicRule, ...] | None = None
@@ -366,7 +422,11 @@ class Heterogeneity(_Strict):
 
 
 def _at_least_one(model: _M, besides: tuple[str, ...], choices: str) -> _M:
-    said = [name for name in type(model).model_fields if name not in besides and getattr(model, name) is not None]
+    said = [
+        name
+        for name in type(model).model_fields
+        if name not in besides and getattr(model, name) is not None
+    ]
     if not said:
         raise ValueError(f"an entry says what the hosts or links are like — add {choices}")
     return model

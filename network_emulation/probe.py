@@ -26,7 +26,9 @@ filter add dev lo parent 1: protocol ip u32 match ip dst 10.77.0.1 flowid 1:11
 
 
 def kernel_has_netem() -> bool:
-    """Whether HTB, netem and u32 work here, by trying them in a network namespace that ends with the attempt."""
+    """Whether HTB, netem and u32 work here, by trying them in a network namespace that ends with
+    the attempt.
+    """
     return not netem_refusal()
 
 
@@ -47,7 +49,9 @@ def netem_refusal() -> str:
 
 
 def kernel_has_ipv6() -> bool:
-    """Whether hosts can have IPv6 addresses; a kernel started with `ipv6.disable=1` gives them none."""
+    """Whether hosts can have IPv6 addresses; a kernel started with `ipv6.disable=1` gives them
+    none.
+    """
     return _IPV6.is_dir()
 
 
@@ -67,6 +71,8 @@ def choose_backend(requested: Requested) -> BackendName:
         return "netem"
     if requested == "netem":
         grant = "sudo modprobe -a sch_netem sch_htb cls_u32, or choose the userspace link emulator"
-        raise PrerequisiteError(f"links: netem was asked for, but this kernel refuses it ({refusal})", grant)
+        raise PrerequisiteError(
+            f"links: netem was asked for, but this kernel refuses it ({refusal})", grant
+        )
     _log.info("netem does not work here (%s): links are emulated in userspace", refusal)
     return "userspace"

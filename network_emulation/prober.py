@@ -1,4 +1,6 @@
-"""Round trips measured again and again while a continuum is up, by one process that was forked before there were threads."""
+"""Round trips measured again and again while a continuum is up, by one process that was forked
+before there were threads.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ class Prober:
         theirs.close()
 
     def round_trips(self, probes: Sequence[EchoProbe]) -> RoundTrips:
-        """Median round-trip time in real ms of every probe, all at once; None where nothing came back.
+        """Median round-trip time in real ms of every probe, all at once; None where nothing came
+        back.
 
         Raises:
             EmulationError: the process is gone, or does not answer.
@@ -41,10 +44,14 @@ class Prober:
         try:
             self._control.send(tuple(probes))
             if not self._control.poll(_ANSWER_TIMEOUT_S):
-                raise EmulationError(f"the prober of round trips has not answered for {_ANSWER_TIMEOUT_S:g} s")
+                raise EmulationError(
+                    f"the prober of round trips has not answered for {_ANSWER_TIMEOUT_S:g} s"
+                )
             measured: RoundTrips = self._control.recv()
         except (EOFError, OSError) as error:
-            raise EmulationError(f"the prober of round trips (process {self._pid}) is gone; stderr says why") from error
+            raise EmulationError(
+                f"the prober of round trips (process {self._pid}) is gone; stderr says why"
+            ) from error
         return measured
 
     def close(self) -> None:

@@ -1,4 +1,6 @@
-"""Link profiles: access technologies by name, each way as it was measured or specified, from `profiles.yaml`."""
+"""Link profiles: access technologies by name, each way as it was measured or specified, from
+`profiles.yaml`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, RootModel, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    RootModel,
+    model_validator,
+)
 
 from laggard.network_emulation.bursts import least_burst_packets
 from laggard.network_emulation.jitter import Distribution
@@ -20,7 +30,9 @@ FILE = Path(__file__).with_name("profiles.yaml")
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False
+    )
 
 
 class Direction(_Strict):
@@ -37,7 +49,9 @@ class Direction(_Strict):
     def _is_possible(self) -> Self:
         if self.jitter_ms > self.delay_ms:
             raise ValueError("jitter is at most the delay it varies — lower it")
-        if self.loss_percent < 100 and 1 < self.burst_packets < least_burst_packets(self.loss_percent / 100):
+        if self.loss_percent < 100 and 1 < self.burst_packets < least_burst_packets(
+            self.loss_percent / 100
+        ):
             raise ValueError("so much is not lost in bursts so short — raise the burst")
         return self
 
@@ -45,7 +59,12 @@ class Direction(_Strict):
     def constraint(self) -> Constraint:
         """The same as the plan has it."""
         return Constraint(
-            self.delay_ms, self.jitter_ms, self.rate_mbps, self.loss_percent, self.distribution, self.burst_packets
+            self.delay_ms,
+            self.jitter_ms,
+            self.rate_mbps,
+            self.loss_percent,
+            self.distribution,
+            self.burst_packets,
         )
 
 
@@ -77,7 +96,9 @@ def _known(name: str) -> str:
     if name not in profiles():
         near = difflib.get_close_matches(name.lower(), profiles(), n=1)
         meant = f"did you mean `{near[0]}`? " if near else ""
-        raise ValueError(f"there is no such profile — {meant}the profiles are {', '.join(profiles())}")
+        raise ValueError(
+            f"there is no such profile — {meant}the profiles are {', '.join(profiles())}"
+        )
     return name
 
 
@@ -88,5 +109,8 @@ def _named_in_schema(schema: dict[str, JsonValue]) -> None:
 ProfileName = Annotated[
     str,
     AfterValidator(_known),
-    Field(description="all of the link, both ways: up from src to dst", json_schema_extra=_named_in_schema),
+    Field(
+        description="all of the link, both ways: up from src to dst",
+        json_schema_extra=_named_in_schema,
+    ),
 ]

@@ -1,7 +1,8 @@
-"""Keeping a timing process on time: real-time priority where permitted, the best that an ordinary user gets elsewhere.
+"""Keeping a timing process on time: real-time priority where permitted, the best that an ordinary
+user gets elsewhere.
 
-sched(7), sched_setattr(2), prctl(2). A real-time process that would hold a core for good is stopped by the kernel for 5 % of
-each second (`sched_rt_runtime_us`), so the machine stays usable.
+sched(7), sched_setattr(2), prctl(2). A real-time process that would hold a core for good is stopped
+by the kernel for 5 % of each second (`sched_rt_runtime_us`), so the machine stays usable.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ _SHORT_SLICE_NS = 100_000
 
 
 def become_punctual(priority: int) -> bool:
-    """Give the calling process SCHED_FIFO; where that is refused, a short scheduling slice, so that it wakes sooner.
+    """Give the calling process SCHED_FIFO; where that is refused, a short scheduling slice, so that
+    it wakes sooner.
 
     Args:
-        priority: 1 to 99; where an ordinary user's limit (`ulimit -r`) is lower but not 0, that is what it gets.
+        priority: 1 to 99; where an ordinary user's limit (`ulimit -r`) is lower but not 0, that is
+            what it gets.
 
     Returns:
         Whether it has real-time priority.
@@ -54,7 +57,8 @@ def _set_realtime(priority: int) -> bool:
 
 
 def shorten_slice(thread: int, slice_ns: int) -> None:
-    """Ask EEVDF (Linux 6.12 and later) for an early deadline on each wake-up; earlier kernels ignore the wish.
+    """Ask EEVDF (Linux 6.12 and later) for an early deadline on each wake-up; earlier kernels
+    ignore the wish.
 
     Args:
         thread: its id; 0 is the calling one.
@@ -72,4 +76,8 @@ def shorten_slice(thread: int, slice_ns: int) -> None:
     if ctypes.get_errno() == errno.ESRCH:
         raise ProcessLookupError(errno.ESRCH, f"no thread {thread}")
     name = errno.errorcode.get(ctypes.get_errno(), "?")
-    _log.debug("this kernel refuses thread %d a short slice (%s); wake-ups take the usual time", thread, name)
+    _log.debug(
+        "this kernel refuses thread %d a short slice (%s); wake-ups take the usual time",
+        thread,
+        name,
+    )

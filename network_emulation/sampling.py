@@ -1,4 +1,6 @@
-"""Takes what any machine can tell the guard: three clocks, what its hypervisor took, how its hosts computed."""
+"""Takes what any machine can tell the guard: three clocks, what its hypervisor took, how its hosts
+computed.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ from laggard.yaml_source import Source
 def plan_shares(
     heterogeneity: Heterogeneity, hosts: Sequence[Host], source: Source = UNPLACED_HETEROGENEITY
 ) -> Mapping[str, float]:
-    """CPU share (of one core) of every host, in virtual units; 1.0 where no entry names it; later entries win.
+    """CPU share (of one core) of every host, in virtual units; 1.0 where no entry names it; later
+    entries win.
 
     Raises:
         ScenarioError: patterns that match nothing.

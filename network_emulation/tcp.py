@@ -1,9 +1,12 @@
-"""TCP of a host namespace: the same congestion control everywhere, and timers that fit a dilated run.
+"""TCP of a host namespace: the same congestion control everywhere, and timers that fit a dilated
+run.
 
-Hosts would otherwise inherit the machine's default, which may be BBR, and BBR hides loss. Linux lets a namespace other than the
-first choose by sysctl only among the machine's *allowed* algorithms, but a route may name any that is *available* (`congctl` in
-ip-route(8)), so that is where it goes. TCP's own timers do not dilate: dilated runs use reno, which knows no clock (cubic's
-growth is a function of time, RFC 9438), a minimum retransmission time-out scaled by D, and no slow start after idle.
+Hosts would otherwise inherit the machine's default, which may be BBR, and BBR hides loss. Linux
+lets a namespace other than the first choose by sysctl only among the machine's *allowed*
+algorithms, but a route may name any that is *available* (`congctl` in ip-route(8)), so that is
+where it goes. TCP's own timers do not dilate: dilated runs use reno, which knows no clock (cubic's
+growth is a function of time, RFC 9438), a minimum retransmission time-out scaled by D, and no slow
+start after idle.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ _IPV6_PRIORITY = 256
 
 @dataclass(frozen=True)
 class TcpSettings:
-    """What a namespace's TCP was set to: congestion control, and minimum retransmission time-out (None: Linux's 200 ms)."""
+    """What a namespace's TCP was set to: congestion control, and minimum retransmission time-out
+    (None: Linux's 200 ms).
+    """
 
     congestion_control: str
     rto_min_ms: float | None
@@ -40,8 +45,9 @@ class TcpSettings:
 def configure_tcp(namespace: Path, dilation: Dilation) -> TcpSettings:
     """Set the TCP of a namespace whose `eth0` is up and addressed.
 
-    Connections do not inherit what earlier ones learnt (`tcp_no_metrics_save`), so that measuring a link does not change how
-    the training behaves on it, and buffers may grow to 64 MiB, so that they do not limit long fast links.
+    Connections do not inherit what earlier ones learnt (`tcp_no_metrics_save`), so that measuring a
+    link does not change how the training behaves on it, and buffers may grow to 64 MiB, so that
+    they do not limit long fast links.
 
     Args:
         namespace: file that the network namespace is bound to.
@@ -56,7 +62,8 @@ def configure_tcp(namespace: Path, dilation: Dilation) -> TcpSettings:
 def configure_tcp_of(namespaces: Mapping[str, Path], dilation: Dilation) -> dict[str, TcpSettings]:
     """`configure_tcp` for many hosts by one process, which takes milliseconds a host."""
     return run_forked(
-        "laggard-tcp", lambda: {name: apply_tcp(namespace, dilation) for name, namespace in namespaces.items()}
+        "laggard-tcp",
+        lambda: {name: apply_tcp(namespace, dilation) for name, namespace in namespaces.items()},
     )
 
 
@@ -83,7 +90,9 @@ def choose_settings(available: tuple[str, ...], dilation: Dilation) -> TcpSettin
 
 def _read_available(namespace: Path) -> tuple[str, ...]:
     with entered(namespace):
-        return tuple((_IPV4 / "tcp_available_congestion_control").read_text(encoding="ascii").split())
+        return tuple(
+            (_IPV4 / "tcp_available_congestion_control").read_text(encoding="ascii").split()
+        )
 
 
 def _write_settings(dilated: bool) -> None:

@@ -1,7 +1,9 @@
-"""Bottlenecks where nothing between the hosts can be shaped, as between real machines: which host has which, or why none can.
+"""Bottlenecks where nothing between the hosts can be shaped, as between real machines: which host
+has which, or why none can.
 
-A downlink is a queue on the host that receives. A shared link whose pairs all leave one host is a queue among those that leave it,
-and one whose pairs all enter one host is a queue on that host. Any other would need a machine in the middle. Pure.
+A downlink is a queue on the host that receives. A shared link whose pairs all leave one host is a
+queue among those that leave it, and one whose pairs all enter one host is a queue on that host. Any
+other would need a machine in the middle. Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from laggard.network_emulation.links import LinkPlan, SharedLink
 from laggard.network_emulation.model import Heterogeneity, SharedRule
 from laggard.yaml_source import Source
 
-_FIX = "share it among pairs that one host sends or receives, give the hosts uplinks or downlinks, or run --on local"
+_FIX = (
+    "share it among pairs that one host sends or receives, give the hosts uplinks or downlinks, or"
+    " run --on local"
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,9 @@ class Outlet:
 
 
 def plan_inlets(plan: LinkPlan) -> tuple[Inlet, ...]:
-    """Downlinks, and the shared links that are to be had where their packets arrive; hosts in the plan's order."""
+    """Downlinks, and the shared links that are to be had where their packets arrive; hosts in the
+    plan's order.
+    """
     names = [host.name for host in plan.hosts]
     found = [
         Inlet(name, access.down_mbps, tuple(other for other in names if other != name))
@@ -59,7 +66,11 @@ def plan_inlets(plan: LinkPlan) -> tuple[Inlet, ...]:
     for link in plan.shared:
         senders, receivers = _ends(link)
         if len(senders) > 1 and len(receivers) == 1:
-            found.append(Inlet(min(receivers), link.rate_mbps, tuple(name for name in names if name in senders)))
+            found.append(
+                Inlet(
+                    min(receivers), link.rate_mbps, tuple(name for name in names if name in senders)
+                )
+            )
     return tuple(sorted(found, key=lambda inlet: names.index(inlet.host)))
 
 
@@ -79,7 +90,9 @@ def impossible_links(plan: LinkPlan) -> Mapping[str, str]:
     return {link.name: reason for link in plan.shared if (reason := _reason(plan, link))}
 
 
-def bottleneck_problems(plan: LinkPlan, heterogeneity: Heterogeneity, source: Source) -> tuple[Problem, ...]:
+def bottleneck_problems(
+    plan: LinkPlan, heterogeneity: Heterogeneity, source: Source
+) -> tuple[Problem, ...]:
     """What `heterogeneity.yaml` asks for and real machines cannot have between them.
 
     Args:
@@ -90,14 +103,20 @@ def bottleneck_problems(plan: LinkPlan, heterogeneity: Heterogeneity, source: So
     return tuple(_problems(impossible_links(plan), heterogeneity, source))
 
 
-def _problems(reasons: Mapping[str, str], heterogeneity: Heterogeneity, source: Source) -> Iterator[Problem]:
+def _problems(
+    reasons: Mapping[str, str], heterogeneity: Heterogeneity, source: Source
+) -> Iterator[Problem]:
     for i, entry in enumerate(heterogeneity.rules):
         if not isinstance(entry, SharedRule):
             continue
-        named = re.compile(rf"shared-{i}(-forth|-back)?")  # as `plan_links` names the links of an entry
+        named = re.compile(
+            rf"shared-{i}(-forth|-back)?"
+        )  # as `plan_links` names the links of an entry
         reason = next((reason for name, reason in reasons.items() if named.fullmatch(name)), "")
         if reason:
-            yield source.problem(("deterministic", i, "between"), reason, _FIX, value=" and ".join(entry.between))
+            yield source.problem(
+                ("deterministic", i, "between"), reason, _FIX, value=" and ".join(entry.between)
+            )
 
 
 def _reason(plan: LinkPlan, link: SharedLink) -> str:
@@ -106,11 +125,17 @@ def _reason(plan: LinkPlan, link: SharedLink) -> str:
         return ""
     if len(receivers) > 1:
         text = f"{len(senders)} hosts send and {len(receivers)} receive"
-        return f"{text}, and between real machines a shared link is a queue on the one host that sends or receives all of it"
+        return (
+            f"{text}, and between real machines a shared link is a queue on the one host that sends"
+            " or receives all of it"
+        )
     receiver = min(receivers)
     access = plan.access.get(receiver)
     if access is not None and access.down_mbps is not None:
-        return f"{receiver} has a downlink too, and on a real machine what arrives passes through one queue"
+        return (
+            f"{receiver} has a downlink too, and on a real machine what arrives passes through one"
+            " queue"
+        )
     return ""
 
 

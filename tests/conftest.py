@@ -8,21 +8,29 @@ import pytest
 pytest_plugins = ["tests.users"]
 
 SKIPPED = 6
-"""Exit status of a run in which only skipping was wrong; apart from pytest's own, since running what failed once more does not mend it."""
+"""Exit status of a run in which only skipping was wrong; apart from pytest's own, since running
+what failed once more does not mend it."""
 
 REAL = frozenset({"forkery", "laggard"})
-"""Fixtures that start the processes of a training, or a whole run: whose tests have the machine to themselves."""
+"""Fixtures that start the processes of a training, or a whole run: whose tests have the machine to
+themselves."""
 
-# Speed is for benchmarks: an example, and making one, may take as long as what runs beside it makes it. The same examples in every run.
+# Speed is for benchmarks: an example, and making one, may take as long as what runs beside it makes
+# it. The same examples in every run.
 hypothesis.settings.register_profile(
-    "suite", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "suite",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("suite")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--fail-on-skip", action="store_true", help="a skipped test fails the run (used where everything is installed)"
+        "--fail-on-skip",
+        action="store_true",
+        help="a skipped test fails the run (used where everything is installed)",
     )
 
 
@@ -33,7 +41,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what a GPU has to compute where torch sees none; not skipped, since there is nothing to install."""
+    """Leave out what a GPU has to compute where torch sees none; not skipped, since there is
+    nothing to install."""
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not on_gpu:
         return
@@ -47,10 +56,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = terminalreporter.stats.get("skipped", [])
     if terminalreporter.config.getoption("--fail-on-skip") and skipped:
-        terminalreporter.write_line(f"{len(skipped)} skipped, and --fail-on-skip allows none", red=True)
+        terminalreporter.write_line(
+            f"{len(skipped)} skipped, and --fail-on-skip allows none", red=True
+        )
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if session.config.getoption("--fail-on-skip") and reporter is not None and reporter.stats.get("skipped"):
+    if (
+        session.config.getoption("--fail-on-skip")
+        and reporter is not None
+        and reporter.stats.get("skipped")
+    ):
         session.exitstatus = SKIPPED

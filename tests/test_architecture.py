@@ -1,4 +1,5 @@
-"""The house: rooms import the foundation and themselves, only experiments composes; light commands import nothing heavy."""
+"""The house: rooms import the foundation and themselves, only experiments composes; light commands
+import nothing heavy."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ROOMS = ("experiments", "layers_services", "network_emulation", "workloads", "analysis")
-FOUNDATION = tuple(path.stem for path in (REPOSITORY / "src/laggard").glob("*.py") if path.stem != "__init__")
+FOUNDATION = tuple(
+    path.stem for path in (REPOSITORY / "src/laggard").glob("*.py") if path.stem != "__init__"
+)
 HEAVY = (
     "torch",
     "enoslib",
@@ -45,7 +48,11 @@ def _imports(path: Path) -> Iterator[tuple[int, str]]:
 def _strings(path: Path) -> Iterator[tuple[int, str]]:
     """Names of modules in text, as `importlib` and the fork server take them."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("laggard."):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node.value.startswith("laggard.")
+        ):
             yield node.lineno, node.value
 
 
@@ -84,7 +91,11 @@ def test_imports_are_absolute_and_under_laggard(room: str) -> None:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_what_is_imported_from_laggard_exists(room: str) -> None:
-    known = {"laggard", *(f"laggard.{name}" for name in FOUNDATION), *(f"laggard.{name}" for name in ROOMS)}
+    known = {
+        "laggard",
+        *(f"laggard.{name}" for name in FOUNDATION),
+        *(f"laggard.{name}" for name in ROOMS),
+    }
     for name in ROOMS:
         for path in _modules(name):
             dotted = ".".join(("laggard", *path.relative_to(REPOSITORY).with_suffix("").parts))
@@ -93,14 +104,20 @@ def test_what_is_imported_from_laggard_exists(room: str) -> None:
         f"{path.relative_to(REPOSITORY)}:{line}: {name}"
         for path in _modules(room)
         for line, name in _imports(path)
-        if name.split(".")[0] == "laggard" and name not in known and name.rpartition(".")[0] not in known
+        if name.split(".")[0] == "laggard"
+        and name not in known
+        and name.rpartition(".")[0] not in known
     ]
     assert wrong == []
 
 
 def _imported_by(statement: str) -> set[str]:
     code = f"import sys\n{statement}\nprint(*sys.modules, sep='\\n')"
-    return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True
+        ).stdout.split()
+    )
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,14 @@ SHIPPED_SUFFIXES = {".py", ".json", ".yaml", ".md", ".ipynb", ".html", ".css", "
 def _tree() -> tuple[Path, ...]:
     """Files that git has or would take, relative to the repository."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout.splitlines()
-    return tuple(Path(line) for line in listed if (REPOSITORY / line).exists() or (REPOSITORY / line).is_symlink())
+    listed = subprocess.run(
+        command, cwd=REPOSITORY, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    return tuple(
+        Path(line)
+        for line in listed
+        if (REPOSITORY / line).exists() or (REPOSITORY / line).is_symlink()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +46,21 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]
 def test_the_wheel_holds_the_tree(wheel: zipfile.ZipFile) -> None:
     foundation = {path.relative_to("src") for path in _tree() if path.is_relative_to("src/laggard")}
     rooms = {"laggard" / path for path in _tree() if path.parts[0] in ROOMS}
-    expected = {str(path) for path in foundation | rooms if path.suffix in SHIPPED_SUFFIXES or path.name == "py.typed"}
+    expected = {
+        str(path)
+        for path in foundation | rooms
+        if path.suffix in SHIPPED_SUFFIXES or path.name == "py.typed"
+    }
     shipped = {name for name in wheel.namelist() if not name.split("/")[0].endswith(".dist-info")}
     assert shipped == expected
 
 
 def test_no_file_of_a_room_is_of_a_kind_that_is_not_shipped() -> None:
-    odd = [str(path) for path in _tree() if path.parts[0] in ROOMS and path.suffix not in SHIPPED_SUFFIXES]
+    odd = [
+        str(path)
+        for path in _tree()
+        if path.parts[0] in ROOMS and path.suffix not in SHIPPED_SUFFIXES
+    ]
     assert odd == []
 
 

@@ -1,7 +1,7 @@
 """Runs scripts in processes of their own, as root and as an ordinary user.
 
-A sandbox is entered by a fork and must not inherit pytest's libraries and threads, and Ansible's settings are read once per
-process, so whatever touches either runs in a fresh interpreter.
+A sandbox is entered by a fork and must not inherit pytest's libraries and threads, and Ansible's
+settings are read once per process, so whatever touches either runs in a fresh interpreter.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class Runner:
                 if stream is not None:
                     stream.close()
 
-    def run(self, script: str, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, script: str, *arguments: str, timeout_s: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
         process = self.start(script, *arguments)
         try:
             output, errors = process.communicate(timeout=timeout_s)
@@ -78,7 +80,11 @@ class Runner:
 
 def clean_environment(*paths: Path) -> dict[str, str]:
     """This process's environment for a fresh interpreter that looks for modules in `paths`."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "PYTHON"))}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("ANSIBLE_", "PYTHON"))
+    }
     search = os.pathsep.join(str(path) for path in paths)
     return kept | {"PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONWARNINGS": "ignore"}
 
@@ -89,18 +95,23 @@ def _runner_as_self(user: str, folder: Path) -> Runner:
 
 def _runner_as_nobody(folder: Path, tun: Path | None = None) -> Runner:
     version = subprocess.run(
-        [SYSTEM_PYTHON, "-c", "import sys; print(sys.version_info[:2])"], capture_output=True, text=True, check=False
+        [SYSTEM_PYTHON, "-c", "import sys; print(sys.version_info[:2])"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if version.stdout.strip() != str(sys.version_info[:2]):
         pytest.skip(
-            f"{SYSTEM_PYTHON} is not Python {sys.version_info[0]}.{sys.version_info[1]}, which the packages are for"
+            f"{SYSTEM_PYTHON} is not Python {sys.version_info[0]}.{sys.version_info[1]}, which the"
+            " packages are for"
         )
     repository = _PACKAGES.parent if _PACKAGES.name == "src" else _PACKAGES
     seen_repository, seen_site = folder / "repository", folder / "site"
     seen_packages = seen_repository / _PACKAGES.relative_to(repository)
 
     def become_nobody() -> None:
-        # The originals may lie in folders that are closed to others; a bind mount of this process's own opens them.
+        # The originals may lie in folders that are closed to others; a bind mount of this process's
+        # own opens them.
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
         syscalls.mount(str(repository), str(seen_repository), "", syscalls.MS_BIND)

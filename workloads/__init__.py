@@ -1,1 +1,3 @@
-"""What the workers run: models, data, the training loop, strategies and the tracing of every phase of every step."""
+"""What the workers run: models, data, the training loop, strategies and the tracing of every phase
+of every step.
+"""

@@ -26,7 +26,8 @@ class Account:
         spool: where parts of snapshots go.
         model: the rank's.
         weight: how much it counts in the mean of all, now.
-        between_steps: whether the model is as it should be between steps only; else a thread beside the training gives it at once (`answer`).
+        between_steps: whether the model is as it should be between steps only; else a thread beside
+            the training gives it at once (`answer`).
     """
 
     rank: int
@@ -42,7 +43,9 @@ class Account:
         self._state = FlatState(self.model)
 
     def finish_step(self, samples: int) -> None:
-        """A step is done that so many samples were learnt from; between steps the model is as it should be, and is given if asked for."""
+        """A step is done that so many samples were learnt from; between steps the model is as it
+        should be, and is given if asked for.
+        """
         self.tally.add(self.rank, samples)
         if self.between_steps:
             self.answer(self._state.read)
@@ -72,10 +75,13 @@ def write_part(spool: Spool, number: int, rank: int, state: torch.Tensor, weight
 
 
 def read_parts(spool: Spool, number: int, ranks: Iterable[int], dtype: torch.dtype) -> torch.Tensor:
-    """The weighted mean of the parts of a snapshot that are there, shape [parameters + buffers]; their files are removed."""
+    """The weighted mean of the parts of a snapshot that are there, shape [parameters + buffers];
+    their files are removed.
+    """
     kind = np.dtype(str(dtype).removeprefix("torch."))
     paths = [path for rank in ranks if (path := spool.part(number, rank)).exists()]
-    # One after the other: the ranks train on meanwhile, and all their models at once would take the caches from them.
+    # One after the other: the ranks train on meanwhile, and all their models at once would take the
+    # caches from them.
     total, weights = torch.zeros(1, dtype=torch.float64), 0.0
     for path in paths:
         part = torch.from_numpy(np.fromfile(path, dtype=kind))

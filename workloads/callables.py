@@ -28,11 +28,14 @@ def load_callable(name: str) -> Callable[..., object]:
         for part in attribute.split("."):
             found = getattr(found, part)
     except ImportError as error:
-        raise InputError(f"{name}: {error} — install the package, or put its folder on PYTHONPATH") from error
+        raise InputError(
+            f"{name}: {error} — install the package, or put its folder on PYTHONPATH"
+        ) from error
     except AttributeError as error:
         raise InputError(f"{name}: {error} — write it as package.module:callable") from error
     if not callable(found):
         raise InputError(
-            f"{name}: this is a {type(found).__name__}, not something to call — name a function or a class"
+            f"{name}: this is a {type(found).__name__}, not something to call — name a function or"
+            " a class"
         )
     return found

@@ -1,4 +1,6 @@
-"""Workers that leave and join while the others train: what `churn:` in `workload.yaml` says, and which hosts it makes do what; pure."""
+"""Workers that leave and join while the others train: what `churn:` in `workload.yaml` says, and
+which hosts it makes do what; pure.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,17 @@ from laggard.workloads.section import Section
 
 
 class ChurnEntry(Section):
-    """One moment, in seconds since the first step, at which hosts' workers are killed or started."""
+    """One moment, in seconds since the first step, at which hosts' workers are killed or
+    started.
+    """
 
     at_s: DurationS = Field(alias="at", description="since the first step")
     leaves: str | None = Field(default=None, description="hosts whose workers are killed")
     joins: str | None = Field(
         default=None,
-        description="hosts whose workers are started; where it is their first entry, they are absent before",
+        description=(
+            "hosts whose workers are started; where it is their first entry, they are absent before"
+        ),
     )
 
     @model_validator(mode="after")
@@ -42,7 +48,9 @@ class ChurnEntry(Section):
 
 @dataclass(frozen=True)
 class Turn:
-    """At `at_s` (virtual seconds since the first step) a host's workers join, or leave; `entry` is the number of what says so."""
+    """At `at_s` (virtual seconds since the first step) a host's workers join, or leave; `entry` is
+    the number of what says so.
+    """
 
     at_s: float
     host: str
@@ -59,7 +67,9 @@ class Fault:
     fix: str
 
 
-def turns(churn: Sequence[ChurnEntry], hosts: Sequence[Host], workers: Sequence[Host]) -> tuple[Turn, ...]:
+def turns(
+    churn: Sequence[ChurnEntry], hosts: Sequence[Host], workers: Sequence[Host]
+) -> tuple[Turn, ...]:
     """What becomes of which host, by time; at the same moment in the order of the entries.
 
     Args:
@@ -86,21 +96,36 @@ def absent_at_start(planned: Sequence[Turn]) -> frozenset[str]:
 
 
 def faults(planned: Sequence[Turn], workers: Sequence[Host]) -> Iterator[Fault]:
-    """Who leaves without being there, who joins without being away, and when nobody would be left."""
+    """Who leaves without being there, who joins without being away, and when nobody would be
+    left.
+    """
     here = {host.name for host in workers} - absent_at_start(planned)
     if not here and planned:
         yield Fault(
-            planned[0].entry, "no worker is there when training begins", "let one of them be there from the start"
+            planned[0].entry,
+            "no worker is there when training begins",
+            "let one of them be there from the start",
         )
         return
     for turn in planned:
         if turn.joins == (turn.host in here):
-            rule = f"{turn.host} is {'already there' if turn.joins else 'away already'} at {turn.at_s:g} s"
-            yield Fault(turn.entry, rule, f"let it {'leave' if turn.joins else 'join'} before, or remove this")
+            rule = (
+                f"{turn.host} is {'already there' if turn.joins else 'away already'} at"
+                f" {turn.at_s:g} s"
+            )
+            yield Fault(
+                turn.entry,
+                rule,
+                f"let it {'leave' if turn.joins else 'join'} before, or remove this",
+            )
         elif turn.joins:
             here.add(turn.host)
         else:
             here.remove(turn.host)
             if not here:
-                yield Fault(turn.entry, f"nobody is left to train at {turn.at_s:g} s", "keep one worker at any time")
+                yield Fault(
+                    turn.entry,
+                    f"nobody is left to train at {turn.at_s:g} s",
+                    "keep one worker at any time",
+                )
                 return

@@ -1,4 +1,6 @@
-"""Counts what a rank's computing took, and what it would have taken at full speed, for whoever holds it to a share of that speed."""
+"""Counts what a rank's computing took, and what it would have taken at full speed, for whoever
+holds it to a share of that speed.
+"""
 
 from __future__ import annotations
 

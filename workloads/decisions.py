@@ -1,4 +1,6 @@
-"""What a strategy decides while it trains: put down once for all ranks, for `decisions.json` and the report."""
+"""What a strategy decides while it trains: put down once for all ranks, for `decisions.json` and
+the report.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Prepares the data, then evaluates snapshots: a process outside the continuum, its hosts, its shares and its clock.
+"""Prepares the data, then evaluates snapshots: a process outside the continuum, its hosts, its
+shares and its clock.
 
-Ranks in lockstep wait while it evaluates, so it takes no core from one that still computes. Where they have a server, or each its own pace, nobody
-waits: then it gives way to everybody else (but for those that only keep cores awake), and evaluates as often as it can.
+Ranks in lockstep wait while it evaluates, so it takes no core from one that still computes. Where
+they have a server, or each its own pace, nobody waits: then it gives way to everybody else (but for
+those that only keep cores awake), and evaluates as often as it can.
 """
 
 from __future__ import annotations
@@ -48,13 +50,18 @@ def main(argument: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", force=True
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(message)s",
+        force=True,
     )
     torch.set_num_threads(1)
     prepare_data(plan.workload, plan.spool_path)
     data = open_data(plan.workload, plan.spool_path)
     workload = plan.workload
-    model = build_model(workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary)
+    model = build_model(
+        workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary
+    )
     strategy = workload.strategy
     if strategy.served or strategy.pace == "own":
         os.nice(19)
@@ -97,10 +104,14 @@ def _serve(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
             accuracies.append(_evaluate_snapshot(model, spool.snapshot(number), data.test))
         else:
             accuracies.append(judge(read_parts(spool, number, range(plan.world_size), dtype)))
-        verdict = Verdict.STOP if accuracy_reached(accuracies, plan.workload.stop) else Verdict.GO_ON
+        verdict = (
+            Verdict.STOP if accuracy_reached(accuracies, plan.workload.stop) else Verdict.GO_ON
+        )
         found = {"step": step, "accuracy": accuracies[-1]}
         append_line(spool.progress, {"time_ns": last_arrival_ns, **found})
-        append_line(spool.evaluations, {"evaluation": number, "last_arrival_ns": last_arrival_ns, **found})
+        append_line(
+            spool.evaluations, {"evaluation": number, "last_arrival_ns": last_arrival_ns, **found}
+        )
         gates.open(gate, verdict, paused_since_ns=last_arrival_ns)
         LOGGER.info("after step %d: accuracy %.4f", step, accuracies[-1])
         is_over = is_last or verdict is Verdict.STOP
@@ -122,7 +133,9 @@ def _serve_beside(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
         found = {"step": line["step"], "accuracy": accuracies[-1]}
         append_line(spool.progress, {"time_ns": line["time_ns"], **found})
         where = {"rank": line["rank"], "samples": line["samples"], "time_ns": line["time_ns"]}
-        append_line(spool.evaluations, {"evaluation": number, "reached": int(reached), **where, **found})
+        append_line(
+            spool.evaluations, {"evaluation": number, "reached": int(reached), **where, **found}
+        )
         if reached and not gates.stop_asked:
             gates.ask_stop(Reason.ACCURACY)
         LOGGER.info("after %s samples: accuracy %.4f", line["samples"], accuracies[-1])

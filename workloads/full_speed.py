@@ -1,8 +1,10 @@
-"""The CPU time that a worker's steps take at full speed: measured before training, one worker at a time on each core.
+"""The CPU time that a worker's steps take at full speed: measured before training, one worker at a
+time on each core.
 
-A share of a core is to mean a speed, also where the same step takes more CPU time because its host is held back (`laggard.work`).
-Workers of one machine and one model differ by nothing but chance here, so what all of them measured is taken together; steps of
-other sizes cost what lies on the line through the two sizes measured.
+A share of a core is to mean a speed, also where the same step takes more CPU time because its host
+is held back (`laggard.work`). Workers of one machine and one model differ by nothing but chance
+here, so what all of them measured is taken together; steps of other sizes cost what lies on the
+line through the two sizes measured.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ class FullSpeed:
 
     @property
     def fixed_samples(self) -> float:
-        """Samples that the fixed part of a step is worth; 0 where it is not known from that of samples."""
+        """Samples that the fixed part of a step is worth; 0 where it is not known from that of
+        samples.
+        """
         return self.base_ns / self.sample_ns if self.sample_ns > 0 else 0.0
 
     def step_ns(self, samples: int) -> int:
@@ -71,7 +75,8 @@ class FullSpeed:
 
 
 def fit(timed: Iterable[Timed]) -> FullSpeed:
-    """What all ranks of a machine measured, as one line: through the lower quartiles of the cost of each size.
+    """What all ranks of a machine measured, as one line: through the lower quartiles of the cost of
+    each size.
 
     Raises:
         ValueError: nobody measured anything.
@@ -126,12 +131,14 @@ def learner_on_a_copy(
     *,
     reads: bool = False,
 ) -> Learn:
-    """A step that learns, on a copy of the model, which leaves the model and torch's random numbers as they are.
+    """A step that learns, on a copy of the model, which leaves the model and torch's random numbers
+    as they are.
 
     Args:
         model: of which.
         optimizer_of: makes the optimizer of the copy.
-        encode: what is done with every step's gradients before they are sent, shape [parameters]; None for nothing.
+        encode: what is done with every step's gradients before they are sent, shape [parameters];
+            None for nothing.
         reads: whether every step ends with a copy of the model, for others.
     """
     twin = copy.deepcopy(model)
@@ -152,7 +159,9 @@ def learner_on_a_copy(
 
 @contextmanager
 def alone_on_core(path: Path) -> Iterator[None]:
-    """Only one of the processes that share this file, and the first core that they may use, is in here at a time."""
+    """Only one of the processes that share this file, and the first core that they may use, is in
+    here at a time.
+    """
     core = min(os.sched_getaffinity(0))
     with path.open("ab") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX, 1, core)
@@ -163,7 +172,11 @@ def write_timed(path: Path, rank: int, timed: Timed) -> None:
     """Put down what a rank measured, in the file of all ranks."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        os.pwrite(descriptor, _RECORD.pack(timed.few, timed.few_ns, timed.many, timed.many_ns), rank * _RECORD.size)
+        os.pwrite(
+            descriptor,
+            _RECORD.pack(timed.few, timed.few_ns, timed.many, timed.many_ns),
+            rank * _RECORD.size,
+        )
     finally:
         os.close(descriptor)
 

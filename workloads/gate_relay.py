@@ -1,7 +1,8 @@
 """Carries the gates of one machine's shared memory to and from the other machines of a training.
 
-The head's machine has rank 0, the evaluator and the memory they write openings into; it must see the arrivals of all ranks. The others
-must see the openings and the last step. What crosses is told in the time of one reference clock, which every machine converts to its own.
+The head's machine has rank 0, the evaluator and the memory they write openings into; it must see
+the arrivals of all ranks. The others must see the openings and the last step. What crosses is told
+in the time of one reference clock, which every machine converts to its own.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class GateRelay:
         to_local: and back.
     """
 
-    def __init__(self, gates: Gates, ranks: Sequence[int], to_reference: ClockMap, to_local: ClockMap) -> None:
+    def __init__(
+        self, gates: Gates, ranks: Sequence[int], to_reference: ClockMap, to_local: ClockMap
+    ) -> None:
         self._gates = gates
         self._ranks = tuple(ranks)
         self._to_reference, self._to_local = to_reference, to_local
@@ -105,14 +108,18 @@ class GateRelay:
         gate, opening = self._gates.announced
         if gate > self._opened:
             self._opened = gate
-            yield Opened(gate=gate, time_ns=self._to_reference(opening.open_ns), verdict=opening.verdict)
+            yield Opened(
+                gate=gate, time_ns=self._to_reference(opening.open_ns), verdict=opening.verdict
+            )
         last = self._gates.last_step()
         if last is not None and not self._last_step_told:
             self._last_step_told = True
             yield LastStep(step=last[0], reason=last[1])
 
     def take(self, news: GateNews) -> GateNews | None:
-        """Write what another machine's memory says into this one; returns what to answer, if anything."""
+        """Write what another machine's memory says into this one; returns what to answer, if
+        anything.
+        """
         if isinstance(news, Arrived) and news.rank not in self._arrived:
             self._gates.arrive(news.rank, news.gate, self._to_local(news.time_ns))
         elif isinstance(news, Opened):

@@ -1,10 +1,12 @@
 """Where the ranks wait for each other outside the network: the start, and every evaluation.
 
-A gate opens for all at one announced instant, so its wait sends no training traffic and ends alike everywhere. The ranks meet in
-shared memory, which is what the processes of one machine have; the first-step gate is number 1, evaluation e is e + 2.
+A gate opens for all at one announced instant, so its wait sends no training traffic and ends alike
+everywhere. The ranks meet in shared memory, which is what the processes of one machine have; the
+first-step gate is number 1, evaluation e is e + 2.
 
-Where ranks live on several machines, each machine has such a memory and a relay (gate_relay.py) carries what is written into one over to
-the others, on a way that is not shaped. Rank 0, the evaluator and the memory they write into are the head's.
+Where ranks live on several machines, each machine has such a memory and a relay (gate_relay.py)
+carries what is written into one over to the others, on a way that is not shaped. Rank 0, the
+evaluator and the memory they write into are the head's.
 """
 
 from __future__ import annotations
@@ -27,7 +29,18 @@ RELAYED_LEAD_NS = 250_000_000
 POLL_S = 0.002
 
 _WORDS = 16
-_OPENED, _OPEN_NS, _PAUSED_NS, _VERDICT, _LAST_STEP, _REASON, _STEP, _FINAL, _CONFIRMED, _STOP_ASKED = range(10)
+(
+    _OPENED,
+    _OPEN_NS,
+    _PAUSED_NS,
+    _VERDICT,
+    _LAST_STEP,
+    _REASON,
+    _STEP,
+    _FINAL,
+    _CONFIRMED,
+    _STOP_ASKED,
+) = range(10)
 _ARRIVED, _ARRIVAL_NS = range(2)
 
 
@@ -92,7 +105,9 @@ class Gates:
             return None
         return int(self._ranks[expected, _ARRIVAL_NS].max())
 
-    def open(self, gate: int, verdict: Verdict = Verdict.GO_ON, paused_since_ns: int | None = None) -> int:
+    def open(
+        self, gate: int, verdict: Verdict = Verdict.GO_ON, paused_since_ns: int | None = None
+    ) -> int:
         """Open a gate for all, a moment from now.
 
         Args:
@@ -117,7 +132,9 @@ class Gates:
     @property
     def announced(self) -> tuple[int, Opening]:
         """The last gate that opened, or is about to (0: none yet), and when."""
-        return int(self._head[_OPENED]), Opening(int(self._head[_OPEN_NS]), Verdict(int(self._head[_VERDICT])))
+        return int(self._head[_OPENED]), Opening(
+            int(self._head[_OPEN_NS]), Verdict(int(self._head[_VERDICT]))
+        )
 
     def arrival(self, rank: int) -> tuple[int, int]:
         """The last gate at which a rank arrived (0: none yet), and when."""
@@ -137,7 +154,9 @@ class Gates:
         return int(self._head[_PAUSED_NS])
 
     def ask_evaluation(self, step: int, *, final: bool) -> None:
-        """Rank 0 says, before it arrives, after which step it is evaluated and whether that was the last."""
+        """Rank 0 says, before it arrives, after which step it is evaluated and whether that was the
+        last.
+        """
         self._head[_STEP], self._head[_FINAL] = step, final
 
     @property
@@ -148,8 +167,9 @@ class Gates:
     def name_last_step(self, step: int, reason: Reason) -> None:
         """Rank 0 says, before it begins a step, that this one is the last.
 
-        Nobody can finish that step without rank 0's gradient, so everybody reads this in time; ranks of other machines do once the
-        relay has confirmed that it told them all, which this waits for.
+        Nobody can finish that step without rank 0's gradient, so everybody reads this in time;
+        ranks of other machines do once the relay has confirmed that it told them all, which this
+        waits for.
         """
         self.learn_last_step(step, reason)
         while self._relayed and not self._head[_CONFIRMED]:
@@ -165,7 +185,9 @@ class Gates:
         self._head[_CONFIRMED] = 1
 
     def ask_stop(self, reason: Reason = Reason.WALLTIME) -> None:
-        """Ask who decides it to end training soon: the machines are about to be taken away, or the model is good enough."""
+        """Ask who decides it to end training soon: the machines are about to be taken away, or the
+        model is good enough.
+        """
         self._head[_STOP_ASKED] = reason
 
     @property

@@ -1,6 +1,8 @@
-"""Where every rank is, in a file that costs the ranks a few stores in memory, and who of them hangs.
+"""Where every rank is, in a file that costs the ranks a few stores in memory, and who of them
+hangs.
 
-The file holds 32 bytes per rank: step, phase, CLOCK_MONOTONIC nanoseconds, process id, each a little-endian i64.
+The file holds 32 bytes per rank: step, phase, CLOCK_MONOTONIC nanoseconds, process id, each a
+little-endian i64.
 """
 
 from __future__ import annotations
@@ -71,15 +73,17 @@ def read_heartbeats(path: Path, world_size: int) -> tuple[Beat, ...]:
     content = content.ljust(world_size * BEAT.size, b"\0")
     beats = (BEAT.unpack_from(content, rank * BEAT.size) for rank in range(world_size))
     return tuple(
-        Beat(rank, step, PHASES[phase], time_ns, pid) for rank, (step, phase, time_ns, pid) in enumerate(beats)
+        Beat(rank, step, PHASES[phase], time_ns, pid)
+        for rank, (step, phase, time_ns, pid) in enumerate(beats)
     )
 
 
 def suspects(beats: Sequence[Beat], now_ns: int, patience_s: float) -> tuple[int, ...]:
     """The ranks that hold up the others.
 
-    While any rank moves, the training does, and nobody is suspected. When all have been still for longer than
-    `patience_s`, those that are not waiting for others are to blame; when all wait, those that are furthest behind.
+    While any rank moves, the training does, and nobody is suspected. When all have been still for
+    longer than `patience_s`, those that are not waiting for others are to blame; when all wait,
+    those that are furthest behind.
 
     Args:
         beats: of every rank.

@@ -39,7 +39,9 @@ class Intake:
         recorder.enter(Phase.FETCH, work=len(indices), at_ns=begun_ns)
         raw = self.train.fetch(indices)
         if self.drive is not None:
-            self.drive.transfer("read", raw.stored_bytes, raw.accesses, begun_ns, recorder.still_there)
+            self.drive.transfer(
+                "read", raw.stored_bytes, raw.accesses, begun_ns, recorder.still_there
+            )
         recorder.enter(Phase.PREP, work=len(indices))
         batch = self.train.prepare(raw)
         if self.device.type != "cpu":
@@ -49,12 +51,17 @@ class Intake:
 
 
 def fewest_samples(model: nn.Module) -> int:
-    """Samples that a model needs to be trained on: two with BatchNorm, which has no variance of one."""
-    return 2 if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()) else 1  # noqa: SLF001 - the common base has no public name
+    """Samples that a model needs to be trained on: two with BatchNorm, which has no variance of
+    one.
+    """
+    norm = nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - the common base has no public name
+    return 2 if any(isinstance(part, norm) for part in model.modules()) else 1
 
 
 def pad(indices: Indices, least: int) -> Indices:
-    """At least `least` sample indices; those added repeat the last one (or sample 0) and are not to be counted."""
+    """At least `least` sample indices; those added repeat the last one (or sample 0) and are not to
+    be counted.
+    """
     missing = least - len(indices)
     if missing <= 0:
         return indices

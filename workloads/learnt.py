@@ -12,15 +12,17 @@ NOBODY = -1
 class Learnt:
     """What a strategy says of a step.
 
-    Versions count the updates of the model that the ranks share; a strategy whose ranks share none has no versions.
+    Versions count the updates of the model that the ranks share; a strategy whose ranks share none
+    has no versions.
 
     Attributes:
         loss: mean over this rank's samples; NaN where it had none.
         applied: whether this rank's samples were learnt from; if not, they were computed in vain.
         read_version: of the model that the gradient was computed on.
         applied_version: of the model that this rank's work went into.
-        staleness: updates by others between the model that was read and the one that was updated; without versions, by how many steps the oldest model
-            that was taken from others was behind, or the own gradient.
+        staleness: updates by others between the model that was read and the one that was updated;
+            without versions, by how many steps the oldest model that was taken from others was
+            behind, or the own gradient.
         skipped: steps that this rank left out before this one.
         waited_for: the rank that this one waited for before it could go on.
     """

@@ -94,7 +94,9 @@ class Loop:
         return self.plan.workload.evaluate_every or self.partition.samples
 
     def _name_last_step(self, step: int, elapsed_ns: int) -> None:
-        """Rank 0 says which step is the last: one in which all meet, since nobody can be past it."""
+        """Rank 0 says which step is the last: one in which all meet, since nobody can be past
+        it.
+        """
         if self.plan.rank != 0 or self.gates.last_step() is not None:
             return
         elapsed_s = (elapsed_ns - self.gates.paused_ns) / 1e9 / self.plan.dilation
@@ -127,14 +129,21 @@ class Loop:
         if now_ns - self._progress_ns >= PROGRESS_NS:
             self._progress_ns = now_ns
             samples = self.partition.samples_through(step)
-            append_line(self.spool.progress, {"time_ns": now_ns, "step": step, "samples": samples, "loss": loss})
+            append_line(
+                self.spool.progress,
+                {"time_ns": now_ns, "step": step, "samples": samples, "loss": loss},
+            )
 
     def _can_evaluate(self, step: int) -> bool:
-        """Whether there is a model to evaluate: one of all ranks, or parts of one that the evaluator can read."""
+        """Whether there is a model to evaluate: one of all ranks, or parts of one that the
+        evaluator can read.
+        """
         return not self.plan.relayed or self.strategy.meets(step) == step
 
     def _evaluate(self, step: int, *, final: bool) -> Opening:
-        """Wait while the model is evaluated: that of all ranks, or, between their meetings, the mean of theirs."""
+        """Wait while the model is evaluated: that of all ranks, or, between their meetings, the
+        mean of theirs.
+        """
         number, gate = self._evaluations, evaluation_gate(self._evaluations)
         self._evaluations += 1
         arrival_ns = self.recorder.enter(Phase.EVALUATE, group=number)
@@ -159,7 +168,9 @@ class Loop:
         self.recorder.enter(Phase.OTHER)
 
     def _write_checkpoint(self, step: int) -> int:
-        """What training could be taken up from where its machines are taken away; returns its bytes."""
+        """What training could be taken up from where its machines are taken away; returns its
+        bytes.
+        """
         state = {
             "step": step,
             "model": self.strategy.model.state_dict(),

@@ -37,7 +37,9 @@ class Digits(Section):
 
 
 class Synthetic(Section):
-    """Seeded data that can be learnt: noisy images of class patterns, or token sequences biased by class."""
+    """Seeded data that can be learnt: noisy images of class patterns, or token sequences biased by
+    class.
+    """
 
     name: Literal["synthetic"] = "synthetic"
     kind: Literal["images", "tokens"] = "images"
@@ -45,7 +47,9 @@ class Synthetic(Section):
     test: int = Field(default=512, ge=1, le=10_000_000, description="test samples")
     classes: int = Field(default=10, ge=2, le=10_000)
     channels: int = Field(default=3, ge=1, le=16)
-    size: int = Field(default=32, ge=4, le=512, description="height and width of an image, in pixels")
+    size: int = Field(
+        default=32, ge=4, le=512, description="height and width of an image, in pixels"
+    )
     length: int = Field(default=32, ge=2, le=4096, description="tokens in a sequence")
     vocabulary: int = Field(default=256, ge=2, le=1_000_000, description="different tokens")
 
@@ -58,15 +62,24 @@ class Cifar10(Section):
 
 
 class ImageFolder(Section):
-    """A folder of images: `train/CLASS/*.png` and `test/CLASS/*.png`, or `CLASS/*.png`, of which a fifth is kept to test."""
+    """A folder of images: `train/CLASS/*.png` and `test/CLASS/*.png`, or `CLASS/*.png`, of which a
+    fifth is kept to test.
+    """
 
     name: Literal["image_folder"]
     folder: str = Field(min_length=1)
-    size: int = Field(default=32, ge=8, le=512, description="images are resized to this height and width, in pixels")
+    size: int = Field(
+        default=32,
+        ge=8,
+        le=512,
+        description="images are resized to this height and width, in pixels",
+    )
 
 
 class OwnDataset(Section):
-    """The user's own: a callable that takes the seed and returns the data (see `workloads/datasets/own.py`)."""
+    """The user's own: a callable that takes the seed and returns the data (see
+    `workloads/datasets/own.py`).
+    """
 
     name: str
 
@@ -74,7 +87,9 @@ class OwnDataset(Section):
     @classmethod
     def _is_callable(cls, name: str) -> str:
         if not is_callable_name(name):
-            raise ValueError(f"no such dataset — use {', '.join(DATASET_NAMES)} or package.module:callable")
+            raise ValueError(
+                f"no such dataset — use {', '.join(DATASET_NAMES)} or package.module:callable"
+            )
         return name
 
 
@@ -98,7 +113,9 @@ class OptimizerSpec(Section):
 
     name: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = Field(default=0.05, gt=0, le=100, allow_inf_nan=False)
-    momentum: float | None = Field(default=None, ge=0, lt=1, description="for sgd only, and there 0.9 when absent")
+    momentum: float | None = Field(
+        default=None, ge=0, lt=1, description="for sgd only, and there 0.9 when absent"
+    )
     weight_decay: float = Field(default=0.0, ge=0, le=10, allow_inf_nan=False)
 
     @model_validator(mode="after")
@@ -111,9 +128,13 @@ class OptimizerSpec(Section):
 class Placement(Section):
     """Which hosts train, in rank order; a ring's latency depends on that order."""
 
-    workers: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(default=("all",), min_length=1)
+    workers: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+        default=("all",), min_length=1
+    )
     per_host: int = Field(default=1, ge=1, le=64, description="workers on each of these hosts")
-    server: str | None = Field(default=None, description="the host of a strategy that has a server: the first match")
+    server: str | None = Field(
+        default=None, description="the host of a strategy that has a server: the first match"
+    )
 
 
 class Objective(Section):
@@ -121,14 +142,17 @@ class Objective(Section):
 
     name: Literal["makespan", "cost", "fairness"] = "makespan"
     prices: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
-        default_factory=dict, description="per host-hour by layer, and `gigabyte` per GB sent between layers"
+        default_factory=dict,
+        description="per host-hour by layer, and `gigabyte` per GB sent between layers",
     )
 
 
 class Stop(Section):
     """When training ends: whichever of these comes first."""
 
-    accuracy: float | None = Field(default=None, gt=0, le=1, description="reached in three evaluations in a row")
+    accuracy: float | None = Field(
+        default=None, gt=0, le=1, description="reached in three evaluations in a row"
+    )
     steps: int | None = Field(default=None, ge=1, le=100_000_000)
     time_s: DurationS | None = Field(
         default=None, alias="time", description="since the first step, without evaluations"
@@ -137,32 +161,51 @@ class Stop(Section):
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if self.accuracy is None and self.steps is None and self.time_s is None:
-            raise ValueError("nothing ends the training — give at least one of accuracy, steps and time")
+            raise ValueError(
+                "nothing ends the training — give at least one of accuracy, steps and time"
+            )
         if self.time_s is not None and self.time_s <= 0:
-            raise ValueError("a time of zero trains nothing — give a positive duration such as 10min")
+            raise ValueError(
+                "a time of zero trains nothing — give a positive duration such as 10min"
+            )
         return self
 
 
 class Workload(Section):
     """`workload.yaml`."""
 
-    model: str = Field(description=f"{', '.join(MODEL_NAMES)}, or package.module:callable", examples=list(MODEL_NAMES))
+    model: str = Field(
+        description=f"{', '.join(MODEL_NAMES)}, or package.module:callable",
+        examples=list(MODEL_NAMES),
+    )
     dataset: Annotated[DatasetSpec, BeforeValidator(named), NameOrMapping(*DATASET_NAMES)]
-    batch_size: int = Field(128, ge=1, le=10_000_000, description="samples of one step, over all workers")
-    optimizer: Annotated[OptimizerSpec, BeforeValidator(named), NameOrMapping(*OPTIMIZER_NAMES)] = OptimizerSpec()
+    batch_size: int = Field(
+        128, ge=1, le=10_000_000, description="samples of one step, over all workers"
+    )
+    optimizer: Annotated[OptimizerSpec, BeforeValidator(named), NameOrMapping(*OPTIMIZER_NAMES)] = (
+        OptimizerSpec()
+    )
     strategy: Annotated[
         StrategyParameters,
         BeforeValidator(strategy_named),
         NameOrMapping(*STRATEGY_NAMES, *SHORTHANDS, *COMPRESSION_NAMES),
     ] = AllReduceParameters()
     placement: Placement = Placement()
-    objective: Annotated[Objective, BeforeValidator(named), NameOrMapping("makespan", "cost", "fairness")] = Objective()
+    objective: Annotated[
+        Objective, BeforeValidator(named), NameOrMapping("makespan", "cost", "fairness")
+    ] = Objective()
     stop: Stop = Stop(steps=1000)
     evaluate_every: int | None = Field(
-        default=None, ge=1, description="samples between two evaluations; one pass over the training data when absent"
+        default=None,
+        ge=1,
+        description="samples between two evaluations; one pass over the training data when absent",
     )
     checkpoint_every: int | None = Field(
-        default=None, ge=1, description="steps between two checkpoints, which the first worker writes; none when absent"
+        default=None,
+        ge=1,
+        description=(
+            "steps between two checkpoints, which the first worker writes; none when absent"
+        ),
     )
     churn: tuple[ChurnEntry, ...] = Field(
         default=(), description="workers that are killed and started while the others train"
@@ -173,7 +216,9 @@ class Workload(Section):
     @classmethod
     def _is_a_model(cls, name: str) -> str:
         if name not in MODEL_NAMES and not is_callable_name(name):
-            raise ValueError(f"no such model — use {', '.join(MODEL_NAMES)} or package.module:callable")
+            raise ValueError(
+                f"no such model — use {', '.join(MODEL_NAMES)} or package.module:callable"
+            )
         return name
 
     def located(self, scenario_folder: Path) -> Workload:
@@ -181,4 +226,6 @@ class Workload(Section):
         if not isinstance(self.dataset, Cifar10 | ImageFolder):
             return self
         folder = (scenario_folder / Path(self.dataset.folder).expanduser()).resolve()
-        return self.model_copy(update={"dataset": self.dataset.model_copy(update={"folder": str(folder)})})
+        return self.model_copy(
+            update={"dataset": self.dataset.model_copy(update={"folder": str(folder)})}
+        )

@@ -1,4 +1,6 @@
-"""State of models and optimizers in files that any machine can read: what lies on a GPU is saved as tensors of the host's memory."""
+"""State of models and optimizers in files that any machine can read: what lies on a GPU is saved as
+tensors of the host's memory.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ def save_state(state: Mapping[str, object], path: Path) -> None:
 
 
 def load_state(path: Path) -> dict[str, object]:
-    """What was saved, on whatever device its tensors then were, in this host's memory; no code in it is run."""
+    """What was saved, on whatever device its tensors then were, in this host's memory; no code in
+    it is run.
+    """
     return cast("dict[str, object]", torch.load(path, map_location="cpu", weights_only=True))
 
 

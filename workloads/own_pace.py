@@ -1,7 +1,8 @@
-"""The training loop of ranks that each take steps of their own: fetch, prepare, learn, until told that it is over.
+"""The training loop of ranks that each take steps of their own: fetch, prepare, learn, until told
+that it is over.
 
-Nothing here stops for evaluations: whoever keeps the model writes snapshots of it, or every rank gives its part of one, and they are evaluated while
-training goes on.
+Nothing here stops for evaluations: whoever keeps the model writes snapshots of it, or every rank
+gives its part of one, and they are evaluated while training goes on.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""Which samples each rank takes in each step: a pure function of the seed (and of sizes), so that a run can be repeated.
+"""Which samples each rank takes in each step: a pure function of the seed (and of sizes), so that a
+run can be repeated.
 
-Every epoch is a new permutation, cut into batches; the last may be smaller. A batch is dealt out as evenly as it goes, unless it
-is told who takes how many: with N samples on W ranks the first N mod W ranks take one more. DDP averages the ranks' gradients with equal weights, so the mean loss of
-n_i samples is scaled by n_i * W / N; then the sum of all ranks' gradients is the gradient of the mean over the whole batch.
+Every epoch is a new permutation, cut into batches; the last may be smaller. A batch is dealt out as
+evenly as it goes, unless it is told who takes how many: with N samples on W ranks the first N mod W
+ranks take one more. DDP averages the ranks' gradients with equal weights, so the mean loss of n_i
+samples is scaled by n_i * W / N; then the sum of all ranks' gradients is the gradient of the mean
+over the whole batch.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ class Share:
 
     @property
     def loss_scale(self) -> float:
-        """Factor W / N of the *summed* loss, which makes DDP's average the mean over the whole batch."""
+        """Factor W / N of the *summed* loss, which makes DDP's average the mean over the whole
+        batch.
+        """
         return self.world_size / self.batch_size
 
 
@@ -68,7 +73,8 @@ class Partition:
         Args:
             step: from 0.
             rank: whose share.
-            sizes: how many samples each rank takes, `samples_in(step)` together; as evenly as it goes when absent.
+            sizes: how many samples each rank takes, `samples_in(step)` together; as evenly as it
+                goes when absent.
 
         Raises:
             ValueError: the sizes are not those of a batch of this step.
@@ -76,12 +82,17 @@ class Partition:
         batch = self._batch(step)
         dealt = even(len(batch), self.world_size) if sizes is None else sizes
         if len(dealt) != self.world_size or min(dealt) < 0 or sum(dealt) != len(batch):
-            raise ValueError(f"sizes {list(dealt)}: step {step} has {len(batch)} samples for {self.world_size} ranks")
+            raise ValueError(
+                f"sizes {list(dealt)}: step {step} has {len(batch)} samples for {self.world_size}"
+                " ranks"
+            )
         first = sum(dealt[:rank])
         return Share(batch[first : first + dealt[rank]], len(batch), self.world_size)
 
     def part(self, step: int, places: range) -> Share:
-        """What lies at these places of a step's batch, for who was told which part of it is its own."""
+        """What lies at these places of a step's batch, for who was told which part of it is its
+        own.
+        """
         batch = self._batch(step)
         return Share(batch[places.start : places.stop], len(batch), self.world_size)
 

@@ -1,4 +1,6 @@
-"""Which worker runs where, and what each process of a training is told; pure, and without heavy imports."""
+"""Which worker runs where, and what each process of a training is told; pure, and without heavy
+imports.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,8 @@ PRELOAD = (
     "laggard.workloads.strategies.fast_links",
     "laggard.workloads.strategies.adaptive",
 )
-"""What the process that workers are forked from imports. `torch._dynamo` is what DistributedDataParallel would otherwise
-import in every worker, at 1.3 CPU seconds each."""
+"""What the process that workers are forked from imports. `torch._dynamo` is what
+DistributedDataParallel would otherwise import in every worker, at 1.3 CPU seconds each."""
 
 ENVIRONMENT: Mapping[str, str] = MappingProxyType(
     {
@@ -56,8 +58,9 @@ ENVIRONMENT: Mapping[str, str] = MappingProxyType(
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
 )
-"""Set before the imports, so that they start no thread: a process with threads is not safe to fork, and a worker's share is
-of one core. Nor do they initialise CUDA, should one of them ask whether there is any: no child could use it then."""
+"""Set before the imports, so that they start no thread: a process with threads is not safe to fork,
+and a worker's share is of one core. Nor do they initialise CUDA, should one of them ask whether
+there is any: no child could use it then."""
 
 LINK_SAMPLE_HZ = 5.0
 
@@ -113,7 +116,8 @@ class WorkerPlan(TrainingPlan):
         device: what it computes on, as torch names it.
         backend: what carries the collectives of all ranks.
         drive: file of its host's drive (`laggard.drive`); None where that is not limited.
-        shared: whether its host is held to a share of a core; the rank then measures its full speed first, and counts its work.
+        shared: whether its host is held to a share of a core; the rank then measures its full speed
+            first, and counts its work.
         endpoint: its place in the exchange of messages, where the strategy sends any.
         late: whether it joins a training that is under way.
         life: how many processes this rank had before.
@@ -136,12 +140,16 @@ class WorkerPlan(TrainingPlan):
 
     @property
     def opens(self) -> bool:
-        """Whether it is the one who says when the first step begins: the first rank that is there."""
+        """Whether it is the one who says when the first step begins: the first rank that is
+        there.
+        """
         return self.rank == min(set(range(self.world_size)) - set(self.absent), default=0)
 
     @property
     def session(self) -> int:
-        """How often its rank has joined, this time included; 0 for who is there when training begins."""
+        """How often its rank has joined, this time included; 0 for who is there when training
+        begins.
+        """
         return self.life + self.late
 
     def next_life(self) -> WorkerPlan:
@@ -166,7 +174,9 @@ class EvaluatorPlan(TrainingPlan):
 
 
 class SampledHost(ProcessPlan):
-    """A host whose TCP connections are sampled: its network namespace is a path, or None for the caller's own."""
+    """A host whose TCP connections are sampled: its network namespace is a path, or None for the
+    caller's own.
+    """
 
     name: str
     address: str
@@ -174,7 +184,9 @@ class SampledHost(ProcessPlan):
 
 
 class LinkSamplerPlan(ProcessPlan):
-    """The process that asks the hosts' kernels about their connections, every `interval_s` real seconds."""
+    """The process that asks the hosts' kernels about their connections, every `interval_s` real
+    seconds.
+    """
 
     spool: str
     interval_s: float = Field(gt=0)
@@ -188,7 +200,8 @@ def unmatched_patterns(placement: Placement, hosts: Sequence[Host]) -> tuple[str
 
 
 def place(placement: Placement, hosts: Sequence[Host]) -> tuple[Host, ...]:
-    """The host of every rank: pattern by pattern, a host where the first pattern that names it stands.
+    """The host of every rank: pattern by pattern, a host where the first pattern that names it
+    stands.
 
     Raises:
         InputError: a pattern names no host.
@@ -196,7 +209,10 @@ def place(placement: Placement, hosts: Sequence[Host]) -> tuple[Host, ...]:
     unmatched = unmatched_patterns(placement, hosts)
     if unmatched:
         known = ", ".join(host.name for host in hosts[:8])
-        raise InputError(f"placement: {unmatched[0]} names no host — the hosts are {known}{', …' * (len(hosts) > 8)}")
+        raise InputError(
+            f"placement: {unmatched[0]} names no host — the hosts are"
+            f" {known}{', …' * (len(hosts) > 8)}"
+        )
     chosen = {host.name: host for pattern in placement.workers for host in select(pattern, hosts)}
     return tuple(host for host in chosen.values() for _ in range(placement.per_host))
 
@@ -232,8 +248,8 @@ def plan_workers(
     placed = place(workload.placement, hosts)
     if workload.batch_size < len(placed):
         raise InputError(
-            f"batch_size {workload.batch_size}: every one of the {len(placed)} workers needs a sample in each step "
-            f"— make it {len(placed)} or more"
+            f"batch_size {workload.batch_size}: every one of the {len(placed)} workers needs a"
+            f" sample in each step — make it {len(placed)} or more"
         )
     names = tuple(host.name for host in placed)
     meeting = init_method or f"file://{(spool / 'rendezvous').absolute()}"
@@ -262,7 +278,8 @@ def plan_workers(
 
 
 def place_server(placement: Placement, hosts: Sequence[Host]) -> Host:
-    """The server's host: the first that the placement's pattern names, or else that of the first rank.
+    """The server's host: the first that the placement's pattern names, or else that of the first
+    rank.
 
     Raises:
         InputError: a pattern names no host.
@@ -271,7 +288,9 @@ def place_server(placement: Placement, hosts: Sequence[Host]) -> Host:
     return select(placement.server, hosts)[0] if placement.server else ranks[0]
 
 
-def plan_addresses(workload: Workload, hosts: Sequence[Host], first_port: int = FIRST_PORT) -> tuple[str, ...]:
+def plan_addresses(
+    workload: Workload, hosts: Sequence[Host], first_port: int = FIRST_PORT
+) -> tuple[str, ...]:
     """Where every node of the exchange listens: the ranks, then the server, if there is one."""
     nodes = [*place(workload.placement, hosts)]
     if workload.strategy.served:
@@ -321,7 +340,9 @@ def plan_evaluator(workers: Sequence[WorkerPlan]) -> EvaluatorPlan:
 
 
 def sampled_hosts(workload: Workload, hosts: Sequence[Host]) -> tuple[str, ...]:
-    """Names of the hosts that training traffic goes between, as the sampler numbers them: in rank order, then the server's."""
+    """Names of the hosts that training traffic goes between, as the sampler numbers them: in rank
+    order, then the server's.
+    """
     nodes = [*place(workload.placement, hosts)]
     if workload.strategy.served:
         nodes.append(place_server(workload.placement, hosts))
@@ -331,16 +352,24 @@ def sampled_hosts(workload: Workload, hosts: Sequence[Host]) -> tuple[str, ...]:
 def plan_link_sampler(
     workers: Sequence[WorkerPlan], hosts: Sequence[Host], namespaces: Mapping[str, Path]
 ) -> LinkSamplerPlan:
-    """The sampler of the connections between the hosts of these workers, at 5 Hz of virtual time (see `sampled_hosts`).
+    """The sampler of the connections between the hosts of these workers, at 5 Hz of virtual time
+    (see `sampled_hosts`).
 
     Args:
         workers: the workers.
         hosts: all hosts, with their addresses.
-        namespaces: path of each host's network namespace; a host that is missing is in the caller's own.
+        namespaces: path of each host's network namespace; a host that is missing is in the caller's
+            own.
     """
     first, addresses = workers[0], {host.name: host.address for host in hosts}
     sampled = tuple(
-        SampledHost(name=name, address=addresses[name], namespace=str(namespaces[name]) if name in namespaces else None)
+        SampledHost(
+            name=name,
+            address=addresses[name],
+            namespace=str(namespaces[name]) if name in namespaces else None,
+        )
         for name in sampled_hosts(first.workload, hosts)
     )
-    return LinkSamplerPlan(spool=first.spool, interval_s=first.dilation / LINK_SAMPLE_HZ, hosts=sampled)
+    return LinkSamplerPlan(
+        spool=first.spool, interval_s=first.dilation / LINK_SAMPLE_HZ, hosts=sampled
+    )

@@ -1,7 +1,8 @@
 """Who evaluates and ends a training whose ranks have neither a server nor common steps.
 
-The model of such a training is the mean of its ranks' models (Lian et al., NIPS 2017). Every so many samples, of all ranks together, the
-referee asks for it: each rank gives its part when its step is done and goes on, so that nobody waits. The evaluation is of the time when the last part was
+The model of such a training is the mean of its ranks' models (Lian et al., NIPS 2017). Every so
+many samples, of all ranks together, the referee asks for it: each rank gives its part when its step
+is done and goes on, so that nobody waits. The evaluation is of the time when the last part was
 given. It runs outside the continuum, beside the training.
 """
 
@@ -83,9 +84,13 @@ class Referee:
     def _over(self, zero_ns: int) -> Reason:
         self._tell_progress()
         stop = self.plan.workload.stop
-        if self._gates.stop_asked and self._tally.samples:  # one that nothing was learnt in is no training
+        if (
+            self._gates.stop_asked and self._tally.samples
+        ):  # one that nothing was learnt in is no training
             return self._gates.stop_asked
-        if stop.steps is not None and self._tally.samples >= self.partition.samples_through(stop.steps - 1):
+        if stop.steps is not None and self._tally.samples >= self.partition.samples_through(
+            stop.steps - 1
+        ):
             return Reason.STEPS
         elapsed_s = (time.monotonic_ns() - zero_ns) / 1e9 / self.plan.dilation
         return Reason.TIME if stop.time_s is not None and elapsed_s >= stop.time_s else Reason.NONE
@@ -109,7 +114,12 @@ class Referee:
         step = samples // self.partition.batch_size - 1
         found = {"time_ns": time_ns, "step": step, "accuracy": self._accuracies[-1]}
         append_line(self._spool.progress, found)
-        evaluation = {"evaluation": len(self._accuracies) - 1, "samples": samples, "rank": UNKNOWN, **found}
+        evaluation = {
+            "evaluation": len(self._accuracies) - 1,
+            "samples": samples,
+            "rank": UNKNOWN,
+            **found,
+        }
         append_line(self._spool.evaluations, evaluation)
         LOGGER.info("after %d samples: accuracy %.4f", samples, self._accuracies[-1])
 

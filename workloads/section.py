@@ -19,7 +19,9 @@ class NameOrMapping:
     def __init__(self, *names: str) -> None:
         self.names = names
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
         named: JsonSchemaValue = {"type": "string", "examples": list(self.names)}
         return {"anyOf": [named, handler(schema)]}
 

@@ -1,4 +1,6 @@
-"""The process of the server, for strategies that have one: it keeps the model, by the strategy's rule, and says when training is over."""
+"""The process of the server, for strategies that have one: it keeps the model, by the strategy's
+rule, and says when training is over.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ POLL_S = 0.05
 PROGRESS_NS = 100_000_000
 SETTLE_S = 1.0
 STAY_S = 5.0
-"""Real seconds that the server stays for workers that it has told to go: until they have put down what they sent."""
+"""Real seconds that the server stays for workers that it has told to go: until they have put down
+what they sent."""
 
 
 def main(argument: str) -> None:
@@ -64,13 +67,18 @@ def main(argument: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", force=True
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(message)s",
+        force=True,
     )
     torch.set_num_threads(1)
     spool = Spool(plan.spool_path)
     data = open_data(plan.workload, plan.spool_path)
     workload = plan.workload
-    model = build_model(workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary)
+    model = build_model(
+        workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary
+    )
     partition = Partition.of(workload, len(data.train), plan.world_size)
     strategy, optimizer = workload.strategy, build_optimizer(workload.optimizer, model)
     compression = strategy.compress if isinstance(strategy, CompressibleParameters) else None
@@ -78,7 +86,12 @@ def main(argument: str) -> None:
     with Endpoint(plan.endpoint, listens=True) as endpoint:
         rule = server_rule(workload.strategy, plan.world_size)
         server = Server(
-            plan, rule, keeper, partition, endpoint, _dealer(plan, Shares(partition, fewest_samples(model)))
+            plan,
+            rule,
+            keeper,
+            partition,
+            endpoint,
+            _dealer(plan, Shares(partition, fewest_samples(model))),
         )
         write_whole(spool.ready(plan.world_size), b"")
         server.run()
@@ -126,7 +139,9 @@ class ModelKeeper:
         self._pushed.pop((push.rank, push.clock), None)
 
     def apply(self, update: Update) -> None:
-        """One step along the mean gradient of an update's samples, as large as the part of a whole step that it is."""
+        """One step along the mean gradient of an update's samples, as large as the part of a whole
+        step that it is.
+        """
         total = torch.zeros_like(self.read())
         for push in update.pushes:
             pushed = self._pushed.pop((push.rank, push.clock))
@@ -135,7 +150,8 @@ class ModelKeeper:
         if not update.samples:
             return
         count = self._state.parameters
-        # Each was scaled by workers / N, so that their mean over all workers would be that of the whole batch.
+        # Each was scaled by workers / N, so that their mean over all workers would be that of the
+        # whole batch.
         mean = total[:count] * (update.pushes[0].batch_size / (self._world_size * update.samples))
         self._state.write_gradients(mean)
         for group in self._optimizer.param_groups:
@@ -151,7 +167,9 @@ class ModelKeeper:
             self._state.write(state)
 
     def read(self) -> torch.Tensor:
-        """The model as it is now; the same tensor until it changes, so that it can be sent as it lies."""
+        """The model as it is now; the same tensor until it changes, so that it can be sent as it
+        lies.
+        """
         if self._read is None:
             self._read = self._state.read()
         return self._read
@@ -193,7 +211,9 @@ class Server:
             self.rule.leave(rank)
 
     def run(self) -> None:
-        """Serve until the stopping rule; then let all workers go, have the last snapshot evaluated, and say how it ended."""
+        """Serve until the stopping rule; then let all workers go, have the last snapshot evaluated,
+        and say how it ended.
+        """
         reason = Reason.NONE
         while not reason:
             reason = self._take_one()
@@ -244,7 +264,9 @@ class Server:
         return self._follow(self.rule.leave(rank), Push(rank, UNKNOWN, 0, 0))
 
     def _joined(self, rank: int) -> Reason:
-        """A worker asks to be brought up to date; or pushes after it had been given up, which comes to the same."""
+        """A worker asks to be brought up to date; or pushes after it had been given up, which comes
+        to the same.
+        """
         if rank in self._left and (reason := self._lost(rank)):  # it is back before it was missed
             return reason
         LOGGER.info("rank %d joins at version %d", rank, self.keeper.version)
@@ -261,7 +283,10 @@ class Server:
         for update in reaction.updates:
             before = self.samples
             for push in update.pushes:
-                self._fates[push.rank] = (self.keeper.version + 1, self.keeper.version - self._reads[push.rank])
+                self._fates[push.rank] = (
+                    self.keeper.version + 1,
+                    self.keeper.version - self._reads[push.rank],
+                )
             self.keeper.apply(update)
             self.samples += update.samples
             self._tell_progress()
@@ -278,12 +303,20 @@ class Server:
         if self._fates[answer.rank][0] == UNKNOWN and answer.rank == cause.rank:
             self.keeper.forget(cause)
         fate = self._fates[answer.rank]
-        values: tuple[int, ...] = (answer.clock, answer.waited_for, answer.skipped, *fate, self._held_ns(answer.rank))
+        values: tuple[int, ...] = (
+            answer.clock,
+            answer.waited_for,
+            answer.skipped,
+            *fate,
+            self._held_ns(answer.rank),
+        )
         if self.dealer is not None:
             part = self.dealer.part(answer.rank, answer.clock)
             values = (*values, part.start, len(part))
         self._blocked.discard(answer.rank)
-        self._tell(answer.rank, Message(Kind.MODEL, self.keeper.version, values, self.keeper.read()))
+        self._tell(
+            answer.rank, Message(Kind.MODEL, self.keeper.version, values, self.keeper.read())
+        )
 
     def _tell(self, rank: int, message: Message) -> None:
         with suppress(TransportError):  # it is gone, which is seen next
@@ -312,9 +345,17 @@ class Server:
         return self.plan.workload.evaluate_every or self.partition.samples
 
     def _snapshot(self, rank: int, step: int, time_ns: int, *, final: bool) -> None:
-        """Have the model as it is now evaluated, by a process beside the training; `rank` and `step` are those of the last push."""
+        """Have the model as it is now evaluated, by a process beside the training; `rank` and
+        `step` are those of the last push.
+        """
         save_state(self.keeper.model.state_dict(), self._spool.snapshot(self._evaluations))
-        asked = {"time_ns": time_ns, "rank": rank, "step": step, "samples": self.samples, "final": int(final)}
+        asked = {
+            "time_ns": time_ns,
+            "rank": rank,
+            "step": step,
+            "samples": self.samples,
+            "final": int(final),
+        }
         append_line(self._spool.asked, asked)
         self._evaluations += 1
 
@@ -323,10 +364,14 @@ class Server:
         if now_ns - self._progress_ns >= PROGRESS_NS:
             self._progress_ns = now_ns
             step = self.samples // self.partition.batch_size - 1
-            append_line(self._spool.progress, {"time_ns": now_ns, "step": step, "samples": self.samples})
+            append_line(
+                self._spool.progress, {"time_ns": now_ns, "step": step, "samples": self.samples}
+            )
 
     def _let_all_go(self) -> set[int]:
-        """Those who wait at once, the others when they come with a gradient that is not needed any more; who was told."""
+        """Those who wait at once, the others when they come with a gradient that is not needed any
+        more; who was told.
+        """
         told: set[int] = set()
         deadline_s = time.monotonic() + self.endpoint.plan.timeout_s
         while self._left and time.monotonic() < deadline_s:

@@ -1,4 +1,6 @@
-"""Names of the files through which the processes of a training speak, and the writing of small ones in one piece."""
+"""Names of the files through which the processes of a training speak, and the writing of small ones
+in one piece.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ class Spool:
     folder: Path
 
     def spans(self, rank: int, life: int = 0) -> Path:
-        """Arrow stream of a rank's spans; each of its processes has one of its own (`life` is how many it had before)."""
+        """Arrow stream of a rank's spans; each of its processes has one of its own (`life` is how
+        many it had before).
+        """
         return _of_life(self.folder / f"rank-{rank}.spans.arrow", life)
 
     def steps(self, rank: int, life: int = 0) -> Path:
@@ -26,7 +30,9 @@ class Spool:
         return _of_life(self.folder / f"rank-{rank}.steps.arrow", life)
 
     def ready(self, rank: int, life: int = 0) -> Path:
-        """Exists once a rank (or the server, whose number follows the ranks') has met the others and built its model."""
+        """Exists once a rank (or the server, whose number follows the ranks') has met the others
+        and built its model.
+        """
         return _of_life(self.folder / f"ready-{rank}", life)
 
     def device_class(self, rank: int) -> Path:
@@ -38,7 +44,9 @@ class Spool:
         return self.folder / f"snapshot-{evaluation}.pt"
 
     def traffic(self, node: int) -> Path:
-        """JSON of what a rank (or the server) says that it sent, and what its kernel says was acknowledged."""
+        """JSON of what a rank (or the server) says that it sent, and what its kernel says was
+        acknowledged.
+        """
         return self.folder / f"traffic-{node}"
 
     def part(self, number: int, rank: int) -> Path:
@@ -150,7 +158,9 @@ def append_line(path: Path, values: Mapping[str, Scalar]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Scalar]]:
-    """The complete JSON lines of a file; none where it does not exist. A line cut short by a kill is left out."""
+    """The complete JSON lines of a file; none where it does not exist. A line cut short by a kill
+    is left out.
+    """
     if not path.exists():
         return []
     whole, _, _ = path.read_bytes().rpartition(b"\n")

@@ -22,5 +22,7 @@ def is_last_by_steps(step: int, stop: Stop) -> bool:
 
 
 def is_last_by_time(elapsed_s: float, stop: Stop) -> bool:
-    """Whether the step about to begin, `elapsed_s` virtual seconds after the first, is the last one."""
+    """Whether the step about to begin, `elapsed_s` virtual seconds after the first, is the last
+    one.
+    """
     return stop.time_s is not None and elapsed_s >= stop.time_s

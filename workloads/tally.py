@@ -1,7 +1,9 @@
-"""What ranks without a server tell their referee, and what it tells them: shared memory, outside the continuum's network and clock.
+"""What ranks without a server tell their referee, and what it tells them: shared memory, outside
+the continuum's network and clock.
 
-The referee (referee.py) is the evaluator's process. It counts samples, asks for snapshots of all ranks' models, and says when training is over.
-Where ranks live on several machines, each machine has such a memory, and a relay (tally_relay.py) carries what is written into one over to the others.
+The referee (referee.py) is the evaluator's process. It counts samples, asks for snapshots of all
+ranks' models, and says when training is over. Where ranks live on several machines, each machine
+has such a memory, and a relay (tally_relay.py) carries what is written into one over to the others.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class Tally:
         return int(self._ranks[rank, _STEPS])
 
     def leave(self, rank: int, session: int = 0) -> None:
-        """A rank's session is over: nothing is expected of it, until another begins. That one may have begun by now, and stays."""
+        """A rank's session is over: nothing is expected of it, until another begins. That one may
+        have begun by now, and stays.
+        """
         self._ranks[rank, _LEFT] = max(self._ranks[rank, _LEFT], session + 1)
 
     def sessions_over(self, rank: int) -> int:
@@ -67,7 +71,8 @@ class Tally:
 
         Args:
             rank: which.
-            session: 0 of those that are there when training begins, and more each time that a rank joins.
+            session: 0 of those that are there when training begins, and more each time that a rank
+                joins.
         """
         self._ranks[rank, _GIVEN] = self.asked
         self._ranks[rank, _SESSION] = session
@@ -109,12 +114,16 @@ class Tally:
         return int(self._ranks[rank, _GIVEN_NS])
 
     def give(self, rank: int, number: int, now_ns: int) -> None:
-        """A rank's part of a snapshot is there for the referee to read, as it was at `now_ns` (CLOCK_MONOTONIC)."""
+        """A rank's part of a snapshot is there for the referee to read, as it was at `now_ns`
+        (CLOCK_MONOTONIC).
+        """
         self._ranks[rank, _GIVEN_NS] = now_ns
         self._ranks[rank, _GIVEN] = number
 
     def complete_ns(self, number: int) -> int | None:
-        """When the last of those that are there gave its part of a snapshot; None while one is missing."""
+        """When the last of those that are there gave its part of a snapshot; None while one is
+        missing.
+        """
         there = self._ranks[self._there]
         if (there[:, _GIVEN] < number).any():
             return None

@@ -1,7 +1,10 @@
-"""Carries the tally of one machine's shared memory, and parts of snapshots, to and from the other machines of a training.
+"""Carries the tally of one machine's shared memory, and parts of snapshots, to and from the other
+machines of a training.
 
-The referee's machine must see how far all ranks are, and have their parts; the others must see what the referee asks for and that training is over. Who is gone, and who
-has come to the training's end, everybody must know. What crosses is told in the time of one reference clock, as gates are (gate_relay.py).
+The referee's machine must see how far all ranks are, and have their parts; the others must see what
+the referee asks for and that training is over. Who is gone, and who has come to the training's end,
+everybody must know. What crosses is told in the time of one reference clock, as gates are
+(gate_relay.py).
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from laggard.workloads.spool import Spool
 from laggard.workloads.tally import Tally
 
 COUNTED_EVERY_S = 0.02
-"""How seldom a machine tells how far its ranks are: a hundred machines tell it all to one controller."""
+"""How seldom a machine tells how far its ranks are: a hundred machines tell it all to one
+controller."""
 
 PIECE_BYTES = 96 << 10
 """Of a part, at a time: gates and clocks have their turn between two."""
@@ -50,7 +54,9 @@ class PartPiece(_News):
 
 
 class PartGiven(_News):
-    """A rank's part of a snapshot is whole, as it was at `time_ns` (reference clock); after its last piece."""
+    """A rank's part of a snapshot is whole, as it was at `time_ns` (reference clock); after its
+    last piece.
+    """
 
     kind: Literal["part_given"] = "part_given"
     rank: int
@@ -125,7 +131,9 @@ class TallyRelay:
         self._asked, self._is_over = 0, False
 
     def news(self) -> Iterator[TallyNews]:
-        """What was written into this memory since the last call, and others must know; of a part, one piece at a time."""
+        """What was written into this memory since the last call, and others must know; of a part,
+        one piece at a time.
+        """
         if self._referees:
             yield from self._news_of_referee()
         else:
@@ -142,7 +150,8 @@ class TallyRelay:
                 yield StageReached(rank=rank, stage=stage)
 
     def _news_of_referee(self) -> Iterator[TallyNews]:
-        # Read in this order: who closes gives the snapshot after the last that was asked for, and must have heard of that one.
+        # Read in this order: who closes gives the snapshot after the last that was asked for, and
+        # must have heard of that one.
         reason, asked = self._tally.ended, self._tally.asked
         if asked > self._asked:
             self._asked = asked
@@ -188,7 +197,9 @@ class TallyRelay:
         yield PartGiven(rank=rank, number=number, time_ns=self._to_reference(given_ns))
 
     def lose(self, rank: int) -> None:
-        """A rank of this machine was killed: where training is over already, its peers do not tell."""
+        """A rank of this machine was killed: where training is over already, its peers do not
+        tell.
+        """
         self._tally.leave(rank, self._tally.session(rank))
 
     def take(self, news: TallyNews) -> None:

@@ -30,7 +30,14 @@ from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.dataset import Data
 from laggard.workloads.decisions import note_decision
 from laggard.workloads.devices import CPU, collective_environment
-from laggard.workloads.full_speed import alone_on_core, fit, learner_on_a_copy, measure, read_timed, write_timed
+from laggard.workloads.full_speed import (
+    alone_on_core,
+    fit,
+    learner_on_a_copy,
+    measure,
+    read_timed,
+    write_timed,
+)
 from laggard.workloads.gates import START_GATE, Gates
 from laggard.workloads.heartbeat import read_heartbeats
 from laggard.workloads.intake import Intake, fewest_samples, pad
@@ -106,7 +113,9 @@ class _Bench:
     def seat(self, endpoint: Endpoint | None = None, peers: Peers | None = None) -> Seat:
         plan, data, workload = self.plan, self.data, self.plan.workload
         device = torch.device(plan.device)
-        model = build_model(workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary).to(device)
+        model = build_model(
+            workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary
+        ).to(device)
         torch.manual_seed(workload.seed * 1_000_003 + plan.rank)
         return Seat(
             rank=plan.rank,
@@ -131,11 +140,15 @@ class _Bench:
 
     @property
     def counts(self) -> bool:
-        """Whether the rank counts its work: its host is held to a share of a core, and it computes there."""
+        """Whether the rank counts its work: its host is held to a share of a core, and it computes
+        there.
+        """
         return self.plan.shared and self.plan.device == CPU
 
     def intake(self, seat: Seat) -> Intake:
-        return Intake(self.data.train, self.recorder, seat.device, fewest_samples(seat.model), self.drive)
+        return Intake(
+            self.data.train, self.recorder, seat.device, fewest_samples(seat.model), self.drive
+        )
 
     @property
     def partition(self) -> Partition:
@@ -146,7 +159,9 @@ def _train_in_lockstep(bench: _Bench, spool: Spool, peers: Peers | None = None) 
     plan, gates = bench.plan, bench.gates
     seat = bench.seat(peers=peers)
     strategy = take_up(plan.workload.strategy, seat)
-    loop = Loop(plan, bench.intake(seat), bench.partition, strategy, bench.recorder, gates, bench.drive)
+    loop = Loop(
+        plan, bench.intake(seat), bench.partition, strategy, bench.recorder, gates, bench.drive
+    )
     zero_ns = _begin_with_all(bench, seat, spool)
     loop.balancer = _balancer(bench, seat, strategy)
     ending = loop.run(zero_ns)
@@ -161,7 +176,9 @@ def _train_with_server(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
         endpoint.connect(plan.world_size)
         seat = bench.seat(endpoint)
         strategy = take_up_with_server(plan.workload.strategy, seat)
-        loop = OwnPace(bench.intake(seat), partial(_dealt, bench, strategy), strategy, bench.recorder)
+        loop = OwnPace(
+            bench.intake(seat), partial(_dealt, bench, strategy), strategy, bench.recorder
+        )
         if plan.late:
             begun_ns = _join_late(bench, seat, strategy, spool)
         else:
@@ -180,7 +197,9 @@ def _dealt(bench: _Bench, strategy: ServedStrategy, step: int) -> Share:
 
 
 def _begin_with_all(bench: _Bench, seat: Seat, spool: Spool) -> int:
-    """Measure at full speed what is to be held to a share, then begin with all others; returns when the first step begins."""
+    """Measure at full speed what is to be held to a share, then begin with all others; returns when
+    the first step begins.
+    """
     _measure_full_speed(bench, seat, spool)
     zero_ns = _start_together(bench.plan, spool, bench.gates)
     _count_work(bench, spool)
@@ -188,10 +207,11 @@ def _begin_with_all(bench: _Bench, seat: Seat, spool: Spool) -> int:
 
 
 def _join_late(bench: _Bench, seat: Seat, strategy: OwnPaceStrategy, spool: Spool) -> int:
-    """Be brought up to date by those who train already; returns when this rank's own training begins.
+    """Be brought up to date by those who train already; returns when this rank's own training
+    begins.
 
-    What steps take at full speed the others have measured, before anything held them back; who is held back already measures it itself
-    only where nobody has.
+    What steps take at full speed the others have measured, before anything held them back; who is
+    held back already measures it itself only where nobody has.
     """
     plan = bench.plan
     if not (spool.full_speed.exists() and read_timed(spool.full_speed)):
@@ -202,7 +222,11 @@ def _join_late(bench: _Bench, seat: Seat, strategy: OwnPaceStrategy, spool: Spoo
         bench.recorder.meter.rest()
     write_whole(spool.ready(plan.rank, plan.life), b"")
     LOGGER.info(
-        "rank %d of %d on %s has joined before its step %s", plan.rank, plan.world_size, plan.host, strategy.next_step
+        "rank %d of %d on %s has joined before its step %s",
+        plan.rank,
+        plan.world_size,
+        plan.host,
+        strategy.next_step,
     )
     return time.monotonic_ns()
 
@@ -235,7 +259,9 @@ def _train_among_peers(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
 
 
 def _steps_begun(plan: WorkerPlan, spool: Spool) -> int:
-    """In earlier lives of this rank: what it has learnt from, or may have, it does not learn again."""
+    """In earlier lives of this rank: what it has learnt from, or may have, it does not learn
+    again.
+    """
     last = read_heartbeats(spool.heartbeat, plan.world_size)[plan.rank]
     return last.step + 1 if last.time_ns else 0
 
@@ -248,7 +274,11 @@ def _train_under_referee(bench: _Bench, spool: Spool, peers: Peers, tally: Tally
         strategy.account, account.between_steps = account, False
     share_of = partial(bench.partition.share, rank=plan.rank)
     loop = OwnPace(bench.intake(seat), share_of, strategy, bench.recorder, account)
-    begun_ns = _join_late(bench, seat, strategy, spool) if plan.late else _begin_with_all(bench, seat, spool)
+    begun_ns = (
+        _join_late(bench, seat, strategy, spool)
+        if plan.late
+        else _begin_with_all(bench, seat, spool)
+    )
     taken = loop.run(begun_ns)
     LOGGER.info("the referee ended training after %d steps of this rank", taken)
 
@@ -258,14 +288,19 @@ def _configure_process(plan: WorkerPlan) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", force=True
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(message)s",
+        force=True,
     )
     os.environ.update(collective_environment(plan))
     torch.set_num_threads(1)
 
 
 def _take_device(plan: WorkerPlan, spool: Spool) -> None:
-    """Make the rank's GPU this process's own and try it: a driver or a GPU too old for these wheels is told of before training."""
+    """Make the rank's GPU this process's own and try it: a driver or a GPU too old for these wheels
+    is told of before training.
+    """
     if plan.device == CPU:
         return
     try:
@@ -275,8 +310,9 @@ def _take_device(plan: WorkerPlan, spool: Spool) -> None:
         model = torch.cuda.get_device_name(plan.device)
     except (RuntimeError, AssertionError) as error:
         raise DeploymentError(
-            f"{plan.host}: {plan.device} cannot be used: {str(error).partition(chr(10))[0]} — PyTorch {torch.__version__} "
-            f"needs a GPU and a driver that know CUDA {torch.version.cuda}: choose other nodes"
+            f"{plan.host}: {plan.device} cannot be used: {str(error).partition(chr(10))[0]} —"
+            f" PyTorch {torch.__version__} needs a GPU and a driver that know CUDA"
+            f" {torch.version.cuda}: choose other nodes"
         ) from error
     write_whole(spool.device_class(plan.rank), model.encode())
 
@@ -306,7 +342,9 @@ def _process_group(plan: WorkerPlan) -> Iterator[None]:
 
 
 def _measure_full_speed(bench: _Bench, seat: Seat, spool: Spool) -> None:
-    """Before anything holds this rank back: what its steps take, and a counter for what they will."""
+    """Before anything holds this rank back: what its steps take, and a counter for what they
+    will.
+    """
     if not bench.counts:
         return
     plan, fewest = bench.plan, fewest_samples(seat.model)
@@ -323,7 +361,9 @@ def _measure_full_speed(bench: _Bench, seat: Seat, spool: Spool) -> None:
 
 
 def encoder_of_steps(strategy: Parameters) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """What a rank does with the gradients of every step before it sends them; who trains by itself for a while sends seldom."""
+    """What a rank does with the gradients of every step before it sends them; who trains by itself
+    for a while sends seldom.
+    """
     if not isinstance(strategy, CompressibleParameters):
         return None
     codec = vector_codec(strategy.compress)
@@ -349,7 +389,9 @@ def _balancer(bench: _Bench, seat: Seat, strategy: Strategy) -> Balancer | None:
 
 
 def _start_together(plan: WorkerPlan, spool: Spool, gates: Gates) -> int:
-    """Say that this rank is ready, wait until the runner says go and all ranks are there; returns when the first step begins."""
+    """Say that this rank is ready, wait until the runner says go and all ranks are there; returns
+    when the first step begins.
+    """
     write_whole(spool.ready(plan.rank), b"")
     LOGGER.info("rank %d of %d on %s is ready", plan.rank, plan.world_size, plan.host)
     while not spool.go.exists():

@@ -1,1 +1,3 @@
-"""How good the analysis is: runs with known stragglers, what is found in them, and the score of the one against the other."""
+"""How good the analysis is: runs with known stragglers, what is found in them, and the score of the
+one against the other.
+"""

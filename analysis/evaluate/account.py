@@ -1,4 +1,6 @@
-"""An evaluation told: its score beside the goals, where the errors are, and the worst runs; as text and as a document."""
+"""An evaluation told: its score beside the goals, where the errors are, and the worst runs; as text
+and as a document.
+"""
 
 from __future__ import annotations
 
@@ -58,11 +60,14 @@ class Tried:
 
 
 def told_document(tried: Sequence[Tried]) -> dict[str, JsonValue]:
-    """The score (`Score`), the goals, the score by axis and value, and the runs with most errors."""
+    """The score (`Score`), the goals, the score by axis and value, and the runs with most
+    errors.
+    """
     document: dict[str, JsonValue] = {**asdict(score([each.verdict for each in tried]))}
     document["goals"] = {**AT_LEAST, **AT_MOST}
     document["by"] = {
-        axis: {value: {**asdict(part)} for value, part in parts.items()} for axis, parts in by_axis(tried).items()
+        axis: {value: {**asdict(part)} for value, part in parts.items()}
+        for axis, parts in by_axis(tried).items()
     }
     document["worst"] = [
         {"case": each.name, "errors": each.verdict.errors, "cost_error": each.verdict.cost_error}
@@ -77,7 +82,10 @@ def by_axis(tried: Sequence[Tried]) -> dict[str, dict[str, Score]]:
     for each in tried:
         for axis, value in each.axes.items():
             groups.setdefault(axis, {}).setdefault(value, []).append(each.verdict)
-    return {axis: {value: score(parts[value]) for value in sorted(parts, key=_place)} for axis, parts in groups.items()}
+    return {
+        axis: {value: score(parts[value]) for value in sorted(parts, key=_place)}
+        for axis, parts in groups.items()
+    }
 
 
 def _place(value: str) -> tuple[float, str]:
@@ -90,20 +98,35 @@ def _place(value: str) -> tuple[float, str]:
 def worst(tried: Sequence[Tried]) -> tuple[Tried, ...]:
     """The runs with most errors, then those whose cost is farthest off; none that are right."""
     wrong = [each for each in tried if each.verdict.errors]
-    return tuple(sorted(wrong, key=lambda each: (-each.verdict.errors, -(each.verdict.cost_error or 0.0)))[:WORST])
+    return tuple(
+        sorted(wrong, key=lambda each: (-each.verdict.errors, -(each.verdict.cost_error or 0.0)))[
+            :WORST
+        ]
+    )
 
 
 def told_text(tried: Sequence[Tried]) -> str:
     """The same for people."""
     whole = score([each.verdict for each in tried])
     lines = [
-        f"{whole.cases} runs, {whole.events} detectable events and {whole.undetectable} that no detector could see",
+        (
+            f"{whole.cases} runs, {whole.events} detectable events and {whole.undetectable} that no"
+            " detector could see"
+        ),
         "",
     ]
     values = asdict(whole)
-    lines += [f"  {told:<38}{_number(values[key]):>8}{_goal(key, values[key])}" for key, told in _TOLD.items()]
+    lines += [
+        f"  {told:<38}{_number(values[key]):>8}{_goal(key, values[key])}"
+        for key, told in _TOLD.items()
+    ]
     for axis, parts in by_axis(tried).items():
-        lines += ["", f"  {axis:<22}{'runs':>6}{'events':>8}{'precision':>11}{'recall':>8}{'cost p50':>10}{'p90':>8}"]
+        lines += [
+            "",
+            (
+                f"  {axis:<22}{'runs':>6}{'events':>8}{'precision':>11}{'recall':>8}{'cost p50':>10}{'p90':>8}"
+            ),
+        ]
         lines += [_row(value, part) for value, part in parts.items()]
     for place, each in enumerate(worst(tried)):
         lines += ["", "  most errors"] if not place else []
@@ -112,7 +135,12 @@ def told_text(tried: Sequence[Tried]) -> str:
 
 
 def _row(value: str, part: Score) -> str:
-    told = [_number(part.precision), _number(part.recall), _number(part.cost_error_p50), _number(part.cost_error_p90)]
+    told = [
+        _number(part.precision),
+        _number(part.recall),
+        _number(part.cost_error_p50),
+        _number(part.cost_error_p90),
+    ]
     return f"  {value:<22}{part.cases:>6}{part.events:>8}{told[0]:>11}{told[1]:>8}{told[2]:>10}{told[3]:>8}"
 
 

@@ -1,4 +1,6 @@
-"""The cases of the evaluation: every combination of what is injected, and how much else goes on; values, drawn from a seed."""
+"""The cases of the evaluation: every combination of what is injected, and how much else goes on;
+values, drawn from a seed.
+"""
 
 from __future__ import annotations
 
@@ -64,13 +66,17 @@ class Case:
         """What it is, in a line."""
         around = f"{self.workers} workers, noise {self.noise:g}, #{self.seed}.{self.number}"
         if self.family == "none":
-            return f"clean, work {'equal' if self.imbalance == 'none' else self.imbalance}, {around}"
+            return (
+                f"clean, work {'equal' if self.imbalance == 'none' else self.imbalance}, {around}"
+            )
         span = f"{self.length} steps" if self.kind == "dynamic" else "all steps"
         crowd = "" if self.family == "network" else f"{self.crowd}, "
         return f"{self.family} {self.kind} x{self.magnitude:g}, {span}, {crowd}{around}"
 
     def axes(self) -> dict[str, str]:
-        """Where it lies in the grid, for tables; clean runs have no part in what only injections have."""
+        """Where it lies in the grid, for tables; clean runs have no part in what only injections
+        have.
+        """
         axes = {"injected": self.family, "workers": str(self.workers), "noise": f"{self.noise:g}"}
         if self.family == "none":
             return axes | {"work": "equal" if self.imbalance == "none" else self.imbalance}
@@ -88,7 +94,8 @@ class Case:
             noise=Noise(
                 sigma=self.noise,
                 transfer_sigma=self.noise,
-                fetch_sigma=self.noise * math.sqrt(0.75),  # with half of sigma, as every phase has, it makes sigma
+                fetch_sigma=self.noise
+                * math.sqrt(0.75),  # with half of sigma, as every phase has, it makes sigma
                 link_sigma=self.noise,
             ),
             imbalance=self.imbalance,
@@ -98,7 +105,9 @@ class Case:
 
 
 def tiers_of(workers: int) -> tuple[Tier, ...]:
-    """A quarter of the ranks in the cloud, a quarter in the fog, the rest at the edge; equal hosts."""
+    """A quarter of the ranks in the cloud, a quarter in the fog, the rest at the edge; equal
+    hosts.
+    """
     quarter = workers // 4
     return (Tier("cloud", quarter), Tier("fog", quarter), Tier("edge", workers - 2 * quarter))
 
@@ -111,7 +120,9 @@ def _injections(case: Case, rng: np.random.Generator) -> Iterator[Injection]:
     if case.family in ("compute", "storage", "both"):
         first, last = _window(case, rng)
         for rank in _slow_ranks(case, rng):
-            family: Literal["compute", "storage"] = "storage" if case.family == "storage" else "compute"
+            family: Literal["compute", "storage"] = (
+                "storage" if case.family == "storage" else "compute"
+            )
             yield Injection(family, case.magnitude, first, last, rank=rank)
     if case.family in ("network", "both"):
         first, last = _window(case, rng)
@@ -119,7 +130,9 @@ def _injections(case: Case, rng: np.random.Generator) -> Iterator[Injection]:
             pair = _PAIRS[int(rng.integers(len(_PAIRS)))]
             yield Injection("network", case.magnitude, first, last, tiers=pair)
         else:
-            yield Injection("network", case.magnitude, first, last, rank=int(rng.integers(case.workers)))
+            yield Injection(
+                "network", case.magnitude, first, last, rank=int(rng.integers(case.workers))
+            )
 
 
 def _window(case: Case, rng: np.random.Generator) -> tuple[int, int | None]:
@@ -132,8 +145,9 @@ def _window(case: Case, rng: np.random.Generator) -> tuple[int, int | None]:
 def _slow_ranks(case: Case, rng: np.random.Generator) -> list[int]:
     """Up to a quarter of the ranks, or most of them.
 
-    Most are, all run long, those of every tier but the first: slow is then defined against the fastest class, of which something
-    must be left. For a while, they are just over 60 %: what slows three quarters at once is by definition the machine under them.
+    Most are, all run long, those of every tier but the first: slow is then defined against the
+    fastest class, of which something must be left. For a while, they are just over 60 %: what slows
+    three quarters at once is by definition the machine under them.
     """
     if case.crowd == "minority":
         count = int(rng.integers(1, max(case.workers // 4, 1) + 1))
@@ -151,11 +165,14 @@ def full_grid(seed: int) -> tuple[Case, ...]:
         seed: decides the order, and all that is drawn in the cases.
 
     Returns:
-        After every two cases one in which nothing is injected; of the others every class as often as the rest while it lasts.
+        After every two cases one in which nothing is injected; of the others every class as often
+        as the rest while it lasts.
     """
     strata = [_cases(seed, family, kind) for family, kind in product(FAMILIES, KINDS)]
     slowed = [case for stratum in strata for case in stratum]
-    cases = [replace(case, number=n) for n, case in enumerate((*slowed, *_clean(seed, len(slowed) // 2)))]
+    cases = [
+        replace(case, number=n) for n, case in enumerate((*slowed, *_clean(seed, len(slowed) // 2)))
+    ]
     rng = np.random.default_rng((seed, len(cases), _ORDER))
     turns = np.concatenate([rng.permutation(len(stratum)) for stratum in strata])
     in_turn = np.lexsort((rng.random(len(slowed)), turns))
@@ -168,7 +185,10 @@ def _cases(seed: int, family: Injected, kind: Kind) -> list[Case]:
     lengths = LENGTHS if kind == "dynamic" else (STEPS,)
     crowds: Sequence[Crowd] = CROWDS if family != "network" else ("minority",)
     axes = product(MAGNITUDES, lengths, WORKERS, crowds, NOISES, range(REPETITIONS))
-    return [Case(0, seed, family, kind, m, length, w, crowd, noise) for m, length, w, crowd, noise, _ in axes]
+    return [
+        Case(0, seed, family, kind, m, length, w, crowd, noise)
+        for m, length, w, crowd, noise, _ in axes
+    ]
 
 
 def _clean(seed: int, count: int) -> list[Case]:

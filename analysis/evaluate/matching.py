@@ -1,8 +1,9 @@
 """Which finding is which event.
 
-A finding may be an event if it is of the same place (the same rank, or the collectives) and both share at least half of the steps
-that either has (intersection over union). Its class is no condition: calling a thing by a wrong name is an error of its own.
-Findings and events are then paired one to one: as many as can be, and of those pairings the one with the most in common.
+A finding may be an event if it is of the same place (the same rank, or the collectives) and both
+share at least half of the steps that either has (intersection over union). Its class is no
+condition: calling a thing by a wrong name is an error of its own. Findings and events are then
+paired one to one: as many as can be, and of those pairings the one with the most in common.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def match(events: Sequence[Event], findings: Sequence[Finding]) -> tuple[tuple[i
         findings: what was found.
 
     Returns:
-        (event, finding) as indices, by event: the most pairs there can be, then the greatest sum of overlaps, a class that is right
-        counting like an overlap of 1.
+        (event, finding) as indices, by event: the most pairs there can be, then the greatest sum of
+        overlaps, a class that is right counting like an overlap of 1.
     """
     from scipy.optimize import linear_sum_assignment
 

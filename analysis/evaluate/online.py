@@ -1,4 +1,6 @@
-"""What is right and wrong in the alarms of one run, by the same rules as its findings; and how long after their events they came."""
+"""What is right and wrong in the alarms of one run, by the same rules as its findings; and how long
+after their events they came.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,15 @@ from laggard.run_schema import Alarm, Finding
 
 @dataclass(frozen=True)
 class OnlineVerdict:
-    """One run's alarms against its events; those that are not detectable, and what is paired with them, count neither for nor against.
+    """One run's alarms against its events; those that are not detectable, and what is paired with
+    them, count neither for nor against.
 
     Attributes:
         found: detectable events that an alarm tells of, by its class too.
         missed: those of which none does.
         false: alarms that tell of no event, or of one by another's name.
-        delays: steps from the first slow one to that after which the alarm was raised, of dynamic events.
+        delays: steps from the first slow one to that after which the alarm was raised, of dynamic
+            events.
     """
 
     found: int
@@ -45,7 +49,9 @@ def judge_online(events: Sequence[Event], alarms: Sequence[Alarm], steps: int) -
         found=len(found),
         missed=sum(event.detectable and e not in named for e, event in enumerate(events)),
         false=len(findings) - len(used),
-        delays=tuple(alarm.raised_step - event.first for event, alarm in found if event.kind == "dynamic"),
+        delays=tuple(
+            alarm.raised_step - event.first for event, alarm in found if event.kind == "dynamic"
+        ),
     )
 
 

@@ -1,15 +1,20 @@
-"""What no detector could see: the bound of a likelihood-ratio test that knows when, where and how large.
+"""What no detector could see: the bound of a likelihood-ratio test that knows when, where and how
+large.
 
-In log durations a slowness is a shift of ln m during n steps of noise with standard deviation sigma. By the lemma of Neyman and
-Pearson (Phil. Trans. R. Soc. A 231, 1933) no test is more powerful than that on the sum of those steps, whose statistic is
-normal, with mean 0 without the shift and d = sqrt(n) ln m / sigma with it. It errs with probabilities alpha (an alarm for nothing)
-and beta (a miss) only if d >= z(1 - alpha) + z(1 - beta); whoever has to find time, place and size too needs more.
+In log durations a slowness is a shift of ln m during n steps of noise with standard deviation
+sigma. By the lemma of Neyman and Pearson (Phil. Trans. R. Soc. A 231, 1933) no test is more
+powerful than that on the sum of those steps, whose statistic is normal, with mean 0 without the
+shift and d = sqrt(n) ln m / sigma with it. It errs with probabilities alpha (an alarm for nothing)
+and beta (a miss) only if d >= z(1 - alpha) + z(1 - beta); whoever has to find time, place and size
+too needs more.
 
 The error rates were fixed from the goals, before anything was scored:
 
-- alpha: 0.5 false alarms in 1,000 clean steps. A run of four ranks, the fewest there are, has five series (a rank's each, and
-  the collectives'), so 500 windows of ten steps, the shortest that count, in 1,000 steps: 0.5 / 500 = 0.001.
-- beta: 0.05, as a recall below 0.95 cannot give the F1 that is asked for with any precision short of 1.
+- alpha: 0.5 false alarms in 1,000 clean steps. A run of four ranks, the fewest there are, has five
+  series (a rank's each, and the collectives'), so 500 windows of ten steps, the shortest that
+  count, in 1,000 steps: 0.5 / 500 = 0.001.
+- beta: 0.05, as a recall below 0.95 cannot give the F1 that is asked for with any precision short
+  of 1.
 """
 
 from __future__ import annotations
@@ -29,7 +34,8 @@ def evidence(length: int, magnitude: float, sigma: float) -> float:
     Args:
         length: n, its steps.
         magnitude: m, the ratio of durations.
-        sigma: standard deviation of the log durations from step to step; 0 for a series without noise.
+        sigma: standard deviation of the log durations from step to step; 0 for a series without
+            noise.
 
     Returns:
         The square of the test's d; infinite without noise.

@@ -9,7 +9,9 @@ from laggard.analysis.trace_spec import TraceSpec
 
 
 def paired_makespan_s(spec: TraceSpec) -> float:
-    """Makespan of a generated run if nothing had been injected: the seed gives it the same noise, step by step."""
+    """Makespan of a generated run if nothing had been injected: the seed gives it the same noise,
+    step by step.
+    """
     return generate_makespan_s(replace(spec, injections=()))
 
 

@@ -21,21 +21,26 @@ class Score:
         precision: findings that are events, of all findings.
         recall: events that were found, of all detectable ones.
         f1: harmonic mean of both.
-        label_macro_f1: F1 of each class (family and kind) that occurs, where an event called by another class's name is missed in the
-            one and false in the other; their mean.
-        top1: runs in which the dearest finding with a rank names a slow one, of those with a detectable slow rank.
-        link_top1: runs in which the dearest finding of the network names a slow link, of those with one that is detectable.
+        label_macro_f1: F1 of each class (family and kind) that occurs, where an event called by
+            another class's name is missed in the one and false in the other; their mean.
+        top1: runs in which the dearest finding with a rank names a slow one, of those with a
+            detectable slow rank.
+        link_top1: runs in which the dearest finding of the network names a slow link, of those with
+            one that is detectable.
         onset_delay_steps: median of found minus true first step of dynamic events.
         onset_error_steps_p90: nine of ten are off by no more.
         false_alarms_per_1000_steps: findings in 1,000 steps of runs without injection.
-        cost_error_p50: median, over runs with injection, of what the findings' cost is off by, as a share of the makespan.
+        cost_error_p50: median, over runs with injection, of what the findings' cost is off by, as a
+            share of the makespan.
         cost_error_p90: nine of ten are off by no more.
         undetectable: events that no detector could see, which count nowhere else.
         undetectable_share: of all events.
-        online_precision: of what the detector told while the runs went on, what was so, class included.
+        online_precision: of what the detector told while the runs went on, what was so, class
+            included.
         online_recall: detectable events that it told of.
         online_f1: harmonic mean of both.
-        online_delay_steps: median of the steps that passed from the first slow one of a dynamic event to its alarm.
+        online_delay_steps: median of the steps that passed from the first slow one of a dynamic
+            event to its alarm.
         online_delay_steps_mean: their mean.
         online_delay_steps_p90: nine of ten alarms came no later.
         online_false_alarms_per_1000_steps: alarms in 1,000 steps of runs without injection.

@@ -18,7 +18,9 @@ from laggard.analysis.online.replayed import alarms_of
 
 
 def try_case(case: Case) -> Verdict:
-    """Generates one run, analyses it, and judges the findings; the analysis is given the run alone, and the detector each step without those behind it."""
+    """Generates one run, analyses it, and judges the findings; the analysis is given the run alone,
+    and the detector each step without those behind it.
+    """
     spec = case.spec()
     run = generate_run(spec)
     assert run.record is not None
@@ -49,7 +51,9 @@ def try_cases(cases: Sequence[Case], processes: int | None = None) -> Iterator[V
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    with ProcessPoolExecutor(workers, get_context("spawn"), _leave_interrupts_to_the_parent) as pool:
+    with ProcessPoolExecutor(
+        workers, get_context("spawn"), _leave_interrupts_to_the_parent
+    ) as pool:
         yield from pool.map(try_case, cases, chunksize=1)
 
 

@@ -1,4 +1,6 @@
-"""The truth that findings are judged by: what was injected, as events. The analysis never sees it."""
+"""The truth that findings are judged by: what was injected, as events. The analysis never sees
+it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class Event:
         family: of what.
         kind: deterministic or dynamic.
         rank: whose; None for the network.
-        links: the directed links (src, dst) that were slowed and carry traffic; any of them is a right name.
+        links: the directed links (src, dst) that were slowed and carry traffic; any of them is a
+            right name.
         first: its first step.
         last: its last step, inclusive.
         detectable: whether a test that knows when, where and how large could tell (`oracle`).
@@ -75,7 +78,9 @@ def _event(spec: TraceSpec, hosts: tuple[RankHost, ...], cause: Injection) -> Ev
 
 def _links(hosts: tuple[RankHost, ...], cause: Injection) -> frozenset[tuple[str, str]]:
     ring = ((rank, src, hosts[(rank + 1) % len(hosts)]) for rank, src in enumerate(hosts))
-    return frozenset((src.host, dst.host) for rank, src, dst in ring if slows(cause, rank, (src.tier, dst.tier)))
+    return frozenset(
+        (src.host, dst.host) for rank, src, dst in ring if slows(cause, rank, (src.tier, dst.tier))
+    )
 
 
 def series_sigma(family: Family, spec: TraceSpec) -> float:
@@ -88,7 +93,8 @@ def series_sigma(family: Family, spec: TraceSpec) -> float:
         spec: of the generated run.
 
     Returns:
-        Of a rank's compute (its own jitter, and half of it in each phase), of its reading, or of the collectives.
+        Of a rank's compute (its own jitter, and half of it in each phase), of its reading, or of
+        the collectives.
     """
     noise: Noise = spec.noise
     if family == "network":

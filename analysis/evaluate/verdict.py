@@ -25,8 +25,10 @@ class Verdict:
         false: labels of the findings that are no event.
         undetectable: how many events no detector could see.
         onset_delays: found minus true first step of each dynamic event that was found.
-        rank_named: whether the dearest finding with a rank names a rank that was slow then; None where no rank's event is detectable.
-        link_named: whether the dearest finding of the network names a link that was slow then; None likewise.
+        rank_named: whether the dearest finding with a rank names a rank that was slow then; None
+            where no rank's event is detectable.
+        link_named: whether the dearest finding of the network names a link that was slow then; None
+            likewise.
         clean_steps: steps of the run, if nothing was injected; else 0.
         cost_error: |what the findings cost - what the injections did| over the makespan; None where nothing was injected.
         online: of what the detector told while the run went on; None where it was not asked.
@@ -49,7 +51,9 @@ class Verdict:
         return len(self.missed) + len(self.false) + sum(true != told for true, told in self.found)
 
 
-def judge(events: Sequence[Event], findings: Sequence[Finding], steps: int, cost_error: float | None) -> Verdict:
+def judge(
+    events: Sequence[Event], findings: Sequence[Finding], steps: int, cost_error: float | None
+) -> Verdict:
     """Holds the findings of one run against what was injected.
 
     Args:
@@ -66,10 +70,16 @@ def judge(events: Sequence[Event], findings: Sequence[Finding], steps: int, cost
     good = [(events[e], findings[f]) for e, f in pairs if events[e].detectable]
     return Verdict(
         found=tuple((event.label, (finding.family, finding.kind)) for event, finding in good),
-        missed=tuple(event.label for e, event in enumerate(events) if event.detectable and e not in seen),
-        false=tuple((finding.family, finding.kind) for f, finding in enumerate(findings) if f not in used),
+        missed=tuple(
+            event.label for e, event in enumerate(events) if event.detectable and e not in seen
+        ),
+        false=tuple(
+            (finding.family, finding.kind) for f, finding in enumerate(findings) if f not in used
+        ),
         undetectable=sum(not event.detectable for event in events),
-        onset_delays=tuple(finding.first_step - event.first for event, finding in good if event.kind == "dynamic"),
+        onset_delays=tuple(
+            finding.first_step - event.first for event, finding in good if event.kind == "dynamic"
+        ),
         rank_named=_rank_named(events, findings),
         link_named=_link_named(events, findings),
         clean_steps=0 if events else steps,
@@ -81,14 +91,18 @@ def _rank_named(events: Sequence[Event], findings: Sequence[Finding]) -> bool | 
     if not any(event.detectable and event.rank is not None for event in events):
         return None
     top = next((finding for finding in findings if finding.rank is not None), None)
-    return top is not None and any(event.rank == top.rank and _at_once(event, top) for event in events)
+    return top is not None and any(
+        event.rank == top.rank and _at_once(event, top) for event in events
+    )
 
 
 def _link_named(events: Sequence[Event], findings: Sequence[Finding]) -> bool | None:
     if not any(event.detectable and event.rank is None for event in events):
         return None
     top = next((finding for finding in findings if finding.rank is None), None)
-    return top is not None and any(top.link in event.links and _at_once(event, top) for event in events)
+    return top is not None and any(
+        top.link in event.links and _at_once(event, top) for event in events
+    )
 
 
 def _at_once(event: Event, finding: Finding) -> bool:

@@ -31,7 +31,9 @@ STACK = (
 
 @dataclass(frozen=True)
 class Spells:
-    """When one rank did one thing: starts and ends in order, apart from each other, [N]; nanoseconds before each, [N + 1]."""
+    """When one rank did one thing: starts and ends in order, apart from each other, [N];
+    nanoseconds before each, [N + 1].
+    """
 
     start_ns: IntArray
     end_ns: IntArray
@@ -53,7 +55,8 @@ class Activity:
     Attributes:
         end_ns: that end; at least 1.
         kinds: what occurs, in the order of `STACK`.
-        beside: whether there were transfers beside the training (gradient buckets during backward, models sent by a thread).
+        beside: whether there were transfers beside the training (gradient buckets during backward,
+            models sent by a thread).
         spells: by rank and index of its kind; transfers beside come after the kinds.
     """
 
@@ -102,7 +105,8 @@ def build_activity(run: Run) -> Activity:
         run: any run with spans.
 
     Returns:
-        What its ranks did; communication is told apart into waiting and transfer as in the time split.
+        What its ranks did; communication is told apart into waiting and transfer as in the time
+        split.
     """
     pieces = pieces_of(run, run.spans)
     kinds = tuple(paint for paint in STACK if len(pieces[paint][0]))
@@ -111,7 +115,11 @@ def build_activity(run: Run) -> Activity:
 
 
 def activity_of_pieces(
-    pieces: Mapping[palette.Paint, Piece], kinds: tuple[palette.Paint, ...], *, beside: bool, end_ns: int
+    pieces: Mapping[palette.Paint, Piece],
+    kinds: tuple[palette.Paint, ...],
+    *,
+    beside: bool,
+    end_ns: int,
 ) -> Activity:
     """Sorts pieces by rank and kind.
 
@@ -155,7 +163,9 @@ def pieces_of(run: Run, spans: SpanColumns) -> dict[palette.Paint, Piece]:
     for phase, paint in palette.PHASES.items():
         rows = main.phase == phase.code
         pieces[paint].append((main.rank[rows], waits[rows], main.end_ns[rows]))
-    pieces[palette.BESIDE] = [_transfers(run, whole.where(whole.lane == lane)) for lane in (Lane.BUCKETS, Lane.BESIDE)]
+    pieces[palette.BESIDE] = [
+        _transfers(run, whole.where(whole.lane == lane)) for lane in (Lane.BUCKETS, Lane.BESIDE)
+    ]
     return {paint: _joined(parts) for paint, parts in pieces.items()}
 
 
@@ -177,7 +187,9 @@ def _spells(rank: IntArray, start: IntArray, end: IntArray) -> Iterable[tuple[in
     order = np.lexsort((start, rank))
     rank, start, end = rank[order], start[order], end[order]
     ranks, firsts = np.unique(rank, return_index=True)
-    for each, first, last in zip(ranks.tolist(), firsts, np.append(firsts, len(rank))[1:], strict=True):
+    for each, first, last in zip(
+        ranks.tolist(), firsts, np.append(firsts, len(rank))[1:], strict=True
+    ):
         begins, ends = start[first:last], np.maximum.accumulate(end[first:last])
         begins = np.maximum(begins, np.concatenate([begins[:1], ends[:-1]]))
         apart = ends > begins

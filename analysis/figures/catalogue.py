@@ -1,4 +1,6 @@
-"""The figures of a run: their names, how each is drawn, and the sentence that says what to see in it."""
+"""The figures of a run: their names, how each is drawn, and the sentence that says what to see in
+it.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,8 @@ CATALOGUE = (
     FigureKind(
         "slowdown_heatmap",
         "Who was slow, and when",
-        "Heatmap with one row per rank and one for the links, steps from left to right; darker is slower.",
+        "Heatmap with one row per rank and one for the links, steps from left to right; darker is"
+        " slower.",
         draw_heatmap,
         heatmap_caption,
         of_steps,
@@ -73,7 +76,8 @@ CATALOGUE = (
     FigureKind(
         "time_split",
         "Where the time went",
-        "Stacked bars, one per rank: seconds of fetching, preparing, computing, transfers within a tier and across tiers, waiting, and the rest.",
+        "Stacked bars, one per rank: seconds of fetching, preparing, computing, transfers within a"
+        " tier and across tiers, waiting, and the rest.",
         draw_time_split,
         time_split_caption,
         of_any,
@@ -81,7 +85,8 @@ CATALOGUE = (
     FigureKind(
         TIMELINE,
         "What every rank did, and when",
-        "Timeline with one row per rank: the shares of computing, transfers and waiting, from the first step to the end.",
+        "Timeline with one row per rank: the shares of computing, transfers and waiting, from the"
+        " first step to the end.",
         draw_timeline,
         timeline_caption,
         of_any,

@@ -1,4 +1,6 @@
-"""Windows of a run that are worth a closer look: where findings come and go, how it began, and an ordinary step."""
+"""Windows of a run that are worth a closer look: where findings come and go, how it began, and an
+ordinary step.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def _whole(mark: Mark) -> CloseUp:
 
 
 def _beginning(mark: Mark, around_s: float) -> CloseUp:
-    return CloseUp(f"{mark.subject}: how it began", mark.first_s - around_s, mark.first_s + around_s)
+    return CloseUp(
+        f"{mark.subject}: how it began", mark.first_s - around_s, mark.first_s + around_s
+    )
 
 
 def _ordinary(run: Run, analysis: Analysis, step_s: float, end_s: float) -> CloseUp:

@@ -1,4 +1,6 @@
-"""Strategy x column: how many times as fast as the baseline, and in the last row how many times that could be at most."""
+"""Strategy x column: how many times as fast as the baseline, and in the last row how many times
+that could be at most.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,12 @@ _LEAST_TOP = 1.0
 
 
 def draw_comparison(comparison: Comparison, width_in: float) -> Figure:
-    """Draws the table as a heatmap: purple is faster than the baseline, orange slower, white the same.
+    """Draws the table as a heatmap: purple is faster than the baseline, orange slower, white the
+    same.
 
     Args:
-        comparison: what is drawn; a cell without runs is left empty, one whose runs were cut says `<`.
+        comparison: what is drawn; a cell without runs is left empty, one whose runs were cut says
+            `<`.
         width_in: width of the figure, in inches.
 
     Returns:
@@ -37,12 +41,22 @@ def draw_comparison(comparison: Comparison, width_in: float) -> Figure:
     top = max(_LEAST_TOP, float(np.nanmax(np.abs(logs[:-1]), initial=0.0)))
     figure = new_figure(width_in, 1.1 + 0.3 * len(rows) + (0.5 if is_narrow(width_in) else 0.0))
     axes = figure.add_subplot()
-    axes.imshow(np.clip(logs, -top, top), cmap=_COLOURS, norm=TwoSlopeNorm(0.0, -top, top), aspect="auto")
+    axes.imshow(
+        np.clip(logs, -top, top), cmap=_COLOURS, norm=TwoSlopeNorm(0.0, -top, top), aspect="auto"
+    )
     for row, name in enumerate(rows):
         for column, continuum in enumerate(comparison.columns):
             text = _text(comparison, name, continuum)
             strong = abs(logs[row, column]) > _FAINT * top
-            axes.text(column, row, text, ha="center", va="center", fontsize=8.5, color="white" if strong else INK)
+            axes.text(
+                column,
+                row,
+                text,
+                ha="center",
+                va="center",
+                fontsize=8.5,
+                color="white" if strong else INK,
+            )
     axes.axhline(len(rows) - 1.5, color="white", linewidth=3)
     axes.axhline(len(rows) - 1.5, color=MUTED, linewidth=0.7)
     axes.set_yticks(range(len(rows)), rows)

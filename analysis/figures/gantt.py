@@ -51,7 +51,8 @@ def step_bars(spans: SpanColumns, step: int) -> tuple[list[Bars], FloatArray]:
         step: which step.
 
     Returns:
-        Bars by colour, and when the last rank arrived at each collective, in milliseconds after the step began.
+        Bars by colour, and when the last rank arrived at each collective, in milliseconds after the
+        step began.
     """
     rows = spans.where((spans.step == step) & (spans.phase != Phase.EVALUATE.code))
     if not len(rows):
@@ -67,26 +68,33 @@ def step_bars(spans: SpanColumns, step: int) -> tuple[list[Bars], FloatArray]:
     waited = np.clip(latest - main.start_ns, 0, main.dur_ns)
     bars.append(_bar(palette.WAIT, main, main.start_ns - zero, waited))
     bars.append(_bar(palette.TRANSFER, main, main.start_ns + waited - zero, main.dur_ns - waited))
-    bars += _bars(palette.TRANSFER, rows.where(communication & (rows.lane != Lane.MAIN)), zero, Lane.BUCKETS)
+    bars += _bars(
+        palette.TRANSFER, rows.where(communication & (rows.lane != Lane.MAIN)), zero, Lane.BUCKETS
+    )
     arrivals = np.unique(latest[main.group != NO_GROUP]).astype(np.float64)
     least = NEGLIGIBLE * int(rows.end_ns.max() - zero) * _MS
     return [b for b in bars if b.length_ms.max(initial=0.0) > least], (arrivals - zero) * _MS
 
 
 def waited_for(spans: SpanColumns, step: int) -> int:
-    """The rank that came last to the collective at which the ranks together waited longest; -1 where none waited.
+    """The rank that came last to the collective at which the ranks together waited longest; -1
+    where none waited.
 
     Args:
         spans: a run's spans.
         step: which step.
     """
-    rows = spans.where((spans.step == step) & (spans.phase == Phase.COMM.code) & (spans.lane == Lane.MAIN))
+    rows = spans.where(
+        (spans.step == step) & (spans.phase == Phase.COMM.code) & (spans.lane == Lane.MAIN)
+    )
     rows = rows.where(rows.group != NO_GROUP)
     waited = np.clip(latest_arrivals(rows) - rows.start_ns, 0, rows.dur_ns)
     if not waited.any():
         return -1
     groups, instance = np.unique(rows.group, return_inverse=True)
-    longest = rows.where(rows.group == groups[int(np.argmax(np.bincount(instance, weights=waited)))])
+    longest = rows.where(
+        rows.group == groups[int(np.argmax(np.bincount(instance, weights=waited)))]
+    )
     return int(longest.rank[int(np.argmax(longest.start_ns))])
 
 
@@ -106,7 +114,9 @@ def draw_gantt(run: Run, analysis: Analysis, width_in: float) -> Figure:
     bars, arrivals = step_bars(run.spans.of_steps(step, step), step)
     world = len(analysis.hosts)
     shown = shown_ranks(world, MOST_RANKS)
-    figure = new_figure(width_in, 1.6 + row_height_in(len(shown)) * len(shown) + (0.35 if narrow else 0.0))
+    figure = new_figure(
+        width_in, 1.6 + row_height_in(len(shown)) * len(shown) + (0.35 if narrow else 0.0)
+    )
     axes = figure.add_subplot()
     for group in bars:
         _draw(axes, group, shown)
@@ -130,7 +140,13 @@ def _bars(paint: palette.Paint, rows: SpanColumns, zero: int, lane: Lane = Lane.
     return [_bar(paint, rows, rows.start_ns - zero, rows.dur_ns, lane)] if len(rows) else []
 
 
-def _bar(paint: palette.Paint, rows: SpanColumns, start: IntArray, length: IntArray, lane: Lane = Lane.MAIN) -> Bars:
+def _bar(
+    paint: palette.Paint,
+    rows: SpanColumns,
+    start: IntArray,
+    length: IntArray,
+    lane: Lane = Lane.MAIN,
+) -> Bars:
     return Bars(paint, rows.rank, np.multiply(start, _MS), np.multiply(length, _MS), lane)
 
 
@@ -153,11 +169,21 @@ def _draw(axes: Axes, bars: Bars, shown: IntArray) -> None:
 def _legend(figure: Figure, bars: list[Bars], arrivals: bool, columns: int) -> None:
     paints = dict.fromkeys(b.paint for b in bars)
     handles: list[object] = [
-        Patch(facecolor=p.colour, hatch=p.hatch or None, edgecolor=palette.EDGE, linewidth=0.4, label=p.label)
+        Patch(
+            facecolor=p.colour,
+            hatch=p.hatch or None,
+            edgecolor=palette.EDGE,
+            linewidth=0.4,
+            label=p.label,
+        )
         for p in paints
     ]
     if arrivals:
         from matplotlib.lines import Line2D
 
-        handles.append(Line2D([], [], color=INK, linewidth=0.9, linestyle=(0, (4, 2)), label="last rank arrives"))
+        handles.append(
+            Line2D(
+                [], [], color=INK, linewidth=0.9, linestyle=(0, (4, 2)), label="last rank arrives"
+            )
+        )
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)

@@ -78,14 +78,22 @@ def draw_heatmap(run: Run, analysis: Analysis, width_in: float) -> Figure:
     if not narrow:
         _seconds_on_top(axes, step_clock(run), edges)
     bar = figure.colorbar(
-        image, ax=axes, location="bottom" if narrow else "right", pad=0.02, aspect=30, extend="max", shrink=0.95
+        image,
+        ax=axes,
+        location="bottom" if narrow else "right",
+        pad=0.02,
+        aspect=30,
+        extend="max",
+        shrink=0.95,
     )
     _tick_ratios(bar, _top(binned))
     return figure
 
 
 def bin_steps(rows: FloatArray, most: int) -> FloatArray:
-    """Means over equal runs of steps, so that at most `most` columns are drawn; [S, R] in, [<= most, R] out."""
+    """Means over equal runs of steps, so that at most `most` columns are drawn; [S, R] in, [<=
+    most, R] out.
+    """
     if len(rows) <= most:
         return rows
     firsts = np.linspace(0, len(rows), most, endpoint=False).astype(np.int64)
@@ -122,7 +130,9 @@ def _name_rows(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def outlines(analysis: Analysis) -> list[Outline]:
-    """Boxes around what the answer tells of; neighbouring rows that are slow for the same steps share one."""
+    """Boxes around what the answer tells of; neighbouring rows that are slow for the same steps
+    share one.
+    """
     found = sorted(
         (row, finding.first_step, finding.last_step, finding.kind == "deterministic")
         for cause in told_causes(analysis)[0]
@@ -145,7 +155,10 @@ def outlines(analysis: Analysis) -> list[Outline]:
             boxes.append(Outline(row, row, first, last, lasting=lasting))
         else:
             joined = replace(
-                box, last_row=row, first_step=min(box.first_step, first), last_step=max(box.last_step, last)
+                box,
+                last_row=row,
+                first_step=min(box.first_step, first),
+                last_step=max(box.last_step, last),
             )
             boxes[boxes.index(box)] = joined
     return boxes
@@ -156,7 +169,10 @@ def _outline(axes: Axes, analysis: Analysis) -> None:
     least = (float(analysis.steps[-1]) - float(analysis.steps[0]) + 1) / 200
     for box in outlines(analysis):
         corner = (box.first_step - 0.5, box.first_row - 0.44)
-        width, height = max(box.last_step - box.first_step + 1, least), box.last_row - box.first_row + 0.88
+        width, height = (
+            max(box.last_step - box.first_step + 1, least),
+            box.last_row - box.first_row + 0.88,
+        )
         draw_outline(axes, corner, width, height, lasting=box.lasting)
 
 

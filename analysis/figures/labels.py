@@ -9,12 +9,16 @@ import numpy as np
 from laggard.analysis.columns import IntArray
 from laggard.analysis.load import RankHost
 
-_LAST_DRAWABLE = 0x24F  # Latin letters, which the style's font has; other scripts may be missing and would warn
+_LAST_DRAWABLE = (
+    0x24F  # Latin letters, which the style's font has; other scripts may be missing and would warn
+)
 ELLIPSIS = "…"
 
 
 def drawable(text: str, longest: int = 26) -> str:
-    """`text` fit for a figure: characters that the font may lack become `?`, the middle of long names goes."""
+    """`text` fit for a figure: characters that the font may lack become `?`, the middle of long
+    names goes.
+    """
     shown = "".join(c if c.isprintable() and ord(c) <= _LAST_DRAWABLE else "?" for c in text)
     if len(shown) <= longest:
         return shown
@@ -23,16 +27,22 @@ def drawable(text: str, longest: int = 26) -> str:
 
 
 def shown_ranks(world: int, most: int) -> IntArray:
-    """The ranks that get a row of their own: all, or evenly chosen ones with the first and the last."""
+    """The ranks that get a row of their own: all, or evenly chosen ones with the first and the
+    last.
+    """
     return np.unique(np.linspace(0, world - 1, min(world, most)).round().astype(np.int64))
 
 
 def shown_with(world: int, most: int, wanted: Sequence[int]) -> IntArray:
-    """The ranks that get a row of their own where some should have one: of few all, else up to half of `most` wanted ones, and evenly chosen others."""
+    """The ranks that get a row of their own where some should have one: of few all, else up to half
+    of `most` wanted ones, and evenly chosen others.
+    """
     if world <= most:
         return np.arange(world)
     first = list(dict.fromkeys(wanted))[: most // 2]
-    return np.unique(np.concatenate([shown_ranks(world, most - len(first)), np.asarray(first, dtype=np.int64)]))
+    return np.unique(
+        np.concatenate([shown_ranks(world, most - len(first)), np.asarray(first, dtype=np.int64)])
+    )
 
 
 def row_height_in(rows: int) -> float:

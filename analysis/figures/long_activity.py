@@ -1,4 +1,6 @@
-"""What every rank was doing in a run too long to be held: added up in cells part by part, and looked at closely where that is asked for."""
+"""What every rank was doing in a run too long to be held: added up in cells part by part, and
+looked at closely where that is asked for.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ CellArray = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class LongActivity(Activity):
-    """Shares of windows whose cells are as wide as these or wider come from them, those of finer ones from the spans there.
+    """Shares of windows whose cells are as wide as these or wider come from them, those of finer
+    ones from the spans there.
 
     Attributes:
         run: whose spans they are.
@@ -61,13 +64,17 @@ class LongActivity(Activity):
         table = np.zeros((cells, len(ranks), self.series))
         for row, rank in enumerate(ranks.tolist()):
             for kind in range(self.series):
-                until = np.concatenate([[0.0], np.cumsum(self.busy_ns[:, rank, kind], dtype=np.float64)])
+                until = np.concatenate(
+                    [[0.0], np.cumsum(self.busy_ns[:, rank, kind], dtype=np.float64)]
+                )
                 table[:, row, kind] = np.diff(np.interp(edges, borders, until))
         return np.minimum(table / ((last_ns - first_ns) / cells), 1.0)
 
 
 def activity_of(run: Run) -> Activity:
-    """What a run's ranks did, worked out once: from its spans where they are held, else from cells."""
+    """What a run's ranks did, worked out once: from its spans where they are held, else from
+    cells.
+    """
     return run.once(add_up if isinstance(run.spans, StoredSpans) else build_activity)
 
 
@@ -109,14 +116,18 @@ class GrowingCells:
             self._add(self.busy_ns[number], *pieces[paint])
 
     def _add(self, busy_ns: FloatArray, rank: IntArray, start: IntArray, end: IntArray) -> None:
-        """Adds each piece to its cells: all to its first one, and what is beyond that to the next, until nothing is."""
+        """Adds each piece to its cells: all to its first one, and what is beyond that to the next,
+        until nothing is.
+        """
         world = busy_ns.shape[1]
         while len(rank):
             cell = start // self.width_ns
             until = np.minimum(end, (cell + 1) * self.width_ns)
             first = int(cell.min())
             rows = int(cell.max()) - first + 1
-            taken = np.bincount((cell - first) * world + rank, weights=until - start, minlength=rows * world)
+            taken = np.bincount(
+                (cell - first) * world + rank, weights=until - start, minlength=rows * world
+            )
             busy_ns[first : first + rows] += taken.reshape(rows, world)
             beyond = end > until
             rank, start, end = rank[beyond], until[beyond], end[beyond]

@@ -23,7 +23,8 @@ class Mark:
     Attributes:
         subject: who or what was slow, as a sentence begins.
         slowdown: by how much, in words.
-        ranks: whose rows it is outlined on; none for links that are slow for the whole run, which every rank feels all the time.
+        ranks: whose rows it is outlined on; none for links that are slow for the whole run, which
+            every rank feels all the time.
         first_s: when it began, in seconds since the first step.
         last_s: when it ended.
         lasting: whether it lasted the whole run.
@@ -44,12 +45,17 @@ def marks_of(run: Run, analysis: Analysis) -> tuple[Mark, ...]:
 
 
 def row_runs(ranks: tuple[int, ...], shown: IntArray) -> list[tuple[int, int]]:
-    """Neighbouring rows of a picture that show some of the ranks: first and last row of each run of them."""
+    """Neighbouring rows of a picture that show some of the ranks: first and last row of each run of
+    them.
+    """
     rows = np.flatnonzero(np.isin(shown, ranks))
     if not len(rows):
         return []
     breaks = np.flatnonzero(np.diff(rows) > 1)
-    firsts, lasts = rows[np.concatenate([[0], breaks + 1])], rows[np.concatenate([breaks, [len(rows) - 1]])]
+    firsts, lasts = (
+        rows[np.concatenate([[0], breaks + 1])],
+        rows[np.concatenate([breaks, [len(rows) - 1]])],
+    )
     return [(int(first), int(last)) for first, last in zip(firsts, lasts, strict=True)]
 
 
@@ -68,7 +74,9 @@ def _mark(run: Run, analysis: Analysis, cause: Cause) -> Mark:
 
 
 def _ranks(cause: Cause, analysis: Analysis, *, lasting: bool) -> tuple[int, ...]:
-    """The ranks themselves; where links were slow for a while, all, since a collective slows everyone alike."""
+    """The ranks themselves; where links were slow for a while, all, since a collective slows
+    everyone alike.
+    """
     own = {finding.rank for finding in cause.findings if finding.rank is not None}
     if own and cause.first.link is None:
         return tuple(sorted(own))

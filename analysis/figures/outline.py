@@ -1,4 +1,6 @@
-"""Outlines around what was slow: solid where it lasted the whole run, dashed where it came and went."""
+"""Outlines around what was slow: solid where it lasted the whole run, dashed where it came and
+went.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,11 @@ def line_style(*, lasting: bool) -> tuple[float, tuple[float, ...]]:
     return _SOLID if lasting else _DASHED
 
 
-def draw_outline(axes: Axes, corner: tuple[float, float], width: float, height: float, *, lasting: bool) -> None:
-    """Draws one, on a white rim that sets it off from whatever is below; also over the edge of the axes.
+def draw_outline(
+    axes: Axes, corner: tuple[float, float], width: float, height: float, *, lasting: bool
+) -> None:
+    """Draws one, on a white rim that sets it off from whatever is below; also over the edge of the
+    axes.
 
     Args:
         axes: where.
@@ -30,7 +35,10 @@ def draw_outline(axes: Axes, corner: tuple[float, float], width: float, height: 
     """
     from matplotlib.patches import Rectangle
 
-    for colour, thickness, style in (("white", 3.2, _SOLID), (OUTLINE, 1.6, line_style(lasting=lasting))):
+    for colour, thickness, style in (
+        ("white", 3.2, _SOLID),
+        (OUTLINE, 1.6, line_style(lasting=lasting)),
+    ):
         axes.add_patch(
             Rectangle(
                 corner,

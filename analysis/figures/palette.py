@@ -1,4 +1,6 @@
-"""Colours with one meaning each, after Okabe and Ito: told apart by colour-blind readers, and by lightness in print."""
+"""Colours with one meaning each, after Okabe and Ito: told apart by colour-blind readers, and by
+lightness in print.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +44,11 @@ PHASES: dict[Phase, Paint] = {
 }
 
 TIERS = ("#0072B2", "#E69F00", "#CC3311", "#009E73", "#CC79A7", "#56B4E9", "#5b6472")
-LINES: tuple[tuple[int, tuple[float, ...]], ...] = ((0, ()), (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))
+LINES: tuple[tuple[int, tuple[float, ...]], ...] = (
+    (0, ()),
+    (0, (5, 1.5)),
+    (0, (1.5, 1)),
+    (0, (6, 1.5, 1.5, 1.5)),
+)
 EDGE = "#3C4450"
 HATCH = "#AEB6C1"

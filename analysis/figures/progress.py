@@ -36,14 +36,20 @@ def draw_progress(run: Run, analysis: Analysis, width_in: float) -> Figure:
         The figure, drawn under the caller's style.
     """
     accuracy, loss = curves_of(run)
-    curves = [(what, curve) for what, curve in (("accuracy", accuracy), ("loss", loss)) if len(curve[0])]
+    curves = [
+        (what, curve) for what, curve in (("accuracy", accuracy), ("loss", loss)) if len(curve[0])
+    ]
     figure = new_figure(width_in, (0.6 if is_narrow(width_in) else 0.5) + 1.8 * max(len(curves), 1))
     panels = figure.subplots(max(len(curves), 1), 1, sharex=True, squeeze=False)[:, 0].tolist()
     for axes, (what, (when, values)) in zip(panels, curves, strict=False):
         (_accuracy if what == "accuracy" else _loss)(axes, when, values)
     if not curves:
         _say_nothing(panels[0])
-    title(panels[0], f"{' and '.join(what for what, _ in curves).capitalize() or 'Progress'} over time", width_in)
+    title(
+        panels[0],
+        f"{' and '.join(what for what, _ in curves).capitalize() or 'Progress'} over time",
+        width_in,
+    )
     panels[-1].set_xlabel("seconds since the first step")
     if curves and _shade(panels, run, analysis):
         figure.legend(loc="outside lower center")
@@ -80,7 +86,9 @@ def accuracy_curve(steps: StepColumns) -> Curve:
 
 
 def loss_curve(steps: StepColumns, *, own_pace: bool = False) -> Curve:
-    """Seconds and loss (mean over ranks, weighted by samples), averaged over runs of steps, or of moments, where there are many."""
+    """Seconds and loss (mean over ranks, weighted by samples), averaged over runs of steps, or of
+    moments, where there are many.
+    """
     if own_pace:
         weight, seconds, loss = _weighted(steps, own_pace=True)
     else:
@@ -93,7 +101,9 @@ def loss_curve(steps: StepColumns, *, own_pace: bool = False) -> Curve:
 def _weighted(steps: StepColumns, *, own_pace: bool = False) -> FloatArray:
     """Samples, and their sums of seconds and of losses, by step, or by moment: [3, N]."""
     rows = steps.where(np.isfinite(steps.loss) & (steps.samples > 0))
-    place = np.argsort(np.argsort(rows.end_ns, kind="stable"), kind="stable") if own_pace else rows.step
+    place = (
+        np.argsort(np.argsort(rows.end_ns, kind="stable"), kind="stable") if own_pace else rows.step
+    )
     _, place = np.unique(place, return_inverse=True)
     values = (rows.samples, rows.samples * (rows.end_ns / NS_PER_S), rows.samples * rows.loss)
     return np.stack([np.bincount(place, weights=value).astype(np.float64) for value in values])

@@ -23,7 +23,8 @@ MOST_RANK_LINES = 6
 
 
 def draw_step_ecdf(_run: Run, analysis: Analysis, width_in: float) -> Figure:
-    """Draws one curve per tier (per rank where there is only one tier and few ranks) and one for the whole step.
+    """Draws one curve per tier (per rank where there is only one tier and few ranks) and one for
+    the whole step.
 
     Args:
         _run: not needed; every figure is drawn from the same arguments.
@@ -67,7 +68,9 @@ def compute_groups(analysis: Analysis) -> list[tuple[str, list[int]]]:
 
 
 def ecdf(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Sorted positive values and the share of values not above each; long ones thinned to quantiles."""
+    """Sorted positive values and the share of values not above each; long ones thinned to
+    quantiles.
+    """
     flat = np.sort(values[np.isfinite(values) & (values > 0)].ravel())
     if not flat.size:
         return flat, flat
@@ -79,7 +82,9 @@ def ecdf(values: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _from_zero(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The curve as steps, from no step at all on: of a few steps too it shows what share took how long."""
+    """The curve as steps, from no step at all on: of a few steps too it shows what share took how
+    long.
+    """
     rises = np.repeat(y, 2)
     return np.repeat(x, 2), np.concatenate([[0.0], rises[:-1]]) if len(y) else rises
 

@@ -1,4 +1,6 @@
-"""Where every rank's time went, as stacked bars that add up to the makespan plus the pauses for evaluation."""
+"""Where every rank's time went, as stacked bars that add up to the makespan plus the pauses for
+evaluation.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def draw_time_split(_run: Run, analysis: Analysis, width_in: float) -> Figure:
     narrow = is_narrow(width_in)
     world = len(analysis.hosts)
     shown = shown_ranks(world, MOST_BARS)
-    figure = new_figure(width_in, 1.45 + row_height_in(len(shown)) * len(shown) + (0.5 if narrow else 0.0))
+    figure = new_figure(
+        width_in, 1.45 + row_height_in(len(shown)) * len(shown) + (0.5 if narrow else 0.0)
+    )
     axes = figure.add_subplot()
     left = np.zeros(len(shown))
     total = float(analysis.time_split.total_s.max(initial=0.0))
@@ -58,7 +62,9 @@ def draw_time_split(_run: Run, analysis: Analysis, width_in: float) -> Figure:
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.margins(x=0.01)
-    axes.set_xlabel("seconds" if len(shown) == world else f"seconds\n({len(shown)} of {world} ranks shown)")
+    axes.set_xlabel(
+        "seconds" if len(shown) == world else f"seconds\n({len(shown)} of {world} ranks shown)"
+    )
     axes.grid(axis="x")
     title(axes, "Where every rank's time went", width_in)
     figure.legend(loc="outside lower center", ncols=2 if narrow else 9)

@@ -1,4 +1,6 @@
-"""What every rank did, from the first step to the end: the picture that a report lets one zoom into, where scripts run."""
+"""What every rank did, from the first step to the end: the picture that a report lets one zoom
+into, where scripts run.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ _STRIP_PIXELS = 3
 
 
 def draw_timeline(run: Run, analysis: Analysis, width_in: float) -> Figure:
-    """Draws the whole run, one row per rank; of very many ranks, those found slow and evenly chosen others.
+    """Draws the whole run, one row per rank; of very many ranks, those found slow and evenly chosen
+    others.
 
     Args:
         run: its spans.
@@ -51,7 +54,9 @@ def draw_timeline(run: Run, analysis: Analysis, width_in: float) -> Figure:
     activity, marks = activity_of(run), marks_of(run, analysis)
     world = len(analysis.hosts)
     shown = timeline_ranks(world, marks)
-    figure = new_figure(width_in, 1.6 + row_height_in(len(shown)) * len(shown) + (0.5 if narrow else 0.0))
+    figure = new_figure(
+        width_in, 1.6 + row_height_in(len(shown)) * len(shown) + (0.5 if narrow else 0.0)
+    )
     axes = figure.add_subplot()
     end_s = activity.end_ns / 1e9
     columns = _COLUMNS // 2 if narrow else _COLUMNS
@@ -60,7 +65,11 @@ def draw_timeline(run: Run, analysis: Analysis, width_in: float) -> Figure:
     # Wide cells are several pixels wide, so that the hatches are fine.
     pixels = paint_shares(activity, np.repeat(shares, -(-columns // cells), axis=0))
     axes.imshow(
-        pixels, aspect="auto", interpolation="nearest", extent=(0.0, end_s, len(shown) - 0.5, -0.5), origin="upper"
+        pixels,
+        aspect="auto",
+        interpolation="nearest",
+        extent=(0.0, end_s, len(shown) - 0.5, -0.5),
+        origin="upper",
     )
     _outline(axes, marks, shown, end_s)
     labels = rank_labels(analysis.hosts, 20 if narrow else 26)
@@ -74,7 +83,8 @@ def draw_timeline(run: Run, analysis: Analysis, width_in: float) -> Figure:
 
 
 def legible_cells(analysis: Analysis, end_s: float, most: int) -> int:
-    """How many columns show the phases of steps where there is room for them, and else mix whole steps, so that nothing flickers.
+    """How many columns show the phases of steps where there is room for them, and else mix whole
+    steps, so that nothing flickers.
 
     Args:
         analysis: how long steps took.
@@ -82,7 +92,9 @@ def legible_cells(analysis: Analysis, end_s: float, most: int) -> int:
         most: number of columns that can be told apart.
     """
     steps = end_s / max(usual_step_s(analysis), 1e-9)
-    return most if steps * _STEP_COLUMNS <= most else min(most // 3, max(int(steps / _STEPS_MIXED), 1))
+    return (
+        most if steps * _STEP_COLUMNS <= most else min(most // 3, max(int(steps / _STEPS_MIXED), 1))
+    )
 
 
 def usual_step_s(analysis: Analysis) -> float:
@@ -91,9 +103,15 @@ def usual_step_s(analysis: Analysis) -> float:
 
 
 def timeline_ranks(world: int, marks: tuple[Mark, ...]) -> IntArray:
-    """The ranks that have a row, in order: of very many, some of every mark, those of the narrowest first."""
-    narrowest = sorted((mark for mark in marks if len(mark.ranks) < world), key=lambda mark: len(mark.ranks))
-    return shown_with(world, MOST_RANKS, [rank for mark in narrowest for rank in mark.ranks[:_RANKS_OF_A_MARK]])
+    """The ranks that have a row, in order: of very many, some of every mark, those of the narrowest
+    first.
+    """
+    narrowest = sorted(
+        (mark for mark in marks if len(mark.ranks) < world), key=lambda mark: len(mark.ranks)
+    )
+    return shown_with(
+        world, MOST_RANKS, [rank for mark in narrowest for rank in mark.ranks[:_RANKS_OF_A_MARK]]
+    )
 
 
 def paint_shares(activity: Activity, shares: FloatArray) -> Pixels:
@@ -104,7 +122,8 @@ def paint_shares(activity: Activity, shares: FloatArray) -> Pixels:
         shares: [cells, R, series].
 
     Returns:
-        An image, [R * pixels of a row, cells, 3]; waiting and pauses are hatched, what nothing is known of is white.
+        An image, [R * pixels of a row, cells, 3]; waiting and pauses are hatched, what nothing is
+        known of is white.
     """
     cells, rows, _ = shares.shape
     kinds = len(activity.kinds)
@@ -122,7 +141,9 @@ def paint_shares(activity: Activity, shares: FloatArray) -> Pixels:
         image[row, 2 : 2 + bar] = colours
         if activity.beside:
             part = shares[:, row, kinds, None]
-            image[row, 3 + bar : 3 + bar + _STRIP_PIXELS] = 1.0 - part * (1.0 - np.array(to_rgb(palette.BESIDE.colour)))
+            image[row, 3 + bar : 3 + bar + _STRIP_PIXELS] = 1.0 - part * (
+                1.0 - np.array(to_rgb(palette.BESIDE.colour))
+            )
     return np.asarray(np.round(255 * image), dtype=np.uint8).reshape(rows * _ROW_PIXELS, cells, 3)
 
 
@@ -131,17 +152,29 @@ def _outline(axes: Axes, marks: tuple[Mark, ...], shown: IntArray, end_s: float)
     for mark in marks:
         width = max(mark.last_s - mark.first_s, end_s / 200)
         for first, last in row_runs(mark.ranks, shown):
-            draw_outline(axes, (mark.first_s, first - 0.45), width, last - first + 0.9, lasting=mark.lasting)
+            draw_outline(
+                axes, (mark.first_s, first - 0.45), width, last - first + 0.9, lasting=mark.lasting
+            )
 
 
 def _legend(figure: Figure, activity: Activity, marks: tuple[Mark, ...], columns: int) -> None:
     paints = (*activity.kinds, palette.BESIDE) if activity.beside else activity.kinds
     handles: list[object] = [
-        Patch(facecolor=p.colour, hatch=p.hatch or None, edgecolor=palette.EDGE, linewidth=0.4, label=p.label)
+        Patch(
+            facecolor=p.colour,
+            hatch=p.hatch or None,
+            edgecolor=palette.EDGE,
+            linewidth=0.4,
+            label=p.label,
+        )
         for p in paints
     ]
     for lasting, label in ((True, "slow for the whole run"), (False, "slow for a while")):
         if any(mark.lasting == lasting and mark.ranks for mark in marks):
             style = line_style(lasting=lasting)
-            handles.append(Patch(facecolor="none", edgecolor=OUTLINE, linewidth=1.4, linestyle=style, label=label))
+            handles.append(
+                Patch(
+                    facecolor="none", edgecolor=OUTLINE, linewidth=1.4, linestyle=style, label=label
+                )
+            )
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)

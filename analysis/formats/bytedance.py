@@ -1,7 +1,8 @@
-"""ByteDance's StragglerAnalysis traces: a Parquet file with a row per operation, and the job's sizes in a YAML file that its tool wants.
+"""ByteDance's StragglerAnalysis traces: a Parquet file with a row per operation, and the job's
+sizes in a YAML file that its tool wants.
 
-J. Lin et al., Understanding Stragglers in Large Model Training Using What-if Analysis, OSDI 2025. Nothing is believed of a file before it was
-checked: a row is named by its number, counted from 0.
+J. Lin et al., Understanding Stragglers in Large Model Training Using What-if Analysis, OSDI 2025.
+Nothing is believed of a file before it was checked: a row is named by its number, counted from 0.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def read_operations(path: Path) -> Operations:
         column = values[SECONDS.get(name, name)]
         if name in _NOT_NEGATIVE:
             _refuse_first(path, column < 0, name, column, "is negative")
-        most, what = (_LATEST_S, "seconds: other units?") if name in SECONDS else (_MOST, "a number of one")
+        most, what = (
+            (_LATEST_S, "seconds: other units?") if name in SECONDS else (_MOST, "a number of one")
+        )
         _refuse_first(path, np.abs(column) > most, name, column, f"is too large for {what}")
     operations = Operations(**values, optype=_optypes(path, table))  # type: ignore[arg-type]
     _check_places(path, operations)
@@ -64,12 +67,20 @@ def _table(path: Path) -> pa.Table:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         size = path.stat().st_size if path.is_file() else 0
         raise _wrong(
-            path, f"byte {size}, its end", f"no whole Parquet file ({reason})", "copy it again, to its end"
+            path,
+            f"byte {size}, its end",
+            f"no whole Parquet file ({reason})",
+            "copy it again, to its end",
         ) from error
     missing = [name for name in COLUMNS if name not in table.column_names]
     if missing:
         there = ", ".join(table.column_names) or "none"
-        raise _wrong(path, f"column {missing[0]}", f"is missing (there are: {there})", f"it takes {', '.join(COLUMNS)}")
+        raise _wrong(
+            path,
+            f"column {missing[0]}",
+            f"is missing (there are: {there})",
+            f"it takes {', '.join(COLUMNS)}",
+        )
     if not len(table):
         raise _wrong(path, "", "no row is in it", "export a trace of at least one step")
     return table
@@ -80,7 +91,12 @@ def _whole(path: Path, table: pa.Table, name: str) -> IntArray:
 
     column = table.column(name)
     if not pa.types.is_integer(column.type):
-        raise _wrong(path, f"column {name}", f"is {column.type}, and takes whole numbers", "write it as int64")
+        raise _wrong(
+            path,
+            f"column {name}",
+            f"is {column.type}, and takes whole numbers",
+            "write it as int64",
+        )
     _refuse_nulls(path, table, name)
     return np.asarray(column.to_numpy(), dtype=np.int64)
 
@@ -90,7 +106,9 @@ def _seconds(path: Path, table: pa.Table, name: str) -> FloatArray:
 
     column = table.column(name)
     if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
-        raise _wrong(path, f"column {name}", f"is {column.type}, and takes seconds", "write it as double")
+        raise _wrong(
+            path, f"column {name}", f"is {column.type}, and takes seconds", "write it as double"
+        )
     _refuse_nulls(path, table, name)
     seconds = np.asarray(column.to_numpy(), dtype=np.float64)
     _refuse_first(path, ~np.isfinite(seconds), name, seconds, "is no finite number of seconds")
@@ -103,7 +121,9 @@ def _optypes(path: Path, table: pa.Table) -> IntArray:
     column = table.column("optype")
     text = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (pa.types.is_string(text) or pa.types.is_large_string(text)):
-        raise _wrong(path, "column optype", f"is {column.type}, and takes text", "write the names of types")
+        raise _wrong(
+            path, "column optype", f"is {column.type}, and takes text", "write the names of types"
+        )
     _refuse_nulls(path, table, "optype")
     names = np.asarray(column.to_pylist(), dtype=np.str_)
     known, index = np.unique(names, return_inverse=True)
@@ -118,7 +138,12 @@ def _refuse_nulls(path: Path, table: pa.Table, name: str) -> None:
     column = table.column(name)
     if column.null_count:
         row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
-        raise _wrong(path, f"row {row}, column {name}", "is empty", "every operation needs a value in every column")
+        raise _wrong(
+            path,
+            f"row {row}, column {name}",
+            "is empty",
+            "every operation needs a value in every column",
+        )
 
 
 def _refuse_first(
@@ -141,9 +166,14 @@ def _refuse_first(
 
 
 def _check_places(path: Path, operations: Operations) -> None:
-    """Every place in the grid of data-parallel ranks and stages has one worker, and every worker one place."""
+    """Every place in the grid of data-parallel ranks and stages has one worker, and every worker
+    one place.
+    """
     places, first, index = np.unique(
-        np.column_stack([operations.dp_rank, operations.stage]), axis=0, return_index=True, return_inverse=True
+        np.column_stack([operations.dp_rank, operations.stage]),
+        axis=0,
+        return_index=True,
+        return_inverse=True,
     )
     grid = (int(operations.dp_rank.max()) + 1, int(operations.stage.max()) + 1)
     there = {(int(dp), int(stage)) for dp, stage in places}
@@ -152,12 +182,16 @@ def _check_places(path: Path, operations: Operations) -> None:
         places_in_order = ((dp, stage) for dp in range(grid[0]) for stage in range(grid[1]))
         dp, stage = next(place for place in places_in_order if place not in there)
         also = f" (and {missing - 1} more)" if missing > 1 else ""
-        wrong = f"no operation of dp_rank {dp}, stage {stage}{also}, of {grid[0]} x {grid[1]} workers"
+        wrong = (
+            f"no operation of dp_rank {dp}, stage {stage}{also}, of {grid[0]} x {grid[1]} workers"
+        )
         raise _wrong(path, "", wrong, "the trace must hold one worker for every dp_rank and stage")
     odd = operations.rank != operations.rank[first][index.ravel()]
     _refuse_first(path, odd, "rank", operations.rank, "is a second rank at one dp_rank and stage")
     if len(np.unique(operations.rank[first])) != len(first):
-        raise _wrong(path, "column rank", "one rank is at two places", "a rank has one dp_rank and one stage")
+        raise _wrong(
+            path, "column rank", "one rank is at two places", "a rank has one dp_rank and one stage"
+        )
 
 
 def _check_twice(path: Path, operations: Operations) -> None:
@@ -167,7 +201,12 @@ def _check_twice(path: Path, operations: Operations) -> None:
     if len(again):
         one, other = sorted(order[again[0] : again[0] + 2].tolist())
         wrong = f"the same step, rank, optype and seq_id as row {one}"
-        raise _wrong(path, f"row {other}", wrong, "keep one file of each worker, and number its operations anew")
+        raise _wrong(
+            path,
+            f"row {other}",
+            wrong,
+            "keep one file of each worker, and number its operations anew",
+        )
 
 
 def _check_steps(path: Path, operations: Operations) -> None:
@@ -179,13 +218,18 @@ def _check_steps(path: Path, operations: Operations) -> None:
     longest = int(np.argmax(last - first))
     if last[longest] - first[longest] > _LONGEST_STEP_S:
         wrong = f"step {steps[longest]} takes {last[longest] - first[longest]:.4g} s"
-        raise _wrong(path, "columns start_ts, duration", wrong, "write both in seconds, on one clock")
+        raise _wrong(
+            path, "columns start_ts, duration", wrong, "write both in seconds, on one clock"
+        )
     there = np.zeros((len(steps), len(ranks)), dtype=np.bool_)
     there[np.searchsorted(steps, operations.step), np.searchsorted(ranks, operations.rank)] = True
     missing = np.argwhere(~there)
     if len(missing):
         step, rank = int(steps[missing[0][0]]), int(ranks[missing[0][1]])
-        wrong = f"step {step} has no operation of rank {rank}, and has of others ({len(missing)} such gaps)"
+        wrong = (
+            f"step {step} has no operation of rank {rank}, and has of others ({len(missing)} such"
+            " gaps)"
+        )
         raise _wrong(path, "", wrong, "leave steps out that not all workers recorded")
 
 
@@ -194,7 +238,8 @@ def _wrong(path: Path, where: str, wrong: str, fix: str) -> TraceFormatError:
 
 
 def write_operations(operations: Operations, path: Path) -> Path:
-    """Writes a trace, and beside it `meta-<name>.yaml`, the job's sizes, without which ByteDance's tool reads no trace.
+    """Writes a trace, and beside it `meta-<name>.yaml`, the job's sizes, without which ByteDance's
+    tool reads no trace.
 
     Args:
         operations: what to write.
@@ -209,13 +254,26 @@ def write_operations(operations: Operations, path: Path) -> Path:
     ours = {name: name for name in WHOLE} | SECONDS
     columns = {theirs: pa.array(getattr(operations, name)) for theirs, name in ours.items()}
     names = pa.array([optype.value for optype in OpType])
-    columns["optype"] = pa.DictionaryArray.from_arrays(pa.array(operations.optype.astype(np.int8)), names)
+    columns["optype"] = pa.DictionaryArray.from_arrays(
+        pa.array(operations.optype.astype(np.int8)), names
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), path, compression="zstd")
     data_parallel, stages = int(operations.dp_rank.max()) + 1, int(operations.stage.max()) + 1
-    sizes = {"dp": data_parallel, "dsp": 1, "pp": stages, "tp": 1, "vpp": 1, "world": data_parallel * stages}
+    sizes = {
+        "dp": data_parallel,
+        "dsp": 1,
+        "pp": stages,
+        "tp": 1,
+        "vpp": 1,
+        "world": data_parallel * stages,
+    }
     name = path.stem.replace('"', "")
-    lines = [f'trial_name: "{name}"', "run_id: 0", *(f"{key}_size: {size}" for key, size in sizes.items())]
+    lines = [
+        f'trial_name: "{name}"',
+        "run_id: 0",
+        *(f"{key}_size: {size}" for key, size in sizes.items()),
+    ]
     meta = path.with_name(f"meta-{path.stem}.yaml")
     meta.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return meta

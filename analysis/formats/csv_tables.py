@@ -1,4 +1,6 @@
-"""A run's tables as CSV: the columns of the Parquet files under the same names, phases by name (docs/formats.md)."""
+"""A run's tables as CSV: the columns of the Parquet files under the same names, phases by name
+(docs/formats.md).
+"""
 
 from __future__ import annotations
 

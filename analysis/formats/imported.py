@@ -1,4 +1,6 @@
-"""A run made of another tool's spans: what Laggard itself would have recorded beside them is left empty."""
+"""A run made of another tool's spans: what Laggard itself would have recorded beside them is left
+empty.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True)
 class RankStep:
-    """What one rank did in one step; the window is its own, from the step's begin to its end, in nanoseconds."""
+    """What one rank did in one step; the window is its own, from the step's begin to its end, in
+    nanoseconds.
+    """
 
     step: int
     rank: int
@@ -28,7 +32,9 @@ class RankStep:
     pieces: tuple[Piece, ...]
 
 
-def imported_run(path: Path, origin: Origin, steps: Sequence[RankStep], hosts: tuple[RankHost, ...], told: str) -> Run:
+def imported_run(
+    path: Path, origin: Origin, steps: Sequence[RankStep], hosts: tuple[RankHost, ...], told: str
+) -> Run:
     """Makes the run.
 
     Args:
@@ -57,7 +63,9 @@ def imported_run(path: Path, origin: Origin, steps: Sequence[RankStep], hosts: t
         started="",
         origin=origin,
     )
-    return Run(path, record, hosts, _spans(steps, zero_ns), _steps(steps, zero_ns), empty_links(), ())
+    return Run(
+        path, record, hosts, _spans(steps, zero_ns), _steps(steps, zero_ns), empty_links(), ()
+    )
 
 
 def run_name(path: Path) -> str:
@@ -69,7 +77,12 @@ def run_name(path: Path) -> str:
 
 
 def rank_host(
-    rank: int, host: str, tier: str = "", device_class: str = "", offset_ns: int = 0, error_ns: int = 0
+    rank: int,
+    host: str,
+    tier: str = "",
+    device_class: str = "",
+    offset_ns: int = 0,
+    error_ns: int = 0,
 ) -> RankHost:
     """A rank's host of which no more is known."""
     return RankHost(rank, host, "", tier, device_class, 1.0, offset_ns, error_ns)

@@ -1,6 +1,8 @@
-"""One rank's torch.profiler trace: Chrome JSON as Kineto writes it, checked and turned into columns.
+"""One rank's torch.profiler trace: Chrome JSON as Kineto writes it, checked and turned into
+columns.
 
-Events are named by their place in `traceEvents`, counted from 0. Only complete events (`ph: X`) carry times; of the others nothing is needed.
+Events are named by their place in `traceEvents`, counted from 0. Only complete events (`ph: X`)
+carry times; of the others nothing is needed.
 """
 
 from __future__ import annotations
@@ -53,10 +55,11 @@ _LATEST_NS = 1 << 61
 
 @dataclass(frozen=True)
 class Events(Columns):
-    """Complete events, in order of their begin; `thread` is a thread of the host, or a stream of the device.
+    """Complete events, in order of their begin; `thread` is a thread of the host, or a stream of
+    the device.
 
-    `correlation` joins a kernel with the call that launched it, -1 where there is none; `elements` and `bytes` are those of the inputs, 0 where they
-    are not told.
+    `correlation` joins a kernel with the call that launched it, -1 where there is none; `elements`
+    and `bytes` are those of the inputs, 0 where they are not told.
     """
 
     category: IntArray
@@ -71,7 +74,9 @@ class Events(Columns):
 
 @dataclass(frozen=True)
 class RankTrace:
-    """One file. `host` and `device` are empty, and `world_size` 0, where the file does not tell them."""
+    """One file. `host` and `device` are empty, and `world_size` 0, where the file does not tell
+    them.
+    """
 
     path: Path
     rank: int
@@ -132,19 +137,29 @@ def _document(path: Path) -> Mapping[str, Json]:
         at = len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
         cut = at >= len(content.rstrip()) - 1 or "Unterminated" in error.msg
         what = "the JSON ends in the middle" if cut else f"no JSON ({error.msg})"
-        raise _wrong(path, f"byte {at} of {len(content)}", what, "copy the file again, to its end") from error
+        raise _wrong(
+            path, f"byte {at} of {len(content)}", what, "copy the file again, to its end"
+        ) from error
     except RecursionError as error:
         raise _wrong(
             path, "", "its JSON is nested too deep", "give what prof.export_chrome_trace(...) wrote"
         ) from error
     except UnicodeDecodeError as error:
         raise _wrong(
-            path, f"byte {error.start}", "no UTF-8 text", "give a .json or .json.gz of torch.profiler"
+            path,
+            f"byte {error.start}",
+            "no UTF-8 text",
+            "give a .json or .json.gz of torch.profiler",
         ) from error
     except _NotANumberError as error:
         raise _wrong(path, "", f"{error} is no number of JSON", "export the trace again") from error
     if not isinstance(document, Mapping):
-        raise _wrong(path, "", "it is no object with traceEvents", "give what prof.export_chrome_trace(...) wrote")
+        raise _wrong(
+            path,
+            "",
+            "it is no object with traceEvents",
+            "give what prof.export_chrome_trace(...) wrote",
+        )
     return document
 
 
@@ -164,18 +179,27 @@ def _content(path: Path) -> bytes:
     if not path.name.endswith(".gz"):
         if data.startswith(_GZIP):
             raise _wrong(
-                path, "byte 0", "it is gzipped, and its name does not end in .gz", "rename it to end in .json.gz"
+                path,
+                "byte 0",
+                "it is gzipped, and its name does not end in .gz",
+                "rename it to end in .json.gz",
             )
         return data
     if not data.startswith(_GZIP):
         raise _wrong(
-            path, "byte 0", "its name ends in .gz, and it is not gzipped", "rename it to end in .json, or gzip it"
+            path,
+            "byte 0",
+            "its name ends in .gz, and it is not gzipped",
+            "rename it to end in .json, or gzip it",
         )
     try:
         return gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
         raise _wrong(
-            path, f"byte {len(data)}, its end", f"the gzip ends in the middle ({error})", "copy it again"
+            path,
+            f"byte {len(data)}, its end",
+            f"the gzip ends in the middle ({error})",
+            "copy it again",
         ) from error
 
 
@@ -202,16 +226,22 @@ def _events(path: Path, raw: Sequence[Json], base_ns: int) -> Events:
     threads: dict[tuple[str, str], int] = {}
     for index, event in enumerate(raw):
         if not isinstance(event, Mapping):
-            raise _wrong(path, f"event {index}", f"{event!r} is no object", "export the trace again")
+            raise _wrong(
+                path, f"event {index}", f"{event!r} is no object", "export the trace again"
+            )
         code = codes.get(str(event.get("cat", "")).lower())
         if event.get("ph") != "X" or code is None:
             continue
         start_us, length_us = (_microseconds(path, index, event, key) for key in ("ts", "dur"))
         if length_us < 0:
-            raise _wrong(path, f"event {index}, dur", f"{length_us} is negative", "export the trace again")
+            raise _wrong(
+                path, f"event {index}, dur", f"{length_us} is negative", "export the trace again"
+            )
         name = event.get("name")
         if not isinstance(name, str):
-            raise _wrong(path, f"event {index}, name", f"{name!r} is no text", "export the trace again")
+            raise _wrong(
+                path, f"event {index}, name", f"{name!r} is no text", "export the trace again"
+            )
         arguments = event.get("args")
         arguments = arguments if isinstance(arguments, Mapping) else {}
         place = (str(event.get("pid")), str(event.get("tid")))
@@ -225,7 +255,9 @@ def _events(path: Path, raw: Sequence[Json], base_ns: int) -> Events:
                 threads.setdefault(place, len(threads)),
                 start_ns,
                 start_ns + round(length_us * 1000),
-                correlation if isinstance(correlation, int) and 0 <= correlation <= _LATEST_NS else -1,
+                correlation
+                if isinstance(correlation, int) and 0 <= correlation <= _LATEST_NS
+                else -1,
                 elements,
                 size,
             )
@@ -234,7 +266,9 @@ def _events(path: Path, raw: Sequence[Json], base_ns: int) -> Events:
 
 
 def _short(name: str) -> str:
-    """A name's begin and end, which tell what it is: names of templated kernels are thousands of characters long."""
+    """A name's begin and end, which tell what it is: names of templated kernels are thousands of
+    characters long.
+    """
     return name if len(name) <= _HEAD + _TAIL else name[:_HEAD] + name[-_TAIL:]
 
 
@@ -242,20 +276,28 @@ def _columns(rows: Sequence[tuple[int, str, int, int, int, int, int, int]]) -> E
     ordered = sorted(rows, key=lambda row: (row[3], -row[4]))
     names = np.array([row[1] for row in ordered], dtype=np.str_)
     places = (0, 2, 3, 4, 5, 6, 7)
-    category, *rest = (np.array([row[place] for row in ordered], dtype=np.int64) for place in places)
+    category, *rest = (
+        np.array([row[place] for row in ordered], dtype=np.int64) for place in places
+    )
     return Events(category, names, *rest)
 
 
 def _microseconds(path: Path, index: int, event: Mapping[str, Json], key: str) -> float:
     value = event.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LATEST_NS / 1000:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not abs(value) <= _LATEST_NS / 1000
+    ):
         told = "is missing" if value is None else f"{value!r} is no number of microseconds"
         raise _wrong(path, f"event {index}, {key}", told, "export the trace again")
     return float(value)
 
 
 def _inputs(arguments: Mapping[str, Json]) -> tuple[int, int]:
-    """Elements and bytes of the inputs, of the arguments that gloo (shapes and types) or NCCL (elements in) tells."""
+    """Elements and bytes of the inputs, of the arguments that gloo (shapes and types) or NCCL
+    (elements in) tells.
+    """
     elements, kind = arguments.get("In msg nelems"), arguments.get("dtype")
     if isinstance(elements, int) and isinstance(kind, str):
         return _bounded(elements), _bounded(elements * _ELEMENT_BYTES.get(kind.lower(), 0))
@@ -264,7 +306,9 @@ def _inputs(arguments: Mapping[str, Json]) -> tuple[int, int]:
         return 0, 0
     counts = [_elements(shape) for shape in shapes]
     sizes = [_ELEMENT_BYTES.get(str(kind).lower(), 0) for kind in kinds]
-    return _bounded(sum(counts)), _bounded(sum(count * size for count, size in zip(counts, sizes, strict=False)))
+    return _bounded(sum(counts)), _bounded(
+        sum(count * size for count, size in zip(counts, sizes, strict=False))
+    )
 
 
 def _bounded(size: int) -> int:

@@ -1,10 +1,14 @@
-"""What a rank did in each step of its torch.profiler trace, in the phases that Laggard's own tracing tells.
+"""What a rank did in each step of its torch.profiler trace, in the phases that Laggard's own
+tracing tells.
 
-On the host a phase is that of the outermost operations of the training thread. Of a device it is that of the calls that launched its kernels, and the
-kernels' times count, for a host runs ahead of its device. Rules, by name: `ProfilerStep#N` is a step; `enumerate(DataLoader)` fetches;
-`autograd::engine::evaluate_function` is the backward pass, on whatever thread; `Optimizer.` is the optimizer; annotations that are named like a phase
-(`record_function("forward")`) are it; other operations before a backward pass are forward, and before the module's own `.forward` preparation; after the last
-backward pass they are the optimizer's. `c10d::` launches collectives; `gloo:` and NCCL's kernels are when they ran.
+On the host a phase is that of the outermost operations of the training thread. Of a device it is
+that of the calls that launched its kernels, and the kernels' times count, for a host runs ahead of
+its device. Rules, by name: `ProfilerStep#N` is a step; `enumerate(DataLoader)` fetches;
+`autograd::engine::evaluate_function` is the backward pass, on whatever thread; `Optimizer.` is the
+optimizer; annotations that are named like a phase (`record_function("forward")`) are it; other
+operations before a backward pass are forward, and before the module's own `.forward` preparation;
+after the last backward pass they are the optimizer's. `c10d::` launches collectives; `gloo:` and
+NCCL's kernels are when they ran.
 """
 
 from __future__ import annotations
@@ -55,10 +59,13 @@ class Window:
 
 @dataclass(frozen=True)
 class StepTrace:
-    """One step: its work, and its collectives in the order in which they were launched, from launch (or arrival) to end.
+    """One step: its work, and its collectives in the order in which they were launched, from launch
+    (or arrival) to end.
 
-    `busy` is when the rank worked on anything but collectives, `backward` when its backward passes were under way, and `resumes` when after each the
-    training thread went on: collectives that were launched in it were over by then, also where another thread was later to say so; all were by `last_ns`.
+    `busy` is when the rank worked on anything but collectives, `backward` when its backward passes
+    were under way, and `resumes` when after each the training thread went on: collectives that were
+    launched in it were over by then, also where another thread was later to say so; all were by
+    `last_ns`.
     """
 
     window: Window
@@ -71,7 +78,10 @@ class StepTrace:
 
     def backward_of(self, piece: Piece) -> int | None:
         """Which backward pass a collective was launched in."""
-        return next((n for n, (start, end) in enumerate(self.backward) if start <= piece.start_ns <= end), None)
+        return next(
+            (n for n, (start, end) in enumerate(self.backward) if start <= piece.start_ns <= end),
+            None,
+        )
 
     def over_by(self, piece: Piece) -> int:
         """When a collective cannot have held the rank up any more."""
@@ -96,8 +106,9 @@ def steps_of(trace: RankTrace) -> tuple[StepTrace, ...]:
 def rank_step(trace: StepTrace, rank: int) -> RankStep:
     """One step of one rank as spans.
 
-    Collectives that were launched in a backward pass are waited for at its end, together: they are one meeting, and each has its time on a lane
-    of its own. Every other is a meeting by itself. Meetings are numbered in the order of their launches.
+    Collectives that were launched in a backward pass are waited for at its end, together: they are
+    one meeting, and each has its time on a lane of its own. Every other is a meeting by itself.
+    Meetings are numbered in the order of their launches.
     """
     meetings: list[Piece] = []
     beside: list[Piece] = []
@@ -105,7 +116,9 @@ def rank_step(trace: StepTrace, rank: int) -> RankStep:
         numbered = [replace(piece, group=group) for piece in together]
         last, over_ns = numbered[-1].start_ns, max(piece.end_ns for piece in numbered)
         end_ns = max(min(over_ns, trace.over_by(numbered[-1])), last)
-        whole = replace(numbered[-1], start_ns=last, end_ns=end_ns, bytes=sum(piece.bytes for piece in numbered))
+        whole = replace(
+            numbered[-1], start_ns=last, end_ns=end_ns, bytes=sum(piece.bytes for piece in numbered)
+        )
         exposed, *hidden = held_up(whole, trace.busy)
         meetings.append(exposed)
         if len(numbered) > 1 or hidden:
@@ -141,25 +154,32 @@ def _training_thread(trace: RankTrace) -> int:
             str(trace.path),
             "",
             "no ProfilerStep#N is in it, so its steps cannot be told",
-            "profile with schedule=torch.profiler.schedule(wait=1, warmup=1, active=50, repeat=1), and call prof.step() after every step",
+            "profile with schedule=torch.profiler.schedule(wait=1, warmup=1, active=50, repeat=1),"
+            " and call prof.step() after every step",
         )
     return int(steps.thread[0])
 
 
 def _named_step(events: Events) -> BoolArray:
-    steps: BoolArray = np.char.startswith(events.name, "ProfilerStep#") & (events.category == _ANNOTATION)
+    steps: BoolArray = np.char.startswith(events.name, "ProfilerStep#") & (
+        events.category == _ANNOTATION
+    )
     return steps
 
 
 def _windows(trace: RankTrace) -> tuple[Window, ...]:
     found = trace.events.where(_named_step(trace.events))
     windows: dict[int, Window] = {}
-    for name, start, end in zip(found.name.tolist(), found.start_ns.tolist(), found.end_ns.tolist(), strict=True):
+    for name, start, end in zip(
+        found.name.tolist(), found.start_ns.tolist(), found.end_ns.tolist(), strict=True
+    ):
         number = _STEP.match(name)
         step = int(number[1]) if number else -1
         if step < 0 or step in windows:
             wrong = "is there twice" if step in windows else "has no number of at most nine digits"
-            raise TraceFormatError(str(trace.path), name, wrong, "give the trace of one training, cycle by cycle")
+            raise TraceFormatError(
+                str(trace.path), name, wrong, "give the trace of one training, cycle by cycle"
+            )
         windows[step] = Window(step, start, end)
     return tuple(windows[step] for step in sorted(windows))
 
@@ -173,7 +193,9 @@ def _host_step(events: Events, window: Window, thread: int) -> StepTrace:
     busy = Busy.of(calls.start_ns, calls.end_ns)
     backward = _backward(host)
     resumes = _resumes(host, thread, backward, window)
-    return StepTrace(window, _host_work(host, thread), collectives, busy, backward, resumes, window.end_ns)
+    return StepTrace(
+        window, _host_work(host, thread), collectives, busy, backward, resumes, window.end_ns
+    )
 
 
 def _within(events: Events, window: Window) -> BoolArray:
@@ -182,9 +204,12 @@ def _within(events: Events, window: Window) -> BoolArray:
 
 
 def _works(host: Events, launches: Events) -> Events:
-    """Operations that are work: no collective, and nothing that a collective was launched in, which may have waited for it."""
+    """Operations that are work: no collective, and nothing that a collective was launched in, which
+    may have waited for it.
+    """
     work = host.where(
-        (host.category == _HOST_OP) & np.array([not _NOT_WORK.match(name) for name in host.name], dtype=np.bool_)
+        (host.category == _HOST_OP)
+        & np.array([not _NOT_WORK.match(name) for name in host.name], dtype=np.bool_)
     )
     starts = np.sort(launches.start_ns)
     holds = np.searchsorted(starts, work.end_ns) > np.searchsorted(starts, work.start_ns)
@@ -194,12 +219,16 @@ def _works(host: Events, launches: Events) -> Events:
 def _gloo(host: Events, launches: Events) -> tuple[Piece, ...]:
     """Collectives in the order of their launches, from launch to end.
 
-    Gloo runs what was launched in threads of its own, which may begin two collectives in another order than that of their launches.
+    Gloo runs what was launched in threads of its own, which may begin two collectives in another
+    order than that of their launches.
     """
     waiting = [
         (_kind(name), start, elements)
         for name, start, elements in zip(
-            launches.name.tolist(), launches.start_ns.tolist(), launches.elements.tolist(), strict=True
+            launches.name.tolist(),
+            launches.start_ns.tolist(),
+            launches.elements.tolist(),
+            strict=True,
         )
     ]
     ran = host.where(np.char.startswith(host.name, _GLOO))
@@ -226,24 +255,36 @@ def _kind(name: str) -> str:
 
 
 def _backward(host: Events) -> tuple[tuple[int, int], ...]:
-    """When backward passes were under way: from their first operation to their last, as long as nothing but theirs came between.
+    """When backward passes were under way: from their first operation to their last, as long as
+    nothing but theirs came between.
 
     What DDP's reducer does when a pass is over, handing out what was reduced, is part of it.
     """
-    inside, reducer = np.char.startswith(host.name, _BACKWARD), np.char.startswith(host.name, _REDUCER)
+    inside, reducer = (
+        np.char.startswith(host.name, _BACKWARD),
+        np.char.startswith(host.name, _REDUCER),
+    )
     passes: list[tuple[int, int]] = []
     others = host.where(~inside & ~reducer & (host.category == _HOST_OP))
     rows, ends = host.where(inside | reducer), reducer[inside | reducer]
-    for start, end, goes_on in zip(rows.start_ns.tolist(), rows.end_ns.tolist(), ends.tolist(), strict=True):
-        if passes and (goes_on or start <= passes[-1][1] or not _between(others, passes[-1][1], start)):
+    for start, end, goes_on in zip(
+        rows.start_ns.tolist(), rows.end_ns.tolist(), ends.tolist(), strict=True
+    ):
+        if passes and (
+            goes_on or start <= passes[-1][1] or not _between(others, passes[-1][1], start)
+        ):
             passes[-1] = (passes[-1][0], max(end, passes[-1][1]))
         elif not goes_on:
             passes.append((start, end))
     return tuple(passes)
 
 
-def _resumes(host: Events, thread: int, passes: Sequence[tuple[int, int]], window: Window) -> tuple[int, ...]:
-    """When the training thread began something else after the last gradient of each pass; the window's end if it did not."""
+def _resumes(
+    host: Events, thread: int, passes: Sequence[tuple[int, int]], window: Window
+) -> tuple[int, ...]:
+    """When the training thread began something else after the last gradient of each pass; the
+    window's end if it did not.
+    """
     gradients = host.where(np.char.startswith(host.name, _BACKWARD))
     own = host.start_ns[(host.thread == thread) & ~_named_step(host)]
     resumes = []
@@ -271,7 +312,9 @@ def _host_work(host: Events, thread: int) -> tuple[Piece, ...]:
     marks = _Marks(passes, tuple(modules), tuple(optimizers))
     named = [
         (phase, start, end)
-        for name, start, end in zip(outer.name.tolist(), outer.start_ns.tolist(), outer.end_ns.tolist(), strict=True)
+        for name, start, end in zip(
+            outer.name.tolist(), outer.start_ns.tolist(), outer.end_ns.tolist(), strict=True
+        )
         if (phase := _phase(name, start, marks)) is not None
     ]
     named += [(Phase.BACKWARD, start, end) for start, end in passes]
@@ -280,7 +323,9 @@ def _host_work(host: Events, thread: int) -> tuple[Piece, ...]:
 
 @dataclass(frozen=True)
 class _Marks:
-    """When, in a step, backward passes were under way, and modules' forwards and optimizers began."""
+    """When, in a step, backward passes were under way, and modules' forwards and optimizers
+    began.
+    """
 
     backwards: tuple[tuple[int, int], ...]
     modules: tuple[int, ...]
@@ -301,7 +346,11 @@ def _named_ends(events: Events, ending: str) -> list[tuple[str, int]]:
 
 def _phase(name: str, start_ns: int, marks: _Marks) -> Phase | None:
     """The phase of an outermost operation; None for what tells none."""
-    if _NOT_WORK.match(name) or name.startswith((_BACKWARD, _REDUCER)) or marks.in_backward(start_ns):
+    if (
+        _NOT_WORK.match(name)
+        or name.startswith((_BACKWARD, _REDUCER))
+        or marks.in_backward(start_ns)
+    ):
         return None
     if name.lower().strip("# ") in _BY_ANNOTATION:
         return _BY_ANNOTATION[name.lower().strip("# ")]
@@ -342,7 +391,8 @@ def _joined(named: Sequence[tuple[Phase, int, int]]) -> tuple[Piece, ...]:
 
 
 def _device_step(events: Events, window: Window, thread: int) -> StepTrace:
-    """A step whose work is that of kernels that were launched in the window; the host's fetching counts where the device was idle.
+    """A step whose work is that of kernels that were launched in the window; the host's fetching
+    counts where the device was idle.
 
     Collectives are NCCL's kernels, and gloo's, which run on the host.
     """
@@ -354,7 +404,11 @@ def _device_step(events: Events, window: Window, thread: int) -> StepTrace:
     named = [
         (_kernel_phase(name, moment, work), start, end)
         for name, moment, start, end in zip(
-            kernels.name.tolist(), at.tolist(), kernels.start_ns.tolist(), kernels.end_ns.tolist(), strict=True
+            kernels.name.tolist(),
+            at.tolist(),
+            kernels.start_ns.tolist(),
+            kernels.end_ns.tolist(),
+            strict=True,
         )
     ]
     running = in_line(_joined(named))
@@ -362,17 +416,24 @@ def _device_step(events: Events, window: Window, thread: int) -> StepTrace:
     reduced = tuple(
         Piece(Phase.COMM, start, end, bytes=size)
         for start, end, size in zip(
-            device.start_ns[talks].tolist(), device.end_ns[talks].tolist(), device.bytes[talks].tolist(), strict=True
+            device.start_ns[talks].tolist(),
+            device.end_ns[talks].tolist(),
+            device.bytes[talks].tolist(),
+            strict=True,
         )
     )
     gloo = _gloo(host, host.where(np.char.startswith(host.name, _LAUNCH)))
     collectives = tuple(sorted((*reduced, *gloo), key=lambda piece: (piece.start_ns, piece.end_ns)))
-    backward = tuple((piece.start_ns, piece.end_ns) for piece in running if piece.phase is Phase.BACKWARD)
+    backward = tuple(
+        (piece.start_ns, piece.end_ns) for piece in running if piece.phase is Phase.BACKWARD
+    )
     idle = tuple(piece for piece in cut(fetching, running) if piece.end_ns > piece.start_ns)
     whole = _device_window(window, device)
     ends = Busy.of(kernels.start_ns, kernels.end_ns)
     over_ns = max([whole.end_ns, *(piece.end_ns for piece in collectives)])
-    return StepTrace(whole, (*running, *idle), collectives, ends, backward, (over_ns,) * len(backward), over_ns)
+    return StepTrace(
+        whole, (*running, *idle), collectives, ends, backward, (over_ns,) * len(backward), over_ns
+    )
 
 
 def _device_window(window: Window, device: Events) -> Window:
@@ -384,7 +445,9 @@ def _device_window(window: Window, device: Events) -> Window:
 
 def _launched(events: Events, window: Window) -> tuple[Events, IntArray]:
     """What the device did for the calls of a window, and when each was called, [N]."""
-    calls = events.where(_within(events, window) & np.isin(events.category, _CALLS) & (events.correlation >= 0))
+    calls = events.where(
+        _within(events, window) & np.isin(events.category, _CALLS) & (events.correlation >= 0)
+    )
     at = dict(zip(calls.correlation.tolist(), calls.start_ns.tolist(), strict=True))
     device = events.where(np.isin(events.category, _DEVICE))
     own = np.array([number in at for number in device.correlation.tolist()], dtype=np.bool_)
@@ -395,5 +458,7 @@ def _launched(events: Events, window: Window) -> tuple[Events, IntArray]:
 def _kernel_phase(name: str, called_ns: int, work: Sequence[Piece]) -> Phase:
     if name.startswith("Memcpy HtoD"):
         return Phase.H2D
-    inside = next((piece.phase for piece in work if piece.start_ns <= called_ns <= piece.end_ns), Phase.OTHER)
+    inside = next(
+        (piece.phase for piece in work if piece.start_ns <= called_ns <= piece.end_ns), Phase.OTHER
+    )
     return Phase.PREP if inside is Phase.FETCH else inside

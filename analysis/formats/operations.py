@@ -1,6 +1,8 @@
-"""Operations of a training as ByteDance's StragglerAnalysis records them: one row each, per step and worker.
+"""Operations of a training as ByteDance's StragglerAnalysis records them: one row each, per step
+and worker.
 
-The columns and types of operation are those that the readme of the published artifact names (https://github.com/ByteDance-Seed/StragglerAnalysis).
+The columns and types of operation are those that the readme of the published artifact names
+(https://github.com/ByteDance-Seed/StragglerAnalysis).
 """
 
 from __future__ import annotations
@@ -44,7 +46,13 @@ STAGE_LINKS = (OpType.FORWARD_SEND, OpType.FORWARD_RECV, OpType.BACKWARD_SEND, O
 """Point to point, between two stages of a pipeline."""
 DATA_PARALLEL = (OpType.PARAMS_ALL_GATHER, OpType.GRADS_REDUCE_SCATTER, OpType.SEPARATE_ALL_REDUCE)
 """Collectives of all workers that hold the same stage."""
-COMMUNICATES = (*STAGE_LINKS, *DATA_PARALLEL, OpType.LAYERNORM_ALL_REDUCE, OpType.EMBEDDING_ALL_REDUCE, OpType.CLIP)
+COMMUNICATES = (
+    *STAGE_LINKS,
+    *DATA_PARALLEL,
+    OpType.LAYERNORM_ALL_REDUCE,
+    OpType.EMBEDDING_ALL_REDUCE,
+    OpType.CLIP,
+)
 """What counts as communication; the rest is compute."""
 
 
@@ -52,9 +60,10 @@ COMMUNICATES = (*STAGE_LINKS, *DATA_PARALLEL, OpType.LAYERNORM_ALL_REDUCE, OpTyp
 class Operations(Columns):
     """Operations, sorted by step, rank, start; -1 is none.
 
-    `dp_rank` and `stage` place a worker, `rank` is its number in the whole job. `start_s` and `duration_s` are seconds; starts may count from
-    each step's own start. `seq_id` numbers operations of one type of a worker in a step, `mc` and `gmc` are its chunk of the model, `mb_id` the
-    microbatch.
+    `dp_rank` and `stage` place a worker, `rank` is its number in the whole job. `start_s` and
+    `duration_s` are seconds; starts may count from each step's own start. `seq_id` numbers
+    operations of one type of a worker in a step, `mc` and `gmc` are its chunk of the model, `mb_id`
+    the microbatch.
     """
 
     dp_rank: IntArray
@@ -86,4 +95,6 @@ class Operations(Columns):
 
     def in_order(self) -> Operations:
         """Sorted by step, rank and start."""
-        return self.where(np.lexsort((self.optype, self.seq_id, self.start_s, self.rank, self.step)))
+        return self.where(
+            np.lexsort((self.optype, self.seq_id, self.start_s, self.rank, self.step))
+        )

@@ -1,8 +1,10 @@
-"""Operations as a run: compute and collectives on each worker's main lane, what is between stages beside it.
+"""Operations as a run: compute and collectives on each worker's main lane, what is between stages
+beside it.
 
-A group is a collective among those who are part of it: all workers with one stage (data parallel), the first and the last stage of one
-data-parallel rank (embedding), or all (the norm of the gradients). Sends and receives between stages run beside the work of both and are not
-replayed; a trace that has them is analysed without costs.
+A group is a collective among those who are part of it: all workers with one stage (data parallel),
+the first and the last stage of one data-parallel rank (embedding), or all (the norm of the
+gradients). Sends and receives between stages run beside the work of both and are not replayed; a
+trace that has them is analysed without costs.
 """
 
 from __future__ import annotations
@@ -16,7 +18,13 @@ import numpy as np
 from laggard.analysis.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.formats.imported import NS_PER_S, RankStep, imported_run, rank_host
 from laggard.analysis.formats.main_lane import Busy, Piece, held_up, lay_out
-from laggard.analysis.formats.operations import COMMUNICATES, DATA_PARALLEL, STAGE_LINKS, Operations, OpType
+from laggard.analysis.formats.operations import (
+    COMMUNICATES,
+    DATA_PARALLEL,
+    STAGE_LINKS,
+    Operations,
+    OpType,
+)
 from laggard.analysis.load import Run
 from laggard.run_schema import Origin
 from laggard.span_schema import NO_GROUP, Flag, Lane, Phase
@@ -32,7 +40,9 @@ _OPTYPES = tuple(OpType)
 
 @dataclass(frozen=True)
 class Laid:
-    """Starts and ends on one clock, in nanoseconds, [N]; `end_to_end` where steps had to be laid behind each other."""
+    """Starts and ends on one clock, in nanoseconds, [N]; `end_to_end` where steps had to be laid
+    behind each other.
+    """
 
     start_ns: IntArray
     end_ns: IntArray
@@ -52,7 +62,10 @@ def run_of_operations(operations: Operations, path: Path) -> Run:
     laid = lay_steps(operations)
     ranks, rank = np.unique(operations.rank, return_inverse=True)
     group = _groups(operations)
-    steps = tuple(_rank_step(operations, laid, rows, group, int(rank[rows[0]])) for rows in _rank_steps(operations))
+    steps = tuple(
+        _rank_step(operations, laid, rows, group, int(rank[rows[0]]))
+        for rows in _rank_steps(operations)
+    )
     first = [int(np.flatnonzero(rank == n)[0]) for n in range(len(ranks))]
     hosts = tuple(
         rank_host(
@@ -64,7 +77,10 @@ def run_of_operations(operations: Operations, path: Path) -> Run:
         for n, row in enumerate(first)
     )
     origin = Origin(
-        format="bytedance", path=path.name, notes=_notes(operations, laid), replayable=not operations.pipelined
+        format="bytedance",
+        path=path.name,
+        notes=_notes(operations, laid),
+        replayable=not operations.pipelined,
     )
     told = f"{operations.dp_rank.max() + 1}-way data parallel"
     told += f", {operations.stage.max() + 1} pipeline stages" if operations.pipelined else ""
@@ -72,7 +88,8 @@ def run_of_operations(operations: Operations, path: Path) -> Run:
 
 
 def lay_steps(operations: Operations) -> Laid:
-    """One clock for all steps: as recorded where it goes on from each step to the next, else each step behind the one before.
+    """One clock for all steps: as recorded where it goes on from each step to the next, else each
+    step behind the one before.
 
     Published traces hold steps sampled over days, and each begins at zero.
     """
@@ -102,7 +119,9 @@ def _rank_steps(operations: Operations) -> tuple[IntArray, ...]:
 
 
 def _groups(operations: Operations) -> IntArray:
-    """The collective that each row is part of, alike in every step, [N]; none where a worker is alone in it or it never takes any time."""
+    """The collective that each row is part of, alike in every step, [N]; none where a worker is
+    alone in it or it never takes any time.
+    """
     dp = np.where(operations.of(OpType.EMBEDDING_ALL_REDUCE), operations.dp_rank, -1)
     stage = np.where(operations.of(*DATA_PARALLEL), operations.stage, -1)
     meets = np.flatnonzero(operations.of(*DATA_PARALLEL, OpType.EMBEDDING_ALL_REDUCE, OpType.CLIP))
@@ -118,7 +137,9 @@ def _groups(operations: Operations) -> IntArray:
     return group
 
 
-def _rank_step(operations: Operations, laid: Laid, rows: IntArray, group: IntArray, rank: int) -> RankStep:
+def _rank_step(
+    operations: Operations, laid: Laid, rows: IntArray, group: IntArray, rank: int
+) -> RankStep:
     here = operations.where(rows)
     links, talks = here.of(*STAGE_LINKS), here.of(*COMMUNICATES)
     pieces = [
@@ -140,7 +161,9 @@ def _rank_step(operations: Operations, laid: Laid, rows: IntArray, group: IntArr
         )
     ]
     work = [piece for piece, talk in zip(pieces, talks.tolist(), strict=True) if not talk]
-    meetings = _held_up(pieces, talks & ~links, Busy.of(laid.start_ns[rows][~talks], laid.end_ns[rows][~talks]))
+    meetings = _held_up(
+        pieces, talks & ~links, Busy.of(laid.start_ns[rows][~talks], laid.end_ns[rows][~talks])
+    )
     main = lay_out(work, (piece for piece in meetings if piece.lane == Lane.MAIN))
     beside = [piece for piece in (*pieces, *meetings) if piece.lane != Lane.MAIN]
     window = int(laid.start_ns[rows].min()), int(laid.end_ns[rows].max())
@@ -157,14 +180,18 @@ def _notes(operations: Operations, laid: Laid) -> tuple[str, ...]:
     told = []
     if laid.end_to_end:
         told.append(
-            "The steps of this trace were sampled, or begin at zero each: they are laid behind each other, in the order of their numbers."
+            "The steps of this trace were sampled, or begin at zero each: they are laid behind each"
+            " other, in the order of their numbers."
         )
     if operations.pipelined:
         told.append(
-            f"The model is split into {int(operations.stage.max()) + 1} pipeline stages. The replay does not know sends and receives between stages, "
-            "so what slow workers cost is not computed here; the bytedance reference (laggard analyze --reference bytedance) has their dependencies."
+            f"The model is split into {int(operations.stage.max()) + 1} pipeline stages. The replay"
+            " does not know sends and receives between stages, so what slow workers cost is not"
+            " computed here; the bytedance reference (laggard analyze --reference bytedance) has"
+            " their dependencies."
         )
     told.append(
-        "The format has no operation for fetching and preparing samples: such time is among what no span tells."
+        "The format has no operation for fetching and preparing samples: such time is among what no"
+        " span tells."
     )
     return tuple(told)

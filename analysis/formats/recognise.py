@@ -19,7 +19,10 @@ class Format(enum.StrEnum):
     KINETO = "kineto"
 
 
-READ = "a run folder, a Parquet file with ByteDance's columns, or a torch.profiler trace (.json, .json.gz, or a folder with one per rank)"
+READ = (
+    "a run folder, a Parquet file with ByteDance's columns, or a torch.profiler trace (.json,"
+    " .json.gz, or a folder with one per rank)"
+)
 
 
 def recognise(path: Path) -> Format:
@@ -42,7 +45,9 @@ def recognise(path: Path) -> Format:
         return Format.BYTEDANCE
     if path.name.endswith(JSON_ENDINGS):
         return Format.KINETO
-    raise TraceFormatError(str(path), "", f"{path.suffix or 'no ending'} is no ending of a trace", f"give {READ}")
+    raise TraceFormatError(
+        str(path), "", f"{path.suffix or 'no ending'} is no ending of a trace", f"give {READ}"
+    )
 
 
 def open_run(path: Path) -> Run:

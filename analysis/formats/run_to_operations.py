@@ -1,7 +1,10 @@
-"""A run as operations: its compute and its collectives; what the format has no operation for becomes a gap between them.
+"""A run as operations: its compute and its collectives; what the format has no operation for
+becomes a gap between them.
 
-Such are fetching and preparing samples, copying them to a device, checkpoints and evaluation. A collective before the backward pass is told as
-`params-all-gather`, a later one as `grads-reduce-scatter`. Operations that ByteDance's tool wants in every step and Laggard does not record take no time.
+Such are fetching and preparing samples, copying them to a device, checkpoints and evaluation. A
+collective before the backward pass is told as `params-all-gather`, a later one as
+`grads-reduce-scatter`. Operations that ByteDance's tool wants in every step and Laggard does not
+record take no time.
 """
 
 from __future__ import annotations
@@ -18,7 +21,11 @@ from laggard.errors import InputError
 from laggard.span_schema import NO_GROUP, Flag, Lane, Phase
 
 _S = 1e-9
-_COMPUTES = {Phase.FORWARD: OpType.FORWARD, Phase.BACKWARD: OpType.BACKWARD, Phase.OPTIMIZER: OpType.OPTIMIZER}
+_COMPUTES = {
+    Phase.FORWARD: OpType.FORWARD,
+    Phase.BACKWARD: OpType.BACKWARD,
+    Phase.OPTIMIZER: OpType.OPTIMIZER,
+}
 _WANTED = (OpType.GC, OpType.LAYERNORM_ALL_REDUCE, OpType.EMBEDDING_ALL_REDUCE)
 _PHASES = tuple(Phase)
 _OPTYPES = tuple(OpType)
@@ -26,8 +33,9 @@ _OPTYPES = tuple(OpType)
 
 @dataclass(frozen=True)
 class _Row:
-    """An operation. Its `place` is what it has in common with those of other ranks and steps: how many collectives came before it, its
-    type, and how many of that type between the same two collectives.
+    """An operation. Its `place` is what it has in common with those of other ranks and steps: how
+    many collectives came before it, its type, and how many of that type between the same two
+    collectives.
     """
 
     rank: int
@@ -53,8 +61,13 @@ def operations_of_run(run: Run) -> Operations:
     if not run.lockstep:
         raise _untold(run, "its ranks did not all take the same steps")
     whole = (run.spans.flags & Flag.TRUNCATED) == 0
-    spans = run.spans.where(whole & (run.spans.lane == Lane.MAIN) & (run.spans.start_ns >= 0) & (run.spans.step >= 0))
-    last = min((int(spans.step[spans.rank == rank].max(initial=-1)) for rank in range(run.world_size)), default=-1)
+    spans = run.spans.where(
+        whole & (run.spans.lane == Lane.MAIN) & (run.spans.start_ns >= 0) & (run.spans.step >= 0)
+    )
+    last = min(
+        (int(spans.step[spans.rank == rank].max(initial=-1)) for rank in range(run.world_size)),
+        default=-1,
+    )
     spans = spans.where(spans.step <= last)
     if not len(spans):
         raise _untold(run, "no step was finished by every rank")
@@ -86,19 +99,29 @@ def _rank_step(spans: SpanColumns) -> list[_Row]:
         rows.append(_Row(rank, step, optype, (met, optype.code, number), start_ns, end_ns))
 
     for code, group, start, end in zip(
-        spans.phase.tolist(), spans.group.tolist(), spans.start_ns.tolist(), spans.end_ns.tolist(), strict=True
+        spans.phase.tolist(),
+        spans.group.tolist(),
+        spans.start_ns.tolist(),
+        spans.end_ns.tolist(),
+        strict=True,
     ):
         phase = _PHASES[code]
         if phase in _COMPUTES:
             add(_COMPUTES[phase], start, end)
         elif phase is Phase.COMM and group != NO_GROUP:
             met += 1
-            add(OpType.PARAMS_ALL_GATHER if start < begins_ns else OpType.GRADS_REDUCE_SCATTER, start, end)
+            add(
+                OpType.PARAMS_ALL_GATHER if start < begins_ns else OpType.GRADS_REDUCE_SCATTER,
+                start,
+                end,
+            )
     return [*rows, *_wanted(rows, met)]
 
 
 def _wanted(rows: Sequence[_Row], met: int) -> list[_Row]:
-    """What ByteDance's tool wants in every step, without duration: behind the last backward, and before the optimizer."""
+    """What ByteDance's tool wants in every step, without duration: behind the last backward, and
+    before the optimizer.
+    """
     if not rows:
         return []
     computes = [row.end_ns for row in rows if row.optype in COMPUTES]
@@ -115,9 +138,11 @@ def _wanted(rows: Sequence[_Row], met: int) -> list[_Row]:
 
 
 def _filled(rank_steps: Sequence[Sequence[_Row]]) -> list[_Row]:
-    """The same compute in all: what a rank did not do in a step is there without duration, behind what it did before.
+    """The same compute in all: what a rank did not do in a step is there without duration, behind
+    what it did before.
 
-    A phase that a collective interrupts is recorded in pieces, and one that is over just then is not.
+    A phase that a collective interrupts is recorded in pieces, and one that is over just then is
+    not.
     """
     computes = {optype.code for optype in (*COMPUTES, OpType.OPTIMIZER)}
     places = sorted({row.place for rows in rank_steps for row in rows if row.place[1] in computes})
@@ -127,8 +152,12 @@ def _filled(rank_steps: Sequence[Sequence[_Row]]) -> list[_Row]:
         filled += rows
         for place in places:
             if place not in there and rows:
-                at_ns = max((row.end_ns for row in rows if row.place < place), default=rows[0].start_ns)
-                filled.append(_Row(rows[0].rank, rows[0].step, _OPTYPES[place[1]], place, at_ns, at_ns))
+                at_ns = max(
+                    (row.end_ns for row in rows if row.place < place), default=rows[0].start_ns
+                )
+                filled.append(
+                    _Row(rows[0].rank, rows[0].step, _OPTYPES[place[1]], place, at_ns, at_ns)
+                )
     return filled
 
 
@@ -139,7 +168,11 @@ def _check_groups(run: Run, spans: SpanColumns) -> None:
     some = np.flatnonzero(counts < run.world_size)
     if len(some):
         step, group = keys[some[0]].tolist()
-        raise _untold(run, f"in step {step}, {counts[some[0]]} of {run.world_size} ranks met in collective {group}")
+        raise _untold(
+            run,
+            f"in step {step}, {counts[some[0]]} of {run.world_size} ranks met in collective"
+            f" {group}",
+        )
 
 
 def _check_alike(run: Run, rows: Sequence[_Row]) -> None:
@@ -150,10 +183,14 @@ def _check_alike(run: Run, rows: Sequence[_Row]) -> None:
         of_step[row.optype] = of_step.get(row.optype, 0) + 1
     usual = next(iter(counts.values()))
     for (step, rank), own in counts.items():
-        odd = next((optype for optype in {**usual, **own} if own.get(optype, 0) != usual.get(optype, 0)), None)
+        odd = next(
+            (optype for optype in {**usual, **own} if own.get(optype, 0) != usual.get(optype, 0)),
+            None,
+        )
         if odd is not None:
             told = (
-                f"rank {rank} has {own.get(odd, 0)} of {odd.value} in step {step}, and {usual.get(odd, 0)} come first"
+                f"rank {rank} has {own.get(odd, 0)} of {odd.value} in step {step}, and"
+                f" {usual.get(odd, 0)} come first"
             )
             raise _untold(run, told)
 
@@ -163,7 +200,10 @@ def _columns(rows: Sequence[_Row]) -> Operations:
     ranks = np.array([row.rank for row in rows])
     chunk = np.array([0 if row.optype in _CHUNKED else -1 for row in rows])
     microbatch = np.array(
-        [number if row.optype in _MICROBATCHED else -1 for row, number in zip(rows, numbers, strict=True)]
+        [
+            number if row.optype in _MICROBATCHED else -1
+            for row, number in zip(rows, numbers, strict=True)
+        ]
     )
     values: Mapping[str, object] = {
         "dp_rank": ranks,
@@ -184,7 +224,9 @@ def _columns(rows: Sequence[_Row]) -> Operations:
 def _numbers(rows: Sequence[_Row]) -> list[int]:
     """What number each has among those of its type in its rank's step, in order of places."""
     places: dict[OpType, list[tuple[int, int, int]]] = {}
-    for optype, place in sorted({(row.optype, row.place) for row in rows}, key=lambda item: item[1]):
+    for optype, place in sorted(
+        {(row.optype, row.place) for row in rows}, key=lambda item: item[1]
+    ):
         places.setdefault(optype, []).append(place)
     numbers = {(optype, place): n for optype, own in places.items() for n, place in enumerate(own)}
     return [numbers[row.optype, row.place] for row in rows]
@@ -196,6 +238,6 @@ _CHUNKED = (*_MICROBATCHED, OpType.PARAMS_ALL_GATHER, OpType.GRADS_REDUCE_SCATTE
 
 def _untold(run: Run, why: str) -> InputError:
     return InputError(
-        f"{run.folder}: {why}, and ByteDance's format tells the same operations of all workers in every step — "
-        "export it as csv or perfetto"
+        f"{run.folder}: {why}, and ByteDance's format tells the same operations of all workers in"
+        " every step — export it as csv or perfetto"
     )

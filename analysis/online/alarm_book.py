@@ -18,7 +18,9 @@ _S = 1e-9
 
 @dataclass(frozen=True)
 class Place:
-    """What an alarm is about: there is one at a time. `rank` is None for collectives; `tiers` are those of a link that is slow all along."""
+    """What an alarm is about: there is one at a time. `rank` is None for collectives; `tiers` are
+    those of a link that is slow all along.
+    """
 
     family: Family
     kind: Kind
@@ -103,12 +105,18 @@ class AlarmBook:
         if alarm is None:
             return []
         slowdown = alarm.slowdown if level is None else round(math.exp(level), 3)
-        change = {"last_step": last.step, "over_s": round(last.end_ns * _S, 3), "slowdown": slowdown}
+        change = {
+            "last_step": last.step,
+            "over_s": round(last.end_ns * _S, 3),
+            "slowdown": slowdown,
+        }
         return [alarm.model_copy(update=change)]
 
 
 def latest(rows: StepRows, rank: int | None = None) -> Moment:
     """The step of a rank, or the one that ended last."""
     at = np.flatnonzero(rows.ranks == rank) if rank is not None else np.zeros(0, dtype=np.int64)
-    step, start_ns, end_ns = rows.when[int(at[0]) if len(at) else int(rows.when[:, 2].argmax())].tolist()
+    step, start_ns, end_ns = rows.when[
+        int(at[0]) if len(at) else int(rows.when[:, 2].argmax())
+    ].tolist()
     return Moment(step, start_ns, end_ns)

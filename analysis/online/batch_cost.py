@@ -1,6 +1,8 @@
-"""What a batch of another size costs beside the usual one, while the run goes on: affine, and by one slope for all ranks.
+"""What a batch of another size costs beside the usual one, while the run goes on: affine, and by
+one slope for all ranks.
 
-Ranks train one model, so that what is fixed of a step and what grows with its samples is shared out alike; slow ranks are slower in both.
+Ranks train one model, so that what is fixed of a step and what grows with its samples is shared out
+alike; slow ranks are slower in both.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class BatchCost:
         return True
 
     def fit(self, logs: FloatArray, samples: FloatArray) -> None:
-        """Fits it to logarithms of durations and their samples, [M, N] each; NaN where nothing is known."""
+        """Fits it to logarithms of durations and their samples, [M, N] each; NaN where nothing is
+        known.
+        """
         known = ~np.isnan(logs)
         sizes = samples[known]
         if not len(sizes):

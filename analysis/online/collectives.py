@@ -1,4 +1,6 @@
-"""What a step's collectives took against what the same collectives usually take, while the run goes on."""
+"""What a step's collectives took against what the same collectives usually take, while the run goes
+on.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,13 @@ class Collectives:
         self._seconds: dict[int, deque[float]] = {}
 
     def relative(self, groups: Sequence[int], seconds: Sequence[float]) -> float:
-        """All of a step's collectives over what they usually take; 0 where there is none, 1 where none is known yet."""
+        """All of a step's collectives over what they usually take; 0 where there is none, 1 where
+        none is known yet.
+        """
         known = [
-            (took, self._seconds[group]) for group, took in zip(groups, seconds, strict=True) if group in self._seconds
+            (took, self._seconds[group])
+            for group, took in zip(groups, seconds, strict=True)
+            if group in self._seconds
         ]
         if not known:
             return 1.0 if groups else 0.0

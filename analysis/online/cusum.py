@@ -1,10 +1,14 @@
-"""Page's test: a cumulative sum that rises while steps take longer than usual, for many series at once.
+"""Page's test: a cumulative sum that rises while steps take longer than usual, for many series at
+once.
 
-One-sided (Page, Biometrika 41, 1954): S = max(0, S + x - k), an alarm where S reaches h. With k at half the shift that is looked for it is
-the repeated likelihood-ratio test, which of all tests with as few false alarms finds that shift soonest (Lorden, Ann. Math. Stat. 42, 1971;
-Moustakides, Ann. Stat. 14, 1986). h follows from how seldom it may be wrong, by Siegmund's approximation (Sequential Analysis, 1985).
+One-sided (Page, Biometrika 41, 1954): S = max(0, S + x - k), an alarm where S reaches h. With k at
+half the shift that is looked for it is the repeated likelihood-ratio test, which of all tests with
+as few false alarms finds that shift soonest (Lorden, Ann. Math. Stat. 42, 1971; Moustakides, Ann.
+Stat. 14, 1986). h follows from how seldom it may be wrong, by Siegmund's approximation (Sequential
+Analysis, 1985).
 
-What a step adds is bounded, so that no fewer than seven can raise an alarm: spikes of a few steps are no slow interval, whatever their height.
+What a step adds is bounded, so that no fewer than seven can raise an alarm: spikes of a few steps
+are no slow interval, whatever their height.
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ import numpy.typing as npt
 from laggard.analysis.columns import FloatArray
 
 FALSE_ALARMS_PER_1000_STEPS = 0.1
-"""Of a whole run, all its series together: a fifth of what is allowed, as steps are not quite normal: they have spikes."""
+"""Of a whole run, all its series together: a fifth of what is allowed, as steps are not quite
+normal: they have spikes."""
 LEAST_EVIDENCE_STEPS = 7
 """Of the ten steps that make an interval: spikes of three steps come twice in a row, not thrice."""
 _OVERSHOOT = 1.166
@@ -27,7 +32,9 @@ _FULL = 1.0 - 1e-9
 
 
 def steps_between_alarms(series: int, per_1000: float = FALSE_ALARMS_PER_1000_STEPS) -> float:
-    """How many steps one series must go, on average, without a false alarm, so that `series` of them keep the budget."""
+    """How many steps one series must go, on average, without a false alarm, so that `series` of
+    them keep the budget.
+    """
     return 1000.0 * series / per_1000
 
 
@@ -36,7 +43,8 @@ def thresholds(allowance: npt.ArrayLike, steps: float) -> FloatArray:
 
     Args:
         allowance: k in standard deviations, [N]; above 0.
-        steps: how many pass between two false alarms on average, if steps are normal and independent.
+        steps: how many pass between two false alarms on average, if steps are normal and
+            independent.
 
     Returns:
         h, [N], at least 1: solves (exp(2 k b) - 2 k b - 1) / (2 k^2) = `steps` for b = h + 1.166.
@@ -54,7 +62,8 @@ def advance(total: FloatArray, evidence: FloatArray, threshold: FloatArray) -> F
     Args:
         total: before it, [N].
         evidence: x - k, [N].
-        threshold: h in the unit of `evidence`, [N]; sums go no higher, so that they come down again as soon.
+        threshold: h in the unit of `evidence`, [N]; sums go no higher, so that they come down again
+            as soon.
 
     Returns:
         Sums, [N].

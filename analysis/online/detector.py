@@ -1,8 +1,11 @@
-"""The detector: told of one step after the other, it raises alarms and says when what they told of is over.
+"""The detector: told of one step after the other, it raises alarms and says when what they told of
+is over.
 
-What is slow, and against what, is defined as for finished runs (`intervals`, `reference`, `detect`): 1.10 times a rank's own usual or, all along, the fastest
-device class's. What is different is that it must not know the future: references are of the calm steps so far, and an interval is told of after seven of
-its ten steps (`cusum`). What it holds does not grow with the run.
+What is slow, and against what, is defined as for finished runs (`intervals`, `reference`,
+`detect`): 1.10 times a rank's own usual or, all along, the fastest device class's. What is
+different is that it must not know the future: references are of the calm steps so far, and an
+interval is told of after seven of its ten steps (`cusum`). What it holds does not grow with the
+run.
 """
 
 from __future__ import annotations
@@ -73,9 +76,14 @@ class Detector:
         if self._begin_ns is None:
             self._begin_ns = int(rows.when[:, 1].min())
         if self._first_usual is None and not rows.warm_up.all():
-            self._first_usual = Moment(int(rows.when[:, 0].max()), int(rows.when[:, 1].min()), latest(rows).end_ns)
+            self._first_usual = Moment(
+                int(rows.when[:, 0].max()), int(rows.when[:, 1].min()), latest(rows).end_ns
+            )
         told = [*self._take_work(rows), *self._take_transfers(rows)]
-        if int(np.median(self._compute.learnt)) >= self._next_comparison and self._first_usual is not None:
+        if (
+            int(np.median(self._compute.learnt)) >= self._next_comparison
+            and self._first_usual is not None
+        ):
             self._next_comparison = math.ceil(self._next_comparison * _NEXT_COMPARISON)
             told += self._compare(self._first_usual, rows)
         return tuple(told)
@@ -84,9 +92,13 @@ class Detector:
         at, compute = rows.ranks, self._compute
         drift = self._drift.feel(at, compute.ratios(at, rows.compute_s, rows.samples))
         told: list[Alarm] = []
-        for rank in compute.enter(at, rows.compute_s, rows.samples, rows.when, drift, rows.warm_up).tolist():
+        for rank in compute.enter(
+            at, rows.compute_s, rows.samples, rows.when, drift, rows.warm_up
+        ).tolist():
             told += self._turn("compute", compute, rank, rows)
-        for rank in self._storage.enter(at, rows.storage_s, rows.samples, rows.when, 0.0, rows.warm_up).tolist():
+        for rank in self._storage.enter(
+            at, rows.storage_s, rows.samples, rows.when, 0.0, rows.warm_up
+        ).tolist():
             told += self._turn("storage", self._storage, rank, rows)
         return told
 
@@ -97,8 +109,13 @@ class Detector:
         bank, compute = self._transfer, self._compute
         ones = np.ones(len(rows.ranks))
         told: list[Alarm] = []
-        for rank in bank.enter(rows.ranks, rows.transfer_s, ones, rows.when, 0.0, rows.warm_up).tolist():
-            starved = compute.rising[rank] and compute.starting[rank] >= FOLDED_SHARE * bank.starting[rank]
+        for rank in bank.enter(
+            rows.ranks, rows.transfer_s, ones, rows.when, 0.0, rows.warm_up
+        ).tolist():
+            starved = (
+                compute.rising[rank]
+                and compute.starting[rank] >= FOLDED_SHARE * bank.starting[rank]
+            )
             if bank.open[rank] or not starved:
                 told += self._turn("network", bank, rank, rows)
         return told
@@ -113,8 +130,14 @@ class Detector:
             return []
         length = int(series.starting[rank])
         # From compute the drift is out, but it follows slowly: what came suddenly over all is not.
-        rise = series.rise(rank, series.in_common(length) if family == "compute" else self._drift.since(length))
-        return [] if rise is None else [self._book.begin(place, rise.level, rise.confidence, rise.first, rows)]
+        rise = series.rise(
+            rank, series.in_common(length) if family == "compute" else self._drift.since(length)
+        )
+        return (
+            []
+            if rise is None
+            else [self._book.begin(place, rise.level, rise.confidence, rise.first, rows)]
+        )
 
     def _is_worth(self, seconds: float, rows: StepRows) -> bool:
         """Whether so much is 1 % of the time since the first step."""
@@ -124,11 +147,18 @@ class Detector:
     def _compare(self, first: Moment, rows: StepRows) -> list[Alarm]:
         """Who is slower than its equals all along, and who is not any more."""
         told: list[Alarm] = []
-        families: tuple[tuple[Family, SeriesBank], ...] = (("compute", self._compute), ("storage", self._storage))
+        families: tuple[tuple[Family, SeriesBank], ...] = (
+            ("compute", self._compute),
+            ("storage", self._storage),
+        )
         for family, bank in families:
             for lag in lags(bank, self.hosts, storage=family == "storage"):
                 place = Place(family, "deterministic", lag.rank)
-                if lag.slow and place not in self._book and self._is_worth(float(bank.seconds[lag.rank]), rows):
+                if (
+                    lag.slow
+                    and place not in self._book
+                    and self._is_worth(float(bank.seconds[lag.rank]), rows)
+                ):
                     told.append(self._book.begin(place, lag.level, lag.confidence, first, rows))
                 elif place in self._book and lag.level < math.log(LEAST_RATIO):
                     told += self._book.end(place, latest(rows))

@@ -1,4 +1,6 @@
-"""What slows three quarters of the ranks at once: the machine under them, as far as it is known while the run goes on."""
+"""What slows three quarters of the ranks at once: the machine under them, as far as it is known
+while the run goes on.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class MachineDrift:
         return self._common(-_SMOOTHED_STEPS, None)
 
     def since(self, steps: int) -> float:
-        """What all have in common in their last `steps` steps, beyond what they had before (log), 0 at least."""
+        """What all have in common in their last `steps` steps, beyond what they had before (log), 0
+        at least.
+        """
         steps = min(steps, _KEPT_STEPS - LEAST_STEPS)
         return max(self._common(-steps, None) - self._common(None, -steps), 0.0)
 

@@ -1,4 +1,6 @@
-"""Who is slower than its equals all along, by what its steps usually took so far: the definition of `reference`, on the references of the moment."""
+"""Who is slower than its equals all along, by what its steps usually took so far: the definition of
+`reference`, on the references of the moment.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class _Usual:
 
 @dataclass(frozen=True)
 class Lag:
-    """A rank's usual against the fastest class's: log ratio, and the probability that it truly is 1.10 or more."""
+    """A rank's usual against the fastest class's: log ratio, and the probability that it truly is
+    1.10 or more.
+    """
 
     rank: int
     level: float

@@ -8,7 +8,13 @@ from dataclasses import fields
 import numpy as np
 
 from laggard.analysis.columns import BoolArray, IntArray, LinkColumns
-from laggard.analysis.links import SlowLinks, Window, any_link_changed, link_that_changed, slow_links
+from laggard.analysis.links import (
+    SlowLinks,
+    Window,
+    any_link_changed,
+    link_that_changed,
+    slow_links,
+)
 from laggard.analysis.load import RankHost, empty_links
 
 MOST_ROWS = 20_000
@@ -41,11 +47,15 @@ class LinkMemory:
             del self._parts[0]
 
     def ended_ns(self, steps: int) -> int:
-        """When the step ended that came before the last `steps`; of the first that is known, if they are more."""
+        """When the step ended that came before the last `steps`; of the first that is known, if
+        they are more.
+        """
         return self._ends_ns[-steps - 1] if steps < len(self._ends_ns) else self._ends_ns[0]
 
     def note_slow(self, first_ns: int, last_ns: int) -> None:
-        """Transfers were slow from `first_ns` to `last_ns`: what links did then is not what they usually do."""
+        """Transfers were slow from `first_ns` to `last_ns`: what links did then is not what they
+        usually do.
+        """
         self._slow.append((first_ns, last_ns))
 
     def named(self, first_ns: int, excess_s: float) -> tuple[str, str] | None:
@@ -64,10 +74,14 @@ class LinkMemory:
         return any_link_changed(links, *self._windows(links, first_ns), excess_s, self._hosts)
 
     def lasting(self) -> tuple[SlowLinks, int]:
-        """Links that are slower than the fastest class of links, outside the times when transfers were slow; and in how many steps."""
+        """Links that are slower than the fastest class of links, outside the times when transfers
+        were slow; and in how many steps.
+        """
         links = self._all()
         quiet = self._quiet(links.time_ns) & self._covered(links.time_ns)
-        return slow_links(links, quiet, {host.host: host.tier for host in self._hosts}), self._steps(links, 0)[1]
+        return slow_links(
+            links, quiet, {host.host: host.tier for host in self._hosts}
+        ), self._steps(links, 0)[1]
 
     def _windows(self, links: LinkColumns, first_ns: int) -> tuple[Window, Window]:
         inside = links.time_ns >= first_ns
@@ -76,7 +90,9 @@ class LinkMemory:
         return Window(inside, within), Window(before, earlier)
 
     def _steps(self, links: LinkColumns, first_ns: int) -> tuple[int, int]:
-        """Steps that ended after `first_ns`, and quiet ones before it (all of them if it is 0), of the time that there are samples of."""
+        """Steps that ended after `first_ns`, and quiet ones before it (all of them if it is 0), of
+        the time that there are samples of.
+        """
         ends = np.array(self._ends_ns, dtype=np.int64)
         if len(links):
             ends = ends[ends >= links.time_ns[0]]
@@ -92,7 +108,9 @@ class LinkMemory:
 
     def _covered(self, time_ns: IntArray) -> BoolArray:
         """What is not older than the steps that are remembered."""
-        covered: BoolArray = time_ns >= (self._ends_ns[0] if len(self._ends_ns) == _MOST_STEPS else 0)
+        covered: BoolArray = time_ns >= (
+            self._ends_ns[0] if len(self._ends_ns) == _MOST_STEPS else 0
+        )
         return covered
 
     def _all(self) -> LinkColumns:
@@ -100,7 +118,8 @@ class LinkMemory:
             return empty_links()
         if len(self._parts) > 1:
             columns = {
-                f.name: np.concatenate([getattr(part, f.name) for part in self._parts]) for f in fields(LinkColumns)
+                f.name: np.concatenate([getattr(part, f.name) for part in self._parts])
+                for f in fields(LinkColumns)
             }
             self._parts = [LinkColumns(**columns)]
         return self._parts[0]

@@ -1,4 +1,6 @@
-"""A run that is over, told to the detector as it went: step by step, with the links' samples of that time and nothing later."""
+"""A run that is over, told to the detector as it went: step by step, with the links' samples of
+that time and nothing later.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def alarms_of(run: Run) -> tuple[Alarm, ...]:
 
 
 def _second_by_second(run: Run) -> Iterator[StepRows]:
-    """Steps of ranks of their own pace, by the second in which they ended: as who looks each second is told of them."""
+    """Steps of ranks of their own pace, by the second in which they ended: as who looks each second
+    is told of them.
+    """
     spans = run.spans
     keys, step = np.unique(np.column_stack([spans.rank, spans.step]), axis=0, return_inverse=True)
     end_ns = np.zeros(len(keys), dtype=np.int64)

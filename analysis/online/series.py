@@ -1,6 +1,8 @@
-"""Many series of step times, each held against its own running reference by Page's test: who has become slow, and who is as usual again.
+"""Many series of step times, each held against its own running reference by Page's test: who has
+become slow, and who is as usual again.
 
-A series is a rank's compute, its reading, or the transfers. All is kept in arrays of fixed size, so that a step costs the same however long the run is.
+A series is a rank's compute, its reading, or the transfers. All is kept in arrays of fixed size, so
+that a step costs the same however long the run is.
 """
 
 from __future__ import annotations
@@ -37,9 +39,11 @@ _DELAY_STEPS = 20
 _MEDIAN_ERROR = math.sqrt(math.pi / 2.0)
 _LOOKED_FOR = math.log(LEAST_RATIO) / 2.0
 _REFERENCE_ERRORS = 2.0
-"""Standard errors that a reference may be off by: it stays off for long, and by more in one of many ranks."""
+"""Standard errors that a reference may be off by: it stays off for long, and by more in one of many
+ranks."""
 _LASTING = 1.4
-"""Noise of a sum over noise of a step: drift that is taken out and references that are off err alike in many steps on end."""
+"""Noise of a sum over noise of a step: drift that is taken out and references that are off err
+alike in many steps on end."""
 _SURE = 0.95
 """Probability, at least, with which what is told of is slow by the definition."""
 
@@ -72,7 +76,9 @@ class Rise:
 
 @dataclass(frozen=True)
 class Fall:
-    """A series that is as usual again: its last slow step, and how slow it was (median log ratio, latest steps)."""
+    """A series that is as usual again: its last slow step, and how slow it was (median log ratio,
+    latest steps).
+    """
 
     last: Moment
     level: float
@@ -135,9 +141,13 @@ class SeriesBank:
         return np.where(self.open, self._length, self._risen)
 
     def ratios(self, at: IntArray, seconds: FloatArray, samples: FloatArray) -> FloatArray:
-        """Log ratio of durations to the own reference, [m]; 0 where there is no duration or no reference."""
+        """Log ratio of durations to the own reference, [m]; 0 where there is no duration or no
+        reference.
+        """
         there = (seconds > 0) & self.known[at]
-        logs = np.log(np.where(seconds > 0, seconds, 1.0)) - self.cost.logs(samples) - self.level[at]
+        logs = (
+            np.log(np.where(seconds > 0, seconds, 1.0)) - self.cost.logs(samples) - self.level[at]
+        )
         return np.where(there, logs, 0.0)
 
     def enter(
@@ -160,14 +170,20 @@ class SeriesBank:
             warm_up: which are not to be looked at, [m].
 
         Returns:
-            Series whose sums have come to an end: of those that are open, they may be over; else, they may be slow.
+            Series whose sums have come to an end: of those that are open, they may be over; else,
+            they may be slow.
         """
         self.seconds[at] += seconds
         counted = seconds > 0
         if warm_up is not None:
             counted &= ~warm_up
         if not counted.all():
-            at, seconds, samples, when = at[counted], seconds[counted], samples[counted], when[counted]
+            at, seconds, samples, when = (
+                at[counted],
+                seconds[counted],
+                samples[counted],
+                when[counted],
+            )
         if not len(at):
             return at
         ratio = self.ratios(at, seconds, samples) - drift
@@ -182,7 +198,8 @@ class SeriesBank:
         return at[done & tested]
 
     def rise(self, series: int, shared: float = 0.0) -> Rise | None:
-        """Opens a series whose sum has reached its threshold, if the steps since it began to rise are slow by the definition.
+        """Opens a series whose sum has reached its threshold, if the steps since it began to rise
+        are slow by the definition.
 
         Args:
             series: which.
@@ -213,7 +230,9 @@ class SeriesBank:
         return Fall(last, float(self._depth[series]))
 
     def in_common(self, length: int) -> float:
-        """What three quarters of the series or more were slower than usual by in their last `length` steps (log), 0 at least."""
+        """What three quarters of the series or more were slower than usual by in their last
+        `length` steps (log), 0 at least.
+        """
         if self.known.sum() < 2:
             return 0.0
         middle = np.median(self.recent[self.known, -min(length, RECENT_STEPS) :], axis=1)
@@ -249,11 +268,19 @@ class SeriesBank:
         self._fallen[at] = np.where(total > 0, self._fallen[at] + 1, 0)
         self._length[at] += 1
         for series in at[(total == 0) & (self._length[at] <= RECENT_STEPS)].tolist():
-            self._deepen(series, float(np.median(self.recent[series, -int(self._length[series]) :])))
+            self._deepen(
+                series, float(np.median(self.recent[series, -int(self._length[series]) :]))
+            )
 
     def _has_faded(self, at: IntArray) -> BoolArray:
-        """Which open series are, over all their latest steps, not slow any more by the definition."""
-        faded: BoolArray = self.open[at] & (self._length[at] >= RECENT_STEPS) & (self._length[at] % _LOOK_EVERY == 0)
+        """Which open series are, over all their latest steps, not slow any more by the
+        definition.
+        """
+        faded: BoolArray = (
+            self.open[at]
+            & (self._length[at] >= RECENT_STEPS)
+            & (self._length[at] % _LOOK_EVERY == 0)
+        )
         for index in np.flatnonzero(faded).tolist():
             faded[index] = np.median(self.recent[at[index]]) < math.log(LEAST_RATIO)
         return faded
@@ -262,7 +289,9 @@ class SeriesBank:
         """Notes how slow an open series is; it is over once its steps are nearer to the usual."""
         self._depth[series] = max(level, math.log(LEAST_RATIO))
         sigma = self.sigma[series]
-        self._end_threshold[series] = thresholds(ALIKE * self._depth[series] / sigma, self._steps) * sigma
+        self._end_threshold[series] = (
+            thresholds(ALIKE * self._depth[series] / sigma, self._steps) * sigma
+        )
 
     def _remember_work(self, at: IntArray, logs: FloatArray, samples: FloatArray) -> None:
         self._logs[at, :-1] = self._logs[at, 1:]
@@ -272,9 +301,11 @@ class SeriesBank:
         self._pending[at] += ~self.open[at]
 
     def _learn(self, at: IntArray) -> None:
-        """Takes into the reference what has been there for a while: of what has just begun nobody knows what it is.
+        """Takes into the reference what has been there for a while: of what has just begun nobody
+        knows what it is.
 
-        It takes all that is not slow, and not what looks calm: who leaves out what is a little slower ends with a reference that is too quick.
+        It takes all that is not slow, and not what looks calm: who leaves out what is a little
+        slower ends with a reference that is too quick.
         """
         at = at[self._pending[at] > np.minimum(_DELAY_STEPS, self.learnt[at] // 3)]
         if not len(at):
@@ -290,7 +321,9 @@ class SeriesBank:
             self.cost.fit(self._reference, self._samples)
             at = np.arange(self.count)
         else:
-            at = at[(self.learnt[at] % _REFIT_EVERY == 0) | (self.learnt[at] == LEAST_REFERENCE_STEPS)]
+            at = at[
+                (self.learnt[at] % _REFIT_EVERY == 0) | (self.learnt[at] == LEAST_REFERENCE_STEPS)
+            ]
         at = at[self.known[at]]
         if len(at):
             self._refit(at)
@@ -302,7 +335,11 @@ class SeriesBank:
         steady = int(held.min()) == width
         self.level[at] = np.median(values, axis=1) if steady else np.nanmedian(values, axis=1)
         moves = np.abs(np.diff(values, axis=1))
-        noise = 1.4826 / math.sqrt(2.0) * (np.median(moves, axis=1) if steady else np.nanmedian(moves, axis=1))
+        noise = (
+            1.4826
+            / math.sqrt(2.0)
+            * (np.median(moves, axis=1) if steady else np.nanmedian(moves, axis=1))
+        )
         self.sigma[at] = np.maximum(noise, LEAST_SCALE)
         # A reference of few steps is off by itself: what it may be off by is no evidence.
         off = _MEDIAN_ERROR * self.sigma[at] / np.sqrt(held)
@@ -312,7 +349,11 @@ class SeriesBank:
 
     def _levels(self, series: int) -> Levels:
         held = int(min(self.learnt[series], REFERENCE_STEPS))
-        values = self._reference[series, -held:] - self.cost.logs(self._samples[series, -held:]) - self.level[series]
+        values = (
+            self._reference[series, -held:]
+            - self.cost.logs(self._samples[series, -held:])
+            - self.level[series]
+        )
         sigma = noise_sigma(values)
         jitter = sigma * _MEDIAN_ERROR / math.sqrt(LEAST_STEPS)
         scatter = scatter_of_medians(values)
@@ -321,7 +362,9 @@ class SeriesBank:
         return Levels((), sigma, jitter, math.hypot(wander, LEAST_SCALE, off))
 
     def _since(self, series: int, count: int, *, fallen: bool = False) -> tuple[FloatArray, int]:
-        """The latest ratios, and the index at which those since the last change begin, moved to where it fits best."""
+        """The latest ratios, and the index at which those since the last change begin, moved to
+        where it fits best.
+        """
         held = int(min(self.seen[series], RECENT_STEPS))
         values = self.recent[series, RECENT_STEPS - held :]
         begin = max(held - count, 0)

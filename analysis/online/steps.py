@@ -58,8 +58,12 @@ def lockstep_rows(spans: SpanColumns, world: int) -> Iterator[StepRows]:
     cell = at.reshape(-1) * world + spans.rank
     shape = (len(steps), world)
     told = _told(spans, cell, shape[0] * shape[1])
-    when = np.stack([np.repeat(steps, world), told.start_ns, told.end_ns], axis=1).reshape(*shape, 3)
-    samples, compute_s, storage_s = (each.reshape(shape) for each in (told.samples, told.compute_s, told.storage_s))
+    when = np.stack([np.repeat(steps, world), told.start_ns, told.end_ns], axis=1).reshape(
+        *shape, 3
+    )
+    samples, compute_s, storage_s = (
+        each.reshape(shape) for each in (told.samples, told.compute_s, told.storage_s)
+    )
     warm_up: BoolArray = np.logical_or.reduce(told.warm_up.reshape(shape), axis=1)
     there = told.there.reshape(shape)
     groups, group_s = _collectives(spans, at.reshape(-1), shape)
@@ -88,12 +92,18 @@ def own_pace_rows(spans: SpanColumns, world: int) -> Iterator[StepRows]:
         world: number of ranks.
     """
     spans = _of_steps(spans)
-    paces = {int(rank): pace_of(spans.where(spans.rank == rank), {}, world) for rank in np.unique(spans.rank)}
+    paces = {
+        int(rank): pace_of(spans.where(spans.rank == rank), {}, world)
+        for rank in np.unique(spans.rank)
+    }
     moved = {rank: transfer_s(pace) for rank, pace in paces.items()}
     for index in range(max((len(pace) for pace in paces.values()), default=0)):
         here = [rank for rank, pace in paces.items() if index < len(pace)]
         work = np.stack([paces[rank].before[index] + paces[rank].after[index] for rank in here])
-        when = [(paces[r].number[index], paces[r].start_s[index] / _S, paces[r].end_s[index] / _S) for r in here]
+        when = [
+            (paces[r].number[index], paces[r].start_s[index] / _S, paces[r].end_s[index] / _S)
+            for r in here
+        ]
         yield StepRows(
             ranks=np.array(here, dtype=np.int64),
             when=np.array(when).round().astype(np.int64),
@@ -138,14 +148,20 @@ def _told(spans: SpanColumns, cell: IntArray, cells: int) -> _Told:
         end_ns=end_ns,
         samples=samples.astype(np.float64),
         compute_s=np.bincount(cell, seconds * _COMPUTE[spans.phase], cells).astype(np.float64),
-        storage_s=np.bincount(cell, seconds * (spans.phase == Phase.FETCH.code), cells).astype(np.float64),
+        storage_s=np.bincount(cell, seconds * (spans.phase == Phase.FETCH.code), cells).astype(
+            np.float64
+        ),
         warm_up=np.bincount(cell[flagged], minlength=cells) > 0,
         there=np.bincount(cell, minlength=cells) > 0,
     )
 
 
-def _collectives(spans: SpanColumns, at: IntArray, shape: tuple[int, int]) -> tuple[IntArray, FloatArray]:
-    """Numbers of the collectives, [G], and how long each took in each step once all had arrived, [S, G]; 0 where it was not."""
+def _collectives(
+    spans: SpanColumns, at: IntArray, shape: tuple[int, int]
+) -> tuple[IntArray, FloatArray]:
+    """Numbers of the collectives, [G], and how long each took in each step once all had arrived,
+    [S, G]; 0 where it was not.
+    """
     rows = np.flatnonzero((spans.phase == Phase.COMM.code) & (spans.group >= 0))
     groups, index = np.unique(spans.group[rows], return_inverse=True)
     if not len(groups):

@@ -51,7 +51,9 @@ class TransferWatch:
         """TCP samples, later than those before."""
         self._links.take(samples)
 
-    def take(self, rows: StepRows, compute: SeriesBank, drift: MachineDrift, *, counts: bool) -> list[Alarm]:
+    def take(
+        self, rows: StepRows, compute: SeriesBank, drift: MachineDrift, *, counts: bool
+    ) -> list[Alarm]:
         """One step of all ranks.
 
         Args:
@@ -79,7 +81,9 @@ class TransferWatch:
         return self._begin(rows, took_s / max(relative, 1e-9), compute, drift) if counts else []
 
     def compare(self, first: Moment, rows: StepRows) -> list[Alarm]:
-        """Links that are slower than the fastest class of links all along, and those that are not any more; nothing is asked while transfers are slow."""
+        """Links that are slower than the fastest class of links all along, and those that are not
+        any more; nothing is asked while transfers are slow.
+        """
         if SLOW in self.book:
             return []
         slow, steps = self._links.lasting()
@@ -87,16 +91,28 @@ class TransferWatch:
         told: list[Alarm] = []
         for link in slow.links:
             gained_s = (link.busy_s - link.needed_s) / steps
-            ratio = usual_s / max(usual_s - gained_s, usual_s / link.slowdown, 1e-9) if usual_s > 0 else 1.0
+            ratio = (
+                usual_s / max(usual_s - gained_s, usual_s / link.slowdown, 1e-9)
+                if usual_s > 0
+                else 1.0
+            )
             place = Place("network", "deterministic", tiers=link.tiers)
             if ratio >= LEAST_RATIO and place not in self.book:
-                told.append(self.book.begin(place, math.log(link.slowdown), link.confidence, first, rows, link.ends))
+                told.append(
+                    self.book.begin(
+                        place, math.log(link.slowdown), link.confidence, first, rows, link.ends
+                    )
+                )
         still = {link.tiers for link in slow.links}
-        for place in self.book.places(lambda each: each.tiers is not None and each.tiers not in still):
+        for place in self.book.places(
+            lambda each: each.tiers is not None and each.tiers not in still
+        ):
             told += self.book.end(place, latest(rows))
         return told
 
-    def _begin(self, rows: StepRows, usual_s: float, compute: SeriesBank, drift: MachineDrift) -> list[Alarm]:
+    def _begin(
+        self, rows: StepRows, usual_s: float, compute: SeriesBank, drift: MachineDrift
+    ) -> list[Alarm]:
         length = int(self.bank.starting[0])
         if (compute.rising & (compute.starting >= FOLDED_SHARE * length)).any():
             excess_s = max(sum(rows.group_s) - usual_s, 1e-9)
@@ -119,7 +135,12 @@ class TransferWatch:
     def _name(self) -> list[Alarm]:
         """Looks again for the link of slow transfers, now that there are more samples."""
         alarm = self.book.of(SLOW)
-        if alarm is None or alarm.link is not None or self._tries >= _TRIES or self._steps % _LOOK_EVERY:
+        if (
+            alarm is None
+            or alarm.link is not None
+            or self._tries >= _TRIES
+            or self._steps % _LOOK_EVERY
+        ):
             return []
         self._tries += 1
         link = self._links.named(round(alarm.since_s / _S), self._excess_s)

@@ -15,7 +15,9 @@ _DOES: dict[Family, tuple[str, str]] = {
 }
 
 
-def told(alarms: Sequence[Alarm], known: frozenset[int], tiers: Mapping[str, str]) -> tuple[str, ...]:
+def told(
+    alarms: Sequence[Alarm], known: frozenset[int], tiers: Mapping[str, str]
+) -> tuple[str, ...]:
     """Sentences for what was just found.
 
     Args:
@@ -25,7 +27,13 @@ def told(alarms: Sequence[Alarm], known: frozenset[int], tiers: Mapping[str, str
     """
     groups: dict[tuple[object, ...], list[Alarm]] = {}
     for alarm in alarms:
-        stage = "over" if alarm.last_step is not None else "named" if alarm.number in known else "raised"
+        stage = (
+            "over"
+            if alarm.last_step is not None
+            else "named"
+            if alarm.number in known
+            else "raised"
+        )
         tier = tiers.get(alarm.host or "", "") if alarm.host is not None else alarm.number
         groups.setdefault((stage, alarm.family, alarm.kind, tier), []).append(alarm)
     return tuple(sentence(_TOLD[str(stage)](group)) for (stage, *_), group in groups.items())
@@ -44,9 +52,14 @@ def _raised(alarms: Sequence[Alarm]) -> str:
 def _raised_link(alarm: Alarm) -> str:
     if alarm.kind == "deterministic":
         link = "a link" if alarm.link is None else f"the link {_link(alarm)}"
-        return f"{link} is {ratio_text(alarm.slowdown)} slower than the fastest links, since the beginning"
+        return (
+            f"{link} is {ratio_text(alarm.slowdown)} slower than the fastest links, since the"
+            " beginning"
+        )
     link = "" if alarm.link is None else f"; the link {_link(alarm)} holds them up"
-    return f"transfers take {ratio_text(alarm.slowdown)} as long as usual, since {_since(alarm)}{link}"
+    return (
+        f"transfers take {ratio_text(alarm.slowdown)} as long as usual, since {_since(alarm)}{link}"
+    )
 
 
 def _named(alarms: Sequence[Alarm]) -> str:
@@ -61,7 +74,10 @@ def _over(alarms: Sequence[Alarm]) -> str:
         what = "transfers are" if first.kind == "dynamic" else f"the link {_link(first)} is"
         return f"{what} {lasted}"
     if first.kind == "deterministic":
-        return f"{_who(alarms)} {_does(alarms)} as fast as the fastest hosts now, at {seconds_text(end_s)}"
+        return (
+            f"{_who(alarms)} {_does(alarms)} as fast as the fastest hosts now, at"
+            f" {seconds_text(end_s)}"
+        )
     return f"{_who(alarms)} {_does(alarms)} {lasted}"
 
 
@@ -81,7 +97,9 @@ def _does(alarms: Sequence[Alarm]) -> str:
 
 
 def _ratios(alarms: Sequence[Alarm]) -> str:
-    ends = sorted({ratio_text(min(a.slowdown for a in alarms)), ratio_text(max(a.slowdown for a in alarms))})
+    ends = sorted(
+        {ratio_text(min(a.slowdown for a in alarms)), ratio_text(max(a.slowdown for a in alarms))}
+    )
     return " to ".join(sorted(ends, key=lambda text: float(text.rstrip("x"))))
 
 

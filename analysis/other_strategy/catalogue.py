@@ -16,12 +16,15 @@ Value = int | str
 Values = Mapping[str, Value]
 
 ALL_REDUCING = frozenset({"allreduce", "local_sgd", "diloco"})
-"""Strategies in whose runs all ranks make all-reduces of what the model has, by the same library."""
+"""Strategies in whose runs all ranks make all-reduces of what the model has, by the same
+library."""
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """What there is to know of a strategy: its parameters as they are unless told otherwise, and how it is played."""
+    """What there is to know of a strategy: its parameters as they are unless told otherwise, and
+    how it is played.
+    """
 
     defaults: Values
     play: Callable[[Scene, Mapping[str, int], bool], Played]
@@ -30,27 +33,40 @@ class _Kind:
 _BOUNDED = {"staleness": 4, "backups": 0, "skip": 4, "ahead": 8}
 _KINDS: Mapping[str, _Kind] = {
     "allreduce": _Kind({}, lambda scene, _, __: meet_every(scene, 1)),
-    "local_sgd": _Kind({"steps": 8, "after": 0}, lambda scene, n, _: meet_every(scene, n["steps"], n["after"])),
+    "local_sgd": _Kind(
+        {"steps": 8, "after": 0}, lambda scene, n, _: meet_every(scene, n["steps"], n["after"])
+    ),
     "diloco": _Kind({"steps": 50}, lambda scene, n, _: meet_every(scene, n["steps"])),
     "hierarchical": _Kind(
-        {"tier_steps": 1, "wan_steps": 8}, lambda scene, n, _: meet_in_tiers(scene, n["tier_steps"], n["wan_steps"])
+        {"tier_steps": 1, "wan_steps": 8},
+        lambda scene, n, _: meet_in_tiers(scene, n["tier_steps"], n["wan_steps"]),
     ),
-    "parameter_server": _Kind({}, lambda scene, _, __: play_served(scene, StalenessRule(scene.world, 0))),
-    "asynchronous": _Kind({}, lambda scene, _, __: play_served(scene, StalenessRule(scene.world, None))),
+    "parameter_server": _Kind(
+        {}, lambda scene, _, __: play_served(scene, StalenessRule(scene.world, 0))
+    ),
+    "asynchronous": _Kind(
+        {}, lambda scene, _, __: play_served(scene, StalenessRule(scene.world, None))
+    ),
     "bounded_staleness": _Kind(
-        {"staleness": 4}, lambda scene, n, _: play_served(scene, StalenessRule(scene.world, n["staleness"]))
+        {"staleness": 4},
+        lambda scene, n, _: play_served(scene, StalenessRule(scene.world, n["staleness"])),
     ),
     "backup_workers": _Kind(
-        {"backups": 1}, lambda scene, n, _: play_served(scene, BackupRule(scene.world, n["backups"]))
+        {"backups": 1},
+        lambda scene, n, _: play_served(scene, BackupRule(scene.world, n["backups"])),
     ),
-    "gossip": _Kind({"graph": "ring"}, lambda scene, _, complete: play_neighbours(scene, Bounds(complete))),
+    "gossip": _Kind(
+        {"graph": "ring"}, lambda scene, _, complete: play_neighbours(scene, Bounds(complete))
+    ),
     "hop": _Kind(
         {"graph": "ring", **_BOUNDED},
         lambda scene, n, complete: play_neighbours(
             scene, Bounds(complete, n["staleness"], n["backups"], n["skip"], n["ahead"])
         ),
     ),
-    "partial_reduce": _Kind({"group": 2}, lambda scene, n, _: PartialReduce(scene, n["group"]).play()),
+    "partial_reduce": _Kind(
+        {"group": 2}, lambda scene, n, _: PartialReduce(scene, n["group"]).play()
+    ),
     "ad_psgd": _Kind({}, lambda scene, _, __: Alone(scene).play()),
     "overlap_local_sgd": _Kind({}, lambda scene, _, __: Alone(scene).play()),
 }
@@ -72,12 +88,17 @@ class Other:
 
     def __post_init__(self) -> None:
         if self.name not in _KINDS:
-            raise InputError(f"{self.name}: no strategy that can be played — those are {', '.join(STRATEGIES)}")
+            raise InputError(
+                f"{self.name}: no strategy that can be played — those are {', '.join(STRATEGIES)}"
+            )
         known = _KINDS[self.name].defaults
         for name, value in self.parameters.items():
             if name not in known:
                 told = ", ".join(known) or "none"
-                raise InputError(f"{self.name}: {name} is no parameter that its time depends on — those are {told}")
+                raise InputError(
+                    f"{self.name}: {name} is no parameter that its time depends on — those are"
+                    f" {told}"
+                )
             self._check(name, value, known[name])
 
     def _check(self, name: str, value: Value, default: Value) -> None:
@@ -87,7 +108,9 @@ class Other:
             return
         least = _LEAST.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(f"{self.name}: {name} {value} — give a whole number of {least} or more")
+            raise InputError(
+                f"{self.name}: {name} {value} — give a whole number of {least} or more"
+            )
 
     @property
     def settings(self) -> Values:

@@ -1,4 +1,6 @@
-"""Messages under way at the same time: those that share a way, or a bottleneck, share its rate evenly (max-min fairness; Bertsekas and Gallager 1992, section 6.5)."""
+"""Messages under way at the same time: those that share a way, or a bottleneck, share its rate
+evenly (max-min fairness; Bertsekas and Gallager 1992, section 6.5).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from laggard.analysis.other_strategy.network import FRAMED, Network
 _LEAST_BITS = 1e-3
 
 
-def fair_rates(routes: Sequence[Sequence[Hashable]], rates: Mapping[Hashable, float]) -> list[float]:
+def fair_rates(
+    routes: Sequence[Sequence[Hashable]], rates: Mapping[Hashable, float]
+) -> list[float]:
     """What everybody gets: nobody could have more without somebody who has no more having less.
 
     Args:
@@ -57,7 +61,9 @@ class Flows:
         self._loop, self._network = loop, network
         self._flows: list[_Flow] = []
         self._since_s, self._turn = 0.0, 0
-        for edge_s in sorted({edge for slow in network.slow for edge in (slow.first_s, slow.last_s)}):
+        for edge_s in sorted(
+            {edge for slow in network.slow for edge in (slow.first_s, slow.last_s)}
+        ):
             loop.at(edge_s, self._share_anew)
 
     def send(self, src: str, dst: str, size_bytes: float, then: Action) -> None:
@@ -68,7 +74,9 @@ class Flows:
             return
         shared = (each.name for each in self._network.shared if hop.ends in each.ways)
         self._advance()
-        self._flows.append(_Flow((hop.ends, *shared), size_bytes * 8 * FRAMED, hop.rtt_ms / 2e3, then))
+        self._flows.append(
+            _Flow((hop.ends, *shared), size_bytes * 8 * FRAMED, hop.rtt_ms / 2e3, then)
+        )
         self._share()
 
     def _share_anew(self) -> None:
@@ -89,7 +97,9 @@ class Flows:
             ends = flow.route[0]
             assert isinstance(ends, tuple)
             rates[ends] = self._network.hop((ends[0], ends[1]), self._loop.now_s).rate_mbps
-        for flow, rate in zip(self._flows, fair_rates([flow.route for flow in self._flows], rates), strict=True):
+        for flow, rate in zip(
+            self._flows, fair_rates([flow.route for flow in self._flows], rates), strict=True
+        ):
             flow.rate_mbps = rate
         self._turn += 1
         if self._flows:

@@ -1,8 +1,11 @@
-"""Strategies whose ranks learn by themselves, played: those that average with a few others who are ready, and those that wait for nobody.
+"""Strategies whose ranks learn by themselves, played: those that average with a few others who are
+ready, and those that wait for nobody.
 
-partial_reduce (Luo et al., ASPLOS 2020; Miao et al., SIGMOD 2021): the first so many in line average together. That groups must now and then join ranks whose models have long not mixed is
-left out: it binds one group in many. ad_psgd (Lian et al., ICML 2018) and overlap_local_sgd (Wang et al., ICASSP 2020) average beside the training: what is sent and received there takes nothing
-from a step, as who has a share of a core has it for its steps' work, so that nothing but steps takes time.
+partial_reduce (Luo et al., ASPLOS 2020; Miao et al., SIGMOD 2021): the first so many in line
+average together. That groups must now and then join ranks whose models have long not mixed is left
+out: it binds one group in many. ad_psgd (Lian et al., ICML 2018) and overlap_local_sgd (Wang et
+al., ICASSP 2020) average beside the training: what is sent and received there takes nothing from a
+step, as who has a share of a core has it for its steps' work, so that nothing but steps takes time.
 """
 
 from __future__ import annotations
@@ -36,7 +39,10 @@ class Alone:
     def _begin(self, rank: int) -> None:
         work, step = self._scene.work, self.steps[rank]
         self.steps[rank] += 1
-        self.loop.at(work.ranks[rank].done(self.loop.now_s, step, work.share(step)), partial(self._computed, rank))
+        self.loop.at(
+            work.ranks[rank].done(self.loop.now_s, step, work.share(step)),
+            partial(self._computed, rank),
+        )
 
     def _computed(self, rank: int) -> None:
         self._end(rank)
@@ -75,14 +81,18 @@ class PartialReduce(Alone):
             self.loop.at(over_s, partial(self._end, member))
 
     def _average_s(self, members: list[int], at_s: float) -> float:
-        """A ring of the members: 2 (n - 1) rounds, in each of which all send an n-th on; the slowest holds up all."""
+        """A ring of the members: 2 (n - 1) rounds, in each of which all send an n-th on; the
+        slowest holds up all.
+        """
         scene, count = self._scene, len(members)
         if count < 2:
             return 0.0
         ring = scene.network.ring([scene.hosts[member] for member in members], at_s)
         rounds_s = []
         for place, hop in enumerate(ring):
-            handled_s = scene.packing_s(members[place], 1 / count) + scene.packing_s(members[place - 1], 1 / count)
+            handled_s = scene.packing_s(members[place], 1 / count) + scene.packing_s(
+                members[place - 1], 1 / count
+            )
             wire_s = scene.message_bytes / count * FRAMED * 8e-6 / hop.rate_mbps + hop.rtt_ms / 2e3
             rounds_s.append(handled_s + wire_s)
         return 2 * (count - 1) * max(rounds_s)

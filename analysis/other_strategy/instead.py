@@ -1,7 +1,9 @@
 """What if a run had trained by another strategy: how long the same work would have taken.
 
-*The same work* is as many samples, in steps of as many for each worker: for strategies in lockstep the same number of steps of the whole, for others as many samples learnt from by all together,
-whoever learns from them. It is not the same accuracy: how many samples a strategy needs for that, no replay can say.
+*The same work* is as many samples, in steps of as many for each worker: for strategies in lockstep
+the same number of steps of the whole, for others as many samples learnt from by all together,
+whoever learns from them. It is not the same accuracy: how many samples a strategy needs for that,
+no replay can say.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ class Surroundings:
     Attributes:
         shared: rates that several ways share.
         server: the host that a server would be on; None: that of rank 0.
-        server_share: of a core, that the server's host has; None: as rank 0's, or that of a worker there.
+        server_share: of a core, that the server's host has; None: as rank 0's, or that of a worker
+            there.
     """
 
     shared: tuple[Bottleneck, ...] = ()
@@ -57,7 +60,8 @@ class Instead:
         strategy: which.
         makespan_s: virtual seconds; None where the run does not tell.
         steps: that each rank would have taken.
-        beyond_s: of the makespan, what lies behind the end of the run, where no time is known to be slow.
+        beyond_s: of the makespan, what lies behind the end of the run, where no time is known to be
+            slow.
         why_not: why the run does not tell, as a sentence.
     """
 
@@ -93,7 +97,9 @@ def _one(scenes: _Scenes, other: Other) -> Instead:
         played = other.play(scene)
     except RunFolderError as error:
         return Instead(other, None, why_not=str(error))
-    return Instead(other, played.makespan_s, played.steps, max(played.end_s - scene.work.end_s, 0.0))
+    return Instead(
+        other, played.makespan_s, played.steps, max(played.end_s - scene.work.end_s, 0.0)
+    )
 
 
 class _Scenes:
@@ -102,11 +108,13 @@ class _Scenes:
     def __init__(self, run: Run, known: Surroundings) -> None:
         if run.record is not None and run.record.origin is not None:
             raise RunFolderError(
-                f"{run.folder}: a trace of another tool does not say what its workers sent, so no other strategy can be played with it"
+                f"{run.folder}: a trace of another tool does not say what its workers sent, so no"
+                " other strategy can be played with it"
             )
         if len(run.steps) > MOST_STEPS:
             raise RunFolderError(
-                f"{run.folder}: all workers together took {len(run.steps)} steps, and up to {MOST_STEPS} are played — record fewer"
+                f"{run.folder}: all workers together took {len(run.steps)} steps, and up to"
+                f" {MOST_STEPS} are played — record fewer"
             )
         self._run, self._replay = run, replay_of(run)
         self._name = run.record.strategy.name if run.record is not None else "allreduce"
@@ -137,7 +145,10 @@ class _Scenes:
             exchange, leaves_s = _exchange(part, whole_step=whole)
             return replace(self._base, exchange=exchange, leaves_s=leaves_s)
         network = network_of_run(self._run, self._shared)
-        return replace(self._base, network=replace(network, slow=_slow_times(self._run, self._replay, network.hops)))
+        return replace(
+            self._base,
+            network=replace(network, slow=_slow_times(self._run, self._replay, network.hops)),
+        )
 
 
 def message_bytes(run: Run) -> float:
@@ -150,7 +161,8 @@ def message_bytes(run: Run) -> float:
     name, told = (strategy.name, strategy.parameters) if strategy is not None else ("allreduce", {})
     if told.get("compress") is not None:
         raise RunFolderError(
-            f"{run.folder}: its workers sent less than their models (compress), so other strategies' messages are not known"
+            f"{run.folder}: its workers sent less than their models (compress), so other"
+            " strategies' messages are not known"
         )
     spans = run.spans
     carrying = (spans.phase == Phase.COMM.code) & (spans.bytes > 0)
@@ -159,7 +171,8 @@ def message_bytes(run: Run) -> float:
         sizes = spans.bytes[carrying & (spans.lane == Lane.BESIDE)]
     if name not in STRATEGIES or not len(sizes):
         raise RunFolderError(
-            f"{run.folder}: the spans of {name} do not say how large its model is, so no other strategy can be played with it"
+            f"{run.folder}: the spans of {name} do not say how large its model is, so no other"
+            " strategy can be played with it"
         )
     whole = float(np.median(sizes[sizes >= sizes.max() / 2]))
     group = told.get("group")
@@ -173,11 +186,16 @@ def message_bytes(run: Run) -> float:
 def _pauses(part: Study) -> Mapping[int, float]:
     timeline = part.timeline
     steps = timeline.steps[timeline.barrier_step]
-    return {int(steps[place]): float(timeline.outside[place]) for place in np.flatnonzero(timeline.pause)}
+    return {
+        int(steps[place]): float(timeline.outside[place])
+        for place in np.flatnonzero(timeline.pause)
+    }
 
 
 def _exchange(part: Study, *, whole_step: bool) -> tuple[Repeated, tuple[float, ...]]:
-    """The all-reduces of all ranks: the dearest of each step, or all that DDP does in one; and how much later than the middle one each rank was through."""
+    """The all-reduces of all ranks: the dearest of each step, or all that DDP does in one; and how
+    much later than the middle one each rank was through.
+    """
     timeline, transfers = part.timeline, part.transfers
     of_all = ~timeline.pause & timeline.member.all(axis=1)
     groups = np.unique(timeline.group[of_all])
@@ -188,13 +206,19 @@ def _exchange(part: Study, *, whole_step: bool) -> tuple[Repeated, tuple[float, 
     start_s, warm_up = timeline.latest[rows], timeline.warm_up[step]
     usual_s = float(np.median(seconds[~warm_up] if (~warm_up).any() else seconds))
     later_s = np.median(timeline.transfer[rows] - transfers.seconds[rows][:, None], axis=0)
-    exchange = repeated(usual_s, 0.0, start_s, start_s + seconds, seconds / max(usual_s, 1e-9), warm_up)
+    exchange = repeated(
+        usual_s, 0.0, start_s, start_s + seconds, seconds / max(usual_s, 1e-9), warm_up
+    )
     return exchange, tuple(later_s.tolist())
 
 
-def _slow_times(run: Run, replay: Replay, hops: Mapping[tuple[str, str], Hop]) -> tuple[SlowTime, ...]:
+def _slow_times(
+    run: Run, replay: Replay, hops: Mapping[tuple[str, str], Hop]
+) -> tuple[SlowTime, ...]:
     """When links were slower than usual, as far as the analysis found it."""
-    causes = [cause for cause in replay.causes if cause.family == "network" and cause.kind == "dynamic"]
+    causes = [
+        cause for cause in replay.causes if cause.family == "network" and cause.kind == "dynamic"
+    ]
     require_named(causes, run.folder)
     tiers = {host.host: host.tier for host in run.hosts}
     found = []
@@ -203,10 +227,13 @@ def _slow_times(run: Run, replay: Replay, hops: Mapping[tuple[str, str], Hop]) -
             assert cause.link is not None
             ring = find_ring(run, replay.part.timeline, replay.part.transfers)
             ways = between_tiers(cause.link, tiers)
-            slowed = [hop.rate_mbps for hop in slowed_ring(ring, cause, run, tiers) if hop.ends in ways]
+            slowed = [
+                hop.rate_mbps for hop in slowed_ring(ring, cause, run, tiers) if hop.ends in ways
+            ]
             if not slowed:
                 raise RunFolderError(
-                    f"{run.folder}: {cause.link[0]} to {cause.link[1]} was slow for a while, and is no part of the ring"
+                    f"{run.folder}: {cause.link[0]} to {cause.link[1]} was slow for a while, and is"
+                    " no part of the ring"
                 )
             steps = replay.part.timeline.steps
             window = step_clock(run).window_s(int(steps[cause.first]), int(steps[cause.last]))
@@ -215,5 +242,9 @@ def _slow_times(run: Run, replay: Replay, hops: Mapping[tuple[str, str], Hop]) -
             host, pace = run.hosts[cause.rank].host, replay.part.race.paces[cause.rank]
             ways = frozenset(ends for ends in hops if host in ends)
             rate = min(hops[ends].rate_mbps for ends in ways) / cause.slowdown
-            found.append(SlowTime(float(pace.start_s[cause.first]), float(pace.end_s[cause.last]), ways, rate))
+            found.append(
+                SlowTime(
+                    float(pace.start_s[cause.first]), float(pace.end_s[cause.last]), ways, rate
+                )
+            )
     return tuple(found)

@@ -1,4 +1,6 @@
-"""Strategies whose ranks all take the same steps, and meet in some: all of them, or those of a tier."""
+"""Strategies whose ranks all take the same steps, and meet in some: all of them, or those of a
+tier.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ Meeting = Callable[[int, FloatArray], FloatArray]
 
 
 def meet_every(scene: Scene, every: int, after: int = 0) -> Played:
-    """DDP (every 1), local SGD and DiLoCo: an all-reduce of all ranks in every so many steps, until `after` in each, and in the last."""
+    """DDP (every 1), local SGD and DiLoCo: an all-reduce of all ranks in every so many steps, until
+    `after` in each, and in the last.
+    """
     last, count = scene.work.steps - 1, 0
 
     def meet(step: int, arrival: FloatArray) -> FloatArray:
@@ -30,7 +34,9 @@ def meet_every(scene: Scene, every: int, after: int = 0) -> Played:
 
 
 def meet_in_tiers(scene: Scene, tier_steps: int, wan_steps: int) -> Played:
-    """Hierarchical local SGD: the sum within each tier, that of the tiers' sums among their first ranks, and back."""
+    """Hierarchical local SGD: the sum within each tier, that of the tiers' sums among their first
+    ranks, and back.
+    """
     last = scene.work.steps - 1
     members = [np.flatnonzero(np.array(scene.tiers) == tier) for tier in dict.fromkeys(scene.tiers)]
 
@@ -45,17 +51,23 @@ def meet_in_tiers(scene: Scene, tier_steps: int, wan_steps: int) -> Played:
             leaders = np.array([ranks[0] for ranks in members])
             leave[leaders] = _ring(scene, leaders, leave[leaders])
             for ranks in members:
-                leave[ranks] = np.maximum(leave[ranks], leave[ranks[0]] + _broadcast_s(scene, ranks, leave[ranks[0]]))
+                leave[ranks] = np.maximum(
+                    leave[ranks], leave[ranks[0]] + _broadcast_s(scene, ranks, leave[ranks[0]])
+                )
         return leave
 
     return _play(scene, meet)
 
 
 def _play(scene: Scene, meet: Meeting) -> Played:
-    """Ranks compute, and meet; they stand for evaluations, which are outside the clock, until the last has come."""
+    """Ranks compute, and meet; they stand for evaluations, which are outside the clock, until the
+    last has come.
+    """
     work, clock, outside_s = scene.work, np.zeros(scene.world), 0.0
     for step in range(work.steps):
-        arrival = np.array([each.done(clock[rank], step, work.share(step)) for rank, each in enumerate(work.ranks)])
+        arrival = np.array(
+            [each.done(clock[rank], step, work.share(step)) for rank, each in enumerate(work.ranks)]
+        )
         clock = meet(step, arrival)
         if step in scene.pauses:
             outside_s += scene.pauses[step]
@@ -73,7 +85,9 @@ def _all_reduced(scene: Scene, count: int, arrival: FloatArray) -> FloatArray:
 
 
 def _ring(scene: Scene, ranks: IntArray, arrival: FloatArray) -> FloatArray:
-    """When they are through with an all-reduce over a ring of them, [n]; gloo's ranks send to the one before."""
+    """When they are through with an all-reduce over a ring of them, [n]; gloo's ranks send to the
+    one before.
+    """
     if len(ranks) < 2:
         return arrival
     names = [scene.hosts[int(rank)] for rank in ranks[::-1]]
@@ -88,8 +102,16 @@ def _finite(hop: Hop) -> Hop:
 
 
 def _broadcast_s(scene: Scene, ranks: IntArray, at_s: float) -> float:
-    """From the first of them to all others by doubling: in each round who has the model sends it on to one that has not."""
+    """From the first of them to all others by doubling: in each round who has the model sends it on
+    to one that has not.
+    """
     rounds = int(np.ceil(np.log2(len(ranks)))) if len(ranks) > 1 else 0
-    hops = [scene.network.hop((scene.hosts[int(ranks[0])], scene.hosts[int(rank)]), at_s) for rank in ranks[1:]]
-    once_s = max((scene.message_bytes * FRAMED * 8e-6 / hop.rate_mbps + hop.rtt_ms / 2e3 for hop in hops), default=0.0)
+    hops = [
+        scene.network.hop((scene.hosts[int(ranks[0])], scene.hosts[int(rank)]), at_s)
+        for rank in ranks[1:]
+    ]
+    once_s = max(
+        (scene.message_bytes * FRAMED * 8e-6 / hop.rate_mbps + hop.rtt_ms / 2e3 for hop in hops),
+        default=0.0,
+    )
     return rounds * once_s

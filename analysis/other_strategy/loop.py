@@ -9,7 +9,8 @@ Action = Callable[[], None]
 
 
 class Loop:
-    """Does what is due, one after the other; of what is due at once, first what was asked for first.
+    """Does what is due, one after the other; of what is due at once, first what was asked for
+    first.
 
     Attributes:
         now_s: the time.

@@ -1,8 +1,11 @@
-"""Gossip and Hop, played message by message: ranks send their models to neighbours as a step begins, and wait for theirs as it ends.
+"""Gossip and Hop, played message by message: ranks send their models to neighbours as a step
+begins, and wait for theirs as it ends.
 
-gossip (Lian et al., NIPS 2017) waits for all neighbours' models of the same step; hop (Luo et al., ASPLOS 2019) takes models of up to `staleness` steps ago, waits for all but
-`backups` of them, is never `ahead` steps of anybody, and leaves up to `skip` steps out when all neighbours have gone beyond. What is sent and received while a rank computes takes nothing
-from that: who has a share of a core has it for its steps' work.
+gossip (Lian et al., NIPS 2017) waits for all neighbours' models of the same step; hop (Luo et al.,
+ASPLOS 2019) takes models of up to `staleness` steps ago, waits for all but `backups` of them, is
+never `ahead` steps of anybody, and leaves up to `skip` steps out when all neighbours have gone
+beyond. What is sent and received while a rank computes takes nothing from that: who has a share of
+a core has it for its steps' work.
 """
 
 from __future__ import annotations
@@ -30,11 +33,15 @@ def play_neighbours(scene: Scene, bounds: Bounds) -> Played:
     """Plays a training until as many samples are learnt from as in the run."""
     training = _Neighbours(scene, bounds)
     training.run()
-    return Played(training.loop.now_s, training.loop.now_s, tuple(rank.steps for rank in training.ranks))
+    return Played(
+        training.loop.now_s, training.loop.now_s, tuple(rank.steps for rank in training.ranks)
+    )
 
 
 class _Rank:
-    """What a rank knows: the newest step that each neighbour is known to have begun, and the models that it holds of each."""
+    """What a rank knows: the newest step that each neighbour is known to have begun, and the models
+    that it holds of each.
+    """
 
     def __init__(self, beside: tuple[int, ...]) -> None:
         self.beside = beside
@@ -52,7 +59,10 @@ class _Neighbours:
         self._flows = Flows(self.loop, scene.network)
         self._learnt = 0.0
         everybody = [tuple(q for q in range(world) if q != rank) for rank in range(world)]
-        ring = [tuple(sorted({(rank - 1) % world, (rank + 1) % world} - {rank})) for rank in range(world)]
+        ring = [
+            tuple(sorted({(rank - 1) % world, (rank + 1) % world} - {rank}))
+            for rank in range(world)
+        ]
         self.ranks = [_Rank(beside) for beside in (everybody if bounds.complete else ring)]
 
     def run(self) -> None:
@@ -67,7 +77,10 @@ class _Neighbours:
         for other in state.beside:
             takes = state.known[other] <= state.step + self._bounds.staleness
             packed += takes
-            self.loop.at(work.after(now_s, packed * packing_s), partial(self._send, rank, other, state.step, takes))
+            self.loop.at(
+                work.after(now_s, packed * packing_s),
+                partial(self._send, rank, other, state.step, takes),
+            )
         done_s = work.done(now_s, state.steps, scene.work.share(state.step))
         state.steps += 1
         self.loop.at(done_s, partial(self._computed, rank))
@@ -75,11 +88,18 @@ class _Neighbours:
     def _send(self, rank: int, other: int, step: int, takes: bool) -> None:
         scene = self._scene
         size = scene.message_bytes if takes else 0.0
-        self._flows.send(scene.hosts[rank], scene.hosts[other], size, partial(self._come, rank, other, step, takes))
+        self._flows.send(
+            scene.hosts[rank],
+            scene.hosts[other],
+            size,
+            partial(self._come, rank, other, step, takes),
+        )
 
     def _come(self, rank: int, other: int, step: int, takes: bool) -> None:
         if self.ranks[other].ready:  # it has nothing else to do than to take it
-            unpacked_s = self._scene.work.ranks[other].after(self.loop.now_s, self._scene.packing_s(other) * takes)
+            unpacked_s = self._scene.work.ranks[other].after(
+                self.loop.now_s, self._scene.packing_s(other) * takes
+            )
             self.loop.at(unpacked_s, partial(self._hear, rank, other, step, takes))
         else:
             self._hear(rank, other, step, takes)
@@ -102,7 +122,11 @@ class _Neighbours:
         known = state.known.values()
         come = sum(each >= state.step - bounds.staleness for each in known)
         needed = max(len(known) - bounds.backups, min(1, len(known)))
-        if not state.ready or come < needed or any(each < state.step + 1 - bounds.ahead for each in known):
+        if (
+            not state.ready
+            or come < needed
+            or any(each < state.step + 1 - bounds.ahead for each in known)
+        ):
             return
         self._learnt += self._scene.work.share(state.step)
         if self._learnt >= self._scene.work.goal * (1.0 - 1e-6):
@@ -113,7 +137,9 @@ class _Neighbours:
         self._begin(rank)
 
     def _take_models(self, state: _Rank) -> None:
-        """A step ends: the next is that behind it, or where all neighbours have gone beyond, theirs."""
+        """A step ends: the next is that behind it, or where all neighbours have gone beyond,
+        theirs.
+        """
         bounds, following = self._bounds, state.step + 1
         reached = min((max(held, default=-1) for held in state.held.values()), default=-1)
         following = max(following, min(reached, following + bounds.skip))

@@ -1,4 +1,6 @@
-"""A host's share of a core, which a server and a worker there have between them: who computes at the same time has an even part of it."""
+"""A host's share of a core, which a server and a worker there have between them: who computes at
+the same time has an even part of it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Processor:
         self._since_s, self._turn = 0.0, 0
 
     def do(self, seconds: float, then: Action) -> None:
-        """Begin something that takes so long alone, where no time is slow; when it is done, something else is to be."""
+        """Begin something that takes so long alone, where no time is slow; when it is done,
+        something else is to be.
+        """
         self._advance()
         self._jobs.append(_Job(seconds, then))
         self._plan()

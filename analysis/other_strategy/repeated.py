@@ -1,8 +1,11 @@
-"""Something that a run did again and again (a rank's steps, an all-reduce), so that it can be done at other times and more often.
+"""Something that a run did again and again (a rank's steps, an all-reduce), so that it can be done
+at other times and more often.
 
-What it took is split in three: what it usually takes, slowness that belongs to the time, and jitter that belongs to the single one. Where the median of three in a
-row is 10 % or more off the usual, the time was slow (or quick): whatever is done just then is as slow, under any strategy. A single one that is off its neighbours is
-jitter, and is repeated in order; of the warm-up, only the first time. Before and behind what was seen nothing is slow.
+What it took is split in three: what it usually takes, slowness that belongs to the time, and jitter
+that belongs to the single one. Where the median of three in a row is 10 % or more off the usual,
+the time was slow (or quick): whatever is done just then is as slow, under any strategy. A single
+one that is off its neighbours is jitter, and is repeated in order; of the warm-up, only the first
+time. Before and behind what was seen nothing is slow.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ class Repeated:
     def seconds(self, count: int, samples: float = 0.0) -> float:
         """What the `count`-th takes (from 0) where no time is slow."""
         beyond = count - len(self.jitter)
-        place = count if beyond < 0 else self.usual_from + beyond % (len(self.jitter) - self.usual_from)
+        place = (
+            count if beyond < 0 else self.usual_from + beyond % (len(self.jitter) - self.usual_from)
+        )
         return (self.fixed_s + self.sample_s * samples) * float(self.jitter[place])
 
     def after(self, start_s: float, seconds: float) -> float:
@@ -74,7 +79,12 @@ def steady(seconds: float) -> Repeated:
 
 
 def repeated(
-    fixed_s: float, sample_s: float, start_s: FloatArray, end_s: FloatArray, ratio: FloatArray, warm_up: BoolArray
+    fixed_s: float,
+    sample_s: float,
+    start_s: FloatArray,
+    end_s: FloatArray,
+    ratio: FloatArray,
+    warm_up: BoolArray,
 ) -> Repeated:
     """Splits what was seen.
 

@@ -10,11 +10,13 @@ from laggard.analysis.other_strategy.repeated import Repeated
 from laggard.analysis.other_strategy.work import Work
 
 PACKING_S_PER_MB = 0.9e-3
-"""CPU seconds at full speed for which a megabyte occupies its sender, and as long its receiver: it is sealed, written, read, and opened (ZeroMQ with CURVE). On the
-machine that docs/what_if.md tells of 0.94 and 0.76 ms of 0.56 MB, and 0.87 and 0.88 ms of 5.4 MB."""
+"""CPU seconds at full speed for which a megabyte occupies its sender, and as long its receiver: it
+is sealed, written, read, and opened (ZeroMQ with CURVE). On the machine that docs/what_if.md tells
+of 0.94 and 0.76 ms of 0.56 MB, and 0.87 and 0.88 ms of 5.4 MB."""
 
 APPLYING_S_PER_MB = 0.4e-3
-"""CPU seconds at full speed of a server's step of SGD, per megabyte of the model; there, 0.31 to 0.58 ms for one to eight gradients."""
+"""CPU seconds at full speed of a server's step of SGD, per megabyte of the model; there, 0.31 to
+0.58 ms for one to eight gradients."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class Scene:
         server_share: of a core, of its host.
         network: between the hosts.
         message_bytes: of a model, or of all gradients.
-        exchange: an all-reduce of the model among all ranks, counted from the last arrival, where the run had such.
+        exchange: an all-reduce of the model among all ranks, counted from the last arrival, where
+            the run had such.
         leaves_s: how much later than the middle one each rank was through with it.
         pauses: seconds of evaluations that all ranks stood for, by step.
     """

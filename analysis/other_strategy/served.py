@@ -1,4 +1,5 @@
-"""Strategies with a server, played message by message: workers push gradients, and a rule says when they count and who gets the model.
+"""Strategies with a server, played message by message: workers push gradients, and a rule says when
+they count and who gets the model.
 
 The server does one thing after the other; with a worker on its host it has one share of a core.
 """
@@ -20,12 +21,17 @@ from laggard.analysis.other_strategy.scene import Played, Scene
 class ServerRule(Protocol):
     """When a gradient counts, and who goes on."""
 
-    def push(self, rank: int, step: int) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]:
-        """A rank's gradient of a step has come: which (rank, step) count now, and which ranks begin which steps."""
+    def push(
+        self, rank: int, step: int
+    ) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]:
+        """A rank's gradient of a step has come: which (rank, step) count now, and which ranks begin
+        which steps.
+        """
 
 
 class StalenessRule:
-    """Nobody is more than `staleness` steps ahead of the slowest (Ho et al., NIPS 2013); 0 is a parameter server in step, None waits for nobody.
+    """Nobody is more than `staleness` steps ahead of the slowest (Ho et al., NIPS 2013); 0 is a
+    parameter server in step, None waits for nobody.
 
     Args:
         world: number of ranks.
@@ -37,7 +43,9 @@ class StalenessRule:
         self._held: list[tuple[int, int]] = []
         self._waiting: set[int] = set()
 
-    def push(self, rank: int, step: int) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]:
+    def push(
+        self, rank: int, step: int
+    ) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]:
         """See `ServerRule`."""
         self._next[rank] = step + 1
         self._waiting.add(rank)
@@ -51,7 +59,8 @@ class StalenessRule:
 
 
 class BackupRule:
-    """Every step takes the first gradients that come, and drops those of the `backups` slowest (Chen et al. 2016).
+    """Every step takes the first gradients that come, and drops those of the `backups` slowest
+    (Chen et al. 2016).
 
     Args:
         world: number of ranks.
@@ -62,7 +71,9 @@ class BackupRule:
         self._needed, self._step = max(world - backups, 1), 0
         self._come: list[int] = []
 
-    def push(self, rank: int, step: int) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]:
+    def push(
+        self, rank: int, step: int
+    ) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]:
         """See `ServerRule`."""
         if step < self._step:
             return (), [(rank, self._step)]
@@ -89,7 +100,9 @@ class _Served:
         self._flows = Flows(self.loop, scene.network)
         self._processors = [Processor(self.loop, rank) for rank in scene.work.ranks]
         beside = scene.hosts.index(scene.server) if scene.server in scene.hosts else None
-        self._server = Processor(self.loop, steady(0.0)) if beside is None else self._processors[beside]
+        self._server = (
+            Processor(self.loop, steady(0.0)) if beside is None else self._processors[beside]
+        )
         self._to_serve: deque[tuple[float, Action]] = deque()
         self._learnt, self._serves = 0.0, False
 
@@ -138,7 +151,9 @@ class _Served:
 
     def _answer(self, rank: int, step: int) -> None:
         scene = self._scene
-        self._flows.send(scene.server, scene.hosts[rank], scene.message_bytes, partial(self._come, rank, step))
+        self._flows.send(
+            scene.server, scene.hosts[rank], scene.message_bytes, partial(self._come, rank, step)
+        )
 
     def _come(self, rank: int, step: int) -> None:
         self._processors[rank].do(self._scene.packing_s(rank), partial(self._begin, rank, step))

@@ -10,8 +10,8 @@ from laggard.analysis.load import Run
 from laggard.analysis.other_strategy.instead import Instead
 
 NOT_ACCURACY = (
-    "These are times for the same work (as many samples learnt from), not for the same accuracy: how many samples a strategy needs for that differs, "
-    "and no replay says it."
+    "These are times for the same work (as many samples learnt from), not for the same accuracy:"
+    " how many samples a strategy needs for that differs, and no replay says it."
 )
 
 
@@ -28,7 +28,11 @@ def instead_document(run: Run, told: Sequence[Instead]) -> JsonValue:
         }
         for each in told
     ]
-    return {"for": "the same work, not the same accuracy", "measured_s": _measured_s(run), "strategies": strategies}
+    return {
+        "for": "the same work, not the same accuracy",
+        "measured_s": _measured_s(run),
+        "strategies": strategies,
+    }
 
 
 def instead_text(run: Run, told: Sequence[Instead]) -> str:
@@ -37,12 +41,19 @@ def instead_text(run: Run, told: Sequence[Instead]) -> str:
     name = run.record.strategy.told if run.record is not None else "allreduce"
     as_it_was = "" if measured_s is None else f" It took {measured_s:.1f} s by {name}."
     lines = [f"The same work by other strategies.{as_it_was}"]
-    known = sorted((each for each in told if each.makespan_s is not None), key=lambda each: each.makespan_s or 0.0)
+    known = sorted(
+        (each for each in told if each.makespan_s is not None),
+        key=lambda each: each.makespan_s or 0.0,
+    )
     width = max((len(each.strategy.told) for each in told), default=0)
     for each in known:
         assert each.makespan_s is not None
         ratio = "" if measured_s is None else f"  {each.makespan_s / measured_s:5.2f}x"
-        beyond = f"  {each.beyond_s:.1f} s of it beyond the run" if each.beyond_s > 0.01 * each.makespan_s else ""
+        beyond = (
+            f"  {each.beyond_s:.1f} s of it beyond the run"
+            if each.beyond_s > 0.01 * each.makespan_s
+            else ""
+        )
         lines.append(f"  {each.strategy.told:{width}s}  {each.makespan_s:8.1f} s{ratio}{beyond}")
     lines += [f"  {each.strategy.told}: {each.why_not}" for each in told if each.makespan_s is None]
     return "\n".join([*lines, f"  {NOT_ACCURACY}"])

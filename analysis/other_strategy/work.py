@@ -1,4 +1,6 @@
-"""What every rank of a run computed, so that another strategy can have it compute the same at other times."""
+"""What every rank of a run computed, so that another strategy can have it compute the same at other
+times.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ class Work:
 
     Attributes:
         ranks: what a step takes each, without what it sends and waits for.
-        shares: samples of one rank in the steps that were seen, by step number; they are repeated behind that.
+        shares: samples of one rank in the steps that were seen, by step number; they are repeated
+            behind that.
         goal: samples that all learnt from until the training was over.
         end_s: raw seconds until then, evaluations counted: behind it no time is known to be slow.
     """
@@ -62,12 +65,21 @@ def measure_work(run: Run) -> Work:
     for host in run.hosts:
         own = spans.where(spans.rank == host.rank)
         if not own.work.any():
-            raise RunFolderError(f"{run.folder}: {host.host} finished no training step; nothing is known of its speed")
+            raise RunFolderError(
+                f"{run.folder}: {host.host} finished no training step; nothing is known of its"
+                " speed"
+            )
         ranks.append(_of_rank(own))
     outcome = run.record.outcome if run.record is not None else None
-    goal = outcome.samples_per_s * outcome.makespan_s if outcome is not None else float(run.steps.samples.sum())
+    goal = (
+        outcome.samples_per_s * outcome.makespan_s
+        if outcome is not None
+        else float(run.steps.samples.sum())
+    )
     if not goal > 0:
-        raise RunFolderError(f"{run.folder}: nothing was learnt from in it, so there is no work to do otherwise")
+        raise RunFolderError(
+            f"{run.folder}: nothing was learnt from in it, so there is no work to do otherwise"
+        )
     return Work(tuple(ranks), _shares(spans), goal, float(run.spans.end_ns.max() * _S))
 
 
@@ -88,11 +100,15 @@ def _of_rank(spans: SpanColumns) -> Repeated:
     fixed_s, sample_s = fit_line(samples[used], seconds[used])
     expected = np.maximum(fixed_s + sample_s * samples, 1e-9)
     order = np.flatnonzero(known)
-    return repeated(fixed_s, sample_s, start_s[order], end_s[order], (seconds / expected)[order], warm_up[order])
+    return repeated(
+        fixed_s, sample_s, start_s[order], end_s[order], (seconds / expected)[order], warm_up[order]
+    )
 
 
 def _shares(spans: SpanColumns) -> FloatArray:
-    """Samples of a rank by step number, the mean over the ranks that took it; steps that nobody took are as those around them."""
+    """Samples of a rank by step number, the mean over the ranks that took it; steps that nobody
+    took are as those around them.
+    """
     step, rank = spans.step.astype(np.int64), spans.rank.astype(np.int64)
     world, last = int(rank.max()) + 1, int(step.max())
     taken = np.zeros((last + 1, world))

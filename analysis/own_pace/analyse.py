@@ -22,8 +22,9 @@ from laggard.run_schema import Finding
 def analyse_own_pace(run: Run) -> Analysis:
     """Finds the stragglers of ranks of their own pace, and prices them.
 
-    What a cause costs is its share of how much sooner as many samples would have been learnt from. Where ranks were lost, left or joined,
-    or one finished no step, nothing is priced; nor in a trace of another tool, whose ranks wait for what no rule here knows.
+    What a cause costs is its share of how much sooner as many samples would have been learnt from.
+    Where ranks were lost, left or joined, or one finished no step, nothing is priced; nor in a
+    trace of another tool, whose ranks wait for what no rule here knows.
 
     Raises:
         RunFolderError: no rank finished a step.
@@ -33,7 +34,10 @@ def analyse_own_pace(run: Run) -> Analysis:
         return replace(described, notes=(*described.notes, why))
     found = study_own_pace(run)
     costs = found.costs()
-    findings = [_finding(run, found.race, cause, float(cost)) for cause, cost in zip(found.causes, costs, strict=True)]
+    findings = [
+        _finding(run, found.race, cause, float(cost))
+        for cause, cost in zip(found.causes, costs, strict=True)
+    ]
     return replace(
         described,
         findings=tuple(sorted(findings, key=lambda f: -f.cost_s)),
@@ -59,7 +63,9 @@ def _finding(run: Run, race: Race, cause: Cause, cost: float) -> Finding:
 
 
 def _other_end(pace: Pace, cause: Cause) -> int | None:
-    """The one rank that data went to or came from in the steps of a network cause; None where there were several, or a server."""
+    """The one rank that data went to or came from in the steps of a network cause; None where there
+    were several, or a server.
+    """
     if cause.family != "network":
         return None
     partners = frozenset().union(*pace.partners[cause.first : cause.last + 1])
@@ -72,5 +78,8 @@ def _notes(work: Work) -> tuple[str, ...]:
     if not few:
         return ()
     return (
-        f"{few} of the {len(counted)} ranks took under ten steps after the first: too few to find anything slow in them.",
+        (
+            f"{few} of the {len(counted)} ranks took under ten steps after the first: too few to"
+            " find anything slow in them."
+        ),
     )

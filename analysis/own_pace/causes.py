@@ -1,4 +1,6 @@
-"""What was slow in ranks of their own pace: each rank's steps against its own usual, and against the fastest class's."""
+"""What was slow in ranks of their own pace: each rank's steps against its own usual, and against
+the fastest class's.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _COMM = Phase.COMM.code
 
 @dataclass(frozen=True)
 class Work:
-    """All ranks' steps side by side, each rank's n-th in row n; S is the most that any took. What is beyond a rank's last is not counted."""
+    """All ranks' steps side by side, each rank's n-th in row n; S is the most that any took. What
+    is beyond a rank's last is not counted.
+    """
 
     seconds: FloatArray
     samples: IntArray
@@ -36,7 +40,10 @@ def side_by_side(paces: Sequence[Pace]) -> Work:
     """The work of all ranks, waiting excluded."""
     most = max(len(pace) for pace in paces)
     seconds = np.zeros((most, len(paces), PHASES))
-    samples, counted = np.zeros((most, len(paces)), dtype=np.int64), np.zeros((most, len(paces)), dtype=np.bool_)
+    samples, counted = (
+        np.zeros((most, len(paces)), dtype=np.int64),
+        np.zeros((most, len(paces)), dtype=np.bool_),
+    )
     for rank, pace in enumerate(paces):
         seconds[: len(pace), rank] = pace.before + pace.after
         samples[: len(pace), rank] = pace.taken
@@ -44,7 +51,9 @@ def side_by_side(paces: Sequence[Pace]) -> Work:
     return Work(seconds, samples, counted)
 
 
-def find_own_causes(paces: Sequence[Pace], work: Work, references: References, makespan_s: float) -> tuple[Cause, ...]:
+def find_own_causes(
+    paces: Sequence[Pace], work: Work, references: References, makespan_s: float
+) -> tuple[Cause, ...]:
     """Causes of all ranks; their steps are indices into a rank's own.
 
     Args:
@@ -64,12 +73,16 @@ def find_own_causes(paces: Sequence[Pace], work: Work, references: References, m
             series = _series(work, references, family, rank, usable)
             codes = list(FAMILY_CODES[family])
             if work.seconds[usable, rank][:, codes].sum() >= LEAST_SHARE * makespan_s:
-                local += causes_of_series(replace(series, own=series.own - drift(pace.ready_s[usable])), family, rank)
+                local += causes_of_series(
+                    replace(series, own=series.own - drift(pace.ready_s[usable])), family, rank
+                )
         found += _with_transfers(local, pace, work.counted[: len(pace), rank], rank, makespan_s)
     return tuple(found)
 
 
-def _series(work: Work, references: References, family: Family, rank: int, usable: IntArray) -> Series:
+def _series(
+    work: Work, references: References, family: Family, rank: int, usable: IntArray
+) -> Series:
     codes = list(FAMILY_CODES[family])
     own = references.own.total(rank, codes)[usable]
     fleet = references.fleet.total(rank, codes)[usable]
@@ -87,12 +100,16 @@ class _Drift:
         return np.interp(time_s, self._grid_s, self._drift)
 
 
-def _machine_drift(paces: Sequence[Pace], work: Work, references: References, makespan_s: float) -> _Drift:
+def _machine_drift(
+    paces: Sequence[Pace], work: Work, references: References, makespan_s: float
+) -> _Drift:
     usable = [np.flatnonzero(work.counted[:, rank]) for rank in range(len(paces))]
     points = int(np.median([len(each) for each in usable]))
     grid_s = np.linspace(0.0, makespan_s, max(points, 2))
     logs = [
-        np.interp(grid_s, pace.ready_s[steps], _series(work, references, "compute", rank, steps).own)
+        np.interp(
+            grid_s, pace.ready_s[steps], _series(work, references, "compute", rank, steps).own
+        )
         if len(steps)
         else np.zeros(len(grid_s))
         for rank, (pace, steps) in enumerate(zip(paces, usable, strict=True))
@@ -101,7 +118,9 @@ def _machine_drift(paces: Sequence[Pace], work: Work, references: References, ma
 
 
 def transfer_s(pace: Pace) -> FloatArray:
-    """What a rank stands still for data in each step, once it is sent, [N]: for messages of others, or to and from a server."""
+    """What a rank stands still for data in each step, once it is sent, [N]: for messages of others,
+    or to and from a server.
+    """
     return pace.message_s if pace.meshed else pace.before[:, _COMM] + pace.after[:, _COMM]
 
 
@@ -111,8 +130,12 @@ def usual_transfer_s(pace: Pace) -> float:
     return float(np.median(seconds[seconds > 0])) if (seconds > 0).any() else 0.0
 
 
-def _with_transfers(local: list[Cause], pace: Pace, counted: BoolArray, rank: int, makespan_s: float) -> list[Cause]:
-    """Slow intervals of a rank's transfers; one that comes with the rank's slow compute is charged to that (see `find_transfer_causes`)."""
+def _with_transfers(
+    local: list[Cause], pace: Pace, counted: BoolArray, rank: int, makespan_s: float
+) -> list[Cause]:
+    """Slow intervals of a rank's transfers; one that comes with the rank's slow compute is charged
+    to that (see `find_transfer_causes`).
+    """
     usable = np.flatnonzero(counted & (transfer_s(pace) > 0))
     seconds = transfer_s(pace)[usable]
     if len(usable) < 2 * LEAST_STEPS or seconds.sum() < LEAST_SHARE * makespan_s:
@@ -131,4 +154,8 @@ def _with_transfers(local: list[Cause], pace: Pace, counted: BoolArray, rank: in
 
 def _starves(cause: Cause, transfer: Cause) -> bool:
     shared = cause.overlap(transfer.first, transfer.last)
-    return cause.kind == "dynamic" and cause.family == "compute" and shared >= FOLDED_SHARE * transfer.length
+    return (
+        cause.kind == "dynamic"
+        and cause.family == "compute"
+        and shared >= FOLDED_SHARE * transfer.length
+    )

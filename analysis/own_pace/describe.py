@@ -1,4 +1,6 @@
-"""Where the time of ranks of their own pace went, from spans as they are: communication that carries nothing is waiting."""
+"""Where the time of ranks of their own pace went, from spans as they are: communication that
+carries nothing is waiting.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ def describe_own_pace(run: Run) -> Analysis:
     """What can be said of a run whose ranks had each a pace of its own.
 
     Returns:
-        An analysis without findings and without costs; its n-th steps are every rank's own n-th, as far as all have come.
+        An analysis without findings and without costs; its n-th steps are every rank's own n-th, as
+        far as all have come.
 
     Raises:
         RunFolderError: no rank finished a step.
@@ -31,7 +34,9 @@ def describe_own_pace(run: Run) -> Analysis:
     spans = run.spans.where(whole & (run.spans.lane == Lane.MAIN) & (run.spans.start_ns >= 0))
     nth, counts = _own_count(spans, run.world_size)
     if not counts.any():
-        raise RunFolderError(f"{run.folder}: no rank finished a training step; there is nothing to analyse")
+        raise RunFolderError(
+            f"{run.folder}: no rank finished a training step; there is nothing to analyse"
+        )
     wait_ns = waited_ns(run, spans)
     split = _split(spans, wait_ns, places_of(run), _away(run))
     steps = int(counts[counts > 0].min())
@@ -69,7 +74,9 @@ def describe_own_pace(run: Run) -> Analysis:
 
 
 def _own_count(spans: SpanColumns, world: int) -> tuple[IntArray, IntArray]:
-    """Which of its rank's own steps each span is part of, from 0, [N]; and how many steps each rank took, [W]."""
+    """Which of its rank's own steps each span is part of, from 0, [N]; and how many steps each rank
+    took, [W].
+    """
     nth, counts = np.zeros(len(spans), dtype=np.int64), np.zeros(world, dtype=np.int64)
     for rank in range(world):
         own = spans.rank == rank
@@ -84,13 +91,19 @@ def _away(run: Run) -> frozenset[int]:
     return frozenset(rank for rank, kind in last.items() if kind == "left")
 
 
-def _split(spans: SpanColumns, wait_ns: IntArray, places: Places, away: Collection[int] = ()) -> TimeSplit:
-    """Every rank's time to the end of the run; one that ended before is idle until then, unless it is away, which is `other`."""
+def _split(
+    spans: SpanColumns, wait_ns: IntArray, places: Places, away: Collection[int] = ()
+) -> TimeSplit:
+    """Every rank's time to the end of the run; one that ended before is idle until then, unless it
+    is away, which is `other`.
+    """
     world = len(places.tiers)
 
     def total(chosen: BoolArray, nanoseconds: IntArray = spans.dur_ns) -> FloatArray:
         weights = nanoseconds[chosen] * _S
-        sums: FloatArray = np.bincount(spans.rank[chosen], weights=weights, minlength=world).astype(np.float64)
+        sums: FloatArray = np.bincount(spans.rank[chosen], weights=weights, minlength=world).astype(
+            np.float64
+        )
         return sums
 
     end = np.zeros(world)
@@ -99,8 +112,12 @@ def _split(spans: SpanColumns, wait_ns: IntArray, places: Places, away: Collecti
     fetch, prep = (total(spans.phase == phase.code) for phase in (Phase.FETCH, Phase.PREP))
     compute = total(np.isin(spans.phase, COMPUTE_CODES)) - prep
     crossing, sent_ns = places.across(spans.rank, spans.peer), spans.dur_ns - wait_ns
-    interconnect, network = (total(communicates & chosen, sent_ns) for chosen in (~crossing, crossing))
+    interconnect, network = (
+        total(communicates & chosen, sent_ns) for chosen in (~crossing, crossing)
+    )
     stays = np.array([rank not in away for rank in range(world)])
     wait, idle = total(communicates, wait_ns), np.where(stays, end.max() - end, 0.0)
     other = end.max() - (fetch + prep + compute + interconnect + network + wait + idle)
-    return TimeSplit(fetch, prep, compute, interconnect, network, wait, idle, other, np.zeros(world))
+    return TimeSplit(
+        fetch, prep, compute, interconnect, network, wait, idle, other, np.zeros(world)
+    )

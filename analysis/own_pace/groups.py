@@ -1,7 +1,9 @@
-"""Ranks that go on in small groups, replayed: whoever is ready joins the line, and the first so many in line go on together.
+"""Ranks that go on in small groups, replayed: whoever is ready joins the line, and the first so
+many in line go on together.
 
-partial_reduce (Luo et al., ASPLOS 2020; Miao et al., SIGMOD 2021). Who is whose companion is worked out anew in every replay, since it hangs on who comes when. That groups
-must now and then join ranks whose models have long not mixed is left out: it binds one group in many.
+partial_reduce (Luo et al., ASPLOS 2020; Miao et al., SIGMOD 2021). Who is whose companion is worked
+out anew in every replay, since it hangs on who comes when. That groups must now and then join ranks
+whose models have long not mixed is left out: it binds one group in many.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ class GroupRace(Race):
 
     Attributes:
         size: ranks of a group.
-        lag_s: how long after the last of a group was ready those who had waited for it usually went on; it does so itself when it has been told, which is behind its wait.
+        lag_s: how long after the last of a group was ready those who had waited for it usually went
+            on; it does so itself when it has been told, which is behind its wait.
     """
 
     size: int = 2
@@ -41,10 +44,14 @@ class GroupRace(Race):
                 ends[rank][replay] = end
         return ends
 
-    def _walk(self, before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> list[list[float]]:
+    def _walk(
+        self, before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]
+    ) -> list[list[float]]:
         """One replay; once fewer have steps left than a group takes, these go on alone."""
         ends: list[list[float]] = [[] for _ in self.paces]
-        coming = [(float(pace.start_s[0]) + before[rank][0], rank) for rank, pace in enumerate(self.paces)]
+        coming = [
+            (float(pace.start_s[0]) + before[rank][0], rank) for rank, pace in enumerate(self.paces)
+        ]
         heapq.heapify(coming)
         line: list[int] = []
         while coming or line:
@@ -66,7 +73,8 @@ class GroupRace(Race):
 def group_race(paces: tuple[Pace, ...], end_s: float, size: int) -> GroupRace:
     """A run whose ranks went on in groups of `size`.
 
-    The time for which a rank stood without another to wait for (while a group was agreed on) is part of what comes behind the wait.
+    The time for which a rank stood without another to wait for (while a group was agreed on) is
+    part of what comes behind the wait.
     """
     lags = [
         need.lag_s

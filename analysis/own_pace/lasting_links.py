@@ -1,4 +1,6 @@
-"""Links that were slow all along where each rank has a pace of its own, and what steps would save were they like the fastest class of links."""
+"""Links that were slow all along where each rank has a pace of its own, and what steps would save
+were they like the fastest class of links.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,17 @@ from laggard.analysis.own_pace.relief import Relief
 
 @dataclass(frozen=True)
 class LastingLinks:
-    """Causes, one for each tier pair that has slow links, and the changes that would make its links like the fastest class, side by side."""
+    """Causes, one for each tier pair that has slow links, and the changes that would make its links
+    like the fastest class, side by side.
+    """
 
     causes: tuple[Cause, ...]
     changes: tuple[tuple[LinkChange, ...], ...]
 
 
 def find_lasting_links(run: Run, paces: Sequence[Pace], causes: Sequence[Cause]) -> LastingLinks:
-    """Links whose kernels say that they were slower than the fastest class all along (see `slow_links`).
+    """Links whose kernels say that they were slower than the fastest class all along (see
+    `slow_links`).
 
     Args:
         run: with samples of its links; without there are none.
@@ -45,7 +50,18 @@ def find_lasting_links(run: Run, paces: Sequence[Pace], causes: Sequence[Cause])
     for link in slow.links:
         slowdown = min(link.slowdown, _slowness(link.ends, slow, hops, tiers))
         if slowdown >= NAMED_SLOWDOWN:
-            found.append(Cause("network", "deterministic", None, 0, last, slowdown, link.confidence, link=link.ends))
+            found.append(
+                Cause(
+                    "network",
+                    "deterministic",
+                    None,
+                    0,
+                    last,
+                    slowdown,
+                    link.confidence,
+                    link=link.ends,
+                )
+            )
     return LastingLinks(tuple(found), tuple(_changes(cause, slow, hops, tiers) for cause in found))
 
 
@@ -62,11 +78,16 @@ def _quiet(run: Run, paces: Sequence[Pace], causes: Sequence[Cause]) -> BoolArra
 
 
 def _slowness(
-    ends: tuple[str, str], slow: SlowLinks, hops: Mapping[tuple[str, str], Hop], tiers: Mapping[str, str]
+    ends: tuple[str, str],
+    slow: SlowLinks,
+    hops: Mapping[tuple[str, str], Hop],
+    tiers: Mapping[str, str],
 ) -> float:
-    """How much slower a link is by a flow of its own, or by the least round trip; 1 where nothing was measured.
+    """How much slower a link is by a flow of its own, or by the least round trip; 1 where nothing
+    was measured.
 
-    Ranks of their own pace send each other now this and now that: busy time by itself makes a link slow over which mostly words are sent.
+    Ranks of their own pace send each other now this and now that: busy time by itself makes a link
+    slow over which mostly words are sent.
     """
     fleet = [hop for hop in hops.values() if slow.fleet == tier_pair(hop.ends, tiers)]
     if ends not in hops or not fleet:
@@ -79,7 +100,9 @@ def _slowness(
 def _changes(
     cause: Cause, slow: SlowLinks, hops: Mapping[tuple[str, str], Hop], tiers: Mapping[str, str]
 ) -> tuple[LinkChange, ...]:
-    """All links of the cause's tier pair as fast as the fastest class is, and no farther; faster ones stay as they are."""
+    """All links of the cause's tier pair as fast as the fastest class is, and no farther; faster
+    ones stay as they are.
+    """
     assert cause.link is not None
     if cause.link not in hops:
         return ()
@@ -98,8 +121,11 @@ def _changes(
     return tuple(found.values())
 
 
-def plan_link_reliefs(run: Run, paces: Sequence[Pace], lasting: LastingLinks, begin: int) -> tuple[Relief, ...]:
-    """What each of them being like the fastest class takes off the steps of ranks; nothing where nobody waits for messages.
+def plan_link_reliefs(
+    run: Run, paces: Sequence[Pace], lasting: LastingLinks, begin: int
+) -> tuple[Relief, ...]:
+    """What each of them being like the fastest class takes off the steps of ranks; nothing where
+    nobody waits for messages.
 
     Args:
         run: with samples of its links.

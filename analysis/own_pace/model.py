@@ -1,4 +1,6 @@
-"""The run of ranks of their own pace that references and found causes alone account for (see `replay/model.py`)."""
+"""The run of ranks of their own pace that references and found causes alone account for (see
+`replay/model.py`).
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,14 @@ _COMM = Phase.COMM.code
 _LOCAL = [Phase.FETCH.code, *COMPUTE_CODES]
 
 
-def modelled_race_s(race: Race, work: Work, references: References, causes: Sequence[Cause], seed: int) -> float:
+def modelled_race_s(
+    race: Race, work: Work, references: References, causes: Sequence[Cause], seed: int
+) -> float:
     """Makespan of the fitted model, in virtual seconds.
 
-    Work is its reference times the slowdown of the causes acting on it; transfers, and how long word of a step takes, are what they usually are; both
-    times jitter, dealt out anew. How long anybody waits follows from that alone.
+    Work is its reference times the slowdown of the causes acting on it; transfers, and how long
+    word of a step takes, are what they usually are; both times jitter, dealt out anew. How long
+    anybody waits follows from that alone.
 
     Args:
         race: the run.
@@ -39,19 +44,26 @@ def modelled_race_s(race: Race, work: Work, references: References, causes: Sequ
     for rank, pace in enumerate(race.paces):
         seconds = work.seconds[: len(pace), rank]
         own = [cause for cause in causes if cause.rank == rank]
-        change = _modelled(pace, rank, work, references, own, keys, _kept(pace, race.end_s)) - seconds
+        change = (
+            _modelled(pace, rank, work, references, own, keys, _kept(pace, race.end_s)) - seconds
+        )
         early = np.where(seconds > 0, pace.before / np.where(seconds > 0, seconds, 1.0), 0.0)
         before.append((pace.ready_s - pace.start_s + (change * early).sum(axis=1))[None])
         after.append((pace.end_s - pace.go_s + (change * (1.0 - early)).sum(axis=1))[None])
-    durations = Durations(tuple(np.maximum(b, 0.0) for b in before), tuple(np.maximum(a, 0.0) for a in after))
+    durations = Durations(
+        tuple(np.maximum(b, 0.0) for b in before), tuple(np.maximum(a, 0.0) for a in after)
+    )
     needs = tuple(
-        _with_modelled_lags(race, rank, [c for c in causes if c.rank == rank], keys) for rank in range(len(race.paces))
+        _with_modelled_lags(race, rank, [c for c in causes if c.rank == rank], keys)
+        for rank in range(len(race.paces))
     )
     return float(replace(race, needs=needs).makespans(durations, goal=race.goal())[0])
 
 
 def _kept(pace: Pace, over_s: float) -> BoolArray:
-    """Steps that enter as they were, [N]: of warm-up, and those under way when training was over, in which ranks wait to be told."""
+    """Steps that enter as they were, [N]: of warm-up, and those under way when training was over,
+    in which ranks wait to be told.
+    """
     return np.asarray(pace.warm_up | (pace.end_s > over_s))
 
 
@@ -64,7 +76,9 @@ def _modelled(
     keys: FloatArray,
     kept: BoolArray,
 ) -> FloatArray:
-    """Seconds of every phase, [N, P]; of kept steps as they were. What happens now and then only is dealt out as it is."""
+    """Seconds of every phase, [N, P]; of kept steps as they were. What happens now and then only is
+    dealt out as it is.
+    """
     seconds = work.seconds[: len(pace), rank]
     levels = _levels(pace, rank, references, causes)
     modelled = seconds[_deal(kept, keys, pace.taken)]
@@ -80,7 +94,8 @@ def _modelled_transfers(
 ) -> FloatArray:
     """The same of transfers, [N]: the steps that have any are dealt theirs among themselves.
 
-    Transfers are of two kinds as often as not, some that had come before anybody asked and some that had not, so that means tell more of them than medians.
+    Transfers are of two kinds as often as not, some that had come before anybody asked and some
+    that had not, so that means tell more of them than medians.
     """
     carrying = np.flatnonzero((seconds > 0) & ~kept)
     modelled = np.zeros(len(seconds))
@@ -104,8 +119,12 @@ def _levels(pace: Pace, rank: int, references: References, causes: Sequence[Caus
             continue
         codes = list(FAMILY_CODES[cause.family])
         usual = references.own.of_rank(rank, codes)[:steps] * np.exp(cause.baseline)
-        covered = np.flatnonzero(cause.covers(steps)) if cause.kind == "dynamic" else np.arange(steps)
-        levels[np.ix_(covered, np.array(codes))] = usual[covered] * (cause.slowdown if cause.kind == "dynamic" else 1.0)
+        covered = (
+            np.flatnonzero(cause.covers(steps)) if cause.kind == "dynamic" else np.arange(steps)
+        )
+        levels[np.ix_(covered, np.array(codes))] = usual[covered] * (
+            cause.slowdown if cause.kind == "dynamic" else 1.0
+        )
     return levels
 
 
@@ -128,7 +147,9 @@ def _jitter(logs: FloatArray) -> FloatArray:
 
 
 def _deal(kept: BoolArray, keys: FloatArray, alike: IntArray) -> IntArray:
-    """For each step the step whose jitter it gets: another like it, [N]; ranks that are in step are dealt the same steps."""
+    """For each step the step whose jitter it gets: another like it, [N]; ranks that are in step are
+    dealt the same steps.
+    """
     order = np.arange(len(kept))
     for size in np.unique(alike):
         same = np.flatnonzero((alike == size) & ~kept)
@@ -136,8 +157,11 @@ def _deal(kept: BoolArray, keys: FloatArray, alike: IntArray) -> IntArray:
     return order
 
 
-def _with_modelled_lags(race: Race, rank: int, causes: Sequence[Cause], keys: FloatArray) -> tuple[Needs, ...]:
-    """A rank's needs, whose word takes as long as it usually does between the two, slower where a cause acts, with jitter dealt out anew.
+def _with_modelled_lags(
+    race: Race, rank: int, causes: Sequence[Cause], keys: FloatArray
+) -> tuple[Needs, ...]:
+    """A rank's needs, whose word takes as long as it usually does between the two, slower where a
+    cause acts, with jitter dealt out anew.
 
     Where the rank did not have to wait for it, it is what it was taken to be.
     """

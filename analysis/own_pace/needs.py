@@ -1,9 +1,12 @@
-"""What each step had to wait for: steps of other ranks, by the strategy's own rule; where it has none, as it was seen.
+"""What each step had to wait for: steps of other ranks, by the strategy's own rule; where it has
+none, as it was seen.
 
-bounded_staleness (Ho et al., NIPS 2013): nobody goes on from step k before everybody's gradient of step k - `staleness` has come. gossip (Lian et
-al., NIPS 2017): the models that the neighbours began the same step with. hop (Luo et al., ASPLOS 2019): those that they began a step up to
-`staleness` earlier with, but for `backups` of them. fast_links: the models that the ranks began the step with that it was paired with. Under the others a rank waits for nobody, or for whoever happens
-to be there; there the one that it was seen to wait for is what it needs.
+bounded_staleness (Ho et al., NIPS 2013): nobody goes on from step k before everybody's gradient of
+step k - `staleness` has come. gossip (Lian et al., NIPS 2017): the models that the neighbours began
+the same step with. hop (Luo et al., ASPLOS 2019): those that they began a step up to `staleness`
+earlier with, but for `backups` of them. fast_links: the models that the ranks began the step with
+that it was paired with. Under the others a rank waits for nobody, or for whoever happens to be
+there; there the one that it was seen to wait for is what it needs.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ _COMM = Phase.COMM.code
 
 @dataclass(frozen=True)
 class Need:
-    """A step of another rank, and how long after its work was done (or all of it had ended) word of it was here."""
+    """A step of another rank, and how long after its work was done (or all of it had ended) word of
+    it was here.
+    """
 
     rank: int
     step: int
@@ -49,7 +54,8 @@ class Rule:
 
     Attributes:
         others: by rank, whom it needs in every step; None: its partners in that step.
-        begun: whether it is enough that they have begun such a step, so that the one before has ended; else its work must be done.
+        begun: whether it is enough that they have begun such a step, so that the one before has
+            ended; else its work must be done.
         behind: steps that they may be behind.
         spare: of the others, how many it does not wait for.
     """
@@ -61,7 +67,9 @@ class Rule:
 
 
 def rule_of(strategy: StrategyRecord, world: int) -> Rule | None:
-    """The waiting rule of a strategy; None where it has none that binds steps to steps, or the record does not say its parameters."""
+    """The waiting rule of a strategy; None where it has none that binds steps to steps, or the
+    record does not say its parameters.
+    """
     told = strategy.parameters
     everybody = tuple(tuple(q for q in range(world) if q != rank) for rank in range(world))
     ring = tuple(tuple(sorted({(r - 1) % world, (r + 1) % world} - {r})) for r in range(world))
@@ -78,10 +86,12 @@ def rule_of(strategy: StrategyRecord, world: int) -> Rule | None:
 
 
 def stand_for_messages(paces: tuple[Pace, ...], rule: Rule | None) -> tuple[Pace, ...]:
-    """Paces in which ranks also stand for messages that were sent before they were ready, and still under way.
+    """Paces in which ranks also stand for messages that were sent before they were ready, and still
+    under way.
 
-    A transfer behind no wait was that, and not only the taking of a message that had lain there, if by the rule the message had been under way for less time
-    than it still took; of one that was longer under way it cannot be told.
+    A transfer behind no wait was that, and not only the taking of a message that had lain there, if
+    by the rule the message had been under way for less time than it still took; of one that was
+    longer under way it cannot be told.
     """
     if rule is None or not rule.begun:
         return paces
@@ -110,16 +120,21 @@ def _standing(pace: Pace, rule: Rule, paces: Sequence[Pace]) -> Pace:
 def find_needs(paces: Sequence[Pace], rule: Rule | None) -> tuple[tuple[Needs, ...], ...]:
     """What every step of every rank needs, [W][N].
 
-    A need that was not yet met when the rank went on is none: it is one of those that it does not wait for. How long a message that nobody had to wait for took is not
-    seen; it is taken to be what it usually was between the two, and no longer than it can have been.
+    A need that was not yet met when the rank went on is none: it is one of those that it does not
+    wait for. How long a message that nobody had to wait for took is not seen; it is taken to be
+    what it usually was between the two, and no longer than it can have been.
 
     Args:
         paces: of every rank.
         rule: of the strategy, if it has one.
     """
-    asked = [[_asked(rule, rank, step, paces) for step in range(len(pace))] for rank, pace in enumerate(paces)]
+    asked = [
+        [_asked(rule, rank, step, paces) for step in range(len(pace))]
+        for rank, pace in enumerate(paces)
+    ]
     binding = [
-        [_binding(pace, step, asked[r][step], paces) for step in range(len(pace))] for r, pace in enumerate(paces)
+        [_binding(pace, step, asked[r][step], paces) for step in range(len(pace))]
+        for r, pace in enumerate(paces)
     ]
     usual = _usual_lags(binding)
     found = []
@@ -127,7 +142,10 @@ def find_needs(paces: Sequence[Pace], rule: Rule | None) -> tuple[tuple[Needs, .
         of_rank = []
         for step in range(len(pace)):
             met = [each for each in asked[rank][step] if each.lag_s >= 0]
-            of = {each.rank: replace(each, lag_s=min(usual.get((each.rank, rank), 0.0), each.lag_s)) for each in met}
+            of = {
+                each.rank: replace(each, lag_s=min(usual.get((each.rank, rank), 0.0), each.lag_s))
+                for each in met
+            }
             last = binding[rank][step]
             if last is not None:
                 of[last.rank] = last
@@ -139,7 +157,9 @@ def find_needs(paces: Sequence[Pace], rule: Rule | None) -> tuple[tuple[Needs, .
 
 
 def _asked(rule: Rule | None, rank: int, step: int, paces: Sequence[Pace]) -> list[Need]:
-    """What the rule asks for, with the time since; before the rank went on it had not come where that is negative."""
+    """What the rule asks for, with the time since; before the rank went on it had not come where
+    that is negative.
+    """
     if rule is None:
         return []
     pace = paces[rank]
@@ -157,7 +177,9 @@ def _asked(rule: Rule | None, rank: int, step: int, paces: Sequence[Pace]) -> li
 
 
 def _binding(pace: Pace, step: int, asked: Sequence[Need], paces: Sequence[Pace]) -> Need | None:
-    """What ended the wait: what the rule asks of the awaited rank, or else the last thing that it had done by then."""
+    """What ended the wait: what the rule asks of the awaited rank, or else the last thing that it
+    had done by then.
+    """
     other = int(pace.awaited[step])
     if other < 0 or pace.wait_s[step] <= 0:
         return None
@@ -187,13 +209,15 @@ def _usual_lags(binding: Sequence[Sequence[Need | None]]) -> dict[tuple[int, int
 
 
 def order_of_events(needs: Sequence[Sequence[Needs]]) -> tuple[tuple[int, int, bool], ...]:
-    """All moments at which a rank was ready and at which it went on, each after those that it needs.
+    """All moments at which a rank was ready and at which it went on, each after those that it
+    needs.
 
     Args:
         needs: of every step of every rank, [W][N].
 
     Returns:
-        Rank, step, and whether it goes on, [2 x steps of all]; good for every replay in which the same steps are needed.
+        Rank, step, and whether it goes on, [2 x steps of all]; good for every replay in which the
+        same steps are needed.
 
     Raises:
         RunFolderError: steps need each other in a circle, so the spans cannot be right.
@@ -217,5 +241,7 @@ def order_of_events(needs: Sequence[Sequence[Needs]]) -> tuple[tuple[int, int, b
                 order.append((rank, step, True))
                 gone[rank] += 1
         if len(order) == before:
-            raise RunFolderError("steps of several ranks wait for each other, so their spans cannot be right")
+            raise RunFolderError(
+                "steps of several ranks wait for each other, so their spans cannot be right"
+            )
     return tuple(order)

@@ -1,7 +1,9 @@
-"""Every rank's own steps: when it began each, what it did, when it stood and waited for another rank, and what it learnt from.
+"""Every rank's own steps: when it began each, what it did, when it stood and waited for another
+rank, and what it learnt from.
 
-A step is its rank's n-th. In it there is one moment at which a rank may have to stand until word has come that others are as far as the strategy asks:
-before it lies work (and sending), behind it the rest. The message that it stands for is on its way meanwhile; one that was there before is only
+A step is its rank's n-th. In it there is one moment at which a rank may have to stand until word
+has come that others are as far as the strategy asks: before it lies work (and sending), behind it
+the rest. The message that it stands for is on its way meanwhile; one that was there before is only
 taken. Waiting for a server's answer is no waiting for a rank.
 """
 
@@ -31,7 +33,8 @@ class Pace:
         ready_s: when it had done all that comes before waiting; what it sends is on its way, [N].
         go_s: when it need not wait any more, [N].
         end_s: when the step ended, [N].
-        before: seconds of each phase before the wait, [N, P]; of communication, what carries data or waits for a server.
+        before: seconds of each phase before the wait, [N, P]; of communication, what carries data
+            or waits for a server.
         after: the same behind it, [N, P].
         awaited: the rank whose coming ended the wait, -1 where there was none, [N].
         message_s: of the wait, what the message took that it was for, once it was sent, [N].
@@ -76,16 +79,24 @@ def build_paces(run: Run) -> tuple[Pace, ...]:
         RunFolderError: some rank finished no step.
     """
     whole = (run.spans.flags & Flag.TRUNCATED) == 0
-    spans = run.spans.where(whole & (run.spans.lane == Lane.MAIN) & (run.spans.start_ns >= 0) & (run.spans.step >= 0))
+    spans = run.spans.where(
+        whole & (run.spans.lane == Lane.MAIN) & (run.spans.start_ns >= 0) & (run.spans.step >= 0)
+    )
     paces = []
     for host in run.hosts:
         own = spans.where(spans.rank == host.rank)
         learnt = run.steps.where(run.steps.rank == host.rank)
         own = own.where(np.isin(own.step, learnt.step))
         if not len(own):
-            raise RunFolderError(f"{run.folder}: {host.host} finished no training step; there is nothing to replay")
+            raise RunFolderError(
+                f"{run.folder}: {host.host} finished no training step; there is nothing to replay"
+            )
         paces.append(
-            pace_of(own, dict(zip(learnt.step.tolist(), learnt.samples.tolist(), strict=True)), run.world_size)
+            pace_of(
+                own,
+                dict(zip(learnt.step.tolist(), learnt.samples.tolist(), strict=True)),
+                run.world_size,
+            )
         )
     return tuple(paces)
 
@@ -131,7 +142,9 @@ def pace_of(spans: SpanColumns, learnt: dict[int, int], world: int) -> Pace:
         before=_by_phase(spans, step, counted & is_before, count),
         after=_by_phase(spans, step, counted & ~is_before, count),
         awaited=awaited,
-        message_s=np.bincount(step[carrying], spans.dur_ns[carrying] * _S, count).astype(np.float64),
+        message_s=np.bincount(step[carrying], spans.dur_ns[carrying] * _S, count).astype(
+            np.float64
+        ),
         partners=_partners(spans, step, count, world),
         samples=np.array([learnt.get(int(n), 0) for n in number], dtype=np.float64),
         taken=taken,
@@ -140,7 +153,9 @@ def pace_of(spans: SpanColumns, learnt: dict[int, int], world: int) -> Pace:
 
 
 def _ready(spans: SpanColumns, step: IntArray, pausing: BoolArray, end_s: FloatArray) -> FloatArray:
-    """Start of each step's first communication that carries nothing; else of its first at all; else the step's end."""
+    """Start of each step's first communication that carries nothing; else of its first at all; else
+    the step's end.
+    """
     ready_s = np.full(len(end_s), np.inf)
     for chosen in (pausing, spans.phase == _COMM):
         found = np.full(len(end_s), np.inf)
@@ -151,11 +166,15 @@ def _ready(spans: SpanColumns, step: IntArray, pausing: BoolArray, end_s: FloatA
 
 def _by_phase(spans: SpanColumns, step: IntArray, chosen: BoolArray, count: int) -> FloatArray:
     cell = step[chosen] * PHASES + spans.phase[chosen]
-    total = np.bincount(cell, weights=spans.dur_ns[chosen] * _S, minlength=count * PHASES).astype(np.float64)
+    total = np.bincount(cell, weights=spans.dur_ns[chosen] * _S, minlength=count * PHASES).astype(
+        np.float64
+    )
     return np.asarray(total.reshape(count, PHASES), dtype=np.float64)
 
 
-def _partners(spans: SpanColumns, step: IntArray, count: int, world: int) -> tuple[frozenset[int], ...]:
+def _partners(
+    spans: SpanColumns, step: IntArray, count: int, world: int
+) -> tuple[frozenset[int], ...]:
     partners: list[set[int]] = [set() for _ in range(count)]
     carries = (spans.phase == _COMM) & (spans.bytes > 0) & (spans.peer >= 0) & (spans.peer < world)
     for at, peer in zip(step[carries].tolist(), spans.peer[carries].tolist(), strict=True):

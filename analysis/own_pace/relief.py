@@ -1,4 +1,6 @@
-"""What removing causes takes off the steps of a rank: their slowness and not their jitter (see `replay/relief.py`)."""
+"""What removing causes takes off the steps of a rank: their slowness and not their jitter (see
+`replay/relief.py`).
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ _COMM = Phase.COMM.code
 
 @dataclass(frozen=True)
 class Relief:
-    """Seconds off each step of a rank, before and behind its wait and of the message that it waits for, [N], once all of `causes` are removed.
+    """Seconds off each step of a rank, before and behind its wait and of the message that it waits
+    for, [N], once all of `causes` are removed.
 
-    A rank's deterministic and dynamic cause overlap, so a pair has a correction of its own (which may be negative).
+    A rank's deterministic and dynamic cause overlap, so a pair has a correction of its own (which
+    may be negative).
     """
 
     causes: tuple[int, ...]
@@ -51,7 +55,9 @@ def plan_own_reliefs(
         steps = len(pace)
         inside = cause.covers(steps) & ~pace.warm_up
         if cause.family == "network":
-            reliefs.append(_transfer_relief(index, rank, pace, inside, float(np.exp(cause.baseline))))
+            reliefs.append(
+                _transfer_relief(index, rank, pace, inside, float(np.exp(cause.baseline)))
+            )
             continue
         codes = list(FAMILY_CODES[cause.family])
         seconds = work.seconds[:steps, rank][:, codes]
@@ -64,7 +70,9 @@ def plan_own_reliefs(
                 fleet = references.fleet.of_rank(rank, codes)[:steps]
                 lasting = kept_share(usual, fleet, inside)
                 both = np.minimum(np.minimum(alone, lasting), kept_share(seconds, fleet, inside))
-                reliefs.append(_relief((partner, index), rank, pace, codes, 2.0 - alone - lasting + both))
+                reliefs.append(
+                    _relief((partner, index), rank, pace, codes, 2.0 - alone - lasting + both)
+                )
             if cause.burdens_transfer is not None:
                 first, last = cause.burdens_transfer
                 burdened = (np.arange(steps) >= first) & (np.arange(steps) <= last) & ~pace.warm_up
@@ -75,7 +83,10 @@ def plan_own_reliefs(
             if other.kind == "dynamic" and (other.rank, other.family) == (rank, cause.family):
                 disturbed |= other.covers(steps)
         fleet = references.fleet.of_rank(rank, codes)[:steps]
-        kept = np.minimum(kept_share(seconds, fleet, inside & ~disturbed), kept_share(usual, fleet, inside & disturbed))
+        kept = np.minimum(
+            kept_share(seconds, fleet, inside & ~disturbed),
+            kept_share(usual, fleet, inside & disturbed),
+        )
         reliefs.append(_relief((index,), rank, pace, codes, kept))
     return tuple(reliefs)
 
@@ -92,23 +103,35 @@ def relieved(race: Race, reliefs: Sequence[Relief], removed: BoolArray) -> Durat
         after[relief.rank] -= gone * relief.after
         sooner[relief.rank] += gone * relief.message
     return Durations(
-        tuple(np.maximum(each, 0.0) for each in before), tuple(np.maximum(each, 0.0) for each in after), tuple(sooner)
+        tuple(np.maximum(each, 0.0) for each in before),
+        tuple(np.maximum(each, 0.0) for each in after),
+        tuple(sooner),
     )
 
 
-def _relief(causes: tuple[int, ...], rank: int, pace: Pace, codes: list[int], kept: FloatArray) -> Relief:
+def _relief(
+    causes: tuple[int, ...], rank: int, pace: Pace, codes: list[int], kept: FloatArray
+) -> Relief:
     off = 1.0 - kept
     none = np.zeros(len(pace))
     return Relief(
-        causes, rank, (pace.before[:, codes] * off).sum(axis=1), (pace.after[:, codes] * off).sum(axis=1), none
+        causes,
+        rank,
+        (pace.before[:, codes] * off).sum(axis=1),
+        (pace.after[:, codes] * off).sum(axis=1),
+        none,
     )
 
 
-def _transfer_relief(index: int, rank: int, pace: Pace, covered: BoolArray, baseline: float) -> Relief:
+def _transfer_relief(
+    index: int, rank: int, pace: Pace, covered: BoolArray, baseline: float
+) -> Relief:
     """Transfers are the usual ones, at most."""
     usual = np.full((len(pace), 1), usual_transfer_s(pace) * baseline)
     off = 1.0 - kept_share(transfer_s(pace)[:, None], usual, covered)[:, 0]
     if pace.meshed:
         none = np.zeros(len(pace))
         return Relief((index,), rank, none, none, pace.message_s * off)
-    return Relief((index,), rank, pace.before[:, _COMM] * off, pace.after[:, _COMM] * off, np.zeros(len(pace)))
+    return Relief(
+        (index,), rank, pace.before[:, _COMM] * off, pace.after[:, _COMM] * off, np.zeros(len(pace))
+    )

@@ -1,6 +1,8 @@
-"""Ranks of their own pace, replayed: what they need of each other stays as it was, durations may be others.
+"""Ranks of their own pace, replayed: what they need of each other stays as it was, durations may be
+others.
 
-The training is over when as much has been learnt as in the run. A rank that comes to the end of what it did there before goes on as it had since its warm-up.
+The training is over when as much has been learnt as in the run. A rank that comes to the end of
+what it did there before goes on as it had since its warm-up.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ _PRECISION = 1e-10
 
 @dataclass(frozen=True)
 class Durations:
-    """Seconds of every step of every rank, for C replays side by side, [W][C or 1, N]: before it may have to wait, and behind.
+    """Seconds of every step of every rank, for C replays side by side, [W][C or 1, N]: before it
+    may have to wait, and behind.
 
     By `sooner`, where there is any, word of what the step needs is there earlier than it was.
     """
@@ -66,12 +69,17 @@ class Race:
                 clock[rank] = ready[rank][step] = clock[rank] + durations.before[rank][:, step]
                 continue
             sooner = durations.sooner[rank][:, step] if durations.sooner else 0.0
-            clock[rank] = _met(clock[rank], self.needs[rank][step], ready, end, sooner) + durations.after[rank][:, step]
+            clock[rank] = (
+                _met(clock[rank], self.needs[rank][step], ready, end, sooner)
+                + durations.after[rank][:, step]
+            )
             end[rank][step] = clock[rank]
         return tuple(np.ascontiguousarray(each.T) for each in end)
 
     def goal(self) -> float:
-        """Samples that were learnt from until the training was over, those of steps under way in part."""
+        """Samples that were learnt from until the training was over, those of steps under way in
+        part.
+        """
         return _learnt_by(self.end_s, [_course(pace, pace.end_s) for pace in self.paces])
 
     def makespans(self, durations: Durations, goal: float) -> FloatArray:
@@ -86,13 +94,17 @@ class Race:
         low, high = 0.0, self.end_s
         while _learnt_by(high, courses) < goal:
             low, high = high, 2 * high
-        found: float = brentq(lambda time_s: _learnt_by(time_s, courses) - goal, low, high, rtol=_PRECISION)
+        found: float = brentq(
+            lambda time_s: _learnt_by(time_s, courses) - goal, low, high, rtol=_PRECISION
+        )
         return found
 
 
 @dataclass(frozen=True)
 class _Course:
-    """What one rank had learnt from when, [N + 1], and how many samples a second it learns from behind that."""
+    """What one rank had learnt from when, [N + 1], and how many samples a second it learns from
+    behind that.
+    """
 
     when_s: FloatArray
     learnt: FloatArray
@@ -100,7 +112,10 @@ class _Course:
 
 
 def _course(pace: Pace, end_s: FloatArray) -> _Course:
-    when, learnt = np.concatenate([pace.start_s[:1], end_s]), np.concatenate([[0.0], np.cumsum(pace.samples)])
+    when, learnt = (
+        np.concatenate([pace.start_s[:1], end_s]),
+        np.concatenate([[0.0], np.cumsum(pace.samples)]),
+    )
     begun = _past_warm_up(pace)
     took_s = float(when[-1] - when[begun])
     return _Course(when, learnt, float(learnt[-1] - learnt[begun]) / took_s if took_s > 0 else 0.0)
@@ -122,13 +137,18 @@ def _past_warm_up(pace: Pace) -> int:
 
 
 def _met(
-    clock: FloatArray, needs: Needs, ready: Sequence[FloatArray], end: Sequence[FloatArray], sooner: FloatArray | float
+    clock: FloatArray,
+    needs: Needs,
+    ready: Sequence[FloatArray],
+    end: Sequence[FloatArray],
+    sooner: FloatArray | float,
 ) -> FloatArray:
     """When a rank goes on that was ready at `clock`, [C]."""
     if not needs.of:
         return clock
     come = [
-        (end if need.ended else ready)[need.rank][need.step] + np.maximum(need.lag_s - sooner, 0.0) for need in needs.of
+        (end if need.ended else ready)[need.rank][need.step] + np.maximum(need.lag_s - sooner, 0.0)
+        for need in needs.of
     ]
     if needs.spare:
         come = list(np.sort(np.stack(come), axis=0)[: len(come) - needs.spare])

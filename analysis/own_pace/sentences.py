@@ -1,4 +1,6 @@
-"""What is told of ranks of their own pace beside the findings: who took how many steps, who waited for whom, who came and went."""
+"""What is told of ranks of their own pace beside the findings: who took how many steps, who waited
+for whom, who came and went.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,30 @@ from laggard.run_schema import Turnover
 
 def _turnover_sentence(run: Run, churn: Sequence[Turnover], rank: int) -> str:
     """When a rank left and joined."""
-    told = " and ".join(f"{each.kind} after {each.effective_s:.1f} s" for each in churn if each.rank == rank)
+    told = " and ".join(
+        f"{each.kind} after {each.effective_s:.1f} s" for each in churn if each.rank == rank
+    )
     return f"{run.hosts[rank].host} (rank {rank}) {told}."
 
 
 def own_pace_sentences(run: Run, analysis: Analysis) -> tuple[str, ...]:
-    """Who was slow and who was waited for, in plain sentences; where nothing is priced, who was slow comes first."""
+    """Who was slow and who was waited for, in plain sentences; where nothing is priced, who was
+    slow comes first.
+    """
     lost = run.record.lost_ranks if run.record is not None else ()
     churn = run.record.churn if run.record is not None else ()
     slower, priced = _slower_sentence(run, analysis), _priced_sentence(run, analysis)
     told = [priced, slower] if analysis.costed else [slower, priced]
-    told += [_turnover_sentence(run, churn, rank) for rank in dict.fromkeys(each.rank for each in churn)]
-    told += [f"{run.hosts[rank].host} (rank {rank}) was lost, and the others went on without it." for rank in lost]
-    dropped = int(run.steps.dropped.sum()) / max(int(run.steps.samples.sum() + run.steps.dropped.sum()), 1)
+    told += [
+        _turnover_sentence(run, churn, rank) for rank in dict.fromkeys(each.rank for each in churn)
+    ]
+    told += [
+        f"{run.hosts[rank].host} (rank {rank}) was lost, and the others went on without it."
+        for rank in lost
+    ]
+    dropped = int(run.steps.dropped.sum()) / max(
+        int(run.steps.samples.sum() + run.steps.dropped.sum()), 1
+    )
     if dropped >= 0.01:
         told.append(f"{percent_text(dropped)} of the samples were computed in vain.")
     return tuple(each for each in [*told, _waiting_sentence(run, analysis)] if each)
@@ -36,7 +49,10 @@ def _priced_sentence(run: Run, analysis: Analysis) -> str:
     """What a cost is here, or why there is none."""
     record = run.record
     if record is not None and record.origin is not None:
-        return "This trace is replayed in part only, as told below, so what slow workers cost is not computed."
+        return (
+            "This trace is replayed in part only, as told below, so what slow workers cost is not"
+            " computed."
+        )
     name = record.strategy.name if record is not None else "this strategy"
     pace = "every worker goes at its own pace"
     if record is not None and (record.lost_ranks or record.churn):
@@ -44,7 +60,9 @@ def _priced_sentence(run: Run, analysis: Analysis) -> str:
     if not analysis.costed:
         return f"Under {name} {pace}, so what slow ones cost is not computed."
     return (
-        f"Under {name} {pace}: a cost is how much sooner as much would have been learnt." if analysis.stragglers else ""
+        f"Under {name} {pace}: a cost is how much sooner as much would have been learnt."
+        if analysis.stragglers
+        else ""
     )
 
 
@@ -56,7 +74,9 @@ def _slower_sentence(run: Run, analysis: Analysis) -> str:
     if usual[fast] <= 0 or usual[slow] < 1.1 * usual[fast]:
         return ""
     names = run.hosts[slow].host, run.hosts[fast].host
-    told = f"{names[0]} computes {ratio_text(float(usual[slow] / usual[fast]))} slower than {names[1]}"
+    told = (
+        f"{names[0]} computes {ratio_text(float(usual[slow] / usual[fast]))} slower than {names[1]}"
+    )
     if run.record is not None and run.record.origin is not None:
         return f"{told}."
     taken = np.bincount(run.steps.rank, minlength=run.world_size)
@@ -71,4 +91,7 @@ def _waiting_sentence(run: Run, analysis: Analysis) -> str:
     if share_s < 0.02 or not len(whom):
         return ""
     often = int(np.bincount(whom).argmax())
-    return f"{run.hosts[most].host} waits {percent_text(share_s)} of the time, mostly for {run.hosts[often].host}."
+    return (
+        f"{run.hosts[most].host} waits {percent_text(share_s)} of the time, mostly for"
+        f" {run.hosts[often].host}."
+    )

@@ -1,4 +1,6 @@
-"""What is worked out of a run of ranks of their own pace before anything is said of it: what was slow, and how it can be replayed."""
+"""What is worked out of a run of ranks of their own pace before anything is said of it: what was
+slow, and how it can be replayed.
+"""
 
 from __future__ import annotations
 
@@ -65,14 +67,19 @@ class OwnStudy:
         at_once = max(1, _CELLS_AT_ONCE // sum(map(len, self.race.paces)))
         parts = (removed[begin : begin + at_once] for begin in range(0, len(removed), at_once))
         goal = self.race.goal()
-        return np.concatenate([self.race.makespans(relieved(self.race, self.reliefs, part), goal) for part in parts])
+        return np.concatenate(
+            [self.race.makespans(relieved(self.race, self.reliefs, part), goal) for part in parts]
+        )
 
 
 def why_not_replayed(run: Run) -> str:
     """Why a run of ranks of their own pace is not replayed, as a sentence; nothing if it can be."""
     record, steps, others = run.record, len(run.steps), run.world_size - 1
     if record is None:
-        return "The run has no record that says how its workers waited for each other, so it is not replayed."
+        return (
+            "The run has no record that says how its workers waited for each other, so it is not"
+            " replayed."
+        )
     if record.origin is not None:
         return "Workers of this trace wait for what no rule here knows, so it is not replayed."
     if record.lost_ranks or record.churn or len(np.unique(run.steps.rank)) < run.world_size:
@@ -95,7 +102,9 @@ def study_own_pace(run: Run) -> OwnStudy:
     assert run.record is not None
     paces = build_paces(run)
     outcome = run.record.outcome
-    end_s = outcome.makespan_s if outcome is not None else max(float(pace.end_s[-1]) for pace in paces)
+    end_s = (
+        outcome.makespan_s if outcome is not None else max(float(pace.end_s[-1]) for pace in paces)
+    )
     race = _race(run.record.strategy, paces, end_s)
     work = side_by_side(race.paces)
     references = fit_references(work, run.hosts)

@@ -1,4 +1,6 @@
-"""From a run's spans to its timeline: each part of the spans by itself, and then one after the other."""
+"""From a run's spans to its timeline: each part of the spans by itself, and then one after the
+other.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +13,40 @@ import numpy.typing as npt
 
 from laggard.analysis.columns import BoolArray, FloatArray, IntArray, SpanColumns
 from laggard.analysis.load import Run
-from laggard.analysis.replay.cells import PHASES, SCATTERED, Cells, PlaceArray, Scattered, SecondsArray
+from laggard.analysis.replay.cells import (
+    PHASES,
+    SCATTERED,
+    Cells,
+    PlaceArray,
+    Scattered,
+    SecondsArray,
+)
 from laggard.analysis.replay.timeline import Timeline, latest_of
 from laggard.errors import RunFolderError
 from laggard.span_schema import Flag, Lane, Phase
 
 _S = 1e-9
 _MEETING = (Phase.COMM.code, Phase.EVALUATE.code)
-_OF_STEPS, _OF_BARRIERS = ("steps", "warm_up", "samples"), ("barrier_step", "group", "member", "arrival", "finish")
-_OF_SCATTERED = ("scattered_step", "scattered_rank", "scattered_phase", "scattered_seconds", "scattered_place")
+_OF_STEPS, _OF_BARRIERS = (
+    ("steps", "warm_up", "samples"),
+    ("barrier_step", "group", "member", "arrival", "finish"),
+)
+_OF_SCATTERED = (
+    "scattered_step",
+    "scattered_rank",
+    "scattered_phase",
+    "scattered_seconds",
+    "scattered_place",
+)
 _FIELDS = (*_OF_STEPS, *_OF_BARRIERS, *_OF_SCATTERED)
 _N = TypeVar("_N", np.float32, np.uint8)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Some steps of a run: the fields of `Timeline`, barriers in any order, those who are no members without times (NaN)."""
+    """Some steps of a run: the fields of `Timeline`, barriers in any order, those who are no
+    members without times (NaN).
+    """
 
     steps: IntArray
     warm_up: BoolArray
@@ -71,7 +91,9 @@ def build_timeline(run: Run) -> Timeline:
 
 
 def kept_spans(run: Run, until: int | None = None) -> Iterator[SpanColumns]:
-    """Main-lane spans of the steps that their ranks finished, from the first-step barrier on, in parts; up to a step."""
+    """Main-lane spans of the steps that their ranks finished, from the first-step barrier on, in
+    parts; up to a step.
+    """
     for spans in run.spans.parts():
         kept = ((spans.flags & Flag.TRUNCATED) == 0) & (spans.lane == Lane.MAIN)
         kept &= (spans.start_ns >= 0) & (spans.step >= 0)
@@ -89,7 +111,10 @@ def piece_of(spans: SpanColumns, world: int) -> Piece:
         world: number of ranks.
     """
     begins = np.flatnonzero(np.diff(spans.step, prepend=spans.step[0] - 1))
-    steps, step = spans.step[begins], np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(spans))))
+    steps, step = (
+        spans.step[begins],
+        np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(spans)))),
+    )
     cell = step * world + spans.rank
     turns = np.flatnonzero(np.diff(cell, prepend=-1))
     samples = np.zeros(len(steps) * world, dtype=np.int64)
@@ -118,11 +143,13 @@ def _barriers(
 ) -> tuple[IntArray, IntArray, BoolArray, FloatArray, FloatArray, BoolArray]:
     """Barriers, and which spans belong to them.
 
-    Collectives that several ranks reached, and pauses that all did: a strategy numbers the collectives of a step, so that those with one
-    number are parts of one.
+    Collectives that several ranks reached, and pauses that all did: a strategy numbers the
+    collectives of a step, so that those with one number are parts of one.
     """
     rows = np.flatnonzero(np.isin(spans.phase, _MEETING) & (spans.group >= 0))
-    group = np.where(spans.phase[rows] == Phase.EVALUATE.code, -1 - spans.group[rows], spans.group[rows])
+    group = np.where(
+        spans.phase[rows] == Phase.EVALUATE.code, -1 - spans.group[rows], spans.group[rows]
+    )
     lowest = int(group.min(initial=0))
     several = int(group.max(initial=0)) - lowest + 1
     keys, index = np.unique(step[rows] * several + (group - lowest), return_inverse=True)
@@ -136,7 +163,14 @@ def _barriers(
     real = member.sum(axis=1) >= np.where(number < 0, world, min(2, world))
     used = np.zeros(len(spans), dtype=np.bool_)
     used[rows[real[index]]] = True
-    return of_step[real], np.maximum(number[real], -1), member[real], arrival[real], finish[real], used
+    return (
+        of_step[real],
+        np.maximum(number[real], -1),
+        member[real],
+        arrival[real],
+        finish[real],
+        used,
+    )
 
 
 def _places(used: BoolArray, cell: IntArray, turns: IntArray) -> IntArray:
@@ -146,19 +180,30 @@ def _places(used: BoolArray, cell: IntArray, turns: IntArray) -> IntArray:
     return place
 
 
-def _cells(spans: SpanColumns, step: IntArray, place: IntArray, used: BoolArray, shape: tuple[int, int]) -> Cells:
+def _cells(
+    spans: SpanColumns, step: IntArray, place: IntArray, used: BoolArray, shape: tuple[int, int]
+) -> Cells:
     rows = np.flatnonzero(~used)
-    world, phase, rank, taken = shape[1], spans.phase[rows], spans.rank[rows], spans.dur_ns[rows] * _S
+    world, phase, rank, taken = (
+        shape[1],
+        spans.phase[rows],
+        spans.rank[rows],
+        spans.dur_ns[rows] * _S,
+    )
     cell = (phase * shape[0] + step[rows]) * world + rank
     size = PHASES * shape[0] * world
-    seconds = np.bincount(cell, weights=taken, minlength=size).astype(np.float32).reshape(PHASES, *shape)
+    seconds = (
+        np.bincount(cell, weights=taken, minlength=size).astype(np.float32).reshape(PHASES, *shape)
+    )
     places = np.zeros(size, dtype=np.uint8)
     places[cell] = np.minimum(place[rows], SCATTERED - 1)
     several = np.zeros(size, dtype=np.bool_)
     several[cell[places[cell] != place[rows]]] = True
     places[several] = SCATTERED
     apart = several[cell]
-    scattered = Scattered(step[rows][apart], rank[apart], phase[apart], taken[apart], place[rows][apart])
+    scattered = Scattered(
+        step[rows][apart], rank[apart], phase[apart], taken[apart], place[rows][apart]
+    )
     occurring = np.flatnonzero(np.bincount(phase, minlength=PHASES)).tolist()
     of_phase = places.reshape(PHASES, *shape)
     return Cells(
@@ -173,7 +218,9 @@ def _cells(spans: SpanColumns, step: IntArray, place: IntArray, used: BoolArray,
 def _sent(sends: SpanColumns, world: int) -> FloatArray:
     others = world + 2
     peer = np.where((sends.peer < 0) | (sends.peer > world), world + 1, sends.peer)
-    sent = np.bincount(sends.rank * others + peer, weights=sends.dur_ns * _S, minlength=world * others)
+    sent = np.bincount(
+        sends.rank * others + peer, weights=sends.dur_ns * _S, minlength=world * others
+    )
     return sent.astype(np.float64).reshape(world, others)
 
 
@@ -212,7 +259,11 @@ class Gathered:
 
     def timeline(self) -> Timeline:
         """All of it; one piece at least. Nothing is left here."""
-        barrier_step, group, member = self._whole("barrier_step"), self._whole("group"), self._whole("member")
+        barrier_step, group, member = (
+            self._whole("barrier_step"),
+            self._whole("group"),
+            self._whole("member"),
+        )
         arrival, finish = self._whole("arrival"), self._whole("finish")
         latest = latest_of(arrival, member)
         if (np.diff(latest) < 0).any():
@@ -240,7 +291,9 @@ class Gathered:
         names = ("step", "rank", "phase", "seconds", "place")
         return Cells(
             shape=shape,
-            seconds={code: _filled(self._seconds.pop(code), shape) for code in sorted(self._seconds)},
+            seconds={
+                code: _filled(self._seconds.pop(code), shape) for code in sorted(self._seconds)
+            },
             place={code: _filled(self._place.pop(code), shape) for code in sorted(self._place)},
             scattered=Scattered(**{name: self._whole(f"scattered_{name}") for name in names}),
             sent_s=self._sent_s,

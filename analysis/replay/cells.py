@@ -32,14 +32,17 @@ class Scattered:
 
 @dataclass(frozen=True)
 class Cells:
-    """What ranks did by themselves, phase by phase. A place is how many of its rank's barriers of the same step came before.
+    """What ranks did by themselves, phase by phase. A place is how many of its rank's barriers of
+    the same step came before.
 
     Attributes:
         shape: steps and ranks.
-        seconds: of the phases that occur, [S, W] each; in single precision, since a duration is not measured as well as that.
+        seconds: of the phases that occur, [S, W] each; in single precision, since a duration is not
+            measured as well as that.
         place: of the same, [S, W] each; `SCATTERED` where there are several.
         scattered: the spans of those cells.
-        sent_s: seconds of sending to and from single others, [W, W + 2]: the ranks, the server, and whoever is not known.
+        sent_s: seconds of sending to and from single others, [W, W + 2]: the ranks, the server, and
+            whoever is not known.
     """
 
     shape: tuple[int, int]
@@ -64,7 +67,9 @@ class Cells:
                 total += self.seconds[code]
         return total
 
-    def placed(self, rank: int, codes: Sequence[int], share: FloatArray, first: IntArray, places: int) -> FloatArray:
+    def placed(
+        self, rank: int, codes: Sequence[int], share: FloatArray, first: IntArray, places: int
+    ) -> FloatArray:
         """A share of a rank's work, by where it lies.
 
         Args:

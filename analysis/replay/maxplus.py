@@ -1,10 +1,10 @@
 """The makespan of a timeline, by max-plus algebra, for many what-ifs at once.
 
-A rank leaves a barrier at (latest arrival) + (its transfer); it reaches the next after its local work. A rank that is no part of a barrier
-passes it. Where every rank
-waited for the last, what came before no longer matters but for one number, so the run falls into blocks that are replayed
-side by side: T = sum over blocks of max over ranks. A rank that left before the last had arrived (the root of a broadcast)
-carries its own clock on to the next barrier of its block.
+A rank leaves a barrier at (latest arrival) + (its transfer); it reaches the next after its local
+work. A rank that is no part of a barrier passes it. Where every rank waited for the last, what came
+before no longer matters but for one number, so the run falls into blocks that are replayed side by
+side: T = sum over blocks of max over ranks. A rank that left before the last had arrived (the root
+of a broadcast) carries its own clock on to the next barrier of its block.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from laggard.analysis.replay.timeline import ROWS_AT_ONCE, Timeline
 
 @dataclass(frozen=True)
 class Schedule:
-    """Durations to replay, E barriers, W ranks. The end of the run is a barrier of its own, hence E + 1.
+    """Durations to replay, E barriers, W ranks. The end of the run is a barrier of its own, hence E
+    + 1.
 
     Attributes:
         local: work before each barrier, [E + 1, W].
@@ -39,14 +40,19 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of equal length: the barriers of each, [B, L]; -1 as the barrier before the first is the start."""
+    """Blocks of equal length: the barriers of each, [B, L]; -1 as the barrier before the first is
+    the start.
+    """
 
     barriers: IntArray
 
     def parts(self, barriers: int) -> Iterator[Blocks]:
         """The same blocks, as many at a time as have at most so many barriers, one at least."""
         room = max(1, barriers // self.barriers.shape[1])
-        return (Blocks(self.barriers[begin : begin + room]) for begin in range(0, len(self.barriers), room))
+        return (
+            Blocks(self.barriers[begin : begin + room])
+            for begin in range(0, len(self.barriers), room)
+        )
 
 
 def observed_schedule(timeline: Timeline) -> Schedule:
@@ -72,11 +78,15 @@ def split_blocks(depends: BoolArray) -> tuple[Blocks, ...]:
     first = np.concatenate([[0], final[:-1] + 1])
     length = final - first + 1
     return tuple(
-        Blocks(first[length == n][:, None] + np.arange(n)[None, :]) for n in np.unique(length) if (length == n).any()
+        Blocks(first[length == n][:, None] + np.arange(n)[None, :])
+        for n in np.unique(length)
+        if (length == n).any()
     )
 
 
-def block_seconds(blocks: Blocks, local: FloatArray, transfer: FloatArray, schedule: Schedule) -> FloatArray:
+def block_seconds(
+    blocks: Blocks, local: FloatArray, transfer: FloatArray, schedule: Schedule
+) -> FloatArray:
     """Seconds that each block adds to the makespan.
 
     Args:
@@ -103,7 +113,9 @@ def block_seconds(blocks: Blocks, local: FloatArray, transfer: FloatArray, sched
 
 
 def entering(transfer: FloatArray, barriers: IntArray) -> FloatArray:
-    """Transfers as `block_seconds` takes them: of the barrier before each of `barriers`, 0 before the first."""
+    """Transfers as `block_seconds` takes them: of the barrier before each of `barriers`, 0 before
+    the first.
+    """
     before = transfer[barriers - 1]
     return np.where((barriers > 0)[..., None], before, 0.0)
 

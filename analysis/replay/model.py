@@ -1,10 +1,11 @@
 """The run that references and found causes alone account for.
 
-Every duration is its reference, times the slowdown of the causes acting on it, times jitter: fluctuation shorter than a slow
-interval can be. Jitter is fitted (what is left of a duration about its own running median) and dealt out anew, whole steps at
-a time, so that no observed duration is at its place; slow drift, and slow intervals that were not found, stay unexplained. Transfers are dealt out
-among steps that have any, about their mean: where ranks meet seldom, links as often as not are of two speeds, and no median is in between.
-Warm-up steps enter as they were.
+Every duration is its reference, times the slowdown of the causes acting on it, times jitter:
+fluctuation shorter than a slow interval can be. Jitter is fitted (what is left of a duration about
+its own running median) and dealt out anew, whole steps at a time, so that no observed duration is
+at its place; slow drift, and slow intervals that were not found, stay unexplained. Transfers are
+dealt out among steps that have any, about their mean: where ranks meet seldom, links as often as
+not are of two speeds, and no median is in between. Warm-up steps enter as they were.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def modelled_makespan(
     return makespan(replace(observed, local=local), np.append(factor, 1.0))
 
 
-def _levels(timeline: Timeline, references: References, causes: Sequence[Cause], rank: int) -> FloatArray:
+def _levels(
+    timeline: Timeline, references: References, causes: Sequence[Cause], rank: int
+) -> FloatArray:
     """Reference times slowdown of a rank, [S, P]."""
     levels = references.device.of_rank(rank, range(PHASES))
     own = [cause for cause in causes if cause.rank == rank]
@@ -90,9 +93,15 @@ def _jitter(logs: FloatArray) -> FloatArray:
 
 
 def _local(
-    timeline: Timeline, references: References, causes: Sequence[Cause], order: IntArray, observed: FloatArray
+    timeline: Timeline,
+    references: References,
+    causes: Sequence[Cause],
+    order: IntArray,
+    observed: FloatArray,
 ) -> FloatArray:
-    """Modelled work before each barrier, [E + 1, W]; unrecorded time between spans stays as it was."""
+    """Modelled work before each barrier, [E + 1, W]; unrecorded time between spans stays as it
+    was.
+    """
     modelled = observed.copy()
     for rank in range(observed.shape[1]):
         seconds, levels = timeline.of_rank(rank), _levels(timeline, references, causes, rank)
@@ -104,19 +113,24 @@ def _local(
     return np.maximum(modelled, 0.0, out=modelled)
 
 
-def _transfer_factor(timeline: Timeline, transfers: Transfers, causes: Sequence[Cause], order: IntArray) -> FloatArray:
+def _transfer_factor(
+    timeline: Timeline, transfers: Transfers, causes: Sequence[Cause], order: IntArray
+) -> FloatArray:
     """Modelled over observed transfer at each barrier, [E]."""
     ratios = np.exp(transfers.step_logs)
     slowness = _transfer_slowness(transfers, causes)
     met = transfers.meets & ~timeline.warm_up
     expected = np.where(met, transfers.step_seconds, 1.0) / ratios
-    meetings = np.rint(8 * np.log2(expected))  # those of a tier and those of all, say, are of two kinds
+    meetings = np.rint(
+        8 * np.log2(expected)
+    )  # those of a tier and those of all, say, are of two kinds
     for kind in np.unique(meetings[met]):
         at = np.flatnonzero(met & (meetings == kind))
         usual = ratios[at] / slowness[at]
         jitter = usual / running_mean(usual, 2 * LEAST_STEPS + 1)
         for slow in np.unique(np.rint(64 * slowness[at])):
-            # As work is dealt out where ranks meet in every step, so that what comes together stays together.
+            # As work is dealt out where ranks meet in every step, so that what comes together stays
+            # together.
             alike = np.flatnonzero(np.rint(64 * slowness[at]) == slow)
             jitter[alike] = jitter[alike][np.argsort(np.argsort(order[at[alike]]))]
         ratios[at] = usual.mean() * slowness[at] * jitter

@@ -1,14 +1,20 @@
-"""Replays operations by the dependencies of data-parallel training, with or without pipeline stages; launch gaps are dropped.
+"""Replays operations by the dependencies of data-parallel training, with or without pipeline
+stages; launch gaps are dropped.
 
-The dependencies are those of J. Lin et al., Understanding Stragglers in Large Model Training Using What-if Analysis (OSDI 2025), section 3:
+The dependencies are those of J. Lin et al., Understanding Stragglers in Large Model Training Using
+What-if Analysis (OSDI 2025), section 3:
 
-- an operation begins when those that it depends on have ended; a collective, or a send with its receive, ends a transfer after the last member began;
-- compute follows compute, and each kind of send or receive its own kind, in the order of their starts;
+- an operation begins when those that it depends on have ended; a collective, or a send with its
+  receive, ends a transfer after the last member began;
+- compute follows compute, and each kind of send or receive its own kind, in the order of their
+  starts;
 - compute waits for its receive, a receive for the compute before that one, a send for its compute;
-- the first forward waits for the parameters' all-gather; after the last backward come the gradients' reductions, the clipping, and the optimizer.
+- the first forward waits for the parameters' all-gather; after the last backward come the
+  gradients' reductions, the clipping, and the optimizer.
 
-All steps and data-parallel ranks share the dependencies, which are read off the first; they are computed with side by side. Stages of several chunks
-(virtual pipelines) are refused. S steps, D data-parallel ranks, N operations per step and data-parallel rank.
+All steps and data-parallel ranks share the dependencies, which are read off the first; they are
+computed with side by side. Stages of several chunks (virtual pipelines) are refused. S steps, D
+data-parallel ranks, N operations per step and data-parallel rank.
 """
 
 from __future__ import annotations
@@ -21,11 +27,18 @@ from itertools import pairwise
 import numpy as np
 
 from laggard.analysis.columns import FloatArray, IntArray
-from laggard.analysis.formats.operations import COMPUTES, DATA_PARALLEL, STAGE_LINKS, Operations, OpType
+from laggard.analysis.formats.operations import (
+    COMPUTES,
+    DATA_PARALLEL,
+    STAGE_LINKS,
+    Operations,
+    OpType,
+)
 from laggard.errors import RunFolderError
 
 _TOLERANCE_S = 5e-5
-"""Clocks of neighbouring stages agree to that; an operation beyond it belongs to no compute of its step."""
+"""Clocks of neighbouring stages agree to that; an operation beyond it belongs to no compute of its
+step."""
 _CLOCKS_S = 1e-2
 """An end before the last begin by so much is a fault of clocks: the transfer counts as nothing."""
 _OPTYPES = tuple(OpType)
@@ -41,7 +54,9 @@ _OF_COMPUTE = {
 
 @dataclass(frozen=True)
 class Node:
-    """One operation of every step and data-parallel rank; `start_s`, `end_s` and `chunk` are those of the first."""
+    """One operation of every step and data-parallel rank; `start_s`, `end_s` and `chunk` are those
+    of the first.
+    """
 
     optype: OpType
     seq: int
@@ -60,7 +75,8 @@ class Dependencies:
         rows: their rows in the table, [N, S, D].
         after: per node, the nodes that it begins after.
         units: nodes that end together, in an order in which all that a unit waits for is before it.
-        meets: per unit, whether its members wait for each other; else it is one operation by itself.
+        meets: per unit, whether its members wait for each other; else it is one operation by
+            itself.
         synced: per unit, whether they wait for those of all data-parallel ranks too.
     """
 
@@ -72,7 +88,9 @@ class Dependencies:
     synced: tuple[bool, ...]
 
     def durations(self, operations: Operations) -> FloatArray:
-        """What each operation takes once all that it waits for is there: compute its duration, a meeting its transfer; [N, S, D] seconds."""
+        """What each operation takes once all that it waits for is there: compute its duration, a
+        meeting its transfer; [N, S, D] seconds.
+        """
         taken = operations.duration_s[self.rows].copy()
         starts, ends = operations.start_s[self.rows], operations.end_s[self.rows]
         for unit, meets, synced in zip(self.units, self.meets, self.synced, strict=True):
@@ -87,7 +105,8 @@ class Dependencies:
         return taken
 
     def step_seconds(self, taken: FloatArray) -> FloatArray:
-        """How long each step takes with these durations, from when all may begin to the last optimizer's end, [S] seconds.
+        """How long each step takes with these durations, from when all may begin to the last
+        optimizer's end, [S] seconds.
 
         Args:
             taken: seconds, [N, S, D].
@@ -95,7 +114,10 @@ class Dependencies:
         ends = np.zeros_like(taken)
         nothing = np.zeros(taken.shape[1:])
         for unit, meets, synced in zip(self.units, self.meets, self.synced, strict=True):
-            begins = [np.max([ends[node] for node in self.after[member]] or [nothing], axis=0) for member in unit]
+            begins = [
+                np.max([ends[node] for node in self.after[member]] or [nothing], axis=0)
+                for member in unit
+            ]
             if meets:
                 latest = np.max(begins, axis=0)
                 latest = latest.max(axis=1, keepdims=True) if synced else latest
@@ -119,7 +141,9 @@ def read_dependencies(operations: Operations) -> Dependencies:
     parallel = any(node.optype in DATA_PARALLEL for node in nodes)
     after: list[list[int]] = [[] for _ in nodes]
     for stage in range(stages):
-        own = _Stage(nodes, [n for n, node in enumerate(nodes) if node.stage == stage], after, stage)
+        own = _Stage(
+            nodes, [n for n, node in enumerate(nodes) if node.stage == stage], after, stage
+        )
         own.chain_compute()
         own.join_links()
         if parallel:
@@ -129,10 +153,13 @@ def read_dependencies(operations: Operations) -> Dependencies:
 
 
 def _nodes(operations: Operations) -> tuple[tuple[Node, ...], IntArray]:
-    """The operations of the first step and data-parallel rank, and the rows of all that are like them."""
+    """The operations of the first step and data-parallel rank, and the rows of all that are like
+    them.
+    """
     if (operations.mc > 0).any():
         raise RunFolderError(
-            "stages of several chunks (mc > 0, a virtual pipeline) are not replayed — give a trace without"
+            "stages of several chunks (mc > 0, a virtual pipeline) are not replayed — give a trace"
+            " without"
         )
     steps, step = np.unique(operations.step, return_inverse=True)
     dp_ranks = int(operations.dp_rank.max()) + 1
@@ -152,7 +179,13 @@ def _nodes(operations: Operations) -> tuple[tuple[Node, ...], IntArray]:
     first = operations.where(rows[:, 0, 0])
     columns = (first.optype, first.seq_id, first.stage, first.start_s, first.end_s, first.mc)
     values = zip(*(column.tolist() for column in columns), strict=True)
-    return tuple(Node(_OPTYPES[code], seq, stage, start, end, mc) for code, seq, stage, start, end, mc in values), rows
+    return (
+        tuple(
+            Node(_OPTYPES[code], seq, stage, start, end, mc)
+            for code, seq, stage, start, end, mc in values
+        ),
+        rows,
+    )
 
 
 @dataclass(frozen=True)
@@ -167,7 +200,10 @@ class _Stage:
     def of(self, *optypes: OpType) -> list[int]:
         """Its operations of these types, in the order of their starts."""
         found = [n for n in self.own if self.nodes[n].optype in optypes]
-        return sorted(found, key=lambda n: (self.nodes[n].start_s, self.nodes[n].seq, self.nodes[n].optype.value))
+        return sorted(
+            found,
+            key=lambda n: (self.nodes[n].start_s, self.nodes[n].seq, self.nodes[n].optype.value),
+        )
 
     def chain(self, nodes: Sequence[int]) -> None:
         """Each begins after the one before."""
@@ -185,7 +221,10 @@ class _Stage:
         for compute, (receive, send) in _OF_COMPUTE.items():
             computes = self.of(compute)
             if not computes:
-                raise RunFolderError(f"stage {self.stage} has no {compute.value} in the first step — give whole steps")
+                raise RunFolderError(
+                    f"stage {self.stage} has no {compute.value} in the first step — give whole"
+                    " steps"
+                )
             begun = max(self.nodes[n].start_s for n in computes) + _TOLERANCE_S
             done = min(self.nodes[n].end_s for n in computes) - _TOLERANCE_S
             receives = [n for n in self.of(receive) if self.nodes[n].start_s <= begun]
@@ -193,8 +232,9 @@ class _Stage:
             for links, optype in ((receives, receive), (sends, send)):
                 if links and len(links) != len(computes):
                     raise RunFolderError(
-                        f"stage {self.stage} has {len(links)} {optype.value} for {len(computes)} {compute.value} in the "
-                        "first step: which belongs to which cannot be told — give a pipeline without interleaved chunks"
+                        f"stage {self.stage} has {len(links)} {optype.value} for {len(computes)}"
+                        f" {compute.value} in the first step: which belongs to which cannot be told"
+                        " — give a pipeline without interleaved chunks"
                     )
             for number, node in enumerate(receives):
                 self.after[computes[number]].append(node)
@@ -204,17 +244,26 @@ class _Stage:
         self._join_first_backward()
 
     def _join_first_backward(self) -> None:
-        """The first exchange of the backward passes is launched behind the last forward but one before them."""
+        """The first exchange of the backward passes is launched behind the last forward but one
+        before them.
+        """
         computes = self.of(*COMPUTES)
-        first = next(n for n, node in enumerate(computes) if self.nodes[node].optype is OpType.BACKWARD)
+        first = next(
+            n for n, node in enumerate(computes) if self.nodes[node].optype is OpType.BACKWARD
+        )
         if first >= 2:
             for optype in (OpType.BACKWARD_RECV, OpType.BACKWARD_SEND):
                 for node in self.of(optype)[:1]:
                     self.after[node].append(computes[first - 2])
 
     def join_data_parallel(self) -> None:
-        """The first forward waits for the parameters; overlapped reductions follow the last backward."""
-        gathers, reductions = self.of(OpType.PARAMS_ALL_GATHER), self.of(OpType.GRADS_REDUCE_SCATTER)
+        """The first forward waits for the parameters; overlapped reductions follow the last
+        backward.
+        """
+        gathers, reductions = (
+            self.of(OpType.PARAMS_ALL_GATHER),
+            self.of(OpType.GRADS_REDUCE_SCATTER),
+        )
         self.chain(self.of(OpType.PARAMS_ALL_GATHER, OpType.GRADS_REDUCE_SCATTER))
         if gathers:
             self.after[self.of(OpType.FORWARD)[0]].append(gathers[-1])
@@ -226,7 +275,10 @@ class _Stage:
         """From the last backward to the optimizer."""
         collect = self.of(OpType.GC)
         embedding = self.of(OpType.EMBEDDING_ALL_REDUCE)
-        reductions, separate = self.of(OpType.GRADS_REDUCE_SCATTER), self.of(OpType.SEPARATE_ALL_REDUCE)
+        reductions, separate = (
+            self.of(OpType.GRADS_REDUCE_SCATTER),
+            self.of(OpType.SEPARATE_ALL_REDUCE),
+        )
         last = max(self.of(*COMPUTES), key=lambda n: self.nodes[n].end_s)
         between = separate or (reductions if parallel else [])
         ending = [
@@ -237,13 +289,17 @@ class _Stage:
             *self.of(OpType.OPTIMIZER),
         ]
         if not self.of(OpType.OPTIMIZER):
-            raise RunFolderError(f"stage {self.stage} has no optimizer in the first step — give whole steps")
+            raise RunFolderError(
+                f"stage {self.stage} has no optimizer in the first step — give whole steps"
+            )
         self.chain([last, *collect, *ending])
         if separate:
             self.after[ending[0]] += reductions[-1:]
 
 
-def _groups(nodes: Sequence[Node], place: Mapping[tuple[OpType, int, int], int]) -> dict[tuple[int, ...], bool]:
+def _groups(
+    nodes: Sequence[Node], place: Mapping[tuple[OpType, int, int], int]
+) -> dict[tuple[int, ...], bool]:
     """Nodes that wait for each other, and whether for those of all data-parallel ranks."""
     groups: dict[tuple[int, ...], bool] = {}
     paired: set[int] = set()
@@ -260,7 +316,9 @@ def _groups(nodes: Sequence[Node], place: Mapping[tuple[OpType, int, int], int])
             groups[(n,)] = False
         elif node.optype in DATA_PARALLEL:
             groups[(n,)] = True
-    embedding = tuple(n for n, node in enumerate(nodes) if node.optype is OpType.EMBEDDING_ALL_REDUCE)
+    embedding = tuple(
+        n for n, node in enumerate(nodes) if node.optype is OpType.EMBEDDING_ALL_REDUCE
+    )
     clip = tuple(n for n, node in enumerate(nodes) if node.optype is OpType.CLIP)
     return groups | ({embedding: False} if embedding else {}) | ({clip: True} if clip else {})
 
@@ -274,7 +332,10 @@ def _ordered(
     unit_of = {n: group for group in groups for n in group}
     units = {unit_of.get(n, (n,)) for n in range(len(nodes))}
     sorter = TopologicalSorter(
-        {unit: {unit_of.get(before, (before,)) for n in unit for before in after[n]} - {unit} for unit in units}
+        {
+            unit: {unit_of.get(before, (before,)) for n in unit for before in after[n]} - {unit}
+            for unit in units
+        }
     )
     try:
         order = tuple(sorter.static_order())

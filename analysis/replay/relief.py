@@ -1,8 +1,9 @@
 """What removing a cause takes off the observed durations.
 
-Its slowness goes, their jitter stays: a duration d becomes min(d, d* d / m), where m is the running median of d about it. So it is never
-slower than it was. To cut each duration at d* instead would make a rank quicker than a healthy one ever is, which has its
-jitter too, and a barrier waits for the worst of all ranks.
+Its slowness goes, their jitter stays: a duration d becomes min(d, d* d / m), where m is the running
+median of d about it. So it is never slower than it was. To cut each duration at d* instead would
+make a rank quicker than a healthy one ever is, which has its jitter too, and a barrier waits for
+the worst of all ranks.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from laggard.analysis.transfers import Transfers
 
 @dataclass(frozen=True)
 class LocalRelief:
-    """Seconds off one rank's work before each barrier from the `first` on, [N], and none elsewhere, once all of `causes` are removed.
+    """Seconds off one rank's work before each barrier from the `first` on, [N], and none elsewhere,
+    once all of `causes` are removed.
 
-    A rank's deterministic and dynamic cause overlap, so a pair has a correction of its own (which may be negative).
+    A rank's deterministic and dynamic cause overlap, so a pair has a correction of its own (which
+    may be negative).
     """
 
     causes: tuple[int, ...]
@@ -71,7 +74,9 @@ class LinkRelief:
 
 @dataclass(frozen=True)
 class Reliefs:
-    """All reliefs of a run's causes, and on which steps' barriers each cause acts, [causes, E + 1]."""
+    """All reliefs of a run's causes, and on which steps' barriers each cause acts, [causes, E +
+    1].
+    """
 
     local: tuple[LocalRelief, ...]
     transfer: tuple[TransferRelief, ...]
@@ -120,13 +125,20 @@ def deterministic_partner(causes: Sequence[Cause], cause: Cause) -> int | None:
     if cause.kind == "deterministic":
         return None
     for index, other in enumerate(causes):
-        if other.kind == "deterministic" and (other.rank, other.family) == (cause.rank, cause.family):
+        if other.kind == "deterministic" and (other.rank, other.family) == (
+            cause.rank,
+            cause.family,
+        ):
             return index
     return None
 
 
 def _local_reliefs(
-    timeline: Timeline, references: References, causes: Sequence[Cause], index: int, partner: int | None
+    timeline: Timeline,
+    references: References,
+    causes: Sequence[Cause],
+    index: int,
+    partner: int | None,
 ) -> list[LocalRelief]:
     cause = causes[index]
     assert cause.rank is not None
@@ -141,9 +153,13 @@ def _local_reliefs(
         reliefs = [_relief((index,), rank, seconds_off(timeline, rank, codes, alone))]
         if partner is not None:
             without_partner = kept_share(usual, fleet, covered)
-            both = np.minimum(np.minimum(alone, without_partner), kept_share(seconds, fleet, covered))
+            both = np.minimum(
+                np.minimum(alone, without_partner), kept_share(seconds, fleet, covered)
+            )
             joint = alone + without_partner - both
-            reliefs.append(_relief((partner, index), rank, -seconds_off(timeline, rank, codes, joint)))
+            reliefs.append(
+                _relief((partner, index), rank, -seconds_off(timeline, rank, codes, joint))
+            )
         return reliefs
     disturbed = np.zeros_like(covered)
     for other in causes:
@@ -174,7 +190,9 @@ def _relief(causes: tuple[int, ...], rank: int, seconds: FloatArray) -> LocalRel
 
 
 def kept_share(seconds: FloatArray, target: FloatArray, covered: BoolArray) -> FloatArray:
-    """What is kept of durations where covered, once they are `target` but for their jitter, else 1; [S, phases]."""
+    """What is kept of durations where covered, once they are `target` but for their jitter, else 1;
+    [S, phases].
+    """
     kept = np.ones_like(seconds)
     for phase in range(seconds.shape[1]):
         at = np.flatnonzero(covered & (seconds[:, phase] > 0) & (target[:, phase] > 0))
@@ -183,7 +201,9 @@ def kept_share(seconds: FloatArray, target: FloatArray, covered: BoolArray) -> F
 
 
 def _without_level(logs: FloatArray) -> FloatArray:
-    """Factors that take the level off a series of log ratios, where it is above 0, and leave the jitter about it."""
+    """Factors that take the level off a series of log ratios, where it is above 0, and leave the
+    jitter about it.
+    """
     if not len(logs):
         return np.ones(0)
     factor: FloatArray = np.exp(-np.maximum(running_median(logs, 2 * LEAST_STEPS + 1), 0.0))
@@ -191,28 +211,42 @@ def _without_level(logs: FloatArray) -> FloatArray:
 
 
 def seconds_off(timeline: Timeline, rank: int, codes: list[int], kept: FloatArray) -> FloatArray:
-    """Seconds off before each barrier when every span of these phases keeps only a share of itself, [E + 1].
+    """Seconds off before each barrier when every span of these phases keeps only a share of itself,
+    [E + 1].
 
-    Written for shares of a sum of two as well: a share of 1 takes nothing off, whatever `kept` adds up from.
+    Written for shares of a sum of two as well: a share of 1 takes nothing off, whatever `kept` adds
+    up from.
     """
     return timeline.before(rank, 1.0 - kept, codes)
 
 
-def _transfer_reliefs(timeline: Timeline, transfers: Transfers, causes: Sequence[Cause]) -> tuple[TransferRelief, ...]:
+def _transfer_reliefs(
+    timeline: Timeline, transfers: Transfers, causes: Sequence[Cause]
+) -> tuple[TransferRelief, ...]:
     reliefs = []
     for index, cause in enumerate(causes):
         if cause.family == "network" and cause.kind == "dynamic":
             factor = _transfer_factor(timeline, transfers, cause.first, cause.last, cause.baseline)
             reliefs.append(TransferRelief((index,), factor))
-    burdens = sorted({cause.burdens_transfer for cause in causes if cause.burdens_transfer is not None})
+    burdens = sorted(
+        {cause.burdens_transfer for cause in causes if cause.burdens_transfer is not None}
+    )
     for first, last in burdens:
-        shared = tuple(i for i, cause in enumerate(causes) if cause.burdens_transfer == (first, last))
-        reliefs.append(TransferRelief(shared, _transfer_factor(timeline, transfers, first, last, 0.0)))
+        shared = tuple(
+            i for i, cause in enumerate(causes) if cause.burdens_transfer == (first, last)
+        )
+        reliefs.append(
+            TransferRelief(shared, _transfer_factor(timeline, transfers, first, last, 0.0))
+        )
     return tuple(reliefs)
 
 
-def _transfer_factor(timeline: Timeline, transfers: Transfers, first: int, last: int, baseline: float) -> FloatArray:
-    covered = (timeline.barrier_step >= first) & (timeline.barrier_step <= last) & (transfers.seconds > 0)
+def _transfer_factor(
+    timeline: Timeline, transfers: Transfers, first: int, last: int, baseline: float
+) -> FloatArray:
+    covered = (
+        (timeline.barrier_step >= first) & (timeline.barrier_step <= last) & (transfers.seconds > 0)
+    )
     factor = np.ones(len(transfers.step_logs))
     factor[first : last + 1] = _without_level(transfers.step_logs[first : last + 1] - baseline)
     return np.append(np.where(covered, factor[timeline.barrier_step], 1.0), 1.0)
@@ -221,7 +255,9 @@ def _transfer_factor(timeline: Timeline, transfers: Transfers, first: int, last:
 def _link_relief(
     timeline: Timeline, transfers: Transfers, causes: Sequence[Cause], others_busy_s: float
 ) -> LinkRelief | None:
-    chosen = tuple(i for i, c in enumerate(causes) if c.family == "network" and c.kind == "deterministic")
+    chosen = tuple(
+        i for i, c in enumerate(causes) if c.family == "network" and c.kind == "deterministic"
+    )
     groups = np.unique(timeline.group[~timeline.pause])
     if not chosen or not len(groups):
         return None
@@ -233,14 +269,17 @@ def _link_relief(
         needed_s=np.array([causes[i].link_needed_s for i in chosen]),
         others_s=others_busy_s,
         usual_s=max(usual[heaviest], 1e-9),
-        acts=np.append((timeline.group == heaviest) & ~timeline.warm_up[timeline.barrier_step], False),
+        acts=np.append(
+            (timeline.group == heaviest) & ~timeline.warm_up[timeline.barrier_step], False
+        ),
     )
 
 
 def _acts(timeline: Timeline, cause: Cause) -> BoolArray:
     """Barriers before or at which the cause may change something, [E + 1].
 
-    The work before a barrier may belong to the step before (its optimizer), and transfers reach into the next block.
+    The work before a barrier may belong to the step before (its optimizer), and transfers reach
+    into the next block.
     """
     covered = cause.covers(len(timeline.steps))
     if cause.burdens_transfer is not None:

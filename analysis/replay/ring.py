@@ -9,7 +9,14 @@ import numpy as np
 
 from laggard.analysis.causes import Cause
 from laggard.analysis.columns import FloatArray, IntArray, SpanColumns
-from laggard.analysis.link_change import Hop, LinkChange, hops_of_run, require_known, ring_finish_s, ring_of
+from laggard.analysis.link_change import (
+    Hop,
+    LinkChange,
+    hops_of_run,
+    require_known,
+    ring_finish_s,
+    ring_of,
+)
 from laggard.analysis.links import carried_bytes
 from laggard.analysis.load import Run
 from laggard.analysis.replay.timeline import Timeline
@@ -48,24 +55,28 @@ def find_ring(run: Run, timeline: Timeline, transfers: Transfers) -> Ring:
     hops = hops_of_run(run, tiers)
     if len(set(names)) < len(names):
         raise RunFolderError(
-            f"{run.folder}: several workers share a host, so what goes round is not on the links alone"
+            f"{run.folder}: several workers share a host, so what goes round is not on the links"
+            " alone"
         )
     if not timeline.member[~timeline.pause].all():
         raise RunFolderError(
-            f"{run.folder}: not all workers are part of every collective, so one ring does not tell of them"
+            f"{run.folder}: not all workers are part of every collective, so one ring does not tell"
+            " of them"
         )
     ends = ring_of(carried_bytes(run.links), names)
     if ends is None or any(each not in hops for each in ends):
         raise RunFolderError(
-            f"{run.folder}: what the workers sent each other did not go round one ring of all of them, and only of a ring it is known "
-            "how one link holds up all"
+            f"{run.folder}: what the workers sent each other did not go round one ring of all of"
+            " them, and only of a ring it is known how one link holds up all"
         )
     group = _dearest(run, timeline, transfers)
     payload = _payload(run, group)
     if payload < _LEAST_BYTES:
         raise RunFolderError(f"{run.folder}: the spans do not say how much the collectives carried")
     order = tuple(names.index(src) for src, _ in ends)
-    return Ring(tuple(hops[each] for each in ends), order, payload, np.flatnonzero(timeline.group == group))
+    return Ring(
+        tuple(hops[each] for each in ends), order, payload, np.flatnonzero(timeline.group == group)
+    )
 
 
 def transfer_factor(
@@ -78,8 +89,9 @@ def transfer_factor(
 ) -> FloatArray:
     """What transfers are multiplied by with changed links, at each barrier, [E + 1].
 
-    All-reduces are gone through with the links as they were and as they would be, from the arrivals that were seen. What was slow for a while stays as slow: the
-    links between the tiers that a cause names keep the rate that they had then, unless the cause is to be gone.
+    All-reduces are gone through with the links as they were and as they would be, from the arrivals
+    that were seen. What was slow for a while stays as slow: the links between the tiers that a
+    cause names keep the rate that they had then, unless the cause is to be gone.
 
     Args:
         ring: of the run.
@@ -115,35 +127,52 @@ def _factor(
     changes: Sequence[LinkChange],
     tiers: dict[str, str],
 ) -> FloatArray:
-    """From the last arrival until all are through: with changed links over without, [len(barriers)]."""
+    """From the last arrival until all are through: with changed links over without,
+    [len(barriers)].
+    """
     arrival = timeline.arrival[barriers][:, list(ring.order)]
     latest = arrival.max(axis=1, initial=-np.inf)
-    then = [_changed(now, usual, changes, tiers) for now, usual in zip(hops, ring.hops, strict=True)]
+    then = [
+        _changed(now, usual, changes, tiers) for now, usual in zip(hops, ring.hops, strict=True)
+    ]
     before, after = (
-        ring_finish_s(arrival, each, ring.payload_bytes).max(axis=1, initial=-np.inf) for each in (hops, then)
+        ring_finish_s(arrival, each, ring.payload_bytes).max(axis=1, initial=-np.inf)
+        for each in (hops, then)
     )
     factor: FloatArray = np.maximum(after - latest, 0.0) / np.maximum(before - latest, 1e-9)
     return factor
 
 
 def _changed(now: Hop, usual: Hop, changes: Sequence[LinkChange], tiers: dict[str, str]) -> Hop:
-    """A link after the changes; one that is slower than usual just then stays at the rate that it has."""
+    """A link after the changes; one that is slower than usual just then stays at the rate that it
+    has.
+    """
     hop = usual.otherwise(changes, tiers)
-    return replace(hop, rate_mbps=min(hop.rate_mbps, now.rate_mbps)) if now.rate_mbps < usual.rate_mbps else hop
+    return (
+        replace(hop, rate_mbps=min(hop.rate_mbps, now.rate_mbps))
+        if now.rate_mbps < usual.rate_mbps
+        else hop
+    )
 
 
 def slowed_ring(ring: Ring, cause: Cause, run: Run, tiers: dict[str, str]) -> list[Hop]:
-    """The links as they were in a cause's steps: those between the tiers of the one that it names take as long as makes up the slowdown."""
+    """The links as they were in a cause's steps: those between the tiers of the one that it names
+    take as long as makes up the slowdown.
+    """
     if cause.link is None:
         raise RunFolderError(
-            f"{run.folder}: from step {cause.first} to {cause.last} transfers were slow, and it is not known which link held them up — "
-            "take that cause away as well"
+            f"{run.folder}: from step {cause.first} to {cause.last} transfers were slow, and it is"
+            " not known which link held them up — take that cause away as well"
         )
     pair = {tiers.get(end, end) for end in cause.link}
     part_bytes = ring.payload_bytes / len(ring.hops)
     slow_s = max(hop.part_s(part_bytes) for hop in ring.hops) * cause.slowdown
     return [
-        hop.slowed_to(slow_s, part_bytes) if {tiers.get(end, end) for end in hop.ends} == pair else hop
+        (
+            hop.slowed_to(slow_s, part_bytes)
+            if {tiers.get(end, end) for end in hop.ends} == pair
+            else hop
+        )
         for hop in ring.hops
     ]
 
@@ -151,8 +180,12 @@ def slowed_ring(ring: Ring, cause: Cause, run: Run, tiers: dict[str, str]) -> li
 def _dearest(run: Run, timeline: Timeline, transfers: Transfers) -> int:
     groups = np.unique(timeline.group[~timeline.pause])
     if not len(groups):
-        raise RunFolderError(f"{run.folder}: there is no collective in the run, so no link of it can be otherwise")
-    return int(max(groups, key=lambda group: float(transfers.seconds[timeline.group == group].sum())))
+        raise RunFolderError(
+            f"{run.folder}: there is no collective in the run, so no link of it can be otherwise"
+        )
+    return int(
+        max(groups, key=lambda group: float(transfers.seconds[timeline.group == group].sum()))
+    )
 
 
 def _payload(run: Run, group: int) -> float:
@@ -162,6 +195,11 @@ def _payload(run: Run, group: int) -> float:
 
 
 def _sizes(spans: SpanColumns, group: int) -> IntArray:
-    rows = (spans.lane == Lane.MAIN) & (spans.phase == Phase.COMM.code) & (spans.group == group) & (spans.bytes > 0)
+    rows = (
+        (spans.lane == Lane.MAIN)
+        & (spans.phase == Phase.COMM.code)
+        & (spans.group == group)
+        & (spans.bytes > 0)
+    )
     sizes: IntArray = spans.bytes[rows]
     return sizes

@@ -1,4 +1,6 @@
-"""What ranks send for themselves before a barrier, as to a server: no collective, but links that are slow for a while slow it as well."""
+"""What ranks send for themselves before a barrier, as to a server: no collective, but links that
+are slow for a while slow it as well.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ COMM = Phase.COMM.code
 
 @dataclass(frozen=True)
 class SlowSending:
-    """A rank's sending in a slow time of the network: in which steps, [S], what it takes in a usual one, and how many times as long it took."""
+    """A rank's sending in a slow time of the network: in which steps, [S], what it takes in a usual
+    one, and how many times as long it took.
+    """
 
     steps: BoolArray
     usual_s: float

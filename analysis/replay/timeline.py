@@ -1,7 +1,8 @@
 """A run as barriers and the work between them, the form in which it can be replayed.
 
-E barriers (collectives and evaluation pauses) in time order, S steps, W ranks, P phases (`Phase.code`). What is known per barrier and rank is worked
-out rank by rank where all of it would take much memory.
+E barriers (collectives and evaluation pauses) in time order, S steps, W ranks, P phases
+(`Phase.code`). What is known per barrier and rank is worked out rank by rank where all of it would
+take much memory.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from laggard.analysis.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.replay.cells import PHASES, Cells
 
 ROWS_AT_ONCE = 1 << 16
-"""Barriers that are worked on together: what is in between does not take memory for all of a long run."""
+"""Barriers that are worked on together: what is in between does not take memory for all of a long
+run."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class Timeline:
         barrier_step: index of each barrier's step, [E].
         group: collective instance within the step; -1 for an evaluation pause, [E].
         member: who is part of each barrier: all, or those of one tier, [E, W].
-        arrival: own arrival at each barrier, [E, W]; of a rank that is no part of it, the end of its last one before.
+        arrival: own arrival at each barrier, [E, W]; of a rank that is no part of it, the end of
+            its last one before.
         finish: leaving it, [E, W].
         work: what ranks did between barriers (what is missing there is unrecorded time).
         end: end of each rank's last span, [W].
@@ -77,8 +80,12 @@ class Timeline:
 
     @cached_property
     def outside(self) -> FloatArray:
-        """Seconds of each barrier that are outside the clock: from the last arrival to the first resume, [E]."""
-        first_resume: FloatArray = self.finish.min(axis=1) if self.finish.size else np.zeros(len(self.group))
+        """Seconds of each barrier that are outside the clock: from the last arrival to the first
+        resume, [E].
+        """
+        first_resume: FloatArray = (
+            self.finish.min(axis=1) if self.finish.size else np.zeros(len(self.group))
+        )
         return np.where(self.pause, np.maximum(first_resume - self.latest, 0.0), 0.0)
 
     @property
@@ -88,7 +95,9 @@ class Timeline:
 
     @cached_property
     def depends(self) -> BoolArray:
-        """Whether a rank stayed at a barrier until the last had arrived (the root of a broadcast may not), [E, W]."""
+        """Whether a rank stayed at a barrier until the last had arrived (the root of a broadcast
+        may not), [E, W].
+        """
         depends: BoolArray = self.finish >= self.latest[:, None]
         depends &= self.member
         return depends
@@ -96,11 +105,15 @@ class Timeline:
     @property
     def wait(self) -> FloatArray:
         """Waiting for the last to arrive, per barrier and rank, [E, W]."""
-        return np.where(self.member, np.minimum(self.finish, self.latest[:, None]) - self.arrival, 0.0)
+        return np.where(
+            self.member, np.minimum(self.finish, self.latest[:, None]) - self.arrival, 0.0
+        )
 
     @property
     def transfer(self) -> FloatArray:
-        """Time at a barrier once all had arrived; for a pause, how much later than the first a rank resumed, [E, W]."""
+        """Time at a barrier once all had arrived; for a pause, how much later than the first a rank
+        resumed, [E, W].
+        """
         return self.transfer_at(np.s_[:])
 
     def transfer_at(self, barriers: slice) -> FloatArray:
@@ -124,19 +137,27 @@ class Timeline:
     @property
     def step_wait(self) -> FloatArray:
         """Waiting for the last to arrive at the collectives of each step, [S, W]."""
-        return np.stack([self.of_collectives(self.wait_of(rank)) for rank in range(len(self.end))], axis=1)
+        return np.stack(
+            [self.of_collectives(self.wait_of(rank)) for rank in range(len(self.end))], axis=1
+        )
 
     @property
     def step_transfer(self) -> FloatArray:
         """Exposed transfer of the collectives of each step, [S, W]."""
-        return np.stack([self.of_collectives(self.transfer_of(rank)) for rank in range(len(self.end))], axis=1)
+        return np.stack(
+            [self.of_collectives(self.transfer_of(rank)) for rank in range(len(self.end))], axis=1
+        )
 
     def of_collectives(self, values: FloatArray) -> FloatArray:
         """Sums values per barrier, [E], over the collectives of each step, [S]."""
         counted = np.where(self.pause, 0.0, values)
-        return np.bincount(self.barrier_step, weights=counted, minlength=len(self.steps)).astype(np.float64)
+        return np.bincount(self.barrier_step, weights=counted, minlength=len(self.steps)).astype(
+            np.float64
+        )
 
-    def before(self, rank: int, share: FloatArray, codes: Sequence[int] = range(PHASES)) -> FloatArray:
+    def before(
+        self, rank: int, share: FloatArray, codes: Sequence[int] = range(PHASES)
+    ) -> FloatArray:
         """A share of a rank's recorded work before each barrier, and after the last, [E + 1].
 
         Args:
@@ -147,7 +168,9 @@ class Timeline:
         own = np.flatnonzero(self.member[:, rank])
         first = np.searchsorted(self.barrier_step[own], np.arange(len(self.steps)))
         seconds = np.zeros(len(self.group) + 1)
-        seconds[np.append(own, len(self.group))] = self.work.placed(rank, codes, share, first, len(own) + 1)
+        seconds[np.append(own, len(self.group))] = self.work.placed(
+            rank, codes, share, first, len(own) + 1
+        )
         return seconds
 
 
@@ -155,5 +178,7 @@ def latest_of(arrival: FloatArray, member: BoolArray) -> FloatArray:
     """Latest arrival of the members of each barrier, [E], of arrivals [E, W]."""
     if not arrival.size:
         return np.zeros(len(arrival))
-    latest: FloatArray = arrival.max(axis=1) if member.all() else np.where(member, arrival, -np.inf).max(axis=1)
+    latest: FloatArray = (
+        arrival.max(axis=1) if member.all() else np.where(member, arrival, -np.inf).max(axis=1)
+    )
     return latest

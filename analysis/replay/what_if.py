@@ -40,15 +40,21 @@ class WhatIf:
         count = len(self.reliefs.acts)
         shares = np.zeros(count)
         alike = tuple(self._alike())
-        drawn_for = sum(len(blocks.barriers) for blocks, active in alike if len(active) > EXACT_PLAYERS)
+        drawn_for = sum(
+            len(blocks.barriers) for blocks, active in alike if len(active) > EXACT_PLAYERS
+        )
         for blocks, active in alike:
             if not len(active):
                 continue
-            for part in blocks.parts(_CELLS_AT_ONCE // (self.schedule.local.shape[1] * _coalitions(len(active)))):
+            for part in blocks.parts(
+                _CELLS_AT_ONCE // (self.schedule.local.shape[1] * _coalitions(len(active)))
+            ):
                 shares[active] += self._shares(part, active, rng, drawn_for)
         return shares
 
-    def _shares(self, blocks: Blocks, active: IntArray, rng: np.random.Generator, drawn_for: int) -> FloatArray:
+    def _shares(
+        self, blocks: Blocks, active: IntArray, rng: np.random.Generator, drawn_for: int
+    ) -> FloatArray:
         count = len(self.reliefs.acts)
 
         def game(members: BoolArray) -> FloatArray:
@@ -74,7 +80,9 @@ class WhatIf:
     def _seconds(self, blocks: Blocks, removed: BoolArray) -> FloatArray:
         """Seconds of each block, [C, B], with causes removed, [C, B or 1, causes]."""
         at = blocks.barriers
-        local = np.broadcast_to(self.schedule.local[at], (len(removed), *at.shape, self.schedule.local.shape[1])).copy()
+        local = np.broadcast_to(
+            self.schedule.local[at], (len(removed), *at.shape, self.schedule.local.shape[1])
+        ).copy()
         for relief in self.reliefs.local:
             gone = _all_gone(removed, relief.causes)
             local[..., relief.rank] -= gone[:, :, None] * relief.at(at)
@@ -101,7 +109,9 @@ def _all_gone(removed: BoolArray, causes: tuple[int, ...]) -> BoolArray:
 
 
 def _pace(links: LinkRelief, removed: BoolArray) -> FloatArray:
-    """Factor on a collective's usual transfer when some slow links run at the reference rate, [C, B]."""
+    """Factor on a collective's usual transfer when some slow links run at the reference rate, [C,
+    B].
+    """
     gone = removed[:, :, list(links.causes)]
     busiest = np.maximum(np.where(gone, links.needed_s, links.busy_s).max(axis=2), links.others_s)
     before = max(float(links.busy_s.max()), links.others_s)

@@ -9,7 +9,13 @@ from laggard.analysis.report.tone import Verdict
 from laggard.run_schema import FidelityCheck
 
 MOST_SHOWN = 12
-_NAMES = {"rtt": "Round-trip time", "rate": "Rate", "loss": "Loss", "cpu": "CPU slowdown", "storage": "Drive"}
+_NAMES = {
+    "rtt": "Round-trip time",
+    "rate": "Rate",
+    "loss": "Loss",
+    "cpu": "CPU slowdown",
+    "storage": "Drive",
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,9 @@ class CheckRow:
 
 @dataclass(frozen=True)
 class FidelityPart:
-    """The report's part about fidelity: `shown` rows are seen at once, `folded` ones on request; misses are always shown."""
+    """The report's part about fidelity: `shown` rows are seen at once, `folded` ones on request;
+    misses are always shown.
+    """
 
     verdict: Verdict
     kinds: tuple[KindRow, ...]
@@ -68,14 +76,25 @@ def fidelity_part(checks: Sequence[FidelityCheck], *, slipped: bool = False) -> 
 def _verdict(checks: Sequence[FidelityCheck], slipped: bool) -> Verdict:
     missed = sum(not c.ok for c in checks)
     if not checks:
-        return Verdict("Not measured: nothing says that this run's network and hosts were as asked for.", "care")
+        return Verdict(
+            "Not measured: nothing says that this run's network and hosts were as asked for.",
+            "care",
+        )
     if missed:
-        return Verdict(f"No: {missed} of {len(checks)} measured quantities missed their tolerance.", "bad")
+        return Verdict(
+            f"No: {missed} of {len(checks)} measured quantities missed their tolerance.", "bad"
+        )
     if slipped:
         return Verdict(
-            "Not throughout: it was within tolerance before training, and slipped while training ran.", "bad"
+            "Not throughout: it was within tolerance before training, and slipped while training"
+            " ran.",
+            "bad",
         )
-    number = "the only measured quantity is" if len(checks) == 1 else f"all {len(checks)} measured quantities are"
+    number = (
+        "the only measured quantity is"
+        if len(checks) == 1
+        else f"all {len(checks)} measured quantities are"
+    )
     return Verdict(f"Yes: {number} within tolerance.", "good")
 
 

@@ -42,12 +42,20 @@ def outcome_tiles(run: Run, analysis: Analysis | None) -> tuple[Tile, ...]:
 
 
 def _makespan_name(run: Run) -> str:
-    return "Makespan" if run.record is not None and run.record.origin is not None else "Makespan so far"
+    return (
+        "Makespan"
+        if run.record is not None and run.record.origin is not None
+        else "Makespan so far"
+    )
 
 
 def _achieved(outcome: Outcome, *, dilated: bool) -> tuple[Tile, ...]:
     known = [
-        Tile("Makespan", seconds_text(outcome.makespan_s), "virtual time" if dilated else "first step to last"),
+        Tile(
+            "Makespan",
+            seconds_text(outcome.makespan_s),
+            "virtual time" if dilated else "first step to last",
+        ),
         Tile("Steps", f"{outcome.steps}", f"stopped by: {_STOPPED_BY[outcome.stopped_by]}"),
         Tile("Throughput", f"{outcome.samples_per_s:.4g}", "samples per second"),
         Tile("Sent", bytes_text(outcome.bytes_sent), "over the network"),
@@ -66,7 +74,11 @@ def _drawn(run: Run) -> tuple[Tile, ...]:
         return ()
     kilojoules = sum(each.joules for each in drawn) / 1e3
     of_all = len({host.host for host in run.hosts})
-    who = "all hosts, as metered" if len(drawn) == of_all else f"the {len(drawn)} metered of {of_all} hosts"
+    who = (
+        "all hosts, as metered"
+        if len(drawn) == of_all
+        else f"the {len(drawn)} metered of {of_all} hosts"
+    )
     return (Tile("Energy", f"{kilojoules:.3g} kJ", who),)
 
 
@@ -79,4 +91,6 @@ def _lost(analysis: Analysis | None) -> tuple[Tile, ...]:
         f"{seconds_text(max(analysis.lost_s, 0.0))} of the makespan",
     )
     relied = "costs can be relied on" if analysis.reliable else "costs are not to be relied on"
-    return lost, Tile("Explained", f"{100 * analysis.explained:.1f} %", f"of the makespan, by the model; {relied}")
+    return lost, Tile(
+        "Explained", f"{100 * analysis.explained:.1f} %", f"of the makespan, by the model; {relied}"
+    )

@@ -7,7 +7,12 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from laggard.analysis.answer import answer, decision_sentences, finding_sentences, remainder_sentences
+from laggard.analysis.answer import (
+    answer,
+    decision_sentences,
+    finding_sentences,
+    remainder_sentences,
+)
 from laggard.analysis.figures import TIMELINE, DrawnFigure
 from laggard.analysis.findings import Analysis
 from laggard.analysis.load import Run
@@ -21,7 +26,9 @@ from laggard.analysis.report.tone import Tone, Verdict
 
 @dataclass(frozen=True)
 class FigurePart:
-    """One figure; `wide` and `narrow` are data URIs. `timeline` is what takes its place where scripts run."""
+    """One figure; `wide` and `narrow` are data URIs. `timeline` is what takes its place where
+    scripts run.
+    """
 
     name: str
     title: str
@@ -83,18 +90,25 @@ def build_page(run: Run, analysis: Analysis | None, figures: Sequence[DrawnFigur
         answer=opening,
         error=(record.error or "") if record is not None else "",
         contents=_contents(
-            outcome=bool(outcome), analysed=analysis is not None, emulated=not imported, figures=bool(figures)
+            outcome=bool(outcome),
+            analysed=analysis is not None,
+            emulated=not imported,
+            figures=bool(figures),
         ),
         outcome=outcome,
         analysed=analysis is not None,
         costed=analysis is not None and analysis.costed,
         uncosted=_uncosted(run),
         stragglers=straggler_rows(run, analysis) if analysis is not None else (),
-        stragglers_left_out=max(0, len(analysis.findings) - MOST_ROWS) if analysis is not None else 0,
+        stragglers_left_out=max(0, len(analysis.findings) - MOST_ROWS)
+        if analysis is not None
+        else 0,
         notes=analysis.notes if analysis is not None else (),
         fidelity=None
         if imported
-        else fidelity_part(run.fidelity, slipped=record is not None and record.status == "unfaithful"),
+        else fidelity_part(
+            run.fidelity, slipped=record is not None and record.status == "unfaithful"
+        ),
         figures=tuple(_figure(drawn, run, analysis) for drawn in figures),
         command=shlex.join(record.command) if record is not None else "",
         facts=facts(run),
@@ -115,7 +129,9 @@ def _opening(run: Run, analysis: Analysis | None) -> tuple[tuple[str, ...], tupl
     if analysis is None:
         return answer(run, None), ()
     said = (*finding_sentences(run, analysis), *decision_sentences(run))
-    state = [s for s in answer(run, analysis) if s not in said and s not in remainder_sentences(analysis)]
+    state = [
+        s for s in answer(run, analysis) if s not in said and s not in remainder_sentences(analysis)
+    ]
     care = [Verdict(text, "care") for text in remainder_sentences(analysis)]
     return said, (*(Verdict(text, "bad") for text in state), *care)
 
@@ -126,7 +142,9 @@ def _status(run: Run) -> Verdict:
     return Verdict(status, tones.get(status, "care"))
 
 
-def _contents(*, outcome: bool, analysed: bool, emulated: bool, figures: bool) -> tuple[tuple[str, str], ...]:
+def _contents(
+    *, outcome: bool, analysed: bool, emulated: bool, figures: bool
+) -> tuple[tuple[str, str], ...]:
     parts = (
         ("outcome", "Outcome", outcome),
         ("stragglers", "Stragglers", analysed),

@@ -10,7 +10,10 @@ from laggard.analysis.load import RankHost, Run
 from laggard.analysis.wording import percent_text, seconds_text
 from laggard.run_schema import HeldJob, RunRecord
 
-_BACKENDS = {"userspace": "Laggard's userspace link emulator", "netem": "the kernel's netem, through EnOSlib"}
+_BACKENDS = {
+    "userspace": "Laggard's userspace link emulator",
+    "netem": "the kernel's netem, through EnOSlib",
+}
 _CLOCKS_APART_NS = 1000
 _NAMES_A_HOST = frozenset({"host", "name", "rank", "tier", "address", "machine"})
 
@@ -48,9 +51,23 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
         ("Time dilation", _dilation(record) if record.origin is None else ""),
         ("Clocks", _clocks(run)),
         ("Reservations", ", ".join(_held(job) for job in record.jobs)),
-        ("First step", "" if record.first_step_s is None else f"{seconds_text(record.first_step_s)} after the command"),
+        (
+            "First step",
+            (
+                ""
+                if record.first_step_s is None
+                else f"{seconds_text(record.first_step_s)} after the command"
+            ),
+        ),
         ("Trace", _origin(record)),
-        ("Emulation", "" if record.origin is None else "Nothing was emulated: this is the trace of another tool."),
+        (
+            "Emulation",
+            (
+                ""
+                if record.origin is None
+                else "Nothing was emulated: this is the trace of another tool."
+            ),
+        ),
         ("Seed", str(record.seed) if record.origin is None else ""),
         ("Revision", record.git or ""),
         ("Versions", ", ".join(f"{name} {version}" for name, version in record.versions.items())),
@@ -70,7 +87,8 @@ def _dilation(record: RunRecord) -> str:
     if record.dilation == 1.0:
         return "none: virtual time is real time"
     return (
-        f"{record.dilation:.3g}: the continuum ran that many times slower than real time, and is reported as asked for"
+        f"{record.dilation:.3g}: the continuum ran that many times slower than real time, and is"
+        " reported as asked for"
     )
 
 
@@ -80,7 +98,10 @@ def _clocks(run: Run) -> str:
     if max(errors_ns, default=0) < _CLOCKS_APART_NS:
         return ""
     worst = max(run.hosts, key=lambda host: host.clock_error_ns)
-    return f"one per host, brought together; each off by at most {worst.clock_error_ns / 1e6:.2g} ms ({worst.host})"
+    return (
+        f"one per host, brought together; each off by at most {worst.clock_error_ns / 1e6:.2g} ms"
+        f" ({worst.host})"
+    )
 
 
 def _held(job: HeldJob) -> str:
@@ -90,8 +111,12 @@ def _held(job: HeldJob) -> str:
 
 def _hosts(run: Run) -> Table:
     imported = run.record is not None and run.record.origin is not None
-    rows = tuple((str(h.rank), h.host, h.tier, "" if imported else _share(h), h.address) for h in run.hosts)
-    return Table(f"Hosts ({len(rows)} ranks)", ("Rank", "Host", "Tier", "CPU share", "Address"), rows)
+    rows = tuple(
+        (str(h.rank), h.host, h.tier, "" if imported else _share(h), h.address) for h in run.hosts
+    )
+    return Table(
+        f"Hosts ({len(rows)} ranks)", ("Rank", "Host", "Tier", "CPU share", "Address"), rows
+    )
 
 
 def _share(host: RankHost) -> str:
@@ -99,7 +124,9 @@ def _share(host: RankHost) -> str:
 
 
 def _origin(record: RunRecord) -> str:
-    return "" if record.origin is None else f"{record.origin.path}, as {record.origin.format} wrote it"
+    return (
+        "" if record.origin is None else f"{record.origin.path}, as {record.origin.format} wrote it"
+    )
 
 
 def _decisions(run: Run) -> Table:
@@ -119,7 +146,9 @@ def _machines(record: RunRecord) -> Table:
     rows = Counter(tuple(_cell(fingerprint.get(key)) for key in keys) for fingerprint in prints)
     if not keys:
         return Table("Machines", (), ())
-    return Table("Machines", ("Hosts", *keys), tuple((str(count), *row) for row, count in rows.items()))
+    return Table(
+        "Machines", ("Hosts", *keys), tuple((str(count), *row) for row, count in rows.items())
+    )
 
 
 def _cell(value: str | float | None) -> str:

@@ -59,27 +59,47 @@ def _when(run: Run, finding: Finding, clock: StepClock) -> str:
     if finding.kind == "deterministic":
         return f"the whole run{told}"
     start, end = finding_window_s(run, finding, clock)
-    return f"{seconds_text(start)} to {seconds_text(end)}, steps {finding.first_step}-{finding.last_step}{told}"
+    return (
+        f"{seconds_text(start)} to {seconds_text(end)}, steps"
+        f" {finding.first_step}-{finding.last_step}{told}"
+    )
 
 
 def _told(run: Run, finding: Finding) -> str:
     """When it was told of while the run went on."""
     alarm = alarm_of(run, finding)
-    return "" if alarm is None or alarm.told_s is None else f"; told of at {seconds_text(alarm.told_s)}"
+    return (
+        ""
+        if alarm is None or alarm.told_s is None
+        else f"; told of at {seconds_text(alarm.told_s)}"
+    )
 
 
 def alarm_of(run: Run, finding: Finding) -> Alarm | None:
-    """The first alarm that told of a finding: of the same place, family and kind, and of some of its steps."""
+    """The first alarm that told of a finding: of the same place, family and kind, and of some of
+    its steps.
+    """
     for alarm in run.alarms:
-        alike = (alarm.rank, alarm.family, alarm.kind) == (finding.rank, finding.family, finding.kind)
+        alike = (alarm.rank, alarm.family, alarm.kind) == (
+            finding.rank,
+            finding.family,
+            finding.kind,
+        )
         begun = alarm.since_step <= finding.last_step
         going = alarm.last_step is None or alarm.last_step >= finding.first_step
-        if alike and begun and going and (finding.kind == "dynamic" or _between(run, alarm) == _between(run, finding)):
+        if (
+            alike
+            and begun
+            and going
+            and (finding.kind == "dynamic" or _between(run, alarm) == _between(run, finding))
+        ):
             return alarm
     return None
 
 
 def _between(run: Run, told: Alarm | Finding) -> frozenset[str]:
-    """The tiers that a link lies between: of the links of a pair that is slow all along, each may name another."""
+    """The tiers that a link lies between: of the links of a pair that is slow all along, each may
+    name another.
+    """
     tiers = {host.host: host.tier for host in run.hosts}
     return frozenset(tiers.get(end, end) for end in told.link or ())

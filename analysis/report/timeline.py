@@ -1,4 +1,6 @@
-"""The timeline that one can zoom into: the whole run in cells, some windows in finer ones, within a fixed number of bytes."""
+"""The timeline that one can zoom into: the whole run in cells, some windows in finer ones, within a
+fixed number of bytes.
+"""
 
 from __future__ import annotations
 
@@ -86,8 +88,12 @@ def timeline_part(run: Run, analysis: Analysis) -> TimelinePart | None:
         "end": end_s,
         "step": usual_step_s(analysis),
         "rows": [labels[rank] for rank in shown],
-        "kinds": [{"label": p.label, "colour": p.colour, "hatch": p.hatch[:1]} for p in activity.kinds],
-        "beside": {"label": palette.BESIDE.label, "colour": palette.BESIDE.colour} if activity.beside else None,
+        "kinds": [
+            {"label": p.label, "colour": p.colour, "hatch": p.hatch[:1]} for p in activity.kinds
+        ],
+        "beside": {"label": palette.BESIDE.label, "colour": palette.BESIDE.colour}
+        if activity.beside
+        else None,
         "levels": [_level(activity, shown, level) for level in levels],
         "marks": [_mark(mark, shown) for mark in marks],
     }
@@ -103,7 +109,8 @@ def timeline_part(run: Run, analysis: Analysis) -> TimelinePart | None:
 
 
 def plan_levels(end_s: float, closer: Sequence[CloseUp], columns: int) -> tuple[Level, ...]:
-    """Shares the columns out: half to the whole run, the rest equally to windows in which cells then are at most half as wide.
+    """Shares the columns out: half to the whole run, the rest equally to windows in which cells
+    then are at most half as wide.
 
     Args:
         end_s: length of the run.
@@ -111,7 +118,8 @@ def plan_levels(end_s: float, closer: Sequence[CloseUp], columns: int) -> tuple[
         columns: how many cells a rank may have, over all levels.
 
     Returns:
-        The whole run first; together they have `columns` cells. Where no window gains, the whole run has them all.
+        The whole run first; together they have `columns` cells. Where no window gains, the whole
+        run has them all.
     """
     rest = int(columns * (1 - WHOLE_RUN_PART))
     kept = list(closer[: rest // LEAST_CELLS])

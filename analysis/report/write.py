@@ -27,8 +27,10 @@ def write_report(run: Run, analysis: Analysis | None, folder: Path) -> Path:
 
     Args:
         run: what happened.
-        analysis: what was found in it; None for a run in which no step was finished (it still has a state and a fidelity).
-        folder: where `report.html` and `figures/` go, usually the run folder; made if it is not there.
+        analysis: what was found in it; None for a run in which no step was finished (it still has a
+            state and a fidelity).
+        folder: where `report.html` and `figures/` go, usually the run folder; made if it is not
+            there.
 
     Returns:
         The path of `report.html`.
@@ -37,21 +39,29 @@ def write_report(run: Run, analysis: Analysis | None, folder: Path) -> Path:
     from laggard.analysis.report.page import build_page
 
     folder.mkdir(parents=True, exist_ok=True)
-    figures = draw_all(run, analysis, folder / "figures", kinds_for(run, analysis)) if analysis is not None else ()
+    figures = (
+        draw_all(run, analysis, folder / "figures", kinds_for(run, analysis))
+        if analysis is not None
+        else ()
+    )
     page = build_page(run, analysis, figures)
     return _replace(folder / "report.html", render(page))
 
 
 @dataclass(frozen=True)
 class Script:
-    """One of our scripts, and how the page's policy names it: nothing else that a page may come to hold can run."""
+    """One of our scripts, and how the page's policy names it: nothing else that a page may come to
+    hold can run.
+    """
 
     text: Markup
     digest: str
 
 
 def render(page: object) -> str:
-    """The page as HTML; every value is escaped by the template engine, the style sheet and the scripts alone are taken as they are."""
+    """The page as HTML; every value is escaped by the template engine, the style sheet and the
+    scripts alone are taken as they are.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -78,7 +88,9 @@ def read_script(name: str) -> Script:
 
 
 def keep_units(value: object) -> object:
-    """A number and its unit stay on one line, and so do the ends of a range of steps: no-break space, word joiner."""
+    """A number and its unit stay on one line, and so do the ends of a range of steps: no-break
+    space, word joiner.
+    """
     if type(value) is not str:
         return value
     return _STEPS.sub("\\1-\N{WORD JOINER}", _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", value))

@@ -1,7 +1,8 @@
 """The agent of one node: `python -m laggard.experiments.remote.agent`, started over SSH.
 
-Standard input and output are its line to the controller. When the line closes, or the controller is silent for its lease, the
-agent takes the node's processes, queues and folders with it: nothing outlives a controller that was killed or a laptop that was closed.
+Standard input and output are its line to the controller. When the line closes, or the controller is
+silent for its lease, the agent takes the node's processes, queues and folders with it: nothing
+outlives a controller that was killed or a laptop that was closed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,12 @@ from laggard.experiments.remote.node_training import NodeTraining
 from laggard.experiments.remote.tasks import Task, Tasks
 from laggard.layers_services.launch import ForkServer
 from laggard.layers_services.local.janitor import run_name
-from laggard.network_emulation.compute import ShareController, open_shares, prepare_cgroups, sweep_cgroups
+from laggard.network_emulation.compute import (
+    ShareController,
+    open_shares,
+    prepare_cgroups,
+    sweep_cgroups,
+)
 from laggard.network_emulation.compute.measure import verify_shares
 from laggard.network_emulation.cpu_plan import usable_cores
 from laggard.virtual_time import Dilation
@@ -92,7 +98,9 @@ class _Line:
         return self._take()
 
     def read(self, timeout_s: float, others: Sequence[int] = ()) -> list[str]:
-        """Lines that have come, waiting at most `timeout_s` for the first, or for one of `others` to become readable."""
+        """Lines that have come, waiting at most `timeout_s` for the first, or for one of `others`
+        to become readable.
+        """
         if 0 in select.select([0, *others], [], [], timeout_s)[0] and not self._read():
             self.closed = True
         lines = []
@@ -119,7 +127,9 @@ class _Agent:
         self._tasks = Tasks(plan.host, plan.address, folder)
         stack.callback(self._tasks.undo_all)
         os.environ.update(ENVIRONMENT)
-        self._server = stack.enter_context(ForkServer.start(PRELOAD, log=folder / "logs" / f"imports-{plan.host}.log"))
+        self._server = stack.enter_context(
+            ForkServer.start(PRELOAD, log=folder / "logs" / f"imports-{plan.host}.log")
+        )
         self._clock = NodeClock(plan.reference, plan.address, folder)
         stack.callback(self._clock.close)
         self._limits = NodeLimits(plan, self._clock)
@@ -147,7 +157,9 @@ class _Agent:
         while not self._over and not self._line.closed:
             for text in self._line.read(POLL_S, self._clock.descriptors()):
                 self._hear(text)
-                self._heard_s = time.monotonic()  # only now: what was asked for may have taken longer than the lease
+                self._heard_s = (
+                    time.monotonic()
+                )  # only now: what was asked for may have taken longer than the lease
             self._clock.step()
             if self._training is not None:
                 for news in self._training.news():
@@ -155,7 +167,9 @@ class _Agent:
             if self._shares is not None:
                 self._shares.check_alive()
             if time.monotonic() - self._heard_s > self._plan.lease_s:
-                raise DeploymentError(f"{self._plan.host}: the controller was silent for {self._plan.lease_s:g} s")
+                raise DeploymentError(
+                    f"{self._plan.host}: the controller was silent for {self._plan.lease_s:g} s"
+                )
 
     def _hear(self, text: str) -> None:
         message = parse_to_agent(text)
@@ -179,7 +193,9 @@ class _Agent:
         return seconds
 
     def _compare_clocks(self, argument: Mapping[str, JsonValue]) -> JsonValue:
-        """Compare this node's clock with the head's; returns the bound on the error, ns. Goes on doing so if asked to."""
+        """Compare this node's clock with the head's; returns the bound on the error, ns. Goes on
+        doing so if asked to.
+        """
         error_ns = self._clock.compare()
         if argument.get("go_on"):
             self._clock.keep_comparing()
@@ -196,18 +212,27 @@ class _Agent:
             self._stack.callback(cgroups.remove)
             self._stack.callback(cgroups.close)
         cores = usable_cores()
-        self._shares = open_shares({host: share}, cgroups, {host: cores[self._plan.core % len(cores)]})
+        self._shares = open_shares(
+            {host: share}, cgroups, {host: cores[self._plan.core % len(cores)]}
+        )
         self._stack.callback(self._shares.close)
-        return [check.model_dump(mode="json") for check in verify_shares({host: share}, self._shares, _REAL_TIME)]
+        return [
+            check.model_dump(mode="json")
+            for check in verify_shares({host: share}, self._shares, _REAL_TIME)
+        ]
 
     def _set_share(self, argument: Mapping[str, JsonValue]) -> JsonValue:
         """Change the share; returns when it was in effect, reference clock."""
         if self._shares is None:
             raise DeploymentError(f"{self._plan.host} has no share to change")
-        return self._clock.to_reference(self._shares.set_share(self._plan.host, float(str(argument["share"]))))
+        return self._clock.to_reference(
+            self._shares.set_share(self._plan.host, float(str(argument["share"])))
+        )
 
     def _start(self, _: Mapping[str, JsonValue]) -> JsonValue:
-        self._training = NodeTraining(self._plan, self._server, self._clock, self._shares, self._limits)
+        self._training = NodeTraining(
+            self._plan, self._server, self._clock, self._shares, self._limits
+        )
         self._training.start()
         return None
 
@@ -229,7 +254,9 @@ class _Agent:
         return None
 
     def _leave(self, _: Mapping[str, JsonValue]) -> JsonValue:
-        """Everything has come home: remove it here. An agent that ends without this leaves it for a controller that comes back."""
+        """Everything has come home: remove it here. An agent that ends without this leaves it for a
+        controller that comes back.
+        """
         self._over = True
         os.chdir("/")
         shutil.rmtree(self._plan.folder, ignore_errors=True)

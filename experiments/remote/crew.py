@@ -1,4 +1,6 @@
-"""The agents of all nodes, as the controller sees them: ask one, ask all, hear what they tell unasked."""
+"""The agents of all nodes, as the controller sees them: ask one, ask all, hear what they tell
+unasked.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ _SLICE_S = 0.005
 """How long one thread listens at a time, so that another need not wait for it."""
 
 SILENCE_S = 15.0
-"""An agent tells of its ranks twice a second: one that is silent for so long is lost, or its node is."""
+"""An agent tells of its ranks twice a second: one that is silent for so long is lost, or its node
+is."""
 
 
 @dataclass(frozen=True)
@@ -83,42 +86,60 @@ class Crew:
         """Ask one agent to do something; returns the number to wait for the answer with."""
         number = next(self._numbers)
         self._asked[number] = host
-        self.processes.write(host, line_of(Request(number=number, do=do, argument=dict(argument or {}))))
+        self.processes.write(
+            host, line_of(Request(number=number, do=do, argument=dict(argument or {})))
+        )
         return number
 
     def answer(self, number: int, timeout_s: float) -> JsonValue:
         """The result of a request.
 
         Raises:
-            DeploymentError: the agent could not do it, is gone, or did not answer within `timeout_s` seconds.
+            DeploymentError: the agent could not do it, is gone, or did not answer within
+                `timeout_s` seconds.
         """
         host, deadline_s = self._asked[number], time.monotonic() + timeout_s
         while number not in self._answers:
             if host in self._lost:
                 raise DeploymentError(self._lost[host])
             if time.monotonic() > deadline_s:
-                raise DeploymentError(f"{host}: no answer for {timeout_s:g} s; is the node still there?")
+                raise DeploymentError(
+                    f"{host}: no answer for {timeout_s:g} s; is the node still there?"
+                )
             self._listen(_SLICE_S)
         answer = self._answers.pop(number)
         if answer.error:
-            raise DeploymentError(answer.error if answer.error.startswith(host) else f"{host}: {answer.error}")
+            raise DeploymentError(
+                answer.error if answer.error.startswith(host) else f"{host}: {answer.error}"
+            )
         return answer.result
 
     def call(
-        self, host: str, do: str, argument: Mapping[str, JsonValue] | None = None, timeout_s: float = 60.0
+        self,
+        host: str,
+        do: str,
+        argument: Mapping[str, JsonValue] | None = None,
+        timeout_s: float = 60.0,
     ) -> JsonValue:
         """Ask one agent, and wait for its answer; raises as `answer` does."""
         return self.answer(self.ask(host, do, argument), timeout_s)
 
     def call_all(
-        self, do: str, arguments: Mapping[str, Mapping[str, JsonValue]] | None = None, timeout_s: float = 60.0
+        self,
+        do: str,
+        arguments: Mapping[str, Mapping[str, JsonValue]] | None = None,
+        timeout_s: float = 60.0,
     ) -> dict[str, JsonValue]:
         """Ask all agents (or those that `arguments` names) at once, and wait for all answers."""
-        asked = {host: self.ask(host, do, (arguments or {}).get(host)) for host in (arguments or self.plans)}
+        asked = {
+            host: self.ask(host, do, (arguments or {}).get(host))
+            for host in arguments or self.plans
+        }
         return {host: self.answer(number, timeout_s) for host, number in asked.items()}
 
     def hear(self, timeout_s: float) -> Sequence[Told]:
-        """What agents have told unasked since the last call, waiting at most `timeout_s` seconds for the first.
+        """What agents have told unasked since the last call, waiting at most `timeout_s` seconds
+        for the first.
 
         Raises:
             DeploymentError: an agent is gone or silent.
@@ -138,7 +159,9 @@ class Crew:
         self._talking = True
 
     def make_do(self) -> None:
-        """From now on the loss of an agent is told only to who asks it for something: what is left is to be brought home."""
+        """From now on the loss of an agent is told only to who asks it for something: what is left
+        is to be brought home.
+        """
         self._talking, self._making_do, self._failure = False, True, None
 
     def tell(self, host: str, news: GateNews | TallyNews) -> None:
@@ -146,7 +169,9 @@ class Crew:
         self.processes.write(host, line_of(news))
 
     def _listen(self, timeout_s: float) -> None:
-        """Take in all that has come; any thread's listening serves all, and what ends the run is told to each."""
+        """Take in all that has come; any thread's listening serves all, and what ends the run is
+        told to each.
+        """
         with self._lock:
             if self._failure is not None:
                 raise self._failure
@@ -207,7 +232,10 @@ class Crew:
         now_s = time.monotonic()
         silent = [host for host, heard_s in self._heard_s.items() if now_s - heard_s > SILENCE_S]
         if silent:
-            reason = f"{', '.join(silent[:5])}: nothing heard for {SILENCE_S:g} s — the node, or the way to it, is gone"
+            reason = (
+                f"{', '.join(silent[:5])}: nothing heard for {SILENCE_S:g} s — the node, or the way"
+                " to it, is gone"
+            )
             self._lost |= dict.fromkeys(silent, reason)
             raise DeploymentError(reason)
 

@@ -1,4 +1,6 @@
-"""`laggard destroy`: what killed runs left on a remote testbed is given back, and their records say so."""
+"""`laggard destroy`: what killed runs left on a remote testbed is given back, and their records say
+so.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Destroyed(Record):
 
 def held_by(record: RunRecord) -> tuple[HeldJob, ...]:
     """Jobs that a run may still hold; a run that is going on needs its own."""
-    return () if record.status == "running" else tuple(job for job in record.jobs if not job.released)
+    return (
+        () if record.status == "running" else tuple(job for job in record.jobs if not job.released)
+    )
 
 
 def destroy_run(folder: Path) -> Destroyed:
@@ -50,7 +54,8 @@ def destroy_run(folder: Path) -> Destroyed:
     after = destroy(held_by(record), job_name(record.id), sites)
     _write(folder, record, after)
     return Destroyed(
-        released=tuple(job for job in after if job.released), held=tuple(job for job in after if not job.released)
+        released=tuple(job for job in after if job.released),
+        held=tuple(job for job in after if not job.released),
     )
 
 

@@ -1,4 +1,6 @@
-"""What the user's own E2Clab files ask for beside training: services, managers, and the three stages of the workflow."""
+"""What the user's own E2Clab files ask for beside training: services, managers, and the three
+stages of the workflow.
+"""
 
 from __future__ import annotations
 
@@ -63,15 +65,19 @@ class E2clabStages:
 def e2clab_stages(
     scenario: Scenario, ready: Prepared, journal: Journal, app_conf: str | None
 ) -> Iterator[E2clabStages]:
-    """Deploy services and managers; the managers' data comes home, and they are removed, at the end.
+    """Deploy services and managers; the managers' data comes home, and they are removed, at the
+    end.
 
     Raises:
-        DeploymentError: a service or a manager could not be deployed, or its data did not come home.
+        DeploymentError: a service or a manager could not be deployed, or its data did not come
+            home.
     """
     workspace = journal.folder.path / "workflow"
     workspace.mkdir(exist_ok=True)
     with journal.stage("services"):
-        services = deploy_services(scenario.layers, ready.roles, scenario.hosts, run_plugins=True, workspace=workspace)
+        services = deploy_services(
+            scenario.layers, ready.roles, scenario.hosts, run_plugins=True, workspace=workspace
+        )
         managers = start_managers(
             scenario.layers,
             services.roles,

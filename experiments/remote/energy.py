@@ -1,4 +1,6 @@
-"""What a run's nodes drew, where they are metered: asked for after they were given back, and never a reason to fail."""
+"""What a run's nodes drew, where they are metered: asked for after they were given back, and never
+a reason to fail.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,11 @@ from laggard.experiments.job import Journal
 from laggard.layers_services.machine import Machine
 
 
-def record_energy(journal: Journal, machines: Sequence[Machine], start_s: float, end_s: float) -> None:
-    """Put the joules of metered nodes into the record; a warning where the testbed does not tell them.
+def record_energy(
+    journal: Journal, machines: Sequence[Machine], start_s: float, end_s: float
+) -> None:
+    """Put the joules of metered nodes into the record; a warning where the testbed does not tell
+    them.
 
     Args:
         journal: of the run.

@@ -37,7 +37,8 @@ class Gathered:
 
     Attributes:
         began: whether the first step did.
-        done: what rank 0, the referee or the server said of the end; None where it did not come to it.
+        done: what rank 0, the referee or the server said of the end; None where it did not come to
+            it.
         missing: hosts whose data did not come home, with where it lies.
     """
 
@@ -55,7 +56,8 @@ class Way:
 
 
 def gather(scenario: Scenario, crew: Crew, run_folder: Path, way: Way) -> Gathered:
-    """Fetch all nodes' files and write the tables; a node that cannot be reached is left out and told in the log.
+    """Fetch all nodes' files and write the tables; a node that cannot be reached is left out and
+    told in the log.
 
     Args:
         scenario: what was run.
@@ -78,7 +80,10 @@ def gather(scenario: Scenario, crew: Crew, run_folder: Path, way: Way) -> Gather
         _bring_together(Spool(fetched[evaluated] / "spool"), spool)
     sampled = sampled_hosts(scenario.workload, scenario.hosts)
     ordered = [head, *(name for name in fetched if name != head)]
-    ranks = {name: tuple(i for i, host in enumerate(scenario.ranks) if host.name == name) for name in ordered}
+    ranks = {
+        name: tuple(i for i, host in enumerate(scenario.ranks) if host.name == name)
+        for name in ordered
+    }
     sources = [
         Source(Spool(fetched[name] / "spool"), ranks[name], read_clock(fetched[name]))
         for name in ordered
@@ -95,7 +100,9 @@ def gather(scenario: Scenario, crew: Crew, run_folder: Path, way: Way) -> Gather
 
 
 def _bring_together(evaluated: Spool, head: Spool) -> None:
-    """What was written where the training was evaluated lies with what rank 0 wrote, as if it had been one machine."""
+    """What was written where the training was evaluated lies with what rank 0 wrote, as if it had
+    been one machine.
+    """
     head.done.unlink(missing_ok=True)
     for here, there in ((evaluated.evaluations, head.evaluations), (evaluated.done, head.done)):
         if here.exists():
@@ -103,14 +110,17 @@ def _bring_together(evaluated: Spool, head: Spool) -> None:
 
 
 def _count_traffic(sources: Sequence[Source], nodes: int, run_folder: Path) -> None:
-    """What all processes say that they sent, beside what links carried; not of a training that did not come to its end."""
+    """What all processes say that they sent, beside what links carried; not of a training that did
+    not come to its end.
+    """
     from laggard.workloads.tracing.traffic import read_traffic
 
     counters = run_folder / "counters.json"
     if not counters.exists():
         return
     traffic = sorted(
-        (each for source in sources for each in read_traffic(source.spool, nodes)), key=lambda each: each.node
+        (each for source in sources for each in read_traffic(source.spool, nodes)),
+        key=lambda each: each.node,
     )
     document = json.loads(counters.read_text()) | {"traffic": [asdict(each) for each in traffic]}
     counters.write_text(json.dumps(document, indent=1) + "\n")
@@ -141,10 +151,14 @@ def _manifest(name: str, crew: Crew, way: Way) -> dict[str, RemoteFile]:
         return _MANIFEST.validate_python(crew.call(name, "manifest", timeout_s=_MANIFEST_TIMEOUT_S))
     except LaggardError as error:
         _log.info("%s", error)
-    command = shlex.join((way.pythons[name], "-m", "laggard.experiments.remote.tasks", crew.plans[name].folder))
+    command = shlex.join(
+        (way.pythons[name], "-m", "laggard.experiments.remote.tasks", crew.plans[name].folder)
+    )
     words = ("ssh", "-F", str(way.ssh_config), name, command)
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_MANIFEST_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=_MANIFEST_TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise DeploymentError(f"{name} did not say what the run left there: {error}") from error
     if done.returncode != 0:

@@ -1,4 +1,6 @@
-"""The machines of a run on a remote testbed: reserved or taken from an inventory, asked what they are, prepared."""
+"""The machines of a run on a remote testbed: reserved or taken from an inventory, asked what they
+are, prepared.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,8 @@ def claim(scenario: Scenario, options: RemoteOptions) -> Claim:
 
 
 def require_possible(scenario: Scenario, testbed: RemoteTestbed) -> None:
-    """Do nothing where a testbed can do what a scenario asks for, as far as the scenario alone tells.
+    """Do nothing where a testbed can do what a scenario asks for, as far as the scenario alone
+    tells.
 
     Raises:
         ScenarioError: managers, links or churn that cannot be had there.
@@ -108,11 +111,15 @@ def require_possible(scenario: Scenario, testbed: RemoteTestbed) -> None:
 def _churn_problems(scenario: Scenario) -> Iterator[Problem]:
     if scenario.workload.churn:
         rule = "on real machines no worker can be killed or started while others train yet"
-        yield scenario.sources.workload.problem(("churn",), rule, "remove it, or run --on local", value="churn")
+        yield scenario.sources.workload.problem(
+            ("churn",), rule, "remove it, or run --on local", value="churn"
+        )
 
 
 @contextmanager
-def reserved(scenario: Scenario, plan: Claim, patience_s: float, journal: Journal) -> Iterator[Ground]:
+def reserved(
+    scenario: Scenario, plan: Claim, patience_s: float, journal: Journal
+) -> Iterator[Ground]:
     """Hold the machines for the body; they are given back however it ends.
 
     Raises:
@@ -149,7 +156,9 @@ def _tell_held(journal: Journal, left: tuple[HeldJob, ...]) -> None:
 
 
 def _homes(machines: tuple[Machine, ...]) -> Mapping[str, Store]:
-    """The user's own home, which a site's machines share by NFS and where their root may not write."""
+    """The user's own home, which a site's machines share by NFS and where their root may not
+    write.
+    """
     from enoslib.infra.enos_g5k.g5k_api_utils import get_api_username
 
     return site_stores(machines, get_api_username())
@@ -164,11 +173,15 @@ def listed(scenario: Scenario, inventory: Path | None) -> tuple[Machine, ...]:
     from laggard.layers_services.inventory import assign, parse_inventory
 
     if inventory is None:
-        raise InputError("--on ssh needs to know the machines: write them into a file and name it with --hosts")
+        raise InputError(
+            "--on ssh needs to know the machines: write them into a file and name it with --hosts"
+        )
     try:
         content = inventory.read_bytes()
     except OSError as error:
-        raise InputError(f"{inventory}: cannot be read ({error.strerror}) — name it with --hosts") from error
+        raise InputError(
+            f"{inventory}: cannot be read ({error.strerror}) — name it with --hosts"
+        ) from error
     return assign(parse_inventory(content, inventory), scenario.hosts)
 
 
@@ -218,9 +231,13 @@ def make_ready(
         _require(facts, shaped=shaped, netem=netem)
         plan_devices(hosts_by_rank, {name: each.usable_gpus for name, each in facts.items()})
         machines = with_ipv6(machines, facts)
-        roles, networks = enoslib_roles_of(machines, {name: each.device for name, each in facts.items()})
+        roles, networks = enoslib_roles_of(
+            machines, {name: each.device for name, each in facts.items()}
+        )
     journal.update(
-        hosts=tuple({**facts[m.alias].fingerprint(), "machine": m.access.address} for m in machines),
+        hosts=tuple(
+            {**facts[m.alias].fingerprint(), "machine": m.access.address} for m in machines
+        ),
         warnings=(*journal.record.warnings, *_idle_gpus(facts)),
     )
     with journal.stage("wheels", "what workers need, fetched once"):
@@ -252,11 +269,14 @@ def _require(facts: Mapping[str, NodeFacts], *, shaped: bool, netem: bool) -> No
     lost = [name for name, each in facts.items() if not each.device]
     if lost:
         raise DeploymentError(
-            f"{', '.join(lost[:5])}: no network device there carries the address that was given for it"
+            f"{', '.join(lost[:5])}: no network device there carries the address that was given"
+            " for it"
         )
     powerless = [name for name, each in facts.items() if not each.root]
     if powerless:
-        raise PrerequisiteError(f"shaping links takes root on {', '.join(powerless[:5])}", "log in as root there")
+        raise PrerequisiteError(
+            f"shaping links takes root on {', '.join(powerless[:5])}", "log in as root there"
+        )
     bare = [name for name, each in facts.items() if netem and not each.netem]
     if bare:
         raise PrerequisiteError(

@@ -1,6 +1,8 @@
-"""Links between real machines: their own delay measured, the plan's applied on top of what is missing, and the sum measured again.
+"""Links between real machines: their own delay measured, the plan's applied on top of what is
+missing, and the sum measured again.
 
-Every measurement is made on the nodes by their agents, a round trip from one end, a rate or a loss with a sink at the other.
+Every measurement is made on the nodes by their agents, a round trip from one end, a rate or a loss
+with a sink at the other.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ class ThroughAgents:
     def __call__(self, host: str | None, command: Sequence[str], text: str = "") -> str:
         """See `Execute`; there is no fabric between real machines."""
         if host is None:
-            raise EmulationError("nothing between real machines can be shaped, only what leaves and reaches them")
+            raise EmulationError(
+                "nothing between real machines can be shaped, only what leaves and reaches them"
+            )
         return str(self.crew.call(host, "command", {"words": list(command), "text": text}))
 
     def expect_changes(self, hosts: Iterable[str]) -> None:
@@ -62,7 +66,11 @@ class ThroughAgents:
     def change(self, batches: Mapping[str, str]) -> None:
         """See `Execute`: all agents are asked before the first answer is waited for."""
         self.crew.call_all(
-            "command", {host: {"words": ["tc", "-batch", "-"], "text": text} for host, text in batches.items()}
+            "command",
+            {
+                host: {"words": ["tc", "-batch", "-"], "text": text}
+                for host, text in batches.items()
+            },
         )
 
     def close(self) -> None:
@@ -74,7 +82,8 @@ class ThroughAgents:
 
 
 def measure_bases(crew: Crew, plan: LinkPlan) -> dict[Pair, float]:
-    """What the testbed itself takes, one way in ms, of every pair that is constrained: half the round trip of an empty packet.
+    """What the testbed itself takes, one way in ms, of every pair that is constrained: half the
+    round trip of an empty packet.
 
     Raises:
         EmulationError: two nodes do not reach each other.
@@ -84,21 +93,26 @@ def measure_bases(crew: Crew, plan: LinkPlan) -> dict[Pair, float]:
     for src, dst in {(min(pair), max(pair)) for pair in constrained}:
         peers.setdefault(src, []).append(dst)
     probes = {
-        src: [EchoProbe(src, dst, _BASE_ECHOES, _BASE_SPACING_MS, _BASE_PATIENCE_MS) for dst in dsts]
+        src: [
+            EchoProbe(src, dst, _BASE_ECHOES, _BASE_SPACING_MS, _BASE_PATIENCE_MS) for dst in dsts
+        ]
         for src, dsts in peers.items()
     }
     bases: dict[Pair, float] = {}
     for (src, dst), rtt_ms in _round_trips(crew, plan, probes, busy=False).items():
         if rtt_ms is None:
             raise EmulationError(
-                f"{dst} does not answer {src}'s echoes on the experiment network; is it routed, is ICMP let through?"
+                f"{dst} does not answer {src}'s echoes on the experiment network; is it routed, is"
+                " ICMP let through?"
             )
         bases[src, dst] = bases[dst, src] = rtt_ms / 2
     return bases
 
 
 def on_top_of(plan: LinkPlan, bases_ms: Mapping[Pair, float]) -> LinkPlan:
-    """What the links will be: the plan's delays, or the testbed's own where the plan asks for none."""
+    """What the links will be: the plan's delays, or the testbed's own where the plan asks for
+    none.
+    """
     asked = {**dict.fromkeys(bases_ms, Constraint()), **plan.pairs}
     pairs = {
         pair: replace(constraint, delay_ms=max(constraint.delay_ms, bases_ms.get(pair, 0.0)))
@@ -119,16 +133,25 @@ def verify(crew: Crew, plan: LinkPlan, bases_ms: Mapping[Pair, float]) -> tuple[
 
     def based(tasks: Sequence[Task]) -> tuple[Task, ...]:
         pairs = [task.pair for task in tasks]
-        return tuple(Task((src, dst), actual.expected(src, dst), actual.expected(dst, src)) for src, dst in pairs)
+        return tuple(
+            Task((src, dst), actual.expected(src, dst), actual.expected(dst, src))
+            for src, dst in pairs
+        )
 
     chosen = choose_representatives(plan)
     tasks, sampled = based(chosen), based(sample_round_trips(plan, chosen))
-    limited = [task for task in tasks if task.there.rate_mbps is not None and task.there.loss_percent < 100]
+    limited = [
+        task for task in tasks if task.there.rate_mbps is not None and task.there.loss_percent < 100
+    ]
     lossy = [task for task in tasks if task.there.loss_percent > 0]
     return (
         *measure_patiently(sampled, lambda some, _: _verify_round_trips(crew, plan, some)),
-        *measure_patiently(limited, lambda some, _: [_verify_rate(crew, plan, task) for task in some]),
-        *measure_patiently(lossy, lambda some, _: [_verify_loss(crew, plan, task) for task in some]),
+        *measure_patiently(
+            limited, lambda some, _: [_verify_rate(crew, plan, task) for task in some]
+        ),
+        *measure_patiently(
+            lossy, lambda some, _: [_verify_loss(crew, plan, task) for task in some]
+        ),
     )
 
 
@@ -156,21 +179,27 @@ def _round_trips(
     found: dict[Pair, float | None] = {}
     for src, answer in answers.items():
         assert isinstance(answer, dict)
-        found |= {(src, dst): None if value is None else float(str(value)) for dst, value in answer.items()}
+        found |= {
+            (src, dst): None if value is None else float(str(value))
+            for dst, value in answer.items()
+        }
     return found
 
 
 def _verify_rate(crew: Crew, plan: LinkPlan, task: Task) -> FidelityCheck:
     probe = rate_flow(task, plan_inlets(plan))
-    return rate_check(task, _flow(crew, plan, task.pair, probe), _REAL_TIME, REALTIME, probe.transport)
+    return rate_check(
+        task, _flow(crew, plan, task.pair, probe), _REAL_TIME, REALTIME, probe.transport
+    )
 
 
 def rate_flow(task: Task, inlets: Sequence[Inlet] = ()) -> FlowProbe:
     """A flow long enough to fill the link's queue first.
 
-    TCP, or UDP where packets get lost or jitter in either direction, or where the slowest queue on the way is an inlet, on the host that
-    receives: it does not hold the sender back, as one on the sender's own host does, so that how full it is, is up to the sender's
-    congestion control (BBR empties it again and again, cubic lets it overflow).
+    TCP, or UDP where packets get lost or jitter in either direction, or where the slowest queue on
+    the way is an inlet, on the host that receives: it does not hold the sender back, as one on the
+    sender's own host does, so that how full it is, is up to the sender's congestion control (BBR
+    empties it again and again, cubic lets it overflow).
     """
     assert task.there.rate_mbps is not None
     packet_s = 1514 * 8e-6 / task.there.rate_mbps

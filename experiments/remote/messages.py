@@ -1,7 +1,8 @@
 """What the controller and the agent on every node say to each other: one JSON object per line.
 
-The controller writes `AgentPlan`, then `Request`s, news of gates and of the tally, and `Alive`; the agent answers every request by id, and tells the rest
-unasked. Times are those of the reference clock (the head's CLOCK_MONOTONIC, ns) unless they are ages.
+The controller writes `AgentPlan`, then `Request`s, news of gates and of the tally, and `Alive`; the
+agent answers every request by id, and tells the rest unasked. Times are those of the reference
+clock (the head's CLOCK_MONOTONIC, ns) unless they are ages.
 """
 
 from __future__ import annotations
@@ -32,11 +33,13 @@ class AgentPlan(_Message):
         host: the host that this node is.
         address: its address on the experiment network.
         folder: where the agent keeps the run's data on this node.
-        workers: of this node, with their secret keys and nobody else's; their interface is found by the agent.
+        workers: of this node, with their secret keys and nobody else's; their interface is found by
+            the agent.
         evaluator: on one node only: the server's, or the head.
         server: on the server's node only, where the strategy has one.
         sampler: of this node's connections.
-        share: fraction of one core to hold the workers to from the start; None where nothing ever limits them.
+        share: fraction of one core to hold the workers to from the start; None where nothing ever
+            limits them.
         core: which of the usable cores, counted round.
         drive: what the host's drive gives at the start; None where nothing ever limits it.
         memory_bytes: what the host's workers may hold together; None for any.
@@ -100,7 +103,9 @@ class Imported(_Message):
 
 
 class Ready(_Message):
-    """A rank has met the others, or the server (whose number follows the ranks') is there for them."""
+    """A rank has met the others, or the server (whose number follows the ranks') is there for
+    them.
+    """
 
     kind: Literal["ready"] = "ready"
     rank: int
@@ -156,7 +161,9 @@ class Ended(_Message):
 
 
 class Overran(_Message):
-    """The workers of this node hold more memory than its host has; `rank` is the biggest (-1: the server)."""
+    """The workers of this node hold more memory than its host has; `rank` is the biggest (-1: the
+    server).
+    """
 
     kind: Literal["overran"] = "overran"
     rank: int
@@ -164,11 +171,13 @@ class Overran(_Message):
 
 
 class Sampled(_Message):
-    """What a node tells the guard once a second while training runs: a `Sample` of the node's own clocks and its one host.
+    """What a node tells the guard once a second while training runs: a `Sample` of the node's own
+    clocks and its one host.
 
     Attributes:
         reference_ns: when.
-        use: how the host has computed; None where nothing limits it, as `share` and `mechanism` are then.
+        use: how the host has computed; None where nothing limits it, as `share` and `mechanism` are
+            then.
     """
 
     kind: Literal["sampled"] = "sampled"
@@ -230,7 +239,9 @@ def line_of(message: BaseModel) -> str:
 
 
 def parse_to_agent(line: str) -> ToAgent:
-    """A line that the controller wrote, as its message; pydantic's ValidationError for anything else."""
+    """A line that the controller wrote, as its message; pydantic's ValidationError for anything
+    else.
+    """
     return _to_agent.validate_json(line)
 
 

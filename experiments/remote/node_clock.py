@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from io import TextIOWrapper
 
 EXCHANGES = "clock.jsonl"
-"""Where a node keeps its exchanges, one JSON line each; absent on the head, whose clock is the reference."""
+"""Where a node keeps its exchanges, one JSON line each; absent on the head, whose clock is the
+reference."""
 
 _REFITTED_EVERY = 40
 
@@ -119,7 +120,8 @@ class NodeClock:
 
 
 def read_clock(folder: Path) -> ClockFit:
-    """The final map of a node whose data lies in `folder`; the reference's own where the node kept no exchanges.
+    """The final map of a node whose data lies in `folder`; the reference's own where the node kept
+    no exchanges.
 
     Raises:
         RunFolderError: a line is no exchange.

@@ -1,7 +1,9 @@
-"""A guard for every node, fed with what the node's agent tells: the local guard's logic, sampled over the network.
+"""A guard for every node, fed with what the node's agent tells: the local guard's logic, sampled
+over the network.
 
-Each looks at the clocks of its own node; what it finds is told in the reference's time. Links are the kernels' there, and nothing of them
-can be read at no cost; what shapes them is not late by itself.
+Each looks at the clocks of its own node; what it finds is told in the reference's time. Links are
+the kernels' there, and nothing of them can be read at no cost; what shapes them is not late by
+itself.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ class NodeGuards:
     _ahead_ns: dict[str, int] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """Training begins: each node's last sample before is the first that counts, so that nothing of the first second goes unseen."""
+        """Training begins: each node's last sample before is the first that counts, so that nothing
+        of the first second goes unseen.
+        """
         self._begun = True
         for host, told in self._before.items():
             self.enter(host, told)

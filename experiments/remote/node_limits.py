@@ -1,4 +1,6 @@
-"""What a node's host may read, write and hold in memory: its drive and the watch over its workers' memory."""
+"""What a node's host may read, write and hold in memory: its drive and the watch over its workers'
+memory.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,12 @@ class NodeLimits:
     def __init__(self, plan: AgentPlan, clock: NodeClock) -> None:
         self._plan, self._clock = plan, clock
         drives = {} if plan.drive is None else {plan.host: plan.drive}
-        self._drives = DriveSet.make(drive_folder(Path(plan.folder)), drives, {plan.host: len(plan.workers)})
-        self._memory = MemoryWatch({} if plan.memory_bytes is None else {plan.host: plan.memory_bytes})
+        self._drives = DriveSet.make(
+            drive_folder(Path(plan.folder)), drives, {plan.host: len(plan.workers)}
+        )
+        self._memory = MemoryWatch(
+            {} if plan.memory_bytes is None else {plan.host: plan.memory_bytes}
+        )
 
     def by_name(self) -> Mapping[str, Callable[[Mapping[str, JsonValue]], JsonValue]]:
         """What can be asked of it, as requests name it."""
@@ -52,13 +58,17 @@ class NodeLimits:
         return [check.model_dump(mode="json") for check in checks]
 
     def set_drive(self, argument: Mapping[str, JsonValue]) -> JsonValue:
-        """Change the drive's limits (`argument`: `DriveLimits`); returns when they were in effect, reference clock."""
+        """Change the drive's limits (`argument`: `DriveLimits`); returns when they were in effect,
+        reference clock.
+        """
         return self._clock.to_reference(
             self._drives.set_limits(self._plan.host, _LIMITS.validate_python(dict(argument)))
         )
 
     def usage(self, _: Mapping[str, JsonValue]) -> JsonValue:
-        """What the drive was asked for, and the most that workers held; null for what is not limited."""
+        """What the drive was asked for, and the most that workers held; null for what is not
+        limited.
+        """
         drive = self._drives.counters().get(self._plan.host)
         return {
             "drive": None if drive is None else asdict(drive),

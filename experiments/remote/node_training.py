@@ -1,4 +1,6 @@
-"""The training's processes on one node: started by fork, watched through the node's own spool, told of as messages."""
+"""The training's processes on one node: started by fork, watched through the node's own spool, told
+of as messages.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +60,20 @@ class NodeTraining:
     """
 
     def __init__(
-        self, plan: AgentPlan, server: ForkServer, clock: NodeClock, shares: ShareController | None, limits: NodeLimits
+        self,
+        plan: AgentPlan,
+        server: ForkServer,
+        clock: NodeClock,
+        shares: ShareController | None,
+        limits: NodeLimits,
     ) -> None:
-        self._plan, self._server, self._clock, self._shares, self._limits = plan, server, clock, shares, limits
+        self._plan, self._server, self._clock, self._shares, self._limits = (
+            plan,
+            server,
+            clock,
+            shares,
+            limits,
+        )
         self.spool = Spool(Path(plan.folder) / "spool")
         self.logs = Path(plan.folder) / "logs"
         self._processes: dict[int, tuple[str, int]] = {}
@@ -70,7 +83,10 @@ class NodeTraining:
         self._beat_s = 0.0
         self._sampler: NodeSampler | None = None
         ranks = [worker.rank for worker in plan.workers]
-        parts: tuple[TrainingPlan, ...] = (*plan.workers, *((plan.server,) if plan.server is not None else ()))
+        parts: tuple[TrainingPlan, ...] = (
+            *plan.workers,
+            *((plan.server,) if plan.server is not None else ()),
+        )
         self._world_size = parts[0].world_size if parts else 1
         gates = Gates(self.spool.gates, self._world_size)
         self.relay = GateRelay(gates, ranks, clock.to_reference, clock.to_local)
@@ -99,7 +115,9 @@ class NodeTraining:
             self._inside.add(self._spawn("server", -1, plan.server.to_json()))
         interface = interface_of(plan.address)
         for worker in plan.workers:
-            local = worker.model_copy(update={"interface": interface, "shared": self._shares is not None})
+            local = worker.model_copy(
+                update={"interface": interface, "shared": self._shares is not None}
+            )
             self._inside.add(self._spawn("worker", worker.rank, local.to_json()))
 
     def _spawn(self, kind: str, rank: int, argument: str) -> int:
@@ -116,7 +134,9 @@ class NodeTraining:
             for pid, (_, rank) in self._processes.items():
                 if pid in self._inside:
                     counted = self.spool.work(rank)
-                    self._shares.attach(self._plan.host, pid, work=counted if counted.exists() else None)
+                    self._shares.attach(
+                        self._plan.host, pid, work=counted if counted.exists() else None
+                    )
         self._sampler = NodeSampler(self._plan.host, self._clock, self._shares)
         write_whole(self.spool.go, b"")
 
@@ -138,7 +158,9 @@ class NodeTraining:
             if self._tally_relay is not None and rank >= 0 and ended.status < 0:
                 self._tally_relay.lose(rank)
             yield from self._new_log(self.logs / f"{name}.log")
-            yield Ended(name=name, rank=rank, status=ended.status, log_tail=tail(self.logs / f"{name}.log"))
+            yield Ended(
+                name=name, rank=rank, status=ended.status, log_tail=tail(self.logs / f"{name}.log")
+            )
         yield from self.relay.news()
         if self._tally_relay is not None:
             yield from self._tally_relay.news()
@@ -234,4 +256,6 @@ def interface_of(address: str) -> str:
     for interface, addresses in psutil.net_if_addrs().items():
         if any(each.address == address for each in addresses):
             return interface
-    raise DeploymentError(f"no network device of this node carries {address}, the address that the others know it by")
+    raise DeploymentError(
+        f"no network device of this node carries {address}, the address that the others know it by"
+    )

@@ -23,7 +23,8 @@ from laggard.workloads.transport.plan import EndpointPlan
 
 RENDEZVOUS_PORT = 28320
 MESSAGE_TIMEOUT_S = 300.0
-"""After which a rank or a server that does not answer another is an error, as a collective is that does not move."""
+"""After which a rank or a server that does not answer another is an error, as a collective is that
+does not move."""
 
 
 def plan_agents(scenario: Scenario, ready: Prepared, run_id: str) -> Mapping[str, AgentPlan]:
@@ -41,12 +42,16 @@ def plan_agents(scenario: Scenario, ready: Prepared, run_id: str) -> Mapping[str
     gpus = {name: facts.usable_gpus for name, facts in ready.facts.items()}
     strategy, endpoints = scenario.workload.strategy, tuple[EndpointPlan, ...]()
     if strategy.served or strategy.meshed:
-        endpoints = make_endpoints(plan_addresses(scenario.workload, scenario.hosts), MESSAGE_TIMEOUT_S)
+        endpoints = make_endpoints(
+            plan_addresses(scenario.workload, scenario.hosts), MESSAGE_TIMEOUT_S
+        )
     return agent_plans(scenario, folders, gpus, endpoints)
 
 
 def evaluator_host(scenario: Scenario) -> str:
-    """Where the training is evaluated, and its end decided: beside the server, or else the first rank."""
+    """Where the training is evaluated, and its end decided: beside the server, or else the first
+    rank.
+    """
     if scenario.workload.strategy.served:
         return place_server(scenario.workload.placement, scenario.hosts).name
     return scenario.ranks[0].name
@@ -58,7 +63,9 @@ def agent_plans(
     gpus: Mapping[str, int],
     endpoints: Sequence[EndpointPlan] = (),
 ) -> Mapping[str, AgentPlan]:
-    """As `plan_agents`, of the run's folder and the number of GPUs of every node, and of all places in the exchange of messages, if there is one."""
+    """As `plan_agents`, of the run's folder and the number of GPUs of every node, and of all places
+    in the exchange of messages, if there is one.
+    """
     head, evaluates = scenario.ranks[0], evaluator_host(scenario)
     meeting = f"tcp://{head.address}:{RENDEZVOUS_PORT}"
     limited = _limited(scenario)
@@ -66,9 +73,15 @@ def agent_plans(
     for number, host in enumerate(scenario.hosts):
         folder = Path(folders[host.name])
         drives = {name: drive_folder(folder) / name for name in scenario.drives}
-        workers = plan_workers(scenario.workload, scenario.hosts, folder / "spool", init_method=meeting, drives=drives)
-        workers = on_devices([worker.model_copy(update={"relayed": True}) for worker in workers], gpus)
-        workers, server = join_exchange(workers, scenario.hosts, endpoints) if endpoints else (workers, None)
+        workers = plan_workers(
+            scenario.workload, scenario.hosts, folder / "spool", init_method=meeting, drives=drives
+        )
+        workers = on_devices(
+            [worker.model_copy(update={"relayed": True}) for worker in workers], gpus
+        )
+        workers, server = (
+            join_exchange(workers, scenario.hosts, endpoints) if endpoints else (workers, None)
+        )
         plans[host.name] = AgentPlan(
             host=host.name,
             address=host.address,

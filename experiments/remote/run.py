@@ -1,7 +1,7 @@
 """One run on a remote testbed, from reservation to report.
 
-Everything that needs the machines happens while they are held; what does not, the analysis, comes after they were given back. Data comes
-home before the release is even tried.
+Everything that needs the machines happens while they are held; what does not, the analysis, comes
+after they were given back. Data comes home before the release is even tried.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ from laggard.experiments.remote.crew import Crew
 from laggard.experiments.remote.e2clab_stages import e2clab_stages
 from laggard.experiments.remote.energy import record_energy
 from laggard.experiments.remote.gather import Gathered, Way, gather
-from laggard.experiments.remote.ground import Claim, Prepared, RemoteOptions, claim, make_ready, placed_on, reserved
+from laggard.experiments.remote.ground import (
+    Claim,
+    Prepared,
+    RemoteOptions,
+    claim,
+    make_ready,
+    placed_on,
+    reserved,
+)
 from laggard.experiments.remote.links import needs_netem
 from laggard.experiments.remote.planning import evaluator_host, plan_agents
 from laggard.experiments.remote.training import Course, Trained, bring_up, train
@@ -75,7 +83,9 @@ def execute_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecor
 
 
 def _attempt(scenario: Scenario, plan: Claim, options: RemoteOptions, journal: Journal) -> _Holder:
-    """The run on its machines; whatever happens is in the record, and the machines are given back."""
+    """The run on its machines; whatever happens is in the record, and the machines are given
+    back.
+    """
     holder, started_ns = _Holder(), time.monotonic_ns()
     try:
         with reserved(scenario, plan, options.patience_s, journal) as ground:
@@ -109,9 +119,13 @@ def _run(scenario: Scenario, ready: Prepared, course: Course, holder: _Holder) -
     holder.machines = ready.machines
     plans = plan_agents(scenario, ready, journal.record.id)
     ssh_config = write_ssh_config(ready.machines, journal.folder.path / "ssh_config")
-    # Libraries that the agent imports would start threads without these, and a process with threads cannot fork workers.
+    # Libraries that the agent imports would start threads without these, and a process with threads
+    # cannot fork workers.
     settings = ("env", *(f"{name}={value}" for name, value in ENVIRONMENT.items()))
-    commands = {name: shlex.join((*settings, node.python, "-m", AGENT)) for name, node in ready.nodes.items()}
+    commands = {
+        name: shlex.join((*settings, node.python, "-m", AGENT))
+        for name, node in ready.nodes.items()
+    }
     machines, head = [machine.alias for machine in ready.machines], scenario.ranks[0].name
     hubs = GateHub(machines, head), TallyHub(machines, evaluator_host(scenario))
     with ExitStack() as stack:

@@ -1,4 +1,6 @@
-"""What an agent does on request: measure, shape, limit, answer for its clock. One method each, JSON in and out."""
+"""What an agent does on request: measure, shape, limit, answer for its clock. One method each, JSON
+in and out.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ class Tasks:
         return None
 
     def command(self, argument: Mapping[str, JsonValue]) -> JsonValue:
-        """Run a command (`words`, no shell; `text` is its standard input); returns what it printed."""
+        """Run a command (`words`, no shell; `text` is its standard input); returns what it
+        printed.
+        """
         words = _words(argument["words"])
         done = subprocess.run(
             words,
@@ -102,7 +106,9 @@ class Tasks:
             check=False,
         )
         if done.returncode != 0:
-            raise EmulationError(f"{self._host}: {' '.join(words)} failed: {done.stderr.strip() or done.returncode}")
+            raise EmulationError(
+                f"{self._host}: {' '.join(words)} failed: {done.stderr.strip() or done.returncode}"
+            )
         return done.stdout
 
     def undo_at_end(self, argument: Mapping[str, JsonValue]) -> JsonValue:
@@ -111,11 +117,15 @@ class Tasks:
         return None
 
     def manifest(self, _: Mapping[str, JsonValue]) -> JsonValue:
-        """Size and SHA-256 of every file that the run left on this node, by path below its folder."""
+        """Size and SHA-256 of every file that the run left on this node, by path below its
+        folder.
+        """
         return manifest(self._folder)
 
     def undo_all(self) -> None:
-        """Undo what was asked to be undone; what was undone before is not there any more, and that is fine."""
+        """Undo what was asked to be undone; what was undone before is not there any more, and that
+        is fine.
+        """
         for words in self.undo:
             subprocess.run(words, capture_output=True, check=False, timeout=_COMMAND_LIMIT_S)
 
@@ -124,7 +134,8 @@ def manifest(folder: Path) -> JsonValue:
     """Size and SHA-256 of every file below a run's folder that travels home, by its path there."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and _is_kept(path, folder))
     return {
-        str(path.relative_to(folder)): {"size_bytes": path.stat().st_size, "sha256": _digest(path)} for path in files
+        str(path.relative_to(folder)): {"size_bytes": path.stat().st_size, "sha256": _digest(path)}
+        for path in files
     }
 
 

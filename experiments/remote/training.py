@@ -38,7 +38,8 @@ IMPORT_TIMEOUT_S = 300.0
 SHARES_TIMEOUT_S = 300.0
 END_TIMEOUT_S = 60.0
 WALLTIME_MARGIN_S = 90.0
-"""How long before the machines are taken away the last step is asked for: evaluation, checkpoint and the way home take time."""
+"""How long before the machines are taken away the last step is asked for: evaluation, checkpoint
+and the way home take time."""
 
 _SHOWN_EVERY_S = 0.5
 _log = logging.getLogger(__name__)
@@ -92,7 +93,9 @@ class Trained:
 
 
 @contextmanager
-def bring_up(scenario: Scenario, ready: Prepared, crew: Crew, course: Course) -> Iterator[LinkBackend]:
+def bring_up(
+    scenario: Scenario, ready: Prepared, crew: Crew, course: Course
+) -> Iterator[LinkBackend]:
     """Shape links, hold shares, measure both, compare clocks; the queues are removed at the end.
 
     Raises:
@@ -122,12 +125,16 @@ def bring_up(scenario: Scenario, ready: Prepared, crew: Crew, course: Course) ->
         with journal.stage("verify links", "round trips and rates, against what was asked for"):
             checks = verify(crew, scenario.links, bases)
         checks += _verify_drives(scenario, crew, journal)
-        with journal.stage("verify shares", "phases of 1, 10 and 100 ms on every host with a share"):
+        with journal.stage(
+            "verify shares", "phases of 1, 10 and 100 ms on every host with a share"
+        ):
             answers = crew.call_all("hold_shares", timeout_s=SHARES_TIMEOUT_S)
         checks += _checks(answers)
         require_fidelity(journal.folder.path, checks)
         with journal.stage("compare clocks"):
-            crew.call_all("compare_clocks", {name: {"go_on": True} for name in crew.plans}, IMPORT_TIMEOUT_S)
+            crew.call_all(
+                "compare_clocks", {name: {"go_on": True} for name in crew.plans}, IMPORT_TIMEOUT_S
+            )
         yield links
     finally:
         _close(links, crew)
@@ -137,7 +144,9 @@ def _verify_drives(scenario: Scenario, crew: Crew, journal: Journal) -> tuple[Fi
     if not scenario.drives:
         return ()
     with journal.stage("verify storage", f"bandwidth and latency of {len(scenario.drives)} drives"):
-        return _checks(crew.call_all("verify_drive", {host: {} for host in scenario.drives}, SHARES_TIMEOUT_S))
+        return _checks(
+            crew.call_all("verify_drive", {host: {} for host in scenario.drives}, SHARES_TIMEOUT_S)
+        )
 
 
 def _checks(answers: Mapping[str, JsonValue]) -> tuple[FidelityCheck, ...]:
@@ -180,16 +189,27 @@ def train(scenario: Scenario, crew: Crew, links: LinkBackend, course: Course) ->
     write_counters(journal.folder.path, links, before, drives, peaks)
     journal.warn(short_overruns(scenario.memory, peaks))
     journal.warn(
-        tuple(f"rank {rank} on {hosts[rank]} was killed, and the others went on without it" for rank in watch.lost)
+        tuple(
+            f"rank {rank} on {hosts[rank]} was killed, and the others went on without it"
+            for rank in watch.lost
+        )
     )
     journal.update(lost_ranks=tuple(watch.lost))
     end_ns = int(str((watch.done or {})["end_ns"]))
-    slips = (*watch.guards.slips(zero_ns, end_ns), *late_changes(events, zero_ns, Dilation(1.0), end_ns))
+    slips = (
+        *watch.guards.slips(zero_ns, end_ns),
+        *late_changes(events, zero_ns, Dilation(1.0), end_ns),
+    )
     return Trained(began_s, ended_s, slips)
 
 
 def _keep_time(
-    scenario: Scenario, crew: Crew, watch: RemoteWatch, links: LinkBackend, course: Course, zero_ns: int
+    scenario: Scenario,
+    crew: Crew,
+    watch: RemoteWatch,
+    links: LinkBackend,
+    course: Course,
+    zero_ns: int,
 ) -> tuple[float, tuple[EventRecord, ...]]:
     clock = controller_clock(crew, scenario.ranks[0].name)
     zero_here_ns = _here(clock, zero_ns)
@@ -212,13 +232,19 @@ def _keep_time(
         while watch.done is None:
             watch.check()
             now_s = time.monotonic()
-            if not asked and course.ends_s is not None and now_s > course.ends_s - WALLTIME_MARGIN_S:
+            if (
+                not asked
+                and course.ends_s is not None
+                and now_s > course.ends_s - WALLTIME_MARGIN_S
+            ):
                 asked = True
                 crew.tell(evaluator_host(scenario), StopAsked())
             if now_s - shown_s >= _SHOWN_EVERY_S:
                 shown_s = now_s
                 elapsed_s = (time.monotonic_ns() - zero_here_ns) / 1e9
-                course.journal.display.training(training_state(watch.progress, elapsed_s, scenario.workload.stop))
+                course.journal.display.training(
+                    training_state(watch.progress, elapsed_s, scenario.workload.stop)
+                )
     finally:
         events = scheduler.stop()
         write_events(course.journal.folder.path, events)
@@ -234,7 +260,9 @@ def _wait_for_end(crew: Crew, watch: RemoteWatch) -> None:
 
 
 def _usage(crew: Crew) -> tuple[dict[str, DriveCounters], dict[str, int]]:
-    """What limited drives were asked for, and what limited hosts' workers held at most; a node that is gone says nothing."""
+    """What limited drives were asked for, and what limited hosts' workers held at most; a node that
+    is gone says nothing.
+    """
     drives: dict[str, DriveCounters] = {}
     peaks: dict[str, int] = {}
     for host, plan in crew.plans.items():
@@ -274,7 +302,9 @@ class _RemoteShares:
     clock: ClockFit
 
     def set_share(self, host: str, share: float) -> int:
-        """Give a host another share; returns CLOCK_MONOTONIC nanoseconds, of this machine, when it was in effect."""
+        """Give a host another share; returns CLOCK_MONOTONIC nanoseconds, of this machine, when it
+        was in effect.
+        """
         return _here(self.clock, int(str(self.crew.call(host, "set_share", {"share": share}))))
 
 
@@ -286,5 +316,7 @@ class _RemoteDrives:
     clock: ClockFit
 
     def set_limits(self, host: str, limits: DriveLimits) -> int:
-        """Give a host's drive other limits; returns CLOCK_MONOTONIC nanoseconds, of this machine, when they were in effect."""
+        """Give a host's drive other limits; returns CLOCK_MONOTONIC nanoseconds, of this machine,
+        when they were in effect.
+        """
         return _here(self.clock, int(str(self.crew.call(host, "set_drive", asdict(limits)))))

@@ -62,7 +62,8 @@ class RemoteWatch:
         """Take in what has been told, waiting at most `timeout_s` seconds for something.
 
         Raises:
-            WorkerError: a rank failed, hangs or is too big for its host; it names the one that caused it.
+            WorkerError: a rank failed, hangs or is too big for its host; it names the one that
+                caused it.
             DeploymentError: an agent is gone.
         """
         self._listen(timeout_s)
@@ -87,8 +88,13 @@ class RemoteWatch:
             if time.monotonic() > deadline_s:
                 rank = min(missing)
                 if rank == world:
-                    raise WorkerError(f"the server did not begin within {timeout_s:.0f} s", -1, "the continuum")
-                message = f"the workers did not meet within {timeout_s:.0f} s: {len(missing)} of them are missing"
+                    raise WorkerError(
+                        f"the server did not begin within {timeout_s:.0f} s", -1, "the continuum"
+                    )
+                message = (
+                    f"the workers did not meet within {timeout_s:.0f} s: {len(missing)} of them are"
+                    " missing"
+                )
                 raise WorkerError(message, rank, self.hosts_by_rank[rank])
 
     def wait_zero(self, timeout_s: float) -> int:
@@ -97,7 +103,11 @@ class RemoteWatch:
         while self.zero_ns is None:
             self.check()
             if time.monotonic() > deadline_s:
-                raise WorkerError(f"the first step did not begin within {timeout_s:.0f} s", 0, self.hosts_by_rank[0])
+                raise WorkerError(
+                    f"the first step did not begin within {timeout_s:.0f} s",
+                    0,
+                    self.hosts_by_rank[0],
+                )
         return self.zero_ns
 
     def _listen(self, timeout_s: float) -> None:
@@ -125,25 +135,46 @@ class RemoteWatch:
             self._failed.append((host, message))
 
     def _is_borne(self, ended: Ended) -> bool:
-        """Whether training goes on: a rank was killed, another is left, and the strategy can do without it."""
+        """Whether training goes on: a rank was killed, another is left, and the strategy can do
+        without it.
+        """
         left = len(self.hosts_by_rank) - len(self.lost) - 1
-        borne = self.bears_loss and ended.rank >= 0 and ended.status < 0 and self.zero_ns is not None and left > 0
+        borne = (
+            self.bears_loss
+            and ended.rank >= 0
+            and ended.status < 0
+            and self.zero_ns is not None
+            and left > 0
+        )
         if borne:
             self.lost.append(ended.rank)
         return borne
 
     def _death(self) -> WorkerError:
-        """The first to die of itself: what a peer's death does is an error about a connection, and exit status 1."""
-        host, ended = min(self._failed, key=lambda each: (each[1].status > 0, is_victim(each[1].log_tail)))
-        how = f"killed by signal {-ended.status}" if ended.status < 0 else f"exit status {ended.status}"
+        """The first to die of itself: what a peer's death does is an error about a connection, and
+        exit status 1.
+        """
+        host, ended = min(
+            self._failed, key=lambda each: (each[1].status > 0, is_victim(each[1].log_tail))
+        )
+        how = (
+            f"killed by signal {-ended.status}"
+            if ended.status < 0
+            else f"exit status {ended.status}"
+        )
         return WorkerError(f"{ended.name} died ({how})", ended.rank, host, ended.log_tail)
 
     def _check_hanging(self) -> None:
         now_s = time.monotonic()
-        beats, now_ns = tuple(self._as_beat(rank, now_s) for rank in range(len(self.hosts_by_rank))), round(now_s * 1e9)
+        beats, now_ns = (
+            tuple(self._as_beat(rank, now_s) for rank in range(len(self.hosts_by_rank))),
+            round(now_s * 1e9),
+        )
         beat = self._hang_watch.hung(beats, now_ns, self._condition)
         if beat is not None:
-            raise WorkerError(f"rank {beat.rank} {told(beat, now_ns)}", beat.rank, self.hosts_by_rank[beat.rank])
+            raise WorkerError(
+                f"rank {beat.rank} {told(beat, now_ns)}", beat.rank, self.hosts_by_rank[beat.rank]
+            )
 
     def _condition(self, rank: int) -> Condition:
         if rank not in self._beats:
@@ -152,7 +183,9 @@ class RemoteWatch:
         return Condition(beat.cpu_s, beat.stopped)
 
     def _as_beat(self, rank: int, now_s: float) -> Beat:
-        if rank not in self._beats or rank in self.lost:  # what one that is gone did last holds nobody up
+        if (
+            rank not in self._beats or rank in self.lost
+        ):  # what one that is gone did last holds nobody up
             return Beat(rank, 0, PHASES[0], 0, 0)
         heard_s, beat = self._beats[rank]
         age_s = beat.age_s + now_s - heard_s

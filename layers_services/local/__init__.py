@@ -1,1 +1,3 @@
-"""The continuum on one machine: a sandbox that the kernel cleans up, and a namespace per host in it."""
+"""The continuum on one machine: a sandbox that the kernel cleans up, and a namespace per host in
+it.
+"""

@@ -70,8 +70,12 @@ def _grant(number: int, settings: KernelSettings) -> str:
         return "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
     if number in (errno.ENOSPC, errno.EUSERS):
         return (
-            "sudo sysctl -w user.max_user_namespaces=15000 user.max_net_namespaces=15000 user.max_pid_namespaces=15000"
+            "sudo sysctl -w user.max_user_namespaces=15000 user.max_net_namespaces=15000"
+            " user.max_pid_namespaces=15000"
         )
     if number in (errno.EINVAL, errno.ENOSYS, errno.ENODEV):
-        return "use a kernel with user, PID, network, mount, UTS and IPC namespaces and tmpfs (CONFIG_NAMESPACES=y)"
+        return (
+            "use a kernel with user, PID, network, mount, UTS and IPC namespaces and tmpfs"
+            " (CONFIG_NAMESPACES=y)"
+        )
     return _CONTAINER if settings.root else f"run as root, or {_CONTAINER}"

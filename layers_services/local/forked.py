@@ -23,13 +23,15 @@ def require_one_thread(purpose: str) -> None:
     threads = syscalls.thread_names()
     if len(threads) > 1:
         raise DeploymentError(
-            f"this process has {len(threads)} threads ({', '.join(threads)}), and {purpose} forks it, which takes only one along; "
-            "do it before starting threads or importing libraries that do"
+            f"this process has {len(threads)} threads ({', '.join(threads)}), and {purpose} forks"
+            " it, which takes only one along; do it before starting threads or importing libraries"
+            " that do"
         )
 
 
 def fork(purpose: str) -> int:
-    """os.fork() of a process without threads, with nothing buffered: 0 in the child, its id in the parent.
+    """os.fork() of a process without threads, with nothing buffered: 0 in the child, its id in the
+    parent.
 
     Raises:
         DeploymentError: this process has threads, or the kernel refuses.
@@ -54,7 +56,8 @@ def flush_output() -> None:
 def end_with(body: Callable[[], int]) -> NoReturn:
     """Run the rest of a forked process and exit with the status that `body` returns.
 
-    What the parent registered for its own exit is not run. An exception is printed and becomes status 1, an interrupt 130.
+    What the parent registered for its own exit is not run. An exception is printed and becomes
+    status 1, an interrupt 130.
     """
     status = 1
     try:

@@ -1,8 +1,8 @@
 """Removes a run's cgroup folders, which outlive namespaces, however the run ended.
 
-It is a process outside the sandbox that waits for the end of a pipe whose other end every process of the run holds. What a
-killed janitor leaves is swept by the next run: folders carry the process id and start time of the run they belong to.
-It only removes empty folders and kills nothing.
+It is a process outside the sandbox that waits for the end of a pipe whose other end every process
+of the run holds. What a killed janitor leaves is swept by the next run: folders carry the process
+id and start time of the run they belong to. It only removes empty folders and kills nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _log = logging.getLogger(__name__)
 
 
 def run_name(pid: int | None = None) -> str:
-    """`<pid>-<starttime>` of a process (this one by default): unique on this machine until it reboots.
+    """`<pid>-<starttime>` of a process (this one by default): unique on this machine until it
+    reboots.
 
     Raises:
         ProcessLookupError: no such process.
@@ -42,7 +43,9 @@ def run_name(pid: int | None = None) -> str:
 
 
 def _start_time(pid: int) -> int | None:
-    """Start time in clock ticks since boot; None when there is no such process (proc_pid_stat(5))."""
+    """Start time in clock ticks since boot; None when there is no such process
+    (proc_pid_stat(5)).
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -88,15 +91,22 @@ class Janitor:
             while data:
                 data = data[os.write(self._pipe, data) :]
         except BrokenPipeError as error:
-            raise DeploymentError(f"the janitor (process {self._pid}) was killed; start the run again") from error
+            raise DeploymentError(
+                f"the janitor (process {self._pid}) was killed; start the run again"
+            ) from error
 
     def close(self) -> None:
-        """Let go of the folders here and wait until they are removed, or until other processes of the run hold them."""
+        """Let go of the folders here and wait until they are removed, or until other processes of
+        the run hold them.
+        """
         os.close(self._pipe)
         deadline = time.monotonic() + _PATIENCE_S + 1.0
         while os.waitpid(self._pid, os.WNOHANG)[0] == 0:
             if time.monotonic() > deadline:
-                _log.warning("the janitor (process %d) still waits for processes of the run to end", self._pid)
+                _log.warning(
+                    "the janitor (process %d) still waits for processes of the run to end",
+                    self._pid,
+                )
                 return
             time.sleep(_PAUSE_S / 4)
 
@@ -151,7 +161,8 @@ def sweep(parents: Iterable[Path]) -> tuple[Path, ...]:
     """Remove what dead runs left.
 
     Args:
-        parents: folders that hold one folder per run, named by `run_name`, perhaps after `laggard-`.
+        parents: folders that hold one folder per run, named by `run_name`, perhaps after
+            `laggard-`.
 
     Returns:
         The folders removed.

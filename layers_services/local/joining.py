@@ -1,7 +1,8 @@
 """Entering one host of a running sandbox from outside it.
 
-The sandbox hands descriptors of its namespaces out (over a Unix socket, unix(7)); whoever has them, and is its user, may enter them
-(setns(2)). What is started then is in the sandbox's PID namespace, and ends with the sandbox like everything in it.
+The sandbox hands descriptors of its namespaces out (over a Unix socket, unix(7)); whoever has them,
+and is its user, may enter them (setns(2)). What is started then is in the sandbox's PID namespace,
+and ends with the sandbox like everything in it.
 """
 
 from __future__ import annotations
@@ -49,10 +50,12 @@ def offered(network: Path, uts: Path) -> Iterator[tuple[int, ...]]:
 def join(descriptors: Sequence[int]) -> None:
     """Enter the namespaces of a host, in the folder where one is, and close their descriptors.
 
-    The calling process stays in its own PID namespace: only what it forks from now on is in the sandbox's.
+    The calling process stays in its own PID namespace: only what it forks from now on is in the
+    sandbox's.
 
     Raises:
-        DeploymentError: the kernel refuses: the sandbox is another user's, or gone; or this process has threads.
+        DeploymentError: the kernel refuses: the sandbox is another user's, or gone; or this process
+            has threads.
     """
     require_one_thread("entering a host")
     folder = Path.cwd()
@@ -61,7 +64,9 @@ def join(descriptors: Sequence[int]) -> None:
             if flag != syscalls.CLONE_NEWUSER or not _is_own_user_namespace(descriptor):
                 syscalls.setns(descriptor, flag)
     except OSError as error:
-        raise DeploymentError(f"the host cannot be entered ({error}): is the emulation yours, and still up?") from error
+        raise DeploymentError(
+            f"the host cannot be entered ({error}): is the emulation yours, and still up?"
+        ) from error
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -69,7 +74,9 @@ def join(descriptors: Sequence[int]) -> None:
     os.chdir(folder if folder.is_dir() else "/")
 
 
-def run_inside(before: Callable[[], None], command: Sequence[str], environment: dict[str, str]) -> int:
+def run_inside(
+    before: Callable[[], None], command: Sequence[str], environment: dict[str, str]
+) -> int:
     """Run a command after `join`, on this terminal, and return its exit status as a shell would.
 
     Args:
@@ -84,7 +91,9 @@ def run_inside(before: Callable[[], None], command: Sequence[str], environment: 
     try:
         pid = os.fork()
     except OSError as error:
-        raise DeploymentError(f"no process can be made in the host ({error}): is the emulation still up?") from error
+        raise DeploymentError(
+            f"no process can be made in the host ({error}): is the emulation still up?"
+        ) from error
     if pid == 0:
         end_with(lambda: _become(before, command, environment))
 
@@ -120,7 +129,8 @@ def _wait(pid: int) -> int:
         if not os.WIFSTOPPED(status):
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
-        # Ctrl-Z pauses both of us; what holds the host to its share also stops the command, and continues it itself.
+        # Ctrl-Z pauses both of us; what holds the host to its share also stops the command, and
+        # continues it itself.
         if os.WSTOPSIG(status) in _PAUSING:
             os.kill(os.getpid(), signal.SIGSTOP)
             os.kill(pid, signal.SIGCONT)

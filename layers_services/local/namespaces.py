@@ -1,7 +1,8 @@
 """One network namespace and one host name per host of the continuum, inside the sandbox.
 
-Made without `ip`, which a fresh machine may lack, and without a process per host: one thread walks through the new
-namespaces and binds each to a file, as ip-netns(8) does, so that `ip netns exec` and `nsenter` find them.
+Made without `ip`, which a fresh machine may lack, and without a process per host: one thread walks
+through the new namespaces and binds each to a file, as ip-netns(8) does, so that `ip netns exec`
+and `nsenter` find them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class HostNamespaces:
     """Where the namespaces of the hosts are bound, and what their links are called.
 
     Attributes:
-        fabric: `tun` (only `lo`; a link emulator makes `eth0`) or `bridge` (`eth0` is a veth to one shared bridge).
+        fabric: `tun` (only `lo`; a link emulator makes `eth0`) or `bridge` (`eth0` is a veth to one
+            shared bridge).
         names: the hosts, in order.
         ports: the bridge-side device of each host; empty for `tun`.
     """
@@ -70,9 +72,11 @@ class HostNamespaces:
 def create_namespaces(hosts: Sequence[Host], fabric: Fabric) -> HostNamespaces:
     """Make the hosts' namespaces; they last as long as the sandbox.
 
-    Every host gets `lo`, its name as host name, and names for all others in `/etc/hosts`, IPv4 and IPv6; of the two a program that asks for
-    either gets IPv4 first. With `bridge` it also gets `eth0` with its addresses, and the Ethernet addresses of all others, so that no ARP and
-    no neighbour discovery crosses the emulated links (and a hundred hosts do not overflow the kernel's neighbour tables).
+    Every host gets `lo`, its name as host name, and names for all others in `/etc/hosts`, IPv4 and
+    IPv6; of the two a program that asks for either gets IPv4 first. With `bridge` it also gets
+    `eth0` with its addresses, and the Ethernet addresses of all others, so that no ARP and no
+    neighbour discovery crosses the emulated links (and a hundred hosts do not overflow the kernel's
+    neighbour tables).
 
     Args:
         hosts: with addresses.
@@ -82,11 +86,15 @@ def create_namespaces(hosts: Sequence[Host], fabric: Fabric) -> HostNamespaces:
         DeploymentError: the kernel refuses, or this is not a sandbox.
     """
     if not _NETNS.is_dir():
-        raise DeploymentError(f"{_NETNS} does not exist: host namespaces are made inside laggard's sandbox only")
+        raise DeploymentError(
+            f"{_NETNS} does not exist: host namespaces are made inside laggard's sandbox only"
+        )
     try:
         return _create(tuple(hosts), fabric)
     except OSError as error:
-        raise DeploymentError(f"the kernel refuses a namespace ({error}); free some by ending other runs") from error
+        raise DeploymentError(
+            f"the kernel refuses a namespace ({error}); free some by ending other runs"
+        ) from error
 
 
 def host_name_of(name: str) -> str:
@@ -99,7 +107,11 @@ def host_name_of(name: str) -> str:
 
 def _create(hosts: tuple[Host, ...], fabric: Fabric) -> HostNamespaces:
     _UTS.mkdir(exist_ok=True)
-    ports = {host.name: f"port{number}" for number, host in enumerate(hosts, 1)} if fabric == "bridge" else {}
+    ports = (
+        {host.name: f"port{number}" for number, host in enumerate(hosts, 1)}
+        if fabric == "bridge"
+        else {}
+    )
     with ExitStack() as stack:
         controls = _make_namespaces(hosts, stack)
         if fabric == "bridge":
@@ -107,7 +119,9 @@ def _create(hosts: tuple[Host, ...], fabric: Fabric) -> HostNamespaces:
             _address(hosts, controls)
     _cover(
         Path("/etc/hosts"),
-        "".join(f"{address}\t{host.name}\n" for host in hosts for address in (host.address, *host.ipv6)),
+        "".join(
+            f"{address}\t{host.name}\n" for host in hosts for address in (host.address, *host.ipv6)
+        ),
     )
     _cover(Path("/etc/gai.conf"), _IPV4_FIRST)
     return HostNamespaces(fabric, tuple(host.name for host in hosts), ports)
@@ -115,7 +129,9 @@ def _create(hosts: tuple[Host, ...], fabric: Fabric) -> HostNamespaces:
 
 @dataclass(frozen=True)
 class _Control:
-    """Sockets that were made in a host's namespace and so act there: one for ioctl(2), one for rtnetlink(7)."""
+    """Sockets that were made in a host's namespace and so act there: one for ioctl(2), one for
+    rtnetlink(7).
+    """
 
     device: socket.socket
     netlink: socket.socket
@@ -136,7 +152,9 @@ def _make_namespaces(hosts: Sequence[Host], stack: ExitStack) -> dict[str, _Cont
             _bind("uts", _UTS / host.name)
             control = _Control(
                 stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)),
-                stack.enter_context(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)),
+                stack.enter_context(
+                    socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+                ),
             )
             controls[host.name] = control
             syscalls.set_device_up(control.device, "lo")
@@ -153,7 +171,9 @@ def _bind(kind: str, path: Path) -> None:
 
 
 def _silence_ipv6() -> None:
-    """No link-local addresses on devices made later: their duplicate checks and router solicitations would cross the emulated links."""
+    """No link-local addresses on devices made later: their duplicate checks and router
+    solicitations would cross the emulated links.
+    """
     if _IPV6.is_dir():
         (_IPV6 / "addr_gen_mode").write_text(_NO_ADDRESSES, encoding="ascii")
         (_IPV6 / "disable_ipv6").write_text("0", encoding="ascii")
@@ -174,7 +194,15 @@ def _plug(route: IPRoute, bridge: int, port: str, netns: Path) -> None:
     descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
     try:
         peer = {"ifname": DEVICE, "net_ns_fd": descriptor, "txqlen": _QUEUE_PACKETS}
-        route.link("add", ifname=port, kind="veth", peer=peer, master=bridge, state="up", txqlen=_QUEUE_PACKETS)
+        route.link(
+            "add",
+            ifname=port,
+            kind="veth",
+            peer=peer,
+            master=bridge,
+            state="up",
+            txqlen=_QUEUE_PACKETS,
+        )
     finally:
         os.close(descriptor)
 
@@ -185,14 +213,18 @@ def _address(hosts: Sequence[Host], controls: Mapping[str, _Control]) -> None:
         control = controls[host.name]
         syscalls.set_device_address(control.device, DEVICE, host.address, NETMASK)
         for address in host.ipv6:
-            syscalls.add_ipv6_address(control.netlink, control.device, DEVICE, address, PREFIX_LENGTH6)
+            syscalls.add_ipv6_address(
+                control.netlink, control.device, DEVICE, address, PREFIX_LENGTH6
+            )
         syscalls.set_device_up(control.device, DEVICE)
         hardware[host.name] = syscalls.hardware_address(control.device, DEVICE)
     for host in hosts:
         control = controls[host.name]
         peers = [peer for peer in hosts if peer is not host]
         for peer in peers:
-            syscalls.add_permanent_neighbour(control.device, DEVICE, peer.address, hardware[peer.name])
+            syscalls.add_permanent_neighbour(
+                control.device, DEVICE, peer.address, hardware[peer.name]
+            )
         syscalls.add_permanent_ipv6_neighbours(
             control.netlink,
             control.device,

@@ -29,7 +29,8 @@ def check_prerequisites(need_tun: bool) -> None:
     """
     if not sys.platform.startswith("linux"):
         raise PrerequisiteError(
-            f"the local testbed is made of Linux namespaces, and this is {sys.platform}", "use Linux"
+            f"the local testbed is made of Linux namespaces, and this is {sys.platform}",
+            "use Linux",
         )
     if need_tun and not TUN.exists():
         raise no_tun(errno.ENOENT, TUN)
@@ -37,7 +38,9 @@ def check_prerequisites(need_tun: bool) -> None:
     if need_tun and status:
         raise no_tun(status, TUN)
     if status:
-        raise PrerequisiteError(f"an empty sandbox ended with status {status}", "run Laggard outside the container")
+        raise PrerequisiteError(
+            f"an empty sandbox ended with status {status}", "run Laggard outside the container"
+        )
 
 
 def no_tun(number: int, device: Path) -> PrerequisiteError:
@@ -50,7 +53,8 @@ def no_tun(number: int, device: Path) -> PrerequisiteError:
         errno.EACCES: f"sudo chmod 0666 {device}",
     }
     return PrerequisiteError(
-        missing, grants.get(number, f"run the container with `--device {device} --cap-add NET_ADMIN`")
+        missing,
+        grants.get(number, f"run the container with `--device {device} --cap-add NET_ADMIN`"),
     )
 
 

@@ -1,6 +1,8 @@
-"""The local testbed as EnOSlib sees it: roles and networks of hosts that are namespaces, reached by Ansible.
+"""The local testbed as EnOSlib sees it: roles and networks of hosts that are namespaces, reached by
+Ansible.
 
-EnOSlib's own `sync_info` asks every host for its network devices, at a second or more per host; here they are known.
+EnOSlib's own `sync_info` asks every host for its network devices, at a second or more per host;
+here they are known.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _FORKS = 16
 
 
 def use_namespace_connection() -> None:
-    """Let Ansible find the way into the hosts' namespaces; call it before anything imports Ansible or EnOSlib.
+    """Let Ansible find the way into the hosts' namespaces; call it before anything imports Ansible
+    or EnOSlib.
 
     Raises:
         DeploymentError: Ansible has read its settings already.
@@ -43,7 +46,8 @@ def use_namespace_connection() -> None:
         return
     if "ansible.constants" in sys.modules:
         raise DeploymentError(
-            "Ansible was imported before `use_namespace_connection()`, so it would not find the hosts"
+            "Ansible was imported before `use_namespace_connection()`, so it would not find the"
+            " hosts"
         )
     os.environ.update(settings)
 
@@ -51,8 +55,9 @@ def use_namespace_connection() -> None:
 def enoslib_roles(hosts: Sequence[Host]) -> tuple[Roles, Networks]:
     """EnOSlib's roles and networks for these hosts, keyed as E2Clab keys them.
 
-    Roles come in E2Clab's order: layers, services, `layer_id_service_id` and extra roles first, then every host's service key.
-    All roles of a host share one `enoslib.Host`, whose alias is the host's name and whose network devices are filled in.
+    Roles come in E2Clab's order: layers, services, `layer_id_service_id` and extra roles first,
+    then every host's service key. All roles of a host share one `enoslib.Host`, whose alias is the
+    host's name and whose network devices are filled in.
 
     Args:
         hosts: with addresses.
@@ -84,7 +89,9 @@ def enoslib_roles(hosts: Sequence[Host]) -> tuple[Roles, Networks]:
 
 @contextmanager
 def ansible_workspace() -> Iterator[Path]:
-    """A writable current folder for the time that EnOSlib runs, which writes its playbooks there."""
+    """A writable current folder for the time that EnOSlib runs, which writes its playbooks
+    there.
+    """
     workspace = _FOLDER / "work"
     workspace.mkdir(parents=True, exist_ok=True)
     before = Path.cwd()

@@ -2,13 +2,15 @@
 
     caller ── launcher ── init (pid 1 of a new PID namespace) ── the function
 
-The caller must keep its own namespaces, and `unshare(CLONE_NEWPID)` cannot be undone by an ordinary user, hence the
-launcher between. Whatever is killed, the rest follows: the launcher dies with the caller and init with the launcher
-(PR_SET_PDEATHSIG; init also watches both through descriptors), the function's end is init's end, and when init ends the
-kernel kills everything in its PID namespace; the last process out closes the mount and network namespaces.
+The caller must keep its own namespaces, and `unshare(CLONE_NEWPID)` cannot be undone by an ordinary
+user, hence the launcher between. Whatever is killed, the rest follows: the launcher dies with the
+caller and init with the launcher (PR_SET_PDEATHSIG; init also watches both through descriptors),
+the function's end is init's end, and when init ends the kernel kills everything in its PID
+namespace; the last process out closes the mount and network namespaces.
 
-A Ctrl-C reaches the function directly, since all of them stay in the terminal's process group; the caller waits for it to
-clean up. SIGTERM, SIGHUP and SIGINT sent to the caller alone are passed on over the pipe.
+A Ctrl-C reaches the function directly, since all of them stay in the terminal's process group; the
+caller waits for it to clean up. SIGTERM, SIGHUP and SIGINT sent to the caller alone are passed on
+over the pipe.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ class _SetUpError(Exception):
 class _Pipes:
     """Ends of the two pipes between caller and init.
 
-    `life` carries signal numbers inwards and, by its end, the caller's death; `news` carries outwards why the set-up
-    failed, and by its end that it did not.
+    `life` carries signal numbers inwards and, by its end, the caller's death; `news` carries
+    outwards why the set-up failed, and by its end that it did not.
     """
 
     life_read: int
@@ -65,7 +67,9 @@ class _Pipes:
 
 
 def hides(path: Path) -> bool:
-    """Whether a sandbox has something of its own in the place of this folder, so that what is put there is lost."""
+    """Whether a sandbox has something of its own in the place of this folder, so that what is put
+    there is lost.
+    """
     resolved = path.resolve()
     return any(resolved.is_relative_to(own) for own in _OWN_FOLDERS)
 
@@ -73,20 +77,24 @@ def hides(path: Path) -> bool:
 def call(function: Callable[[], int]) -> int:
     """Run `function` in a sandbox and return its exit status.
 
-    It runs in a fork of this process: it sees all its objects and open descriptors, as root of new user (unless this process is
-    privileged), PID, mount, network, UTS and IPC namespaces, with `/proc`, `/sys`, `/dev/shm` and an empty writable `/run` (with
-    `/run/netns`) of their own, `lo` up, and a writable HOME and temporary folder. A fresh `/sys` hides `/sys/fs/cgroup`:
-    descriptors opened before stay usable.
+    It runs in a fork of this process: it sees all its objects and open descriptors, as root of new
+    user (unless this process is privileged), PID, mount, network, UTS and IPC namespaces, with
+    `/proc`, `/sys`, `/dev/shm` and an empty writable `/run` (with `/run/netns`) of their own, `lo`
+    up, and a writable HOME and temporary folder. A fresh `/sys` hides `/sys/fs/cgroup`: descriptors
+    opened before stay usable.
 
     Args:
-        function: returns an exit status, 0 to 255. An exception that leaves it is printed and becomes status 1.
+        function: returns an exit status, 0 to 255. An exception that leaves it is printed and
+            becomes status 1.
 
     Returns:
         The function's status, or 128 + the signal that killed it or the sandbox.
 
     Raises:
-        DeploymentError: this process has several threads, of which a fork would take only one along, or cannot fork.
-        PrerequisiteError: the kernel refuses a step of the set-up; carries the command that grants it.
+        DeploymentError: this process has several threads, of which a fork would take only one
+            along, or cannot fork.
+        PrerequisiteError: the kernel refuses a step of the set-up; carries the command that grants
+            it.
     """
     pipes = _Pipes.make()
     waited = {*_FORWARDED, signal.SIGCHLD}
@@ -113,7 +121,8 @@ def _wait(launcher: int, pipes: _Pipes, waited: Iterable[signal.Signals]) -> int
             _raise_news(pipes.news_read)
             return _shell_status(status)
         signalled = signal.sigwaitinfo(waited)
-        # A positive code is the kernel's: a terminal, which signals the whole process group, the function included.
+        # A positive code is the kernel's: a terminal, which signals the whole process group, the
+        # function included.
         if signalled.si_signo != signal.SIGCHLD and signalled.si_code <= 0:
             _send(pipes.life_write, signalled.si_signo)
 
@@ -150,7 +159,8 @@ def _launch(function: Callable[[], int], pipes: _Pipes, caller: int, mask: set[i
         return _report(pipes.news_write, error)
     if init == 0:
         end_with(lambda: _init(function, pipes, launcher, mask))
-    # Forked code may close descriptors it does not know; these would otherwise keep the caller waiting for news.
+    # Forked code may close descriptors it does not know; these would otherwise keep the caller
+    # waiting for news.
     os.close(pipes.news_write)
     os.close(pipes.life_read)
     _, status = os.waitpid(init, 0)
@@ -189,7 +199,9 @@ def _map_ids(uid: int, gid: int) -> None:
 
 
 def _init(function: Callable[[], int], pipes: _Pipes, launcher: int, mask: set[int]) -> int:
-    """Process 1: sets the namespaces up, forks the function, reaps orphans, and ends with the function or its parents."""
+    """Process 1: sets the namespaces up, forks the function, reaps orphans, and ends with the
+    function or its parents.
+    """
     syscalls.die_with_parent()
     # From here on the launcher's death kills init; before, this descriptor tells.
     if select.select([launcher], [], [], 0)[0]:
@@ -230,7 +242,9 @@ def _restore_signals(handlers: Mapping[signal.Signals, _Handler], mask: set[int]
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _reap(command: int, life: int, launcher: int, child_ended: int, received: dict[int, float]) -> int:
+def _reap(
+    command: int, life: int, launcher: int, child_ended: int, received: dict[int, float]
+) -> int:
     while True:
         ended = _collect(command)
         if ended is not None:
@@ -259,7 +273,9 @@ def _collect(command: int) -> int | None:
 
 
 def _pass_on(command: int, number: int, received: dict[int, float]) -> None:
-    """Signal the command, unless the whole process group was signalled, and with it the command already."""
+    """Signal the command, unless the whole process group was signalled, and with it the command
+    already.
+    """
     time.sleep(_SIGNAL_GRACE_S)
     if time.monotonic() - received.get(number, -1.0) > 10 * _SIGNAL_GRACE_S:
         os.kill(command, number)
@@ -267,18 +283,26 @@ def _pass_on(command: int, number: int, received: dict[int, float]) -> None:
 
 def _furnish() -> None:
     """New mount, UTS, IPC and network namespaces, with what programs expect to find in them."""
-    kinds = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWNET
+    kinds = (
+        syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWNET
+    )
     safe = syscalls.MS_NOSUID | syscalls.MS_NODEV
     silent = safe | syscalls.MS_NOEXEC
     _step("new mount, UTS, IPC and network namespaces", lambda: syscalls.unshare(kinds))
-    _step("private mounts", lambda: syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE))
+    _step(
+        "private mounts",
+        lambda: syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE),
+    )
     _step("mount /proc", lambda: syscalls.mount("proc", "/proc", "proc", silent))
     _step("mount /run", lambda: syscalls.mount("tmpfs", "/run", "tmpfs", safe, "mode=0755"))
     _mount_sys(silent)
     shared_memory = os.path.realpath("/dev/shm")  # noqa: S108 - the standard place, made private here
     Path("/run/netns").mkdir()
     if Path(shared_memory).is_dir():
-        _step("mount /dev/shm", lambda: syscalls.mount("tmpfs", shared_memory, "tmpfs", safe, "mode=1777"))
+        _step(
+            "mount /dev/shm",
+            lambda: syscalls.mount("tmpfs", shared_memory, "tmpfs", safe, "mode=1777"),
+        )
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         _step("bring lo up", lambda: syscalls.set_device_up(control, "lo"))
     _provide_writable_folders()
@@ -288,7 +312,8 @@ def _mount_sys(flags: int) -> None:
     try:
         syscalls.mount("sysfs", "/sys", "sysfs", flags)
     except OSError as error:
-        # Inside a container /sys is often read-only and has to stay so. Nothing here needs it: it only shows devices.
+        # Inside a container /sys is often read-only and has to stay so. Nothing here needs it: it
+        # only shows devices.
         _log.warning("/sys still shows the machine's own devices: %s", error)
 
 

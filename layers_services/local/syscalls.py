@@ -1,7 +1,7 @@
 """The few Linux calls that Python 3.11 does not wrap.
 
-Each raises `OSError` with the kernel's error number and the call's target as its file name. See unshare(2), setns(2),
-mount(2), prctl(2), netdevice(7), arp(7) and rtnetlink(7).
+Each raises `OSError` with the kernel's error number and the call's target as its file name. See
+unshare(2), setns(2), mount(2), prctl(2), netdevice(7), arp(7) and rtnetlink(7).
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def enter(path: Path, kind: int) -> None:
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """Mount `source` on `target`; `kind` is the file system type, empty for binds and propagation changes."""
+    """Mount `source` on `target`; `kind` is the file system type, empty for binds and propagation
+    changes.
+    """
     arguments = [text.encode() or None for text in (source, target, kind)]
     _check(_libc.mount(*arguments, ctypes.c_ulong(flags), options.encode() or None), target)
 
@@ -100,8 +102,9 @@ def die_with_parent(parent_pid: int | None = None) -> None:
     """Ask the kernel to kill this process when its parent dies.
 
     Args:
-        parent_pid: the parent as seen before the fork; when it is already gone, the process ends here and now. None
-            where the parent is in another PID namespace, so that its number cannot be seen.
+        parent_pid: the parent as seen before the fork; when it is already gone, the process ends
+            here and now. None where the parent is in another PID namespace, so that its number
+            cannot be seen.
     """
     _check(_libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "prctl")
     if parent_pid is not None and os.getppid() != parent_pid:
@@ -115,7 +118,9 @@ def set_process_name(name: str) -> None:
 
 def effective_capabilities() -> int:
     """Bit mask of the calling process's effective capabilities (capabilities(7))."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+    for line in (
+        Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    ):
         if line.startswith("CapEff:"):
             return int(line.split()[1], 16)
     return 0
@@ -124,7 +129,9 @@ def effective_capabilities() -> int:
 def thread_names() -> tuple[str, ...]:
     """Names of the calling process's threads, the main one first."""
     tasks = sorted(Path("/proc/self/task").iterdir(), key=lambda task: int(task.name))
-    return tuple((task / "comm").read_text(encoding="utf-8", errors="replace").strip() for task in tasks)
+    return tuple(
+        (task / "comm").read_text(encoding="utf-8", errors="replace").strip() for task in tasks
+    )
 
 
 def _device_request(device: str, payload: bytes) -> bytes:
@@ -152,17 +159,29 @@ def hardware_address(control: socket.socket, device: str) -> bytes:
     return answer[18:24]
 
 
-def add_permanent_neighbour(control: socket.socket, device: str, address: str, hardware: bytes) -> None:
-    """Tell a device once and for all which Ethernet address an IPv4 neighbour has, so that it never asks by ARP."""
+def add_permanent_neighbour(
+    control: socket.socket, device: str, address: str, hardware: bytes
+) -> None:
+    """Tell a device once and for all which Ethernet address an IPv4 neighbour has, so that it never
+    asks by ARP.
+    """
     ethernet = struct.pack("H6s8x", _ARPHRD_ETHER, hardware)
     request = struct.pack(
-        "16s16si16s16s", _socket_address(address), ethernet, _ATF_COM | _ATF_PERM, b"", device.encode()
+        "16s16si16s16s",
+        _socket_address(address),
+        ethernet,
+        _ATF_COM | _ATF_PERM,
+        b"",
+        device.encode(),
     )
     fcntl.ioctl(control, _SIOCSARP, request)
 
 
-def add_ipv6_address(netlink: socket.socket, control: socket.socket, device: str, address: str, length: int) -> None:
-    """Give a network device an IPv6 address that is taken for unique, in the namespace of both sockets.
+def add_ipv6_address(
+    netlink: socket.socket, control: socket.socket, device: str, address: str, length: int
+) -> None:
+    """Give a network device an IPv6 address that is taken for unique, in the namespace of both
+    sockets.
 
     Args:
         netlink: a raw rtnetlink socket.
@@ -172,15 +191,21 @@ def add_ipv6_address(netlink: socket.socket, control: socket.socket, device: str
         length: of the prefix, in bits.
     """
     packed = socket.inet_pton(socket.AF_INET6, address)
-    body = _ADDRESS_MESSAGE.pack(socket.AF_INET6, length, _IFA_F_NODAD, 0, _device_index(control, device))
+    body = _ADDRESS_MESSAGE.pack(
+        socket.AF_INET6, length, _IFA_F_NODAD, 0, _device_index(control, device)
+    )
     body += _attribute(_IFA_LOCAL, packed) + _attribute(_IFA_ADDRESS, packed)
     _request(netlink, _RTM_NEWADDR, [body], address)
 
 
 def add_permanent_ipv6_neighbours(
-    netlink: socket.socket, control: socket.socket, device: str, neighbours: Sequence[tuple[str, bytes]]
+    netlink: socket.socket,
+    control: socket.socket,
+    device: str,
+    neighbours: Sequence[tuple[str, bytes]],
 ) -> None:
-    """Tell a device once and for all which Ethernet addresses IPv6 neighbours have, so that it never discovers them.
+    """Tell a device once and for all which Ethernet addresses IPv6 neighbours have, so that it
+    never discovers them.
 
     Args:
         netlink: a raw rtnetlink socket.
@@ -188,9 +213,13 @@ def add_permanent_ipv6_neighbours(
         device: its name.
         neighbours: IPv6 address and Ethernet address of each.
     """
-    head = _NEIGHBOUR_MESSAGE.pack(socket.AF_INET6, _device_index(control, device), _NUD_PERMANENT, 0, 0)
+    head = _NEIGHBOUR_MESSAGE.pack(
+        socket.AF_INET6, _device_index(control, device), _NUD_PERMANENT, 0, 0
+    )
     bodies = [
-        head + _attribute(_NDA_DST, socket.inet_pton(socket.AF_INET6, address)) + _attribute(_NDA_LLADDR, hardware)
+        head
+        + _attribute(_NDA_DST, socket.inet_pton(socket.AF_INET6, address))
+        + _attribute(_NDA_LLADDR, hardware)
         for address, hardware in neighbours
     ]
     for i in range(0, len(bodies), _MESSAGES_AT_ONCE):
@@ -203,14 +232,21 @@ def _device_index(control: socket.socket, device: str) -> int:
 
 
 def _attribute(kind: int, value: bytes) -> bytes:
-    return _ATTRIBUTE_HEADER.pack(_ATTRIBUTE_HEADER.size + len(value), kind) + value + bytes(-len(value) % 4)
+    return (
+        _ATTRIBUTE_HEADER.pack(_ATTRIBUTE_HEADER.size + len(value), kind)
+        + value
+        + bytes(-len(value) % 4)
+    )
 
 
 def _request(netlink: socket.socket, kind: int, bodies: Sequence[bytes], target: str) -> None:
     """Send messages together; the last is acknowledged, and each that fails is answered."""
     flags = _NLM_F_REQUEST | _NLM_F_CREATE | _NLM_F_REPLACE
     messages = [
-        _NLMSG_HEADER.pack(_NLMSG_HEADER.size + len(body), kind, flags | (_NLM_F_ACK if last else 0), 0, 0) + body
+        _NLMSG_HEADER.pack(
+            _NLMSG_HEADER.size + len(body), kind, flags | (_NLM_F_ACK if last else 0), 0, 0
+        )
+        + body
         for last, body in ((body is bodies[-1], body) for body in bodies)
     ]
     netlink.send(b"".join(messages))

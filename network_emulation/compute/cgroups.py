@@ -1,8 +1,10 @@
-"""A run's cgroups: made outside the sandbox, their control files kept open, so that they work where /sys is another one.
+"""A run's cgroups: made outside the sandbox, their control files kept open, so that they work where
+/sys is another one.
 
-The cpu controller is used in version 1 (`cpu.cfs_quota_us`) or 2 (`cpu.max`), whichever holds it and lets us write; see the
-kernel's Documentation/scheduler/sched-bwc.rst and admin-guide/cgroup-v2.rst. Folders are named `laggard-<pid>-<start time>`
-after the process that made them, so that a later run can tell and remove what a dead one left.
+The cpu controller is used in version 1 (`cpu.cfs_quota_us`) or 2 (`cpu.max`), whichever holds it
+and lets us write; see the kernel's Documentation/scheduler/sched-bwc.rst and
+admin-guide/cgroup-v2.rst. Folders are named `laggard-<pid>-<start time>` after the process that
+made them, so that a later run can tell and remove what a dead one left.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ QUOTA_US = 1_000
 """The kernel's longest period and smallest quota: nothing but our own grants refills a group."""
 
 _WEIGHT = 100
-"""How many times the weight of an ordinary process the hosts together and a host that loads a whole core has: what else runs cannot
-slow them, and they cannot take more than their shares."""
+"""How many times the weight of an ordinary process the hosts together and a host that loads a whole
+core has: what else runs cannot slow them, and they cannot take more than their shares."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ class _Version:
 _LEAST_WEIGHT = 2
 
 _V1 = _Version("cpu.cfs_quota_us", b"-1", "{}", "cpu.shares", 1024 * _WEIGHT, b"throttled_time")
-_V2 = _Version("cpu.max", b"max", f"{{}} {PERIOD_US}", "cpu.weight", 100 * _WEIGHT, b"throttled_usec")
+_V2 = _Version(
+    "cpu.max", b"max", f"{{}} {PERIOD_US}", "cpu.weight", 100 * _WEIGHT, b"throttled_usec"
+)
 
 
 @dataclass(frozen=True)
@@ -72,15 +76,20 @@ class HostCgroup:
     stopped: bytes
 
     def grant_of(self, cpu_us: int) -> bytes:
-        """What to write to allow so much CPU time from now, whatever was left; at least `QUOTA_US`."""
+        """What to write to allow so much CPU time from now, whatever was left; at least
+        `QUOTA_US`.
+        """
         return self.grant.format(cpu_us).encode()
 
     def weight_of(self, load: float) -> bytes:
-        """What to write for the group to have this part of a core, above 0, while all others of the core want it too."""
+        """What to write for the group to have this part of a core, above 0, while all others of the
+        core want it too.
+        """
         return str(max(_LEAST_WEIGHT, round(self.whole * min(load, 1.0)))).encode()
 
     def admit(self, pid: int) -> None:
-        """Put a process, with all its threads, into the group (`pid` as this process's PID namespace counts).
+        """Put a process, with all its threads, into the group (`pid` as this process's PID
+        namespace counts).
 
         Raises:
             EmulationError: the kernel refuses.
@@ -88,17 +97,22 @@ class HostCgroup:
         try:
             os.pwrite(self.processes, str(pid).encode(), 0)
         except OSError as error:
-            raise EmulationError(f"process {pid} cannot be put into its host's cgroup: {error}") from error
+            raise EmulationError(
+                f"process {pid} cannot be put into its host's cgroup: {error}"
+            ) from error
 
     def stopped_time(self) -> int:
-        """For how long the kernel has stopped the group, in a unit of its own; a stop is entered when a grant ends it."""
+        """For how long the kernel has stopped the group, in a unit of its own; a stop is entered
+        when a grant ends it.
+        """
         words = os.pread(self.statistics, 1024, 0).split()
         return int(words[words.index(self.stopped) + 1])
 
     def members(self) -> tuple[int, ...]:
         """Ids of the processes in the group, as this process's PID namespace counts.
 
-        Opened anew each time: in version 1 the kernel shows a file that stays open the list of its first reading.
+        Opened anew each time: in version 1 the kernel shows a file that stays open the list of its
+        first reading.
         """
         anew = os.open(f"/proc/self/fd/{self.processes}", os.O_RDONLY | os.O_CLOEXEC)
         with os.fdopen(anew, encoding="ascii") as listed:
@@ -136,7 +150,9 @@ class CgroupSet:
 
 
 def run_folders(run_name: str) -> tuple[Path, ...]:
-    """Where `prepare_cgroups` would make its folder: what a janitor is told before they are made."""
+    """Where `prepare_cgroups` would make its folder: what a janitor is told before they are
+    made.
+    """
     return tuple(parent / f"laggard-{run_name}" for parent, _ in _parents())
 
 
@@ -200,14 +216,23 @@ def _host_group(folder: Path, version: _Version) -> HostCgroup:
     os.pwrite(quota, version.unlimited, 0)
     statistics = os.open(folder / "cpu.stat", os.O_RDONLY)
     return HostCgroup(
-        processes, quota, statistics, weight, version.grant, version.unlimited, version.weight, version.stopped
+        processes,
+        quota,
+        statistics,
+        weight,
+        version.grant,
+        version.unlimited,
+        version.weight,
+        version.stopped,
     )
 
 
 def _parents() -> list[tuple[Path, _Version]]:
-    """Folders to try: our own cgroup in the hierarchy that has the cpu controller, then that hierarchy's top.
+    """Folders to try: our own cgroup in the hierarchy that has the cpu controller, then that
+    hierarchy's top.
 
-    In version 2 a cgroup that has processes of its own, as a login session does, cannot pass its cpu time on to inner ones.
+    In version 2 a cgroup that has processes of its own, as a login session does, cannot pass its
+    cpu time on to inner ones.
     """
     own = dict[str, str]()
     for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
@@ -222,7 +247,9 @@ def _parents() -> list[tuple[Path, _Version]]:
             found += [(_inside(point, root, own.get("cpu", "/")), _V1), (Path(point), _V1)]
         elif kind == "cgroup2":
             found += [
-                (folder, _V2) for folder in (_inside(point, root, own.get("", "/")), Path(point)) if _has_cpu(folder)
+                (folder, _V2)
+                for folder in (_inside(point, root, own.get("", "/")), Path(point))
+                if _has_cpu(folder)
             ]
     return sorted(dict.fromkeys(found), key=lambda each: each[1] is _V2)
 

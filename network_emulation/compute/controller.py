@@ -18,7 +18,13 @@ from laggard.errors import EmulationError
 from laggard.network_emulation.compute.cgroups import CgroupSet
 from laggard.network_emulation.compute.efficiency import least_efficiency
 from laggard.network_emulation.compute.gates import Gate, QuotaGate, SignalGate
-from laggard.network_emulation.compute.limiter import FULL_SHARE, Attach, LimitedHost, SetShare, limit
+from laggard.network_emulation.compute.limiter import (
+    FULL_SHARE,
+    Attach,
+    LimitedHost,
+    SetShare,
+    limit,
+)
 from laggard.network_emulation.compute.placement import place
 from laggard.network_emulation.compute.tally import HostUse, host_tallies
 from laggard.network_emulation.compute.warmth import keep_warm
@@ -39,7 +45,8 @@ class _Process:
 
 
 class ShareController:
-    """Holds the processes of every host to the host's share of one core; use it as a context manager.
+    """Holds the processes of every host to the host's share of one core; use it as a context
+    manager.
 
     Several threads may ask at the same time.
 
@@ -49,7 +56,9 @@ class ShareController:
         realtime: whether the limiters have real-time priority.
     """
 
-    def __init__(self, shares: Mapping[str, float], cgroups: CgroupSet | None, cpus: Mapping[str, int]) -> None:
+    def __init__(
+        self, shares: Mapping[str, float], cgroups: CgroupSet | None, cpus: Mapping[str, int]
+    ) -> None:
         self.mechanism: Mechanism = "stop-signal" if cgroups is None else "cgroup-quota"
         self.cpus = dict(cpus)
         self.realtime = True
@@ -73,13 +82,15 @@ class ShareController:
         return dict(self._shares)
 
     def attach(self, host: str, pid: int, *, family: bool = False, work: Path | None = None) -> int:
-        """Hold a process, with all its threads, to the share of a host, and pin it to the host's core.
+        """Hold a process, with all its threads, to the share of a host, and pin it to the host's
+        core.
 
         Args:
             host: a host that the controller was opened with.
             pid: the process, as this process's PID namespace counts.
             family: hold whatever it starts, too.
-            work: where the process counts its work (`laggard.work`); the share is then one of its speed, and not only of the core.
+            work: where the process counts its work (`laggard.work`); the share is then one of its
+                speed, and not only of the core.
 
         Returns:
             CLOCK_MONOTONIC nanoseconds when it was in effect.
@@ -93,7 +104,9 @@ class ShareController:
             self._attached[pid] = os.pidfd_open(pid)
             place(pid, self.cpus[host])
         except (ProcessLookupError, FileNotFoundError, PermissionError) as error:
-            raise EmulationError(f"process {pid} of {host} cannot be held to a share: {error}") from error
+            raise EmulationError(
+                f"process {pid} of {host} cannot be held to a share: {error}"
+            ) from error
         if self._cgroups is not None:
             self._cgroups.hosts[host].admit(pid)
         with self._asking:
@@ -120,7 +133,11 @@ class ShareController:
 
     def least_efficiency(self, host: str) -> float:
         """What CPU time is taken to be worth at least on a host; 0 where nothing holds it back."""
-        return 0.0 if self._shares[host] >= FULL_SHARE else least_efficiency(self._shares[host], self._fullness(host))
+        return (
+            0.0
+            if self._shares[host] >= FULL_SHARE
+            else least_efficiency(self._shares[host], self._fullness(host))
+        )
 
     def uses(self) -> Mapping[str, HostUse]:
         """How every host has computed since the controller was opened."""
@@ -128,7 +145,9 @@ class ShareController:
 
     def cpu_s(self) -> float:
         """CPU seconds that the limiters have used so far, together."""
-        return sum(time.clock_gettime((~process.pid << 3) | _CPUCLOCK_SCHED) for process in self._processes)
+        return sum(
+            time.clock_gettime((~process.pid << 3) | _CPUCLOCK_SCHED) for process in self._processes
+        )
 
     def check_alive(self) -> None:
         """Do nothing while shares are being held.
@@ -164,15 +183,22 @@ class ShareController:
         self.close()
 
     def _by_limiter(self) -> list[tuple[int | None, tuple[str, ...]]]:
-        """One limiter per core for quotas, which the kernel settles on that core only; one for all that it may stop."""
+        """One limiter per core for quotas, which the kernel settles on that core only; one for all
+        that it may stop.
+        """
         if self._cgroups is None:
             return [(None, tuple(self._shares))]
         cores = sorted({self.cpus[host] for host in self._shares})
-        return [(core, tuple(host for host in self._shares if self.cpus[host] == core)) for core in cores]
+        return [
+            (core, tuple(host for host in self._shares if self.cpus[host] == core))
+            for core in cores
+        ]
 
     def _start(self, core: int | None, hosts: tuple[str, ...]) -> bool:
         limited = {
-            host: LimitedHost(self._shares[host], self._gate(host), self._tallies[host], self._fullness(host))
+            host: LimitedHost(
+                self._shares[host], self._gate(host), self._tallies[host], self._fullness(host)
+            )
             for host in hosts
         }
         ours, theirs = Pipe()
@@ -185,7 +211,12 @@ class ShareController:
     def _fullness(self, host: str) -> float:
         """What the hosts of a host's core are planned to need of it."""
         return (
-            sum(load(self._shares[each]) for each in self._shares if self.cpus[each] == self.cpus[host]) / CORE_CAPACITY
+            sum(
+                load(self._shares[each])
+                for each in self._shares
+                if self.cpus[each] == self.cpus[host]
+            )
+            / CORE_CAPACITY
         )
 
     def _gate(self, host: str) -> Gate:
@@ -208,12 +239,16 @@ class ShareController:
         raise EmulationError(f"{host}: no such host has a share; the hosts are {known}")
 
 
-def open_shares(shares: Mapping[str, float], cgroups: CgroupSet | None, cpus: Mapping[str, int]) -> ShareController:
+def open_shares(
+    shares: Mapping[str, float], cgroups: CgroupSet | None, cpus: Mapping[str, int]
+) -> ShareController:
     """Start holding hosts to their shares.
 
     Args:
-        shares: fraction of one core that every host is to compute with, above 0 and at most 1, real (dilated).
-        cgroups: as `prepare_cgroups` made them outside the sandbox; None falls back on stop signals.
+        shares: fraction of one core that every host is to compute with, above 0 and at most 1, real
+            (dilated).
+        cgroups: as `prepare_cgroups` made them outside the sandbox; None falls back on stop
+            signals.
         cpus: the core of every host.
 
     Raises:
@@ -222,13 +257,18 @@ def open_shares(shares: Mapping[str, float], cgroups: CgroupSet | None, cpus: Ma
     for host, share in shares.items():
         _require_share(host, share)
         if host not in cpus or (cgroups is not None and host not in cgroups.hosts):
-            raise EmulationError(f"{host} has a share but no core or cgroup; plan and prepare the same hosts")
+            raise EmulationError(
+                f"{host} has a share but no core or cgroup; plan and prepare the same hosts"
+            )
     return ShareController(shares, cgroups, cpus)
 
 
 def _require_share(host: str, share: float) -> None:
     if not 0 < share <= 1:
-        raise EmulationError(f"{host}: a share of {share:g} of one core cannot be held; give more than 0 and at most 1")
+        raise EmulationError(
+            f"{host}: a share of {share:g} of one core cannot be held; give more than 0 and at"
+            " most 1"
+        )
 
 
 def _ask(process: _Process, request: Attach | SetShare) -> int:
@@ -245,7 +285,9 @@ def _ask(process: _Process, request: Attach | SetShare) -> int:
 def _receive(control: Connection, pid: int = 0) -> int | str:
     try:
         if not control.poll(_ANSWER_TIMEOUT_S):
-            raise EmulationError(f"the limiter of CPU shares has not answered for {_ANSWER_TIMEOUT_S:g} s")
+            raise EmulationError(
+                f"the limiter of CPU shares has not answered for {_ANSWER_TIMEOUT_S:g} s"
+            )
         answer: int | str = control.recv()
     except (EOFError, OSError) as error:
         raise _gone(pid) from error
@@ -253,4 +295,6 @@ def _receive(control: Connection, pid: int = 0) -> int | str:
 
 
 def _gone(pid: int) -> EmulationError:
-    return EmulationError(f"the limiter of CPU shares (process {pid}) is gone; its output on stderr says why")
+    return EmulationError(
+        f"the limiter of CPU shares (process {pid}) is gone; its output on stderr says why"
+    )

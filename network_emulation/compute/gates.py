@@ -31,10 +31,14 @@ class Gate(Protocol):
         """Processes of the host that are not among those known: what these have started."""
 
     def grant(self, least_ns: int = 0) -> None:
-        """Let the host compute for a slice, of `least_ns` or of what is usual, whichever is longer."""
+        """Let the host compute for a slice, of `least_ns` or of what is usual, whichever is
+        longer.
+        """
 
     def was_stopped(self) -> bool:
-        """Let a host compute for a slice that it should have left but does not use; whether it had none left."""
+        """Let a host compute for a slice that it should have left but does not use; whether it had
+        none left.
+        """
 
     def hold(self) -> None:
         """Keep the host from computing."""
@@ -43,13 +47,17 @@ class Gate(Protocol):
         """Let the host compute without end."""
 
     def weigh(self, load: float) -> None:
-        """What the host needs of its core, above 0 and at most 1, and is to have while others want the core too."""
+        """What the host needs of its core, above 0 and at most 1, and is to have while others want
+        the core too.
+        """
 
 
 class QuotaGate:
-    """A cgroup whose quota is granted by hand: the kernel itself stops the host when a slice is used up.
+    """A cgroup whose quota is granted by hand: the kernel itself stops the host when a slice is
+    used up.
 
-    A host that computed its slice while nobody looked is stopped all the same, and sleeping threads are not disturbed.
+    A host that computed its slice while nobody looked is stopped all the same, and sleeping threads
+    are not disturbed.
     """
 
     idle_ns = 1_000_000
@@ -72,20 +80,25 @@ class QuotaGate:
     def grant(self, least_ns: int = 0) -> None:
         """Refill the group's quota; a write starts it anew, whatever was left.
 
-        Grants differ, since phases as long as a slice would otherwise come to end just where they are held back.
+        Grants differ, since phases as long as a slice would otherwise come to end just where they
+        are held back.
         """
         granted_us = max(self._chance.choice(_GRANTS_US), least_ns // 1000)
         self.slice_ns = granted_us * 1000
         os.pwrite(self._group.quota, self._group.grant_of(granted_us), 0)
 
     def was_stopped(self) -> bool:
-        """Processes that came and went unseen may have used the slice up: the kernel counts a stop when a grant ends it."""
+        """Processes that came and went unseen may have used the slice up: the kernel counts a stop
+        when a grant ends it.
+        """
         before = self._group.stopped_time()
         self.grant()
         return self._group.stopped_time() > before
 
     def hold(self) -> None:
-        """The kernel has stopped the group when its quota was used up, and stops it again at its next tick if not."""
+        """The kernel has stopped the group when its quota was used up, and stops it again at its
+        next tick if not.
+        """
 
     def lift(self) -> None:
         """No quota."""
@@ -99,8 +112,9 @@ class QuotaGate:
 class SignalGate:
     """SIGSTOP and SIGCONT, which any user may send to processes of their own.
 
-    Every thread of the process wakes for each, so the slices are no finer than short phases need. `early`: a debt of this part
-    of a slice is collected as soon as the host is seen to compute, since a short phase may end before the next look.
+    Every thread of the process wakes for each, so the slices are no finer than short phases need.
+    `early`: a debt of this part of a slice is collected as soon as the host is seen to compute,
+    since a short phase may end before the next look.
     """
 
     idle_ns = 500_000
@@ -113,12 +127,16 @@ class SignalGate:
         self._processes: list[int] = []
 
     def admit(self, pid: int) -> None:
-        """Keep a descriptor of the process, which no later one with its number can be mistaken for."""
+        """Keep a descriptor of the process, which no later one with its number can be mistaken
+        for.
+        """
         with suppress(ProcessLookupError):
             self._processes.append(os.pidfd_open(pid))
 
     def descendants(self, known: Collection[int]) -> Iterable[int]:
-        """Children of those known; one whose parent had ended before anybody looked is not found."""
+        """Children of those known; one whose parent had ended before anybody looked is not
+        found.
+        """
         return [child for pid in known for child in _children(pid) if child not in known]
 
     def grant(self, least_ns: int = 0) -> None:
@@ -153,5 +171,8 @@ class SignalGate:
 def _children(pid: int) -> Iterable[int]:
     with suppress(FileNotFoundError, ProcessLookupError):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - names are all that is needed
-            with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/task/{thread}/children") as listed:  # noqa: PTH123 - called often
+            with (
+                suppress(FileNotFoundError, ProcessLookupError),
+                open(f"/proc/{pid}/task/{thread}/children") as listed,  # noqa: PTH123 - called often
+            ):
                 yield from map(int, listed.read().split())

@@ -1,7 +1,9 @@
-"""The process that keeps hosts to their shares: it looks, enters what it saw into their ledgers, and holds them back.
+"""The process that keeps hosts to their shares: it looks, enters what it saw into their ledgers,
+and holds them back.
 
-It sleeps until the next moment at which something can be due: a slice used up, a host to be let go, or the next look at idle
-hosts. Everything here runs a few thousand times a second, in a process of its own, forked from the controller.
+It sleeps until the next moment at which something can be due: a slice used up, a host to be let go,
+or the next look at idle hosts. Everything here runs a few thousand times a second, in a process of
+its own, forked from the controller.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ FULL_SHARE = 0.999
 """From here on a host is not held back: one whole core is what pinning alone gives."""
 
 SLICE_OF_BURST = 1 / 16
-"""A slice is at most this part of what a host has computed since it last idled: a phase's end is that exact, and a long phase is
-not cut into more pieces than it takes, each of which begins with cold caches."""
+"""A slice is at most this part of what a host has computed since it last idled: a phase's end is
+that exact, and a long phase is not cut into more pieces than it takes, each of which begins with
+cold caches."""
 
 LONGEST_SLICE_NS = 5_000_000
 
@@ -51,7 +54,9 @@ _WITHOUT_END_NS = 1 << 62
 
 @dataclass(frozen=True)
 class Attach:
-    """Hold this process of a host to the host's share; with `family`, whatever it starts too; with `work`, by the work it counts there."""
+    """Hold this process of a host to the host's share; with `family`, whatever it starts too; with
+    `work`, by the work it counts there.
+    """
 
     host: str
     pid: int
@@ -96,11 +101,17 @@ class LimitedHost:
         """Whether there is anything to hold back, or to see kept from its core."""
         return bool(self._meters)
 
-    def attach(self, pid: int, now_ns: int, *, family: bool = False, work: Path | None = None) -> None:
-        """Hold one more process; with `family`, from now on whatever the host's processes start too; `work` counts what it does."""
+    def attach(
+        self, pid: int, now_ns: int, *, family: bool = False, work: Path | None = None
+    ) -> None:
+        """Hold one more process; with `family`, from now on whatever the host's processes start
+        too; `work` counts what it does.
+        """
         self._free(now_ns)
         if work is not None:
-            self._efficiencies[pid] = Efficiency(WorkCounter(work), self.ledger.share, self._fullness)
+            self._efficiencies[pid] = Efficiency(
+                WorkCounter(work), self.ledger.share, self._fullness
+            )
         self._family |= family
         if not self._meters:  # what processes now gone owed, or had waited, is not this one's
             self.ledger = Ledger(self.ledger.share)
@@ -158,13 +169,19 @@ class LimitedHost:
         self._burst_ns += cpu_ns
         if not cpu_ns:
             self._burst_ns = 0
-            return self._relieve(now_ns) if self._is_starved(now_ns, others) else now_ns + self.gate.idle_ns
+            return (
+                self._relieve(now_ns)
+                if self._is_starved(now_ns, others)
+                else now_ns + self.gate.idle_ns
+            )
         self.ran_ns = now_ns
         self._without_core_ns = 0
         return self._collect(now_ns)
 
     def _used(self) -> tuple[int, float] | None:
-        """CPU time used since the last look, and what it was worth at full speed; None where a process has ended."""
+        """CPU time used since the last look, and what it was worth at full speed; None where a
+        process has ended.
+        """
         cpu_ns, work_ns = 0, 0.0
         self._moves_data = False
         for meter in self._meters:
@@ -193,7 +210,8 @@ class LimitedHost:
         ledger, gate = self.ledger, self.gate
         used_up = ledger.used_ns >= gate.slice_ns - _ROUNDING_NS
         if used_up or ledger.owed_ns > gate.early * gate.slice_ns * ledger.slow_by:
-            # Held back while it does not want to compute, it would pay nothing: then the debt waits for its next phase.
+            # Held back while it does not want to compute, it would pay nothing: then the debt waits
+            # for its next phase.
             if ledger.owed_ns > _SHORTEST_HOLD_NS and self._is_runnable():
                 self._hold(now_ns)
                 return min(self._free_again_ns, now_ns + _SETTLING_NS)
@@ -208,9 +226,12 @@ class LimitedHost:
             self._refund(min(cpu_ns, self._prepaid_ns))
             self._note(work_ns)
         if now_ns < self._free_again_ns - _EARLY_WAKE_NS:
-            # A quota that was not quite used up is settled, and the host stopped, when something else gets the core: this process,
-            # which looks again, or the kernel's tick, which can be milliseconds away.
-            return min(self._free_again_ns, now_ns + _SETTLING_NS) if cpu_ns else self._free_again_ns
+            # A quota that was not quite used up is settled, and the host stopped, when something
+            # else gets the core: this process, which looks again, or the kernel's tick, which can
+            # be milliseconds away.
+            return (
+                min(self._free_again_ns, now_ns + _SETTLING_NS) if cpu_ns else self._free_again_ns
+            )
         self._free(now_ns)
         self._grant()
         return now_ns + min(self.gate.slice_ns, self.gate.idle_ns)
@@ -235,18 +256,22 @@ class LimitedHost:
         queued_ns = sum(meter.queued_ns(now_ns) for meter in self._meters)
         recalled_ns = self._payment_to_recall_ns
         self._payment_to_recall_ns = 0
-        # Waiting for the core counts as time that computing has taken; the way of data over a link is longer than that of their bytes to it.
+        # Waiting for the core counts as time that computing has taken; the way of data over a link
+        # is longer than that of their bytes to it.
         return 0 if self._moves_data else queued_ns - recalled_ns
 
     def _is_runnable(self) -> bool:
         return any(meter.is_runnable() for meter in self._meters)
 
     def _is_starved(self, now_ns: int, others: Iterable[LimitedHost]) -> bool:
-        """Whether the slice may be used up although not all of it was seen, so that the host waits for a grant in vain.
+        """Whether the slice may be used up although not all of it was seen, so that the host waits
+        for a grant in vain.
 
-        What processes that came and went have used is not seen, nor what a thread uses after it has ended: microseconds, after which the kernel
-        stops the others for the rest of its period. To ask whether anything is runnable costs as much as all the rest of a look; where there is no
-        family, which seldom ends a thread, that is asked only as often as what is lost meanwhile can be made up for.
+        What processes that came and went have used is not seen, nor what a thread uses after it has
+        ended: microseconds, after which the kernel stops the others for the rest of its period. To
+        ask whether anything is runnable costs as much as all the rest of a look; where there is no
+        family, which seldom ends a thread, that is asked only as often as what is lost meanwhile
+        can be made up for.
         """
         if not self.gate.starves or now_ns < self._ask_again_ns:
             return False
@@ -258,15 +283,18 @@ class LimitedHost:
             return False
         self._without_core_ns = self._without_core_ns or now_ns
         waited_ns = now_ns - self._without_core_ns
-        # Another host that computes is the other reason for waiting, and no host computes for long at a time.
+        # Another host that computes is the other reason for waiting, and no host computes for long
+        # at a time.
         free_ns = now_ns - max((other.ran_ns for other in others if other is not self), default=0)
         return waited_ns > _SURELY_STARVED_NS or min(waited_ns, free_ns) > _STARVED_NS
 
     def _relieve(self, now_ns: int) -> int:
-        """Enter what was used unseen, the rest of the slice; or nothing, where something else has the core.
+        """Enter what was used unseen, the rest of the slice; or nothing, where something else has
+        the core.
 
-        To tell them apart takes another slice, which a family uses up unseen in the same way while the host is held back. Where there is none,
-        little was unseen, and it was no training: it is forgiven.
+        To tell them apart takes another slice, which a family uses up unseen in the same way while
+        the host is held back. Where there is none, little was unseen, and it was no training: it is
+        forgiven.
         """
         self._without_core_ns = 0
         left_ns = max(self.gate.slice_ns - self.ledger.used_ns, 0)
@@ -282,12 +310,16 @@ class LimitedHost:
         return due_ns
 
     def _refund(self, cpu_ns: int) -> None:
-        """Take back what was entered for CPU time that was not used, or is entered where it was seen."""
+        """Take back what was entered for CPU time that was not used, or is entered where it was
+        seen.
+        """
         self._prepaid_ns -= cpu_ns
         self.ledger.owed_ns -= cpu_ns * self.ledger.slow_by
 
     def _adopt(self, now_ns: int) -> None:
-        """Hold the children, whose computing so far counts too; one that lived shorter than this comes round is not seen."""
+        """Hold the children, whose computing so far counts too; one that lived shorter than this
+        comes round is not seen.
+        """
         self._family_seen_ns = now_ns
         for pid in self.gate.descendants({meter.pid for meter in self._meters}):
             meter = ProcessMeter(pid, from_birth=True)
@@ -326,7 +358,9 @@ class Limiter:
         while True:
             now_ns = time.monotonic_ns()
             due_ns = self._look(now_ns)
-            sleep_s = None if due_ns == _WITHOUT_END_NS else max(due_ns - time.monotonic_ns(), 0) / 1e9
+            sleep_s = (
+                None if due_ns == _WITHOUT_END_NS else max(due_ns - time.monotonic_ns(), 0) / 1e9
+            )
             if select.select(waiting, (), (), sleep_s)[0] and not self._answer():
                 return 0
 
@@ -346,7 +380,9 @@ class Limiter:
         host = self._hosts[request.host]
         try:
             if isinstance(request, Attach):
-                host.attach(request.pid, time.monotonic_ns(), family=request.family, work=request.work)
+                host.attach(
+                    request.pid, time.monotonic_ns(), family=request.family, work=request.work
+                )
             else:
                 host.set_share(request.share, time.monotonic_ns())
         except OSError as error:
@@ -357,20 +393,26 @@ class Limiter:
 
 
 def limit(
-    hosts: Mapping[str, LimitedHost], control: Connection, core: int | None, unrelated: Sequence[Connection]
+    hosts: Mapping[str, LimitedHost],
+    control: Connection,
+    core: int | None,
+    unrelated: Sequence[Connection],
 ) -> int:
     """Body of a limiter process.
 
     Args:
         hosts: the hosts it looks after.
-        control: takes `Attach` and `SetShare`, answers each with the CLOCK_MONOTONIC ns when it was in effect or with an error.
-        core: the core to stay on, so that every wake-up makes the kernel settle that core's quotas; None for any.
+        control: takes `Attach` and `SetShare`, answers each with the CLOCK_MONOTONIC ns when it was
+            in effect or with an error.
+        core: the core to stay on, so that every wake-up makes the kernel settle that core's quotas;
+            None for any.
         unrelated: what the fork has inherited and must not keep open.
     """
     for connection in unrelated:
         connection.close()
     gc.disable()
-    os.setsid()  # of its own: the kernel's autogroups then weigh it like a whole session, not like one more host
+    # of its own: the kernel's autogroups then weigh it like a whole session, not like one more host
+    os.setsid()
     if core is not None:
         os.sched_setaffinity(0, {core})
     realtime = become_punctual(PRIORITY)

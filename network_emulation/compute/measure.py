@@ -1,7 +1,8 @@
-"""Whether hosts really compute at their shares, measured by probes that compute where their workers will.
+"""Whether hosts really compute at their shares, measured by probes that compute where their workers
+will.
 
-The quantity is a host's slowdown against a whole core in virtual time: wall over CPU time of phases of one length, over the
-dilation. All hosts are measured at once, as they will compute at once.
+The quantity is a host's slowdown against a whole core in virtual time: wall over CPU time of phases
+of one length, over the dilation. All hosts are measured at once, as they will compute at once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from multiprocessing.connection import Connection, Pipe
 
 from laggard.errors import EmulationError
 from laggard.network_emulation.compute.controller import Mechanism, ShareController
-from laggard.network_emulation.compute.phases import PhaseSet, Timing, expected_s, lengthen, plan_probes, run_phases
+from laggard.network_emulation.compute.phases import (
+    PhaseSet,
+    Timing,
+    expected_s,
+    lengthen,
+    plan_probes,
+    run_phases,
+)
 from laggard.network_emulation.forked import end_companion, fork_companion
 from laggard.run_schema import FidelityCheck
 from laggard.virtual_time import Dilation
@@ -30,7 +38,8 @@ STOP_SIGNAL_TOLERANCE = 0.15
 """Relative error allowed where an ordinary user's signals do (`stop-signal`)."""
 
 ROUNDS = 3
-"""A miss is measured again, for a second and a half and then for three, and counts only if all that was measured misses together."""
+"""A miss is measured again, for a second and a half and then for three, and counts only if all that
+was measured misses together."""
 
 _PATIENCE_S = 60.0
 _PATIENCE_FACTOR = 10.0
@@ -62,8 +71,8 @@ def verify_shares(
         seed: of the gaps between phases.
 
     Returns:
-        Three checks per host, or one where many have the same share (`plan_probes`), of kind `cpu`: slowdown against a whole
-        core, in virtual time.
+        Three checks per host, or one where many have the same share (`plan_probes`), of kind `cpu`:
+        slowdown against a whole core, in virtual time.
 
     Raises:
         EmulationError: a probe died.
@@ -79,7 +88,10 @@ def verify_shares(
         if not missed:
             break
         plans = _again(missed, whole, shares, attempt + 1)
-    return tuple(_check(host, shares[host], each, dilation, allowed) for (host, _), each in sorted(found.items()))
+    return tuple(
+        _check(host, shares[host], each, dilation, allowed)
+        for (host, _), each in sorted(found.items())
+    )
 
 
 def _again(
@@ -92,7 +104,9 @@ def _again(
     hosts = sorted({host for host, _ in missed})
     return {
         host: tuple(
-            lengthen(phases, shares[host], times) if (host, i) in missed else replace(phases, count=0)
+            lengthen(phases, shares[host], times)
+            if (host, i) in missed
+            else replace(phases, count=0)
             for i, phases in enumerate(plans[host])
         )
         for host in hosts
@@ -100,7 +114,10 @@ def _again(
 
 
 def _enter(
-    found: dict[tuple[str, int], _Measured], host: str, plan: Sequence[PhaseSet], timings: Sequence[Timing]
+    found: dict[tuple[str, int], _Measured],
+    host: str,
+    plan: Sequence[PhaseSet],
+    timings: Sequence[Timing],
 ) -> None:
     for i, (phases, timing) in enumerate(zip(plan, timings, strict=True)):
         if phases.count == 0:
@@ -110,14 +127,18 @@ def _enter(
             found[host, i] = _Measured(phases, timing)
         else:
             count = before.phases.count + phases.count
-            found[host, i] = _Measured(replace(phases, count=count), before.timing + timing, before.rounds + 1)
+            found[host, i] = _Measured(
+                replace(phases, count=count), before.timing + timing, before.rounds + 1
+            )
 
 
 def _error(measured: _Measured, share: float) -> float:
     return abs(measured.timing.slowdown * share - 1)
 
 
-def _check(host: str, share: float, measured: _Measured, dilation: Dilation, allowed: float) -> FidelityCheck:
+def _check(
+    host: str, share: float, measured: _Measured, dilation: Dilation, allowed: float
+) -> FidelityCheck:
     requested = dilation.virtual_s(1 / share)
     phases = measured.phases
     again = f", measured {measured.rounds} times" if measured.rounds > 1 else ""
@@ -141,7 +162,9 @@ def _run_probes(
     try:
         patience_s = _PATIENCE_S
         for number, (host, plan) in enumerate(plans.items()):
-            patience_s = max(patience_s, _PATIENCE_FACTOR * expected_s(plan, controller.shares[host]))
+            patience_s = max(
+                patience_s, _PATIENCE_FACTOR * expected_s(plan, controller.shares[host])
+            )
             probes[host] = _start_probe(plan, controller.shares[host], seed * 1000 + number)
         for host, (pid, connection) in probes.items():
             _receive(
@@ -150,7 +173,10 @@ def _run_probes(
             controller.attach(host, pid)
         for _, connection in probes.values():
             connection.send_bytes(b"go")
-        return {host: pickle.loads(_receive(host, each, patience_s)) for host, (_, each) in probes.items()}  # noqa: S301 - our own forks'
+        return {
+            host: pickle.loads(_receive(host, each, patience_s))  # noqa: S301 - our own forks'
+            for host, (_, each) in probes.items()
+        }
     finally:
         for pid, connection in probes.values():
             connection.close()
@@ -164,7 +190,9 @@ def _start_probe(plan: Sequence[PhaseSet], share: float, seed: int) -> tuple[int
     return pid, ours
 
 
-def _probe(plan: Sequence[PhaseSet], share: float, seed: int, unrelated: Connection, connection: Connection) -> int:
+def _probe(
+    plan: Sequence[PhaseSet], share: float, seed: int, unrelated: Connection, connection: Connection
+) -> int:
     unrelated.close()
     os.setsid()  # as workers do, whom the kernel's autogroups then weigh as a session each
     _libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
@@ -181,8 +209,12 @@ def _probe(plan: Sequence[PhaseSet], share: float, seed: int, unrelated: Connect
 def _receive(host: str, connection: Connection, patience_s: float) -> bytes:
     try:
         if not connection.poll(patience_s):
-            raise EmulationError(f"{host}: measuring its CPU share takes longer than {patience_s:g} s")
+            raise EmulationError(
+                f"{host}: measuring its CPU share takes longer than {patience_s:g} s"
+            )
         return connection.recv_bytes()
     except EOFError as error:
-        message = f"{host}: the probe that measures its CPU share died; its output on stderr says why"
+        message = (
+            f"{host}: the probe that measures its CPU share died; its output on stderr says why"
+        )
         raise EmulationError(message) from error

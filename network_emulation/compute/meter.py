@@ -1,7 +1,9 @@
-"""What the kernel knows of a host's processes: CPU time to the nanosecond, time in the run queue, runnable or not.
+"""What the kernel knows of a host's processes: CPU time to the nanosecond, time in the run queue,
+runnable or not.
 
-clock_getcpuclockid(3) for the CPU clock of another process (exact, also while it runs), Documentation/scheduler/sched-stats.rst for
-`schedstat` (run-queue time), proc_pid_stat(5) for the state.
+clock_getcpuclockid(3) for the CPU clock of another process (exact, also while it runs),
+Documentation/scheduler/sched-stats.rst for `schedstat` (run-queue time), proc_pid_stat(5) for the
+state.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ _REFRESH_NS = 50_000_000
 
 
 class ProcessMeter:
-    """One process with all its threads. A process that has ended reads as one that no longer computes.
+    """One process with all its threads. A process that has ended reads as one that no longer
+    computes.
 
     Args:
         pid: the process.
@@ -41,7 +44,9 @@ class ProcessMeter:
         return used
 
     def queued_ns(self, now_ns: int) -> int:
-        """Time that threads spent in the run queue, by thread, in waits that ended since the last call."""
+        """Time that threads spent in the run queue, by thread, in waits that ended since the last
+        call.
+        """
         self.look_for_threads(now_ns)
         now = self._read_queued()
         waited, self._queued_ns = now - self._queued_ns, now
@@ -53,8 +58,12 @@ class ProcessMeter:
             self._refresh(now_ns)
 
     def is_runnable(self) -> bool:
-        """Whether a thread computes or waits for the core (the one that called last has most often computed)."""
-        found = next((name for name, (state, _) in self._threads.items() if _is_runnable(state)), None)
+        """Whether a thread computes or waits for the core (the one that called last has most often
+        computed).
+        """
+        found = next(
+            (name for name, (state, _) in self._threads.items() if _is_runnable(state)), None
+        )
         if found is not None and found != next(iter(self._threads)):
             self._threads = {found: self._threads.pop(found), **self._threads}
         return found is not None
@@ -95,7 +104,10 @@ class ProcessMeter:
             self._queued_ns = self._read_queued()
         for name in sorted(names - self._threads.keys(), key=int):
             with suppress(FileNotFoundError, ProcessLookupError):
-                self._threads[name] = (os.open(f"{folder}/{name}/stat", os.O_RDONLY), _schedstat(f"{folder}/{name}"))
+                self._threads[name] = (
+                    os.open(f"{folder}/{name}/stat", os.O_RDONLY),
+                    _schedstat(f"{folder}/{name}"),
+                )
 
     def _forget(self, name: str) -> None:
         for descriptor in self._threads.pop(name):
@@ -114,5 +126,7 @@ def _is_runnable(state: int) -> bool:
 def _schedstat(folder: str) -> int:
     try:
         return os.open(f"{folder}/schedstat", os.O_RDONLY)
-    except FileNotFoundError:  # a kernel without CONFIG_SCHED_INFO: waiting is then charged to the host
+    except (
+        FileNotFoundError
+    ):  # a kernel without CONFIG_SCHED_INFO: waiting is then charged to the host
         return -1

@@ -1,4 +1,6 @@
-"""What a probe computes to measure a share: real phases of given CPU time, separated by idle gaps."""
+"""What a probe computes to measure a share: real phases of given CPU time, separated by idle
+gaps.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +52,12 @@ class Timing:
 
 
 def plan_phases(share: float) -> tuple[PhaseSet, ...]:
-    """Phases of about 1, 10 and 100 ms that tell a share to a few per cent within about three seconds.
+    """Phases of about 1, 10 and 100 ms that tell a share to a few per cent within about three
+    seconds.
 
-    Debts are carried from phase to phase, so the time of n phases in a row is certain to one slice: their number decides. A
-    share so small that a phase of 100 ms would take longer than a second and a half gets a shorter one.
+    Debts are carried from phase to phase, so the time of n phases in a row is certain to one slice:
+    their number decides. A share so small that a phase of 100 ms would take longer than a second
+    and a half gets a shorter one.
     """
     long_ms = min(100.0, _LONG_MS * share)
     return (
@@ -64,7 +68,9 @@ def plan_phases(share: float) -> tuple[PhaseSet, ...]:
 
 
 def plan_probes(shares: Mapping[str, float]) -> dict[str, tuple[PhaseSet, ...]]:
-    """What every host is to compute. Many that are alike share the work: each takes one length in turn, for longer."""
+    """What every host is to compute. Many that are alike share the work: each takes one length in
+    turn, for longer.
+    """
     alike: dict[float, list[str]] = {}
     for host, share in shares.items():
         alike.setdefault(share, []).append(host)
@@ -76,11 +82,16 @@ def plan_probes(shares: Mapping[str, float]) -> dict[str, tuple[PhaseSet, ...]]:
 
 
 def _only(chosen: int, plan: tuple[PhaseSet, ...], share: float) -> tuple[PhaseSet, ...]:
-    return tuple(lengthen(each, share, 1) if i == chosen else replace(each, count=0) for i, each in enumerate(plan))
+    return tuple(
+        lengthen(each, share, 1) if i == chosen else replace(each, count=0)
+        for i, each in enumerate(plan)
+    )
 
 
 def lengthen(phases: PhaseSet, share: float, times: int) -> PhaseSet:
-    """As many phases as take a second and a half, or `times` as long; of small shares as many as are enough slices to tell."""
+    """As many phases as take a second and a half, or `times` as long; of small shares as many as
+    are enough slices to tell.
+    """
     each_ms = phases.cpu_ms / share + phases.gap_ms / 2
     count = max(_LONG_MS / each_ms, _LEAST_CPU_MS / phases.cpu_ms)
     return replace(phases, count=max(times, round(times * count)))
@@ -96,13 +107,16 @@ def _count(budget_s: float, share: float, cpu_ms: float, least: int, most: int) 
 
 
 def run_phases(phases: PhaseSet, chance: random.Random, share: float = 1.0) -> Timing:
-    """Compute a set of phases in this thread, and time them, from one moment at which nothing is owed to another.
+    """Compute a set of phases in this thread, and time them, from one moment at which nothing is
+    owed to another.
 
-    What is owed for the last slice would be held back from the next phase, were there one. Of a small share a series has so few slices
-    that this one matters, so the thread computes on until it has been held back, before the series and at its end.
+    What is owed for the last slice would be held back from the next phase, were there one. Of a
+    small share a series has so few slices that this one matters, so the thread computes on until it
+    has been held back, before the series and at its end.
 
-    A phase begins when its gap ends, as a worker's does when what it waited for arrives, not when the core is first had. What is
-    computed on the way into a gap counts to the phase behind it, and so does being held back there: only idling is left out.
+    A phase begins when its gap ends, as a worker's does when what it waited for arrives, not when
+    the core is first had. What is computed on the way into a gap counts to the phase behind it, and
+    so does being held back there: only idling is left out.
     """
     if not phases.count:
         return Timing(0, 0)
@@ -111,7 +125,9 @@ def run_phases(phases: PhaseSet, chance: random.Random, share: float = 1.0) -> T
     for _ in range(phases.count):
         gap_ns = round(chance.random() * phases.gap_ms * _MS)
         done_ns = time.thread_time_ns() + round(phases.cpu_ms * _MS)
-        time.sleep(gap_ns / 1e9)  # until a moment that is fixed at the call: coming late shortens the idling by as much
+        time.sleep(
+            gap_ns / 1e9
+        )  # until a moment that is fixed at the call: coming late shortens the idling by as much
         idle_ns += gap_ns
         while time.thread_time_ns() < done_ns:
             pass
@@ -120,7 +136,9 @@ def run_phases(phases: PhaseSet, chance: random.Random, share: float = 1.0) -> T
 
 
 def _until_held_back(share: float) -> None:
-    """Compute until the thread was kept from it for about as long as a slice costs, or could not have been for so long."""
+    """Compute until the thread was kept from it for about as long as a slice costs, or could not
+    have been for so long.
+    """
     if share > _SETTLED_BELOW:
         return
     held_ns = _SHORT_SLICE_NS * (1 / share - 1)

@@ -11,10 +11,12 @@ _SLICE_NS = 200_000
 
 
 def place(pid: int, core: int) -> None:
-    """Pin every thread of a process to a core, and have it preempt what is not of the continuum when it wakes.
+    """Pin every thread of a process to a core, and have it preempt what is not of the continuum
+    when it wakes.
 
-    EEVDF (Linux 6.12 and later; sched_setattr(2)) lets a waking task with a shorter slice preempt at once, where it would
-    otherwise wait for up to a tick: longer than a phase of 1 ms takes. New threads inherit both.
+    EEVDF (Linux 6.12 and later; sched_setattr(2)) lets a waking task with a shorter slice preempt
+    at once, where it would otherwise wait for up to a tick: longer than a phase of 1 ms takes. New
+    threads inherit both.
 
     Raises:
         ProcessLookupError: no such process (or FileNotFoundError).

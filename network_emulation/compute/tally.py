@@ -1,4 +1,6 @@
-"""What hosts owed, computed and lost, in memory that the limiters share with their caller: reading it costs them nothing."""
+"""What hosts owed, computed and lost, in memory that the limiters share with their caller: reading
+it costs them nothing.
+"""
 
 from __future__ import annotations
 

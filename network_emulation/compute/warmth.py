@@ -1,9 +1,11 @@
 """Cores that never sleep while shares are held.
 
-A host that is held back leaves its core idle, and a core that idles for a few milliseconds goes to sleep: a laptop's writes its
-inner caches back and lowers its clock, a virtual machine's is handed to somebody else and comes back elsewhere. What follows
-runs slower: on half a core the same training step took twice the processor time, on a sixteenth four times. So an idle-priority process keeps every core busy: it gives way at once, touches no memory
-to speak of, and leaves the hosts' caches alone (`benchmarks/cold_cores.md`).
+A host that is held back leaves its core idle, and a core that idles for a few milliseconds goes to
+sleep: a laptop's writes its inner caches back and lowers its clock, a virtual machine's is handed
+to somebody else and comes back elsewhere. What follows runs slower: on half a core the same
+training step took twice the processor time, on a sixteenth four times. So an idle-priority process
+keeps every core busy: it gives way at once, touches no memory to speak of, and leaves the hosts'
+caches alone (`benchmarks/cold_cores.md`).
 """
 
 from __future__ import annotations
@@ -23,8 +25,12 @@ _RETRY_S = 0.13
 
 
 def keep_warm(cores: Iterable[int]) -> tuple[int, ...]:
-    """Start a process per core that computes whenever nobody else does; returns their process ids, for `end_companion`."""
-    return tuple(fork_companion("laggard-warmer", partial(_idle_busily, core)) for core in sorted(set(cores)))
+    """Start a process per core that computes whenever nobody else does; returns their process ids,
+    for `end_companion`.
+    """
+    return tuple(
+        fork_companion("laggard-warmer", partial(_idle_busily, core)) for core in sorted(set(cores))
+    )
 
 
 def _idle_busily(core: int) -> int:
@@ -38,7 +44,8 @@ def _idle_busily(core: int) -> int:
 
 
 def _weighs_least() -> bool:
-    """Have the kernel weigh this process's session least (sched(7), autogroups); its policy tells within the session only.
+    """Have the kernel weigh this process's session least (sched(7), autogroups); its policy tells
+    within the session only.
 
     Returns:
         False where the kernel refuses: such a process would take half of the core from a host.

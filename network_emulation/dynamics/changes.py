@@ -1,4 +1,6 @@
-"""What changes when, and what is in effect while several changes overlap: values and arithmetic, no clock."""
+"""What changes when, and what is in effect while several changes overlap: values and arithmetic, no
+clock.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,13 @@ Target = str | Pair
 
 @dataclass(frozen=True)
 class TimedChange:
-    """From `at_s` on, `targets` have `values`; everything in virtual units and seconds after the first-step barrier.
+    """From `at_s` on, `targets` have `values`; everything in virtual units and seconds after the
+    first-step barrier.
 
     Attributes:
         at_s: when.
-        kind: whether the event begins, goes on with other values (a trace), or ends and restores what was there before.
+        kind: whether the event begins, goes on with other values (a trace), or ends and restores
+            what was there before.
         event: number of the event; an end takes back what this event set.
         targets: hosts, or links.
         values: quantities set; empty at the end.
@@ -42,7 +46,8 @@ class TimedChange:
 
 
 class Overlay:
-    """What every target has while events overlap: the base, overlaid by every event under way, the last begun on top.
+    """What every target has while events overlap: the base, overlaid by every event under way, the
+    last begun on top.
 
     When an event ends, what it set goes back to what the next one below it set, or to the base.
     """
@@ -66,7 +71,8 @@ class Overlay:
             if change.kind == "end":
                 events.pop(change.event, None)
                 self._distributions.get(target, {}).pop(change.event, None)
-            else:  # a dictionary keeps the place of a key that is set again: a step does not begin anew
+            # a dictionary keeps the place of a key that is set again: a step does not begin anew
+            else:
                 events[change.event] = change.values
                 if change.distribution is not None:
                     self._distributions.setdefault(target, {})[change.event] = change.distribution
@@ -120,7 +126,9 @@ class Overlay:
 
 def in_order(changes: Iterable[TimedChange]) -> tuple[TimedChange, ...]:
     """Changes by time; at the same moment ends come first, then in file order."""
-    return tuple(sorted(changes, key=lambda change: (change.at_s, change.kind != "end", change.event)))
+    return tuple(
+        sorted(changes, key=lambda change: (change.at_s, change.kind != "end", change.event))
+    )
 
 
 def moments(changes: Sequence[TimedChange]) -> Iterator[tuple[float, tuple[TimedChange, ...]]]:
@@ -138,15 +146,28 @@ def peak_shares(shares: Mapping[str, float], changes: Iterable[TimedChange]) -> 
     for change in changes:
         for target in change.targets:
             if isinstance(target, str):
-                peaks[target] = max([peaks[target], *(value for name, value in change.values if name == "cpu")])
+                peaks[target] = max(
+                    [peaks[target], *(value for name, value in change.values if name == "cpu")]
+                )
     return peaks
 
 
-def peak_rates(links: Mapping[Pair, Constraint], changes: Iterable[TimedChange]) -> Mapping[Pair, float]:
+def peak_rates(
+    links: Mapping[Pair, Constraint], changes: Iterable[TimedChange]
+) -> Mapping[Pair, float]:
     """The highest rate, in Mbit/s, that every link ever has which is never without one."""
-    peaks = {pair: constraint.rate_mbps for pair, constraint in links.items() if constraint.rate_mbps is not None}
+    peaks = {
+        pair: constraint.rate_mbps
+        for pair, constraint in links.items()
+        if constraint.rate_mbps is not None
+    }
     for change in changes:
         for target in change.targets:
             if not isinstance(target, str) and target in peaks:
-                peaks[target] = max([peaks[target], *(value for name, value in change.values if name == "rate_mbps")])
+                peaks[target] = max(
+                    [
+                        peaks[target],
+                        *(value for name, value in change.values if name == "rate_mbps"),
+                    ]
+                )
     return peaks

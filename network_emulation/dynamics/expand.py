@@ -1,9 +1,11 @@
-"""The dynamic entries of `heterogeneity.yaml` as single changes in time: pure, and the same for the same seed.
+"""The dynamic entries of `heterogeneity.yaml` as single changes in time: pure, and the same for the
+same seed.
 
-A random entry happens once in every period of `every` seconds, at a moment that is uniform over those at which it also ends
-within the period. So its events never overlap one another, the time they take is exactly `for / every` of the run whatever the
-seed, and the process is stationary. Each host of an entry has moments of its own; the links of an entry change together, as
-links through one congested place do.
+A random entry happens once in every period of `every` seconds, at a moment that is uniform over
+those at which it also ends within the period. So its events never overlap one another, the time
+they take is exactly `for / every` of the run whatever the seed, and the process is stationary. Each
+host of an entry has moments of its own; the links of an entry change together, as links through one
+congested place do.
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from laggard.errors import Problem, ScenarioError
 from laggard.hosts import Host, select
-from laggard.network_emulation.dynamics.changes import Quantity, Target, TimedChange, Values, in_order
+from laggard.network_emulation.dynamics.changes import (
+    Quantity,
+    Target,
+    TimedChange,
+    Values,
+    in_order,
+)
 from laggard.network_emulation.dynamics.traces import TracePoint
 from laggard.network_emulation.links import LinkPlan
 from laggard.network_emulation.model import (
@@ -144,7 +152,9 @@ def _again(recurrence: Recurrence, salt: str, horizon_s: float) -> _Spans:
     chance = random.Random(digest)  # noqa: S311 - moments of an experiment, to be reproduced
     period = 0
     while period * recurrence.every_s < horizon_s:
-        begin_s = period * recurrence.every_s + chance.random() * (recurrence.every_s - recurrence.for_s)
+        begin_s = period * recurrence.every_s + chance.random() * (
+            recurrence.every_s - recurrence.for_s
+        )
         if begin_s < horizon_s:
             yield begin_s, begin_s + recurrence.for_s
         period += 1
@@ -179,11 +189,15 @@ def _follow(
 ) -> Iterator[TimedChange]:
     """A trace begins with its first point and keeps its last one to the end of the run."""
     if event.trace not in traces:
-        problem = Problem("heterogeneity.yaml", 0, 0, event.trace, "this trace has not been read", "read it first")
+        problem = Problem(
+            "heterogeneity.yaml", 0, 0, event.trace, "this trace has not been read", "read it first"
+        )
         raise ScenarioError((problem,))
     for i, point in enumerate(traces[event.trace]):
         if point.seconds < horizon_s:
-            yield TimedChange(point.seconds, "step" if i else "begin", number, targets, point.values)
+            yield TimedChange(
+                point.seconds, "step" if i else "begin", number, targets, point.values
+            )
 
 
 def _require_few(count: int, index: int) -> None:

@@ -1,4 +1,6 @@
-"""Applies changes when they are due, and records when each was asked for and when it really took effect."""
+"""Applies changes when they are due, and records when each was asked for and when it really took
+effect.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from typing import Literal, Protocol
 from laggard.drive import DriveLimits
 from laggard.errors import EmulationError
 from laggard.network_emulation.backend import LinkBackend
-from laggard.network_emulation.dynamics.changes import Overlay, Quantity, Target, TimedChange, moments
+from laggard.network_emulation.dynamics.changes import (
+    Overlay,
+    Quantity,
+    Target,
+    TimedChange,
+    moments,
+)
 from laggard.network_emulation.links import Constraint, Pair, dilate_constraint
 from laggard.network_emulation.storage.plan import dilate_limits
 from laggard.virtual_time import Dilation
@@ -28,26 +36,32 @@ class ShareSetter(Protocol):
     """What the scheduler needs of a `ShareController`."""
 
     def set_share(self, host: str, share: float) -> int:
-        """Give a host another real share; returns CLOCK_MONOTONIC nanoseconds when it was in effect."""
+        """Give a host another real share; returns CLOCK_MONOTONIC nanoseconds when it was in
+        effect.
+        """
 
 
 class DriveSetter(Protocol):
     """What the scheduler needs of a `DriveSet`."""
 
     def set_limits(self, host: str, limits: DriveLimits) -> int:
-        """Give a host's drive other real limits; returns CLOCK_MONOTONIC nanoseconds when they were in effect."""
+        """Give a host's drive other real limits; returns CLOCK_MONOTONIC nanoseconds when they were
+        in effect.
+        """
 
 
 @dataclass(frozen=True)
 class EventRecord:
-    """One row of `events.parquet`, in virtual units; times are seconds after the first-step barrier.
+    """One row of `events.parquet`, in virtual units; times are seconds after the first-step
+    barrier.
 
     Attributes:
         kind: `begin`, `step` or `end` of an event.
         src: the host, or the sending end of the link.
         dst: the receiving end of the link; empty for a host.
-        quantity: `cpu` (share of one core), `delay_ms`, `jitter_ms`, `rate_mbps`, `loss_percent`, `burst_packets`, or of a host's
-            drive `read_mb_per_s`, `write_mb_per_s`, `read_latency_ms`, `write_latency_ms`.
+        quantity: `cpu` (share of one core), `delay_ms`, `jitter_ms`, `rate_mbps`, `loss_percent`,
+            `burst_packets`, or of a host's drive `read_mb_per_s`, `write_mb_per_s`,
+            `read_latency_ms`, `write_latency_ms`.
         value: what it was from then on; NaN for a rate or a bandwidth that nothing limits.
         asked_s: when it was due.
         effective_s: when it was in effect.
@@ -71,7 +85,8 @@ class Scheduler:
         shares: applies CPU changes.
         dilation: between virtual and real time.
         base_shares: virtual share of every host that a change names, which ends go back to.
-        base_links: virtual constraint of every link that a change names; unconstrained where missing.
+        base_links: virtual constraint of every link that a change names; unconstrained where
+            missing.
         drives: applies changes of storage; None where there are none.
         base_drives: virtual limits of every drive that a change names; unlimited where missing.
     """
@@ -105,7 +120,8 @@ class Scheduler:
         """Begin; time zero is the first-step barrier.
 
         Args:
-            zero_ns: CLOCK_MONOTONIC nanoseconds of the barrier; changes already due are applied at once.
+            zero_ns: CLOCK_MONOTONIC nanoseconds of the barrier; changes already due are applied at
+                once.
         """
         self._zero_ns = zero_ns
         self._thread = threading.Thread(target=self._run, name="laggard-dynamics", daemon=True)
@@ -124,7 +140,9 @@ class Scheduler:
         if self._thread is not None:
             self._thread.join(_STOP_TIMEOUT_S)
         if self._failure is not None:
-            raise EmulationError(f"a dynamic change could not be applied: {self._failure}") from self._failure
+            raise EmulationError(
+                f"a dynamic change could not be applied: {self._failure}"
+            ) from self._failure
         return tuple(self._records)
 
     def constraints(self) -> dict[Pair, Constraint]:
@@ -154,23 +172,35 @@ class Scheduler:
         with self._overlaying:
             for change in changes:
                 for target in change.targets:
-                    touched.setdefault(target, []).append((change, self._overlay.quantities(change, target)))
+                    touched.setdefault(target, []).append(
+                        (change, self._overlay.quantities(change, target))
+                    )
                 self._overlay.apply(change)
         pairs = [target for target in touched if not isinstance(target, str)]
         links_ns = 0
         if pairs:
-            real = {pair: dilate_constraint(self._overlay.constraint(pair), self._dilation) for pair in pairs}
+            real = {
+                pair: dilate_constraint(self._overlay.constraint(pair), self._dilation)
+                for pair in pairs
+            }
             links_ns = self._links.change(real)
         for target, what in touched.items():
             quantities = {quantity for _, several in what for quantity in several}
             host_ns = self._change_host(target, quantities) if isinstance(target, str) else {}
-            self._record(at_s, target, what, {quantity: host_ns.get(quantity, links_ns) for quantity in quantities})
+            self._record(
+                at_s,
+                target,
+                what,
+                {quantity: host_ns.get(quantity, links_ns) for quantity in quantities},
+            )
 
     def _change_host(self, host: str, quantities: AbstractSet[Quantity]) -> Mapping[Quantity, int]:
         """Apply what a host has now; returns when each quantity was in effect."""
         effective: dict[Quantity, int] = {}
         if "cpu" in quantities:
-            effective["cpu"] = self._shares.set_share(host, self._dilation.real_share(self._overlay.share(host)))
+            effective["cpu"] = self._shares.set_share(
+                host, self._dilation.real_share(self._overlay.share(host))
+            )
         storage = quantities - {"cpu"}
         if storage:
             if self._drives is None:
@@ -189,7 +219,11 @@ class Scheduler:
         src, dst = (target, "") if isinstance(target, str) else target
         for change, quantities in what:
             for quantity in quantities:
-                effective_s = self._dilation.virtual_s((effective_ns[quantity] - self._zero_ns) / 1e9)
+                effective_s = self._dilation.virtual_s(
+                    (effective_ns[quantity] - self._zero_ns) / 1e9
+                )
                 value = self._overlay.value(target, quantity)
                 shown = math.nan if math.isinf(value) else value
-                self._records.append(EventRecord(change.kind, src, dst, quantity, shown, at_s, effective_s))
+                self._records.append(
+                    EventRecord(change.kind, src, dst, quantity, shown, at_s, effective_s)
+                )

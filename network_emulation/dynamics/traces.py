@@ -1,4 +1,6 @@
-"""Trace files: how a link was, second by second, as CSV with the columns seconds, delay_ms, rate_mbps, loss_percent."""
+"""Trace files: how a link was, second by second, as CSV with the columns seconds, delay_ms,
+rate_mbps, loss_percent.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,11 @@ def parse_trace(text: str, path: str) -> tuple[TracePoint, ...]:
     unknown = [name for name in header if name != "seconds" and name not in COLUMNS]
     if "seconds" not in header or len(header) < 2 or unknown or len(set(header)) != len(header):
         raise _refuse(
-            path, 1, ",".join(header), "the first line names the columns", f"write seconds,{','.join(COLUMNS)}"
+            path,
+            1,
+            ",".join(header),
+            "the first line names the columns",
+            f"write seconds,{','.join(COLUMNS)}",
         )
     points: list[TracePoint] = []
     for row in reader:
@@ -67,11 +73,17 @@ def parse_trace(text: str, path: str) -> tuple[TracePoint, ...]:
         point = _point(header, row, path, reader.line_num)
         if points and point.seconds <= points[-1].seconds:
             raise _refuse(
-                path, reader.line_num, f"{point.seconds:g}", "seconds increase from row to row", "sort the file"
+                path,
+                reader.line_num,
+                f"{point.seconds:g}",
+                "seconds increase from row to row",
+                "sort the file",
             )
         points.append(point)
         if len(points) > MAX_ROWS:
-            raise _refuse(path, reader.line_num, "", f"a trace has at most {MAX_ROWS} rows", "thin it out")
+            raise _refuse(
+                path, reader.line_num, "", f"a trace has at most {MAX_ROWS} rows", "thin it out"
+            )
     if not points:
         raise _refuse(path, 1, "", "a trace has at least one row under its header", "add one")
     return tuple(points)
@@ -79,7 +91,13 @@ def parse_trace(text: str, path: str) -> tuple[TracePoint, ...]:
 
 def _point(header: list[str], row: list[str], path: str, line: int) -> TracePoint:
     if len(row) != len(header):
-        raise _refuse(path, line, ",".join(row), f"a row has {len(header)} cells, as the header", "complete it")
+        raise _refuse(
+            path,
+            line,
+            ",".join(row),
+            f"a row has {len(header)} cells, as the header",
+            "complete it",
+        )
     cells = dict(zip(header, row, strict=True))
     seconds = _number(cells["seconds"], path, line, "seconds", math.inf)
     values: list[tuple[Quantity, float]] = []
@@ -89,7 +107,13 @@ def _point(header: list[str], row: list[str], path: str, line: int) -> TracePoin
             most = 100.0 if name == "loss_percent" else math.inf
             number = _number(text, path, line, name, most)
             if name == "rate_mbps" and number == 0:
-                raise _refuse(path, line, text, "rate_mbps is above 0", "write a small rate, or loss_percent 100")
+                raise _refuse(
+                    path,
+                    line,
+                    text,
+                    "rate_mbps is above 0",
+                    "write a small rate, or loss_percent 100",
+                )
             values.append((name, number))
     return TracePoint(seconds, tuple(values))
 
@@ -102,7 +126,11 @@ def _number(text: str, path: str, line: int, name: str, most: float) -> float:
     if not 0 <= number <= most or math.isinf(number):
         top = "" if math.isinf(most) else f" to {most:g}"
         raise _refuse(
-            path, line, text.strip(), f"{name} is a number from 0{top}", "write it without a unit, such as 12.5"
+            path,
+            line,
+            text.strip(),
+            f"{name} is a number from 0{top}",
+            "write it without a unit, such as 12.5",
         )
     return number
 
@@ -118,7 +146,13 @@ def _read(file: Path, name: str) -> str:
         return file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise _refuse(
-            name, 0, "", f"cannot be read: {error.strerror}", "put the trace into the scenario folder"
+            name,
+            0,
+            "",
+            f"cannot be read: {error.strerror}",
+            "put the trace into the scenario folder",
         ) from error
     except UnicodeDecodeError as error:
-        raise _refuse(name, 0, f"byte {error.start}", "a trace is UTF-8 text", "save it as UTF-8") from error
+        raise _refuse(
+            name, 0, f"byte {error.start}", "a trace is UTF-8 text", "save it as UTF-8"
+        ) from error

@@ -1,8 +1,10 @@
-"""Links emulated by one userspace process, for kernels without netem: one TUN device per host, htb+netem's meaning.
+"""Links emulated by one userspace process, for kernels without netem: one TUN device per host,
+htb+netem's meaning.
 
-A packet that a host sends to another passes, in this order: independent loss; the sender's uplink; the pair's own rate;
-the bottleneck it shares with other pairs; the receiver's downlink (each a bounded first-in-first-out queue served at its rate);
-and the delay line. A pair that nothing constrains passes at once.
+A packet that a host sends to another passes, in this order: independent loss; the sender's uplink;
+the pair's own rate; the bottleneck it shares with other pairs; the receiver's downlink (each a
+bounded first-in-first-out queue served at its rate); and the delay line. A pair that nothing
+constrains passes at once.
 
     frame.py       what a frame weighs on the wire, and where it goes
     queueing.py    the model: sizes and times in, departure times out; no I/O

@@ -11,12 +11,24 @@ from pathlib import Path
 from laggard.errors import EmulationError
 from laggard.hosts import Host
 from laggard.network_emulation.backend import LinkCounters, LinkHealth
-from laggard.network_emulation.forked import PackedError, companion_is_alive, end_companion, fork_companion, run_forked
+from laggard.network_emulation.forked import (
+    PackedError,
+    companion_is_alive,
+    end_companion,
+    fork_companion,
+    run_forked,
+)
 from laggard.network_emulation.host_namespace import entered
 from laggard.network_emulation.link_emulator import control
 from laggard.network_emulation.link_emulator.forwarding import emulate
 from laggard.network_emulation.link_emulator.queueing import BYTES, DROPPED, PACKETS, TALLY_FIELDS
-from laggard.network_emulation.link_emulator.tally import UNDELIVERED, UNKNOWN, UNROUTED, WORST_LATE_NS, Tally
+from laggard.network_emulation.link_emulator.tally import (
+    UNDELIVERED,
+    UNKNOWN,
+    UNROUTED,
+    WORST_LATE_NS,
+    Tally,
+)
 from laggard.network_emulation.link_emulator.topology import Topology, build_topology, lossy_senders
 from laggard.network_emulation.link_emulator.tun import DEVICE
 from laggard.network_emulation.links import Constraint, LinkPlan, Pair
@@ -36,7 +48,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Discarded:
-    """Frames that no link carried: to no known host, neither IPv4 nor IPv6, and refused by the receiver's device."""
+    """Frames that no link carried: to no known host, neither IPv4 nor IPv6, and refused by the
+    receiver's device.
+    """
 
     unrouted: int
     unknown: int
@@ -55,7 +69,13 @@ class UserspaceBackend:
     name = "userspace"
 
     def __init__(
-        self, plan: LinkPlan, topology: Topology, tally: Tally, end: socket.socket, pid: int, realtime: bool
+        self,
+        plan: LinkPlan,
+        topology: Topology,
+        tally: Tally,
+        end: socket.socket,
+        pid: int,
+        realtime: bool,
     ) -> None:
         self.realtime = realtime
         self.pid = pid
@@ -70,7 +90,11 @@ class UserspaceBackend:
 
     @classmethod
     def start(
-        cls, plan: LinkPlan, namespaces: Mapping[str, Path], dilation: Dilation = _UNDILATED, seed: int = 0
+        cls,
+        plan: LinkPlan,
+        namespaces: Mapping[str, Path],
+        dilation: Dilation = _UNDILATED,
+        seed: int = 0,
     ) -> UserspaceBackend:
         """Create `eth0` in every host's namespace and start to emulate all links.
 
@@ -89,14 +113,18 @@ class UserspaceBackend:
         paths = [namespaces[host.name] for host in plan.hosts]
         addresses = [(host.address, *host.ipv6) for host in plan.hosts]
         ours, theirs = socket.socketpair()
-        pid = fork_companion("laggard-links", lambda: emulate(theirs, paths, addresses, topology, tally, seed))
+        pid = fork_companion(
+            "laggard-links", lambda: emulate(theirs, paths, addresses, topology, tally, seed)
+        )
         theirs.close()
         try:
             ours.settimeout(_ANSWER_S)
             ready = _answer(ours)
             assert isinstance(ready, control.Ready)
             backend = cls(plan, topology, tally, ours, pid, ready.realtime)
-            backend.tcp = run_forked("laggard-devices", lambda: _set_up_hosts(plan, namespaces, dilation))
+            backend.tcp = run_forked(
+                "laggard-devices", lambda: _set_up_hosts(plan, namespaces, dilation)
+            )
             backend.change(plan.pairs)
         except BaseException:
             ours.close()
@@ -107,18 +135,25 @@ class UserspaceBackend:
     def change(self, changes: Mapping[Pair, Constraint]) -> int:
         """Give links new constraints while traffic flows (see `LinkBackend.change`).
 
-        Packets in the delay line keep their delay and order; packets still queued are served at the new rate.
+        Packets in the delay line keep their delay and order; packets still queued are served at the
+        new rate.
 
         Raises:
             EmulationError: an unknown pair, or the emulator is gone.
         """
         unknown = [pair for pair in changes if pair not in self._indices]
         if unknown:
-            raise EmulationError(f"no link from {unknown[0][0]} to {unknown[0][1]}: both must be hosts of the plan")
+            raise EmulationError(
+                f"no link from {unknown[0][0]} to {unknown[0][1]}: both must be hosts of the plan"
+            )
         self._constraints.update(changes)
         lossy = lossy_senders(self._constraints)
-        segmentation = tuple((self._hosts[host], host not in lossy) for host in sorted(lossy ^ self._lossy))
-        constraints = tuple((self._indices[pair], constraint) for pair, constraint in changes.items())
+        segmentation = tuple(
+            (self._hosts[host], host not in lossy) for host in sorted(lossy ^ self._lossy)
+        )
+        constraints = tuple(
+            (self._indices[pair], constraint) for pair, constraint in changes.items()
+        )
         try:
             control.send(self._end, control.Change(constraints, segmentation))
             changed = _answer(self._end)
@@ -146,20 +181,26 @@ class UserspaceBackend:
         return self._tally.gauges[WORST_LATE_NS] / 1e6
 
     def lateness_quantile_ms(self, quantile: float) -> float | None:
-        """An upper bound, within a factor of two, of a quantile (0 to 1) of how late packets were sent; None before any."""
+        """An upper bound, within a factor of two, of a quantile (0 to 1) of how late packets were
+        sent; None before any.
+        """
         late_ns = self._tally.late_ns(quantile)
         return None if late_ns is None else late_ns / 1e6
 
     def health(self) -> LinkHealth:
         """See `LinkBackend.health`."""
         counts = self._tally.counts
-        carried = {pair: counts[self._indices[pair] * TALLY_FIELDS + BYTES] for pair in self._constraints}
+        carried = {
+            pair: counts[self._indices[pair] * TALLY_FIELDS + BYTES] for pair in self._constraints
+        }
         return LinkHealth(tuple(self._tally.lateness), self._tally.gauges[UNDELIVERED], carried)
 
     def check_alive(self) -> None:
         """See `LinkBackend.check_alive`."""
         if not companion_is_alive(self.pid):
-            raise EmulationError(f"the link emulator (process {self.pid}) is gone, and with it every link")
+            raise EmulationError(
+                f"the link emulator (process {self.pid}) is gone, and with it every link"
+            )
 
     def close(self) -> None:
         """Stop emulating; the hosts' devices vanish. A second call does nothing."""
@@ -177,7 +218,9 @@ def _answer(end: socket.socket) -> control.Message:
     return message
 
 
-def _set_up_hosts(plan: LinkPlan, namespaces: Mapping[str, Path], dilation: Dilation) -> dict[str, TcpSettings]:
+def _set_up_hosts(
+    plan: LinkPlan, namespaces: Mapping[str, Path], dilation: Dilation
+) -> dict[str, TcpSettings]:
     settings = {}
     for host in plan.hosts:
         _set_up_device(namespaces[host.name], host)
@@ -196,15 +239,25 @@ def _set_up_device(namespace: Path, host: Host) -> None:
                 netlink.link("set", index=device, mtu=MTU_BYTES, txqlen=_QUEUE_FRAMES)
                 netlink.addr("add", index=device, address=host.address, prefixlen=PREFIX_LENGTH)
                 for address in host.ipv6:
-                    netlink.addr("add", index=device, address=address, prefixlen=PREFIX_LENGTH6, flags=_IFA_F_NODAD)
+                    netlink.addr(
+                        "add",
+                        index=device,
+                        address=address,
+                        prefixlen=PREFIX_LENGTH6,
+                        flags=_IFA_F_NODAD,
+                    )
                 netlink.link("set", index=device, state="up")
     except (NetlinkError, ValueError, OSError) as error:
         given = " and ".join((host.address, *host.ipv6))
-        raise EmulationError(f"{DEVICE} in {namespace} could not get the address {given}: {error}") from error
+        raise EmulationError(
+            f"{DEVICE} in {namespace} could not get the address {given}: {error}"
+        ) from error
 
 
 def _let_ipv6(*, wanted: bool) -> None:
-    """IPv6 with the addresses that are given and no others: a link-local one would be tried out and advertised across the links."""
+    """IPv6 with the addresses that are given and no others: a link-local one would be tried out and
+    advertised across the links.
+    """
     settings = Path("/proc/sys/net/ipv6/conf", DEVICE)
     if settings.is_dir():
         (settings / "addr_gen_mode").write_text(_NO_ADDRESSES, encoding="ascii")

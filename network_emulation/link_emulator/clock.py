@@ -1,4 +1,6 @@
-"""A one-shot timer on CLOCK_MONOTONIC with a descriptor for epoll (timerfd_create(2); `os` has it only from Python 3.13)."""
+"""A one-shot timer on CLOCK_MONOTONIC with a descriptor for epoll (timerfd_create(2); `os` has it
+only from Python 3.13).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Timer:
     """Becomes readable at the instant it is set to."""
 
     def __init__(self) -> None:
-        self.descriptor: int = _libc.timerfd_create(time.CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
+        self.descriptor: int = _libc.timerfd_create(
+            time.CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC
+        )
         if self.descriptor < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), "timerfd_create")
@@ -36,7 +40,9 @@ class Timer:
         self._set_to_ns = math.inf
 
     def set(self, when_ns: float) -> None:
-        """Fire at `when_ns`; infinity is never. Setting it to what it is set to costs no system call."""
+        """Fire at `when_ns`; infinity is never. Setting it to what it is set to costs no system
+        call.
+        """
         if when_ns == self._set_to_ns:
             return
         self._set_to_ns = when_ns

@@ -1,4 +1,5 @@
-"""The small protocol between the emulator and its caller: length-prefixed pickles over a Unix socket pair.
+"""The small protocol between the emulator and its caller: length-prefixed pickles over a Unix
+socket pair.
 
     caller -> emulator   Change, answered by Changed; the end of the stream is the order to stop
     emulator -> caller   Ready once all devices exist, or a LaggardError; Changed

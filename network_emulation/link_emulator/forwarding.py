@@ -1,4 +1,6 @@
-"""The loop that moves frames between the hosts' devices as the model says: the life of the emulator process."""
+"""The loop that moves frames between the hosts' devices as the model says: the life of the emulator
+process.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def emulate(
 
 
 def _close_all_but(kept: int) -> None:
-    """Close what the fork inherited, so that nobody waits for the end of a stream that only the emulator holds."""
+    """Close what the fork inherited, so that nobody waits for the end of a stream that only the
+    emulator holds.
+    """
     for entry in list(Path("/proc/self/fd").iterdir()):
         descriptor = int(entry.name)
         if descriptor > 2 and descriptor != kept:
@@ -125,7 +129,8 @@ class Forwarder:
             except BlockingIOError:
                 return
             except OSError:
-                # The namespace is gone: a run is being torn down. What is still sent there counts as undelivered.
+                # The namespace is gone: a run is being torn down. What is still sent there counts
+                # as undelivered.
                 self._poll.unregister(device)
                 return
             address = destination(data)
@@ -155,7 +160,8 @@ class Forwarder:
         try:
             os.write(self._devices[route.port], packet.frame)
         except OSError:
-            # A device that is down or gone takes nothing, as a real one would not; it is counted and shown.
+            # A device that is down or gone takes nothing, as a real one would not; it is counted
+            # and shown.
             self._tally.gauges[UNDELIVERED] += 1
 
     def _obey(self) -> None:
@@ -175,8 +181,12 @@ class Forwarder:
         control.send(self._end, control.Changed(time.monotonic_ns()))
 
 
-def _route_tables(addresses: Sequence[Sequence[str]], routes: Sequence[Route]) -> list[dict[bytes, Route]]:
-    """By sender: the route to each destination address, as it stands in a frame. Routes are ordered by sender, then receiver."""
+def _route_tables(
+    addresses: Sequence[Sequence[str]], routes: Sequence[Route]
+) -> list[dict[bytes, Route]]:
+    """By sender: the route to each destination address, as it stands in a frame. Routes are ordered
+    by sender, then receiver.
+    """
     peers = len(addresses) - 1
     packed = [[ipaddress.ip_address(address).packed for address in own] for own in addresses]
     tables = []

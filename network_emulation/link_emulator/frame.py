@@ -1,8 +1,10 @@
-"""Frames as a TUN device with a virtio header hands them over: what they weigh on the wire and where they go.
+"""Frames as a TUN device with a virtio header hands them over: what they weigh on the wire and
+where they go.
 
-A frame is `struct virtio_net_hdr` (10 bytes, host byte order) and an IP packet, which may be a super-packet of up to 64 KiB
-that stands for many segments (generic segmentation offload). On the wire each segment has headers of its own; netem and HTB
-on an Ethernet device count those, Ethernet's included (`qdisc_pkt_len_init` in Linux), and so does `weigh`.
+A frame is `struct virtio_net_hdr` (10 bytes, host byte order) and an IP packet, which may be a
+super-packet of up to 64 KiB that stands for many segments (generic segmentation offload). On the
+wire each segment has headers of its own; netem and HTB on an Ethernet device count those,
+Ethernet's included (`qdisc_pkt_len_init` in Linux), and so does `weigh`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _TCP_DATA_OFFSET = 12
 
 
 def destination(frame: bytes) -> bytes:
-    """The destination address as it stands in the frame, 4 or 16 bytes; empty where there is no complete IPv4 or IPv6 header."""
+    """The destination address as it stands in the frame, 4 or 16 bytes; empty where there is no
+    complete IPv4 or IPv6 header.
+    """
     size = len(frame)
     if size < _IP + 20:
         return b""
@@ -37,8 +41,8 @@ def destination(frame: bytes) -> bytes:
 def weigh(frame: bytes) -> tuple[int, int, int]:
     """Bytes on the wire, bytes of the first segment, and number of segments of a frame.
 
-    The virtio header's own `hdr_len` is only a hint (Linux fills in what happens to be linear), so the header length
-    comes from where TCP starts and its data offset.
+    The virtio header's own `hdr_len` is only a hint (Linux fills in what happens to be linear), so
+    the header length comes from where TCP starts and its data offset.
     """
     if not frame[_SEGMENTATION_TYPE]:
         size = len(frame) + PLAIN_BYTES

@@ -1,16 +1,19 @@
-"""The model of the emulated links: sizes and times in, departure times out. No I/O and no clock of its own.
+"""The model of the emulated links: sizes and times in, departure times out. No I/O and no clock of
+its own.
 
-A `Stage` is a bounded first-in-first-out queue served at a rate. A `Route` (one ordered pair of hosts) crosses stages in
-series and then a delay line. Times are nanoseconds on any one clock.
+A `Stage` is a bounded first-in-first-out queue served at a rate. A `Route` (one ordered pair of
+hosts) crosses stages in series and then a delay line. Times are nanoseconds on any one clock.
 
-Because a stage is always busy from now until it is empty, the departure of a packet is known on its arrival (Lindley's
-recursion): start = max(arrival, end of the one before), end = start + size / rate. So a packet costs one event per stage, and a
-new rate just stretches or shrinks what lies between now and the end of the backlog.
+Because a stage is always busy from now until it is empty, the departure of a packet is known on its
+arrival (Lindley's recursion): start = max(arrival, end of the one before), end = start + size /
+rate. So a packet costs one event per stage, and a new rate just stretches or shrinks what lies
+between now and the end of the backlog.
 
-Super-packets (many segments in one frame) do not wait at a stage until all of them has passed the one before. A stage hands over
-when the first segment leaves it, and serves the whole at its own rate, but is not done before the last segment, which arrives at
-time w, has passed: end = max(start + size / rate, w + segment / rate). So the last byte arrives when it would if segments
-travelled alone, while the stage's capacity stays free for others when the stage before is the slower one.
+Super-packets (many segments in one frame) do not wait at a stage until all of them has passed the
+one before. A stage hands over when the first segment leaves it, and serves the whole at its own
+rate, but is not done before the last segment, which arrives at time w, has passed: end = max(start
++ size / rate, w + segment / rate). So the last byte arrives when it would if segments travelled
+alone, while the stage's capacity stays free for others when the stage before is the slower one.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ class Counts(Protocol):
 
 
 class Stage:
-    """A queue of at most `limit_bytes` of backlog served at `rate_mbps` (None: as fast as the machine)."""
+    """A queue of at most `limit_bytes` of backlog served at `rate_mbps` (None: as fast as the
+    machine).
+    """
 
     __slots__ = ("busy_until_ns", "limit_bytes", "ns_per_byte")
 
@@ -51,7 +56,10 @@ class Stage:
     def admits(self, size: int, now_ns: float) -> bool:
         """Whether a packet of `size` bytes that arrives now is queued; an empty queue takes any."""
         backlog_ns = self.busy_until_ns - now_ns
-        return backlog_ns <= 0 or backlog_ns + size * self.ns_per_byte <= self.limit_bytes * self.ns_per_byte
+        return (
+            backlog_ns <= 0
+            or backlog_ns + size * self.ns_per_byte <= self.limit_bytes * self.ns_per_byte
+        )
 
 
 def ns_per_byte(rate_mbps: float | None) -> float:
@@ -100,7 +108,12 @@ class Route:
 
     def is_free(self) -> bool:
         """Whether nothing holds packets up here."""
-        return not (self.delay_ns or self.jitter_ns or self.loss or any(stage.ns_per_byte for stage in self.stages))
+        return not (
+            self.delay_ns
+            or self.jitter_ns
+            or self.loss
+            or any(stage.ns_per_byte for stage in self.stages)
+        )
 
 
 class Packet(NamedTuple):
@@ -148,7 +161,8 @@ class LinkModel:
     """All queues and delay lines of a continuum.
 
     Args:
-        tally: counts, `TALLY_FIELDS` per route (bytes and packets delivered, packets dropped), at `route.index`.
+        tally: counts, `TALLY_FIELDS` per route (bytes and packets delivered, packets dropped), at
+            `route.index`.
         chance: source of loss and jitter.
     """
 
@@ -200,8 +214,12 @@ class LinkModel:
                 heapq.heappush(events, following.entry())
         return arrived
 
-    def constrain(self, route: Route, constraint: Constraint, limit_bytes: float, now_ns: float) -> None:
-        """Give a route another constraint; packets under way keep their delay, and those still queued get the new rate."""
+    def constrain(
+        self, route: Route, constraint: Constraint, limit_bytes: float, now_ns: float
+    ) -> None:
+        """Give a route another constraint; packets under way keep their delay, and those still
+        queued get the new rate.
+        """
         route.delay_ns = constraint.delay_ms * 1e6
         route.jitter_ns = constraint.jitter_ms * 1e6
         route.offsets = offsets(constraint.distribution)
@@ -213,7 +231,9 @@ class LinkModel:
         route.direct = route.is_free() and route.last_due_ns <= now_ns
 
     def count(self, route: Route, packet: Packet) -> None:
-        """Note a delivery; the caller does so for what it delivers on a `direct` route without asking."""
+        """Note a delivery; the caller does so for what it delivers on a `direct` route without
+        asking.
+        """
         at = route.index * TALLY_FIELDS
         self._tally[at + BYTES] += packet.size
         self._tally[at + PACKETS] += packet.segments
@@ -229,13 +249,24 @@ class LinkModel:
     def _drop(self, route: Route, packet: Packet) -> None:
         self._tally[route.index * TALLY_FIELDS + DROPPED] += packet.segments
 
-    def _serve(self, route: Route, step: int, packet: Packet, now_ns: float, whole_ns: float) -> _Event | None:
-        """The next event of a packet that reaches a stage now, its last segment at `whole_ns`; None when that stage is full."""
+    def _serve(
+        self, route: Route, step: int, packet: Packet, now_ns: float, whole_ns: float
+    ) -> _Event | None:
+        """The next event of a packet that reaches a stage now, its last segment at `whole_ns`; None
+        when that stage is full.
+        """
         step = _next_limited(route.stages, step)
         self._order += 1
         if step == len(route.stages):
             return _Event(
-                self._delayed(route, whole_ns), self._order, route, _DELIVER, packet, None, whole_ns, whole_ns
+                self._delayed(route, whole_ns),
+                self._order,
+                route,
+                _DELIVER,
+                packet,
+                None,
+                whole_ns,
+                whole_ns,
             )
         stage = route.stages[step]
         if not stage.admits(packet.size, now_ns):
@@ -247,8 +278,19 @@ class LinkModel:
         end_ns = max(stage.busy_until_ns, whole_ns + first_ns)
         following = _next_limited(route.stages, step + 1)
         if following < len(route.stages):
-            return _Event(start_ns + first_ns, self._order, route, following, packet, stage, end_ns, whole_ns)
-        return _Event(self._delayed(route, end_ns), self._order, route, _DELIVER, packet, stage, end_ns, whole_ns)
+            return _Event(
+                start_ns + first_ns, self._order, route, following, packet, stage, end_ns, whole_ns
+            )
+        return _Event(
+            self._delayed(route, end_ns),
+            self._order,
+            route,
+            _DELIVER,
+            packet,
+            stage,
+            end_ns,
+            whole_ns,
+        )
 
     def _delayed(self, route: Route, end_ns: float) -> float:
         delay_ns = route.delay_ns
@@ -272,7 +314,9 @@ class LinkModel:
             if event.stage is stage and event.end_ns > now_ns:
                 _retime(event, now_ns, new / old)
             if event.step == _DELIVER:
-                event.time_ns = event.route.last_due_ns = max(event.time_ns, event.route.last_due_ns)
+                event.time_ns = event.route.last_due_ns = max(
+                    event.time_ns, event.route.last_due_ns
+                )
         self._events = [event.entry() for event in moved]
         heapq.heapify(self._events)
 

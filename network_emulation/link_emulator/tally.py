@@ -1,4 +1,6 @@
-"""Counters and lateness of the emulator, in memory that it shares with its caller: reading them costs it nothing."""
+"""Counters and lateness of the emulator, in memory that it shares with its caller: reading them
+costs it nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ class Tally:
 
     Attributes:
         counts: `TALLY_FIELDS` per route.
-        gauges: frames to no known host, frames that are neither IPv4 nor IPv6, frames that a device refused, and the worst lateness in ns.
+        gauges: frames to no known host, frames that are neither IPv4 nor IPv6, frames that a device
+            refused, and the worst lateness in ns.
         lateness: packets by the bit length of their lateness in ns.
     """
 
@@ -34,7 +37,9 @@ class Tally:
         self.gauges[WORST_LATE_NS] = max(self.gauges[WORST_LATE_NS], late_ns)
 
     def late_ns(self, quantile: float) -> float | None:
-        """An upper bound, within a factor of two, of that quantile of the lateness; None before any packet."""
+        """An upper bound, within a factor of two, of that quantile of the lateness; None before any
+        packet.
+        """
         return quantile_of(list(self.lateness), quantile)
 
 

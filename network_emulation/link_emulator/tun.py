@@ -1,7 +1,8 @@
 """One TUN device in a host's network namespace (Linux Documentation/networking/tuntap.rst).
 
-With a virtio header and segmentation offload the kernel hands over up to 64 KiB of a TCP stream in one read and takes them back
-in one write: 6 Gbit/s with half a core instead of 2.4 with a whole one.
+With a virtio header and segmentation offload the kernel hands over up to 64 KiB of a TCP stream in
+one read and takes them back in one write: 6 Gbit/s with half a core instead of 2.4 with a whole
+one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _TUN_F_TSO6 = 0x04
 
 
 def open_tun(namespace: Path) -> int:
-    """Create `eth0` in a namespace; it lasts as long as the returned descriptor is open (non-blocking).
+    """Create `eth0` in a namespace; it lasts as long as the returned descriptor is open
+    (non-blocking).
 
     Raises:
         PrerequisiteError: there is no access to the TUN driver.
@@ -41,7 +43,9 @@ def open_tun(namespace: Path) -> int:
     except OSError as error:
         if error.filename == str(CLONE_DEVICE):
             missing = f"the TUN driver cannot be opened: {error}"
-            raise PrerequisiteError(missing, f"sudo sh -c 'modprobe tun; chmod 0666 {CLONE_DEVICE}'") from error
+            raise PrerequisiteError(
+                missing, f"sudo sh -c 'modprobe tun; chmod 0666 {CLONE_DEVICE}'"
+            ) from error
         raise EmulationError(f"no TUN device {DEVICE} in {namespace}: {error}") from error
 
 
@@ -53,11 +57,15 @@ def _open_here() -> int:
     except OSError as error:
         os.close(descriptor)
         taken = error.errno == errno.EBUSY
-        raise OSError(error.errno, "the device exists already" if taken else error.strerror) from error
+        raise OSError(
+            error.errno, "the device exists already" if taken else error.strerror
+        ) from error
     return descriptor
 
 
 def set_segmentation_offload(descriptor: int, wanted: bool) -> None:
-    """Let the kernel hand over super-packets, or only packets of at most the MTU; works while traffic flows."""
+    """Let the kernel hand over super-packets, or only packets of at most the MTU; works while
+    traffic flows.
+    """
     segmentation = _TUN_F_TSO4 | _TUN_F_TSO6 if wanted else 0
     fcntl.ioctl(descriptor, _TUNSETOFFLOAD, _TUN_F_CSUM | segmentation)

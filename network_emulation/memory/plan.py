@@ -11,11 +11,14 @@ from laggard.network_emulation.model import Heterogeneity, HostRule
 from laggard.yaml_source import Source
 
 LEAST_WORKER_BYTES = 240 << 20
-"""What a worker cannot do without: one of an MLP on digits held 237 MiB (PyTorch 2.13), and 232 before it built its model."""
+"""What a worker cannot do without: one of an MLP on digits held 237 MiB (PyTorch 2.13), and 232
+before it built its model."""
 
 
 def plan_memory(heterogeneity: Heterogeneity, hosts: Sequence[Host]) -> Mapping[str, int]:
-    """Bytes of memory of every host where an entry limits it; later entries win. The entries' patterns have been checked."""
+    """Bytes of memory of every host where an entry limits it; later entries win. The entries'
+    patterns have been checked.
+    """
     return {
         host.name: rule.memory_bytes
         for _, rule in _limited(heterogeneity)
@@ -40,7 +43,10 @@ def memory_problems(
         most = max((carried[host.name] for host in select(rule.hosts, hosts)), default=0)
         if most and (rule.memory_bytes or 0) < most * LEAST_WORKER_BYTES:
             several = f", and {most} of them run there" if most > 1 else ""
-            needed = f"a worker holds {LEAST_WORKER_BYTES >> 20} MiB before it has learnt anything{several}"
+            needed = (
+                f"a worker holds {LEAST_WORKER_BYTES >> 20} MiB before it has learnt"
+                f" anything{several}"
+            )
             fix = f"make it {most * LEAST_WORKER_BYTES >> 20}MiB or more"
             yield source.problem(("deterministic", i, "memory"), needed, fix)
 
@@ -48,8 +54,13 @@ def memory_problems(
 def memory_warnings(
     heterogeneity: Heterogeneity, workers: Sequence[str], hosts: Sequence[Host], source: Source
 ) -> Iterator[Problem]:
-    """Limits that act on nothing, since only workers are watched; the arguments are those of `memory_problems`."""
-    rule = f"only Laggard's workers are held to it: {'none runs there' if workers else 'your own programs are not'}"
+    """Limits that act on nothing, since only workers are watched; the arguments are those of
+    `memory_problems`.
+    """
+    rule = (
+        "only Laggard's workers are held to it:"
+        f" {'none runs there' if workers else 'your own programs are not'}"
+    )
     for i, entry in _limited(heterogeneity):
         if {host.name for host in select(entry.hosts, hosts)}.isdisjoint(workers):
             yield source.problem(("deterministic", i, "memory"), rule)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 LOOK_S = 0.5
-"""Real seconds between two looks: a worker that holds more for a shorter time is told of afterwards, and does not end the run."""
+"""Real seconds between two looks: a worker that holds more for a shorter time is told of
+afterwards, and does not end the run."""
 
 _COUNTED = ("RssAnon:", "RssShmem:", "VmSwap:")
 _MAPPED = "RssFile:"
@@ -40,8 +41,8 @@ class Overrun:
         who = f"{self.processes} workers hold" if self.processes > 1 else "holds"
         several = " lower placement.per_host," if self.processes > 1 else ""
         return (
-            f"{who} {held:.0f} MiB, and {self.host} has {limit:.0f} MiB of memory — raise `memory` in heterogeneity.yaml,{several}"
-            " lower batch_size or take a smaller model"
+            f"{who} {held:.0f} MiB, and {self.host} has {limit:.0f} MiB of memory — raise `memory`"
+            f" in heterogeneity.yaml,{several} lower batch_size or take a smaller model"
         )
 
 
@@ -51,7 +52,8 @@ class MemoryWatch:
 
     Attributes:
         limits: bytes that each limited host has.
-        peaks: the most that each one's workers held, also between two looks: of several workers, the sum of what each held at most.
+        peaks: the most that each one's workers held, also between two looks: of several workers,
+            the sum of what each held at most.
     """
 
     limits: Mapping[str, int]
@@ -78,13 +80,19 @@ class MemoryWatch:
                 peaks[host] = peaks.get(host, 0) + max(now_bytes, self._peak_since(pid, status))
         for host, peak_bytes in peaks.items():
             self.peaks[host] = max(peak_bytes, self.peaks.get(host, 0))
-        overruns = [overrun for host, each in held.items() if (overrun := self._enter(host, each)) is not None]
+        overruns = [
+            overrun
+            for host, each in held.items()
+            if (overrun := self._enter(host, each)) is not None
+        ]
         return overruns[0] if overruns else None
 
     def _peak_since(self, pid: int, status: Mapping[str, int]) -> int:
-        """The most that a process can have held since the last look, of which the kernel counts mapped files too.
+        """The most that a process can have held since the last look, of which the kernel counts
+        mapped files too.
 
-        The counter starts anew with each look (proc_pid_clear_refs(5)), so that what was mapped then, or is now, was so at the peak.
+        The counter starts anew with each look (proc_pid_clear_refs(5)), so that what was mapped
+        then, or is now, was so at the peak.
         """
         mapped = status.get(_MAPPED, 0)
         before, self._mapped[pid] = self._mapped.get(pid, 0), mapped
@@ -94,19 +102,25 @@ class MemoryWatch:
 
     def _enter(self, host: str, held: Mapping[int, int]) -> Overrun | None:
         total, limit = sum(held.values()), self.limits[host]
-        return Overrun(host, limit, total, max(held, key=lambda pid: held[pid]), len(held)) if total > limit else None
+        return (
+            Overrun(host, limit, total, max(held, key=lambda pid: held[pid]), len(held))
+            if total > limit
+            else None
+        )
 
 
 def short_overruns(limits: Mapping[str, int], peaks: Mapping[str, int]) -> tuple[str, ...]:
-    """What to tell, after a run that no overrun ended, of hosts whose workers held too much for a moment.
+    """What to tell, after a run that no overrun ended, of hosts whose workers held too much for a
+    moment.
 
     Args:
         limits: bytes that each limited host has.
         peaks: the most that each one's workers held.
     """
     return tuple(
-        f"{host}: its workers held up to {peaks[host] / 2**20:.0f} MiB for less than {LOOK_S:g} s, and it has {limit / 2**20:.0f} MiB of memory"
-        " — such a device would have ended them: raise `memory` in heterogeneity.yaml, or lower batch_size"
+        f"{host}: its workers held up to {peaks[host] / 2**20:.0f} MiB for less than {LOOK_S:g} s,"
+        f" and it has {limit / 2**20:.0f} MiB of memory — such a device would have ended them:"
+        " raise `memory` in heterogeneity.yaml, or lower batch_size"
         for host, limit in limits.items()
         if peaks.get(host, 0) > limit
     )
@@ -124,7 +138,9 @@ def _held(status: Mapping[str, int]) -> int:
 def _status(pid: int) -> dict[str, int]:
     """The bytes that proc_pid_status(5) gives; none of a process that has ended."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = (
+            Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+        )
     except (FileNotFoundError, ProcessLookupError):
         return {}
     return {line.split()[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith(" kB")}

@@ -1,4 +1,6 @@
-"""The kernel as link emulator: netem and HTB on every host, compiled and deployed through EnOSlib."""
+"""The kernel as link emulator: netem and HTB on every host, compiled and deployed through
+EnOSlib.
+"""
 
 from __future__ import annotations
 
@@ -63,18 +65,28 @@ class NetemBackend:
             plan: all links, in real (dilated) units.
             roles: EnOSlib's roles; a host is found by the address it carries.
             networks: EnOSlib's networks to consider, by role; None for all.
-            ports: fabric-side device of each host, for downlinks and shared links; None where the hosts have those themselves.
-            execute: runs commands on hosts and on the fabric; the hosts' named namespaces where it is not given.
-            deployment: by EnOSlib's one Ansible task, or by `execute` (the same commands, without Ansible's start-up).
-            base_delays_ms: one-way delay of the testbed itself by pair, subtracted from that pair's.
+            ports: fabric-side device of each host, for downlinks and shared links; None where the
+                hosts have those themselves.
+            execute: runs commands on hosts and on the fabric; the hosts' named namespaces where it
+                is not given.
+            deployment: by EnOSlib's one Ansible task, or by `execute` (the same commands, without
+                Ansible's start-up).
+            base_delays_ms: one-way delay of the testbed itself by pair, subtracted from that
+                pair's.
             plain: for kernels without netem, where only rates are asked for.
             unshaped_port: UDP port whose datagrams pass unshaped; 0 for none.
-            undo: told of every command of `close` on a host before anything is set up there, where hosts outlive this process.
+            undo: told of every command of `close` on a host before anything is set up there, where
+                hosts outlive this process.
 
         Raises:
-            EmulationError: a command failed, something is in the way, or the kernel does not show what it was told.
+            EmulationError: a command failed, something is in the way, or the kernel does not show
+                what it was told.
         """
-        considered = None if networks is None else [network for group in networks.values() for network in group]
+        considered = (
+            None
+            if networks is None
+            else [network for group in networks.values() for network in group]
+        )
         program = compile_links(
             plan, roles, considered, ports, base_delays_ms, plain=plain, unshaped_port=unshaped_port
         )
@@ -88,11 +100,19 @@ class NetemBackend:
         backend._deploy_fabric()
         backend._deploy_intakes()
         with _tables_explained():
-            shown = backend._deploy_by_ansible() if deployment == "ansible" else backend._deploy_directly()
+            shown = (
+                backend._deploy_by_ansible()
+                if deployment == "ansible"
+                else backend._deploy_directly()
+            )
         for host, source in program.sources.items():
             verify(host, source, shown[host])
         execute.expect_changes(program.sources)
-        _log.info("netem: %d links of %d hosts applied and read back", len(plan.pairs), len(program.sources))
+        _log.info(
+            "netem: %d links of %d hosts applied and read back",
+            len(plan.pairs),
+            len(program.sources),
+        )
         return backend
 
     def change(self, changes: Mapping[Pair, Constraint]) -> int:
@@ -101,14 +121,19 @@ class NetemBackend:
         for pair, constraint in changes.items():
             if pair not in self.program.plan.pairs:
                 raise EmulationError(
-                    f"{pair[0]} to {pair[1]}: a link is changed only if the plan it started with names it"
+                    f"{pair[0]} to {pair[1]}: a link is changed only if the plan it started with"
+                    " names it"
                 )
             if self.program.plain and not constraint.only_rate:
-                raise EmulationError(f"{pair[0]} to {pair[1]}: without netem only its rate can change")
+                raise EmulationError(
+                    f"{pair[0]} to {pair[1]}: without netem only its rate can change"
+                )
             changed = self.program.in_tc_terms(pair, constraint).change_commands()
             commands.setdefault(pair[0], []).extend(changed)
         with _tables_explained():
-            self.execute.change({host: "\n".join(as_batch(lines)) + "\n" for host, lines in commands.items()})
+            self.execute.change(
+                {host: "\n".join(as_batch(lines)) + "\n" for host, lines in commands.items()}
+            )
         return time.monotonic_ns()
 
     def counters(self) -> Mapping[Pair, LinkCounters]:
@@ -116,17 +141,25 @@ class NetemBackend:
         names = {number: name for name, number in self.program.numbers.items()}
         counted: dict[Pair, LinkCounters] = {}
         for host, source in self.program.sources.items():
-            shown = json.loads(self.execute(host, ("tc", "-s", "-j", "qdisc", "show", "dev", source.device)))
+            shown = json.loads(
+                self.execute(host, ("tc", "-s", "-j", "qdisc", "show", "dev", source.device))
+            )
             for qdisc in shown:
                 number = str(qdisc.get("parent", "")).removeprefix("1:")
-                if qdisc["kind"] in {"netem", "pfifo"} and number.isdigit() and int(number) in names:
+                if (
+                    qdisc["kind"] in {"netem", "pfifo"}
+                    and number.isdigit()
+                    and int(number) in names
+                ):
                     dropped = int(qdisc.get("drops", 0))
                     counts = LinkCounters(int(qdisc["bytes"]), int(qdisc["packets"]), dropped)
                     counted[host, names[int(number)]] = counts
         return {**self._arrived(), **counted}
 
     def _arrived(self) -> Mapping[Pair, LinkCounters]:
-        """What came in by a downlink or shared link; what that lost is known only of all its senders together."""
+        """What came in by a downlink or shared link; what that lost is known only of all its
+        senders together.
+        """
         return {
             (src, host): LinkCounters(*counts, dropped=0)
             for host, intake in self.program.intakes.items()
@@ -138,7 +171,9 @@ class NetemBackend:
         return None
 
     def health(self) -> LinkHealth:
-        """Nothing: the kernel is not late by itself, and asking every host for its counters takes a process each."""
+        """Nothing: the kernel is not late by itself, and asking every host for its counters takes a
+        process each.
+        """
         return LinkHealth()
 
     def check_alive(self) -> None:
@@ -150,7 +185,9 @@ class NetemBackend:
         for host, commands in self.removals.items():
             for command in commands:
                 self.execute(host, command)
-        devices = [line.split()[2] for line in self.program.fabric_devices if line.startswith("link add ")]
+        devices = [
+            line.split()[2] for line in self.program.fabric_devices if line.startswith("link add ")
+        ]
         added = [line.split() for line in self.program.fabric_queues if line.startswith("qdisc ")]
         for words in added:
             kind = "ingress" if "ingress" in words else "root"
@@ -160,7 +197,10 @@ class NetemBackend:
             self.execute(None, ("ip", "link", "del", device))
 
     def _deploy_fabric(self) -> None:
-        for program, lines in (("ip", self.program.fabric_devices), ("tc", self.program.fabric_queues)):
+        for program, lines in (
+            ("ip", self.program.fabric_devices),
+            ("tc", self.program.fabric_queues),
+        ):
             if lines:
                 self.execute(None, (program, "-batch", "-"), "\n".join(lines) + "\n")
 
@@ -179,19 +219,26 @@ class NetemBackend:
         for host, source in self.program.sources.items():
             if source.segment:
                 self.execute(host, segment_command(source.device))
-            shown[host] = self.execute(host, ("tc", "-batch", "-"), "\n".join(source.batch()) + "\n")
+            shown[host] = self.execute(
+                host, ("tc", "-batch", "-"), "\n".join(source.batch()) + "\n"
+            )
         return shown
 
 
 @contextmanager
 def _tables_explained() -> Iterator[None]:
-    """Says what to do where tc lacks the table of a distribution, which it reads from a file of iproute2's."""
+    """Says what to do where tc lacks the table of a distribution, which it reads from a file of
+    iproute2's.
+    """
     try:
         yield
     except EmulationError as error:
         if "No distribution data" not in str(error):
             raise
-        fix = "install the whole of iproute2 there (its *.dist tables), or write `distribution: uniform`"
+        fix = (
+            "install the whole of iproute2 there (its *.dist tables), or write `distribution:"
+            " uniform`"
+        )
         raise EmulationError(f"{error}; {fix}") from error
 
 
@@ -204,7 +251,9 @@ def _make_room(program: LinkProgram, execute: Execute) -> None:
             execute(host, command)
 
 
-def _removals(program: LinkProgram, execute: Execute, *, lasting: bool) -> Mapping[str, tuple[Command, ...]]:
+def _removals(
+    program: LinkProgram, execute: Execute, *, lasting: bool
+) -> Mapping[str, tuple[Command, ...]]:
     """What `close` does on each host; on lasting ones their devices then send batches as before."""
     removals = dict(program.removals())
     for host, source in program.sources.items() if lasting else ():

@@ -1,4 +1,6 @@
-"""A `tc` that stays in a host's namespace and takes commands as they come: a change then starts no program."""
+"""A `tc` that stays in a host's namespace and takes commands as they come: a change then starts no
+program.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class TcBatch:
         try:
             self._process.stdin.write((text + _SENTINEL).encode())
         except OSError as error:
-            raise EmulationError(f"{self._host}: tc is gone: {self._last_words() or error}") from error
+            raise EmulationError(
+                f"{self._host}: tc is gone: {self._last_words() or error}"
+            ) from error
 
     def settle(self, limit_s: float) -> None:
         """Wait until what was fed is in effect.
@@ -53,7 +57,9 @@ class TcBatch:
         if not select.select([self._process.stdout], [], [], limit_s)[0]:
             raise EmulationError(f"{self._host}: tc has not changed its queues for {limit_s:g} s")
         if not self._process.stdout.read(4096):
-            raise EmulationError(f"{self._host}: tc failed: {failure(self._last_words(), self._fed)}")
+            raise EmulationError(
+                f"{self._host}: tc failed: {failure(self._last_words(), self._fed)}"
+            )
 
     def close(self) -> None:
         """End it."""
@@ -69,5 +75,9 @@ def failure(said: str, text: str) -> str:
     """What `tc` said of a batch, with the line that it complains about."""
     lines = text.splitlines()
     number = said.rpartition("Command failed -:")[2].strip()
-    failed = f" in `{lines[int(number) - 1]}`" if number.isdigit() and 0 < int(number) <= len(lines) else ""
+    failed = (
+        f" in `{lines[int(number) - 1]}`"
+        if number.isdigit() and 0 < int(number) <= len(lines)
+        else ""
+    )
     return " ".join(said.split()) + failed

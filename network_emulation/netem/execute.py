@@ -22,7 +22,8 @@ class Execute(Protocol):
         """Run a command and wait for it.
 
         Args:
-            host: name of the host; None is the fabric between the hosts (the bridge of a local run).
+            host: name of the host; None is the fabric between the hosts (the bridge of a local
+                run).
             command: arguments, never a shell line.
             text: what it reads from its standard input.
 
@@ -37,7 +38,8 @@ class Execute(Protocol):
         """Do now what makes the first change of these hosts' queues as quick as later ones."""
 
     def change(self, batches: Mapping[str, str]) -> None:
-        """Run lines of `tc` commands on several hosts at the same time, and wait until all are in effect.
+        """Run lines of `tc` commands on several hosts at the same time, and wait until all are in
+        effect.
 
         Raises:
             EmulationError: one failed; with what it said.
@@ -56,7 +58,9 @@ class InNamespaces:
 
     @classmethod
     def named(cls, hosts: Iterable[str]) -> InNamespaces:
-        """Hosts whose namespaces are bound where ip-netns(8) binds them, under the hosts' own names."""
+        """Hosts whose namespaces are bound where ip-netns(8) binds them, under the hosts' own
+        names.
+        """
         return cls({host: NAMED_NAMESPACES / host for host in hosts})
 
     def __call__(self, host: str | None, command: Sequence[str], text: str = "") -> str:
@@ -73,7 +77,9 @@ class InNamespaces:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise EmulationError(f"{host or 'fabric'}: {' '.join(command)}: {error}") from error
         if done.returncode != 0:
-            raise EmulationError(f"{host or 'fabric'}: {' '.join(command)} failed: {failure(done.stderr, text)}")
+            raise EmulationError(
+                f"{host or 'fabric'}: {' '.join(command)} failed: {failure(done.stderr, text)}"
+            )
         return done.stdout
 
     def expect_changes(self, hosts: Iterable[str]) -> None:
@@ -89,7 +95,8 @@ class InNamespaces:
             for host in batches:
                 self._batches[host].settle(_LIMIT_S)
         except EmulationError:
-            self.close()  # what is still under way in others is not to be taken for the answer to a later change
+            # what is still under way in others is not to be taken for the answer to a later change
+            self.close()
             raise
 
     def close(self) -> None:
@@ -100,7 +107,9 @@ class InNamespaces:
 
     def _batch(self, host: str) -> TcBatch:
         if host not in self._batches:
-            self(host, ("ip", "link", "set", "dev", "lo", "up"))  # tc tells nothing of a device that is down
+            self(
+                host, ("ip", "link", "set", "dev", "lo", "up")
+            )  # tc tells nothing of a device that is down
             self._batches[host] = TcBatch(host, self._prefix(host))
         return self._batches[host]
 

@@ -1,7 +1,7 @@
 """Filters on addresses (tc-u32(8)), IPv4 and IPv6: as commands, and as tc shows them. Pure.
 
-A priority holds filters of one protocol, so those of IPv6 have one of their own, before the ones that tc numbers itself: an IPv4 packet
-passes them all in one comparison.
+A priority holds filters of one protocol, so those of IPv6 have one of their own, before the ones
+that tc numbers itself: an IPv4 packet passes them all in one comparison.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def match_ipv6(end: End, address: str) -> str:
 
 
 def discovery_filters(device: str, parent: str, priority: int, flow: str) -> Iterator[str]:
-    """Commands that let neighbours find each other past the shaping, as ARP does, which is no IP (RFC 4861)."""
+    """Commands that let neighbours find each other past the shaping, as ARP does, which is no IP
+    (RFC 4861).
+    """
     for kind in (_NEIGHBOUR_SOLICITATION, _NEIGHBOUR_ADVERTISEMENT):
         icmp = f"match ip6 protocol {_ICMPV6} 0xff match u8 {kind} 0xff at 40"
         yield f"{ipv6_filter(device, parent, priority)} {icmp} flowid {flow}"

@@ -1,13 +1,15 @@
 """EnOSlib's HTB constraints, extended to what a continuum needs.
 
-EnOSlib gives each destination of a host an HTB class (rate), a netem leaf (delay, loss) and a u32 filter. Added here: filters that steer the
-destination's IPv6 packets into the same class, jitter of any distribution that keeps packets in order, losses in bursts, a queue as long as
-bandwidth x delay asks for, a parent class for the host's uplink, and class ids that depend on the destination alone, so that a live change
-can name them (EnOSlib numbers them in set order, which changes with PYTHONHASHSEED). Each host's commands run as one `tc -batch -`, which
-stops at the first error and says so.
+EnOSlib gives each destination of a host an HTB class (rate), a netem leaf (delay, loss) and a u32
+filter. Added here: filters that steer the destination's IPv6 packets into the same class, jitter of
+any distribution that keeps packets in order, losses in bursts, a queue as long as bandwidth x delay
+asks for, a parent class for the host's uplink, and class ids that depend on the destination alone,
+so that a live change can name them (EnOSlib numbers them in set order, which changes with
+PYTHONHASHSEED). Each host's commands run as one `tc -batch -`, which stops at the first error and
+says so.
 
-Why HTB serialises and not netem's own `rate`: netem stamps departure times on arrival, so a backlog would drain at the old
-rate after a live change.
+Why HTB serialises and not netem's own `rate`: netem stamps departure times on arrival, so a backlog
+would drain at the old rate after a live change.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ def loss_text(loss_percent: float) -> str | None:
 
 
 def burst_bytes(rate_mbps: float | None) -> int:
-    """What HTB may send at once: one packet, or what a timer that is a millisecond late would lose."""
+    """What HTB may send at once: one packet, or what a timer that is a millisecond late would
+    lose.
+    """
     return max(_ONE_PACKET, math.ceil(_BURST_MS * 125.0 * (rate_mbps or _UNLIMITED_MBPS)))
 
 
@@ -69,7 +73,9 @@ def limit_packets(constraint: Constraint) -> int:
 
 
 def jitter_texts(delay_ms: float, constraint: Constraint) -> tuple[str, str, str]:
-    """Delay, jitter and distribution as tc takes them; it refuses a distribution where delay or jitter is less than a tick."""
+    """Delay, jitter and distribution as tc takes them; it refuses a distribution where delay or
+    jitter is less than a tick.
+    """
     if not constraint.jitter_ms:
         return delay_text(delay_ms), "", ""
     if constraint.distribution == "uniform":
@@ -89,7 +95,8 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
     Args:
         number: names class `1:number`, and through EnOSlib's numbering its qdisc.
         jitter: jitter as tc takes it; empty for none.
-        distribution: of the jitter, by the name of tc's table; empty for the uniform one, for which netem needs none.
+        distribution: of the jitter, by the name of tc's table; empty for the uniform one, for which
+            netem needs none.
         limit: packets that netem may hold.
         burst: bytes that HTB may send at once.
         bursts: p and r of losses in bursts (see `bursts.gilbert`); None where they are independent.
@@ -111,10 +118,16 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
     targets6: tuple[str, ...] = ()
 
     def commands(self, _: int = 0) -> list[str]:
-        """EnOSlib's three commands (class, netem, filter) with our additions, and a filter for each IPv6 address."""
+        """EnOSlib's three commands (class, netem, filter) with our additions, and a filter for each
+        IPv6 address.
+        """
         shape, delay, steer = super().commands(self.number - 1)
         steered = [str(steer), *map(self._steered, self.targets6)]
-        return [self._shaped(str(shape)), self._delayed(str(delay), in_order=bool(self.jitter)), *steered]
+        return [
+            self._shaped(str(shape)),
+            self._delayed(str(delay), in_order=bool(self.jitter)),
+            *steered,
+        ]
 
     def change_commands(self) -> list[str]:
         """Commands that give the running class and netem these values, dropping nothing."""
@@ -130,14 +143,19 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
         head, _, _ = command.partition(" htb ")
         head = head.replace(f"parent {ROOT} ", f"parent {self.parent} ", 1)
         borrow = f" ceil {self.rate}" if self.guaranteed else ""
-        return f"{head} htb rate {self.guaranteed or self.rate}{borrow} burst {self.burst} cburst {self.burst}"
+        return (
+            f"{head} htb rate {self.guaranteed or self.rate}{borrow} burst {self.burst} cburst"
+            f" {self.burst}"
+        )
 
     def _delayed(self, command: str, *, in_order: bool) -> str:
         if self.plain:
             head, _, _ = command.partition(" netem ")
             return f"{head} pfifo limit {self.limit}"
         drawn = f" distribution {self.distribution}" if self.distribution else ""
-        varied = command.replace(f"delay {self.delay}", f"delay {self.delay} {self.jitter}".rstrip() + drawn, 1)
+        varied = command.replace(
+            f"delay {self.delay}", f"delay {self.delay} {self.jitter}".rstrip() + drawn, 1
+        )
         if self.bursts is not None:
             begins, ends = (_plain(100 * probability) for probability in self.bursts)
             varied = varied.replace(f" loss {self.loss}", f" loss gemodel {begins}% {ends}%", 1)
@@ -180,8 +198,10 @@ class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
     Args:
         device: the device, also where the host has an uplink and no constraint.
         uplink_mbps: rate that everything leaving the host shares; None for no such limit.
-        segment: whether packets are handed over one by one: batches of 64 KiB would be delayed and lost as one.
-        unshaped_port: UDP port whose datagrams pass unshaped, for those who measure clocks; 0 for none.
+        segment: whether packets are handed over one by one: batches of 64 KiB would be delayed and
+            lost as one.
+        unshaped_port: UDP port whose datagrams pass unshaped, for those who measure clocks; 0 for
+            none.
         shared: bottlenecks that several of its links share.
     """
 
@@ -196,17 +216,26 @@ class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
         return [f"tc qdisc replace dev {self.device} root handle 8001: pfifo"]
 
     def add_commands(self) -> list[str]:
-        """The root, the uplink's class with one beneath it for traffic that no pair's rule names, and those of shared links."""
+        """The root, the uplink's class with one beneath it for traffic that no pair's rule names,
+        and those of shared links.
+        """
         root = f"tc qdisc replace dev {self.device} root handle {ROOT} htb"
         if self.uplink_mbps is None:
-            return [root, *(each.command(self.device, ROOT) for each in self.shared), *self._unshaped()]
+            return [
+                root,
+                *(each.command(self.device, ROOT) for each in self.shared),
+                *self._unshaped(),
+            ]
         rate, burst = rate_text(self.uplink_mbps), burst_bytes(self.uplink_mbps)
         rest = rate_text(guaranteed_mbps(self.uplink_mbps, len(self.constraints)))
         add = f"tc class add dev {self.device} parent"
         return [
             f"{root} default 2",
             f"{add} {ROOT} classid {UPLINK_CLASS} htb rate {rate} burst {burst} cburst {burst}",
-            f"{add} {UPLINK_CLASS} classid {DEFAULT_CLASS} htb rate {rest} ceil {rate} burst {burst} cburst {burst}",
+            (
+                f"{add} {UPLINK_CLASS} classid {DEFAULT_CLASS} htb rate {rest} ceil {rate} burst"
+                f" {burst} cburst {burst}"
+            ),
             *(each.command(self.device, UPLINK_CLASS) for each in self.shared),
             *self._unshaped(),
         ]
@@ -220,9 +249,12 @@ class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
         if not self.unshaped_port:
             return [*discovery]
         steer = (
-            f"tc filter add dev {self.device} parent {ROOT} protocol ip prio 1 u32 match ip protocol 17 0xff match ip"
+            f"tc filter add dev {self.device} parent {ROOT} protocol ip prio 1 u32 match ip"
+            " protocol 17 0xff match ip"
         )
-        clocks = [f"{steer} {end} {self.unshaped_port} 0xffff flowid {past}" for end in ("dport", "sport")]
+        clocks = [
+            f"{steer} {end} {self.unshaped_port} 0xffff flowid {past}" for end in ("dport", "sport")
+        ]
         return [*clocks, *discovery]
 
     def commands(self) -> list[str]:
@@ -261,18 +293,33 @@ class ShapedLinks(NetemHTB):  # type: ignore[misc]  # enoslib ships no types
         if not scripts:
             return {}
         roles = Roles(all=list(self.sources))
-        play = actions(roles=roles, extra_vars={"link_scripts": scripts}, on_error_continue=True, **kwargs)
+        play = actions(
+            roles=roles, extra_vars={"link_scripts": scripts}, on_error_continue=True, **kwargs
+        )
         try:
             with play:
-                play.raw("{{ link_scripts[inventory_hostname] }}", task_name="Applying the network constraints")
+                play.raw(
+                    "{{ link_scripts[inventory_hostname] }}",
+                    task_name="Applying the network constraints",
+                )
         except (EnosError, AnsibleError) as error:
             raise EmulationError(f"the link constraints were not applied: {error!r}") from error
-        printed = {str(r.host): (str(r.status), str(r.payload.get("stdout", "")), r.payload) for r in play.results}
+        printed = {
+            str(r.host): (str(r.status), str(r.payload.get("stdout", "")), r.payload)
+            for r in play.results
+        }
         for alias in scripts:
             status, _, payload = printed.get(alias, ("missing", "", {}))
             if status != "OK" or payload.get("rc") != 0:
-                said = payload.get("stderr") or payload.get("stdout") or payload.get("msg") or "no answer"
-                raise EmulationError(f"{alias}: its link constraints were not applied ({status}): {said}")
+                said = (
+                    payload.get("stderr")
+                    or payload.get("stdout")
+                    or payload.get("msg")
+                    or "no answer"
+                )
+                raise EmulationError(
+                    f"{alias}: its link constraints were not applied ({status}): {said}"
+                )
         return {alias: printed[alias][1] for alias in scripts}
 
 
@@ -287,5 +334,7 @@ def segment_command(device: str, most: int = 1) -> tuple[str, ...]:
 
 
 def guaranteed_mbps(uplink_mbps: float, links: int) -> float:
-    """An equal part of an uplink for each of its links and for the traffic that none of them carries."""
+    """An equal part of an uplink for each of its links and for the traffic that none of them
+    carries.
+    """
     return uplink_mbps / (links + 1)

@@ -1,8 +1,11 @@
-"""What a host of its own machine does to what it receives: an ifb device per bottleneck, which incoming packets pass through.
+"""What a host of its own machine does to what it receives: an ifb device per bottleneck, which
+incoming packets pass through.
 
-Redirected is only what other hosts of the continuum send, by its source address: a controller's connections, which may come in by the same
-device, pass untouched. The queue is a token bucket (tc-tbf(8)): of the kernel's queues the one that takes the super-packets apart which a
-network card has put together on their way in, so that they are serialised one by one; and it takes no netem. Pure.
+Redirected is only what other hosts of the continuum send, by its source address: a controller's
+connections, which may come in by the same device, pass untouched. The queue is a token bucket
+(tc-tbf(8)): of the kernel's queues the one that takes the super-packets apart which a network card
+has put together on their way in, so that they are serialised one by one; and it takes no netem.
+Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +17,12 @@ from dataclasses import dataclass
 
 from laggard.errors import EmulationError
 from laggard.network_emulation.links import PACKET_BYTES, QUEUE_PACKETS
-from laggard.network_emulation.netem.filters import by_address, discovery_filters, ipv6_filter, match_ipv6
+from laggard.network_emulation.netem.filters import (
+    by_address,
+    discovery_filters,
+    ipv6_filter,
+    match_ipv6,
+)
 from laggard.network_emulation.netem.htb import as_batch, burst_bytes, rate_text
 from laggard.units import parse_delay_ms, parse_rate_mbps
 
@@ -79,9 +87,17 @@ class Intake:
 
     def batch(self) -> tuple[str, ...]:
         """Lines for one `tc -batch -` that applies everything and shows what came of it."""
-        lines = [*map(_bucket, self.queues), f"tc qdisc add dev {self.device} ingress", *self._unshaped()]
+        lines = [
+            *map(_bucket, self.queues),
+            f"tc qdisc add dev {self.device} ingress",
+            *self._unshaped(),
+        ]
         for queue in self.queues:
-            lines += [self._redirection(each, queue) for addresses in queue.senders.values() for each in addresses]
+            lines += [
+                self._redirection(each, queue)
+                for addresses in queue.senders.values()
+                for each in addresses
+            ]
         return as_batch([*lines, "tc qdisc show", self._show_filters()])
 
     def count_command(self) -> Command:
@@ -92,14 +108,21 @@ class Intake:
         return f"tc filter show dev {self.device} parent {_INGRESS}"
 
     def removals(self) -> tuple[Command, ...]:
-        """Commands that remove everything; packets that are redirected to a device that is gone would be lost, so the filters go first."""
+        """Commands that remove everything; packets that are redirected to a device that is gone
+        would be lost, so the filters go first.
+        """
         ingress = ("tc", "qdisc", "del", "dev", self.device, "ingress")
         return (ingress, *(_delete(queue.device) for queue in self.queues))
 
     def _unshaped(self) -> Iterator[str]:
         """Filters before all others, which end the search and do nothing."""
         past = "1:1"
-        if any(":" in each for queue in self.queues for addresses in queue.senders.values() for each in addresses):
+        if any(
+            ":" in each
+            for queue in self.queues
+            for addresses in queue.senders.values()
+            for each in addresses
+        ):
             yield from discovery_filters(self.device, _INGRESS, _IPV6_PRIORITY, past)
         if self.unshaped_port:
             head = f"{self._filter(1)} match ip protocol 17 0xff match ip"
@@ -108,7 +131,9 @@ class Intake:
 
     def _redirection(self, address: str, queue: IntakeQueue) -> str:
         if ":" in address:
-            head = f"{ipv6_filter(self.device, _INGRESS, _IPV6_PRIORITY)} {match_ipv6('src', address)}"
+            head = (
+                f"{ipv6_filter(self.device, _INGRESS, _IPV6_PRIORITY)} {match_ipv6('src', address)}"
+            )
         else:
             head = f"{self._filter(2)} match ip src {address}"
         return f"{head} action mirred egress redirect dev {queue.device}"
@@ -119,7 +144,10 @@ class Intake:
 
 def _bucket(queue: IntakeQueue) -> str:
     rate, burst = rate_text(queue.rate_mbps), burst_bytes(queue.rate_mbps)
-    return f"tc qdisc replace dev {queue.device} root handle 1: tbf rate {rate} burst {burst} limit {queue.limit_bytes}"
+    return (
+        f"tc qdisc replace dev {queue.device} root handle 1: tbf rate {rate} burst {burst} limit"
+        f" {queue.limit_bytes}"
+    )
 
 
 def _delete(device: str) -> Command:
@@ -142,8 +170,13 @@ def make_room(host: str, intake: Intake, links: str, qdiscs: str) -> tuple[Comma
     left = [name for name in found if name.startswith(DEVICE_PREFIX)]
     treated = any(qdisc["kind"] in {"ingress", "clsact"} for qdisc in json.loads(qdiscs))
     if treated and not left:
-        rule = f"another program treats what {intake.device} receives there, so that a downlink cannot"
-        fix = f"end it, or drop the downlink; `tc filter show dev {intake.device} ingress` shows what it does"
+        rule = (
+            f"another program treats what {intake.device} receives there, so that a downlink cannot"
+        )
+        fix = (
+            f"end it, or drop the downlink; `tc filter show dev {intake.device} ingress` shows what"
+            " it does"
+        )
         raise EmulationError(f"{host}: {rule}; {fix}")
     _require_fitting(host, intake, found.get(intake.device, 0))
     ingress = [("tc", "qdisc", "del", "dev", intake.device, "ingress")] if treated else []
@@ -155,9 +188,13 @@ def _require_fitting(host: str, intake: Intake, mtu: int) -> None:
     least = min(burst_bytes(queue.rate_mbps) for queue in intake.queues)
     if mtu + _ETHERNET_BYTES > least:
         rule = (
-            f"packets on {intake.device} may have {mtu} bytes, and a slow downlink serialises those of an MTU of 1500"
+            f"packets on {intake.device} may have {mtu} bytes, and a slow downlink serialises those"
+            " of an MTU of 1500"
         )
-        raise EmulationError(f"{host}: {rule}; `ip link set dev {intake.device} mtu 1500` there, or drop the downlink")
+        raise EmulationError(
+            f"{host}: {rule}; `ip link set dev {intake.device} mtu 1500` there, or drop the"
+            " downlink"
+        )
 
 
 def received(intake: Intake, shown: str) -> Mapping[str, tuple[int, int]]:
@@ -168,7 +205,9 @@ def received(intake: Intake, shown: str) -> Mapping[str, tuple[int, int]]:
         shown: what `tc -s filter show` shows; it counts bytes without the Ethernet header.
     """
     filters = by_address(shown, "src")
-    senders = {name: addresses for queue in intake.queues for name, addresses in queue.senders.items()}
+    senders = {
+        name: addresses for queue in intake.queues for name, addresses in queue.senders.items()
+    }
     counted: dict[str, tuple[int, int]] = {}
     for name, addresses in senders.items():
         own = [filters[address] for address in addresses if address in filters]
@@ -191,17 +230,23 @@ def verify_intake(host: str, intake: Intake, shown: str) -> None:
     """
     buckets = {
         match[1]: (parse_rate_mbps(match[2]), parse_delay_ms(match[3]))
-        for match in re.finditer(r"qdisc tbf 1: dev (\S+) root .*?\brate (\S+) burst \S+ lat (\S+)", shown)
+        for match in re.finditer(
+            r"qdisc tbf 1: dev (\S+) root .*?\brate (\S+) burst \S+ lat (\S+)", shown
+        )
     }
     redirected = {address: each.device for address, each in by_address(shown, "src").items()}
     for queue in intake.queues:
         wrong = _difference(queue, buckets.get(queue.device), redirected)
         if wrong:
             fix = "is another program changing its queues?"
-            raise EmulationError(f"what {host} receives: {wrong}, as read back from the kernel; {fix}")
+            raise EmulationError(
+                f"what {host} receives: {wrong}, as read back from the kernel; {fix}"
+            )
 
 
-def _difference(queue: IntakeQueue, bucket: tuple[float, float] | None, redirected: Mapping[str, str]) -> str:
+def _difference(
+    queue: IntakeQueue, bucket: tuple[float, float] | None, redirected: Mapping[str, str]
+) -> str:
     if bucket is None:
         return f"{queue.device} has no queue"
     rate_mbps, wait_ms = bucket

@@ -1,8 +1,10 @@
-"""A link plan as the commands that make it so: per host through EnOSlib's objects, and on the fabric between the hosts.
+"""A link plan as the commands that make it so: per host through EnOSlib's objects, and on the
+fabric between the hosts.
 
-Pure: nothing is run here. On the fabric, which is the bridge of a local run, a host's downlink is the queue of its port, and
-a shared bottleneck is an ifb device that the ports of its senders redirect to. Without a fabric, between real machines, downlinks and
-shared bottlenecks are on the hosts themselves, as far as they can be (`without_fabric`).
+Pure: nothing is run here. On the fabric, which is the bridge of a local run, a host's downlink is
+the queue of its port, and a shared bottleneck is an ifb device that the ports of its senders
+redirect to. Without a fabric, between real machines, downlinks and shared bottlenecks are on the
+hosts themselves, as far as they can be (`without_fabric`).
 """
 
 from __future__ import annotations
@@ -48,8 +50,10 @@ class LinkProgram:
     """What to run where.
 
     Attributes:
-        plan: the plan it makes true, in real units; every pair that takes a class of its own has a constraint in it.
-        base_delays_ms: what the testbed itself takes one way, by pair, subtracted from that pair's delay; 0 where missing.
+        plan: the plan it makes true, in real units; every pair that takes a class of its own has a
+            constraint in it.
+        base_delays_ms: what the testbed itself takes one way, by pair, subtracted from that pair's
+            delay; 0 where missing.
         numbers: class number of each destination, the same on every host.
         hosts: every host by its name, with its addresses.
         fan_out: how many constrained links leave each host.
@@ -81,7 +85,9 @@ class LinkProgram:
         """
         src, dst = pair
         if src not in self.sources or dst not in self.numbers:
-            raise EmulationError(f"{src} to {dst} is not a link of this continuum; its plan names it or no event may")
+            raise EmulationError(
+                f"{src} to {dst} is not a link of this continuum; its plan names it or no event may"
+            )
         source = self.sources[src]
         shared = next((each for each in source.shared if dst in each.receivers), None)
         limits = (constraint.rate_mbps, source.uplink_mbps, shared.rate_mbps if shared else None)
@@ -95,7 +101,9 @@ class LinkProgram:
         elif source.uplink_mbps is not None and rate_mbps is not None:
             share_mbps = guaranteed_mbps(source.uplink_mbps, self.fan_out[src])
             parent, guaranteed = UPLINK_CLASS, rate_text(min(share_mbps, rate_mbps))
-        delay, jitter, distribution = jitter_texts(self._emulated_ms(pair, constraint.delay_ms), constraint)
+        delay, jitter, distribution = jitter_texts(
+            self._emulated_ms(pair, constraint.delay_ms), constraint
+        )
         return LinkConstraint(
             device=source.device,
             target=self.hosts[dst].address,
@@ -116,7 +124,10 @@ class LinkProgram:
 
     def removals(self) -> Mapping[str, tuple[Command, ...]]:
         """Commands that take every host's queues, filters and devices away again, by host."""
-        roots = {name: ("tc", "qdisc", "del", "dev", source.device, "root") for name, source in self.sources.items()}
+        roots = {
+            name: ("tc", "qdisc", "del", "dev", source.device, "root")
+            for name, source in self.sources.items()
+        }
         return {
             host.name: (
                 *([roots[host.name]] if host.name in roots else []),
@@ -129,8 +140,13 @@ class LinkProgram:
     def _emulated_ms(self, pair: Pair, delay_ms: float) -> float:
         base_ms = self.base_delays_ms.get(pair, 0.0)
         if 0 < delay_ms < base_ms:
-            rule = f"a delay is end to end, and this testbed itself takes {base_ms:.3g} ms one way between them"
-            raise EmulationError(f"{pair[0]} to {pair[1]}, {delay_ms:g} ms: {rule}; ask for at least that")
+            rule = (
+                f"a delay is end to end, and this testbed itself takes {base_ms:.3g} ms one way"
+                " between them"
+            )
+            raise EmulationError(
+                f"{pair[0]} to {pair[1]}, {delay_ms:g} ms: {rule}; ask for at least that"
+            )
         return max(0.0, delay_ms - base_ms)
 
 
@@ -150,19 +166,23 @@ def compile_links(
         plan: all links.
         roles: EnOSlib's roles; hosts are found by the address they carry.
         networks: EnOSlib's networks to consider; None for all.
-        ports: fabric-side device of each host, for downlinks and shared links; None where the hosts have those themselves.
+        ports: fabric-side device of each host, for downlinks and shared links; None where the hosts
+            have those themselves.
         base_delays_ms: one-way delay of the testbed itself, by pair, to subtract.
         plain: for kernels without netem: queues in its place, which give rates only.
         unshaped_port: UDP port whose datagrams pass unshaped; 0 for none.
 
     Raises:
-        EmulationError: a host is missing from the roles, a delay is below the testbed's own, a port is missing, a shared
-            link cannot be had on the hosts, or something but a rate is asked for where `plain`.
+        EmulationError: a host is missing from the roles, a delay is below the testbed's own, a port
+            is missing, a shared link cannot be had on the hosts, or something but a rate is asked
+            for where `plain`.
     """
     if plain:
         _require_only_rates(plan)
     if len(plan.hosts) > MAX_HOSTS:
-        raise EmulationError(f"{len(plan.hosts)} hosts: tc numbers at most {MAX_HOSTS} classes of a device")
+        raise EmulationError(
+            f"{len(plan.hosts)} hosts: tc numbers at most {MAX_HOSTS} classes of a device"
+        )
     devices, queues = _fabric(plan, ports) if ports is not None else ((), ())
     deployed = _Deployed(_by_address(roles, networks), networks)
     shared, intakes = ({}, {}) if ports is not None else _on_hosts(plan, deployed, unshaped_port)
@@ -191,7 +211,8 @@ def _require_only_rates(plan: LinkPlan) -> None:
         if not constraint.only_rate:
             rule = "a delay, jitter or loss takes a kernel with netem, and none of these has it"
             raise EmulationError(
-                f"{src} to {dst}: {rule}; load the module sch_netem on the nodes, or ask for rates only"
+                f"{src} to {dst}: {rule}; load the module sch_netem on the nodes, or ask for rates"
+                " only"
             )
 
 
@@ -205,10 +226,13 @@ class _Deployed:
     def find(self, host: Host) -> tuple[EnosHost, str]:
         """A host of the continuum and its network device."""
         found = self.by_address.get(host.address)
-        devices = [] if found is None else found.filter_interfaces(self.networks, include_unknown=False)
+        devices = (
+            [] if found is None else found.filter_interfaces(self.networks, include_unknown=False)
+        )
         if found is None or not devices:
             raise EmulationError(
-                f"{host.name}: none of the deployed hosts carries its address {host.address or '(none)'}"
+                f"{host.name}: none of the deployed hosts carries its address"
+                f" {host.address or '(none)'}"
             )
         return found, str(devices[0])
 
@@ -225,19 +249,35 @@ def _by_address(
     }
 
 
-def _with_classes(plan: LinkPlan, shared: Mapping[str, Sequence[SharedClass]]) -> Mapping[Pair, Constraint]:
+def _with_classes(
+    plan: LinkPlan, shared: Mapping[str, Sequence[SharedClass]]
+) -> Mapping[Pair, Constraint]:
     """The constraints of the plan, and a neutral one for pairs that only a shared class is for."""
-    only = {(src, dst): Constraint() for src, classes in shared.items() for each in classes for dst in each.receivers}
+    only = {
+        (src, dst): Constraint()
+        for src, classes in shared.items()
+        for each in classes
+        for dst in each.receivers
+    }
     return {**only, **plan.pairs}
 
 
 def _sources(
-    plan: LinkPlan, deployed: _Deployed, shared: Mapping[str, tuple[SharedClass, ...]], unshaped_port: int
+    plan: LinkPlan,
+    deployed: _Deployed,
+    shared: Mapping[str, tuple[SharedClass, ...]],
+    unshaped_port: int,
 ) -> dict[str, LinkSource]:
     """A constraint-less source for every host that sends through a constraint or an uplink."""
-    sending = {src for src, _ in plan.pairs} | {name for name, link in plan.access.items() if link.up_mbps is not None}
+    sending = {src for src, _ in plan.pairs} | {
+        name for name, link in plan.access.items() if link.up_mbps is not None
+    }
     return {
-        host.name: replace(_source(plan, host, deployed), shared=shared.get(host.name, ()), unshaped_port=unshaped_port)
+        host.name: replace(
+            _source(plan, host, deployed),
+            shared=shared.get(host.name, ()),
+            unshaped_port=unshaped_port,
+        )
         for host in plan.hosts
         if host.name in sending
     }
@@ -247,7 +287,9 @@ def _source(plan: LinkPlan, host: Host, deployed: _Deployed) -> LinkSource:
     enos_host, device = deployed.find(host)
     access = plan.access.get(host.name)
     rates = [plan.expected(host.name, dst).rate_mbps for src, dst in plan.pairs if src == host.name]
-    lossy = any(constraint.loss_percent for (src, _), constraint in plan.pairs.items() if src == host.name)
+    lossy = any(
+        constraint.loss_percent for (src, _), constraint in plan.pairs.items() if src == host.name
+    )
     slow = any(rate is None or rate <= SEGMENT_BELOW_MBPS for rate in rates)
     uplink_mbps = access.up_mbps if access else None
     return LinkSource(
@@ -261,15 +303,21 @@ def _source(plan: LinkPlan, host: Host, deployed: _Deployed) -> LinkSource:
 def _on_hosts(
     plan: LinkPlan, deployed: _Deployed, unshaped_port: int
 ) -> tuple[dict[str, tuple[SharedClass, ...]], dict[str, Intake]]:
-    """Downlinks and shared links without a fabric: what hosts add to what they send, and what they do to what they receive."""
+    """Downlinks and shared links without a fabric: what hosts add to what they send, and what they
+    do to what they receive.
+    """
     for name, reason in impossible_links(plan).items():
-        raise EmulationError(f"{name} of heterogeneity.yaml: {reason}; leave it out, or run --on local")
+        raise EmulationError(
+            f"{name} of heterogeneity.yaml: {reason}; leave it out, or run --on local"
+        )
     return _shared_classes(plan), _intakes(plan, deployed, unshaped_port)
 
 
 def _shared_classes(plan: LinkPlan) -> dict[str, tuple[SharedClass, ...]]:
     outlets = plan_outlets(plan)
-    leaving = {(outlet.host, dst) for outlet in outlets for dst in outlet.receivers} | set(plan.pairs)
+    leaving = {(outlet.host, dst) for outlet in outlets for dst in outlet.receivers} | set(
+        plan.pairs
+    )
     classes: dict[str, tuple[SharedClass, ...]] = {}
     for outlet in outlets:
         access = plan.access.get(outlet.host)
@@ -277,7 +325,9 @@ def _shared_classes(plan: LinkPlan) -> dict[str, tuple[SharedClass, ...]]:
         if access is not None and access.up_mbps is not None:
             links = sum(src == outlet.host for src, _ in leaving)
             rate_mbps = min(rate_mbps, access.up_mbps)
-            guaranteed = min(rate_mbps, len(outlet.receivers) * guaranteed_mbps(access.up_mbps, links))
+            guaranteed = min(
+                rate_mbps, len(outlet.receivers) * guaranteed_mbps(access.up_mbps, links)
+            )
         earlier = classes.get(outlet.host, ())
         each = SharedClass(len(earlier), rate_mbps, guaranteed, frozenset(outlet.receivers))
         classes[outlet.host] = (*earlier, each)
@@ -290,12 +340,20 @@ def _intakes(plan: LinkPlan, deployed: _Deployed, unshaped_port: int) -> dict[st
     for inlet in plan_inlets(plan):
         earlier = queues.get(inlet.host, ())
         senders = {name: (hosts[name].address, *hosts[name].ipv6) for name in inlet.senders}
-        queues[inlet.host] = (*earlier, IntakeQueue(f"{DEVICE_PREFIX}{len(earlier)}", inlet.rate_mbps, senders))
-    return {name: Intake(deployed.find(hosts[name])[1], some, unshaped_port) for name, some in queues.items()}
+        queues[inlet.host] = (
+            *earlier,
+            IntakeQueue(f"{DEVICE_PREFIX}{len(earlier)}", inlet.rate_mbps, senders),
+        )
+    return {
+        name: Intake(deployed.find(hosts[name])[1], some, unshaped_port)
+        for name, some in queues.items()
+    }
 
 
 def _fabric(plan: LinkPlan, ports: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Downlinks and shared links, between the hosts. Nothing there changes while a run goes on, so netem serialises."""
+    """Downlinks and shared links, between the hosts. Nothing there changes while a run goes on, so
+    netem serialises.
+    """
     devices: list[str] = []
     queues: list[str] = []
     for name, access in plan.access.items():
@@ -305,7 +363,10 @@ def _fabric(plan: LinkPlan, ports: Mapping[str, str]) -> tuple[tuple[str, ...], 
     redirecting: set[str] = set()
     for i, link in enumerate(plan.shared):
         device = f"shared{i}"
-        devices += [f"link add {device} type ifb", f"link set {device} txqueuelen {QUEUE_PACKETS} up"]
+        devices += [
+            f"link add {device} type ifb",
+            f"link set {device} txqueuelen {QUEUE_PACKETS} up",
+        ]
         queues.append(_bottleneck(device, link.rate_mbps))
         for src, dst in sorted(link.pairs):
             port = _port(src, ports)
@@ -314,19 +375,28 @@ def _fabric(plan: LinkPlan, ports: Mapping[str, str]) -> tuple[tuple[str, ...], 
                 redirecting.add(port)
             redirect = f"action mirred egress redirect dev {device}"
             queues.append(
-                f"tc filter add dev {port} parent ffff: protocol ip u32 match ip dst {hosts[dst].address} {redirect}"
+                f"tc filter add dev {port} parent ffff: protocol ip u32 match ip dst"
+                f" {hosts[dst].address} {redirect}"
             )
             add = ipv6_filter(port, "ffff:", IPV6_PRIORITY)
-            queues += [f"{add} {match_ipv6('dst', address)} {redirect}" for address in hosts[dst].ipv6]
+            queues += [
+                f"{add} {match_ipv6('dst', address)} {redirect}" for address in hosts[dst].ipv6
+            ]
     return tuple(devices), as_batch(queues)
 
 
 def _bottleneck(device: str, rate_mbps: float) -> str:
-    return f"tc qdisc replace dev {device} root handle {ROOT} netem rate {rate_text(rate_mbps)} limit {QUEUE_PACKETS}"
+    return (
+        f"tc qdisc replace dev {device} root handle {ROOT} netem rate {rate_text(rate_mbps)} limit"
+        f" {QUEUE_PACKETS}"
+    )
 
 
 def _port(host: str, ports: Mapping[str, str]) -> str:
     if host not in ports:
         fix = "use links: userspace, or drop downlinks and shared links from heterogeneity.yaml"
-        raise EmulationError(f"{host}: downlinks and shared links need its port on the fabric, which is unknown; {fix}")
+        raise EmulationError(
+            f"{host}: downlinks and shared links need its port on the fabric, which is unknown;"
+            f" {fix}"
+        )
     return ports[host]

@@ -1,4 +1,6 @@
-"""What the kernel says it does, compared with what it was told to do; all but the distribution of jitter, which it does not tell."""
+"""What the kernel says it does, compared with what it was told to do; all but the distribution of
+jitter, which it does not tell.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ def verify(host: str, source: LinkSource, shown: str) -> None:
         wrong = _difference(constraint, applied.get(constraint.number, AppliedLink()))
         if wrong:
             fix = "is another program changing its queues?"
-            raise EmulationError(f"{host} to {constraint.target}: {wrong}, as read back from the kernel; {fix}")
+            raise EmulationError(
+                f"{host} to {constraint.target}: {wrong}, as read back from the kernel; {fix}"
+            )
 
 
 def _difference(asked: LinkConstraint, applied: AppliedLink) -> str:
@@ -86,8 +90,16 @@ def _difference(asked: LinkConstraint, applied: AppliedLink) -> str:
         ("rate in Mbit/s", parse_rate_mbps(asked.rate), applied.rate_mbps),
         ("delay in ms", parse_delay_ms(asked.delay), applied.delay_ms),
         ("jitter in ms", parse_delay_ms(asked.jitter) if asked.jitter else 0.0, applied.jitter_ms),
-        ("loss in percent", parse_loss_percent(asked.loss) if asked.loss else 0.0, applied.loss_percent),
-        ("mean burst of losses", 1 / asked.bursts[1] if asked.bursts else 1.0, applied.burst_packets),
+        (
+            "loss in percent",
+            parse_loss_percent(asked.loss) if asked.loss else 0.0,
+            applied.loss_percent,
+        ),
+        (
+            "mean burst of losses",
+            1 / asked.bursts[1] if asked.bursts else 1.0,
+            applied.burst_packets,
+        ),
         ("queue in packets", float(asked.limit), float(applied.limit)),
     )
     for name, wanted, found in pairs:

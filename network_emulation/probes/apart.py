@@ -1,7 +1,9 @@
-"""Rate and loss of a link whose ends are on different machines: a sink on one, a source on the other.
+"""Rate and loss of a link whose ends are on different machines: a sink on one, a source on the
+other.
 
-The same figures as `stream` and `datagrams` give where one process holds both ends. Here the source cannot see what has arrived, so it
-keeps its socket full for a fixed time, and the sink looks only at what came after the warm-up, when the link's queue is never empty.
+The same figures as `stream` and `datagrams` give where one process holds both ends. Here the source
+cannot see what has arrived, so it keeps its socket full for a fixed time, and the sink looks only
+at what came after the warm-up, when the link's queue is never empty.
 """
 
 from __future__ import annotations
@@ -15,7 +17,11 @@ from typing import Literal, Self
 
 from laggard.errors import EmulationError
 from laggard.network_emulation.links import PACKET_BYTES
-from laggard.network_emulation.probes.stream import TCP_PAYLOAD_BYTES, UDP_PAYLOAD_BYTES, served_mbps
+from laggard.network_emulation.probes.stream import (
+    TCP_PAYLOAD_BYTES,
+    UDP_PAYLOAD_BYTES,
+    served_mbps,
+)
 
 Transport = Literal["tcp", "udp", "count"]
 """`tcp` and `udp` measure a rate; `count` counts numbered datagrams that are sent far below it."""
@@ -55,7 +61,9 @@ class FlowProbe:
     @property
     def total_s(self) -> float:
         """How long the source sends."""
-        return self.count / self.per_s if self.transport == "count" else self.warm_up_s + self.window_s
+        return (
+            self.count / self.per_s if self.transport == "count" else self.warm_up_s + self.window_s
+        )
 
 
 class Sink:
@@ -110,7 +118,9 @@ class Sink:
 
 def _await(receiver: socket.socket, deadline_s: float) -> None:
     if not select.select([receiver], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
-        raise EmulationError("no packet of a probe arrived; does a firewall stand between the nodes?")
+        raise EmulationError(
+            "no packet of a probe arrived; does a firewall stand between the nodes?"
+        )
 
 
 def _marks(receiver: socket.socket, deadline_s: float, probe: FlowProbe) -> list[tuple[float, int]]:
@@ -169,7 +179,10 @@ def send_flow(source: str, destination: tuple[str, int], probe: FlowProbe) -> No
 
 
 def _fill(sender: socket.socket, probe: FlowProbe) -> None:
-    chunk, deadline_s = bytes(1 << 16), time.monotonic() + probe.total_s + 4 * probe.rtt_ms / 1e3 + _GRACE_S
+    chunk, deadline_s = (
+        bytes(1 << 16),
+        time.monotonic() + probe.total_s + 4 * probe.rtt_ms / 1e3 + _GRACE_S,
+    )
     try:
         while time.monotonic() < deadline_s:
             sender.send(chunk)
@@ -180,7 +193,9 @@ def _fill(sender: socket.socket, probe: FlowProbe) -> None:
 def _pace(sender: socket.socket, probe: FlowProbe) -> None:
     counting = probe.transport == "count"
     per_s = (
-        probe.per_s if counting else probe.rate_mbps * _OVERDRIVE / max(0.05, 1.0 - probe.loss) * 1.25e5 / PACKET_BYTES
+        probe.per_s
+        if counting
+        else probe.rate_mbps * _OVERDRIVE / max(0.05, 1.0 - probe.loss) * 1.25e5 / PACKET_BYTES
     )
     total = probe.count if counting else round(per_s * probe.total_s)
     padding = bytes(0 if counting else UDP_PAYLOAD_BYTES - _COUNT_BYTES)

@@ -21,7 +21,9 @@ _SETTLE_S = 0.03
 
 @dataclass(frozen=True)
 class LossProbe:
-    """How to measure one ordered pair: number of datagrams, their pace, and the delay to wait for (real units)."""
+    """How to measure one ordered pair: number of datagrams, their pace, and the delay to wait for
+    (real units).
+    """
 
     src: str
     dst: str
@@ -64,7 +66,9 @@ class _Train:
                 return
 
 
-def measure_datagrams(probes: Sequence[LossProbe], hosts: Mapping[str, Endpoint]) -> dict[Pair, LossCount]:
+def measure_datagrams(
+    probes: Sequence[LossProbe], hosts: Mapping[str, Endpoint]
+) -> dict[Pair, LossCount]:
     """Losses of every probed link, all at the same time."""
     with ExitStack() as stack:
         trains = [_open(probe, hosts, stack) for probe in probes]
@@ -85,7 +89,11 @@ def _run(trains: Sequence[_Train]) -> None:
     for descriptor in by_descriptor:
         poll.register(descriptor, select.EPOLLIN)
     start_s = tick_s = time.monotonic()
-    quiet_s = start_s + max(t.probe.count / t.probe.per_s + t.probe.patience_ms / 1e3 for t in trains) + _SETTLE_S
+    quiet_s = (
+        start_s
+        + max(t.probe.count / t.probe.per_s + t.probe.patience_ms / 1e3 for t in trains)
+        + _SETTLE_S
+    )
     while (now_s := time.monotonic()) < quiet_s:
         if now_s >= tick_s:
             tick_s = now_s + _TICK_S

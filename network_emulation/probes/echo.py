@@ -1,8 +1,10 @@
-"""Round-trip times by ICMP echo, answered in the kernel of the host at the other end (RFC 792, and RFC 4443 for IPv6).
+"""Round-trip times by ICMP echo, answered in the kernel of the host at the other end (RFC 792, and
+RFC 4443 for IPv6).
 
-A reply is stamped by the kernel on arrival (SO_TIMESTAMPNS), so neither end's own scheduling enters the figure: what is measured is
-the link. Echoes of two sizes go alternately, and the round trip of an empty packet is where the line through both medians meets
-zero bytes (Jacobson's pathchar): how long a packet's own bytes take is the rate's business, not the delay's.
+A reply is stamped by the kernel on arrival (SO_TIMESTAMPNS), so neither end's own scheduling enters
+the figure: what is measured is the link. Echoes of two sizes go alternately, and the round trip of
+an empty packet is where the line through both medians meets zero bytes (Jacobson's pathchar): how
+long a packet's own bytes take is the rate's business, not the delay's.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ _GRACE_S = 0.03
 
 @dataclass(frozen=True)
 class EchoProbe:
-    """How to measure one pair: number of echoes (of both sizes together), their spacing, and the round trip to wait for."""
+    """How to measure one pair: number of echoes (of both sizes together), their spacing, and the
+    round trip to wait for.
+    """
 
     src: str
     dst: str
@@ -44,7 +48,9 @@ class EchoProbe:
 
 @dataclass(frozen=True)
 class Echoes:
-    """Round trips of one probe in ns, in the order of their arrival, by the size of the echo; and the size of their IP headers."""
+    """Round trips of one probe in ns, in the order of their arrival, by the size of the echo; and
+    the size of their IP headers.
+    """
 
     small_ns: tuple[int, ...]
     large_ns: tuple[int, ...]
@@ -63,19 +69,28 @@ class _Round:
     large_ns: list[int]
 
 
-def measure_echoes(probes: Sequence[EchoProbe], hosts: Mapping[str, Endpoint]) -> dict[Pair, float | None]:
-    """Median round-trip time of an empty packet of every probe, in real ms; None where no echo came back.
+def measure_echoes(
+    probes: Sequence[EchoProbe], hosts: Mapping[str, Endpoint]
+) -> dict[Pair, float | None]:
+    """Median round-trip time of an empty packet of every probe, in real ms; None where no echo came
+    back.
 
     All pairs are probed at the same time, their echoes interleaved.
     """
     sampled = sample_echoes(probes, hosts)
-    return {pair: round_trip_ms(each.small_ns, each.large_ns, each.header_bytes) for pair, each in sampled.items()}
+    return {
+        pair: round_trip_ms(each.small_ns, each.large_ns, each.header_bytes)
+        for pair, each in sampled.items()
+    }
 
 
 def sample_echoes(probes: Sequence[EchoProbe], hosts: Mapping[str, Endpoint]) -> dict[Pair, Echoes]:
-    """Every round trip of every probe, the time of the packet's own bytes included; all pairs at the same time."""
+    """Every round trip of every probe, the time of the packet's own bytes included; all pairs at
+    the same time.
+    """
     sources = {
-        name: socket_in(hosts[name], socket.SOCK_RAW, _protocol(hosts[name])) for name in {p.src for p in probes}
+        name: socket_in(hosts[name], socket.SOCK_RAW, _protocol(hosts[name]))
+        for name in {p.src for p in probes}
     }
     for source in sources.values():
         source.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
@@ -87,7 +102,10 @@ def sample_echoes(probes: Sequence[EchoProbe], hosts: Mapping[str, Endpoint]) ->
         for source in sources.values():
             source.close()
     return {
-        (r.probe.src, r.probe.dst): Echoes(tuple(r.small_ns), tuple(r.large_ns), r.peer.header_bytes) for r in rounds
+        (r.probe.src, r.probe.dst): Echoes(
+            tuple(r.small_ns), tuple(r.large_ns), r.peer.header_bytes
+        )
+        for r in rounds
     }
 
 
@@ -95,8 +113,12 @@ def _protocol(endpoint: Endpoint) -> int:
     return socket.IPPROTO_ICMPV6 if endpoint.family == socket.AF_INET6 else socket.IPPROTO_ICMP
 
 
-def round_trip_ms(small_ns: Sequence[int], large_ns: Sequence[int], header_bytes: int = _IP_BYTES) -> float | None:
-    """Round trip of an empty packet, from those of small and large echoes, with IP headers of that size; None without samples of both."""
+def round_trip_ms(
+    small_ns: Sequence[int], large_ns: Sequence[int], header_bytes: int = _IP_BYTES
+) -> float | None:
+    """Round trip of an empty packet, from those of small and large echoes, with IP headers of that
+    size; None without samples of both.
+    """
     if not small_ns or not large_ns:
         return None
     small, large = statistics.median(small_ns), statistics.median(large_ns)
@@ -109,16 +131,24 @@ def _run(rounds: Sequence[_Round], sources: Mapping[int, socket.socket]) -> None
     for descriptor in sources:
         poll.register(descriptor, select.EPOLLIN)
     start_s = time.monotonic() + 0.001
-    # Pairs take turns within one spacing, so that echoes of different pairs do not queue behind each other.
-    plan = [(start_s + r.probe.spacing_ms * i / len(rounds) / 1e3, i, 0) for i, r in enumerate(rounds)]
+    # Pairs take turns within one spacing, so that echoes of different pairs do not queue behind
+    # each other.
+    plan = [
+        (start_s + r.probe.spacing_ms * i / len(rounds) / 1e3, i, 0) for i, r in enumerate(rounds)
+    ]
     heapq.heapify(plan)
-    ends_s = max(start_s + ((r.probe.count + 1) * r.probe.spacing_ms + r.probe.patience_ms) / 1e3 for r in rounds)
+    ends_s = max(
+        start_s + ((r.probe.count + 1) * r.probe.spacing_ms + r.probe.patience_ms) / 1e3
+        for r in rounds
+    )
     while (now_s := time.monotonic()) < ends_s + _GRACE_S and not _complete(rounds, plan):
         while plan and plan[0][0] <= now_s:
             due_s, index, number = heapq.heappop(plan)
             _send(rounds[index], sources, index, number)
             if number + 1 < rounds[index].probe.count:
-                heapq.heappush(plan, (due_s + rounds[index].probe.spacing_ms / 1e3, index, number + 1))
+                heapq.heappush(
+                    plan, (due_s + rounds[index].probe.spacing_ms / 1e3, index, number + 1)
+                )
         wait_s = plan[0][0] - time.monotonic() if plan else 0.005
         for descriptor, _ in poll.poll(max(0.0, wait_s)):
             _receive(rounds, sources[descriptor])
@@ -159,7 +189,9 @@ def _receive(rounds: Sequence[_Round], source: socket.socket) -> None:
         except BlockingIOError:
             return
         is_ipv6 = source.family == socket.AF_INET6
-        start = 0 if is_ipv6 else (packet[0] & 0xF) * 4  # a raw IPv6 socket's packets come without the IP header
+        start = (
+            0 if is_ipv6 else (packet[0] & 0xF) * 4
+        )  # a raw IPv6 socket's packets come without the IP header
         kind, _, _, identifier, number = _ICMP.unpack_from(packet, start)
         if kind != (_ECHO_REPLY_6 if is_ipv6 else _ECHO_REPLY) or identifier >= len(rounds):
             continue

@@ -11,7 +11,9 @@ from laggard.network_emulation.host_namespace import entered
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A host as a probe sees it: the file its network namespace is bound to, and its address on the experiment network, IPv4 or IPv6."""
+    """A host as a probe sees it: the file its network namespace is bound to, and its address on the
+    experiment network, IPv4 or IPv6.
+    """
 
     namespace: Path
     address: str

@@ -1,10 +1,12 @@
 """The rate of a link, by a flow of its own that keeps the link busy.
 
-Links that lose nothing get a TCP connection. It starts with reno's plain slow start and is held at a window that keeps a
-short queue at the bottleneck (bandwidth x delay, and a little), which this process can do exactly because it holds both ends:
-the link never idles, nothing is dropped, and from then on bytes arrive as the link serves them. Where a round trip takes more than
-a queue holds, slow start would send what fills it in bursts of twice the rate, and lose them: it is paced there. Links that lose or jitter get
-UDP above their rate, since TCP there measures TCP (Mathis et al. 1997).
+Links that lose nothing get a TCP connection. It starts with reno's plain slow start and is held at
+a window that keeps a short queue at the bottleneck (bandwidth x delay, and a little), which this
+process can do exactly because it holds both ends: the link never idles, nothing is dropped, and
+from then on bytes arrive as the link serves them. Where a round trip takes more than a queue holds,
+slow start would send what fills it in bursts of twice the rate, and lose them: it is paced there.
+Links that lose or jitter get UDP above their rate, since TCP there measures TCP (Mathis et al.
+1997).
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from laggard.network_emulation.links import PACKET_BYTES, QUEUE_PACKETS, Pair
 from laggard.network_emulation.probes.endpoint import Endpoint, listener_in, socket_in
 
 TCP_PAYLOAD_BYTES = 1448
-"""What a full-size TCP segment with timestamps leaves for data, of `PACKET_BYTES` on the wire over IPv4."""
+"""What a full-size TCP segment with timestamps leaves for data, of `PACKET_BYTES` on the wire over
+IPv4."""
 
 UDP_PAYLOAD_BYTES = 1472
 IPV4_HEADER_BYTES = 20
@@ -63,7 +66,9 @@ class RateProbe:
 
     @property
     def window_bytes(self) -> int:
-        """Bytes to keep between the two ends: the link's own, and a queue of 25 ms or what a queue takes."""
+        """Bytes to keep between the two ends: the link's own, and a queue of 25 ms or what a queue
+        takes.
+        """
         rate = self.rate_mbps * 125.0
         queue = min(max(rate * _QUEUE_S * 1e3, _QUEUE_BYTES[0]), _QUEUE_BYTES[1])
         return int(rate * self.delay_ms + queue)
@@ -72,22 +77,27 @@ class RateProbe:
     def warm_up_s(self) -> float:
         """How long slow start may take at most."""
         rate = self.rate_mbps * 1.25e5
-        filling_s = _QUEUE_BYTES[1] / (self.paced_bytes_per_s - rate) if self.paced_bytes_per_s else 0.0
+        filling_s = (
+            _QUEUE_BYTES[1] / (self.paced_bytes_per_s - rate) if self.paced_bytes_per_s else 0.0
+        )
         return 0.25 + 14 * self.rtt_ms / 1e3 + 16 * self.window_bytes / rate / 10 + filling_s
 
     @property
     def paced_bytes_per_s(self) -> int | None:
-        """A little more than the link carries, for a flow whose bursts its queue would not hold; None for others."""
+        """A little more than the link carries, for a flow whose bursts its queue would not hold;
+        None for others.
+        """
         rate = self.rate_mbps * 1.25e5
         pipe, queue = rate * self.rtt_ms / 1e3, QUEUE_PACKETS * PACKET_BYTES / 2
         return round(rate * (1 + min(_MOST_EXCESS, queue / pipe))) if pipe > queue else None
 
     @property
     def window_s(self) -> float:
-        """How long to measure: 0.3 s, or the time of 60 packets or of 160 jitters where those take longer, at most 2 s, unless that is too
-        short for five packets.
+        """How long to measure: 0.3 s, or the time of 60 packets or of 160 jitters where those take
+        longer, at most 2 s, unless that is too short for five packets.
 
-        Packets that wait for one before them arrive together with it, so that either end of the window may be off by a jitter or so.
+        Packets that wait for one before them arrive together with it, so that either end of the
+        window may be off by a jitter or so.
         """
         packet_s = PACKET_BYTES * 8e-6 / self.rate_mbps
         return max(5 * packet_s, min(2.0, max(0.3, 60 * packet_s, 160e-3 * self.jitter_ms)))
@@ -115,8 +125,12 @@ class _Flow:
         return self.measuring_until_s is not None and now_s >= self.measuring_until_s
 
 
-def measure_streams(probes: Sequence[RateProbe], hosts: Mapping[str, Endpoint]) -> dict[Pair, float]:
-    """Rate of every probed link, in real Mbit/s on the wire, all flows at the same time; 0 where nothing arrived."""
+def measure_streams(
+    probes: Sequence[RateProbe], hosts: Mapping[str, Endpoint]
+) -> dict[Pair, float]:
+    """Rate of every probed link, in real Mbit/s on the wire, all flows at the same time; 0 where
+    nothing arrived.
+    """
     with ExitStack() as stack:
         flows = [_open(probe, hosts, stack) for probe in probes]
         _run(flows, stack)
@@ -124,7 +138,8 @@ def measure_streams(probes: Sequence[RateProbe], hosts: Mapping[str, Endpoint]) 
 
 
 def served_mbps(marks: Sequence[tuple[float, int]]) -> float:
-    """Mbit/s between the first and the last arrival of a busy link, from (seconds, bytes so far); 0 without two arrivals.
+    """Mbit/s between the first and the last arrival of a busy link, from (seconds, bytes so far); 0
+    without two arrivals.
 
     What arrives first only starts the clock: its bytes were served before.
     """
@@ -159,7 +174,11 @@ def _run(flows: Sequence[_Flow], stack: ExitStack) -> None:
     for descriptor in by_descriptor:
         poll.register(descriptor, select.EPOLLIN)
     started_s = time.monotonic()
-    limit_s = started_s + max(f.probe.warm_up_s + f.probe.window_s + 2 * f.probe.rtt_ms / 1e3 for f in flows) + 1.0
+    limit_s = (
+        started_s
+        + max(f.probe.warm_up_s + f.probe.window_s + 2 * f.probe.rtt_ms / 1e3 for f in flows)
+        + 1.0
+    )
     while (now_s := time.monotonic()) < limit_s and not all(flow.done(now_s) for flow in flows):
         for flow in flows:
             _push(flow, now_s, started_s)
@@ -223,7 +242,9 @@ def _pull(flow: _Flow, started_s: float) -> None:
 
 
 def _ready(flow: _Flow, now_s: float, started_s: float) -> bool:
-    """Whether the link is in steady state: datagrams came for a while, or the network held a full window for a round trip."""
+    """Whether the link is in steady state: datagrams came for a while, or the network held a full
+    window for a round trip.
+    """
     if flow.probe.transport == "tcp" and not flow.full():
         flow.begun_s = None
     elif flow.begun_s is None:

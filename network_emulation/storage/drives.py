@@ -14,7 +14,8 @@ class DriveSet:
     """All drives of a run, in real units; use it as a context manager.
 
     Attributes:
-        paths: the file of every drive, by host; a host that is not there has none, and is not limited.
+        paths: the file of every drive, by host; a host that is not there has none, and is not
+            limited.
     """
 
     def __init__(self, drives: Mapping[str, Drive], paths: Mapping[str, Path]) -> None:
@@ -22,7 +23,9 @@ class DriveSet:
         self.paths = dict(paths)
 
     @classmethod
-    def make(cls, folder: Path, limits: Mapping[str, DriveLimits], sharers: Mapping[str, int]) -> Self:
+    def make(
+        cls, folder: Path, limits: Mapping[str, DriveLimits], sharers: Mapping[str, int]
+    ) -> Self:
         """Make the drives.
 
         Args:
@@ -32,7 +35,10 @@ class DriveSet:
         """
         folder.mkdir(parents=True, exist_ok=True)
         paths = {host: folder / host for host in limits}
-        return cls({host: make_drive(paths[host], limits[host], sharers.get(host, 1)) for host in limits}, paths)
+        return cls(
+            {host: make_drive(paths[host], limits[host], sharers.get(host, 1)) for host in limits},
+            paths,
+        )
 
     def set_limits(self, host: str, limits: DriveLimits) -> int:
         """Give a drive other limits, also while it serves.
@@ -44,7 +50,9 @@ class DriveSet:
             EmulationError: no such drive.
         """
         if host not in self._drives:
-            raise EmulationError(f"{host} has no drive to change; plan one for every host that an event names")
+            raise EmulationError(
+                f"{host} has no drive to change; plan one for every host that an event names"
+            )
         return self._drives[host].set_limits(limits)
 
     def counters(self) -> Mapping[str, DriveCounters]:

@@ -1,4 +1,6 @@
-"""Whether drives are what was asked for: a process per host that waits in its drive as its workers will, all at once, idle hosts."""
+"""Whether drives are what was asked for: a process per host that waits in its drive as its workers
+will, all at once, idle hosts.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,8 @@ class Asked:
 def verify_drives(
     limits: Mapping[str, DriveLimits], paths: Mapping[str, Path], dilation: Dilation
 ) -> tuple[FidelityCheck, ...]:
-    """Measure every limited drive: half a second at most, unless one access takes longer, and three times that where one misses.
+    """Measure every limited drive: half a second at most, unless one access takes longer, and three
+    times that where one misses.
 
     Args:
         limits: of every drive, virtual, as asked for.
@@ -71,12 +74,15 @@ def verify_drives(
         dilation: of the run.
 
     Returns:
-        A check of kind `storage` for everything that is limited; nothing is raised for one that is not ok.
+        A check of kind `storage` for everything that is limited; nothing is raised for one that is
+        not ok.
 
     Raises:
         EmulationError: a probe died.
     """
-    asked = [each for host in limits for each in _asked(host, dilate_limits(limits[host], dilation))]
+    asked = [
+        each for host in limits for each in _asked(host, dilate_limits(limits[host], dilation))
+    ]
     checks: dict[Asked, FidelityCheck] = {}
     missed = asked
     for attempt in range(ATTEMPTS):
@@ -107,7 +113,10 @@ def _check(asked: Asked, seconds: float, dilation: Dilation, attempt: int) -> Fi
         detail = f"latency of {asked.direction}s, {asked.accesses} accesses{again}"
         unit = "ms"
     else:
-        requested, measured = dilation.real_s(asked.limit), dilation.real_s(asked.size_bytes / 1e6 / seconds)
+        requested, measured = (
+            dilation.real_s(asked.limit),
+            dilation.real_s(asked.size_bytes / 1e6 / seconds),
+        )
         tolerance = TOLERANCE * requested
         detail = f"{asked.direction} of {asked.size_bytes} bytes{again}"
         unit = "MB/s"
@@ -125,7 +134,9 @@ def _check(asked: Asked, seconds: float, dilation: Dilation, attempt: int) -> Fi
 
 
 def _measure(asked: list[Asked], paths: Mapping[str, Path]) -> Mapping[Asked, float]:
-    """Seconds that each transfer or access took; hosts at the same time, what is asked of one host in turn."""
+    """Seconds that each transfer or access took; hosts at the same time, what is asked of one host
+    in turn.
+    """
     probes: dict[str, tuple[int, Connection]] = {}
     measured: dict[Asked, float] = {}
     try:
@@ -133,7 +144,9 @@ def _measure(asked: list[Asked], paths: Mapping[str, Path]) -> Mapping[Asked, fl
             probes[host] = _start(paths[host], [each for each in asked if each.host == host])
         for host, (_, connection) in probes.items():
             own = [each for each in asked if each.host == host]
-            measured |= zip(own, _receive(host, connection, _PATIENCE_S + _expected_s(own)), strict=True)
+            measured |= zip(
+                own, _receive(host, connection, _PATIENCE_S + _expected_s(own)), strict=True
+            )
         return measured
     finally:
         for pid, connection in probes.values():
@@ -142,7 +155,9 @@ def _measure(asked: list[Asked], paths: Mapping[str, Path]) -> Mapping[Asked, fl
 
 
 def _expected_s(asked: list[Asked]) -> float:
-    return sum(each.accesses * each.limit / 1e3 if each.is_latency else _TRANSFER_S for each in asked)
+    return sum(
+        each.accesses * each.limit / 1e3 if each.is_latency else _TRANSFER_S for each in asked
+    )
 
 
 def _start(path: Path, asked: list[Asked]) -> tuple[int, Connection]:
@@ -165,7 +180,12 @@ def _time(drive: Drive, asked: Asked) -> float:
     took = []
     for _ in range(asked.accesses):
         began_ns = time.monotonic_ns()
-        drive.transfer(asked.direction, asked.size_bytes, accesses=1 if asked.is_latency else 0, begun_ns=began_ns)
+        drive.transfer(
+            asked.direction,
+            asked.size_bytes,
+            accesses=1 if asked.is_latency else 0,
+            begun_ns=began_ns,
+        )
         took.append((time.monotonic_ns() - began_ns) / 1e9)
     return median(took)
 
@@ -176,5 +196,7 @@ def _receive(host: str, connection: Connection, patience_s: float) -> list[float
             raise EmulationError(f"{host}: measuring its drive takes longer than {patience_s:g} s")
         seconds: list[float] = pickle.loads(connection.recv_bytes())  # noqa: S301 - our own fork's
     except EOFError as error:
-        raise EmulationError(f"{host}: the probe of its drive died; its output on stderr says why") from error
+        raise EmulationError(
+            f"{host}: the probe of its drive died; its output on stderr says why"
+        ) from error
     return seconds

@@ -29,7 +29,8 @@ _HostEntry = HostRule | TimedHostEvent | RandomHostEvent
 
 
 def plan_drives(heterogeneity: Heterogeneity, hosts: Sequence[Host]) -> Mapping[str, DriveLimits]:
-    """Limits, in virtual units, of the drives of all hosts that are ever limited; later entries win.
+    """Limits, in virtual units, of the drives of all hosts that are ever limited; later entries
+    win.
 
     Args:
         heterogeneity: the entries; their patterns have been checked.
@@ -67,7 +68,11 @@ def written(entry: _HostEntry) -> dict[str, float]:
 
 
 def storage_warnings(
-    heterogeneity: Heterogeneity, workers: Sequence[str], writers: Sequence[str], hosts: Sequence[Host], source: Source
+    heterogeneity: Heterogeneity,
+    workers: Sequence[str],
+    writers: Sequence[str],
+    hosts: Sequence[Host],
+    source: Source,
 ) -> Iterator[Problem]:
     """Entries that act on nothing, since only workers read and write through a drive.
 

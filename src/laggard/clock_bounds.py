@@ -1,7 +1,8 @@
-"""How high and how low the offset between two clocks can have been, given what was observed of it: the geometry of `clocks`.
+"""How high and how low the offset between two clocks can have been, given what was observed of it:
+the geometry of `clocks`.
 
-Everything is relative to one origin, so that floats hold it exactly: times in ns of the local clock, offsets in ns, slopes in ns
-per ns.
+Everything is relative to one origin, so that floats hold it exactly: times in ns of the local
+clock, offsets in ns, slopes in ns per ns.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _CONTRADICTION_NS = 0.1
 
 @dataclass(frozen=True)
 class Model:
-    """What the offset's slope can do: always within ± `limit`, and within a piece `wander` around its mean."""
+    """What the offset's slope can do: always within ± `limit`, and within a piece `wander` around
+    its mean.
+    """
 
     limit: float
     wander: float
@@ -62,7 +65,9 @@ class Points:
 
 @dataclass(frozen=True)
 class Run:
-    """A piece of steady drift, from its first to its last observation, with its lowest and highest mean slope."""
+    """A piece of steady drift, from its first to its last observation, with its lowest and highest
+    mean slope.
+    """
 
     start: float
     end: float
@@ -117,35 +122,50 @@ class Curve:
 
     def reference_at(self, times: Floats) -> Floats:
         """What the reference shows at local times."""
-        # Interpolated as a whole, not as a sum with the offset: then rounding keeps it monotone where the reference stands still.
+        # Interpolated as a whole, not as a sum with the offset: then rounding keeps it monotone
+        # where the reference stands still.
         before, after = 1.0 + sum(self.slopes_before) / 2, 1.0 + sum(self.slopes_after) / 2
         seen = np.interp(times, self.knots, self.seen)
-        seen += np.minimum(times - self.knots[0], 0.0) * before + np.maximum(times - self.knots[-1], 0.0) * after
+        seen += (
+            np.minimum(times - self.knots[0], 0.0) * before
+            + np.maximum(times - self.knots[-1], 0.0) * after
+        )
         return seen
 
     def local_at(self, seen: Floats) -> Floats:
         """The local time at which the reference shows this."""
         before, after = 1.0 + sum(self.slopes_before) / 2, 1.0 + sum(self.slopes_after) / 2
         times = np.interp(seen, self.seen, self.knots)
-        times += np.minimum(seen - self.seen[0], 0.0) / before + np.maximum(seen - self.seen[-1], 0.0) / after
+        times += (
+            np.minimum(seen - self.seen[0], 0.0) / before
+            + np.maximum(seen - self.seen[-1], 0.0) / after
+        )
         return times
 
     def error_at(self, times: Floats) -> Floats:
         """Greatest distance of the truth from `reference_at`, at local times."""
-        gap = np.clip(np.searchsorted(self.knots, times, "right") - 1, 0, max(len(self.knots) - 2, 0))
+        gap = np.clip(
+            np.searchsorted(self.knots, times, "right") - 1, 0, max(len(self.knots) - 2, 0)
+        )
         following = np.minimum(gap + 1, len(self.knots) - 1)
         since, until = times - self.knots[gap], self.knots[following] - times
         jumped = np.isinf(self.wander[gap])
-        # A curve whose slope stays within c ± w leaves the chord between its ends by at most 2 w x (d - x) / d.
+        # A curve whose slope stays within c ± w leaves the chord between its ends by at most 2 w x
+        # (d - x) / d.
         within = np.maximum(since, 0.0) * np.maximum(until, 0.0)
-        sag = 2.0 * np.where(jumped, 0.0, self.wander[gap]) * within / np.maximum(since + until, 1.0)
+        sag = (
+            2.0 * np.where(jumped, 0.0, self.wander[gap]) * within / np.maximum(since + until, 1.0)
+        )
         high = np.interp(times, self.knots, self.high) + sag
         low = np.interp(times, self.knots, self.low) - sag
         # Across a jump only this is left: neither clock ran backwards.
         inside = jumped & (since > 0) & (until > 0)
         high = np.where(inside, self.high[following] + until, high)
         low = np.where(inside, self.low[gap] - since, low)
-        early, late = np.minimum(times - self.knots[0], 0.0), np.maximum(times - self.knots[-1], 0.0)
+        early, late = (
+            np.minimum(times - self.knots[0], 0.0),
+            np.maximum(times - self.knots[-1], 0.0),
+        )
         high += early * self.slopes_before[0] + late * self.slopes_after[1]
         low += early * self.slopes_before[1] + late * self.slopes_after[0]
         middle = self.reference_at(times) - times
@@ -153,7 +173,9 @@ class Curve:
 
 
 def segments(points: Points, limit: float) -> list[Points]:
-    """The points between jumps: those of each segment are fitted by a curve whose slope is always within ± limit."""
+    """The points between jumps: those of each segment are fitted by a curve whose slope is always
+    within ± limit.
+    """
     runs = _sure_runs(points, lambda rest: _reach_any_drift(rest, limit))
     parts = [points.where(slice(first, end)) for first, end in runs if first < end]
     return [part for part in parts if part.two_sided]
@@ -173,12 +195,15 @@ def band(segment: Points, model: Model) -> Band:
         run = Run(float(sure.times[0]), float(sure.times[-1]), *_steady(sure, model)[1:])
         at = slice(*np.searchsorted(knots, [run.start, np.nextafter(run.end, np.inf)]).tolist())
         high[at] = np.minimum(high[at], _ceiling(sure, knots[at], run.low, run.high, model))
-        low[at] = np.maximum(low[at], -_ceiling(sure.flipped(), knots[at], -run.high, -run.low, model))
+        low[at] = np.maximum(
+            low[at], -_ceiling(sure.flipped(), knots[at], -run.high, -run.low, model)
+        )
         wander[at.start : at.stop - 1] = model.wander
         runs.append(run)
     high, low = _spread(knots, high, model.limit), -_spread(knots, -low, model.limit)
     if (high < low - _CONTRADICTION_NS).any():
-        # Steady pieces that no permitted drift can join: there were more changes than the fewest that fit.
+        # Steady pieces that no permitted drift can join: there were more changes than the fewest
+        # that fit.
         high, low, wander = any_high, any_low, np.full(len(knots), model.limit)
     before = (runs[0].low - model.wander, runs[0].high + model.wander)
     after = (runs[-1].low - model.wander, runs[-1].high + model.wander)
@@ -188,20 +213,26 @@ def band(segment: Points, model: Model) -> Band:
 def joined(bands: Sequence[Band]) -> Curve:
     """One curve through the middle of all bands, jumps between them."""
     knots = np.concatenate([part.knots for part in bands])
-    low, high = np.concatenate([part.low for part in bands]), np.concatenate([part.high for part in bands])
+    low, high = (
+        np.concatenate([part.low for part in bands]),
+        np.concatenate([part.high for part in bands]),
+    )
     wander = np.concatenate([part.wander for part in bands])
     ends = list(itertools.accumulate(len(part.knots) for part in bands))
     wander[[end - 1 for end in ends[:-1]]] = np.inf
-    # Within a band slopes are far above -1; only from one band to the next could the reference seem to run backwards.
+    # Within a band slopes are far above -1; only from one band to the next could the reference seem
+    # to run backwards.
     seen = np.maximum.accumulate(knots + np.rint((low + high) / 2))
     return Curve(knots, seen, low, high, wander, bands[0].slopes_before, bands[-1].slopes_after)
 
 
 def _sure_runs(points: Points, reach: Callable[[Points], int]) -> Iterator[tuple[int, int]]:
-    """Positions (first, end) that belong to each of the fewest runs that `reach` allows, wherever exactly the runs meet.
+    """Positions (first, end) that belong to each of the fewest runs that `reach` allows, wherever
+    exactly the runs meet.
 
-    Runs made as long as possible from the left end as late as any division into so few can have them end, and from the right
-    begin as early; a run is sure of what lies between. It may be sure of nothing.
+    Runs made as long as possible from the left end as late as any division into so few can have
+    them end, and from the right begin as early; a run is sure of what lies between. It may be sure
+    of nothing.
     """
     starts = [0, *_cuts(points, reach)]
     ends = [*(len(points) - cut for cut in reversed(_cuts(points.mirrored(), reach))), len(points)]
@@ -227,7 +258,9 @@ def _reach_any_drift(points: Points, limit: float) -> int:
 
 
 def _essential(points: Points, limit: float) -> Points:
-    """The first and last point, and those that no other one implies, given that slopes are within ± limit."""
+    """The first and last point, and those that no other one implies, given that slopes are within ±
+    limit.
+    """
     kept = np.zeros(len(points), dtype=np.bool_)
     kept[[0, -1]] = True
     for kind, values in ((points.upper, points.values), (~points.upper, -points.values)):
@@ -236,7 +269,9 @@ def _essential(points: Points, limit: float) -> Points:
 
 
 def _undercuts(grown: Floats, values: Floats) -> Bools:
-    """Which upper bounds are implied neither by an earlier nor by a later one; of equal ones the first is not."""
+    """Which upper bounds are implied neither by an earlier nor by a later one; of equal ones the
+    first is not.
+    """
     from_left, from_right = values - grown, (values + grown)[::-1]
     before = np.minimum.accumulate(np.concatenate([[np.inf], from_left[:-1]]))
     after = np.minimum.accumulate(np.concatenate([[np.inf], from_right[:-1]]))
@@ -261,7 +296,8 @@ def _spread(knots: Floats, high: Floats, limit: float) -> Floats:
 
 
 class _Hull:
-    """Points from left to right that some line touches from below: the vertices of their lower convex hull.
+    """Points from left to right that some line touches from below: the vertices of their lower
+    convex hull.
 
     In integers, so that no vertex is lost by rounding, and both directions of time find the same.
     """
@@ -270,7 +306,9 @@ class _Hull:
         self._vertices: list[tuple[int, int]] = []
 
     def add(self, time: int, value: int) -> None:
-        """Add a point that is not earlier than any before (A. M. Andrew, Information Processing Letters 9(5), 1979)."""
+        """Add a point that is not earlier than any before (A. M. Andrew, Information Processing
+        Letters 9(5), 1979).
+        """
         vertices = self._vertices
         if vertices and vertices[-1][0] == time:
             if vertices[-1][1] <= value:
@@ -284,7 +322,9 @@ class _Hull:
         vertices.append((time, value))
 
     def steepest(self, time: int, value: int) -> float:
-        """The greatest slope of a line from any of the points to a later one; minus infinity without points."""
+        """The greatest slope of a line from any of the points to a later one; minus infinity
+        without points.
+        """
         best = -math.inf
         # Along a convex hull these slopes rise and then fall.
         for t, v in reversed(self._vertices):
@@ -296,16 +336,21 @@ class _Hull:
 
 
 def _steady(points: Points, model: Model) -> tuple[int, float, float]:
-    """How many of the first points a curve of steady drift fits, and the lowest and highest mean slope that it can have.
+    """How many of the first points a curve of steady drift fits, and the lowest and highest mean
+    slope that it can have.
 
-    An earlier upper and a later lower point bound the mean slope from below by the slope of the line through both, less the
-    wander; the other way round from above. By Helly's theorem in one dimension these bounds of pairs are all there are.
+    An earlier upper and a later lower point bound the mean slope from below by the slope of the
+    line through both, less the wander; the other way round from above. By Helly's theorem in one
+    dimension these bounds of pairs are all there are.
     """
     lowers, uppers = _Hull(), _Hull()
     low, high = model.wander - model.limit, model.limit - model.wander
     same_instant: list[tuple[int, int, bool]] = []
     rows = zip(
-        points.times.astype(np.int64).tolist(), points.values.astype(np.int64).tolist(), points.upper, strict=True
+        points.times.astype(np.int64).tolist(),
+        points.values.astype(np.int64).tolist(),
+        points.upper,
+        strict=True,
     )
     for i, (time, value, upper) in enumerate(rows):
         if same_instant and same_instant[0][0] < time:
@@ -323,26 +368,32 @@ def _steady(points: Points, model: Model) -> tuple[int, float, float]:
 
 
 def _ceiling(points: Points, at: Floats, low: float, high: float, model: Model) -> Floats:
-    """The highest offset at times `at` of a curve of steady drift below all upper points, its mean slope within low to high."""
+    """The highest offset at times `at` of a curve of steady drift below all upper points, its mean
+    slope within low to high.
+    """
     upper = points.where(points.upper)
     highest = np.full(len(at), np.inf)
     if not len(upper):
         return highest
     for start in range(0, len(at), _BLOCK_POINTS):
         block = at[start : start + _BLOCK_POINTS]
-        # Points far away add little to what the range of the slope says, and leaving some out only widens the bound.
+        # Points far away add little to what the range of the slope says, and leaving some out only
+        # widens the bound.
         middle = int(np.searchsorted(upper.times, block[len(block) // 2]))
         near = upper.where(slice(max(middle - _WINDOW_POINTS, 0), middle + _WINDOW_POINTS))
         run = block[:, None] - near.times
-        highest[start : start + _BLOCK_POINTS] = _maximum(run, near.values + model.wander * np.abs(run), low, high)
+        highest[start : start + _BLOCK_POINTS] = _maximum(
+            run, near.values + model.wander * np.abs(run), low, high
+        )
     return highest
 
 
 def _maximum(slopes: Floats, starts: Floats, low: float, high: float) -> Floats:
     """For each row the maximum over b in low to high of the least of its lines `starts + slopes b`.
 
-    Kelley's cutting planes (1960): a rising and a falling line bound the maximum by where they cross; while another line is
-    lower there, it takes the place of one of them. Every value on the way is a bound, so ending early would be safe.
+    Kelley's cutting planes (1960): a rising and a falling line bound the maximum by where they
+    cross; while another line is lower there, it takes the place of one of them. Every value on the
+    way is a bound, so ending early would be safe.
     """
     rows = np.arange(len(slopes))
     rising = np.argmin(starts + slopes * low, axis=1)

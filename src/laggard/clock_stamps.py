@@ -1,4 +1,6 @@
-"""One clock exchange, as nodes make and send it; without numpy, whose threads a process that forks must not have."""
+"""One clock exchange, as nodes make and send it; without numpy, whose threads a process that forks
+must not have.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +55,12 @@ class Exchange:
 
 
 def _four_integers(value: object) -> Sequence[int]:
-    if not isinstance(value, list) or len(value) != 4 or any(type(stamp) is not int for stamp in value):
-        raise ValueError("it is a list of four whole numbers: sent, received, answered, returned, in ns")
+    if (
+        not isinstance(value, list)
+        or len(value) != 4
+        or any(type(stamp) is not int for stamp in value)
+    ):
+        raise ValueError(
+            "it is a list of four whole numbers: sent, received, answered, returned, in ns"
+        )
     return value

@@ -1,11 +1,14 @@
 """A host's emulated drive: a queue in shared memory that whoever reads or writes there waits in.
 
-A kernel's throttle sees neither the page cache nor arrays in memory, and is root's alone; so readers and writers hold themselves to
-the drive's limits. It serves one transfer at a time, first come first served, in pieces; that several processes take turns with
-their pieces is what shares it fairly. When a piece ends is reckoned from when the one before it ended: whoever wakes late
-has lost nothing by that. Of a latency, which accesses of several processes spend side by side, no part occupies the queue.
+A kernel's throttle sees neither the page cache nor arrays in memory, and is root's alone; so
+readers and writers hold themselves to the drive's limits. It serves one transfer at a time, first
+come first served, in pieces; that several processes take turns with their pieces is what shares it
+fairly. When a piece ends is reckoned from when the one before it ended: whoever wakes late has lost
+nothing by that. Of a latency, which accesses of several processes spend side by side, no part
+occupies the queue.
 
-The queue is locked with fcntl(2), so the lock of a process that is killed goes with it; limits are changed without the lock.
+The queue is locked with fcntl(2), so the lock of a process that is killed goes with it; limits are
+changed without the lock.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from typing import Literal, Self
 Direction = Literal["read", "write"]
 
 PIECE_NS = 5_000_000
-"""Real time that the pieces of all processes of a host take at most, if each has one waiting: a change of limits takes so long to act."""
+"""Real time that the pieces of all processes of a host take at most, if each has one waiting: a
+change of limits takes so long to act."""
 
 _PR_SET_TIMERSLACK = 29
 _WORDS = 10
@@ -61,7 +65,8 @@ class DriveCounters:
 
 
 class Drive:
-    """One host's drive, mapped from its file; threads of one process need a `Drive` of their own each, and a lock between them.
+    """One host's drive, mapped from its file; threads of one process need a `Drive` of their own
+    each, and a lock between them.
 
     Args:
         path: its file, as `make_drive` made it.
@@ -77,7 +82,8 @@ class Drive:
         """Change the limits, also of transfers under way.
 
         Returns:
-            CLOCK_MONOTONIC nanoseconds when the last piece that the old ones hold for has been served.
+            CLOCK_MONOTONIC nanoseconds when the last piece that the old ones hold for has been
+            served.
         """
         self._limits[0] = _bytes_per_ns(limits.read_mb_per_s)
         self._limits[1] = _bytes_per_ns(limits.write_mb_per_s)
@@ -99,7 +105,8 @@ class Drive:
             direction: read or write.
             size_bytes: what is transferred.
             accesses: how many times the latency is due, one after the other.
-            begun_ns: CLOCK_MONOTONIC nanoseconds since when it is being waited for; now where absent.
+            begun_ns: CLOCK_MONOTONIC nanoseconds since when it is being waited for; now where
+                absent.
             alive: called again and again while waiting.
         """
         ready_ns = time.monotonic_ns() if begun_ns is None else begun_ns
@@ -114,7 +121,9 @@ class Drive:
 
     def counters(self) -> DriveCounters:
         """What it was asked for so far."""
-        return DriveCounters(*(self._words[i] for direction in ("read", "write") for i in _COUNTS[direction]))
+        return DriveCounters(
+            *(self._words[i] for direction in ("read", "write") for i in _COUNTS[direction])
+        )
 
     def forget(self) -> None:
         """Count from zero again."""
@@ -135,8 +144,12 @@ class Drive:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _seek(self, latency: int, accesses: float, ready_ns: int, alive: Callable[[], object]) -> int:
-        """Spend the latency of some accesses, in parts as well, so that a change acts within an access too."""
+    def _seek(
+        self, latency: int, accesses: float, ready_ns: int, alive: Callable[[], object]
+    ) -> int:
+        """Spend the latency of some accesses, in parts as well, so that a change acts within an
+        access too.
+        """
         left = float(accesses)
         while left > 0 and (each_ns := self._limits[latency]) > 0:
             part = min(left, PIECE_NS / each_ns)
@@ -184,7 +197,9 @@ def make_drive(path: Path, limits: DriveLimits, sharers: int) -> Drive:
 
 
 def sharpen_sleeps() -> None:
-    """Have the calling thread's sleeps end when they should (prctl(2)), and not up to 50 µs later."""
+    """Have the calling thread's sleeps end when they should (prctl(2)), and not up to 50 µs
+    later.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 

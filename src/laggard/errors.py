@@ -12,7 +12,8 @@
     ├── TransportError              a process of the training does not answer another, or is gone
     └── FidelityError               exit status 3: the emulation missed its tolerance
 
-A message gives the value, the rule and the fix. Nothing else may reach the user: a traceback is a bug.
+A message gives the value, the rule and the fix. Nothing else may reach the user: a traceback is a
+bug.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class InputError(LaggardError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong in one place of an input file (`line` and `column` count from 1; 0 is unknown)."""
+    """One thing wrong in one place of an input file (`line` and `column` count from 1; 0 is
+    unknown).
+    """
 
     path: str
     line: int
@@ -55,7 +58,10 @@ class Problem:
 
 def printable(text: str) -> str:
     """`text` on one line that any UTF-8 terminal shows as it is: the rest is written as escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
+        for c in text
+    )
 
 
 class ScenarioError(InputError):

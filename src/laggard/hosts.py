@@ -1,9 +1,10 @@
 """Hosts of a continuum and the patterns that select them, with E2Clab's meaning.
 
-E2Clab matches patterns, with Ansible's inventory, against the *names of roles*: every host's own service key
-(`layer.service.service_id.machine_id`), layers, services, `layer_id_service_id` and a service's extra roles. Each role found
-stands for its first host. So a bare `edge` is one host and `edge.*` is all of them; `!edge` takes nothing from `edge.*`.
-A pattern is a list of globs, separated by `,` or else by `:`; `!` excludes, `&` intersects, `~` begins a regular expression,
+E2Clab matches patterns, with Ansible's inventory, against the *names of roles*: every host's own
+service key (`layer.service.service_id.machine_id`), layers, services, `layer_id_service_id` and a
+service's extra roles. Each role found stands for its first host. So a bare `edge` is one host and
+`edge.*` is all of them; `!edge` takes nothing from `edge.*`. A pattern is a list of globs,
+separated by `,` or else by `:`; `!` excludes, `&` intersects, `~` begins a regular expression,
 `[0]` or `[0:2]` after a glob picks by position.
 """
 
@@ -28,7 +29,8 @@ class Host:
         address: IPv4 address on the experiment network; empty until the host exists.
         roles: extra roles of the service.
         layer_id: the layer's position in the file, from 1.
-        ipv6: IPv6 addresses on the experiment network, shaped like the IPv4 one; none where it has none.
+        ipv6: IPv6 addresses on the experiment network, shaped like the IPv4 one; none where it has
+            none.
     """
 
     name: str
@@ -60,7 +62,8 @@ def select(pattern: str, hosts: Sequence[Host]) -> tuple[Host, ...]:
         hosts: all hosts of the continuum.
 
     Returns:
-        The matching hosts; empty when nothing matches or when `pattern_fault` finds fault with the pattern.
+        The matching hosts; empty when nothing matches or when `pattern_fault` finds fault with the
+        pattern.
     """
     if pattern_fault(pattern) is not None:
         return ()
@@ -84,7 +87,9 @@ def pattern_fault(pattern: str) -> str | None:
 
 
 def bare_groups(pattern: str, hosts: Sequence[Host]) -> tuple[str, ...]:
-    """Terms of `pattern` that are a group of several hosts, of which E2Clab reaches only the first."""
+    """Terms of `pattern` that are a group of several hosts, of which E2Clab reaches only the
+    first.
+    """
     terms = [term.lstrip("!&") for term in _terms(pattern)]
     return tuple(t for t in terms if len([h for h in hosts if t in h.groups]) > 1)
 

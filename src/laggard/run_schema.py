@@ -1,6 +1,7 @@
 """The JSON documents of a run folder, as immutable values.
 
-`run.json` is a `RunRecord`, `fidelity.json` a list of `FidelityCheck`, `stragglers.json` a list of `Finding`; `alarms.jsonl` has an `Alarm` per line.
+`run.json` is a `RunRecord`, `fidelity.json` a list of `FidelityCheck`, `stragglers.json` a list of
+`Finding`; `alarms.jsonl` has an `Alarm` per line.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ class Stage(Record):
 class Outcome(Record):
     """What a finished run achieved, in virtual time.
 
-    `makespan_s` runs from the first-step barrier to the stopping rule, without evaluation; `fairness` is Jain's index over
-    applied samples against capacity; `cost` is in the unit of the scenario's prices.
+    `makespan_s` runs from the first-step barrier to the stopping rule, without evaluation;
+    `fairness` is Jain's index over applied samples against capacity; `cost` is in the unit of the
+    scenario's prices.
     """
 
     makespan_s: float
@@ -50,9 +52,11 @@ class Outcome(Record):
 
 
 class StrategyRecord(Record):
-    """How the ranks trained: in `lockstep`, all taking the same steps and meeting in some, or each at its `own` pace.
+    """How the ranks trained: in `lockstep`, all taking the same steps and meeting in some, or each
+    at its `own` pace.
 
-    `told` is what people read, `parameters` what the analysis does; `server_tier` is where the server was, if there was one.
+    `told` is what people read, `parameters` what the analysis does; `server_tier` is where the
+    server was, if there was one.
     """
 
     name: str
@@ -63,9 +67,11 @@ class StrategyRecord(Record):
 
 
 class HeldJob(Record):
-    """A reservation that a run made on a remote testbed; `released` once the testbed said that it is over.
+    """A reservation that a run made on a remote testbed; `released` once the testbed said that it
+    is over.
 
-    `job_id` is the testbed's own number; where only the name is known yet, because the run died in between, it is 0.
+    `job_id` is the testbed's own number; where only the name is known yet, because the run died in
+    between, it is 0.
     """
 
     testbed: Literal["g5k"]
@@ -77,7 +83,9 @@ class HeldJob(Record):
 
 
 class HostEnergy(Record):
-    """What a host's power meter counted between the first step and the last, evaluations included."""
+    """What a host's power meter counted between the first step and the last, evaluations
+    included.
+    """
 
     host: str
     joules: float
@@ -85,9 +93,11 @@ class HostEnergy(Record):
 
 
 class Turnover(Record):
-    """A worker that left, or joined, while the others trained; virtual seconds since the first step.
+    """A worker that left, or joined, while the others trained; virtual seconds since the first
+    step.
 
-    `asked_s` is when it was to, `effective_s` when it had been killed, or was brought up to date and began to train.
+    `asked_s` is when it was to, `effective_s` when it had been killed, or was brought up to date
+    and began to train.
     """
 
     rank: int
@@ -100,8 +110,8 @@ class Turnover(Record):
 class Origin(Record):
     """Whose trace a run was read from, where Laggard did not trace it itself.
 
-    `notes` say what of it could not be taken over. `replayable` is whether its dependencies are those that the replay knows; without
-    that, nothing is said of what causes cost.
+    `notes` say what of it could not be taken over. `replayable` is whether its dependencies are
+    those that the replay knows; without that, nothing is said of what causes cost.
     """
 
     format: Literal["bytedance", "kineto"]
@@ -111,7 +121,8 @@ class Origin(Record):
 
 
 class RunRecord(Record):
-    """`run.json`. `first_step_s` and the stages are real seconds; `first_step_s` counts from the start of the command.
+    """`run.json`. `first_step_s` and the stages are real seconds; `first_step_s` counts from the
+    start of the command.
 
     `lost_ranks` were killed while the others went on without them.
     """
@@ -145,7 +156,8 @@ class RunRecord(Record):
 class FidelityCheck(Record):
     """One quantity that the emulation was asked for and gave, in virtual units.
 
-    `tolerance` is absolute, in `unit`; for `cpu` the quantity is the slowdown of a phase and `src` the host.
+    `tolerance` is absolute, in `unit`; for `cpu` the quantity is the slowdown of a phase and `src`
+    the host.
     """
 
     kind: Literal["rtt", "rate", "loss", "cpu", "storage"]
@@ -160,7 +172,9 @@ class FidelityCheck(Record):
 
 
 class Decision(Record):
-    """What a strategy decided while it trained, in which step, how many seconds after the first began."""
+    """What a strategy decided while it trained, in which step, how many seconds after the first
+    began.
+    """
 
     step: int
     at_s: float
@@ -170,8 +184,9 @@ class Decision(Record):
 class Finding(Record):
     """One straggler.
 
-    `rank` and `host` are null for a collective; `link` names both ends where `links.parquet` does. Steps are inclusive.
-    `cost_s` is the Shapley share of the makespan lost; `masked` means slow but under 1 % of the makespan.
+    `rank` and `host` are null for a collective; `link` names both ends where `links.parquet` does.
+    Steps are inclusive. `cost_s` is the Shapley share of the makespan lost; `masked` means slow but
+    under 1 % of the makespan.
     """
 
     rank: int | None
@@ -188,12 +203,14 @@ class Finding(Record):
 
 
 class Alarm(Record):
-    """A straggler as the detector told of it while the run went on: a line of `alarms.jsonl`, where later lines of a number replace earlier ones.
+    """A straggler as the detector told of it while the run went on: a line of `alarms.jsonl`, where
+    later lines of a number replace earlier ones.
 
-    `rank` and `host` are null for a collective. Times are virtual seconds since the first step: `since_s` is when it became slow,
-    `raised_s` the end of the step that showed it, `told_s` when it was said (null where nobody was there to be told). `last_step` and `over_s`,
-    its last slow step and that one's end, are null while it goes on. `slowdown` is against its own usual where `kind` is dynamic, and
-    against the fastest device class where it is deterministic.
+    `rank` and `host` are null for a collective. Times are virtual seconds since the first step:
+    `since_s` is when it became slow, `raised_s` the end of the step that showed it, `told_s` when
+    it was said (null where nobody was there to be told). `last_step` and `over_s`, its last slow
+    step and that one's end, are null while it goes on. `slowdown` is against its own usual where
+    `kind` is dynamic, and against the fastest device class where it is deterministic.
     """
 
     number: int

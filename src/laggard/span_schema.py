@@ -1,8 +1,9 @@
 """The tables of a run folder: what one row of each means, and the Arrow schema it is stored in.
 
-Times are nanoseconds of virtual time on one common clock whose zero is the first-step barrier. Spans of one lane never
-overlap, but for two: gradient buckets overlap each other and the backward pass and live on `Lane.BUCKETS`, and models that a thread sends
-beside the training on `Lane.BESIDE`.
+Times are nanoseconds of virtual time on one common clock whose zero is the first-step barrier.
+Spans of one lane never overlap, but for two: gradient buckets overlap each other and the backward
+pass and live on `Lane.BUCKETS`, and models that a thread sends beside the training on
+`Lane.BESIDE`.
 """
 
 from __future__ import annotations
@@ -84,13 +85,17 @@ def span_schema() -> pa.Schema:
 
 
 def step_schema() -> pa.Schema:
-    """Schema of `steps.parquet`: one row per rank and step; `accuracy` is null where nothing was evaluated.
+    """Schema of `steps.parquet`: one row per rank and step; `accuracy` is null where nothing was
+    evaluated.
 
-    `samples` were learnt from and `dropped` ones computed in vain; `skipped` are steps that the rank left out before this one. Versions
-    count the updates of a model that the ranks share: the one read, the one that this rank's update went into, and between them `staleness`
-    updates by others; -1 where there is none. (Ranks that average their models beside the training count the versions of their own, which the
-    averages update too.) Where ranks share no model, `staleness` is by how many steps the oldest model was behind that a rank took
-    from others, or its own gradient. `waited_for` is the rank that this one waited for, -1 where it was nobody in particular.
+    `samples` were learnt from and `dropped` ones computed in vain; `skipped` are steps that the
+    rank left out before this one. Versions count the updates of a model that the ranks share: the
+    one read, the one that this rank's update went into, and between them `staleness` updates by
+    others; -1 where there is none. (Ranks that average their models beside the training count the
+    versions of their own, which the averages update too.) Where ranks share no model, `staleness`
+    is by how many steps the oldest model was behind that a rank took from others, or its own
+    gradient. `waited_for` is the rank that this one waited for, -1 where it was nobody in
+    particular.
     """
     import pyarrow as pa
 
@@ -133,7 +138,9 @@ def host_schema() -> pa.Schema:
 
 
 def link_schema() -> pa.Schema:
-    """Schema of `links.parquet`: one row per sample and TCP connection, as the sending kernel saw it."""
+    """Schema of `links.parquet`: one row per sample and TCP connection, as the sending kernel saw
+    it.
+    """
     import pyarrow as pa
 
     return pa.schema(
@@ -158,7 +165,9 @@ def link_schema() -> pa.Schema:
 
 
 def event_schema() -> pa.Schema:
-    """Schema of `events.parquet`: injected changes, in seconds after the first-step barrier; never read by the analysis."""
+    """Schema of `events.parquet`: injected changes, in seconds after the first-step barrier; never
+    read by the analysis.
+    """
     import pyarrow as pa
 
     return pa.schema(

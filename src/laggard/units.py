@@ -1,11 +1,12 @@
 """Quantities as people write them, parsed once at the door into numbers whose names carry the unit.
 
-Rates and delays follow `tc(8)`, because E2Clab hands them to `tc` as they are: `mbit` is 10^6 bits a second while
-`mbps` is 10^6 *bytes* a second; a delay without a unit is microseconds, a rate without one bits a second. In our own files
-nobody expects that: there the unit is always written.
+Rates and delays follow `tc(8)`, because E2Clab hands them to `tc` as they are: `mbit` is 10^6 bits
+a second while `mbps` is 10^6 *bytes* a second; a delay without a unit is microseconds, a rate
+without one bits a second. In our own files nobody expects that: there the unit is always written.
 
-Each parser takes text (or, where no unit is possible, a number) and raises `ValueError` whose message gives the rule
-and an example. The `Annotated` types at the end are what the rooms' models use.
+Each parser takes text (or, where no unit is possible, a number) and raises `ValueError` whose
+message gives the rule and an example. The `Annotated` types at the end are what the rooms' models
+use.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ _RATE_MBPS: Mapping[str, float] = {
     "bps": 8e-6, "kbps": 8e-3, "mbps": 8.0, "gbps": 8e3, "tbps": 8e6,
     "kibps": 8 * 1024e-6, "mibps": 8 * 1024**2 * 1e-6, "gibps": 8 * 1024**3 * 1e-6, "tibps": 8 * 1024**4 * 1e-6,
 }  # fmt: skip
-_DURATION_S: Mapping[str, float] = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+_DURATION_S: Mapping[str, float] = {
+    "ms": 1e-3,
+    "s": 1.0,
+    "sec": 1.0,
+    "min": 60.0,
+    "m": 60.0,
+    "h": 3600.0,
+}
 _BYTES: Mapping[str, float] = {
     "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
     "kib": 1024.0, "mib": 1024.0**2, "gib": 1024.0**3, "tib": 1024.0**4,
@@ -66,7 +74,9 @@ def parse_delay_ms(value: object) -> float:
 
 def parse_written_delay_ms(value: object) -> float:
     """Delay in milliseconds from `10ms`, `0.5s`, `250us`; its unit is always written."""
-    return _parse(value, _TIME_MS, None, "a delay is a number with its unit, us, ms or s, such as 10ms")
+    return _parse(
+        value, _TIME_MS, None, "a delay is a number with its unit, us, ms or s, such as 10ms"
+    )
 
 
 def parse_written_rate_mbps(value: object) -> float:
@@ -115,7 +125,9 @@ def _percent(value: object, top: float, rule: str) -> float:
 
 def parse_duration_s(value: object) -> float:
     """Duration in seconds from `10s`, `5min`, `1h`, or a bare number of seconds."""
-    return _parse(value, _DURATION_S, 1.0, "a duration is a number, 0 or more, and s, min or h, such as 10s")
+    return _parse(
+        value, _DURATION_S, 1.0, "a duration is a number, 0 or more, and s, min or h, such as 10s"
+    )
 
 
 def parse_size_bytes(value: object) -> int:
@@ -139,27 +151,46 @@ def parse_throughput_mb_per_s(value: object) -> float:
 
 
 def _quantity(
-    parse: Callable[[object], object], description: str, ending: str, *examples: str, bare: bool = True
+    parse: Callable[[object], object],
+    description: str,
+    ending: str,
+    *examples: str,
+    bare: bool = True,
 ) -> tuple[object, object]:
-    """The validator of a quantity and its JSON Schema; `ending` is what may follow the number, as a regular expression."""
+    """The validator of a quantity and its JSON Schema; `ending` is what may follow the number, as a
+    regular expression.
+    """
     pattern = rf"^\s*(\d+(\.\d*)?|\.\d+)\s*({ending})\s*$"
     kind = ["string", "number"] if bare else "string"
-    schema = {"type": kind, "pattern": pattern, "description": description, "examples": list(examples)}
+    schema = {
+        "type": kind,
+        "pattern": pattern,
+        "description": description,
+        "examples": list(examples),
+    }
     return BeforeValidator(parse), WithJsonSchema(schema)
 
 
 _delay = _quantity(parse_delay_ms, "one-way delay, in tc's notation", "[A-Za-z]*", "10ms")
-_latency = _quantity(parse_latency_ms, "time that every access takes", "[A-Za-z]+", "5ms", bare=False)
+_latency = _quantity(
+    parse_latency_ms, "time that every access takes", "[A-Za-z]+", "5ms", bare=False
+)
 _rate = _quantity(parse_rate_mbps, "rate, in tc's notation", "[A-Za-z]*", "100mbit")
 _written_delay = _quantity(parse_written_delay_ms, "one-way delay", "[A-Za-z]+", "10ms", bare=False)
 _written_rate = _quantity(parse_written_rate_mbps, "rate", "[A-Za-z]+", "100mbit", bare=False)
 _loss = _quantity(
-    parse_loss_percent, "packet loss, independent unless heterogeneity.yaml gives a burst", "%", "1%", bare=False
+    parse_loss_percent,
+    "packet loss, independent unless heterogeneity.yaml gives a burst",
+    "%",
+    "1%",
+    bare=False,
 )
 _share = _quantity(parse_share, "share of one core", "%", "25%", bare=False)
 _duration = _quantity(parse_duration_s, "duration", "[A-Za-z]*", "10s", "5min")
 _size = _quantity(parse_size_bytes, "size in bytes", "[A-Za-z]+", "1GiB", bare=False)
-_throughput = _quantity(parse_throughput_mb_per_s, "storage throughput", "[A-Za-z]+/[sS]", "20MB/s", bare=False)
+_throughput = _quantity(
+    parse_throughput_mb_per_s, "storage throughput", "[A-Za-z]+/[sS]", "20MB/s", bare=False
+)
 
 DelayMs = Annotated[float, _delay[0], _delay[1]]
 LatencyMs = Annotated[float, _latency[0], _latency[1]]

@@ -1,7 +1,8 @@
-"""Time dilation: a continuum that asks for more than the machine has runs D times slower, and is reported undilated.
+"""Time dilation: a continuum that asks for more than the machine has runs D times slower, and is
+reported undilated.
 
-The real side is what clocks, links and CPU quotas of this machine see; the virtual side is what the scenario asked for and
-what every record says.
+The real side is what clocks, links and CPU quotas of this machine see; the virtual side is what the
+scenario asked for and what every record says.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ class Dilation:
 
     def __post_init__(self) -> None:
         if not 1.0 <= self.factor < math.inf:
-            raise ValueError(f"dilation {self.factor}: a continuum can be slowed down, not sped up; use 1 or more")
+            raise ValueError(
+                f"dilation {self.factor}: a continuum can be slowed down, not sped up; use 1 or"
+                " more"
+            )
 
     def real_ms(self, virtual_ms: float) -> float:
         """Real duration of a virtual delay."""

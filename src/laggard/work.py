@@ -1,7 +1,9 @@
-"""How much of its work a worker has done, beside the CPU time that this took: written by the worker, read by who holds it to a share.
+"""How much of its work a worker has done, beside the CPU time that this took: written by the
+worker, read by who holds it to a share.
 
-The same step takes more CPU time where caches have gone cold or somebody else's work takes them. CPU time alone would let such a
-host fall behind its share; what counts is the CPU time that the work takes at full speed.
+The same step takes more CPU time where caches have gone cold or somebody else's work takes them.
+CPU time alone would let such a host fall behind its share; what counts is the CPU time that the
+work takes at full speed.
 """
 
 from __future__ import annotations

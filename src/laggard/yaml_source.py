@@ -1,8 +1,8 @@
 """YAML text to values that remember where they were written, and model errors that say so.
 
-Scenario files come from strangers. Tags, anchors and aliases (bombs), merge keys, duplicate keys, numbers that are not finite
-or overflow 64 bits, documents over `MAX_BYTES` or nested deeper than `MAX_DEPTH` are refused before any model sees them.
-Plain values follow the core schema of YAML 1.2.
+Scenario files come from strangers. Tags, anchors and aliases (bombs), merge keys, duplicate keys,
+numbers that are not finite or overflow 64 bits, documents over `MAX_BYTES` or nested deeper than
+`MAX_DEPTH` are refused before any model sees them. Plain values follow the core schema of YAML 1.2.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ class Source:
     Attributes:
         path: shown in messages.
         value: plain Python values.
-        places: line and column, from 1, of every key path (of the value; of the key where the value is missing).
-        origins: where a value came from instead of the file (`--set ...`), for key paths that were overridden.
+        places: line and column, from 1, of every key path (of the value; of the key where the value
+            is missing).
+        origins: where a value came from instead of the file (`--set ...`), for key paths that were
+            overridden.
     """
 
     path: str
@@ -121,24 +123,37 @@ def _decode(data: bytes | str, path: str) -> str:
         before = data[: error.start] if isinstance(data, bytes) else b""
         line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
         problem = Problem(
-            path, line, column, f"byte {error.start}", "a scenario file is UTF-8 text", "save it as UTF-8"
+            path,
+            line,
+            column,
+            f"byte {error.start}",
+            "a scenario file is UTF-8 text",
+            "save it as UTF-8",
         )
         raise ScenarioError((problem,)) from error
     if len(text) > MAX_BYTES:
         rule = f"a scenario file is at most {MAX_BYTES} characters"
-        raise ScenarioError((Problem(path, 1, 1, f"{len(text)} characters", rule, "is this the right file?"),))
+        raise ScenarioError(
+            (Problem(path, 1, 1, f"{len(text)} characters", rule, "is this the right file?"),)
+        )
     return text.removeprefix("\ufeff")
 
 
 def _syntax_problem(error: YAMLError, path: str) -> Problem:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-    reason = getattr(error, "problem", None) or getattr(error, "context", None) or str(error).partition("\n")[0]
+    reason = (
+        getattr(error, "problem", None)
+        or getattr(error, "context", None)
+        or str(error).partition("\n")[0]
+    )
     return Problem(path, line, column, "", f"not YAML: {reason}", "see yaml.org for the syntax")
 
 
 class _Reader:
-    """Builds the value from the parser's events, refusing what a scenario file may not use as soon as it comes by."""
+    """Builds the value from the parser's events, refusing what a scenario file may not use as soon
+    as it comes by.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -153,7 +168,9 @@ class _Reader:
             if isinstance(event, DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise self._refused(event, "---", "a scenario file is one YAML document", "keep one of them")
+                    raise self._refused(
+                        event, "---", "a scenario file is one YAML document", "keep one of them"
+                    )
                 self.value = self._value(next(events), events, ())
             elif not isinstance(event, StreamStartEvent | StreamEndEvent):
                 continue
@@ -163,7 +180,9 @@ class _Reader:
 
         self._check_node(event)
         if len(key) > MAX_DEPTH:
-            raise self._refused(event, "", f"nested deeper than {MAX_DEPTH} levels", "flatten the file")
+            raise self._refused(
+                event, "", f"nested deeper than {MAX_DEPTH} levels", "flatten the file"
+            )
         self.places.setdefault(key, _place(event))
         if isinstance(event, MappingStartEvent):
             return self._mapping(events, key)
@@ -204,7 +223,9 @@ class _Reader:
         if name in taken:
             raise self._refused(event, name, "this key is already there", "keep one of them")
         if name == "<<" and event.style is None:
-            raise self._refused(event, name, "merge keys are not allowed here", "write the keys out")
+            raise self._refused(
+                event, name, "merge keys are not allowed here", "write the keys out"
+            )
         return name
 
     def _scalar(self, event: ScalarEvent) -> YamlValue:
@@ -219,7 +240,12 @@ class _Reader:
     def _text(self, event: ScalarEvent) -> str:
         text = str(event.value)
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise self._refused(event, text, "half of a surrogate pair is no character", "write the character itself")
+            raise self._refused(
+                event,
+                text,
+                "half of a surrogate pair is no character",
+                "write the character itself",
+            )
         return text
 
     def _check_node(self, event: Event) -> None:
@@ -227,13 +253,19 @@ class _Reader:
 
         if isinstance(event, NodeEvent) and event.anchor is not None:
             shown = f"{'*' if isinstance(event, AliasEvent) else '&'}{event.anchor}"
-            raise self._refused(event, shown, "anchors and aliases are not allowed here", "write the value out")
+            raise self._refused(
+                event, shown, "anchors and aliases are not allowed here", "write the value out"
+            )
         tag = getattr(event, "tag", None)
         if tag is not None:
-            raise self._refused(event, str(tag), "tags are not allowed here", "write the plain value")
+            raise self._refused(
+                event, str(tag), "tags are not allowed here", "write the plain value"
+            )
 
     def _refused(self, event: Event, value: str, rule: str, fix: str) -> ScenarioError:
-        return ScenarioError((Problem(self.path, *_place(event), _short(printable(value)), rule, fix),))
+        return ScenarioError(
+            (Problem(self.path, *_place(event), _short(printable(value)), rule, fix),)
+        )
 
 
 def _place(event: Event) -> tuple[int, int]:
@@ -255,7 +287,10 @@ def _plain(text: str) -> YamlValue:
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
-        if len(text) > 64 or abs(number := int(text, 0 if text[:2] in ("0o", "0x") else 10)) >= 1 << 63:
+        if (
+            len(text) > 64
+            or abs(number := int(text, 0 if text[:2] in ("0o", "0x") else 10)) >= 1 << 63
+        ):
             raise ValueError("a whole number has at most 63 bits")
         return number
     if _NOT_FINITE.fullmatch(text) or (_DECIMAL.fullmatch(text) and not math.isfinite(float(text))):
@@ -268,15 +303,21 @@ def _problem(source: Source, model: type[BaseModel], details: ErrorDetails) -> P
     key = (*_written_key(source, details["loc"], whole=not below), *below)
     kind = details["type"]
     if kind == "extra_forbidden":
-        problem = source.problem(key, "unknown key", _known_keys(model, details["loc"]), value=str(key[-1]))
+        problem = source.problem(
+            key, "unknown key", _known_keys(model, details["loc"]), value=str(key[-1])
+        )
         place = source.places.get((*key, "#key"))
         if place is None or problem.line == 0:
             return problem
         return Problem(problem.path, *place, problem.value, problem.rule, problem.fix)
     if kind == "missing":
-        return source.problem(key[:-1], f"`{details['loc'][-1]}` is missing", "add it", value=_show(key[:-1], None))
+        return source.problem(
+            key[:-1], f"`{details['loc'][-1]}` is missing", "add it", value=_show(key[:-1], None)
+        )
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return source.problem(key, "keys with values are expected here", "write `key: value` lines, or {key: value}")
+        return source.problem(
+            key, "keys with values are expected here", "write `key: value` lines, or {key: value}"
+        )
     if kind in ("tuple_type", "list_type"):
         return source.problem(key, "a list is expected here", "write `- ` lines, or [one, two]")
     message = details["msg"].removeprefix("Value error, ")
@@ -285,11 +326,15 @@ def _problem(source: Source, model: type[BaseModel], details: ErrorDetails) -> P
 
 
 def _written_key(source: Source, location: Sequence[str | int], *, whole: bool) -> KeyPath:
-    """A pydantic location without the union tags it puts between keys; `whole` keeps its end whatever that is."""
+    """A pydantic location without the union tags it puts between keys; `whole` keeps its end
+    whatever that is.
+    """
     key: KeyPath = ()
     for i, part in enumerate(location):
         parent = source.at(key)
-        known = (isinstance(parent, dict) and part in parent) or (isinstance(parent, list) and isinstance(part, int))
+        known = (isinstance(parent, dict) and part in parent) or (
+            isinstance(parent, list) and isinstance(part, int)
+        )
         if known or (whole and i == len(location) - 1):
             key = (*key, part)
     return key
@@ -297,9 +342,13 @@ def _written_key(source: Source, location: Sequence[str | int], *, whole: bool) 
 
 def _known_keys(model: type[BaseModel], location: Sequence[str | int]) -> str:
     """The fix for an unknown key: the nearest known one, or all that its place allows."""
-    names = sorted({name for each in _models_at(model, location[:-1]) for name in _field_names(each)})
+    names = sorted(
+        {name for each in _models_at(model, location[:-1]) for name in _field_names(each)}
+    )
     near = difflib.get_close_matches(str(location[-1]), names, n=1)
-    if near and near[0] == location[-1]:  # of another kind of rule than this one's other keys say it is
+    if (
+        near and near[0] == location[-1]
+    ):  # of another kind of rule than this one's other keys say it is
         return "it does not go with the other keys here; remove it, or them"
     if near:
         return f"did you mean `{near[0]}`?"
@@ -309,11 +358,18 @@ def _known_keys(model: type[BaseModel], location: Sequence[str | int]) -> str:
 def _models_at(model: type[BaseModel], location: Sequence[str | int]) -> list[type[BaseModel]]:
     models = [model]
     for part in location:
-        fields = [field for each in models for name, field in each.model_fields.items() if part in (name, field.alias)]
+        fields = [
+            field
+            for each in models
+            for name, field in each.model_fields.items()
+            if part in (name, field.alias)
+        ]
         if fields:
             models = [inner for field in fields for inner in _inner_models(field.annotation)]
         else:
-            models = [each for each in models if part == each.__name__ or part in _names_of(each)] or models
+            models = [
+                each for each in models if part == each.__name__ or part in _names_of(each)
+            ] or models
     return models
 
 

@@ -1,4 +1,5 @@
-"""Traces in ByteDance's format with known answers: pure data parallelism, and a pipeline that runs one forward, one backward."""
+"""Traces in ByteDance's format with known answers: pure data parallelism, and a pipeline that runs
+one forward, one backward."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def table(rows: Sequence[Row]) -> Operations:
     ).in_order()
 
 
-def _row(dp: int, stage: int, stages: int, step: int, optype: OpType, start_s: float, end_s: float) -> Row:
+def _row(
+    dp: int, stage: int, stages: int, step: int, optype: OpType, start_s: float, end_s: float
+) -> Row:
     return {
         "dp_rank": dp,
         "stage": stage,
@@ -41,8 +44,11 @@ def _row(dp: int, stage: int, stages: int, step: int, optype: OpType, start_s: f
     }
 
 
-def data_parallel(slowness: Sequence[float], gap_s: float = 0.0, *, sampled: bool = False) -> Operations:
-    """One worker per slowness: forward, backward, one collective, clipping, optimizer; `gap_s` is lost before every operation.
+def data_parallel(
+    slowness: Sequence[float], gap_s: float = 0.0, *, sampled: bool = False
+) -> Operations:
+    """One worker per slowness: forward, backward, one collective, clipping, optimizer; `gap_s` is
+    lost before every operation.
 
     With `sampled`, steps have numbers apart and begin at zero each, as in published traces.
     """
@@ -64,14 +70,18 @@ def data_parallel(slowness: Sequence[float], gap_s: float = 0.0, *, sampled: boo
             ]
             shift = begin if sampled else 0.0
             number = 100 * step if sampled else step
-            rows += [_row(dp, 0, 1, number, optype, start - shift, end - shift) for optype, start, end in times]
+            rows += [
+                _row(dp, 0, 1, number, optype, start - shift, end - shift)
+                for optype, start, end in times
+            ]
         begin = max(ends)
     return table(rows)
 
 
 @dataclass
 class _Pipeline:
-    """One forward, one backward: stage s does P - s forwards ahead, then alternates; transfers take no time."""
+    """One forward, one backward: stage s does P - s forwards ahead, then alternates; transfers take
+    no time."""
 
     stages: int
     microbatches: int
@@ -101,14 +111,21 @@ class _Pipeline:
                 if 0 <= needs[2] < self.stages and needs not in end:
                     continue
                 takes = (self.forward_s if optype is OpType.FORWARD else self.backward_s)(stage)
-                clock[stage] = end[optype, k, stage] = max(clock[stage], end.get(needs, 0.0)) + takes
+                clock[stage] = end[optype, k, stage] = (
+                    max(clock[stage], end.get(needs, 0.0)) + takes
+                )
                 queue.pop(0)
         return end
 
 
-def pipeline(stages: int, microbatches: int, slowness: Callable[[int], float], replicas: int = 2) -> Operations:
-    """A pipeline whose stage s computes `slowness(s)` times as long; sends and receives last from the earlier end's launch to the later's."""
-    plan = _Pipeline(stages, microbatches, lambda s: FORWARD_S * slowness(s), lambda s: BACKWARD_S * slowness(s))
+def pipeline(
+    stages: int, microbatches: int, slowness: Callable[[int], float], replicas: int = 2
+) -> Operations:
+    """A pipeline whose stage s computes `slowness(s)` times as long; sends and receives last from
+    the earlier end's launch to the later's."""
+    plan = _Pipeline(
+        stages, microbatches, lambda s: FORWARD_S * slowness(s), lambda s: BACKWARD_S * slowness(s)
+    )
     end = plan.ends()
     rows: list[Row] = []
     last = max(end.values())

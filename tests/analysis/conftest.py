@@ -1,4 +1,5 @@
-"""Runs that every test of this room may look at, and an analysis of them made by hand: what is drawn is then known."""
+"""Runs that every test of this room may look at, and an analysis of them made by hand: what is
+drawn is then known."""
 
 from __future__ import annotations
 
@@ -35,13 +36,18 @@ def _arrivals(run: Run, steps: int) -> tuple[FloatArray, FloatArray]:
     return latest - start, end - latest
 
 
-def analysis_by_hand(run: Run, findings: tuple[Finding, ...], unexplained: float = 0.004) -> Analysis:
+def analysis_by_hand(
+    run: Run, findings: tuple[Finding, ...], unexplained: float = 0.004
+) -> Analysis:
     """An analysis of a generated run whose findings are given."""
     steps = int(run.steps.step.max()) + 1
     compute = _sum_over(run, set(COMPUTE_PHASES), steps)
     wait, transfer = _arrivals(run, steps)
     step_s = (run.steps.end_ns - run.steps.start_ns).reshape(steps, -1) / 1e9
-    split = [_sum_over(run, {p}, steps).sum(axis=0) for p in (Phase.FETCH, Phase.PREP, Phase.OTHER, Phase.EVALUATE)]
+    split = [
+        _sum_over(run, {p}, steps).sum(axis=0)
+        for p in (Phase.FETCH, Phase.PREP, Phase.OTHER, Phase.EVALUATE)
+    ]
     assert run.record is not None
     assert run.record.outcome is not None
     makespan = run.record.outcome.makespan_s
@@ -76,17 +82,35 @@ def analysis_by_hand(run: Run, findings: tuple[Finding, ...], unexplained: float
 
 
 def checks(*, good: bool = True) -> tuple[FidelityCheck, ...]:
-    """What the emulation of a three-tier run would have measured; one CPU share is off when not `good`."""
+    """What the emulation of a three-tier run would have measured; one CPU share is off when not
+    `good`."""
     tiers = ("cloud", "edge", "fog")
     pairs = [(a, b) for a in tiers for b in tiers if a < b]
     rtt = [
         FidelityCheck(
-            kind="rtt", src=a, dst=b, requested=40.0, measured=40.21, unit="ms", tolerance=0.8, ok=True, detail="idle"
+            kind="rtt",
+            src=a,
+            dst=b,
+            requested=40.0,
+            measured=40.21,
+            unit="ms",
+            tolerance=0.8,
+            ok=True,
+            detail="idle",
         )
         for a, b in pairs
     ]
     rate = [
-        FidelityCheck(kind="rate", src=a, dst=b, requested=96.5, measured=95.9, unit="Mbit/s", tolerance=4.8, ok=True)
+        FidelityCheck(
+            kind="rate",
+            src=a,
+            dst=b,
+            requested=96.5,
+            measured=95.9,
+            unit="Mbit/s",
+            tolerance=4.8,
+            ok=True,
+        )
         for a, b in pairs
     ]
     cpu = [
@@ -141,7 +165,8 @@ def _quickstart_findings() -> tuple[Finding, ...]:
 
 @pytest.fixture(scope="session")
 def quickstart_run() -> Run:
-    """Two cloud, two fog and four slow edge hosts; the links from edge to cloud are slow for 46 steps."""
+    """Two cloud, two fog and four slow edge hosts; the links from edge to cloud are slow for 46
+    steps."""
     spec = TraceSpec(
         tiers=(Tier("cloud", 2), Tier("fog", 2, 2.0), Tier("edge", 4, 4.1)),
         steps=STEPS,
@@ -150,13 +175,21 @@ def quickstart_run() -> Run:
     )
     run = generate_run(spec)
     assert run.record is not None
-    outcome = Outcome(**(run.record.outcome or pytest.fail("no outcome")).model_dump() | {"cost": 0.0123})
+    outcome = Outcome(
+        **(run.record.outcome or pytest.fail("no outcome")).model_dump() | {"cost": 0.0123}
+    )
     record = run.record.model_copy(
         update={
             "id": "20261121-054300-1",
             "scenario": "quickstart",
             "outcome": outcome,
-            "command": ("laggard", "run", "experiments/quickstart", "--set", "workload.batch_size=64"),
+            "command": (
+                "laggard",
+                "run",
+                "experiments/quickstart",
+                "--set",
+                "workload.batch_size=64",
+            ),
             "versions": {"laggard": "0.1.0", "python": "3.11.2", "torch": "2.13.0"},
             "git": "1790c0c",
             "testbed": "local",
@@ -178,7 +211,9 @@ def quickstart_analysis(quickstart_run: Run) -> Analysis:
 @pytest.fixture(scope="session")
 def level_run() -> Run:
     """A run without stragglers."""
-    return generate_run(TraceSpec(tiers=(Tier("cloud", 2), Tier("fog", 2), Tier("edge", 4)), steps=200, seed=5))
+    return generate_run(
+        TraceSpec(tiers=(Tier("cloud", 2), Tier("fog", 2), Tier("edge", 4)), steps=200, seed=5)
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,5 @@
-"""torch.profiler documents made by hand, of a host alone and of a host with a device; times are microseconds."""
+"""torch.profiler documents made by hand, of a host alone and of a host with a device; times are
+microseconds."""
 
 from __future__ import annotations
 
@@ -28,12 +29,17 @@ def event(
     }
 
 
-def annotation(name: str, start: float, end: float, *, tid: int = MAIN, **arguments: Any) -> dict[str, Any]:
+def annotation(
+    name: str, start: float, end: float, *, tid: int = MAIN, **arguments: Any
+) -> dict[str, Any]:
     return event(name, start, end, cat="user_annotation", tid=tid, **arguments)
 
 
-def host_step(number: int, at: float, late: float = 0.0, met: float | None = None) -> list[dict[str, Any]]:
-    """Fetch 0-50, prepare 60-80, forward 100-200 (+ late), backward to 400, all-reduce to 600, optimizer to 700, all from `at`."""
+def host_step(
+    number: int, at: float, late: float = 0.0, met: float | None = None
+) -> list[dict[str, Any]]:
+    """Fetch 0-50, prepare 60-80, forward 100-200 (+ late), backward to 400, all-reduce to 600,
+    optimizer to 700, all from `at`."""
     end = at + 600 if met is None else met
     return [
         annotation(f"ProfilerStep#{number}", at, at + STEP_US - 1),
@@ -42,8 +48,14 @@ def host_step(number: int, at: float, late: float = 0.0, met: float | None = Non
         annotation("DistributedDataParallel.forward", at + 100, at + 180 + late),
         event("aten::linear", at + 110, at + 170 + late),
         event("aten::cross_entropy_loss", at + 185 + late, at + 200 + late),
-        event("autograd::engine::evaluate_function: AddmmBackward0", at + 210 + late, at + 300 + late),
-        event("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", at + 300 + late, at + 400 + late),
+        event(
+            "autograd::engine::evaluate_function: AddmmBackward0", at + 210 + late, at + 300 + late
+        ),
+        event(
+            "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad",
+            at + 300 + late,
+            at + 400 + late,
+        ),
         event(
             "c10d::allreduce_",
             at + 380 + late,
@@ -51,7 +63,11 @@ def host_step(number: int, at: float, late: float = 0.0, met: float | None = Non
             **{"Input Dims": [[[250]]], "Input type": ["TensorList"]},
         ),
         annotation(
-            "gloo:all_reduce", at + 390 + late, end, tid=GLOO, **{"Input Dims": [[250]], "Input type": ["float"]}
+            "gloo:all_reduce",
+            at + 390 + late,
+            end,
+            tid=GLOO,
+            **{"Input Dims": [[250]], "Input type": ["float"]},
         ),
         event("torch.distributed.ddp.reducer::copy_bucket_to_grad", end + 1, end + 5),
         event("aten::clip_grad_norm_", end + 10, end + 20),
@@ -61,7 +77,8 @@ def host_step(number: int, at: float, late: float = 0.0, met: float | None = Non
 
 
 def device_step(number: int, at: float, met: float) -> list[dict[str, Any]]:
-    """The host launches within 100 of `at`; the device computes forward 50-250, backward to 450, reduces 300-`met`, steps after."""
+    """The host launches within 100 of `at`; the device computes forward 50-250, backward to 450,
+    reduces 300-`met`, steps after."""
     calls = [
         ("cudaMemcpyAsync", at + 10, 1),
         ("cudaLaunchKernel", at + 25, 2),
@@ -79,7 +96,12 @@ def device_step(number: int, at: float, met: float) -> list[dict[str, Any]]:
         annotation("Optimizer.step#SGD.step", at + 80, at + 90),
         *(event(name, t, t + 2, cat="cuda_runtime", correlation=first + n) for name, t, n in calls),
         event(
-            "Memcpy HtoD (Pageable -> Device)", at + 30, at + 50, cat="gpu_memcpy", tid=STREAM, correlation=first + 1
+            "Memcpy HtoD (Pageable -> Device)",
+            at + 30,
+            at + 50,
+            cat="gpu_memcpy",
+            tid=STREAM,
+            correlation=first + 1,
         ),
         event("gemm_forward", at + 50, at + 250, cat="kernel", tid=STREAM, correlation=first + 2),
         event("gemm_backward", at + 250, at + 450, cat="kernel", tid=STREAM, correlation=first + 3),
@@ -96,7 +118,9 @@ def device_step(number: int, at: float, met: float) -> list[dict[str, Any]]:
     ]
 
 
-def document(rank: int, events: Sequence[Mapping[str, Any]], world: int = 2, host: str = "node-1") -> Document:
+def document(
+    rank: int, events: Sequence[Mapping[str, Any]], world: int = 2, host: str = "node-1"
+) -> Document:
     return {
         "schemaVersion": 1,
         "deviceProperties": [],
@@ -110,7 +134,8 @@ def document(rank: int, events: Sequence[Mapping[str, Any]], world: int = 2, hos
 def host_document(
     rank: int, steps: int = 4, late: float = 0.0, host: str = "node-1", ahead_us: float = 0.0
 ) -> Document:
-    """A rank that is `late` in every forward, on a clock that is ahead; collectives end when the latest of 0 and 100 has come."""
+    """A rank that is `late` in every forward, on a clock that is ahead; collectives end when the
+    latest of 0 and 100 has come."""
     events = [
         made
         for n in range(steps)

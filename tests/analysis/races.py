@@ -1,4 +1,5 @@
-"""Trainings of ranks of their own pace, walked through one moment at a time: what replays and costs are held against."""
+"""Trainings of ranks of their own pace, walked through one moment at a time: what replays and costs
+are held against."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ Seconds = Sequence[FloatArray]
 
 
 def strategy(name: str, **parameters: object) -> StrategyRecord:
-    return StrategyRecord.model_validate({"name": name, "pace": "own", "told": name, "parameters": parameters})
+    return StrategyRecord.model_validate(
+        {"name": name, "pace": "own", "told": name, "parameters": parameters}
+    )
 
 
 def simulated(rule: Rule | None, before: Seconds, after: Seconds) -> list[Pace]:
@@ -49,11 +52,14 @@ def simulated(rule: Rule | None, before: Seconds, after: Seconds) -> list[Pace]:
             moved = True
         assert moved, "nobody can go on"
     return [
-        pace(ready[r, :n], go[r, :n], end[r, :n], before[r], after[r], awaited[r, :n]) for r, n in enumerate(counts)
+        pace(ready[r, :n], go[r, :n], end[r, :n], before[r], after[r], awaited[r, :n])
+        for r, n in enumerate(counts)
     ]
 
 
-def met(rule: Rule | None, rank: int, step: int, ready: FloatArray, end: FloatArray) -> tuple[float, int] | None:
+def met(
+    rule: Rule | None, rank: int, step: int, ready: FloatArray, end: FloatArray
+) -> tuple[float, int] | None:
     """When what the rule asks for had come, and whose came last; None while it has not."""
     if rule is None:
         return 0.0, -1
@@ -61,7 +67,9 @@ def met(rule: Rule | None, rank: int, step: int, ready: FloatArray, end: FloatAr
     least = step - rule.behind - (1 if rule.begun else 0)
     if least < 0:
         return 0.0, -1
-    moments = sorted((float((end if rule.begun else ready)[q, least]), q) for q in rule.others[rank])
+    moments = sorted(
+        (float((end if rule.begun else ready)[q, least]), q) for q in rule.others[rank]
+    )
     needed = moments[: len(moments) - min(rule.spare, len(moments) - 1)]
     # What a rank has not begun to compute sorts anywhere: it is not there yet.
     if any(np.isnan(moment) for moment, _ in moments):
@@ -70,7 +78,12 @@ def met(rule: Rule | None, rank: int, step: int, ready: FloatArray, end: FloatAr
 
 
 def pace(
-    ready: FloatArray, go: FloatArray, end: FloatArray, before: FloatArray, after: FloatArray, awaited: FloatArray
+    ready: FloatArray,
+    go: FloatArray,
+    end: FloatArray,
+    before: FloatArray,
+    after: FloatArray,
+    awaited: FloatArray,
 ) -> Pace:
     count = len(ready)
     work, rest = np.zeros((count, PHASES)), np.zeros((count, PHASES))
@@ -93,7 +106,8 @@ def pace(
 
 
 def as_run(record: StrategyRecord, paces: Sequence[Pace], end_s: float, warm_up: int = 1) -> Run:
-    """A run folder's values of a training that was over after `end_s`; all ranks are of one tier, and transfers behind the wait are a server's."""
+    """A run folder's values of a training that was over after `end_s`; all ranks are of one tier,
+    and transfers behind the wait are a server's."""
     spans: list[tuple[float, ...]] = []
     for rank, each in enumerate(paces):
         for step in range(len(each)):
@@ -114,10 +128,18 @@ def as_run(record: StrategyRecord, paces: Sequence[Pace], end_s: float, warm_up:
     return run_of(record, numbered, [each.end_s for each in paces], end_s)
 
 
-def run_of(record: StrategyRecord, spans: Sequence[tuple[float, ...]], ends: Sequence[FloatArray], end_s: float) -> Run:
-    """A run of such spans (step, rank, phase, start, seconds, peer, bytes, and flags or none) and ends of steps."""
+def run_of(
+    record: StrategyRecord,
+    spans: Sequence[tuple[float, ...]],
+    ends: Sequence[FloatArray],
+    end_s: float,
+) -> Run:
+    """A run of such spans (step, rank, phase, start, seconds, peer, bytes, and flags or none) and
+    ends of steps."""
     full = [(*span, 0)[:8] for span in spans]
-    step, rank, phase, start, seconds, peer, size, flags = (np.array(column) for column in zip(*full, strict=True))
+    step, rank, phase, start, seconds, peer, size, flags = (
+        np.array(column) for column in zip(*full, strict=True)
+    )
     zeros = np.zeros(len(step), dtype=np.int64)
     table = SpanColumns(
         step=step.astype(np.int64), rank=rank.astype(np.int64), lane=zeros, phase=phase.astype(np.int64), seq=zeros,
@@ -128,9 +150,13 @@ def run_of(record: StrategyRecord, spans: Sequence[tuple[float, ...]], ends: Seq
     assert generated.record is not None
     assert generated.record.outcome is not None
     outcome = generated.record.outcome.model_copy(update={"makespan_s": end_s})
-    described = generated.record.model_copy(update={"strategy": record, "status": "done", "outcome": outcome})
+    described = generated.record.model_copy(
+        update={"strategy": record, "status": "done", "outcome": outcome}
+    )
     order = np.lexsort((table.start_ns, table.rank, table.step))
-    return dataclasses.replace(generated, record=described, spans=table.where(order), steps=_steps(ends))
+    return dataclasses.replace(
+        generated, record=described, spans=table.where(order), steps=_steps(ends)
+    )
 
 
 def _steps(ends: Sequence[FloatArray]) -> StepColumns:

@@ -1,4 +1,5 @@
-"""What ranks did when: shares against brute force, and against the time split that the replay makes."""
+"""What ranks did when: shares against brute force, and against the time split that the replay
+makes."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def test_sums_are_those_of_the_time_split(quickstart_run: Run) -> None:
     assert seconds_of(activity, world, "prep") == pytest.approx(split.prep_s)
     assert seconds_of(activity, world, *COMPUTE) == pytest.approx(split.compute_s)
     assert seconds_of(activity, world, "wait") == pytest.approx(split.wait_s)
-    assert seconds_of(activity, world, "transfer") == pytest.approx(split.transfer_s, abs=1e-3 * split.total_s[0])
+    assert seconds_of(activity, world, "transfer") == pytest.approx(
+        split.transfer_s, abs=1e-3 * split.total_s[0]
+    )
 
 
 @given(
@@ -46,9 +49,13 @@ def test_sums_are_those_of_the_time_split(quickstart_run: Run) -> None:
     st.integers(1, 150),
     st.integers(1, 7),
 )
-def test_shares_are_what_counting_gives(pieces: list[tuple[int, int]], first: int, length: int, cells: int) -> None:
+def test_shares_are_what_counting_gives(
+    pieces: list[tuple[int, int]], first: int, length: int, cells: int
+) -> None:
     """Of overlapping transfers beside the training too: each nanosecond counts once."""
-    one = generate_run(TraceSpec(steps=1, warm_up_steps=0)).spans.where(np.zeros(len(pieces), dtype=np.int64))
+    one = generate_run(TraceSpec(steps=1, warm_up_steps=0)).spans.where(
+        np.zeros(len(pieces), dtype=np.int64)
+    )
     starts, lengths = (np.array(column, dtype=np.int64) for column in zip(*pieces, strict=True))
     spans = replace(
         one,
@@ -67,7 +74,9 @@ def test_shares_are_what_counting_gives(pieces: list[tuple[int, int]], first: in
     if not busy.any():
         return
     found = activity.shares(np.array([spans.rank[0]]), first, first + length * cells, cells)
-    counted = [busy[first + length * c : first + length * (c + 1)].sum() / length for c in range(cells)]
+    counted = [
+        busy[first + length * c : first + length * (c + 1)].sum() / length for c in range(cells)
+    ]
     assert found[:, 0, -1] == pytest.approx(counted)
 
 
@@ -84,6 +93,8 @@ def test_colours_are_stacked_in_proportion(quickstart_run: Run) -> None:
     image = paint_shares(activity, np.array([[[0.25, 0.5]], [[0.0, 1.0]]]))
     bar = image[2:18]
     orange, green = (0xD5, 0x5E, 0x00), (0x00, 0x9E, 0x73)
-    assert [tuple(pixel) for pixel in bar[:, 0]] == [(255, 255, 255)] * 4 + [orange] * 8 + [green] * 4
+    assert [tuple(pixel) for pixel in bar[:, 0]] == [(255, 255, 255)] * 4 + [orange] * 8 + [
+        green
+    ] * 4
     assert {tuple(pixel) for pixel in bar[:, 1]} == {orange}
     assert len(STACK) == len(set(STACK))

@@ -14,7 +14,15 @@ from laggard.analysis.answer_subjects import host_subject, link_subject
 from laggard.analysis.findings import Analysis, analyse
 from laggard.analysis.generate import Injection, Tier, TraceSpec, generate_run
 from laggard.analysis.load import RankHost, Run
-from laggard.analysis.wording import bytes_text, counted, listed, percent_text, ratio_text, seconds_text, sentence
+from laggard.analysis.wording import (
+    bytes_text,
+    counted,
+    listed,
+    percent_text,
+    ratio_text,
+    seconds_text,
+    sentence,
+)
 from laggard.run_schema import FidelityCheck, Finding
 
 MAKESPAN_S = 100.0
@@ -53,7 +61,9 @@ BURST = {"kind": "dynamic", "first_step": 120, "last_step": 165, "slowdown": 3.2
 @pytest.fixture
 def say(quickstart_run: Run, quickstart_analysis: Analysis) -> Say:
     def said(*findings: Finding, modelled_s: float = MAKESPAN_S) -> tuple[str, ...]:
-        analysis = replace(quickstart_analysis, findings=findings, makespan_s=MAKESPAN_S, modelled_s=modelled_s)
+        analysis = replace(
+            quickstart_analysis, findings=findings, makespan_s=MAKESPAN_S, modelled_s=modelled_s
+        )
         return answer(quickstart_run, analysis)
 
     return said
@@ -62,22 +72,29 @@ def say(quickstart_run: Run, quickstart_analysis: Analysis) -> Say:
 CASES = [
     pytest.param(
         [edge(n, cost_s=9.5) for n in (1, 2, 3, 4)],
-        "The four edge hosts compute 4.1x slower than the cloud for the whole run; they cost 38 % of the makespan.",
+        "The four edge hosts compute 4.1x slower than the cloud for the whole run; they cost 38 %"
+        " of the makespan.",
         id="a whole tier",
     ),
     pytest.param(
         [edge(2)],
-        "edge.trainer.1.2 computes 4.1x slower than the cloud for the whole run; it costs 10 % of the makespan.",
+        "edge.trainer.1.2 computes 4.1x slower than the cloud for the whole run; it costs 10 % of"
+        " the makespan.",
         id="one host",
     ),
     pytest.param(
         [edge(2), edge(3)],
-        "Two of the four edge hosts (edge.trainer.1.2 and edge.trainer.1.3) compute 4.1x slower than the cloud for the "
-        "whole run; they cost 20 % of the makespan.",
+        "Two of the four edge hosts (edge.trainer.1.2 and edge.trainer.1.3) compute 4.1x slower"
+        " than the cloud for the whole run; they cost 20 % of the makespan.",
         id="half a tier",
     ),
     pytest.param(
-        [edge(1, slowdown=3.0), edge(2, slowdown=4.0), edge(3, slowdown=3.5), edge(4, slowdown=3.1)],
+        [
+            edge(1, slowdown=3.0),
+            edge(2, slowdown=4.0),
+            edge(3, slowdown=3.5),
+            edge(4, slowdown=3.1),
+        ],
         "The four edge hosts compute 3.0x to 4.0x slower than the cloud for the whole run; "
         "they cost 40 % of the makespan.",
         id="unequal hosts",
@@ -102,32 +119,36 @@ CASES = [
     ),
     pytest.param(
         [link("edge.trainer.1.4", "cloud.trainer.1.1")],
-        "The links between edge and cloud (worst: edge.trainer.1.4 to cloud.trainer.1.1) are 4.1x slower than the fastest "
-        "links between tiers for the whole run; they cost 10 % of the makespan.",
+        "The links between edge and cloud (worst: edge.trainer.1.4 to cloud.trainer.1.1) are 4.1x"
+        " slower than the fastest links between tiers for the whole run; they cost 10 % of the"
+        " makespan.",
         id="slow links",
     ),
     pytest.param(
         [link("edge.trainer.1.4", "cloud.trainer.1.1", **BURST)],
-        "From {start} s to {end} s (steps 120-165) the links between edge and cloud (worst: edge.trainer.1.4 to "
-        "cloud.trainer.1.1) were 3.2x slower; that cost 6 % of the makespan.",
+        "From {start} s to {end} s (steps 120-165) the links between edge and cloud (worst:"
+        " edge.trainer.1.4 to cloud.trainer.1.1) were 3.2x slower; that cost 6 % of the makespan.",
         id="links for a while",
     ),
     pytest.param(
         [finding(**(BURST | {"rank": 3, "host": "fog.trainer.1.2"}))],
-        "From {start} s to {end} s (steps 120-165) fog.trainer.1.2 computed 3.2x slower; that cost 6 % of the makespan.",
+        "From {start} s to {end} s (steps 120-165) fog.trainer.1.2 computed 3.2x slower; that cost"
+        " 6 % of the makespan.",
         id="one host for a while",
     ),
     pytest.param(
         [finding(**(BURST | {"rank": None, "host": None, "family": "network"}))],
-        "From {start} s to {end} s (steps 120-165) communication, on links that could not be named, was 3.2x slower; "
-        "that cost 6 % of the makespan.",
+        "From {start} s to {end} s (steps 120-165) communication, on links that could not be named,"
+        " was 3.2x slower; that cost 6 % of the makespan.",
         id="no link named",
     ),
 ]
 
 
 @pytest.mark.parametrize(("findings", "expected"), CASES)
-def test_a_cause_is_told_in_one_sentence(say: Say, findings: list[Finding], expected: str, quickstart_run: Run) -> None:
+def test_a_cause_is_told_in_one_sentence(
+    say: Say, findings: list[Finding], expected: str, quickstart_run: Run
+) -> None:
     steps = quickstart_run.steps
     start = steps.start_ns[steps.step == 120].min() / 1e9
     end = steps.end_ns[steps.step == 165].max() / 1e9
@@ -135,7 +156,12 @@ def test_a_cause_is_told_in_one_sentence(say: Say, findings: list[Finding], expe
 
 
 def test_no_straggler_says_so(say: Say) -> None:
-    assert say() == ("No straggler: nothing slow enough and long enough cost 1 % of the makespan (100 s, 300 steps).",)
+    assert say() == (
+        (
+            "No straggler: nothing slow enough and long enough cost 1 % of the makespan (100 s, 300"
+            " steps)."
+        ),
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,7 +194,14 @@ def test_a_remainder_is_told(say: Say, modelled_s: float, beginning: str) -> Non
 
 def test_causes_are_told_dearest_first_and_not_without_end(say: Say) -> None:
     many = [
-        edge(1, kind="dynamic", first_step=20 * n, last_step=20 * n + 10, cost_s=2.0 + n, slowdown=3.0)
+        edge(
+            1,
+            kind="dynamic",
+            first_step=20 * n,
+            last_step=20 * n + 10,
+            cost_s=2.0 + n,
+            slowdown=3.0,
+        )
         for n in range(9)
     ]
     said = say(*many)
@@ -177,7 +210,9 @@ def test_causes_are_told_dearest_first_and_not_without_end(say: Say) -> None:
     assert said[-1] == "Three more causes cost 9 % together; the table has them all."
 
 
-def test_different_times_families_and_sizes_are_different_causes(quickstart_analysis: Analysis) -> None:
+def test_different_times_families_and_sizes_are_different_causes(
+    quickstart_analysis: Analysis,
+) -> None:
     apart = [
         edge(1),
         edge(2, slowdown=9.0),
@@ -189,16 +224,30 @@ def test_different_times_families_and_sizes_are_different_causes(quickstart_anal
     assert len(causes(apart, quickstart_analysis)) == len(apart)
 
 
-@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 250), st.integers(1, 49), st.floats(1.1, 9)), max_size=12))
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 4), st.integers(0, 250), st.integers(1, 49), st.floats(1.1, 9)),
+        max_size=12,
+    )
+)
 def test_grouping_loses_nothing(rows: list[tuple[int, int, int, float]]) -> None:
     run = generate_run(TraceSpec(steps=3))
     some = tuple(
-        edge(n, kind="dynamic", first_step=first, last_step=first + length, slowdown=slowdown, cost_s=slowdown)
+        edge(
+            n,
+            kind="dynamic",
+            first_step=first,
+            last_step=first + length,
+            slowdown=slowdown,
+            cost_s=slowdown,
+        )
         for n, first, length, slowdown in rows
     )
     analysis = replace(analyse(run), findings=some, makespan_s=100.0)
     told, silent = told_causes(analysis)
-    assert sorted(map(repr, some)) == sorted(repr(f) for cause in (*told, *silent) for f in cause.findings)
+    assert sorted(map(repr, some)) == sorted(
+        repr(f) for cause in (*told, *silent) for f in cause.findings
+    )
 
 
 @pytest.mark.parametrize(
@@ -214,15 +263,23 @@ def test_how_a_run_ended_comes_first(
     quickstart_run: Run, quickstart_analysis: Analysis, status: str, beginning: str
 ) -> None:
     assert quickstart_run.record is not None
-    run = replace(quickstart_run, record=quickstart_run.record.model_copy(update={"status": status}))
+    run = replace(
+        quickstart_run, record=quickstart_run.record.model_copy(update={"status": status})
+    )
     assert answer(run, quickstart_analysis)[0].startswith(beginning)
 
 
 def test_missed_fidelity_is_told(quickstart_run: Run, quickstart_analysis: Analysis) -> None:
-    missed = FidelityCheck(kind="cpu", src="h", dst=None, requested=4, measured=6, unit="x", tolerance=0.2, ok=False)
+    missed = FidelityCheck(
+        kind="cpu", src="h", dst=None, requested=4, measured=6, unit="x", tolerance=0.2, ok=False
+    )
     run = replace(quickstart_run, fidelity=(*quickstart_run.fidelity, missed))
     said = answer(run, quickstart_analysis)[0]
-    assert said == "The emulation missed its tolerance (1 of 11 measured quantities): do not rely on the numbers."
+    assert (
+        said
+        == "The emulation missed its tolerance (1 of 11 measured quantities): do not rely on the"
+        " numbers."
+    )
 
 
 def test_a_run_without_record_or_analysis_still_has_an_answer(quickstart_run: Run) -> None:
@@ -245,7 +302,9 @@ def test_what_was_put_into_a_trace_is_what_the_answer_says() -> None:
 
 HOSTS = tuple(
     RankHost(rank, name, "", name.split(".")[0], "", 1.0, 0, 0)
-    for rank, name in enumerate(["cloud.a.1.1", "fog.a.1.1", "edge.a.1.1", "edge.a.1.2", "edge.a.1.2"])
+    for rank, name in enumerate(
+        ["cloud.a.1.1", "fog.a.1.1", "edge.a.1.1", "edge.a.1.2", "edge.a.1.2"]
+    )
 )
 
 
@@ -267,8 +326,14 @@ def test_hosts_are_named(names: list[str], text: str, *, single: bool) -> None:
     ("links", "text"),
     [
         ([("cloud.a.1.1", "fog.a.1.1")], "the link from cloud.a.1.1 to fog.a.1.1"),
-        ([("fog.a.1.1", "edge.a.1.2")], "the links between fog and edge (worst: fog.a.1.1 to edge.a.1.2)"),
-        ([("edge.a.1.1", "edge.a.1.2")], "the links among the edge hosts (worst: edge.a.1.1 to edge.a.1.2)"),
+        (
+            [("fog.a.1.1", "edge.a.1.2")],
+            "the links between fog and edge (worst: fog.a.1.1 to edge.a.1.2)",
+        ),
+        (
+            [("edge.a.1.1", "edge.a.1.2")],
+            "the links among the edge hosts (worst: edge.a.1.1 to edge.a.1.2)",
+        ),
         ([("10.0.0.1", "10.0.0.2")], "the link from 10.0.0.1 to 10.0.0.2"),
         (
             [("fog.a.1.1", "cloud.a.1.1"), ("cloud.a.1.1", "fog.a.1.1")],

@@ -1,4 +1,5 @@
-"""Work is before the barrier that it was done before, however barriers cut through a step's phases: against spans followed one by one."""
+"""Work is before the barrier that it was done before, however barriers cut through a step's phases:
+against spans followed one by one."""
 
 from __future__ import annotations
 
@@ -19,13 +20,16 @@ WORLD = 3
 WORK = (Phase.FETCH, Phase.FORWARD, Phase.BACKWARD)
 MEET_ALL, MEET_TWO = "all", "the first two"
 steps_drawn = st.lists(
-    st.lists(st.sampled_from([*WORK, MEET_ALL, MEET_TWO]), min_size=1, max_size=7), min_size=1, max_size=5
+    st.lists(st.sampled_from([*WORK, MEET_ALL, MEET_TWO]), min_size=1, max_size=7),
+    min_size=1,
+    max_size=5,
 )
 durations = st.lists(st.integers(1, 50), min_size=40, max_size=40)
 
 
 class Drawn:
-    """Spans of ranks that do the same, each in its own time; and the work of each before each barrier, counted span by span."""
+    """Spans of ranks that do the same, each in its own time; and the work of each before each
+    barrier, counted span by span."""
 
     def __init__(self, steps: list[list[Phase | str]], taken: list[int]) -> None:
         self.rows: list[tuple[int, int, int, int, int, int]] = []
@@ -49,7 +53,9 @@ class Drawn:
     def _meet(self, step: int, group: int, members: range) -> None:
         over = max(self._clock[rank] for rank in members) + next(self._taken)
         for rank in members:
-            self.rows.append((step, rank, Phase.COMM.code, self._clock[rank], over - self._clock[rank], group))
+            self.rows.append(
+                (step, rank, Phase.COMM.code, self._clock[rank], over - self._clock[rank], group)
+            )
             self._clock[rank] = over
         # Who is no part of it goes on with what comes before its next one.
         others = [0 if rank in members else self.before[-1][rank] for rank in range(WORLD)]
@@ -57,8 +63,12 @@ class Drawn:
         self.before.append(others)
 
     def run(self) -> Run:
-        columns = np.array(sorted(self.rows, key=lambda row: (row[0], row[1], row[3])), dtype=np.int64).T
-        told = dict(zip(("step", "rank", "phase", "start_ns", "dur_ns", "group"), columns, strict=True))
+        columns = np.array(
+            sorted(self.rows, key=lambda row: (row[0], row[1], row[3])), dtype=np.int64
+        ).T
+        told = dict(
+            zip(("step", "rank", "phase", "start_ns", "dur_ns", "group"), columns, strict=True)
+        )
         none = np.zeros(len(columns[0]), dtype=np.int64)
         table = {f.name: told.get(f.name, none) for f in fields(SpanColumns)} | {
             "lane": none + Lane.MAIN,
@@ -69,10 +79,15 @@ class Drawn:
 
 
 @given(steps_drawn, durations)
-def test_work_is_before_the_barrier_it_was_done_before(steps: list[list[Phase | str]], taken: list[int]) -> None:
+def test_work_is_before_the_barrier_it_was_done_before(
+    steps: list[list[Phase | str]], taken: list[int]
+) -> None:
     drawn = Drawn([[*step, Phase.FETCH] for step in steps], taken)
     timeline = build_timeline(drawn.run())
-    found = np.stack([timeline.before(rank, np.ones((len(timeline.steps), PHASES))) for rank in range(WORLD)], axis=1)
+    found = np.stack(
+        [timeline.before(rank, np.ones((len(timeline.steps), PHASES))) for rank in range(WORLD)],
+        axis=1,
+    )
     np.testing.assert_allclose(found * 1e9, drawn.before, rtol=1e-6)
     np.testing.assert_allclose(timeline.local * 1e9, drawn.before, atol=1e-3)
 
@@ -86,5 +101,11 @@ def test_a_share_of_one_phase_in_one_step_is_that_of_its_spans(
     share = np.zeros((len(timeline.steps), 1))
     share[step] = 0.5
     for rank in range(WORLD):
-        spans = [length for at, whose, phase, _, length, _ in drawn.rows if (at, whose, phase) == (step, rank, code)]
-        np.testing.assert_allclose(timeline.before(rank, share, [code]).sum() * 1e9, 0.5 * sum(spans), rtol=1e-6)
+        spans = [
+            length
+            for at, whose, phase, _, length, _ in drawn.rows
+            if (at, whose, phase) == (step, rank, code)
+        ]
+        np.testing.assert_allclose(
+            timeline.before(rank, share, [code]).sum() * 1e9, 0.5 * sum(spans), rtol=1e-6
+        )

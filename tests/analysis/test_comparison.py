@@ -59,7 +59,9 @@ def test_a_baseline_that_was_cut_is_none() -> None:
     assert made.bounds == {}
 
 
-@pytest.mark.parametrize(("count", "t"), [(2, 12.706), (3, 4.303), (6, 2.571), (11, 2.228), (31, 2.042), (121, 1.980)])
+@pytest.mark.parametrize(
+    ("count", "t"), [(2, 12.706), (3, 4.303), (6, 2.571), (11, 2.228), (31, 2.042), (121, 1.980)]
+)
 def test_the_interval_reaches_as_far_as_printed_tables_of_t_say(count: int, t: float) -> None:
     values = np.linspace(-1, 1, count)
     found = interval(values.tolist())
@@ -67,7 +69,9 @@ def test_the_interval_reaches_as_far_as_printed_tables_of_t_say(count: int, t: f
     assert math.log(found[1]) == pytest.approx(t * values.std(ddof=1) / math.sqrt(count), rel=1e-3)
 
 
-@given(st.lists(st.floats(-3, 3), min_size=2, max_size=12).filter(lambda values: np.std(values) > 1e-3))
+@given(
+    st.lists(st.floats(-3, 3), min_size=2, max_size=12).filter(lambda values: np.std(values) > 1e-3)
+)
 def test_the_interval_is_students(values: list[float]) -> None:
     expected = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
     found = interval(values)
@@ -84,7 +88,9 @@ def test_one_pair_has_no_interval() -> None:
 def test_the_table() -> None:
     worse = [Timing("cpu", "worse", seed, 50.0 + seed, 50) for seed in (1, 2)]
     bases = [Timing("cpu", "ddp", seed, 40.0, 50, step_cpu_s=0.02) for seed in (1, 2)]
-    made = compare([*BASE, *HALF, *bases, *worse], "ddp", {"net": 0.1}, order=["net", "cpu", "other"])
+    made = compare(
+        [*BASE, *HALF, *bases, *worse], "ddp", {"net": 0.1}, order=["net", "cpu", "other"]
+    )
     assert made.columns == ("net", "cpu")
     assert made.strategies == ("twice", "worse")
     assert markdown(made).splitlines() == [

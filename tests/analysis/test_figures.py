@@ -1,4 +1,5 @@
-"""Every figure, of ordinary and of odd runs, at both widths: drawn, inside its canvas, and saying what is so."""
+"""Every figure, of ordinary and of odd runs, at both widths: drawn, inside its canvas, and saying
+what is so."""
 
 from __future__ import annotations
 
@@ -48,16 +49,33 @@ def odd_runs() -> dict[str, Run]:
     return {
         "one rank": generate_run(TraceSpec(tiers=(Tier("cloud", 1),), steps=12)),
         "one step": generate_run(TraceSpec(steps=1, warm_up_steps=0)),
-        "long": generate_run(TraceSpec(steps=1_200, injections=(Injection("compute", 3.0, 400, 700, rank=0),))),
-        "many ranks": generate_run(TraceSpec(tiers=(Tier("cloud", 10), Tier("edge", 35, 3.0)), steps=25)),
-        "odd names": replace(named, hosts=tuple(replace(h, host=n) for h, n in zip(named.hosts, names, strict=True))),
+        "long": generate_run(
+            TraceSpec(steps=1_200, injections=(Injection("compute", 3.0, 400, 700, rank=0),))
+        ),
+        "many ranks": generate_run(
+            TraceSpec(tiers=(Tier("cloud", 10), Tier("edge", 35, 3.0)), steps=25)
+        ),
+        "odd names": replace(
+            named, hosts=tuple(replace(h, host=n) for h, n in zip(named.hosts, names, strict=True))
+        ),
         "no tiers": replace(named, hosts=tuple(replace(h, tier="") for h in named.hosts)),
-        "no evaluation": replace(no_eval, steps=replace(no_eval.steps, loss=np.full(len(no_eval.steps), np.nan))),
+        "no evaluation": replace(
+            no_eval, steps=replace(no_eval.steps, loss=np.full(len(no_eval.steps), np.nan))
+        ),
         "no noise": generate_run(replace(plain, noise=QUIET)),
     }
 
 
-ODD = ("one rank", "one step", "long", "many ranks", "odd names", "no tiers", "no evaluation", "no noise")
+ODD = (
+    "one rank",
+    "one step",
+    "long",
+    "many ranks",
+    "odd names",
+    "no tiers",
+    "no evaluation",
+    "no noise",
+)
 
 
 @functools.cache
@@ -76,7 +94,11 @@ def assert_all_is_inside(figure: Figure) -> None:
 
 
 def assert_text_is_legible(figure: Figure) -> None:
-    assert all(text.get_fontsize() >= SMALLEST_POINTS for text in figure.findobj(Text) if isinstance(text, Text))
+    assert all(
+        text.get_fontsize() >= SMALLEST_POINTS
+        for text in figure.findobj(Text)
+        if isinstance(text, Text)
+    )
 
 
 def assert_labels_do_not_overlap(figure: Figure) -> None:
@@ -85,9 +107,14 @@ def assert_labels_do_not_overlap(figure: Figure) -> None:
             first, last = sorted(axis.get_view_interval())
             ticks = [t for t in axis.get_major_ticks() if first <= t.get_loc() <= last]
             labels = [
-                label for t in ticks for label in (t.label1, t.label2) if label.get_visible() and label.get_text()
+                label
+                for t in ticks
+                for label in (t.label1, t.label2)
+                if label.get_visible() and label.get_text()
             ]
-            boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: getattr(box, low))
+            boxes = sorted(
+                (label.get_window_extent() for label in labels), key=lambda box: getattr(box, low)
+            )
             for before, after in itertools.pairwise(boxes):
                 assert getattr(after, low) >= getattr(before, high) - 3.0
 
@@ -117,10 +144,14 @@ def test_odd_runs_are_drawn_too(kind: FigureKind, name: str) -> None:
     assert kind.caption(run, analysis).endswith(".")
 
 
-def test_all_are_saved_as_svg_and_png(quickstart_run: Run, quickstart_analysis: Analysis, tmp_path: Path) -> None:
+def test_all_are_saved_as_svg_and_png(
+    quickstart_run: Run, quickstart_analysis: Analysis, tmp_path: Path
+) -> None:
     drawn = draw_all(quickstart_run, quickstart_analysis, tmp_path / "figures")
     files = sorted(path.name for path in (tmp_path / "figures").iterdir())
-    assert files == sorted(f"{kind.name}.{suffix}" for kind in CATALOGUE for suffix in ("svg", "png"))
+    assert files == sorted(
+        f"{kind.name}.{suffix}" for kind in CATALOGUE for suffix in ("svg", "png")
+    )
     for figure in drawn:
         image = (tmp_path / "figures" / f"{figure.kind.name}.png").read_bytes()
         assert image.startswith(b"\x89PNG")
@@ -129,7 +160,9 @@ def test_all_are_saved_as_svg_and_png(quickstart_run: Run, quickstart_analysis: 
         assert figure.narrow_svg != figure.wide_svg
 
 
-def test_the_same_run_gives_the_same_picture(quickstart_run: Run, quickstart_analysis: Analysis) -> None:
+def test_the_same_run_gives_the_same_picture(
+    quickstart_run: Run, quickstart_analysis: Analysis
+) -> None:
     for kind in (CATALOGUE[0], CATALOGUE[2]):
         assert draw_svg(kind, quickstart_run, quickstart_analysis) == draw_svg(
             kind, quickstart_run, quickstart_analysis
@@ -144,7 +177,11 @@ def test_matplotlib_is_left_as_it_was(quickstart_run: Run, quickstart_analysis: 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@given(hnp.arrays(np.float64, st.tuples(st.integers(1, 700), st.integers(1, 4)), elements=st.floats(0.5, 100)))
+@given(
+    hnp.arrays(
+        np.float64, st.tuples(st.integers(1, 700), st.integers(1, 4)), elements=st.floats(0.5, 100)
+    )
+)
 def test_binning_keeps_means_and_bounds(rows: FloatArray) -> None:
     binned = bin_steps(rows, MOST_COLUMNS)
     assert len(binned) == min(len(rows), MOST_COLUMNS)
@@ -159,7 +196,10 @@ def test_binning_keeps_a_burst_visible() -> None:
 
 
 def test_neighbours_share_an_outline(quickstart_analysis: Analysis) -> None:
-    boxes = [(b.first_row, b.last_row, b.first_step, b.last_step, b.lasting) for b in outlines(quickstart_analysis)]
+    boxes = [
+        (b.first_row, b.last_row, b.first_step, b.last_step, b.lasting)
+        for b in outlines(quickstart_analysis)
+    ]
     assert boxes == [(4, 7, 0, 299, True), (8, 8, 120, 165, False)]
 
 
@@ -200,12 +240,16 @@ def test_bars_of_a_step_add_up_to_its_spans(quickstart_run: Run) -> None:
 
 def test_who_is_waited_for_came_last_to_the_longest_wait(quickstart_run: Run) -> None:
     spans = quickstart_run.spans
-    main = spans.where((spans.step == 130) & (spans.phase == Phase.COMM.code) & (spans.lane == Lane.MAIN))
+    main = spans.where(
+        (spans.step == 130) & (spans.phase == Phase.COMM.code) & (spans.lane == Lane.MAIN)
+    )
     waits = {}
     for group in set(main.group.tolist()) - {NO_GROUP}:
         members = main.where(main.group == group)
         starts = dict(zip(members.rank.tolist(), members.start_ns.tolist(), strict=True))
-        waits[sum(max(starts.values()) - start for start in starts.values())] = max(starts, key=starts.__getitem__)
+        waits[sum(max(starts.values()) - start for start in starts.values())] = max(
+            starts, key=starts.__getitem__
+        )
     assert waited_for(spans, 130) == waits[max(waits)]
     alone = generate_run(TraceSpec(tiers=(Tier("cloud", 1),), steps=12))
     assert waited_for(alone.spans, 6) == -1
@@ -213,7 +257,9 @@ def test_who_is_waited_for_came_last_to_the_longest_wait(quickstart_run: Run) ->
 
 def test_buckets_are_drawn_beside_the_main_lane(quickstart_run: Run) -> None:
     spans = quickstart_run.spans
-    lane = np.where((spans.phase == Phase.COMM.code) & (spans.group == 1), int(Lane.BUCKETS), spans.lane)
+    lane = np.where(
+        (spans.phase == Phase.COMM.code) & (spans.group == 1), int(Lane.BUCKETS), spans.lane
+    )
     bars, _ = step_bars(replace(spans, lane=lane), 130)
     assert [b.paint for b in bars if b.lane == Lane.BUCKETS] == [TRANSFER]
 
@@ -240,7 +286,9 @@ def test_the_clock_of_steps_survives_a_killed_run(quickstart_run: Run) -> None:
     assert np.array_equal(whole.steps, cut.steps)
     assert np.allclose(whole.start_s, cut.start_s)
     assert np.allclose(whole.end_s, cut.end_s)
-    empty = step_clock(replace(quickstart_run, steps=none, spans=quickstart_run.spans.where(none.step)))
+    empty = step_clock(
+        replace(quickstart_run, steps=none, spans=quickstart_run.spans.where(none.step))
+    )
     assert empty.window_s(3, 9) == (0.0, 0.0)
 
 
@@ -266,7 +314,9 @@ def test_shown_ranks_are_even_and_few(world: int, most: int) -> None:
     assert most == 1 or shown[-1] == world - 1
 
 
-def test_the_png_is_opaque_white_at_the_edges(quickstart_run: Run, quickstart_analysis: Analysis) -> None:
+def test_the_png_is_opaque_white_at_the_edges(
+    quickstart_run: Run, quickstart_analysis: Analysis
+) -> None:
     from matplotlib.image import imread
 
     from laggard.analysis.figures.canvas import to_png

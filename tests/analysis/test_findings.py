@@ -1,4 +1,5 @@
-"""Whole runs: what was injected is found, with its class, rank, interval and link; and nothing else."""
+"""Whole runs: what was injected is found, with its class, rank, interval and link; and nothing
+else."""
 
 from __future__ import annotations
 
@@ -42,11 +43,23 @@ def test_a_level_run_on_a_bad_machine_has_no_straggler(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_a_slowed_rank_is_found(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    rank, first, length = int(rng.integers(8)), int(rng.integers(30, 450)), int(rng.integers(15, 100))
+    rank, first, length = (
+        int(rng.integers(8)),
+        int(rng.integers(30, 450)),
+        int(rng.integers(15, 100)),
+    )
     factor = float(rng.uniform(1.3, 3.0))
-    analysis = analysed(Injection("compute", factor, first, first + length - 1, rank=rank), seed=seed)
-    (finding,) = [f for f in analysis.findings if f.rank == rank and f.last_step - f.first_step > 12]
-    assert (finding.family, finding.kind, finding.host) == ("compute", "dynamic", analysis.hosts[rank].host)
+    analysis = analysed(
+        Injection("compute", factor, first, first + length - 1, rank=rank), seed=seed
+    )
+    (finding,) = [
+        f for f in analysis.findings if f.rank == rank and f.last_step - f.first_step > 12
+    ]
+    assert (finding.family, finding.kind, finding.host) == (
+        "compute",
+        "dynamic",
+        analysis.hosts[rank].host,
+    )
     assert finding.first_step == pytest.approx(first, abs=5)
     assert finding.last_step == pytest.approx(first + length - 1, abs=5)
     assert finding.slowdown == pytest.approx(factor, rel=0.1)
@@ -58,9 +71,17 @@ def test_a_slowed_rank_is_found(seed: int) -> None:
 def test_a_slowed_link_is_found_and_named(seed: int) -> None:
     rng = np.random.default_rng(seed)
     pair = (("cloud", "fog"), ("edge", "fog"), ("cloud", "edge"))[seed % 3]
-    first, length, factor = int(rng.integers(30, 450)), int(rng.integers(20, 100)), float(rng.uniform(2.0, 8.0))
-    analysis = analysed(Injection("network", factor, first, first + length - 1, tiers=pair), seed=seed)
-    (finding,) = [f for f in analysis.findings if f.family == "network" and f.last_step - f.first_step > 12]
+    first, length, factor = (
+        int(rng.integers(30, 450)),
+        int(rng.integers(20, 100)),
+        float(rng.uniform(2.0, 8.0)),
+    )
+    analysis = analysed(
+        Injection("network", factor, first, first + length - 1, tiers=pair), seed=seed
+    )
+    (finding,) = [
+        f for f in analysis.findings if f.family == "network" and f.last_step - f.first_step > 12
+    ]
     assert (finding.rank, finding.host, finding.kind) == (None, None, "dynamic")
     assert finding.link is not None
     assert tuple(sorted(end.split(".")[0] for end in finding.link)) == pair
@@ -85,13 +106,16 @@ def test_an_edge_heavy_fleet_is_held_against_its_fastest_class() -> None:
 
 
 def test_one_slow_member_does_not_make_its_class_slow() -> None:
-    analysis = analysed(Injection("compute", 2.0, rank=1), tiers=(Tier("cloud", 2), Tier("edge", 2)))
+    analysis = analysed(
+        Injection("compute", 2.0, rank=1), tiers=(Tier("cloud", 2), Tier("edge", 2))
+    )
     assert [(f.rank, f.kind) for f in analysis.stragglers] == [(1, "deterministic")]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_host_slow_all_along_may_be_slower_still_for_a_moment(seed: int) -> None:
-    """Eight steps of sixty are too short to be a slowness of their own, and no reason to overlook the one that lasts."""
+    """Eight steps of sixty are too short to be a slowness of their own, and no reason to overlook
+    the one that lasts."""
     tiers = (Tier("cloud", 1), Tier("edge", 2, 2.3))
     moment = Injection("compute", 1.7, 24, 31, rank=1)
     found = analysed(moment, tiers=tiers, steps=60, seed=seed).findings
@@ -109,13 +133,17 @@ def test_drives_are_held_against_the_fastest_drives(factor: float) -> None:
     """All tiers compute alike, and two of three read slowly."""
     slow = tuple(Injection("storage", factor, rank=rank) for rank in range(2, 8))
     found = analysed(*slow, fetch_s=0.02, steps=200).findings
-    assert {(f.rank, f.family, f.kind) for f in found} == {(rank, "storage", "deterministic") for rank in range(2, 8)}
+    assert {(f.rank, f.family, f.kind) for f in found} == {
+        (rank, "storage", "deterministic") for rank in range(2, 8)
+    }
 
 
 def test_most_ranks_slow_for_half_of_the_run_are_slow_then_and_the_others_never() -> None:
     slow = tuple(Injection("compute", 4.0, 150, 369, rank=rank) for rank in range(5))
     found = analysed(*slow, steps=400).stragglers
-    assert {(f.rank, f.family, f.kind) for f in found} == {(rank, "compute", "dynamic") for rank in range(5)}
+    assert {(f.rank, f.family, f.kind) for f in found} == {
+        (rank, "compute", "dynamic") for rank in range(5)
+    }
 
 
 def test_a_short_slowness_is_masked() -> None:
@@ -126,14 +154,19 @@ def test_a_short_slowness_is_masked() -> None:
 
 
 def test_without_samples_no_link_is_named() -> None:
-    analysis = analysed(Injection("network", 5.0, 200, 260, tiers=("cloud", "edge")), with_links=False)
+    analysis = analysed(
+        Injection("network", 5.0, 200, 260, tiers=("cloud", "edge")), with_links=False
+    )
     (finding,) = analysis.stragglers
     assert (finding.family, finding.link) == ("network", None)
     assert any("links.parquet" in note for note in analysis.notes)
 
 
 def test_a_collective_slowed_by_a_starved_host_is_not_the_networks() -> None:
-    both = (Injection("compute", 10.0, 200, 260, rank=3), Injection("network", 3.0, 200, 260, tiers=("cloud", "edge")))
+    both = (
+        Injection("compute", 10.0, 200, 260, rank=3),
+        Injection("network", 3.0, 200, 260, tiers=("cloud", "edge")),
+    )
     starved = analysed(*both, with_links=False)
     assert [(f.rank, f.family) for f in starved.stragglers] == [(3, "compute")]
     evident = analysed(*both)
@@ -163,13 +196,17 @@ def test_what_a_slow_rank_costs_is_what_a_paired_run_saves() -> None:
 
 @pytest.mark.parametrize("sigma", [0.02, 0.15])
 @pytest.mark.parametrize("kind", ["deterministic", "dynamic"])
-def test_what_most_ranks_cost_is_what_a_paired_run_saves_however_noisy(sigma: float, kind: str) -> None:
+def test_what_most_ranks_cost_is_what_a_paired_run_saves_however_noisy(
+    sigma: float, kind: str
+) -> None:
     """Without their slowness they still jitter, and a barrier waits for the worst of all."""
     first, last = (0, None) if kind == "deterministic" else (100, 249)
     slow = tuple(Injection("compute", 2.0, first, last, rank=rank) for rank in range(3, 8))
     noise = dataclasses.replace(Noise(), sigma=sigma)
     with_them, paired = (analysed(*each, noise=noise, seed=2, steps=300) for each in (slow, ()))
-    assert with_them.lost_s == pytest.approx(with_them.makespan_s - paired.makespan_s, abs=0.02 * with_them.makespan_s)
+    assert with_them.lost_s == pytest.approx(
+        with_them.makespan_s - paired.makespan_s, abs=0.02 * with_them.makespan_s
+    )
 
 
 def test_the_costs_add_up_and_come_dearest_first() -> None:
@@ -181,7 +218,9 @@ def test_the_costs_add_up_and_come_dearest_first() -> None:
     costs = [f.cost_s for f in analysis.findings]
     assert costs == sorted(costs, reverse=True)
     assert sum(costs) == pytest.approx(analysis.lost_s, rel=1e-3)
-    assert analysis.lost_s == pytest.approx(analysis.makespan_s - analysis.without_causes_s, rel=1e-3)
+    assert analysis.lost_s == pytest.approx(
+        analysis.makespan_s - analysis.without_causes_s, rel=1e-3
+    )
 
 
 def test_slow_drift_of_everything_is_left_unexplained_but_said() -> None:
@@ -192,7 +231,11 @@ def test_slow_drift_of_everything_is_left_unexplained_but_said() -> None:
         spans,
         start_ns=(
             spans.start_ns
-            + np.where(spans.step >= 250, 0.6 * (spans.start_ns - spans.start_ns[spans.step == 250].min()), 0)
+            + np.where(
+                spans.step >= 250,
+                0.6 * (spans.start_ns - spans.start_ns[spans.step == 250].min()),
+                0,
+            )
         ).astype(np.int64),
         dur_ns=(spans.dur_ns * stretched).astype(np.int64),
     )
@@ -205,7 +248,11 @@ def test_slow_drift_of_everything_is_left_unexplained_but_said() -> None:
 def drifting(seed: int, *injections: Injection) -> Analysis:
     """Of a level run on a machine whose speed drifts by 15 % both ways, while the links do not."""
     noise = dataclasses.replace(Noise(), drift=0.15)
-    return analyse(generate_run(TraceSpec(tiers=LEVEL, steps=103, seed=seed, noise=noise, injections=injections)))
+    return analyse(
+        generate_run(
+            TraceSpec(tiers=LEVEL, steps=103, seed=seed, noise=noise, injections=injections)
+        )
+    )
 
 
 def test_a_drifting_machine_does_not_make_steady_links_slow() -> None:
@@ -261,9 +308,9 @@ def _timed(run: object) -> float:
 
 def test_importing_the_analysis_loads_nothing_heavy() -> None:
     code = (
-        "import sys, laggard.analysis.findings\n"
-        "heavy = {'pandas', 'pyarrow', 'ruptures', 'matplotlib', 'torch', 'enoslib'} & set(sys.modules)\n"
-        "sys.exit(', '.join(sorted(heavy)) or 0)"
+        "import sys, laggard.analysis.findings\nheavy = {'pandas', 'pyarrow', 'ruptures',"
+        " 'matplotlib', 'torch', 'enoslib'} & set(sys.modules)\nsys.exit(', '.join(sorted(heavy))"
+        " or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

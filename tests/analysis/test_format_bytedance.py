@@ -1,4 +1,5 @@
-"""ByteDance's format: there and back, published quirks, and every way in which a file is not what it says."""
+"""ByteDance's format: there and back, published quirks, and every way in which a file is not what
+it says."""
 
 from __future__ import annotations
 
@@ -46,7 +47,11 @@ def there_and_back(run: Run, folder: Path) -> Run:
 def measures(run: Run) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Compute that the format tells, waits and transfers, per step and rank."""
     timeline = build_timeline(run)
-    return np.stack([timeline.work.total([code]) for code in KEPT], axis=2), timeline.step_wait, timeline.step_transfer
+    return (
+        np.stack([timeline.work.total([code]) for code in KEPT], axis=2),
+        timeline.step_wait,
+        timeline.step_transfer,
+    )
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -62,7 +67,11 @@ def test_steps_compute_waits_and_transfers_come_back(tmp_path: Path, seed: int) 
 def test_the_same_stragglers_are_found(tmp_path: Path) -> None:
     run = generate_run(quiet(4, 80, Injection("compute", 2.0, rank=2)))
     found = [(f.rank, f.family, f.kind) for f in analyse(there_and_back(run, tmp_path)).findings]
-    assert found == [(f.rank, f.family, f.kind) for f in analyse(run).findings] == [(2, "compute", "deterministic")]
+    assert (
+        found
+        == [(f.rank, f.family, f.kind) for f in analyse(run).findings]
+        == [(2, "compute", "deterministic")]
+    )
 
 
 def test_an_imported_run_is_a_run_folder(tmp_path: Path) -> None:
@@ -72,7 +81,11 @@ def test_an_imported_run_is_a_run_folder(tmp_path: Path) -> None:
     assert np.array_equal(again.spans.start_ns, back.spans.start_ns)
 
 
-@given(gap=st.integers(1, 4), slowness=st.lists(st.floats(0.001, 4.0), min_size=1, max_size=4), sampled=st.booleans())
+@given(
+    gap=st.integers(1, 4),
+    slowness=st.lists(st.floats(0.001, 4.0), min_size=1, max_size=4),
+    sampled=st.booleans(),
+)
 @settings(max_examples=25, deadline=None)
 def test_operations_survive_the_file(
     tmp_path_factory: pytest.TempPathFactory, gap: int, slowness: list[float], *, sampled: bool
@@ -82,7 +95,8 @@ def test_operations_survive_the_file(
     write_operations(operations, path)
     read = read_operations(path)
     assert all(
-        np.array_equal(a, b) for a, b in zip(operations.mapping().values(), read.mapping().values(), strict=True)
+        np.array_equal(a, b)
+        for a, b in zip(operations.mapping().values(), read.mapping().values(), strict=True)
     )
 
 
@@ -90,7 +104,13 @@ def test_operations_survive_the_file(
 @settings(max_examples=15, deadline=None)
 def test_any_generated_run_comes_back(world: int, steps: int, seed: int) -> None:
     run = generate_run(
-        TraceSpec(tiers=(Tier("edge", world, 1.3),), steps=steps, seed=seed, evaluate_every=3, with_links=False)
+        TraceSpec(
+            tiers=(Tier("edge", world, 1.3),),
+            steps=steps,
+            seed=seed,
+            evaluate_every=3,
+            with_links=False,
+        )
     )
     back = run_of_operations(operations_of_run(run), Path("trace.parquet"))
     for told, read in zip(measures(run), measures(back), strict=True):
@@ -109,7 +129,8 @@ def test_sampled_steps_are_laid_behind_each_other() -> None:
 
 
 def test_a_pipeline_is_told_and_not_priced() -> None:
-    """Sends and receives are beside the work; the embedding's all-reduce is of the two stages that share it."""
+    """Sends and receives are beside the work; the embedding's all-reduce is of the two stages that
+    share it."""
     run = run_of_operations(pipeline(3, 4, lambda s: 2.0 if s == 2 else 1.0), Path("t.parquet"))
     assert not run.lockstep
     assert not origin(run).replayable
@@ -117,7 +138,8 @@ def test_a_pipeline_is_told_and_not_priced() -> None:
     assert not found.costed
     assert found.findings == ()
     assert any("pipeline stages" in note for note in found.notes)
-    # all wait at the end for the last stage, and nothing is transferred: what is no compute is waiting, or the pipeline's own idling
+    # all wait at the end for the last stage, and nothing is transferred: what is no compute is
+    # waiting, or the pipeline's own idling
     assert found.transfer_s == pytest.approx(np.zeros_like(found.transfer_s), abs=1e-9)
     assert [host.tier for host in run.hosts] == ["stage 0", "stage 1", "stage 2"] * 2
     spans = run.spans
@@ -136,11 +158,17 @@ def origin(run: Run) -> Any:
 
 def test_what_the_format_cannot_tell_is_refused() -> None:
     run = generate_run(quiet(3, 6))
-    alone = keep_spans(run, ~((run.spans.group == 1) & (run.spans.rank == 2) & (run.spans.step == 4)))
-    with pytest.raises(InputError, match=r"step 4, 2 of 3 ranks met in collective 1.*csv or perfetto"):
+    alone = keep_spans(
+        run, ~((run.spans.group == 1) & (run.spans.rank == 2) & (run.spans.step == 4))
+    )
+    with pytest.raises(
+        InputError, match=r"step 4, 2 of 3 ranks met in collective 1.*csv or perfetto"
+    ):
         operations_of_run(alone)
     seldom = keep_spans(run, ~((run.spans.group == 1) & (run.spans.step == 4)))
-    with pytest.raises(InputError, match=r"step 4.*grads-reduce-scatter|grads-reduce-scatter in step 4"):
+    with pytest.raises(
+        InputError, match=r"step 4.*grads-reduce-scatter|grads-reduce-scatter in step 4"
+    ):
         operations_of_run(seldom)
     assert run.record is not None
     own = run.record.strategy.model_copy(update={"pace": "own"})
@@ -156,25 +184,36 @@ def _set(name: str, row: int, value: Any, kind: pa.DataType | None = None) -> Ch
         column = table.column(name)
         values = column.to_pylist()
         values[row] = value
-        return table.set_column(table.column_names.index(name), name, pa.array(values, kind or column.type))
+        return table.set_column(
+            table.column_names.index(name), name, pa.array(values, kind or column.type)
+        )
 
     return change
 
 
 def _keep(keep: Callable[[dict[str, Any]], bool]) -> Change:
-    return lambda table: pa.Table.from_pylist([row for row in table.to_pylist() if keep(row)], table.schema)
+    return lambda table: pa.Table.from_pylist(
+        [row for row in table.to_pylist() if keep(row)], table.schema
+    )
 
 
 class Fault(enum.Enum):
     """What is done to a good trace, and what must be said of it."""
 
-    MISSING_COLUMN = (lambda t: t.drop_columns(["seq_id"]), r"column seq_id: is missing \(there are: .*dp_rank")
+    MISSING_COLUMN = (
+        lambda t: t.drop_columns(["seq_id"]),
+        r"column seq_id: is missing \(there are: .*dp_rank",
+    )
     WHOLE_AS_FLOAT = (
-        lambda t: t.set_column(t.column_names.index("step"), "step", t.column("step").cast(pa.float64())),
+        lambda t: t.set_column(
+            t.column_names.index("step"), "step", t.column("step").cast(pa.float64())
+        ),
         "column step: is double, and takes whole numbers",
     )
     SECONDS_AS_TEXT = (
-        lambda t: t.set_column(t.column_names.index("duration"), "duration", t.column("duration").cast(pa.string())),
+        lambda t: t.set_column(
+            t.column_names.index("duration"), "duration", t.column("duration").cast(pa.string())
+        ),
         "column duration: is string, and takes seconds",
     )
     NUMBERED_TYPES = (
@@ -182,7 +221,10 @@ class Fault(enum.Enum):
         "column optype: is int64, and takes text",
     )
     NEGATIVE = (_set("duration", 5, -0.25), "row 5, column duration: -0.25 is negative")
-    NOT_A_NUMBER = (_set("start_ts", 3, float("nan")), "row 3, column start_ts: nan is no finite number")
+    NOT_A_NUMBER = (
+        _set("start_ts", 3, float("nan")),
+        "row 3, column start_ts: nan is no finite number",
+    )
     ENDLESS = (_set("duration", 3, float("inf")), "row 3, column duration: inf is no finite number")
     EMPTY_CELL = (_set("stage", 7, None), "row 7, column stage: is empty")
     UNKNOWN_TYPE = (
@@ -196,14 +238,23 @@ class Fault(enum.Enum):
     )
     LONG_STEP = (_set("start_ts", 3, 3e9), "columns start_ts, duration: step 0 takes 3e[+]09 s")
     TOO_MANY = (_set("dp_rank", 3, 2**40), "row 3, column dp_rank: 1099511627776 is too large")
-    GRID_TOO_LARGE = (_set("dp_rank", 3, 2**30), "no operation of dp_rank 3, stage 0 .and 1073741820 more.")
+    GRID_TOO_LARGE = (
+        _set("dp_rank", 3, 2**30),
+        "no operation of dp_rank 3, stage 0 .and 1073741820 more.",
+    )
     NO_ROWS = (lambda t: t.slice(0, 0), "no row is in it")
-    RANK_MISSING = (_keep(lambda row: row["dp_rank"] != 1), "no operation of dp_rank 1, stage 0, of 3 x 1 workers")
+    RANK_MISSING = (
+        _keep(lambda row: row["dp_rank"] != 1),
+        "no operation of dp_rank 1, stage 0, of 3 x 1 workers",
+    )
     RANK_TWICE = (
         lambda t: pa.concat_tables([t, t.slice(4, 1)]),
         r"row 72: the same step, rank, optype and seq_id as row 4",
     )
-    TWO_RANKS_AT_A_PLACE = (_set("rank", 8, 2), "row 8, column rank: 2 is a second rank at one dp_rank and stage")
+    TWO_RANKS_AT_A_PLACE = (
+        _set("rank", 8, 2),
+        "row 8, column rank: 2 is a second rank at one dp_rank and stage",
+    )
     STEPS_DO_NOT_MATCH = (
         _keep(lambda row: (row["step"], row["dp_rank"]) != (2, 1)),
         "step 2 has no operation of rank 1, and has of others",
@@ -228,7 +279,9 @@ def test_a_truncated_file_is_refused(tmp_path: Path, kept: int) -> None:
     write_operations(data_parallel([1.0, 2.0]), path)
     content = path.read_bytes()[:kept]
     path.write_bytes(content)
-    with pytest.raises(TraceFormatError, match=f"byte {len(content)}, its end: no whole Parquet file"):
+    with pytest.raises(
+        TraceFormatError, match=f"byte {len(content)}, its end: no whole Parquet file"
+    ):
         open_run(path)
 
 
@@ -253,7 +306,12 @@ seconds = st.floats(allow_nan=True, allow_infinity=True)
 )
 @settings(max_examples=100, deadline=None)
 def test_whatever_is_in_a_table_it_is_read_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, name: str, number: int, time: str, moment: float, row: int
+    tmp_path_factory: pytest.TempPathFactory,
+    name: str,
+    number: int,
+    time: str,
+    moment: float,
+    row: int,
 ) -> None:
     """Never another exception: that would be a traceback."""
     path = tmp_path_factory.mktemp("any") / "t.parquet"

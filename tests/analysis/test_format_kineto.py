@@ -1,4 +1,5 @@
-"""torch.profiler's format: real traces of a real training, documents made by hand, and every way in which a file is not what it says."""
+"""torch.profiler's format: real traces of a real training, documents made by hand, and every way in
+which a file is not what it says."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 CLOCKS_NS = 200_000
 CLOCKS = 1.1
-"""The profiler reckons its times from the processor's counter, held against the clock twice: who is interrupted meanwhile has seconds a little longer or shorter."""
+"""The profiler reckons its times from the processor's counter, held against the clock twice: who is
+interrupted meanwhile has seconds a little longer or shorter."""
 
 
 def told(folder: Path, rank: int) -> Mapping[str, Any]:
@@ -76,7 +78,12 @@ def told(folder: Path, rank: int) -> Mapping[str, Any]:
 
 def phase_ns(run: Run, rank: int, phase: Phase, step: int) -> int:
     spans = run.spans
-    rows = (spans.rank == rank) & (spans.phase == phase.code) & (spans.step == step) & (spans.lane == Lane.MAIN)
+    rows = (
+        (spans.rank == rank)
+        & (spans.phase == phase.code)
+        & (spans.step == step)
+        & (spans.lane == Lane.MAIN)
+    )
     return int(spans.dur_ns[rows].sum())
 
 
@@ -90,11 +97,14 @@ def test_a_real_training_is_read(profiled: Path) -> None:
         own = main.where(main.rank == rank)
         assert (own.start_ns[1:] >= own.end_ns[:-1]).all()
         for phase in (Phase.FETCH, Phase.FORWARD, Phase.BACKWARD, Phase.COMM, Phase.OPTIMIZER):
-            assert set(own.step[own.phase == phase.code].tolist()) == set(np.unique(run.steps.step).tolist()), phase
+            assert set(own.step[own.phase == phase.code].tolist()) == set(
+                np.unique(run.steps.step).tolist()
+            ), phase
 
 
 def test_real_phases_are_what_the_process_itself_measured(profiled: Path) -> None:
-    """Never longer than the process saw them; and the sleep is in the forward of the rank that slept."""
+    """Never longer than the process saw them; and the sleep is in the forward of the rank that
+    slept."""
     run = open_run(profiled)
     steps = np.unique(run.steps.step).tolist()
     for rank in range(2):
@@ -102,10 +112,17 @@ def test_real_phases_are_what_the_process_itself_measured(profiled: Path) -> Non
             assert phase_ns(run, rank, Phase.FETCH, step) <= CLOCKS * own["fetch"] + CLOCKS_NS
             assert phase_ns(run, rank, Phase.FORWARD, step) <= CLOCKS * own["forward"] + CLOCKS_NS
             assert phase_ns(run, rank, Phase.BACKWARD, step) <= CLOCKS * own["backward"] + CLOCKS_NS
-            assert phase_ns(run, rank, Phase.OPTIMIZER, step) <= CLOCKS * own["optimizer"] + CLOCKS_NS
-            assert sum(phase_ns(run, rank, phase, step) for phase in Phase) <= CLOCKS * sum(own.values()) + CLOCKS_NS
+            assert (
+                phase_ns(run, rank, Phase.OPTIMIZER, step) <= CLOCKS * own["optimizer"] + CLOCKS_NS
+            )
+            assert (
+                sum(phase_ns(run, rank, phase, step) for phase in Phase)
+                <= CLOCKS * sum(own.values()) + CLOCKS_NS
+            )
     assert all(phase_ns(run, 1, Phase.FORWARD, step) >= SLEEP_S / CLOCKS * 1e9 for step in steps)
-    slept, other = (sum(phase_ns(run, rank, Phase.FORWARD, step) for step in steps) for rank in (1, 0))
+    slept, other = (
+        sum(phase_ns(run, rank, Phase.FORWARD, step) for step in steps) for rank in (1, 0)
+    )
     assert other < slept
 
 
@@ -113,10 +130,15 @@ def test_real_collectives_meet_and_the_sleeper_is_waited_for(profiled: Path) -> 
     run = open_run(profiled)
     timeline = build_timeline(run)
     assert timeline.member.all()
-    gradients = run.spans.where((run.spans.lane == Lane.MAIN) & (run.spans.phase == Phase.COMM.code))
+    gradients = run.spans.where(
+        (run.spans.lane == Lane.MAIN) & (run.spans.phase == Phase.COMM.code)
+    )
     assert {4 * told(profiled, 0)["parameters"]} <= set(gradients.bytes.tolist())
     for step in np.unique(gradients.step).tolist():
-        groups = [gradients.where((gradients.step == step) & (gradients.rank == rank)) for rank in range(2)]
+        groups = [
+            gradients.where((gradients.step == step) & (gradients.rank == rank))
+            for rank in range(2)
+        ]
         assert sorted(zip(groups[0].group, groups[0].bytes, strict=True)) == sorted(
             zip(groups[1].group, groups[1].bytes, strict=True)
         )
@@ -124,7 +146,9 @@ def test_real_collectives_meet_and_the_sleeper_is_waited_for(profiled: Path) -> 
     assert (wait[:, 0].sum() - wait[:, 1].sum()) >= 0.25 * SLEEP_S * STEPS
 
 
-def test_a_real_training_becomes_a_run_folder_that_is_analysed(profiled: Path, tmp_path: Path) -> None:
+def test_a_real_training_becomes_a_run_folder_that_is_analysed(
+    profiled: Path, tmp_path: Path
+) -> None:
     run = load_run(write_run(open_run(profiled), tmp_path / "run"))
     found = analyse(run)
     assert found.costed
@@ -144,7 +168,9 @@ def lane(run: Run, rank: int, step: int) -> list[tuple[str, float, float]]:
     )
     return [
         (PHASES[code].value, start / US, end / US)
-        for code, start, end in zip(rows.phase.tolist(), rows.start_ns.tolist(), rows.end_ns.tolist(), strict=True)
+        for code, start, end in zip(
+            rows.phase.tolist(), rows.start_ns.tolist(), rows.end_ns.tolist(), strict=True
+        )
     ]
 
 
@@ -169,8 +195,11 @@ def test_every_phase_of_a_host_by_hand(tmp_path: Path, *, zipped: bool) -> None:
 
 
 @pytest.mark.parametrize("late_us", [3, 50, 700])
-def test_a_thread_that_is_late_to_say_that_a_collective_is_over_holds_nobody_up(tmp_path: Path, late_us: int) -> None:
-    """On a busy machine gloo's thread may end its record after the training thread has gone on, even to the next step."""
+def test_a_thread_that_is_late_to_say_that_a_collective_is_over_holds_nobody_up(
+    tmp_path: Path, late_us: int
+) -> None:
+    """On a busy machine gloo's thread may end its record after the training thread has gone on,
+    even to the next step."""
     documents = [host_document(rank) for rank in range(2)]
     for name in ("in time", "late"):
         (tmp_path / name).mkdir()
@@ -202,11 +231,17 @@ def test_annotations_named_like_phases_are_phases(tmp_path: Path) -> None:
 
 
 def test_a_device_counts_by_its_kernels(tmp_path: Path) -> None:
-    """Kernels have the phase of the call that launched them; the reduction counts where no kernel ran beside it. Zero is the first fetch."""
+    """Kernels have the phase of the call that launched them; the reduction counts where no kernel
+    ran beside it. Zero is the first fetch."""
     documents = []
     for rank in range(2):
         made = document(
-            rank, [e for n in range(3) for e in device_step(n, n * STEP_US, n * STEP_US + 500 + 100 * (n % 2))]
+            rank,
+            [
+                e
+                for n in range(3)
+                for e in device_step(n, n * STEP_US, n * STEP_US + 500 + 100 * (n % 2))
+            ],
         )
         made["deviceProperties"] = [{"id": 0, "name": "NVIDIA H200"}]
         documents.append(made)
@@ -230,8 +265,12 @@ def test_a_device_s_gloo_collectives_are_the_host_s(tmp_path: Path) -> None:
 
     def made(rank: int) -> dict[str, Any]:
         events = [e for e in device_step(0, 0, 500) if not e["name"].startswith("nccl")]
-        launch = event("c10d::allreduce_", 70, 72, **{"Input Dims": [[[25]]], "Input type": ["TensorList"]})
-        ran = annotation("gloo:all_reduce", 75, 480, tid=20, **{"Input Dims": [[25]], "Input type": ["float"]})
+        launch = event(
+            "c10d::allreduce_", 70, 72, **{"Input Dims": [[[25]]], "Input type": ["TensorList"]}
+        )
+        ran = annotation(
+            "gloo:all_reduce", 75, 480, tid=20, **{"Input Dims": [[25]], "Input type": ["float"]}
+        )
         return document(rank, [*events, launch, ran])
 
     spans = lane(read(tmp_path, made(0), made(1)), 0, 0)
@@ -239,8 +278,12 @@ def test_a_device_s_gloo_collectives_are_the_host_s(tmp_path: Path) -> None:
 
 
 def test_gloo_s_threads_may_begin_collectives_out_of_order(tmp_path: Path) -> None:
-    """Two broadcasts in flight: by their sizes each is matched with its launch, so ranks agree on who met whom."""
-    shape: Callable[[int], dict[str, Any]] = lambda n: {"Input Dims": [[[n]]], "Input type": ["TensorList"]}  # noqa: E731
+    """Two broadcasts in flight: by their sizes each is matched with its launch, so ranks agree on
+    who met whom."""
+    shape: Callable[[int], dict[str, Any]] = lambda n: {  # noqa: E731
+        "Input Dims": [[[n]]],
+        "Input type": ["TensorList"],
+    }
     ran: Callable[[int], dict[str, Any]] = lambda n: {"Input Dims": [[n]], "Input type": ["float"]}  # noqa: E731
 
     def made(rank: int, first: int, second: int) -> dict[str, Any]:
@@ -268,14 +311,18 @@ def test_gloo_s_threads_may_begin_collectives_out_of_order(tmp_path: Path) -> No
 
 @given(st.lists(st.integers(0, 150), min_size=2, max_size=5))
 @settings(max_examples=15, deadline=None)
-def test_waits_add_up_to_who_was_late(tmp_path_factory: pytest.TempPathFactory, late: list[int]) -> None:
+def test_waits_add_up_to_who_was_late(
+    tmp_path_factory: pytest.TempPathFactory, late: list[int]
+) -> None:
     documents = [host_document(rank, late=lateness) for rank, lateness in enumerate(late)]
     for made in documents:
         made["distributedInfo"]["world_size"] = len(late)
     run = read(tmp_path_factory.mktemp("late"), *documents)
     timeline = build_timeline(run)
     expected = [max(late) - lateness for lateness in late]
-    assert timeline.step_wait * 1e6 == pytest.approx(np.array([expected] * 4, dtype=np.float64), abs=1e-3)
+    assert timeline.step_wait * 1e6 == pytest.approx(
+        np.array([expected] * 4, dtype=np.float64), abs=1e-3
+    )
 
 
 def notes(run: Run) -> str:
@@ -286,7 +333,9 @@ def notes(run: Run) -> str:
 
 def test_clocks_of_other_hosts_are_brought_together_and_told(tmp_path: Path) -> None:
     ahead_us = 5_000_000.0
-    run = read(tmp_path, host_document(0), host_document(1, late=100, host="node-2", ahead_us=ahead_us))
+    run = read(
+        tmp_path, host_document(0), host_document(1, late=100, host="node-2", ahead_us=ahead_us)
+    )
     assert "clocks of 2 hosts cannot be compared" in notes(run)
     assert run.hosts[1].clock_offset_ns == ahead_us * US
     assert build_timeline(run).step_wait[:, 0] * 1e6 == pytest.approx([100] * 4, abs=1e-3)
@@ -320,7 +369,9 @@ def _edit(folder: Path, change: Callable[[dict[str, Any]], object], rank: int = 
 
 
 def _event(number: int, key: str, value: Any) -> Callable[[Path], None]:
-    return lambda folder: _edit(folder, lambda made: made["traceEvents"][number].update({key: value}))
+    return lambda folder: _edit(
+        folder, lambda made: made["traceEvents"][number].update({key: value})
+    )
 
 
 def _cut(folder: Path) -> None:
@@ -346,9 +397,18 @@ class Fault(enum.Enum):
     NO_TEXT = (lambda f: _file(f).write_bytes(b"\x80\x81"), "byte 0: no UTF-8 text")
     A_LIST = (lambda f: _file(f).write_text("[]"), "no object with traceEvents")
     NO_EVENTS = (lambda f: _edit(f, lambda made: made.pop("traceEvents")), "no list traceEvents")
-    CUT_GZIP = (lambda f: _zip(f, 0.5), "worker1.json.gz: byte .*, its end: the gzip ends in the middle")
-    NOT_GZIPPED = (lambda f: _file(f).rename(f / "worker1.json.gz"), "its name ends in .gz, and it is not gzipped")
-    GZIPPED = (lambda f: _file(f).write_bytes(gzip.compress(b"{}")), "it is gzipped, and its name does not end in .gz")
+    CUT_GZIP = (
+        lambda f: _zip(f, 0.5),
+        "worker1.json.gz: byte .*, its end: the gzip ends in the middle",
+    )
+    NOT_GZIPPED = (
+        lambda f: _file(f).rename(f / "worker1.json.gz"),
+        "its name ends in .gz, and it is not gzipped",
+    )
+    GZIPPED = (
+        lambda f: _file(f).write_bytes(gzip.compress(b"{}")),
+        "it is gzipped, and its name does not end in .gz",
+    )
     NEGATIVE = (_event(4, "dur", -3), "event 4, dur: -3.0 is negative")
     NOT_A_NUMBER = (_event(4, "dur", float("nan")), "NaN is no number of JSON")
     TEXT_FOR_TIME = (_event(5, "ts", "12"), "event 5, ts: '12' is no number of microseconds")
@@ -377,14 +437,19 @@ class Fault(enum.Enum):
         "neither the file nor its name tells its rank",
     )
     NO_COMMON_STEP = (
-        lambda f: _file(f).write_text(_file(f).read_text().replace("ProfilerStep#", "ProfilerStep#9")),
+        lambda f: _file(f).write_text(
+            _file(f).read_text().replace("ProfilerStep#", "ProfilerStep#9")
+        ),
         "no step is in the trace of every rank: rank 0 has 1, 2, 3, 4; rank 1 has 91",
     )
     OTHER_COLLECTIVES = (
         lambda f: _edit(f, _without_gloo),
         "ProfilerStep#1: rank 0 took part in 1 collectives and rank 1 in 0",
     )
-    EMPTY_FOLDER = (lambda f: [_file(f, rank).unlink() for rank in range(2)], "no trace is in this folder")
+    EMPTY_FOLDER = (
+        lambda f: [_file(f, rank).unlink() for rank in range(2)],
+        "no trace is in this folder",
+    )
     NO_FOLDER = (lambda f: f.rename(f.parent / "elsewhere"), "there is no such file or folder")
 
 
@@ -435,7 +500,9 @@ def test_whatever_is_in_a_file_it_is_read_or_refused(
         elif isinstance(made["traceEvents"], list) and made["traceEvents"]:
             place = data.draw(st.integers(0, len(made["traceEvents"]) - 1))
             if isinstance(made["traceEvents"][place], dict):
-                made["traceEvents"][place][data.draw(st.sampled_from(OF_AN_EVENT))] = data.draw(values)
+                made["traceEvents"][place][data.draw(st.sampled_from(OF_AN_EVENT))] = data.draw(
+                    values
+                )
     folder = write(tmp_path_factory.mktemp("any") / "traces", [host_document(0, steps=2), made])
     try:
         run = open_run(folder)

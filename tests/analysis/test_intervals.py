@@ -31,7 +31,9 @@ def noise(seed: int, steps: int = 500, sigma: float = 0.05) -> FloatArray:
 
 
 @pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize(("length", "ratio"), [(10, 1.5), (15, 1.3), (60, 1.3), (60, 1.2), (200, 2.0)])
+@pytest.mark.parametrize(
+    ("length", "ratio"), [(10, 1.5), (15, 1.3), (60, 1.3), (60, 1.2), (200, 2.0)]
+)
 def test_a_slow_stretch_is_found_where_it_is(seed: int, length: int, ratio: float) -> None:
     values = noise(seed)
     values[150 : 150 + length] += math.log(ratio)
@@ -121,7 +123,9 @@ def test_the_quartile_of_noisy_ranks_stays_when_most_are_slow() -> None:
     logs = 0.15 * np.random.default_rng(2).standard_normal((400, 64))
     logs[100:200, :39] += math.log(2.0)
     drift = shared_drift(logs)
-    assert abs(drift[110:190].mean() - drift[210:].mean()) < 0.08  # A quartile of unsmoothed ranks moves by 0.16.
+    assert (
+        abs(drift[110:190].mean() - drift[210:].mean()) < 0.08
+    )  # A quartile of unsmoothed ranks moves by 0.16.
 
 
 def test_the_first_value_is_no_median_by_itself() -> None:
@@ -132,7 +136,8 @@ def test_the_first_value_is_no_median_by_itself() -> None:
 
 
 def test_what_is_normal_for_others_makes_nobody_slower() -> None:
-    """Half of the run at one level, half at another 8 % above: both are near the fleet's, and the faster one is normal."""
+    """Half of the run at one level, half at another 8 % above: both are near the fleet's, and the
+    faster one is normal."""
     values = 0.01 * np.random.default_rng(3).standard_normal(400)
     values[200:] += 0.18
     levels = segment(values)
@@ -156,5 +161,7 @@ def test_running_median_forgets_spikes_and_keeps_steps() -> None:
         (np.array([], dtype=np.int64), np.array([]), (0.0, 0.0)),
     ],
 )
-def test_a_step_costs_a_plus_b_n(samples: IntArray, seconds: FloatArray, expected: tuple[float, float]) -> None:
+def test_a_step_costs_a_plus_b_n(
+    samples: IntArray, seconds: FloatArray, expected: tuple[float, float]
+) -> None:
     assert fit_line(samples, seconds) == pytest.approx(expected)

@@ -1,4 +1,5 @@
-"""Links slow all along where each rank has a pace of its own: found by the kernels' counters, priced by what waits for them."""
+"""Links slow all along where each rank has a pace of its own: found by the kernels' counters,
+priced by what waits for them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ STOP_S = 180.0
 
 
 def served(fog_mbps: float, edge_mbps: float, *, waits: bool = True) -> Run:
-    """A worker of the fog and one of the edge, a second of work each step, then a push and an answer of 10 Mbit; or a thread beside sends them, and nobody waits."""
+    """A worker of the fog and one of the edge, a second of work each step, then a push and an
+    answer of 10 Mbit; or a thread beside sends them, and nobody waits."""
     record = strategy("asynchronous").model_copy(update={"server_tier": "cloud"})
     spans: list[tuple[float, ...]] = []
     ends, work_s = [], 1.0
@@ -37,7 +39,16 @@ def served(fog_mbps: float, edge_mbps: float, *, waits: bool = True) -> Run:
                 spans += [
                     (step, rank, Phase.COMM.code, begin + work_s, way_s, 2, MEGABYTES, flag),
                     (step, rank, Phase.COMM.code, begin + work_s + way_s, 0.0, 2, 0, flag),
-                    (step, rank, Phase.COMM.code, begin + work_s + way_s, way_s, 2, MEGABYTES, flag),
+                    (
+                        step,
+                        rank,
+                        Phase.COMM.code,
+                        begin + work_s + way_s,
+                        way_s,
+                        2,
+                        MEGABYTES,
+                        flag,
+                    ),
                 ]
     run = run_of(record, spans, ends, STOP_S)
     hosts = tuple(
@@ -49,7 +60,14 @@ def served(fog_mbps: float, edge_mbps: float, *, waits: bool = True) -> Run:
     meetings_s = np.linspace(3.0, STOP_S, 60)
     checks = tuple(
         FidelityCheck(
-            kind="rate", src=src, dst=dst, requested=rate, measured=rate, unit="Mbit/s", tolerance=1.0, ok=True
+            kind="rate",
+            src=src,
+            dst=dst,
+            requested=rate,
+            measured=rate,
+            unit="Mbit/s",
+            tolerance=1.0,
+            ok=True,
         )
         for (src, dst), rate in zip(names, rates, strict=True)
     )
@@ -58,8 +76,11 @@ def served(fog_mbps: float, edge_mbps: float, *, waits: bool = True) -> Run:
 
 
 @pytest.mark.parametrize(("fog_mbps", "edge_mbps"), [(40.0, 10.0), (40.0, 20.0), (100.0, 10.0)])
-def test_a_slow_link_that_is_waited_for_costs_what_its_worker_does_not_learn(fog_mbps: float, edge_mbps: float) -> None:
-    """Both workers as quick as the one with the fast link: what they learn in 180 s takes less by that."""
+def test_a_slow_link_that_is_waited_for_costs_what_its_worker_does_not_learn(
+    fog_mbps: float, edge_mbps: float
+) -> None:
+    """Both workers as quick as the one with the fast link: what they learn in 180 s takes less by
+    that."""
     run = served(fog_mbps, edge_mbps)
     analysis = analyse_own_pace(run)
     (found,) = [each for each in analysis.findings if each.family == "network"]
@@ -71,11 +92,15 @@ def test_a_slow_link_that_is_waited_for_costs_what_its_worker_does_not_learn(fog
     assert found.cost_s == pytest.approx(STOP_S - without_s, rel=0.05)
     assert any("link" in each and "edge" in each for each in answer(run, analysis))
     place = next(i for i, cause in enumerate(replay_of(run).causes) if cause.rank is None)
-    assert replay_of(run).makespan_s(Otherwise(without=frozenset({place}))) == pytest.approx(without_s, rel=0.03)
+    assert replay_of(run).makespan_s(Otherwise(without=frozenset({place}))) == pytest.approx(
+        without_s, rel=0.03
+    )
 
 
 def test_equal_links_are_not_slow() -> None:
-    assert [each for each in analyse_own_pace(served(40.0, 40.0)).findings if each.family == "network"] == []
+    assert [
+        each for each in analyse_own_pace(served(40.0, 40.0)).findings if each.family == "network"
+    ] == []
 
 
 def test_busy_time_that_no_flow_bears_out_makes_no_link_slow() -> None:
@@ -87,6 +112,10 @@ def test_busy_time_that_no_flow_bears_out_makes_no_link_slow() -> None:
 
 
 def test_a_slow_link_that_nobody_waits_for_is_masked() -> None:
-    (found,) = [each for each in analyse_own_pace(served(40.0, 10.0, waits=False)).findings if each.family == "network"]
+    (found,) = [
+        each
+        for each in analyse_own_pace(served(40.0, 10.0, waits=False)).findings
+        if each.family == "network"
+    ]
     assert found.masked
     assert found.cost_s == 0.0

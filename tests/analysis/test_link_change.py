@@ -1,4 +1,5 @@
-"""One link otherwise: against the textbook's ring, a ring simulated message by message, and runs that were made with other links."""
+"""One link otherwise: against the textbook's ring, a ring simulated message by message, and runs
+that were made with other links."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def ring_s(hops: list[Hop], payload_bytes: float) -> float:
 
 
 @given(st.integers(2, 20), st.floats(1.0, 1000.0), st.integers(1, 100))
-def test_equal_links_without_delay_take_what_the_textbook_says(count: int, rate_mbps: float, megabytes: int) -> None:
+def test_equal_links_without_delay_take_what_the_textbook_says(
+    count: int, rate_mbps: float, megabytes: int
+) -> None:
     expected = 2 * (count - 1) / count * megabytes * 8 / rate_mbps
     assert ring_s([hop(rate_mbps)] * count, megabytes * 1e6) == pytest.approx(expected)
 
@@ -54,12 +57,14 @@ def test_a_ring_moves_at_the_pace_of_its_slowest_link(links: list[tuple[float, f
 
 
 def halves_s(arrival: list[float], hops: list[Hop], half_bytes: float) -> list[float]:
-    """The same, half by half, as two neighbours see it: an oracle that is written as a recursion over events."""
+    """The same, half by half, as two neighbours see it: an oracle that is written as a recursion
+    over events."""
     count, steps = len(hops), 2 * (len(hops) - 1)
 
     @functools.cache
     def sent(host: int, part: int) -> float:
-        """When a host has begun to write a part: it and the next host have done the part before, and the wire is free."""
+        """When a host has begun to write a part: it and the next host have done the part before,
+        and the wire is free."""
         way_s = hops[host].rtt_ms / 2e3
         free = sent(host, part - 1) + 2 * wire_s(host) if part else -math.inf
         return max(done(host, part - 1), done((host + 1) % count, part - 1) + way_s, free)
@@ -78,14 +83,24 @@ def halves_s(arrival: list[float], hops: list[Hop], half_bytes: float) -> list[f
     return [done(host, steps - 1) + wire_s((host - 1) % count) for host in range(count)]
 
 
-@given(st.lists(st.tuples(st.floats(1.0, 500.0), st.floats(0.0, 50.0), st.floats(0.0, 2.0)), min_size=2, max_size=8))
-def test_early_hosts_get_parts_on_before_the_others_come(hosts: list[tuple[float, float, float]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.floats(1.0, 500.0), st.floats(0.0, 50.0), st.floats(0.0, 2.0)),
+        min_size=2,
+        max_size=8,
+    )
+)
+def test_early_hosts_get_parts_on_before_the_others_come(
+    hosts: list[tuple[float, float, float]],
+) -> None:
     hops = [hop(rate, rtt) for rate, rtt, _ in hosts]
     arrival = [at for _, _, at in hosts]
     found = ring_finish_s(np.array([arrival]), hops, len(hops) * 100_000.0)[0]
     assert found.tolist() == pytest.approx(halves_s(arrival, hops, 50_000.0))
     # Whoever comes later makes nobody quicker.
-    later = ring_finish_s(np.array([arrival]) + np.eye(len(hops))[:1], hops, len(hops) * 100_000.0)[0]
+    later = ring_finish_s(np.array([arrival]) + np.eye(len(hops))[:1], hops, len(hops) * 100_000.0)[
+        0
+    ]
     assert (later >= found - 1e-9).all()
 
 
@@ -95,7 +110,9 @@ def test_small_parts_take_a_round_trip_and_large_ones_do_not() -> None:
 
 
 @given(st.floats(1.0, 1000.0), st.floats(0.0, 100.0), st.floats(1.0, 20.0), st.floats(1e4, 1e7))
-def test_a_slowed_link_takes_as_long_as_it_is_slowed_to(rate: float, rtt_ms: float, slower: float, part: float) -> None:
+def test_a_slowed_link_takes_as_long_as_it_is_slowed_to(
+    rate: float, rtt_ms: float, slower: float, part: float
+) -> None:
     usual = hop(rate, rtt_ms)
     slow_s = usual.part_s(part) * slower
     assert usual.slowed_to(slow_s, part).part_s(part) == pytest.approx(slow_s, rel=1e-6)
@@ -110,12 +127,26 @@ def test_a_ring_is_found_by_what_hosts_send_most() -> None:
 
 def test_rates_are_those_that_were_measured_before_training_where_there_are_any() -> None:
     tiers = {"c1": "cloud", "c2": "cloud", "e1": "edge", "e2": "edge"}
-    links = [Link(src, dst, 5.0, 1.0, 9.0, 12.0, 21.0, 20.0) for src, dst in (("c1", "e1"), ("c2", "e2"), ("e1", "e2"))]
+    links = [
+        Link(src, dst, 5.0, 1.0, 9.0, 12.0, 21.0, 20.0)
+        for src, dst in (("c1", "e1"), ("c2", "e2"), ("e1", "e2"))
+    ]
     check = FidelityCheck(
-        kind="rate", src="c1", dst="e1", requested=50.0, measured=49.0, unit="Mbit/s", tolerance=5.0, ok=True
+        kind="rate",
+        src="c1",
+        dst="e1",
+        requested=50.0,
+        measured=49.0,
+        unit="Mbit/s",
+        tolerance=5.0,
+        ok=True,
     )
     hops = hops_of(links, [check], tiers)
-    assert [hops[each].rate_mbps for each in (("c1", "e1"), ("c2", "e2"), ("e1", "e2"))] == [49.0, 49.0, 12.0]
+    assert [hops[each].rate_mbps for each in (("c1", "e1"), ("c2", "e2"), ("e1", "e2"))] == [
+        49.0,
+        49.0,
+        12.0,
+    ]
     assert hops["c1", "e1"].rtt_ms == 20.0
 
 
@@ -136,7 +167,9 @@ def run_of(rates: dict[tuple[str, str], float], *injections: Injection) -> Run:
         for a, b in asked for rate in (asked[a, b],)
     )  # fmt: skip
     inside = tuple(
-        checks[0].model_copy(update={"src": f"{t}.trainer.1.1", "dst": f"{t}.trainer.1.2", "measured": 400.0})
+        checks[0].model_copy(
+            update={"src": f"{t}.trainer.1.1", "dst": f"{t}.trainer.1.2", "measured": 400.0}
+        )
         for t in ("cloud", "fog", "edge")
     )
     return dataclasses.replace(run, fidelity=(*checks, *inside))
@@ -153,7 +186,9 @@ BEFORE = {("fog", "edge"): 50.0}
 
 @pytest.mark.parametrize("rate", [25.0, 100.0, 200.0])
 def test_another_rate_gives_the_run_that_had_it(rate: float) -> None:
-    predicted = replay_of(run_of(BEFORE)).makespan_s(Otherwise(links=(LinkChange("edge", "fog", rate_mbps=rate),)))
+    predicted = replay_of(run_of(BEFORE)).makespan_s(
+        Otherwise(links=(LinkChange("edge", "fog", rate_mbps=rate),))
+    )
     assert predicted == pytest.approx(makespan_s(run_of({("fog", "edge"): rate})), rel=0.01)
     assert abs(predicted - makespan_s(run_of(BEFORE))) > 0.05 * makespan_s(run_of(BEFORE))
 
@@ -167,11 +202,17 @@ def test_a_link_that_holds_nobody_up_changes_nothing_until_it_does() -> None:
 
 
 def test_one_link_between_two_hosts() -> None:
-    """Of a ring 0 to 5 the way from the second fog host to the first edge host; the way back is not in it."""
+    """Of a ring 0 to 5 the way from the second fog host to the first edge host; the way back is not
+    in it."""
     replay = replay_of(run_of(BEFORE))
-    ways = {"there": ("fog.trainer.1.2", "edge.trainer.1.1"), "back": ("edge.trainer.1.1", "fog.trainer.1.2")}
+    ways = {
+        "there": ("fog.trainer.1.2", "edge.trainer.1.1"),
+        "back": ("edge.trainer.1.1", "fog.trainer.1.2"),
+    }
     told = {
-        name: replay.makespan_s(Otherwise(links=(LinkChange(*way, rate_mbps=25.0, symmetric=False),)))
+        name: replay.makespan_s(
+            Otherwise(links=(LinkChange(*way, rate_mbps=25.0, symmetric=False),))
+        )
         for name, way in ways.items()
     }
     assert told["back"] == pytest.approx(replay.makespan_s(), rel=1e-9)
@@ -181,14 +222,18 @@ def test_one_link_between_two_hosts() -> None:
 def test_what_was_slow_for_a_while_stays_so() -> None:
     fade = Injection("network", 4.0, 30, 59, tiers=("fog", "edge"))
     replay = replay_of(run_of(BEFORE, fade))
-    assert [(c.family, c.kind) for c in replay.causes if c.kind == "dynamic"] == [("network", "dynamic")]
+    assert [(c.family, c.kind) for c in replay.causes if c.kind == "dynamic"] == [
+        ("network", "dynamic")
+    ]
     place = next(i for i, cause in enumerate(replay.causes) if cause.kind == "dynamic")
     faster = (LinkChange("edge", "fog", rate_mbps=100.0),)
     step_s = makespan_s(run_of(BEFORE)) / STEPS
     fast_s = makespan_s(run_of({("fog", "edge"): 100.0})) / STEPS
     slow_s = makespan_s(run_of({("fog", "edge"): 12.5})) / STEPS
     assert replay.makespan_s() == pytest.approx(50 * step_s + 30 * slow_s, rel=0.01)
-    assert replay.makespan_s(Otherwise(links=faster)) == pytest.approx(50 * fast_s + 30 * slow_s, rel=0.02)
+    assert replay.makespan_s(Otherwise(links=faster)) == pytest.approx(
+        50 * fast_s + 30 * slow_s, rel=0.02
+    )
     gone = Otherwise(without=frozenset({place}), links=faster)
     assert replay.makespan_s(gone) == pytest.approx(STEPS * fast_s, rel=0.02)
 
@@ -221,7 +266,11 @@ def test_what_a_run_cannot_tell_is_refused() -> None:
     place = next(i for i, cause in enumerate(lasting.causes) if cause.family == "network")
     with pytest.raises(InputError, match="ask for one of both"):
         lasting.makespan_s(Otherwise(without=frozenset({place}), links=asked.links))
-    own = as_run(strategy("asynchronous"), simulated(None, [np.full(20, 1.0)] * 2, [np.full(20, 0.1)] * 2), 20.0)
+    own = as_run(
+        strategy("asynchronous"),
+        simulated(None, [np.full(20, 1.0)] * 2, [np.full(20, 0.1)] * 2),
+        20.0,
+    )
     with pytest.raises(RunFolderError, match="no message of a worker"):
         replay_of(own).makespan_s(asked)
 
@@ -231,7 +280,8 @@ EDGES = ("edge.trainer.1.1", "edge.trainer.1.2")
 
 
 def served_run(steps: int) -> Run:
-    """Two workers: a second of work, a push of 1.25 MB at 10 Mbit/s, an answer as large; nobody waits for anybody."""
+    """Two workers: a second of work, a push of 1.25 MB at 10 Mbit/s, an answer as large; nobody
+    waits for anybody."""
     record = strategy("asynchronous").model_copy(update={"server_tier": "cloud"})
     spans: list[tuple[float, ...]] = []
     for rank in (0, 1):
@@ -249,13 +299,22 @@ def served_run(steps: int) -> Run:
     names = tuple(pair for edge in EDGES for pair in ((edge, SERVER), (SERVER, edge)))
     work = LinkWork(names, np.full((steps, 4), 10.0), ends[0], 1_250_000)
     check = FidelityCheck(
-        kind="rate", src=EDGES[0], dst=SERVER, requested=10.0, measured=10.0, unit="Mbit/s", tolerance=1.0, ok=True
+        kind="rate",
+        src=EDGES[0],
+        dst=SERVER,
+        requested=10.0,
+        measured=10.0,
+        unit="Mbit/s",
+        tolerance=1.0,
+        ok=True,
     )
     return dataclasses.replace(run, links=sample_links(work, 1), fidelity=(check,))
 
 
 @pytest.mark.parametrize(("rate", "step_s"), [(20.0, 2.0), (5.0, 5.0), (40.0, 1.5)])
-def test_messages_to_and_from_a_server_take_as_long_as_their_bytes_do(rate: float, step_s: float) -> None:
+def test_messages_to_and_from_a_server_take_as_long_as_their_bytes_do(
+    rate: float, step_s: float
+) -> None:
     replay = replay_of(served_run(60))
     assert replay.makespan_s() == pytest.approx(180.0, rel=1e-3)
     told = replay.makespan_s(Otherwise(links=(LinkChange("edge", "cloud", rate_mbps=rate),)))
@@ -264,9 +323,13 @@ def test_messages_to_and_from_a_server_take_as_long_as_their_bytes_do(rate: floa
 
 def test_one_workers_link_is_its_own() -> None:
     """The one takes steps of 2 s then, the other still of 3: 120 steps in 144 s."""
-    told = replay_of(served_run(60)).makespan_s(Otherwise(links=(LinkChange(EDGES[0], SERVER, rate_mbps=20.0),)))
+    told = replay_of(served_run(60)).makespan_s(
+        Otherwise(links=(LinkChange(EDGES[0], SERVER, rate_mbps=20.0),))
+    )
     assert told == pytest.approx(144.0, rel=0.02)
-    told = replay_of(served_run(60)).makespan_s(Otherwise(links=(LinkChange("edge", "cloud", delay_ms=101.0),)))
+    told = replay_of(served_run(60)).makespan_s(
+        Otherwise(links=(LinkChange("edge", "cloud", delay_ms=101.0),))
+    )
     # The push takes a round trip more, of which TCP had seen 2 ms, the answer half of one: 0.3 s.
     assert told == pytest.approx(60 * 3.3, rel=0.02)
 

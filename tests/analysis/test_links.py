@@ -1,4 +1,5 @@
-"""What TCP counters say of links: rates, which link changed, which is slow all along, and what must not mislead."""
+"""What TCP counters say of links: rates, which link changed, which is slow all along, and what must
+not mislead."""
 
 from __future__ import annotations
 
@@ -9,11 +10,19 @@ import pytest
 
 from laggard.analysis.columns import LinkColumns
 from laggard.analysis.generate_links import LinkWork, sample_links
-from laggard.analysis.links import Window, any_link_changed, link_that_changed, measure_links, slow_links
+from laggard.analysis.links import (
+    Window,
+    any_link_changed,
+    link_that_changed,
+    measure_links,
+    slow_links,
+)
 from laggard.analysis.load import RankHost, empty_links
 
 NAMES = ("cloud.a.1.1", "cloud.a.1.2", "fog.a.1.1", "edge.a.1.1")
-HOSTS = tuple(RankHost(r, name, "", name.split(".")[0], "cpu", 1.0, 0, 0) for r, name in enumerate(NAMES))
+HOSTS = tuple(
+    RankHost(r, name, "", name.split(".")[0], "cpu", 1.0, 0, 0) for r, name in enumerate(NAMES)
+)
 TIERS = {host.host: host.tier for host in HOSTS}
 RING = tuple((NAMES[r], NAMES[(r + 1) % 4]) for r in range(4))
 STEPS, STEP_S, BYTES = 200, 0.25, 1_000_000
@@ -64,7 +73,9 @@ def test_time_that_the_receiver_held_up_is_not_the_links() -> None:
 def test_little_traffic_says_nothing() -> None:
     links = sampled(100.0, 100.0, 100.0, 100.0)
     quiet = (links.src == RING[1][0]) & (links.dst == RING[1][1])
-    less = dataclasses.replace(links, bytes_acked=np.where(quiet, links.bytes_acked // 100, links.bytes_acked))
+    less = dataclasses.replace(
+        links, bytes_acked=np.where(quiet, links.bytes_acked // 100, links.bytes_acked)
+    )
     assert {link.ends for link in measure_links(less, everything(links))} == set(RING) - {RING[1]}
 
 
@@ -132,13 +143,18 @@ def test_busy_time_alone_does_not_make_a_link_slow() -> None:
 
 
 @pytest.mark.parametrize(("slowness", "slow"), [(1.12, False), (1.3, True), (1.5, True)])
-def test_slow_is_farther_off_than_equal_links_are_from_each_other(slowness: float, slow: bool) -> None:
+def test_slow_is_farther_off_than_equal_links_are_from_each_other(
+    slowness: float, slow: bool
+) -> None:
     links = sampled(100.0, 100.0, 100.0, 100.0 / slowness)
-    assert [each.ends for each in slow_links(links, everything(links), TIERS).links] == ([RING[3]] if slow else [])
+    assert [each.ends for each in slow_links(links, everything(links), TIERS).links] == (
+        [RING[3]] if slow else []
+    )
 
 
 def test_where_links_differ_more_it_takes_more_to_be_slow() -> None:
-    """Of a tier's links some carry a quarter more than others; one that lags by 30 % is no exception then."""
+    """Of a tier's links some carry a quarter more than others; one that lags by 30 % is no
+    exception then."""
     one_tier = dict.fromkeys(NAMES, "edge")
     level, unlike = sampled(100.0, 101.0, 99.0, 70.0), sampled(125.0, 100.0, 78.0, 70.0)
     assert len(slow_links(level, everything(level), one_tier).links) == 1

@@ -33,7 +33,11 @@ def test_what_was_written_is_read(folder: Path) -> None:
     assert same(written.spans, read.spans)
     assert same(written.steps, read.steps)
     assert same(written.links, read.links)
-    assert (written.hosts, written.record, written.fidelity) == (read.hosts, read.record, read.fidelity)
+    assert (written.hosts, written.record, written.fidelity) == (
+        read.hosts,
+        read.record,
+        read.fidelity,
+    )
 
 
 def test_frames_have_the_columns(folder: Path) -> None:
@@ -42,7 +46,9 @@ def test_frames_have_the_columns(folder: Path) -> None:
     assert len(run.links.frame()) == len(run.links)
 
 
-@pytest.mark.parametrize("name", ["run.json", "hosts.parquet", "steps.parquet", "links.parquet", "fidelity.json"])
+@pytest.mark.parametrize(
+    "name", ["run.json", "hosts.parquet", "steps.parquet", "links.parquet", "fidelity.json"]
+)
 def test_a_killed_run_reads_as_far_as_it_got(tmp_path: Path, name: str) -> None:
     folder = write_run(generate_run(TraceSpec(steps=5)), tmp_path / "run")
     (folder / name).unlink()
@@ -59,7 +65,9 @@ def test_rows_are_sorted_and_phases_mapped_by_name(tmp_path: Path) -> None:
     folder = write_run(generate_run(TraceSpec(steps=5)), tmp_path / "run")
     table = pq.read_table(folder / "spans.parquet")
     names = table.column("phase").cast(pa.string())
-    shuffled = table.set_column(3, "phase", names.dictionary_encode()).take(list(range(len(table)))[::-1])
+    shuffled = table.set_column(3, "phase", names.dictionary_encode()).take(
+        list(range(len(table)))[::-1]
+    )
     pq.write_table(shuffled, folder / "spans.parquet")
     assert same(load_run(folder).spans, generate_run(TraceSpec(steps=5)).spans)
 
@@ -82,7 +90,9 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str, content: bytes, says:
 
 def test_a_table_without_a_column_is_refused(tmp_path: Path) -> None:
     folder = write_run(generate_run(TraceSpec(steps=5)), tmp_path / "run")
-    pq.write_table(pq.read_table(folder / "spans.parquet").drop_columns(["group"]), folder / "spans.parquet")
+    pq.write_table(
+        pq.read_table(folder / "spans.parquet").drop_columns(["group"]), folder / "spans.parquet"
+    )
     with pytest.raises(RunFolderError, match="group"):
         load_run(folder)
 

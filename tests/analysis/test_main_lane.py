@@ -1,4 +1,5 @@
-"""Collectives and work on one lane: nothing overlaps, nothing is lost, and only idle time counts as waiting."""
+"""Collectives and work on one lane: nothing overlaps, nothing is lost, and only idle time counts as
+waiting."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def test_a_lane_never_overlaps_and_loses_nothing(work: list[Piece], meetings: li
 @given(pieces(Phase.FORWARD), moments, st.integers(0, 300))
 def test_held_up_is_when_nothing_is_done(work: list[Piece], launch: int, length: int) -> None:
     busy = Busy.of(
-        np.array([p.start_ns for p in work], dtype=np.int64), np.array([p.end_ns for p in work], dtype=np.int64)
+        np.array([p.start_ns for p in work], dtype=np.int64),
+        np.array([p.end_ns for p in work], dtype=np.int64),
     )
     end = launch + length
     begin = busy.held_up_from(launch, end)
@@ -52,6 +54,18 @@ def test_held_up_is_when_nothing_is_done(work: list[Piece], launch: int, length:
 def test_a_collective_beside_work_is_told_twice() -> None:
     busy = Busy.of(np.array([0]), np.array([80_000]))
     exposed, whole = held_up(Piece(Phase.COMM, 50_000, 100_000, group=3), busy)
-    assert (exposed.start_ns, exposed.end_ns, exposed.group, exposed.lane) == (80_000, 100_000, 3, Lane.MAIN)
-    assert (whole.start_ns, whole.end_ns, whole.lane, whole.flags) == (50_000, 100_000, Lane.BUCKETS, Flag.ASYNC)
-    assert held_up(Piece(Phase.COMM, 90_000, 100_000), busy) == (Piece(Phase.COMM, 90_000, 100_000),)
+    assert (exposed.start_ns, exposed.end_ns, exposed.group, exposed.lane) == (
+        80_000,
+        100_000,
+        3,
+        Lane.MAIN,
+    )
+    assert (whole.start_ns, whole.end_ns, whole.lane, whole.flags) == (
+        50_000,
+        100_000,
+        Lane.BUCKETS,
+        Flag.ASYNC,
+    )
+    assert held_up(Piece(Phase.COMM, 90_000, 100_000), busy) == (
+        Piece(Phase.COMM, 90_000, 100_000),
+    )

@@ -28,35 +28,60 @@ def test_the_notebooks_as_shipped_have_no_outputs(name: str) -> None:
 def test_the_notebook_answers_and_redraws_every_figure(
     quickstart_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = executed("stragglers", tmp_path, monkeypatch, LAGGARD_RUN=str(write_run(quickstart_run, tmp_path / "run")))
+    shown = executed(
+        "stragglers",
+        tmp_path,
+        monkeypatch,
+        LAGGARD_RUN=str(write_run(quickstart_run, tmp_path / "run")),
+    )
     assert sum("image/svg+xml" in data for data in shown) == 6
     assert any("edge hosts compute" in data.get("text/markdown", "") for data in shown)
 
 
 @pytest.mark.slow
-def test_stalls_add_up_for_every_worker(quickstart_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = executed("stalls", tmp_path, monkeypatch, LAGGARD_RUN=str(write_run(quickstart_run, tmp_path / "run")))
+def test_stalls_add_up_for_every_worker(
+    quickstart_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = executed(
+        "stalls",
+        tmp_path,
+        monkeypatch,
+        LAGGARD_RUN=str(write_run(quickstart_run, tmp_path / "run")),
+    )
     assert any("interconnect" in data.get("text/plain", "") for data in shown)
     assert any("edge" in data.get("text/plain", "") for data in shown)
     assert sum("image/svg+xml" in data for data in shown) == 1
 
 
 @pytest.mark.slow
-def test_what_if_answers(quickstart_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = executed("what_if", tmp_path, monkeypatch, LAGGARD_RUN=str(write_run(quickstart_run, tmp_path / "run")))
+def test_what_if_answers(
+    quickstart_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = executed(
+        "what_if",
+        tmp_path,
+        monkeypatch,
+        LAGGARD_RUN=str(write_run(quickstart_run, tmp_path / "run")),
+    )
     told = " ".join(data.get("text/markdown", "") for data in shown)
     assert "The run took" in told
     assert "Without any of them" in told
 
 
 @pytest.mark.slow
-def test_runs_are_compared(quickstart_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_compared(
+    quickstart_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folders = [write_run(quickstart_run, tmp_path / name) for name in ("one", "other")]
-    shown = executed("compare_runs", tmp_path, monkeypatch, LAGGARD_RUNS=os.pathsep.join(map(str, folders)))
+    shown = executed(
+        "compare_runs", tmp_path, monkeypatch, LAGGARD_RUNS=os.pathsep.join(map(str, folders))
+    )
     assert any("(2 runs)" in data.get("text/markdown", "") for data in shown)
 
 
-def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **environment: str) -> list[dict[str, str]]:
+def executed(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **environment: str
+) -> list[dict[str, str]]:
     """What a notebook shows, run from top to bottom; nothing in it fails or prints."""
     for key, value in environment.items():
         monkeypatch.setenv(key, value)
@@ -66,6 +91,8 @@ def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **environ
     NotebookClient(
         notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
     ).execute()
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    outputs = [
+        output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
+    ]
     assert not [o for o in outputs if o.output_type in {"error", "stream"}]
     return [o.data for o in outputs if "data" in o]

@@ -1,4 +1,5 @@
-"""Runs imagined under another strategy: against what the same traces make of it by arithmetic, and what is refused."""
+"""Runs imagined under another strategy: against what the same traces make of it by arithmetic, and
+what is refused."""
 
 from __future__ import annotations
 
@@ -27,8 +28,20 @@ WORK_S, COMPUTE_S = 0.0665, 0.065
 """A step of the fastest tier: all of it, and what a slow processor takes longer for."""
 
 CHECKS = tuple(
-    FidelityCheck(kind=kind, src=src, dst=dst, requested=value, measured=value, unit="", tolerance=1.0, ok=True)
-    for src, dst in (("cloud.trainer.1.1", "edge.trainer.1.1"), ("cloud.trainer.1.2", "edge.trainer.1.2"))
+    FidelityCheck(
+        kind=kind,
+        src=src,
+        dst=dst,
+        requested=value,
+        measured=value,
+        unit="",
+        tolerance=1.0,
+        ok=True,
+    )
+    for src, dst in (
+        ("cloud.trainer.1.1", "edge.trainer.1.1"),
+        ("cloud.trainer.1.2", "edge.trainer.1.2"),
+    )
     for kind, value in (("rtt", 2.0), ("rate", 200.0))
 )
 
@@ -71,7 +84,9 @@ def told_s(run: Run, name: str, **parameters: int | str) -> float:
         ((Injection("network", 4.0, 20, 50, tiers=("cloud", "edge")),), HARSH),
     ],
 )
-def test_by_its_own_strategy_it_takes_what_it_took(injections: tuple[Injection, ...], noise: object) -> None:
+def test_by_its_own_strategy_it_takes_what_it_took(
+    injections: tuple[Injection, ...], noise: object
+) -> None:
     run = run_of(*injections, noise=noise, evaluate_every=20, steps_per_epoch=12, warm_up_steps=3)
     assert told_s(run, "allreduce") == pytest.approx(makespan_s(run), rel=0.015)
 
@@ -79,7 +94,8 @@ def test_by_its_own_strategy_it_takes_what_it_took(injections: tuple[Injection, 
 def test_averages_now_and_then_save_their_transfers() -> None:
     run = run_of()
     collectives_s = makespan_s(run) - STEPS * WORK_S
-    # A buffer's broadcast and the gradients' all-reduce in each step become one all-reduce in eight.
+    # A buffer's broadcast and the gradients' all-reduce in each step become one all-reduce in
+    # eight.
     assert told_s(run, "local_sgd", steps=8) < STEPS * WORK_S + collectives_s / 8
     assert told_s(run, "local_sgd", steps=8) > STEPS * WORK_S
 
@@ -92,9 +108,12 @@ def test_who_waits_for_nobody_learns_at_the_sum_of_paces() -> None:
 
 
 def test_a_slow_while_stays_where_it_was_in_time() -> None:
-    """A worker is slow for ten of DDP's steps; by itself it computes on meanwhile, at a third, and as ever before and behind."""
+    """A worker is slow for ten of DDP's steps; by itself it computes on meanwhile, at a third, and
+    as ever before and behind."""
     run = run_of(Injection("compute", 3.0, 10, 19, rank=2))
-    begin_s, end_s = (float(run.steps.start_ns[run.steps.step == step].min()) * 1e-9 for step in (10, 20))
+    begin_s, end_s = (
+        float(run.steps.start_ns[run.steps.step == step].min()) * 1e-9 for step in (10, 20)
+    )
     slow_s = WORK_S + 2 * COMPUTE_S
     told = told_s(run, "ad_psgd")
     assert told > end_s
@@ -106,14 +125,20 @@ def test_a_slow_while_stays_where_it_was_in_time() -> None:
 def test_what_lies_beyond_the_run_is_told_of() -> None:
     (told,) = instead(run_of(edge=4.0), [Other("backup_workers", {"backups": 1})])
     assert told.makespan_s is not None
-    assert told.beyond_s == pytest.approx(max(told.makespan_s - makespan_s(run_of(edge=4.0)), 0.0), rel=1e-6)
+    assert told.beyond_s == pytest.approx(
+        max(told.makespan_s - makespan_s(run_of(edge=4.0)), 0.0), rel=1e-6
+    )
     assert len(told.steps) == 4
 
 
 def test_a_run_without_lockstep_can_be_imagined_in_step() -> None:
     """Steps of 1, 1 and 4 s, 270 in all: 90 of the whole, each as slow as the slowest."""
     seconds = [np.full(120, 1.0), np.full(120, 1.0), np.full(30, 4.0)]
-    run = as_run(strategy("asynchronous"), simulated(None, seconds, [np.full(len(s), 1e-3) for s in seconds]), 120.0)
+    run = as_run(
+        strategy("asynchronous"),
+        simulated(None, seconds, [np.full(len(s), 1e-3) for s in seconds]),
+        120.0,
+    )
     assert run.record is not None
     assert run.record.outcome is not None
     rate = 270 * 8 / 120.0
@@ -124,7 +149,10 @@ def test_a_run_without_lockstep_can_be_imagined_in_step() -> None:
         record=run.record.model_copy(update={"outcome": outcome}),
         spans=dataclasses.replace(run.spans, bytes=sent),
         hosts=run.hosts[:3],
-        fidelity=tuple(c.model_copy(update={"src": run.hosts[0].host, "dst": run.hosts[1].host}) for c in CHECKS[:2]),
+        fidelity=tuple(
+            c.model_copy(update={"src": run.hosts[0].host, "dst": run.hosts[1].host})
+            for c in CHECKS[:2]
+        ),
     )
     assert told_s(run, "ad_psgd") == pytest.approx(120.0, rel=0.02)
     # Six ways of a ring of three, a millisecond each.
@@ -176,12 +204,18 @@ def test_ways_that_nothing_is_known_of_are_refused() -> None:
 def test_what_a_run_does_not_tell_is_refused() -> None:
     run = run_of()
     assert run.record is not None
-    compressed = run.record.strategy.model_copy(update={"parameters": {"compress": {"name": "topk"}}})
+    compressed = run.record.strategy.model_copy(
+        update={"parameters": {"compress": {"name": "topk"}}}
+    )
     with pytest.raises(RunFolderError, match="compress"):
-        message_bytes(dataclasses.replace(run, record=run.record.model_copy(update={"strategy": compressed})))
+        message_bytes(
+            dataclasses.replace(run, record=run.record.model_copy(update={"strategy": compressed}))
+        )
     adaptive = run.record.strategy.model_copy(update={"name": "adaptive"})
     with pytest.raises(RunFolderError, match="do not say how large its model is"):
-        message_bytes(dataclasses.replace(run, record=run.record.model_copy(update={"strategy": adaptive})))
+        message_bytes(
+            dataclasses.replace(run, record=run.record.model_copy(update={"strategy": adaptive}))
+        )
     traced = run.record.model_copy(update={"origin": Origin(format="kineto", path="x")})
     with pytest.raises(RunFolderError, match="another tool"):
         instead(dataclasses.replace(run, record=traced))

@@ -1,4 +1,5 @@
-"""Other strategies' rules: against closed forms, and against recursions and walks that are written without a clock."""
+"""Other strategies' rules: against closed forms, and against recursions and walks that are written
+without a clock."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ from laggard.workloads.model import Workload
 STEPS = 6
 Costs = list[list[float]]
 costs = st.integers(2, 5).flatmap(
-    lambda world: st.lists(st.lists(st.floats(0.1, 10.0), min_size=60, max_size=60), min_size=world, max_size=world)
+    lambda world: st.lists(
+        st.lists(st.floats(0.1, 10.0), min_size=60, max_size=60), min_size=world, max_size=world
+    )
 )
 """Seconds of every rank's steps, more than any rule lets it take."""
 
@@ -47,11 +50,17 @@ def scene(
     tiers: Sequence[str] | None = None,
     shared: tuple[Bottleneck, ...] = (),
 ) -> Scene:
-    """A training of so many steps of the whole, a sample of each rank in each; processors are so fast that messages cost them nothing."""
+    """A training of so many steps of the whole, a sample of each rank in each; processors are so
+    fast that messages cost them nothing."""
     world = len(ranks)
     hosts = tuple(f"h{rank}" for rank in range(world))
     names = (*hosts, "server")
-    hops = {(src, dst): Hop((src, dst), rate_mbps, rtt_ms) for src in names for dst in names if src != dst}
+    hops = {
+        (src, dst): Hop((src, dst), rate_mbps, rtt_ms)
+        for src in names
+        for dst in names
+        if src != dst
+    }
     return Scene(
         work=Work(tuple(ranks), np.ones(1), float(steps * world), float("inf")),
         hosts=hosts,
@@ -89,22 +98,32 @@ def walked(task: Repeated, start_s: float, seconds: float) -> float:
 
 
 slow_times = st.tuples(
-    st.lists(st.floats(0.0, 50.0), max_size=6, unique=True), st.lists(st.floats(0.3, 5.0), min_size=7, max_size=7)
+    st.lists(st.floats(0.0, 50.0), max_size=6, unique=True),
+    st.lists(st.floats(0.3, 5.0), min_size=7, max_size=7),
 ).map(
-    lambda drawn: Repeated(1.0, 0.0, np.ones(1), 0, np.array(sorted(drawn[0])), np.array(drawn[1][: len(drawn[0]) + 1]))
+    lambda drawn: Repeated(
+        1.0, 0.0, np.ones(1), 0, np.array(sorted(drawn[0])), np.array(drawn[1][: len(drawn[0]) + 1])
+    )
 )
 
 
 @given(slow_times, st.floats(0.0, 60.0), st.floats(0.0, 30.0), st.floats(0.0, 30.0))
-def test_slow_times_stretch_what_falls_into_them(task: Repeated, start_s: float, one: float, other: float) -> None:
+def test_slow_times_stretch_what_falls_into_them(
+    task: Repeated, start_s: float, one: float, other: float
+) -> None:
     assert task.after(start_s, one) == pytest.approx(walked(task, start_s, one))
-    assert task.after(task.after(start_s, one), other) == pytest.approx(task.after(start_s, one + other), abs=1e-6)
+    assert task.after(task.after(start_s, one), other) == pytest.approx(
+        task.after(start_s, one + other), abs=1e-6
+    )
 
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0.5, 2.0), min_size=4, max_size=40), st.floats(0.0, 3.0))
-def test_what_is_done_at_the_same_times_takes_what_it_took(ratio: list[float], gap_s: float) -> None:
-    """Steps of a second's usual work with gaps between them: whatever is slowness of the time, or jitter, together it is what was seen."""
+def test_what_is_done_at_the_same_times_takes_what_it_took(
+    ratio: list[float], gap_s: float
+) -> None:
+    """Steps of a second's usual work with gaps between them: whatever is slowness of the time, or
+    jitter, together it is what was seen."""
     ends = np.cumsum(np.array(ratio) + gap_s) - gap_s
     starts = ends - np.array(ratio)
     task = repeated(1.0, 0.0, starts, ends, np.array(ratio), np.zeros(len(ratio), dtype=np.bool_))
@@ -127,21 +146,30 @@ def test_a_slow_while_belongs_to_the_time_and_a_single_slow_step_to_itself() -> 
 
 
 @given(
-    st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=3, unique=True), min_size=1, max_size=8),
+    st.lists(
+        st.lists(st.integers(0, 4), min_size=1, max_size=3, unique=True), min_size=1, max_size=8
+    ),
     st.lists(st.floats(1.0, 100.0), min_size=5, max_size=5),
 )
 def test_nobody_could_have_more_without_somebody_who_has_no_more_having_less(
     routes: list[list[int]], rates: list[float]
 ) -> None:
     given = fair_rates(routes, dict(enumerate(rates)))
-    used = [sum(rate for rate, route in zip(given, routes, strict=True) if way in route) for way in range(5)]
+    used = [
+        sum(rate for rate, route in zip(given, routes, strict=True) if way in route)
+        for way in range(5)
+    ]
     assert all(part <= rate * (1 + 1e-9) for part, rate in zip(used, rates, strict=True))
     for rate, route in zip(given, routes, strict=True):
         held_up_by = [
             way
             for way in route
             if used[way] >= rates[way] * (1 - 1e-9)
-            and all(other <= rate * (1 + 1e-9) for other, each in zip(given, routes, strict=True) if way in each)
+            and all(
+                other <= rate * (1 + 1e-9)
+                for other, each in zip(given, routes, strict=True)
+                if way in each
+            )
         ]
         assert held_up_by
 
@@ -169,7 +197,9 @@ def test_a_message_takes_its_bytes_and_its_way() -> None:
 
 def test_two_on_one_way_have_half_of_it_each() -> None:
     """The second comes when half of the first is through: both have half, until the first is."""
-    assert arrivals(Network(WAYS), [(0.0, "a", "s", 10.0), (0.5, "a", "s", 10.0)]) == pytest.approx([1.51, 2.01])
+    assert arrivals(Network(WAYS), [(0.0, "a", "s", 10.0), (0.5, "a", "s", 10.0)]) == pytest.approx(
+        [1.51, 2.01]
+    )
 
 
 def test_what_is_shared_is_shared_by_those_of_other_ways_too() -> None:
@@ -181,7 +211,9 @@ def test_what_is_shared_is_shared_by_those_of_other_ways_too() -> None:
 
 def test_a_slow_time_holds_up_what_falls_into_it() -> None:
     slow = (SlowTime(0.5, 2.5, frozenset({("a", "s")}), 1.0),)
-    assert arrivals(Network(WAYS, (), slow), [(0.0, "a", "s", 10.0)]) == pytest.approx([2.5 + 0.3 + 0.01])
+    assert arrivals(Network(WAYS, (), slow), [(0.0, "a", "s", 10.0)]) == pytest.approx(
+        [2.5 + 0.3 + 0.01]
+    )
 
 
 # --- in lockstep
@@ -203,7 +235,9 @@ def test_local_sgd_waits_for_the_slowest_sum(costs: Costs, every: int) -> None:
 
 
 @given(costs, st.integers(1, 3), st.integers(1, 3))
-def test_hierarchical_waits_within_tiers_and_then_across(costs: Costs, tier_steps: int, times: int) -> None:
+def test_hierarchical_waits_within_tiers_and_then_across(
+    costs: Costs, tier_steps: int, times: int
+) -> None:
     wan_steps, tiers = tier_steps * times, ["a" if rank % 2 else "b" for rank in range(len(costs))]
     taken, total = np.array(costs)[:, :STEPS], 0.0
     for begin in range(0, STEPS, wan_steps):
@@ -214,7 +248,9 @@ def test_hierarchical_waits_within_tiers_and_then_across(costs: Costs, tier_step
             of_tiers.append(sum(rows[:, at : at + tier_steps].sum(axis=1).max() for at in parts))
         total += max(of_tiers)
     ranks = [in_order(each) for each in costs]
-    played = seconds_of("hierarchical", scene(ranks, tiers=tiers), tier_steps=tier_steps, wan_steps=wan_steps)
+    played = seconds_of(
+        "hierarchical", scene(ranks, tiers=tiers), tier_steps=tier_steps, wan_steps=wan_steps
+    )
     assert played == pytest.approx(total)
 
 
@@ -246,7 +282,9 @@ def test_bounded_staleness_is_a_recursion_over_steps(costs: Costs, bound: int) -
         for rank in range(world):
             begun = end[rank, step - 1] if step else 0.0
             behind = step - 1 - bound
-            end[rank, step] = max(begun, end[:, behind].max() if behind >= 0 else 0.0) + costs[rank][step]
+            end[rank, step] = (
+                max(begun, end[:, behind].max() if behind >= 0 else 0.0) + costs[rank][step]
+            )
     counts = [
         max(end[rank, step], end[:, step - bound].max() if step >= bound else 0.0)
         for rank in range(world)
@@ -258,7 +296,8 @@ def test_bounded_staleness_is_a_recursion_over_steps(costs: Costs, bound: int) -
 
 @given(costs, st.integers(0, 4))
 def test_with_backups_a_step_takes_the_first_that_come(costs: Costs, backups: int) -> None:
-    """Each is worked out from the one before: who still computes for an old step joins the one that is under way then."""
+    """Each is worked out from the one before: who still computes for an old step joins the one that
+    is under way then."""
     world = len(costs)
     needed = max(world - backups, 1)
     taken = [0] * world
@@ -291,19 +330,30 @@ def test_with_equal_steps_the_slowest_are_left_out() -> None:
 
 
 def test_a_servers_messages_take_their_ways_and_its_time() -> None:
-    """One worker: sealed, sent, opened; the answer the same way back. 1 MB at 8 Mbit/s, 10 ms away; a tenth of a core each."""
-    made = scene([steady(1.0)], steps=2, message_bytes=1e6, rate_mbps=8.0 * FRAMED, rtt_ms=20.0, share=0.1)
+    """One worker: sealed, sent, opened; the answer the same way back. 1 MB at 8 Mbit/s, 10 ms away;
+    a tenth of a core each."""
+    made = scene(
+        [steady(1.0)], steps=2, message_bytes=1e6, rate_mbps=8.0 * FRAMED, rtt_ms=20.0, share=0.1
+    )
     way_s = 1.0 + 0.01 + 2 * PACKING_S_PER_MB / 0.1
-    assert seconds_of("parameter_server", made) == pytest.approx(2.0 + 3 * way_s + APPLYING_S_PER_MB / 0.1)
+    assert seconds_of("parameter_server", made) == pytest.approx(
+        2.0 + 3 * way_s + APPLYING_S_PER_MB / 0.1
+    )
 
 
 def test_a_worker_beside_the_server_has_half_of_the_processor_meanwhile() -> None:
-    """Of two workers of one second's work the other's gradient comes first: while it is opened (0.9 s), applied (0.4 s) and answered (0.9 s), the first has half."""
+    """Of two workers of one second's work the other's gradient comes first: while it is opened (0.9
+    s), applied (0.4 s) and answered (0.9 s), the first has half."""
     made = scene([steady(10.0), steady(1.0)], steps=1, message_bytes=1e6, share=1e-3)
     beside = dataclasses.replace(made, server="h0")
-    # In 1.0 + 0.9 s, sealing included, the second is there. Opening takes it 1.8 s then, and the first a half of that.
-    assert seconds_of("asynchronous", made) == pytest.approx(1.0 + 0.9 + 0.9 + 0.4 + 0.9 + 0.9 + 1.0 + 0.9 + 0.9)
-    assert seconds_of("asynchronous", beside) == pytest.approx(1.0 + 0.9 + 1.8 + 0.8 + 1.8 + 0.9 + 1.0 + 0.9 + 1.8)
+    # In 1.0 + 0.9 s, sealing included, the second is there. Opening takes it 1.8 s then, and the
+    # first a half of that.
+    assert seconds_of("asynchronous", made) == pytest.approx(
+        1.0 + 0.9 + 0.9 + 0.4 + 0.9 + 0.9 + 1.0 + 0.9 + 0.9
+    )
+    assert seconds_of("asynchronous", beside) == pytest.approx(
+        1.0 + 0.9 + 1.8 + 0.8 + 1.8 + 0.9 + 1.0 + 0.9 + 1.8
+    )
 
 
 def test_pushes_through_one_uplink_of_the_server_share_it() -> None:
@@ -335,7 +385,11 @@ def test_hop_lets_neighbours_be_so_many_steps_behind(costs: Costs, staleness: in
     begin = np.zeros((world, most + 1))
     for step in range(most):
         for rank in range(world):
-            least = [begin[(rank + side) % world, step - staleness] for side in (-1, 1) if step >= staleness]
+            least = [
+                begin[(rank + side) % world, step - staleness]
+                for side in (-1, 1)
+                if step >= staleness
+            ]
             begin[rank, step + 1] = max(begin[rank, step] + costs[rank][step], *least, 0.0)
     expected = sorted(begin[:, 1:].ravel())[STEPS * world - 1]
     told = seconds_of("hop", of(costs), staleness=staleness, skip=0, ahead=1000)
@@ -343,7 +397,8 @@ def test_hop_lets_neighbours_be_so_many_steps_behind(costs: Costs, staleness: in
 
 
 def test_who_may_leave_steps_out_holds_up_less() -> None:
-    """One of four takes eight times as long: its neighbours go on at its pace, or with four of five steps left out at five times that."""
+    """One of four takes eight times as long: its neighbours go on at its pace, or with four of five
+    steps left out at five times that."""
     slow = scene([steady(8.0), *[steady(1.0)] * 3], steps=60)
     assert seconds_of("hop", slow, skip=0) == pytest.approx(8.0 * 60, rel=0.1)
     assert seconds_of("hop", slow, skip=4) < 0.5 * seconds_of("hop", slow, skip=0)
@@ -380,8 +435,16 @@ def test_groups_are_the_first_in_line(costs: Costs, size: int) -> None:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_parameters_that_are_not_given_are_those_of_workload_yaml(name: str) -> None:
-    described = {"model": "mlp", "dataset": "digits", "batch_size": 8, "strategy": name, "stop": {"steps": 1}}
-    strategy = Workload.model_validate({**described, "placement": {"workers": ["*"]}}).strategy.model_dump()
+    described = {
+        "model": "mlp",
+        "dataset": "digits",
+        "batch_size": 8,
+        "strategy": name,
+        "stop": {"steps": 1},
+    }
+    strategy = Workload.model_validate(
+        {**described, "placement": {"workers": ["*"]}}
+    ).strategy.model_dump()
     for key, value in Other(name).settings.items():
         assert strategy[key] == value
 
@@ -397,7 +460,9 @@ def test_parameters_that_are_not_given_are_those_of_workload_yaml(name: str) -> 
         ("partial_reduce", {"group": 1}, "2 or more"),
     ],
 )
-def test_what_is_no_strategy_is_refused(name: str, parameters: dict[str, int | str], said: str) -> None:
+def test_what_is_no_strategy_is_refused(
+    name: str, parameters: dict[str, int | str], said: str
+) -> None:
     with pytest.raises(InputError, match=said):
         Other(name, parameters)
 

@@ -27,7 +27,8 @@ PUSH_S, PULL_S, WAIT_S, END_S = 0.2, 0.3, 0.5, 60.0
 
 @pytest.fixture
 def run() -> Run:
-    """Rank 0 computes for 1 s, rank 1 for 4 s; rank 0 waits half a second for rank 1 in every step, and drops its every tenth."""
+    """Rank 0 computes for 1 s, rank 1 for 4 s; rank 0 waits half a second for rank 1 in every step,
+    and drops its every tenth."""
     spans, steps = [], []
     for rank, (compute_s, wait_s) in enumerate([(1.0, WAIT_S), (4.0, 0.0)]):
         now, step = 0.0, 0
@@ -39,7 +40,9 @@ def run() -> Run:
                 spans.append((step, rank, phase.code, now, seconds, peer, size))
                 now += seconds
             lost = rank == 0 and step % 10 == 9
-            steps.append((step, rank, began, now, 0 if lost else 8, 8 if lost else 0, 1 if wait_s else -1))
+            steps.append(
+                (step, rank, began, now, 0 if lost else 8, 8 if lost else 0, 1 if wait_s else -1)
+            )
             step += 1
     return _run(spans, steps)
 
@@ -52,7 +55,9 @@ def _run(spans: list[tuple[float, ...]], steps: list[tuple[float, ...]]) -> Run:
         step=step, rank=rank, lane=zeros, phase=phase, seq=zeros, start_ns=np.rint(start * 1e9).astype(np.int64),
         dur_ns=np.rint(duration * 1e9).astype(np.int64), group=zeros - 1, peer=peer, bytes=size, work=zeros, flags=zeros,
     )  # fmt: skip
-    number, who, began, ended, samples, dropped, waited = (np.array(column) for column in zip(*steps, strict=True))
+    number, who, began, ended, samples, dropped, waited = (
+        np.array(column) for column in zip(*steps, strict=True)
+    )
     none = np.zeros(len(number), dtype=np.int64)
     described = StepColumns(
         step=number, rank=who, start_ns=np.rint(began * 1e9).astype(np.int64), end_ns=np.rint(ended * 1e9).astype(np.int64),
@@ -61,7 +66,9 @@ def _run(spans: list[tuple[float, ...]], steps: list[tuple[float, ...]]) -> Run:
     )  # fmt: skip
     generated = generate_run(quiet(2, 5))
     assert generated.record is not None
-    strategy = StrategyRecord(name="bounded_staleness", pace="own", told="bounded_staleness, staleness 2")
+    strategy = StrategyRecord(
+        name="bounded_staleness", pace="own", told="bounded_staleness, staleness 2"
+    )
     record = generated.record.model_copy(update={"strategy": strategy, "status": "done"})
     order = np.lexsort((table.start_ns, table.rank, table.step))
     return dataclasses.replace(generated, record=record, spans=table.where(order), steps=described)
@@ -94,7 +101,8 @@ def test_who_was_slow_is_told_and_no_cost(run: Run) -> None:
     said = " ".join(answer(run, describe_own_pace(run)))
     assert "what slow ones cost is not computed" in said
     assert (
-        "edge.trainer.1.2 computes 4.0x slower than edge.trainer.1.1; it took 13 steps, and edge.trainer.1.1 30" in said
+        "edge.trainer.1.2 computes 4.0x slower than edge.trainer.1.1; it took 13 steps, and"
+        " edge.trainer.1.1 30" in said
     )
     assert "edge.trainer.1.1 waits 25 % of the time, mostly for edge.trainer.1.2" in said
     assert "7 % of the samples were computed in vain" in said
@@ -132,11 +140,15 @@ def test_a_rank_that_was_lost_is_told_of_and_the_rest_analysed(run: Run) -> None
     assert np.isfinite(analysis.slowdown).all()
     gone = Turnover(rank=1, host="edge.trainer.1.2", kind="left", asked_s=20, effective_s=20.04)
     back = Turnover(rank=1, host="edge.trainer.1.2", kind="joined", asked_s=40, effective_s=41.5)
-    churned = dataclasses.replace(run, record=record.model_copy(update={"lost_ranks": (), "churn": (gone, back)}))
+    churned = dataclasses.replace(
+        run, record=record.model_copy(update={"lost_ranks": (), "churn": (gone, back)})
+    )
     assert not churned.lockstep
     said = " ".join(answer(churned, describe_own_pace(churned)))
     assert "Under parameter_server workers left or joined, so" in said
-    gone_for_good = dataclasses.replace(left, record=record.model_copy(update={"lost_ranks": (), "churn": (gone,)}))
+    gone_for_good = dataclasses.replace(
+        left, record=record.model_copy(update={"lost_ranks": (), "churn": (gone,)})
+    )
     split = describe_own_pace(gone_for_good).time_split
     assert (split.wait_s[1], split.idle_s[1]) == (0.0, 0.0)
     assert split.other_s[1] == pytest.approx(split.total_s[0] - split.other_s[0])

@@ -26,13 +26,17 @@ SIGMA = 0.02
 
 def trained(record: StrategyRecord, seconds: list[FloatArray], end_s: float | None = None) -> Run:
     """A run of ranks that take so long before each wait."""
-    paces = simulated(rule_of(record, len(seconds)), seconds, [np.full(len(each), AFTER_S) for each in seconds])
+    paces = simulated(
+        rule_of(record, len(seconds)), seconds, [np.full(len(each), AFTER_S) for each in seconds]
+    )
     return as_run(record, paces, end_s or min(float(each.end_s[-1]) for each in paces))
 
 
 def noisy(slowness: list[float], steps: list[int], seed: int = 3) -> list[FloatArray]:
     rng = np.random.default_rng(seed)
-    return [m * np.exp(SIGMA * rng.standard_normal(n)) for m, n in zip(slowness, steps, strict=True)]
+    return [
+        m * np.exp(SIGMA * rng.standard_normal(n)) for m, n in zip(slowness, steps, strict=True)
+    ]
 
 
 def found(analysis: Analysis) -> list[tuple[int | None, str, str]]:
@@ -40,12 +44,17 @@ def found(analysis: Analysis) -> list[tuple[int | None, str, str]]:
 
 
 def test_a_slow_rank_that_nobody_waits_for_costs_what_it_does_not_learn() -> None:
-    """Four ranks in 100 s, one of them four times slower: what they learn takes 3.25 / 4 of it were all alike."""
-    analysis = analyse_own_pace(trained(strategy("asynchronous"), noisy([1, 1, 1, 4], [120, 120, 120, 30]), 100.0))
+    """Four ranks in 100 s, one of them four times slower: what they learn takes 3.25 / 4 of it were
+    all alike."""
+    analysis = analyse_own_pace(
+        trained(strategy("asynchronous"), noisy([1, 1, 1, 4], [120, 120, 120, 30]), 100.0)
+    )
     assert found(analysis) == [(3, "compute", "deterministic")]
     assert analysis.stragglers[0].slowdown == pytest.approx(4.0, rel=0.03)
     rates = np.array([1 / (m + AFTER_S) for m in (1, 1, 1, 4)])
-    assert analysis.stragglers[0].cost_s == pytest.approx(100 * (1 - rates.sum() / (4 * rates[0])), rel=0.05)
+    assert analysis.stragglers[0].cost_s == pytest.approx(
+        100 * (1 - rates.sum() / (4 * rates[0])), rel=0.05
+    )
     assert analysis.reliable
     assert analysis.replayed_s == pytest.approx(100.0)
 
@@ -69,8 +78,13 @@ def test_a_slow_rank_that_all_wait_for_costs_what_it_is_slow(record: StrategyRec
 
 
 def test_two_equally_slow_ranks_share_what_they_cost() -> None:
-    analysis = analyse_own_pace(trained(strategy("bounded_staleness", staleness=1), noisy([1, 1, 2, 2], [100] * 4)))
-    assert sorted(found(analysis)) == [(2, "compute", "deterministic"), (3, "compute", "deterministic")]
+    analysis = analyse_own_pace(
+        trained(strategy("bounded_staleness", staleness=1), noisy([1, 1, 2, 2], [100] * 4))
+    )
+    assert sorted(found(analysis)) == [
+        (2, "compute", "deterministic"),
+        (3, "compute", "deterministic"),
+    ]
     first, second = (f.cost_s for f in analysis.stragglers)
     assert first == pytest.approx(second, rel=0.15)
     assert first + second == pytest.approx(analysis.makespan_s / 2, rel=0.06)
@@ -85,7 +99,10 @@ def test_a_rank_that_is_slow_for_a_while_costs_that_while() -> None:
     analysis = analyse_own_pace(trained(strategy("bounded_staleness", staleness=0), seconds))
     assert found(analysis) == [(1, "compute", "dynamic")]
     finding = analysis.stragglers[0]
-    assert (finding.first_step, finding.last_step) == (pytest.approx(40, abs=2), pytest.approx(69, abs=2))
+    assert (finding.first_step, finding.last_step) == (
+        pytest.approx(40, abs=2),
+        pytest.approx(69, abs=2),
+    )
     # A step more or less at the ends of the interval is a second.
     assert finding.cost_s == pytest.approx(analysis.makespan_s - paired.makespan_s, abs=2.0)
 
@@ -121,10 +138,17 @@ def test_when_a_rank_was_slow_is_told_by_its_own_steps() -> None:
     seconds[1][20:40] *= 2.0
     run = trained(strategy("asynchronous"), seconds, 200.0)
     dynamic = next(f for f in analyse_own_pace(run).findings if f.kind == "dynamic")
-    assert (dynamic.first_step, dynamic.last_step) == (pytest.approx(20, abs=1), pytest.approx(39, abs=1))
+    assert (dynamic.first_step, dynamic.last_step) == (
+        pytest.approx(20, abs=1),
+        pytest.approx(39, abs=1),
+    )
     said = " ".join(answer(run, analyse_own_pace(run)))
     begin_s = float(seconds[1][:20].sum())
-    assert f"From {begin_s:.0f}" in said or f"From {begin_s + 1:.0f}" in said or f"From {begin_s - 1:.0f}" in said, said
+    assert (
+        f"From {begin_s:.0f}" in said
+        or f"From {begin_s + 1:.0f}" in said
+        or f"From {begin_s - 1:.0f}" in said
+    ), said
 
 
 def test_where_ranks_were_lost_nothing_is_priced() -> None:
@@ -148,7 +172,8 @@ def test_the_steps_in_which_ranks_are_told_that_it_is_over_explain_no_others() -
 
 
 def answered(seconds: list[FloatArray], transfers: list[FloatArray]) -> Run:
-    """A run of ranks that have an answer of a server behind their work in every step, or where it takes no time, in none."""
+    """A run of ranks that have an answer of a server behind their work in every step, or where it
+    takes no time, in none."""
     paces = simulated(None, seconds, [each + AFTER_S for each in transfers])
     for pace, each in zip(paces, transfers, strict=True):
         pace.after[:, Phase.COMM.code] = each
@@ -157,14 +182,21 @@ def answered(seconds: list[FloatArray], transfers: list[FloatArray]) -> Run:
 
 
 def test_transfers_that_are_slow_for_a_while_cost_that_while() -> None:
-    """A server's answers take a tenth of a second, and one rank's half a second more in a third of its steps; nobody waits for it."""
+    """A server's answers take a tenth of a second, and one rank's half a second more in a third of
+    its steps; nobody waits for it."""
     seconds = noisy([1, 1, 1], [90] * 3)
-    transfers = [np.full(90, 0.1) * np.exp(0.05 * np.random.default_rng(r).standard_normal(90)) for r in range(3)]
+    transfers = [
+        np.full(90, 0.1) * np.exp(0.05 * np.random.default_rng(r).standard_normal(90))
+        for r in range(3)
+    ]
     transfers[2][30:60] += 0.5
     analysis = analyse_own_pace(answered(seconds, transfers))
     assert found(analysis) == [(2, "network", "dynamic")]
     finding = analysis.stragglers[0]
-    assert (finding.first_step, finding.last_step) == (pytest.approx(30, abs=1), pytest.approx(59, abs=1))
+    assert (finding.first_step, finding.last_step) == (
+        pytest.approx(30, abs=1),
+        pytest.approx(59, abs=1),
+    )
     assert finding.link is None
     # 15 s of one rank's time are a third of that of three.
     assert finding.cost_s == pytest.approx(5.0, rel=0.15)
@@ -172,7 +204,8 @@ def test_transfers_that_are_slow_for_a_while_cost_that_while() -> None:
 
 
 def test_transfers_that_some_steps_have_are_dealt_out_among_those() -> None:
-    """Every third step waits for its server, half of the time for a second, and else for a hundredth of one."""
+    """Every third step waits for its server, half of the time for a second, and else for a
+    hundredth of one."""
     seconds, rng = noisy([1, 1, 1], [150] * 3), np.random.default_rng(5)
     transfers = [np.where(rng.random(150) < 0.5, 1.0, 0.01) for _ in seconds]
     for each in transfers:
@@ -190,13 +223,15 @@ def test_a_link_is_named_where_all_messages_of_the_time_came_over_it() -> None:
     slow = [f for f in analysis.findings if f.family == "network"]
     assert [f.link for f in slow] == [(run.hosts[1].host, run.hosts[0].host)]
     assert slow[0].slowdown == pytest.approx(2.25, rel=0.1)
-    # The quick rank comes a quarter of a second later for once, and is in step with the slow one again.
+    # The quick rank comes a quarter of a second later for once, and is in step with the slow one
+    # again.
     assert slow[0].masked
     assert analysis.replayed_s == pytest.approx(analysis.makespan_s, rel=1e-6)
 
 
 def messages_of_two(seconds: list[FloatArray], lag_s: FloatArray) -> Run:
-    """Gossip of two: rank 0 is the quicker, and stands until rank 1's model of the step before is here; rank 1 goes on at once."""
+    """Gossip of two: rank 0 is the quicker, and stands until rank 1's model of the step before is
+    here; rank 1 goes on at once."""
     ends = np.cumsum(seconds[1])
     quick, steps = [], len(lag_s)
     now = 0.0
@@ -213,16 +248,22 @@ def messages_of_two(seconds: list[FloatArray], lag_s: FloatArray) -> Run:
         if come > sent:
             spans.append((step, 0, Phase.COMM.code, sent, come - sent, 1, 99))
     spans += [
-        (step, 1, Phase.FORWARD.code, ends[step] - seconds[1][step], seconds[1][step], -1, 0) for step in range(steps)
+        (step, 1, Phase.FORWARD.code, ends[step] - seconds[1][step], seconds[1][step], -1, 0)
+        for step in range(steps)
     ]
     rank_ends = [np.array([come for *_, come in quick]), ends]
-    return run_of(strategy("gossip", graph="ring"), spans, rank_ends, float(min(rank_ends[0][-1], ends[-1])))
+    return run_of(
+        strategy("gossip", graph="ring"), spans, rank_ends, float(min(rank_ends[0][-1], ends[-1]))
+    )
 
 
 @pytest.mark.parametrize(
-    ("limit", "told"), [("MOST_STEPS", "All workers together took"), ("MOST_NEEDS", "too many to be replayed")]
+    ("limit", "told"),
+    [("MOST_STEPS", "All workers together took"), ("MOST_NEEDS", "too many to be replayed")],
 )
-def test_runs_too_large_to_be_replayed_are_not_priced(limit: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_too_large_to_be_replayed_are_not_priced(
+    limit: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = trained(strategy("bounded_staleness", staleness=2), noisy([1, 1, 3], [30] * 3))
     assert analyse_own_pace(run).costed
     monkeypatch.setattr(f"laggard.analysis.own_pace.study.{limit}", 80)

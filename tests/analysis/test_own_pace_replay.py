@@ -1,4 +1,5 @@
-"""Ranks of their own pace, replayed: by the strategies' own rules, against a simulator that walks through them one moment at a time."""
+"""Ranks of their own pace, replayed: by the strategies' own rules, against a simulator that walks
+through them one moment at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from hypothesis import strategies as st
 
 from laggard.analysis.columns import FloatArray
 from laggard.analysis.own_pace.groups import GroupRace
-from laggard.analysis.own_pace.needs import NOTHING, Need, Needs, Rule, find_needs, order_of_events, rule_of
+from laggard.analysis.own_pace.needs import (
+    NOTHING,
+    Need,
+    Needs,
+    Rule,
+    find_needs,
+    order_of_events,
+    rule_of,
+)
 from laggard.analysis.own_pace.paces import Pace
 from laggard.analysis.own_pace.replay import Durations, Race
 from laggard.errors import RunFolderError
@@ -37,7 +46,9 @@ RULES = st.sampled_from(
 
 
 @st.composite
-def trainings(draw: st.DrawFn) -> tuple[Rule | None, list[FloatArray], list[FloatArray], list[FloatArray]]:
+def trainings(
+    draw: st.DrawFn,
+) -> tuple[Rule | None, list[FloatArray], list[FloatArray], list[FloatArray]]:
     """A rule, seconds before and behind the wait, and other seconds before it."""
     world, count = draw(st.integers(2, 6)), draw(st.integers(1, 25))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -67,7 +78,9 @@ def test_with_other_durations_it_is_what_the_strategy_would_have_done(
     rule, before, after, others = training
     race = race_of(rule, before, after)
     expected = simulated(rule, others, after)
-    replayed = race.ends(Durations(tuple(each[None] for each in others), tuple(each[None] for each in after)))
+    replayed = race.ends(
+        Durations(tuple(each[None] for each in others), tuple(each[None] for each in after))
+    )
     for pace_, end in zip(expected, replayed, strict=True):
         assert end[0] == pytest.approx(pace_.end_s, abs=1e-9)
 
@@ -79,12 +92,15 @@ def test_who_need_not_wait_for_all_waits_for_the_others_of_them() -> None:
     before = [np.full(10, seconds) for seconds in (1.0, 2.0, 3.0, 9.0)]
     after = [np.full(10, 0.5)] * 4
     race = race_of(rule, before, after)
-    # Rank 0 begins a step no sooner than the second of its neighbours has ended the one before; rank 3 holds nobody up.
+    # Rank 0 begins a step no sooner than the second of its neighbours has ended the one before;
+    # rank 3 holds nobody up.
     assert race.paces[0].end_s[-1] < 10 * 4.0
     assert race.ends(race.observed())[0][0] == pytest.approx(race.paces[0].end_s)
 
 
-@pytest.mark.parametrize("name", ["asynchronous", "ad_psgd", "adaptive", "overlap_local_sgd", "partial_reduce"])
+@pytest.mark.parametrize(
+    "name", ["asynchronous", "ad_psgd", "adaptive", "overlap_local_sgd", "partial_reduce"]
+)
 def test_who_waits_for_nobody_in_particular_has_no_rule(name: str) -> None:
     assert rule_of(strategy(name), 4) is None
 
@@ -95,13 +111,16 @@ def test_a_record_that_does_not_say_the_parameters_gives_no_rule(name: str) -> N
 
 
 def test_the_training_ends_when_as_much_is_learnt() -> None:
-    """Ranks that never wait, with steps of 1, 2 and 4 s: 28 steps in 16 s; were the third as quick as the first, 28 / (1 + 1/2 + 1) s."""
+    """Ranks that never wait, with steps of 1, 2 and 4 s: 28 steps in 16 s; were the third as quick
+    as the first, 28 / (1 + 1/2 + 1) s."""
     before = [np.full(16, 1.0), np.full(8, 2.0), np.full(4, 4.0)]
     none = [np.zeros(16), np.zeros(8), np.zeros(4)]
     paces = tuple(free(each) for each in before)
     race = Race(paces, find_needs(paces, None), 16.0)
     assert race.goal() == 28 * 8
-    quick = Durations((before[0][None], before[1][None], np.full((1, 4), 1.0)), tuple(each[None] for each in none))
+    quick = Durations(
+        (before[0][None], before[1][None], np.full((1, 4), 1.0)), tuple(each[None] for each in none)
+    )
     assert race.makespans(quick, race.goal()) == pytest.approx([28 / 2.5])
 
 
@@ -126,7 +145,8 @@ def test_a_group_of_all_is_a_barrier(world: int, count: int, seed: int) -> None:
 
 
 def test_whoever_is_ready_goes_on_with_whoever_is_ready_next() -> None:
-    """Pairs of four ranks that take 1, 1, 5 and 5 s: the quick ones meet each other, and nobody waits for a slow one."""
+    """Pairs of four ranks that take 1, 1, 5 and 5 s: the quick ones meet each other, and nobody
+    waits for a slow one."""
     before = [np.full(10, 1.0), np.full(10, 1.0), np.full(2, 5.0), np.full(2, 5.0)]
     none = [np.zeros((1, len(each))) for each in before]
     race = GroupRace(tuple(free(each) for each in before), ((),) * 4, 10.0, size=2)
@@ -139,7 +159,9 @@ def test_who_waited_goes_on_when_it_has_heard() -> None:
     """Of each pair the one that comes first hears of the other 0.1 s late."""
     before = [np.full(3, 1.0), np.full(3, 2.0)]
     race = GroupRace(tuple(free(each) for each in before), ((),) * 2, 10.0, size=2, lag_s=0.1)
-    ends = race.ends(Durations(tuple(each[None] for each in before), (np.zeros((1, 3)), np.zeros((1, 3)))))
+    ends = race.ends(
+        Durations(tuple(each[None] for each in before), (np.zeros((1, 3)), np.zeros((1, 3))))
+    )
     assert ends[1][0] == pytest.approx([2.0, 4.0, 6.0])
     assert ends[0][0] == pytest.approx([2.1, 4.1, 6.1])
 

@@ -33,7 +33,9 @@ def bars(trace: dict[str, Any]) -> dict[tuple[int, int], list[tuple[int, int, st
     for event in trace["traceEvents"]:
         if event["ph"] == "X":
             start = round(event["ts"] * 1000)
-            tracks[event["pid"], event["tid"]].append((start, start + round(event["dur"] * 1000), event["name"]))
+            tracks[event["pid"], event["tid"]].append(
+                (start, start + round(event["dur"] * 1000), event["name"])
+            )
     return tracks
 
 
@@ -47,17 +49,23 @@ def assert_nested(tracks: dict[tuple[int, int], list[tuple[int, int, str]]]) -> 
             open_ends.append(end)
 
 
-def test_every_span_is_there_with_its_time_to_the_nanosecond(quickstart_run: Run, tmp_path: Path) -> None:
+def test_every_span_is_there_with_its_time_to_the_nanosecond(
+    quickstart_run: Run, tmp_path: Path
+) -> None:
     trace, result = written(quickstart_run, tmp_path)
     assert len(trace["traceEvents"]) == result.events < perfetto.MOST_EVENTS
     assert result.note == ""
-    forward = sorted((s, e) for track in bars(trace).values() for s, e, name in track if name == "forward")
+    forward = sorted(
+        (s, e) for track in bars(trace).values() for s, e, name in track if name == "forward"
+    )
     spans = quickstart_run.spans
     rows = spans.where(spans.phase == Phase.FORWARD.code)
     assert forward == sorted(zip(rows.start_ns.tolist(), rows.end_ns.tolist(), strict=True))
 
 
-def test_bars_of_a_track_only_nest_and_steps_enclose_phases(quickstart_run: Run, tmp_path: Path) -> None:
+def test_bars_of_a_track_only_nest_and_steps_enclose_phases(
+    quickstart_run: Run, tmp_path: Path
+) -> None:
     trace, _ = written(quickstart_run, tmp_path)
     tracks = bars(trace)
     assert_nested(tracks)
@@ -67,13 +75,19 @@ def test_bars_of_a_track_only_nest_and_steps_enclose_phases(quickstart_run: Run,
 
 def test_processes_are_hosts_and_threads_are_ranks(quickstart_run: Run, tmp_path: Path) -> None:
     trace, _ = written(quickstart_run, tmp_path)
-    names = {e["args"]["name"]: e["pid"] for e in trace["traceEvents"] if e["name"] == "process_name"}
-    assert {f"{host.host} ({host.tier})" for host in quickstart_run.hosts} == set(names) - {"training"}
+    names = {
+        e["args"]["name"]: e["pid"] for e in trace["traceEvents"] if e["name"] == "process_name"
+    }
+    assert {f"{host.host} ({host.tier})" for host in quickstart_run.hosts} == set(names) - {
+        "training"
+    }
     threads = [e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"]
     assert sorted(threads) == [f"rank {rank}" for rank in range(8)]
 
 
-def test_loss_is_a_counter_without_what_json_cannot_say(quickstart_run: Run, tmp_path: Path) -> None:
+def test_loss_is_a_counter_without_what_json_cannot_say(
+    quickstart_run: Run, tmp_path: Path
+) -> None:
     loss = quickstart_run.steps.loss.copy()
     loss[0] = np.nan
     run = replace(quickstart_run, steps=replace(quickstart_run.steps, loss=loss))
@@ -100,7 +114,12 @@ def test_a_long_run_loses_its_later_steps_and_says_so(
     assert result.events <= 5_000 + 100
     assert "left out" in result.note
     assert trace["otherData"]["note"] == result.note
-    named = {int(n.split()[1]) for track in bars(trace).values() for _, _, n in track if n.startswith("step ")}
+    named = {
+        int(n.split()[1])
+        for track in bars(trace).values()
+        for _, _, n in track
+        if n.startswith("step ")
+    }
     assert named == set(range(len(named)))
 
 
@@ -109,7 +128,9 @@ def test_host_names_are_quoted(tmp_path: Path) -> None:
     evil = 'a"b\\c\n<script>'
     run = replace(run, hosts=(replace(run.hosts[0], host=evil), *run.hosts[1:]))
     trace, _ = written(run, tmp_path)
-    assert f"{evil} (cloud)" in {e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}
+    assert f"{evil} (cloud)" in {
+        e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"
+    }
 
 
 def test_a_run_without_spans_is_an_empty_trace(quickstart_run: Run, tmp_path: Path) -> None:
@@ -129,7 +150,10 @@ def test_nothing_is_left_when_writing_fails(quickstart_run: Run, tmp_path: Path)
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(
-        st.tuples(st.integers(0, 3), st.sampled_from(Lane), st.integers(-50, 500), st.integers(0, 90)), max_size=60
+        st.tuples(
+            st.integers(0, 3), st.sampled_from(Lane), st.integers(-50, 500), st.integers(0, 90)
+        ),
+        max_size=60,
     )
 )
 def test_any_overlap_is_spread_over_tracks(rows: list[tuple[int, Lane, int, int]]) -> None:
@@ -140,14 +164,19 @@ def test_any_overlap_is_spread_over_tracks(rows: list[tuple[int, Lane, int, int]
 
     with tempfile.TemporaryDirectory() as folder:
         trace, _ = written(run, Path(folder))
-    kept = {track: [bar for bar in found if not bar[2].startswith("step ")] for track, found in bars(trace).items()}
+    kept = {
+        track: [bar for bar in found if not bar[2].startswith("step ")]
+        for track, found in bars(trace).items()
+    }
     assert_nested(kept)
     assert all(bar[0] >= 0 for found in kept.values() for bar in found)
 
 
 def _spans(rows: list[tuple[int, Lane, int, int]]) -> SpanColumns:
     ordered = sorted(rows, key=lambda row: (row[0], row[2]))
-    rank, lane, start, length = (np.array([int(r[i]) for r in ordered], dtype=np.int64) for i in range(4))
+    rank, lane, start, length = (
+        np.array([int(r[i]) for r in ordered], dtype=np.int64) for i in range(4)
+    )
     zeros = np.zeros(len(ordered), dtype=np.int64)
     return SpanColumns(
         step=zeros,

@@ -1,4 +1,5 @@
-"""ByteDance's reference against closed forms: data parallelism with slow workers, a pipeline with a slow last stage."""
+"""ByteDance's reference against closed forms: data parallelism with slow workers, a pipeline with a
+slow last stage."""
 
 from __future__ import annotations
 
@@ -24,11 +25,14 @@ COMPUTE_S = FORWARD_S + BACKWARD_S + OPTIMIZER_S
 
 @pytest.mark.parametrize("gap_s", [0.0, 0.007])
 @pytest.mark.parametrize("sampled", [False, True])
-@pytest.mark.parametrize(("workers", "slow", "m"), [(8, 1, 3.0), (8, 5, 3.0), (4, 4, 2.0), (2, 1, 1.05), (16, 0, 1.0)])
+@pytest.mark.parametrize(
+    ("workers", "slow", "m"), [(8, 1, 3.0), (8, 5, 3.0), (4, 4, 2.0), (2, 1, 1.05), (16, 0, 1.0)]
+)
 def test_data_parallel_slowdown_in_closed_form(
     workers: int, slow: int, m: float, *, sampled: bool, gap_s: float
 ) -> None:
-    """T is the slow worker's compute and one transfer; the ideal one's compute is the mean over workers. Gaps are dropped."""
+    """T is the slow worker's compute and one transfer; the ideal one's compute is the mean over
+    workers. Gaps are dropped."""
     found = slowdowns(data_parallel([m] * slow + [1.0] * (workers - slow), gap_s, sampled=sampled))
     mean = (workers - slow + slow * m) / workers
     most = m if slow else 1.0
@@ -44,11 +48,18 @@ def test_one_type_and_one_worker_in_closed_form() -> None:
     found = slowdowns(data_parallel([m] + [1.0] * (workers - 1)))
     mean = (workers - 1 + m) / workers
     ideal = mean * COMPUTE_S + TRANSFER_S
-    for optype, own in ((OpType.FORWARD, FORWARD_S), (OpType.BACKWARD, BACKWARD_S), (OpType.OPTIMIZER, OPTIMIZER_S)):
-        assert found.of_types[optype.value] == pytest.approx((ideal + (m - mean) * own) / ideal, rel=1e-6)
+    for optype, own in (
+        (OpType.FORWARD, FORWARD_S),
+        (OpType.BACKWARD, BACKWARD_S),
+        (OpType.OPTIMIZER, OPTIMIZER_S),
+    ):
+        assert found.of_types[optype.value] == pytest.approx(
+            (ideal + (m - mean) * own) / ideal, rel=1e-6
+        )
     assert found.of_types[OpType.GRADS_REDUCE_SCATTER.value] == pytest.approx(1.0, rel=1e-6)
     assert found.of_workers[0, 0] == pytest.approx((m * COMPUTE_S + TRANSFER_S) / ideal, rel=1e-6)
-    # a fast worker alone changes nothing before the collective, which waits for the others, and less after it
+    # a fast worker alone changes nothing before the collective, which waits for the others, and
+    # less after it
     assert found.of_workers[1, 0] == pytest.approx(1.0, rel=1e-6)
     assert found.slowest_explain == pytest.approx((m - mean) / (m - mean), rel=1e-6)
 
@@ -61,13 +72,20 @@ def test_one_type_and_one_worker_in_closed_form() -> None:
 def test_any_data_parallel_job(slowness: list[float], gap_s: float) -> None:
     found = slowdowns(data_parallel(slowness, gap_s))
     ideal = float(np.mean(slowness)) * COMPUTE_S + TRANSFER_S
-    assert found.slowdown == pytest.approx((max(slowness) * COMPUTE_S + TRANSFER_S) / ideal, rel=1e-6)
+    assert found.slowdown == pytest.approx(
+        (max(slowness) * COMPUTE_S + TRANSFER_S) / ideal, rel=1e-6
+    )
     assert max(found.of_workers.values()) <= found.slowdown * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("stages", "microbatches", "m"), [(2, 4, 2.0), (4, 8, 1.5), (4, 4, 1.0), (3, 6, 3.0)])
-def test_a_pipeline_with_a_slow_last_stage_in_closed_form(stages: int, microbatches: int, m: float) -> None:
-    """The last stage is never idle but while the first microbatch comes and its last gradient goes: T = (P - 1 + M m)(f + b)."""
+@pytest.mark.parametrize(
+    ("stages", "microbatches", "m"), [(2, 4, 2.0), (4, 8, 1.5), (4, 4, 1.0), (3, 6, 3.0)]
+)
+def test_a_pipeline_with_a_slow_last_stage_in_closed_form(
+    stages: int, microbatches: int, m: float
+) -> None:
+    """The last stage is never idle but while the first microbatch comes and its last gradient goes:
+    T = (P - 1 + M m)(f + b)."""
     found = slowdowns(pipeline(stages, microbatches, lambda s: m if s == stages - 1 else 1.0))
     mean = (stages - 1 + m) / stages
     took = (stages - 1 + microbatches * m) * (FORWARD_S + BACKWARD_S)
@@ -92,10 +110,19 @@ def _chunked(operations: Operations) -> Operations:
 @pytest.mark.parametrize(
     ("operations", "says"),
     [
-        (_without(data_parallel([1.0, 2.0]), 7), "step 0, dp_rank 1 has no backward-compute 0 of stage 0"),
+        (
+            _without(data_parallel([1.0, 2.0]), 7),
+            "step 0, dp_rank 1 has no backward-compute 0 of stage 0",
+        ),
         (_chunked(data_parallel([1.0, 2.0])), "several chunks"),
-        (data_parallel([1.0, 2.0]).where(~data_parallel([1.0, 2.0]).of(OpType.OPTIMIZER)), "no optimizer"),
-        (data_parallel([1.0, 2.0]).where(~data_parallel([1.0, 2.0]).of(OpType.FORWARD)), "no forward-compute"),
+        (
+            data_parallel([1.0, 2.0]).where(~data_parallel([1.0, 2.0]).of(OpType.OPTIMIZER)),
+            "no optimizer",
+        ),
+        (
+            data_parallel([1.0, 2.0]).where(~data_parallel([1.0, 2.0]).of(OpType.FORWARD)),
+            "no forward-compute",
+        ),
     ],
 )
 def test_what_has_no_dependencies_is_refused(operations: Operations, says: str) -> None:

@@ -32,9 +32,11 @@ def simulate(schedule: Schedule) -> float:
         arrival = [at + float(schedule.local[barrier, rank]) for rank, at in enumerate(clock)]
         latest = max(at for rank, at in enumerate(arrival) if schedule.member[barrier, rank])
         clock = [
-            latest + float(schedule.transfer[barrier, rank])
-            if schedule.depends[barrier, rank]
-            else own + float(schedule.own[barrier, rank])
+            (
+                latest + float(schedule.transfer[barrier, rank])
+                if schedule.depends[barrier, rank]
+                else own + float(schedule.own[barrier, rank])
+            )
             for rank, own in enumerate(arrival)
         ]
     return latest
@@ -65,14 +67,18 @@ def test_blocks_replay_like_the_slow_simulator(schedule: Schedule) -> None:
 @settings(deadline=None, max_examples=100)
 def test_shorter_durations_never_make_a_run_longer(schedule: Schedule, seed: int) -> None:
     share = np.random.default_rng(seed).random(schedule.local.shape)
-    shorter = dataclasses.replace(schedule, local=schedule.local * share, transfer=schedule.transfer * share)
+    shorter = dataclasses.replace(
+        schedule, local=schedule.local * share, transfer=schedule.transfer * share
+    )
     assert makespan(shorter) <= makespan(schedule) + 1e-9
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("tiers", [LEVEL, CONTINUUM])
 def test_the_observed_makespan_is_reproduced(tiers: tuple[object, ...], seed: int) -> None:
-    run = generate_run(dataclasses.replace(TraceSpec(seed=seed, noise=HARSH, steps=300), tiers=tiers))
+    run = generate_run(
+        dataclasses.replace(TraceSpec(seed=seed, noise=HARSH, steps=300), tiers=tiers)
+    )
     timeline = build_timeline(run)
     assert run.record is not None
     assert run.record.outcome is not None
@@ -91,7 +97,9 @@ def test_the_time_split_adds_up_for_every_rank(seed: int) -> None:
 
 
 def test_waiting_is_the_fast_ranks_and_evaluation_is_outside() -> None:
-    run = generate_run(dataclasses.replace(quiet(4, 50, Injection("compute", 3.0, rank=2)), evaluate_every=10))
+    run = generate_run(
+        dataclasses.replace(quiet(4, 50, Injection("compute", 3.0, rank=2)), evaluate_every=10)
+    )
     timeline = build_timeline(run)
     wait = timeline.step_wait.sum(axis=0)
     assert wait[2] < 0.01 * wait[[0, 1, 3]].min()
@@ -100,31 +108,38 @@ def test_waiting_is_the_fast_ranks_and_evaluation_is_outside() -> None:
 
 
 def test_ranks_of_a_tier_wait_for_each_other_alone() -> None:
-    """Even steps are barriers of two pairs, odd ones of nobody, the last of all: by hand, rank 3 costs its own pair at first."""
+    """Even steps are barriers of two pairs, odd ones of nobody, the last of all: by hand, rank 3
+    costs its own pair at first."""
     work = {0: 1.0, 1: 2.0, 2: 1.0, 3: 4.0}
     run = _run_of_pairs(work, steps=8, transfer_s=0.5)
     timeline = build_timeline(run)
     assert timeline.member.sum(axis=1).tolist() == [2, 2] * 4 + [4]
-    # Every second step a pair leaves when its slower one has worked twice, and half a second later; at the end all meet.
+    # Every second step a pair leaves when its slower one has worked twice, and half a second later;
+    # at the end all meet.
     assert timeline.makespan == pytest.approx(4 * (2 * 4.0 + 0.5) + 0.5)
     assert timeline.wait.sum(axis=0) == pytest.approx([8.0 + 16.0, 16.0, 24.0, 0.0])
     schedule = observed_schedule(timeline)
     assert makespan(schedule) == pytest.approx(timeline.makespan)
     lighter = np.where(np.arange(4) == 3, schedule.local / 4, schedule.local)
-    assert makespan(dataclasses.replace(schedule, local=lighter)) == pytest.approx(4 * (2 * 2.0 + 0.5) + 0.5)
+    assert makespan(dataclasses.replace(schedule, local=lighter)) == pytest.approx(
+        4 * (2 * 2.0 + 0.5) + 0.5
+    )
 
 
 def test_meetings_that_are_seldom_and_unlike_explain_a_run_all_the_same() -> None:
     """What a meeting takes is little, or several steps, as links fade."""
     fading = np.random.default_rng(2).random(400) < 0.4
     run = _run_of_pairs(
-        dict.fromkeys(range(4), 1.0), steps=400, transfer_s=lambda step: 6.0 if fading[step // 2] else 0.2
+        dict.fromkeys(range(4), 1.0),
+        steps=400,
+        transfer_s=lambda step: 6.0 if fading[step // 2] else 0.2,
     )
     assert analyse(run).explained == pytest.approx(1.0, abs=0.02)
 
 
 def test_meetings_of_a_tier_say_nothing_of_those_of_all() -> None:
-    """Pairs meet in every step, for a tenth of a second; all in every tenth, for five or fifteen."""
+    """Pairs meet in every step, for a tenth of a second; all in every tenth, for five or
+    fifteen."""
     fading = np.random.default_rng(7).random(400) < 0.4
     run = _run_of_pairs(
         dict.fromkeys(range(4), 1.0),
@@ -137,7 +152,8 @@ def test_meetings_of_a_tier_say_nothing_of_those_of_all() -> None:
 
 
 def test_slow_times_of_links_slow_what_ranks_send_for_themselves_too() -> None:
-    """Half a second of sending before a meeting of half a second; both take two in 40 steps, of two ranks that send there."""
+    """Half a second of sending before a meeting of half a second; both take two in 40 steps, of two
+    ranks that send there."""
     fading = range(60, 100)
     run = _run_of_pairs(
         dict.fromkeys(range(4), 1.0),
@@ -162,7 +178,8 @@ def _run_of_pairs(
     every: int = 2,
     of_all_s: Callable[[int], float] | None = None,
 ) -> Run:
-    """Spans of four ranks: ranks 0 and 1 average in every second step, or so, and so do 2 and 3; after the last step all do."""
+    """Spans of four ranks: ranks 0 and 1 average in every second step, or so, and so do 2 and 3;
+    after the last step all do."""
     rows, clock = [], dict.fromkeys(work_s, 0.0)
 
     def add(step: int, rank: int, phase: Phase, until_s: float, group: int = -1) -> None:
@@ -186,7 +203,9 @@ def _run_of_pairs(
             meet(step, (0, 1), 0)
             meet(step, (2, 3), 1)
     meet(steps - 1, (0, 1, 2, 3), 2)
-    step, rank, phase, start, duration, group = (np.array(column) for column in zip(*rows, strict=True))
+    step, rank, phase, start, duration, group = (
+        np.array(column) for column in zip(*rows, strict=True)
+    )
     zeros = np.zeros(len(rows), dtype=np.int64)
     spans = SpanColumns(
         step=step, rank=rank, lane=zeros, phase=phase, seq=zeros, start_ns=np.rint(start * 1e9).astype(np.int64),
@@ -207,10 +226,15 @@ def compute_s(spec: TraceSpec) -> FloatArray:
     ("world", "slow", "factor"), [(4, 1, 2.0), (8, 1, 1.5), (8, 4, 3.0), (6, 2, 1.2), (12, 11, 2.0)]
 )
 def test_k_of_w_ranks_slowed_share_the_loss_equally(world: int, slow: int, factor: float) -> None:
-    spec = quiet(world, 120, *(Injection("compute", factor, rank=world - 1 - rank) for rank in range(slow)))
+    spec = quiet(
+        world, 120, *(Injection("compute", factor, rank=world - 1 - rank) for rank in range(slow))
+    )
     if slow == world - 1:
         spec = dataclasses.replace(
-            spec, tiers=tuple(dataclasses.replace(spec.tiers[0], name=f"t{r}", hosts=1) for r in range(world))
+            spec,
+            tiers=tuple(
+                dataclasses.replace(spec.tiers[0], name=f"t{r}", hosts=1) for r in range(world)
+            ),
         )
     analysis = analyse(generate_run(spec))
     lost = float(compute_s(spec).sum()) * (factor - 1.0)
@@ -220,7 +244,10 @@ def test_k_of_w_ranks_slowed_share_the_loss_equally(world: int, slow: int, facto
     assert [f.cost_s for f in analysis.findings] == pytest.approx(
         [lost / slow] * slow, rel=0.03 if slow <= 10 else 0.25
     )
-    assert all(f.slowdown == pytest.approx(factor, rel=0.01) and f.kind == "deterministic" for f in analysis.findings)
+    assert all(
+        f.slowdown == pytest.approx(factor, rel=0.01) and f.kind == "deterministic"
+        for f in analysis.findings
+    )
     assert analysis.explained == pytest.approx(1.0, abs=0.005)
 
 
@@ -234,7 +261,9 @@ def test_the_slower_of_two_pays_for_the_difference() -> None:
 
 
 def test_a_rank_can_be_both_and_the_costs_still_add_up() -> None:
-    spec = quiet(4, 200, Injection("compute", 2.0, rank=3), Injection("compute", 3.0, 80, 119, rank=3))
+    spec = quiet(
+        4, 200, Injection("compute", 2.0, rank=3), Injection("compute", 3.0, 80, 119, rank=3)
+    )
     analysis = analyse(generate_run(spec))
     work = compute_s(spec)
     kinds = {f.kind: f for f in analysis.findings}
@@ -242,7 +271,8 @@ def test_a_rank_can_be_both_and_the_costs_still_add_up() -> None:
     assert (kinds["dynamic"].first_step, kinds["dynamic"].last_step) == (80, 119)
     assert kinds["dynamic"].slowdown == pytest.approx(3.0, rel=0.01)
     burst, rest = float(work[80:120].sum()), float(np.delete(work, range(80, 120)).sum())
-    # In the burst work takes 6; without the dynamic cause 2, without the deterministic one 3, without both 1.
+    # In the burst work takes 6; without the dynamic cause 2, without the deterministic one 3,
+    # without both 1.
     assert kinds["deterministic"].cost_s == pytest.approx(rest + burst * 2.0, rel=0.02)
     assert kinds["dynamic"].cost_s == pytest.approx(burst * 3.0, rel=0.02)
 
@@ -250,7 +280,9 @@ def test_a_rank_can_be_both_and_the_costs_still_add_up() -> None:
 def test_spans_that_a_killed_run_left_behind() -> None:
     run = generate_run(TraceSpec(steps=100, evaluate_every=30))
     spans = run.spans
-    cut = keep_spans(run, ~((spans.rank == 3) & ((spans.step > 60) | ((spans.step == 60) & (spans.seq > 4)))))
+    cut = keep_spans(
+        run, ~((spans.rank == 3) & ((spans.step > 60) | ((spans.step == 60) & (spans.seq > 4))))
+    )
     timeline = build_timeline(cut)
     assert timeline.steps[-1] == 60
     assert makespan(observed_schedule(timeline)) == pytest.approx(timeline.makespan)
@@ -271,5 +303,7 @@ def test_truncated_spans_and_other_lanes_are_left_out() -> None:
         ),
     )
     assert build_timeline(flagged).makespan == pytest.approx(build_timeline(run).makespan, abs=0.1)
-    buckets = dataclasses.replace(run, spans=dataclasses.replace(spans, lane=np.where(last, 1, spans.lane)))
+    buckets = dataclasses.replace(
+        run, spans=dataclasses.replace(spans, lane=np.where(last, 1, spans.lane))
+    )
     assert build_timeline(buckets).makespan == pytest.approx(build_timeline(run).makespan, abs=0.1)

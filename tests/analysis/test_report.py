@@ -74,7 +74,9 @@ def read(path: Path) -> Outline:
 
 
 @pytest.fixture(scope="module")
-def page(quickstart_run: Run, quickstart_analysis: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(
+    quickstart_run: Run, quickstart_analysis: Analysis, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     return write_report(quickstart_run, quickstart_analysis, tmp_path_factory.mktemp("report"))
 
 
@@ -82,26 +84,38 @@ def test_a_remote_run_tells_its_clocks_nodes_and_energy(quickstart_run: Run) -> 
     """And calls its time what it is: real."""
     assert quickstart_run.record is not None
     assert quickstart_run.record.outcome is not None
-    far = tuple(replace(host, clock_error_ns=round(host.rank * 4e5)) for host in quickstart_run.hosts)
+    far = tuple(
+        replace(host, clock_error_ns=round(host.rank * 4e5)) for host in quickstart_run.hosts
+    )
     job = HeldJob(testbed="g5k", site="lyon", job_id=7, name="laggard-x", nodes=8, released=True)
     drawn = tuple(
-        HostEnergy(host=name, joules=1500.0, metric="wattmetre_power_watt") for name in (far[0].host, far[1].host)
+        HostEnergy(host=name, joules=1500.0, metric="wattmetre_power_watt")
+        for name in (far[0].host, far[1].host)
     )
-    record = quickstart_run.record.model_copy(update={"dilation": 1.0, "jobs": (job,), "energy": drawn})
+    record = quickstart_run.record.model_copy(
+        update={"dilation": 1.0, "jobs": (job,), "energy": drawn}
+    )
     run = replace(quickstart_run, hosts=far, record=record)
     known = dict(facts(run))
-    assert known["Clocks"] == f"one per host, brought together; each off by at most 2.8 ms ({far[7].host})"
+    assert (
+        known["Clocks"]
+        == f"one per host, brought together; each off by at most 2.8 ms ({far[7].host})"
+    )
     assert known["Reservations"] == "laggard-x (7) at lyon, 8 nodes, given back"
     tiles = {tile.name: tile for tile in outcome_tiles(run, None)}
     assert (tiles["Energy"].value, tiles["Energy"].remark) == ("3 kJ", "the 2 metered of 8 hosts")
     assert tiles["Makespan"].remark == "first step to last"
 
 
-def test_it_opens_with_the_answer(page: Path, quickstart_run: Run, quickstart_analysis: Analysis) -> None:
+def test_it_opens_with_the_answer(
+    page: Path, quickstart_run: Run, quickstart_analysis: Analysis
+) -> None:
     said = answer(quickstart_run, quickstart_analysis)
     outline = read(page)
     assert page.name == "report.html"
-    assert f"<h1>{said[0]}</h1>" in page.read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
+    assert f"<h1>{said[0]}</h1>" in page.read_text(encoding="utf-8").replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
     places = [outline.text.index(s) for s in said]
     assert places == sorted(places)
     assert places[-1] < outline.text.index("Outcome")
@@ -110,7 +124,8 @@ def test_it_opens_with_the_answer(page: Path, quickstart_run: Run, quickstart_an
 def test_parts_come_in_order(page: Path) -> None:
     source = page.read_text(encoding="utf-8")
     order = [
-        source.index(f'<h2 id="{part}"') for part in ("outcome", "stragglers", "fidelity", "figures", "how", "words")
+        source.index(f'<h2 id="{part}"')
+        for part in ("outcome", "stragglers", "fidelity", "figures", "how", "words")
     ]
     assert order == sorted(order)
 
@@ -120,8 +135,13 @@ def test_it_is_well_formed_and_accessible(page: Path) -> None:
     tags = outline.tags
     assert ("html", {"lang": "en"}) in tags
     assert outline.headings.count(1) == 1
-    assert all(after - before <= 1 for before, after in zip(outline.headings, outline.headings[1:], strict=False))
-    assert all((attributes.get("alt") or "").endswith(".") for tag, attributes in tags if tag == "img")
+    assert all(
+        after - before <= 1
+        for before, after in zip(outline.headings, outline.headings[1:], strict=False)
+    )
+    assert all(
+        (attributes.get("alt") or "").endswith(".") for tag, attributes in tags if tag == "img"
+    )
     assert all("scope" in attributes for tag, attributes in tags if tag == "th")
     ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
     assert len(ids) == len(set(ids))
@@ -135,21 +155,35 @@ def test_it_stands_alone(page: Path) -> None:
         assert tag not in {"link", "iframe", "object", "embed", "base", "form"}
         assert not [name for name in attributes if name.startswith("on")]
         for name in ("src", "srcset"):
-            assert attributes.get(name) is None or str(attributes[name]).startswith("data:image/svg+xml;base64,")
+            assert attributes.get(name) is None or str(attributes[name]).startswith(
+                "data:image/svg+xml;base64,"
+            )
     assert "url(" not in page.read_text(encoding="utf-8")
 
 
 def policy(outline: Outline) -> str:
-    return next(str(a["content"]) for tag, a in outline.tags if a.get("http-equiv") == "Content-Security-Policy")
+    return next(
+        str(a["content"])
+        for tag, a in outline.tags
+        if a.get("http-equiv") == "Content-Security-Policy"
+    )
 
 
 def test_its_policy_names_the_scripts_that_are_ours(page: Path) -> None:
     outline = read(page)
     folder = Path(report.__file__).parent
-    assert outline.scripts == [(folder / name).read_text() for name in ("sorting.js", "timeline.js")]
-    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in outline.scripts]
+    assert outline.scripts == [
+        (folder / name).read_text() for name in ("sorting.js", "timeline.js")
+    ]
+    digests = [
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in outline.scripts
+    ]
     scripts = " ".join(f"'sha256-{digest}'" for digest in digests)
-    assert policy(outline) == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {scripts}"
+    assert (
+        policy(outline)
+        == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {scripts}"
+    )
 
 
 def test_without_scripts_the_picture_is_there_and_the_timeline_is_not(page: Path) -> None:
@@ -181,10 +215,14 @@ def test_the_numbers_are_those_of_the_run(page: Path) -> None:
         assert said in text
 
 
-def test_nothing_a_run_says_becomes_markup(quickstart_run: Run, quickstart_analysis: Analysis, tmp_path: Path) -> None:
+def test_nothing_a_run_says_becomes_markup(
+    quickstart_run: Run, quickstart_analysis: Analysis, tmp_path: Path
+) -> None:
     evil = "<script>alert(1)</script>\"'&"
     assert quickstart_run.record is not None
-    hosts = tuple(replace(h, host=f"{evil}{h.rank}", tier=evil, address=evil) for h in quickstart_run.hosts)
+    hosts = tuple(
+        replace(h, host=f"{evil}{h.rank}", tier=evil, address=evil) for h in quickstart_run.hosts
+    )
     record = quickstart_run.record.model_copy(
         update={
             "id": evil,
@@ -202,7 +240,15 @@ def test_nothing_a_run_says_becomes_markup(quickstart_run: Run, quickstart_analy
         }
     )
     check = FidelityCheck(
-        kind="cpu", src=evil, dst=evil, requested=1, measured=9, unit=evil, tolerance=1, ok=False, detail=evil
+        kind="cpu",
+        src=evil,
+        dst=evil,
+        requested=1,
+        measured=9,
+        unit=evil,
+        tolerance=1,
+        ok=False,
+        detail=evil,
     )
     findings = tuple(f.model_copy(update={"host": evil}) for f in quickstart_analysis.findings)
     run = replace(quickstart_run, hosts=hosts, record=record, fidelity=(check,))
@@ -210,16 +256,24 @@ def test_nothing_a_run_says_becomes_markup(quickstart_run: Run, quickstart_analy
     path = write_report(run, analysis, tmp_path)
     outline = read(path)
     folder = Path(report.__file__).parent
-    assert outline.scripts == [(folder / name).read_text() for name in ("sorting.js", "timeline.js")]
-    timeline = next(str(a["data-timeline"]) for _, a in outline.tags if a.get("class") == "timeline")
+    assert outline.scripts == [
+        (folder / name).read_text() for name in ("sorting.js", "timeline.js")
+    ]
+    timeline = next(
+        str(a["data-timeline"]) for _, a in outline.tags if a.get("class") == "timeline"
+    )
     assert json.loads(timeline)["rows"][0].startswith("<script>")
     assert outline.text.count("<script>alert(1)</script>") > 20
 
 
 @pytest.mark.parametrize("status", ["failed", "unfaithful", "interrupted"])
-def test_a_run_that_never_trained_has_a_report(quickstart_run: Run, tmp_path: Path, status: str) -> None:
+def test_a_run_that_never_trained_has_a_report(
+    quickstart_run: Run, tmp_path: Path, status: str
+) -> None:
     assert quickstart_run.record is not None
-    record = quickstart_run.record.model_copy(update={"status": status, "outcome": None, "error": "line one\nline two"})
+    record = quickstart_run.record.model_copy(
+        update={"status": status, "outcome": None, "error": "line one\nline two"}
+    )
     text = read(write_report(replace(quickstart_run, record=record), None, tmp_path)).text
     assert status in text
     assert "line one\nline two" in text
@@ -234,8 +288,15 @@ def test_a_run_whose_emulation_slipped_says_so_first(
     record = quickstart_run.record.model_copy(
         update={"status": "unfaithful", "error": "12.0 to 18.4 s: a core was missed"}
     )
-    text = read(write_report(replace(quickstart_run, record=record), quickstart_analysis, tmp_path)).text
-    assert 0 < text.index("do not rely on the numbers") < text.index("of the makespan") < text.index("12.0 to 18.4 s")
+    text = read(
+        write_report(replace(quickstart_run, record=record), quickstart_analysis, tmp_path)
+    ).text
+    assert (
+        0
+        < text.index("do not rely on the numbers")
+        < text.index("of the makespan")
+        < text.index("12.0 to 18.4 s")
+    )
     assert "slipped while training ran" in text
     assert "are within tolerance" not in text
 
@@ -243,12 +304,16 @@ def test_a_run_whose_emulation_slipped_says_so_first(
 def test_a_folder_without_run_json_has_a_report(
     quickstart_run: Run, quickstart_analysis: Analysis, tmp_path: Path
 ) -> None:
-    text = read(write_report(replace(quickstart_run, record=None), quickstart_analysis, tmp_path)).text
+    text = read(
+        write_report(replace(quickstart_run, record=None), quickstart_analysis, tmp_path)
+    ).text
     assert "as far as it got" in text
     assert "Makespan so far" in text
 
 
-def test_a_level_run_says_there_is_no_straggler(level_run: Run, level_analysis: Analysis, tmp_path: Path) -> None:
+def test_a_level_run_says_there_is_no_straggler(
+    level_run: Run, level_analysis: Analysis, tmp_path: Path
+) -> None:
     text = read(write_report(level_run, level_analysis, tmp_path)).text
     assert "No straggler" in text
     assert "None: no host and no link was slow enough" in text
@@ -285,7 +350,11 @@ def test_misses_come_first_and_open_the_list(quickstart_run: Run) -> None:
     assert part.verdict.tone == "bad"
     assert [row.ok for row in part.shown] == [False] + [True] * 9
     assert part.folded == ()
-    assert [(k.name, k.within, k.missed) for k in part.kinds][-1] == ("CPU slowdown", "3 of 4", True)
+    assert [(k.name, k.within, k.missed) for k in part.kinds][-1] == (
+        "CPU slowdown",
+        "3 of 4",
+        True,
+    )
 
 
 def test_many_good_measurements_stay_folded(quickstart_run: Run) -> None:
@@ -316,7 +385,14 @@ def test_rows_are_dearest_first_masked_last_and_not_without_end(
 def test_what_is_not_known_is_not_shown(quickstart_run: Run) -> None:
     assert quickstart_run.record is not None
     bare = quickstart_run.record.model_copy(
-        update={"git": None, "backend": None, "versions": {}, "stages": (), "hosts": (), "outcome": None}
+        update={
+            "git": None,
+            "backend": None,
+            "versions": {},
+            "stages": (),
+            "hosts": (),
+            "outcome": None,
+        }
     )
     run = replace(quickstart_run, record=bare)
     names = [name for name, _ in facts(run)]
@@ -348,10 +424,15 @@ def test_a_trace_of_another_tool_claims_no_emulation_and_no_progress(tmp_path: P
         assert odd not in outline.text
 
 
-def test_what_alone_was_recorded_of_progress_is_drawn_alone(quickstart_run: Run, quickstart_analysis: Analysis) -> None:
+def test_what_alone_was_recorded_of_progress_is_drawn_alone(
+    quickstart_run: Run, quickstart_analysis: Analysis
+) -> None:
     steps = quickstart_run.steps
     without_accuracy = replace(steps, accuracy=np.full(len(steps), np.nan))
-    for columns, labels in ((steps, ["accuracy", "training loss"]), (without_accuracy, ["training loss"])):
+    for columns, labels in (
+        (steps, ["accuracy", "training loss"]),
+        (without_accuracy, ["training loss"]),
+    ):
         run = replace(quickstart_run, steps=columns)
         figure = draw(CATALOGUE[-1], run, quickstart_analysis)
         assert [axes.get_ylabel() for axes in figure.axes] == labels
@@ -360,7 +441,8 @@ def test_what_alone_was_recorded_of_progress_is_drawn_alone(quickstart_run: Run,
 
 @pytest.mark.slow
 def test_a_report_from_a_cold_start_says_nothing(quickstart_run: Run, tmp_path: Path) -> None:
-    """No warning of a library, no font cache being built: what a first run on a new machine would show."""
+    """No warning of a library, no font cache being built: what a first run on a new machine would
+    show."""
     folder = write_run(quickstart_run, tmp_path / "run")
     code = (
         "import sys\n"
@@ -371,6 +453,8 @@ def test_a_report_from_a_cold_start_says_nothing(quickstart_run: Run, tmp_path: 
         "run = load_run(Path(sys.argv[1]))\n"
         "write_report(run, analyse(run), Path(sys.argv[1]))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(folder)], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], check=True, capture_output=True, text=True
+    )
     assert done.stdout == ""
     assert done.stderr == ""

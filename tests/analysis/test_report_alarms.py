@@ -18,9 +18,14 @@ TIERS = (Tier("cloud", 2), Tier("fog", 2), Tier("edge", 4))
 
 @pytest.fixture(scope="module")
 def run() -> Run:
-    slow = (Injection("compute", 2.0, 120, 179, rank=5), Injection("network", 4.0, 0, None, tiers=("fog", "edge")))
+    slow = (
+        Injection("compute", 2.0, 120, 179, rank=5),
+        Injection("network", 4.0, 0, None, tiers=("fog", "edge")),
+    )
     generated = generate_run(TraceSpec(tiers=TIERS, steps=240, injections=slow, seed=3))
-    told = tuple(alarm.model_copy(update={"told_s": alarm.raised_s + 1.0}) for alarm in alarms_of(generated))
+    told = tuple(
+        alarm.model_copy(update={"told_s": alarm.raised_s + 1.0}) for alarm in alarms_of(generated)
+    )
     return dataclasses.replace(generated, alarms=told)
 
 

@@ -1,4 +1,5 @@
-"""The report in a real browser, as wide as a phone and as a desk: nothing sticks out, every figure loads, no complaint."""
+"""The report in a real browser, as wide as a phone and as a desk: nothing sticks out, every figure
+loads, no complaint."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from laggard.analysis.findings import Analysis
 from laggard.analysis.load import Run
 from laggard.analysis.report import write_report
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -116,7 +119,9 @@ FRAME = """<!DOCTYPE html><html lang="en"><title>frame</title><body>
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (Debian: apt install chromium)"),
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no chromium on this machine (Debian: apt install chromium)"
+    ),
 ]
 
 
@@ -136,7 +141,11 @@ def open_page(page: Path, width: int, folder: Path) -> tuple[dict[str, object], 
         "--virtual-time-budget=5000",
     ]
     done = subprocess.run(
-        [*command, "--dump-dom", frame.as_uri()], check=True, capture_output=True, text=True, timeout=120
+        [*command, "--dump-dom", frame.as_uri()],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     found = re.search(r'data-probe="([^"]*)"', done.stdout)
     assert found is not None, done.stdout[:500]
@@ -150,12 +159,16 @@ def probed(page: Path, name: str, probe: str = PROBE) -> Path:
     policy = re.search(r'<meta http-equiv="Content-Security-Policy"[^>]*>', source)
     assert policy is not None
     copy = page.with_name(name)
-    copy.write_text(source.replace(policy[0], "").replace("</body>", probe + "</body>"), encoding="utf-8")
+    copy.write_text(
+        source.replace(policy[0], "").replace("</body>", probe + "</body>"), encoding="utf-8"
+    )
     return copy
 
 
 @pytest.fixture(scope="module")
-def page(quickstart_run: Run, quickstart_analysis: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(
+    quickstart_run: Run, quickstart_analysis: Analysis, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     return write_report(quickstart_run, quickstart_analysis, tmp_path_factory.mktemp("report"))
 
 
@@ -173,9 +186,15 @@ def test_it_fits(width: int, page: Path, tmp_path: Path) -> None:
     assert console == ""
 
 
-def test_long_and_hostile_names_fit_a_phone(quickstart_run: Run, quickstart_analysis: Analysis, tmp_path: Path) -> None:
-    hosts = tuple(replace(h, host="x" * 120 + f"<b>{h.rank}", tier="t" * 60) for h in quickstart_run.hosts)
-    findings = tuple(f.model_copy(update={"host": hosts[4].host}) for f in quickstart_analysis.findings)
+def test_long_and_hostile_names_fit_a_phone(
+    quickstart_run: Run, quickstart_analysis: Analysis, tmp_path: Path
+) -> None:
+    hosts = tuple(
+        replace(h, host="x" * 120 + f"<b>{h.rank}", tier="t" * 60) for h in quickstart_run.hosts
+    )
+    findings = tuple(
+        f.model_copy(update={"host": hosts[4].host}) for f in quickstart_analysis.findings
+    )
     run = replace(quickstart_run, hosts=hosts)
     page = write_report(run, replace(quickstart_analysis, hosts=hosts, findings=findings), tmp_path)
     seen, _ = open_page(probed(page, "probed.html"), 390, tmp_path)
@@ -200,9 +219,13 @@ def test_tables_are_sorted_and_the_timeline_zooms(page: Path, tmp_path: Path) ->
     by_two = [0.25 * whole[1], 0.75 * whole[1]]
     for how in ("button", "key", "wheel", "pinch"):
         assert window(shown[how]) == pytest.approx(by_two, abs=0.02 * whole[1]), how
-    assert window(shown["strip"]) == pytest.approx([0.2 * whole[1], 0.4 * whole[1]], abs=0.02 * whole[1])
+    assert window(shown["strip"]) == pytest.approx(
+        [0.2 * whole[1], 0.4 * whole[1]], abs=0.02 * whole[1]
+    )
     assert window(shown["drag"]) == pytest.approx([0.0, 0.5 * whole[1]], abs=0.02 * whole[1])
-    assert window(shown["later"]) == pytest.approx([0.375 * whole[1], 0.875 * whole[1]], abs=0.02 * whole[1])
+    assert window(shown["later"]) == pytest.approx(
+        [0.375 * whole[1], 0.875 * whole[1]], abs=0.02 * whole[1]
+    )
     said = str(seen["said"])
     assert said.startswith("cloud.trainer.1.1")
     assert re.search(r"\d s to \d.*(forward|backward|transfer|wait) \d+ %", said)
@@ -249,11 +272,10 @@ def test_numbers_are_sorted_with_their_units_and_names_by_theirs(tmp_path: Path)
     rows = "".join(f"<tr><td>{text.replace(' ', '&nbsp;')}</td></tr>" for text in mixed)
     page = tmp_path / "table.html"
     page.write_text(
-        "<!DOCTYPE html><meta charset=utf-8>"
-        f"<body><table><thead><tr><th>it</th></tr></thead><tbody>{rows}</tbody></table><script>{script}</script>"
-        "<script>document.querySelector('th button').click();"
-        "parent.postMessage(JSON.stringify([...document.querySelectorAll('td')].map(e => e.textContent)), '*')</script>"
-        "</body>",
+        "<!DOCTYPE html><meta"
+        f" charset=utf-8><body><table><thead><tr><th>it</th></tr></thead><tbody>{rows}</tbody></table><script>{script}</script><script>document.querySelector('th"
+        " button').click();parent.postMessage(JSON.stringify([...document.querySelectorAll('td')].map(e"
+        " => e.textContent)), '*')</script></body>",
         encoding="utf-8",
     )
     seen, console = open_page(page, 600, tmp_path)
@@ -263,7 +285,13 @@ def test_numbers_are_sorted_with_their_units_and_names_by_theirs(tmp_path: Path)
 
 def test_its_own_policy_stops_nothing_of_it(page: Path, tmp_path: Path) -> None:
     assert CHROMIUM is not None
-    command = [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", page.as_uri()]
+    command = [
+        CHROMIUM,
+        *FLAGS,
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--dump-dom",
+        page.as_uri(),
+    ]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     assert "CONSOLE" not in done.stderr
     assert 'aria-sort="none"' in done.stdout

@@ -20,7 +20,14 @@ from laggard.analysis.findings import Analysis
 from laggard.analysis.generate import Injection, Tier, TraceSpec, generate_run
 from laggard.analysis.load import Run
 from laggard.analysis.report import write_report
-from laggard.analysis.report.timeline import CELL_BYTES, DIGITS, FINER, encode, plan_levels, timeline_part
+from laggard.analysis.report.timeline import (
+    CELL_BYTES,
+    DIGITS,
+    FINER,
+    encode,
+    plan_levels,
+    timeline_part,
+)
 from laggard.run_schema import Finding
 from tests.analysis.conftest import analysis_by_hand
 
@@ -50,7 +57,12 @@ def long_run(steps: int) -> tuple[Run, Analysis]:
     burst = (4 * steps // 10, 5 * steps // 10)
     tiers = (Tier("cloud", 2), Tier("edge", 4, 2.0))
     run = generate_run(
-        TraceSpec(tiers=tiers, steps=steps, injections=(Injection("compute", 3.0, *burst, rank=4),), with_links=False)
+        TraceSpec(
+            tiers=tiers,
+            steps=steps,
+            injections=(Injection("compute", 3.0, *burst, rank=4),),
+            with_links=False,
+        )
     )
     return run, analysis_by_hand(run, (finding(run, 4, burst),))
 
@@ -73,7 +85,9 @@ def test_a_run_ten_times_as_long_has_a_report_of_the_same_size(tmp_path: Path) -
 
 
 def test_many_ranks_keep_to_the_budget_and_slow_ones_are_shown() -> None:
-    run = generate_run(TraceSpec(tiers=(Tier("cloud", 20), Tier("edge", 100, 2.0)), steps=30, with_links=False))
+    run = generate_run(
+        TraceSpec(tiers=(Tier("cloud", 20), Tier("edge", 100, 2.0)), steps=30, with_links=False)
+    )
     slow = [finding(run, rank, (0, 29), "deterministic") for rank in range(20, 120)]
     analysis = analysis_by_hand(run, (*slow, finding(run, 77, (10, 20))))
     told = document(run, analysis)
@@ -89,8 +103,12 @@ windows = st.lists(st.tuples(st.floats(0, 0.99), st.floats(1e-6, 1)), max_size=9
 
 
 @given(st.floats(0.01, 1e5), windows, st.integers(1, 6_000))
-def test_levels_share_their_columns(end_s: float, parts: list[tuple[float, float]], columns: int) -> None:
-    closer = [CloseUp("", first * end_s, min(first + length, 1.0) * end_s) for first, length in parts]
+def test_levels_share_their_columns(
+    end_s: float, parts: list[tuple[float, float]], columns: int
+) -> None:
+    closer = [
+        CloseUp("", first * end_s, min(first + length, 1.0) * end_s) for first, length in parts
+    ]
     levels = plan_levels(end_s, closer, columns)
     assert sum(level.cells for level in levels) == columns
     whole = levels[0]
@@ -102,7 +120,10 @@ def test_levels_share_their_columns(end_s: float, parts: list[tuple[float, float
         assert width <= 1.01 * FINER * end_s / whole.cells
 
 
-@given(st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=1, max_size=20), st.floats(0, 1))
+@given(
+    st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=1, max_size=20),
+    st.floats(0, 1),
+)
 def test_shares_survive_the_encoding(rows: list[list[float]], beside: float) -> None:
     shares = np.array(rows)
     shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1.0)
@@ -130,10 +151,14 @@ def test_findings_are_marked(quickstart_run: Run, quickstart_analysis: Analysis)
     edge, link = marks_of(quickstart_run, quickstart_analysis)
     assert (edge.subject, edge.ranks, edge.lasting) == ("The four edge hosts", (4, 5, 6, 7), True)
     assert (link.ranks, link.lasting) == (tuple(range(8)), False)
-    rows = quickstart_run.steps.where((quickstart_run.steps.step >= 120) & (quickstart_run.steps.step <= 165))
+    rows = quickstart_run.steps.where(
+        (quickstart_run.steps.step >= 120) & (quickstart_run.steps.step <= 165)
+    )
     assert link.first_s == pytest.approx(rows.start_ns.min() / 1e9)
     assert link.last_s == pytest.approx(rows.end_ns.max() / 1e9)
-    lasting = tuple(f.model_copy(update={"kind": "deterministic"}) for f in quickstart_analysis.findings)
+    lasting = tuple(
+        f.model_copy(update={"kind": "deterministic"}) for f in quickstart_analysis.findings
+    )
     marks = marks_of(quickstart_run, replace(quickstart_analysis, findings=lasting))
     assert [mark.subject for mark in marks] == ["The four edge hosts"]
 
@@ -155,7 +180,9 @@ def test_wanted_ranks_are_shown(world: int, wanted: list[int], most: int) -> Non
     assert set(list(dict.fromkeys(wanted))[: most // 2]) <= set(shown.tolist())
 
 
-def test_closer_windows_are_inside_the_run(quickstart_run: Run, quickstart_analysis: Analysis) -> None:
+def test_closer_windows_are_inside_the_run(
+    quickstart_run: Run, quickstart_analysis: Analysis
+) -> None:
     closer = close_ups(quickstart_run, quickstart_analysis)
     assert [window.label.split(",")[0].split(" (")[0] for window in closer[:2]] == [
         "The links between edge and cloud",
@@ -166,6 +193,8 @@ def test_closer_windows_are_inside_the_run(quickstart_run: Run, quickstart_analy
     assert len(closer) == 4
 
 
-def test_a_run_without_spans_has_no_timeline(quickstart_run: Run, quickstart_analysis: Analysis) -> None:
+def test_a_run_without_spans_has_no_timeline(
+    quickstart_run: Run, quickstart_analysis: Analysis
+) -> None:
     empty = replace(quickstart_run, spans=quickstart_run.spans.where(np.zeros(0, dtype=np.int64)))
     assert timeline_part(empty, quickstart_analysis) is None

@@ -77,18 +77,26 @@ def planned(run: Run) -> WhatIf:
     timeline = build_timeline(run)
     references, transfers = fit_references(timeline, run.hosts), measure_transfers(timeline)
     causes = find_local_causes(timeline, references, machine_drift(timeline, references), "compute")
-    return WhatIf(observed_schedule(timeline), plan_reliefs(timeline, references, transfers, causes))
+    return WhatIf(
+        observed_schedule(timeline), plan_reliefs(timeline, references, transfers, causes)
+    )
 
 
 @pytest.fixture(scope="module")
 def what_if() -> WhatIf:
-    injections = (Injection("compute", 3.0, 60, 110, rank=4), Injection("compute", 6.0, 90, 140, rank=1))
+    injections = (
+        Injection("compute", 3.0, 60, 110, rank=4),
+        Injection("compute", 6.0, 90, 140, rank=1),
+    )
     return planned(generate_run(TraceSpec(tiers=CONTINUUM, steps=200, injections=injections)))
 
 
 def test_shares_of_a_run_match_brute_force_over_full_replays() -> None:
     tiers = (CONTINUUM[0], CONTINUUM[1])
-    injections = (Injection("compute", 3.0, 60, 110, rank=2), Injection("compute", 3.0, 80, 130, rank=0))
+    injections = (
+        Injection("compute", 3.0, 60, 110, rank=2),
+        Injection("compute", 3.0, 80, 130, rank=0),
+    )
     small = planned(generate_run(TraceSpec(tiers=tiers, steps=200, injections=injections)))
     count = len(small.reliefs.acts)
     assert count == 4
@@ -121,7 +129,8 @@ def test_many_equal_hosts_carry_about_equal_shares() -> None:
 
 
 def test_orders_are_dealt_out_over_all_blocks_of_a_run() -> None:
-    """A block that is asked about alone gets no more orders than one of many: that is what bounds the time for many slow ranks."""
+    """A block that is asked about alone gets no more orders than one of many: that is what bounds
+    the time for many slow ranks."""
     asked = []
 
     def game(removed: BoolArray) -> FloatArray:

@@ -1,4 +1,5 @@
-"""A run that is read in parts is the run that is held: the same timeline, findings, figures' values and pages of time."""
+"""A run that is read in parts is the run that is held: the same timeline, findings, figures' values
+and pages of time."""
 
 from __future__ import annotations
 
@@ -43,7 +44,10 @@ SPEC = TraceSpec(
 
 def in_groups(run: Run, folder: Path) -> Path:
     store.write_run(run, folder)
-    for name, table in (("spans", store.span_table(run.spans)), ("steps", store.table_of(run.steps, step_schema()))):
+    for name, table in (
+        ("spans", store.span_table(run.spans)),
+        ("steps", store.table_of(run.steps, step_schema())),
+    ):
         pq.write_table(table, folder / f"{name}.parquet", row_group_size=ROWS)
     return folder
 
@@ -56,7 +60,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
 
 def same_columns(one: SpanColumns | StepColumns, other: SpanColumns | StepColumns) -> None:
     for field in fields(one):
-        np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name), err_msg=field.name)
+        np.testing.assert_array_equal(
+            getattr(one, field.name), getattr(other, field.name), err_msg=field.name
+        )
 
 
 def test_small_tables_are_held_and_large_ones_are_not(pair: tuple[Run, Run]) -> None:
@@ -85,7 +91,9 @@ def test_whole_steps_of_any_cuts(groups: list[list[int]]) -> None:
     parts = list(whole_steps(tables))
     numbers = [number for part in parts for number in np.unique(part.step).tolist()]
     assert len(numbers) == len(set(numbers))
-    assert [step for part in parts for step in part.step.tolist()] == [s for t in tables for s in t.step.tolist()]
+    assert [step for part in parts for step in part.step.tolist()] == [
+        s for t in tables for s in t.step.tolist()
+    ]
 
 
 def _spans(steps: list[int]) -> SpanColumns:
@@ -107,7 +115,8 @@ def test_some_steps_and_moments(pair: tuple[Run, Run]) -> None:
     around = stored.spans.around(*window)
     assert len(held.spans.around(*window)) < len(around) < len(held.spans)
     same_columns(
-        around.where((around.start_ns <= window[1]) & (around.end_ns >= window[0])), held.spans.around(*window)
+        around.where((around.start_ns <= window[1]) & (around.end_ns >= window[0])),
+        held.spans.around(*window),
     )
 
 
@@ -134,7 +143,15 @@ def test_the_timeline_and_the_findings_are_the_same(pair: tuple[Run, Run]) -> No
 def _same_analysis(one: Analysis, other: Analysis) -> None:
     assert one.findings == other.findings
     assert len(one.findings) >= 2
-    for field in ("steps", "step_s", "compute_s", "wait_s", "transfer_s", "slowdown", "transfer_slowdown"):
+    for field in (
+        "steps",
+        "step_s",
+        "compute_s",
+        "wait_s",
+        "transfer_s",
+        "slowdown",
+        "transfer_slowdown",
+    ):
         np.testing.assert_array_equal(getattr(one, field), getattr(other, field), err_msg=field)
     assert (one.makespan_s, one.modelled_s, one.without_causes_s) == (
         other.makespan_s,
@@ -146,7 +163,9 @@ def _same_analysis(one: Analysis, other: Analysis) -> None:
 def test_steps_that_some_did_not_finish_are_left_out_of_both(tmp_path: Path) -> None:
     run = generate_run(SPEC)
     cut = (run.spans.rank == 2) & (run.spans.step >= 100)
-    spans = replace(run.spans, flags=np.where(cut, run.spans.flags | Flag.TRUNCATED, run.spans.flags))
+    spans = replace(
+        run.spans, flags=np.where(cut, run.spans.flags | Flag.TRUNCATED, run.spans.flags)
+    )
     folder = in_groups(replace(run, spans=spans), tmp_path / "run")
     held, stored = build_timeline(load_run(folder)), build_timeline(load_run(folder, held_rows=0))
     assert held.steps.tolist() == stored.steps.tolist() == list(range(100))
@@ -158,7 +177,9 @@ def test_figures_have_the_same_values(pair: tuple[Run, Run]) -> None:
     for one, other in zip(curves_of(held), curves_of(stored), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
     for name in ("steps", "start_s", "end_s"):
-        np.testing.assert_array_equal(getattr(step_clock(held), name), getattr(step_clock(stored), name))
+        np.testing.assert_array_equal(
+            getattr(step_clock(held), name), getattr(step_clock(stored), name)
+        )
 
 
 def test_where_time_went_is_the_same_in_cells(pair: tuple[Run, Run]) -> None:
@@ -177,7 +198,11 @@ def test_where_time_went_is_the_same_in_cells(pair: tuple[Run, Run]) -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 900), st.integers(1, 300)), min_size=1, max_size=30),
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 900), st.integers(1, 300)),
+        min_size=1,
+        max_size=30,
+    ),
     st.integers(1, 40),
 )
 def test_growing_cells_hold_what_was_done(drawn: list[tuple[int, int, int]], width_ns: int) -> None:
@@ -191,9 +216,13 @@ def test_growing_cells_hold_what_was_done(drawn: list[tuple[int, int, int]], wid
     cells = GrowingCells(3, 8, width_ns)
     nothing = _piece([])
     for piece in pieces:
-        cells.add(dict.fromkeys((*_paints(), palette.BESIDE), nothing) | {palette.FETCH: _piece([piece])})
+        cells.add(
+            dict.fromkeys((*_paints(), palette.BESIDE), nothing) | {palette.FETCH: _piece([piece])}
+        )
     end_ns = cells.width_ns * 8
-    exact: Activity = activity_of_pieces({palette.FETCH: _piece(pieces)}, (palette.FETCH,), beside=False, end_ns=end_ns)
+    exact: Activity = activity_of_pieces(
+        {palette.FETCH: _piece(pieces)}, (palette.FETCH,), beside=False, end_ns=end_ns
+    )
     ranks = np.arange(3)
     shares = exact.shares(ranks, 0.0, float(end_ns), 8)[:, :, 0]
     np.testing.assert_allclose(cells.busy_ns[0] / cells.width_ns, shares, atol=1e-9)
@@ -214,7 +243,9 @@ def test_a_trace_of_its_first_steps_is_written(
     pair: tuple[Run, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("laggard.analysis.perfetto.MOST_EVENTS", 2_000)
-    notes = {write_perfetto(run, tmp_path / f"{number}.json.gz").note for number, run in enumerate(pair)}
+    notes = {
+        write_perfetto(run, tmp_path / f"{number}.json.gz").note for number, run in enumerate(pair)
+    }
     assert len(notes) == 1
     assert f"the run has {len(pair[0].spans)} spans" in notes.pop()
 
@@ -238,7 +269,9 @@ def test_what_is_wrong_far_inside_is_told(tmp_path: Path) -> None:
     import pyarrow as pa
 
     phase = pa.array(names.tolist()).dictionary_encode().cast(pa.dictionary(pa.int8(), pa.string()))
-    changed = table.set_column(table.schema.get_field_index("phase"), span_schema().field("phase"), phase)
+    changed = table.set_column(
+        table.schema.get_field_index("phase"), span_schema().field("phase"), phase
+    )
     pq.write_table(changed, folder / "spans.parquet", row_group_size=ROWS)
     with pytest.raises(RunFolderError, match="daydream"):
         build_timeline(load_run(folder, held_rows=0))

@@ -1,4 +1,5 @@
-"""Stall accounting: exposed transfers within tiers and across them, waiting and idling told apart, and nothing lost."""
+"""Stall accounting: exposed transfers within tiers and across them, waiting and idling told apart,
+and nothing lost."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ TWO = (Tier("cloud", 2), Tier("edge", 2))
 
 
 def of_tiers(run: Run, tiers: tuple[str, ...]) -> Run:
-    hosts = tuple(dataclasses.replace(host, tier=tier) for host, tier in zip(run.hosts, tiers, strict=True))
+    hosts = tuple(
+        dataclasses.replace(host, tier=tier) for host, tier in zip(run.hosts, tiers, strict=True)
+    )
     return dataclasses.replace(run, hosts=hosts)
 
 
@@ -39,13 +42,21 @@ def of_tiers(run: Run, tiers: tuple[str, ...]) -> Run:
         (("cloud", "edge"), None, 0, -1, True),
     ],
 )
-def test_what_crosses_tiers(tiers: tuple[str, ...], server: str | None, rank: int, peer: int, across: bool) -> None:
+def test_what_crosses_tiers(
+    tiers: tuple[str, ...], server: str | None, rank: int, peer: int, across: bool
+) -> None:
     assert Places(tiers, server).across(np.array([rank]), np.array([peer])).tolist() == [across]
 
 
 def test_a_collective_crosses_tiers_if_its_members_do() -> None:
-    member = np.array([[True, True, False, False], [True, True, True, True], [False, False, True, True]])
-    assert Places(("cloud", "cloud", "edge", "edge")).crossing(member).tolist() == [False, True, False]
+    member = np.array(
+        [[True, True, False, False], [True, True, True, True], [False, False, True, True]]
+    )
+    assert Places(("cloud", "cloud", "edge", "edge")).crossing(member).tolist() == [
+        False,
+        True,
+        False,
+    ]
     assert Places(("edge",) * 4).crossing(member).tolist() == [False, False, False]
     assert Places(("edge",) * 4).crossing(member[:0]).tolist() == []
 
@@ -77,7 +88,8 @@ def test_every_ranks_parts_add_up(seed: int, steps: int) -> None:
 
 
 def test_messages_between_ranks_of_their_own_pace() -> None:
-    """Rank 0 sends 1 s to its own tier and 2 s across, waits 3 s, and is idle for the last 4 s of 16."""
+    """Rank 0 sends 1 s to its own tier and 2 s across, waits 3 s, and is idle for the last 4 s of
+    16."""
     spans = [
         (0, 0, Phase.FORWARD.code, 0.0, 6.0, -1, 0),
         (0, 0, Phase.COMM.code, 6.0, 3.0, 1, 0),
@@ -86,9 +98,13 @@ def test_messages_between_ranks_of_their_own_pace() -> None:
         (0, 1, Phase.FORWARD.code, 0.0, 16.0, -1, 0),
         (0, 2, Phase.FORWARD.code, 0.0, 16.0, -1, 0),
     ]
-    run = run_of(strategy("gossip"), spans, [np.array([12.0]), np.array([16.0]), np.array([16.0])], 16.0)
+    run = run_of(
+        strategy("gossip"), spans, [np.array([12.0]), np.array([16.0]), np.array([16.0])], 16.0
+    )
     split = describe_own_pace(of_tiers(run, ("edge", "edge", "cloud"))).time_split
-    assert {name: round(float(seconds[0]), 9) for name, seconds in split.parts.items() if seconds[0]} == {
+    assert {
+        name: round(float(seconds[0]), 9) for name, seconds in split.parts.items() if seconds[0]
+    } == {
         "compute": 6.0,
         "interconnect": 1.0,
         "network": 2.0,
@@ -99,7 +115,9 @@ def test_messages_between_ranks_of_their_own_pace() -> None:
 
 def test_where_the_server_is_decides_what_pushes_are() -> None:
     spans = [(0, rank, Phase.COMM.code, 0.0, 1.0, 2, 99) for rank in range(2)]
-    record = StrategyRecord(name="asynchronous", pace="own", told="asynchronous", server_tier="cloud")
+    record = StrategyRecord(
+        name="asynchronous", pace="own", told="asynchronous", server_tier="cloud"
+    )
     run = of_tiers(run_of(record, spans, [np.array([1.0])] * 2, 1.0), ("cloud", "edge"))
     split = describe_own_pace(run).time_split
     assert split.interconnect_s.tolist() == [1.0, 0.0]

@@ -17,7 +17,12 @@ CONTINUUM = (Tier("cloud", 2), Tier("fog", 2, 1.5), Tier("edge", 4, 4.0))
 def quiet(world: int, steps: int, *injections: Injection) -> TraceSpec:
     """A noiseless trace of `world` equal ranks."""
     return TraceSpec(
-        tiers=(Tier("edge", world),), steps=steps, noise=QUIET, warm_up_steps=0, evaluate_every=0, injections=injections
+        tiers=(Tier("edge", world),),
+        steps=steps,
+        noise=QUIET,
+        warm_up_steps=0,
+        evaluate_every=0,
+        injections=injections,
     )
 
 

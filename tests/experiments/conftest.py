@@ -61,17 +61,30 @@ class Laggard:
         command = [*self.command(*arguments), "--runs", str(self.runs)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def run(self, scenario: Path, *arguments: str, status: int = 0, timeout_s: float = 240) -> dict[str, object]:
-        command = [*self.command("run", str(scenario), "--json", *arguments), "--runs", str(self.runs)]
-        done = faithful(lambda: subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False))
+    def run(
+        self, scenario: Path, *arguments: str, status: int = 0, timeout_s: float = 240
+    ) -> dict[str, object]:
+        command = [
+            *self.command("run", str(scenario), "--json", *arguments),
+            "--runs",
+            str(self.runs),
+        ]
+        done = faithful(
+            lambda: subprocess.run(
+                command, capture_output=True, text=True, timeout=timeout_s, check=False
+            )
+        )
         assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         answer: dict[str, object] = json.loads(done.stdout)
         return answer
 
 
-def faithful(run: Callable[[], subprocess.CompletedProcess[str]]) -> subprocess.CompletedProcess[str]:
-    """A run that was not refused because other programs had the cores; on a shared machine that is no defect."""
+def faithful(
+    run: Callable[[], subprocess.CompletedProcess[str]],
+) -> subprocess.CompletedProcess[str]:
+    """A run that was not refused because other programs had the cores; on a shared machine that is
+    no defect."""
     done = run()
     for _ in range(MORE_ATTEMPTS):
         if done.returncode != UNFAITHFUL:
@@ -93,11 +106,16 @@ def make_scenario(tmp_path: Path) -> Callable[..., Path]:
     def write(name: str = "small", **files: str) -> Path:
         folder = tmp_path / name
         folder.mkdir()
-        for file, text in {**SMALL, **{f"{key}.yaml": value for key, value in files.items()}}.items():
+        for file, text in {
+            **SMALL,
+            **{f"{key}.yaml": value for key, value in files.items()},
+        }.items():
             (folder / file).write_text(text)
         return folder
 
     return write
 
 
-needs_tun = pytest.mark.skipif(not os.access("/dev/net/tun", os.R_OK | os.W_OK), reason="no access to /dev/net/tun")
+needs_tun = pytest.mark.skipif(
+    not os.access("/dev/net/tun", os.R_OK | os.W_OK), reason="no access to /dev/net/tun"
+)

@@ -1,4 +1,5 @@
-"""What tests of remote runs share: a small scenario, and a script's head that brings machines up inside a sandbox."""
+"""What tests of remote runs share: a small scenario, and a script's head that brings machines up
+inside a sandbox."""
 
 from __future__ import annotations
 
@@ -12,23 +13,30 @@ from tests.users import Runner
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 SCENARIO: Mapping[str, str] = {
-    "layers_services.yaml": """
+    "layers_services.yaml": (
+        """
 environment: {g5k: {job_type: [exotic]}, walltime: "01:00:00"}
 layers:
   - {name: cloud, services: [{name: trainer, quantity: 1, cluster: gemini}]}
   - {name: edge, services: [{name: trainer, quantity: 2, cluster: parasilo}]}
-""",
+"""
+    ),
     # A rate alone, which takes no netem: the development kernel shapes it for real.
-    "network.yaml": """
+    "network.yaml": (
+        """
 networks:
   - {src: "cloud.*", dst: "edge.*", delay: 0ms, rate: 60mbit, symmetric: true}
-""",
+"""
+    ),
     "workflow.yaml": "[]\n",
-    "heterogeneity.yaml": """
+    "heterogeneity.yaml": (
+        """
 dynamic:
   - {at: 1s, for: 1s, src: "cloud.*", dst: "edge.*", rate: 20mbit}
-""",
-    "workload.yaml": """
+"""
+    ),
+    "workload.yaml": (
+        """
 model: mlp
 dataset: digits
 batch_size: 192
@@ -36,7 +44,8 @@ placement: {workers: ["cloud.*", "edge.*"]}
 evaluate_every: 5748
 stop: {steps: 90}
 seed: 1
-""",
+"""
+    ),
 }
 
 HEAD = f"""

@@ -1,4 +1,5 @@
-"""`laggard analyze` and `laggard export`: any trace to a run folder and a report, any run to what other tools read."""
+"""`laggard analyze` and `laggard export`: any trace to a run folder and a report, any run to what
+other tools read."""
 
 from __future__ import annotations
 
@@ -22,7 +23,14 @@ from tests.analysis.bytedance_traces import data_parallel, pipeline
 from tests.analysis.kineto_traces import host_document, write
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-WRITTEN = ("run.json", "spans.parquet", "steps.parquet", "hosts.parquet", "stragglers.json", "report.html")
+WRITTEN = (
+    "run.json",
+    "spans.parquet",
+    "steps.parquet",
+    "hosts.parquet",
+    "stragglers.json",
+    "report.html",
+)
 
 
 def laggard(*arguments: str | Path) -> Result:
@@ -37,7 +45,10 @@ def answered(*arguments: str | Path) -> Any:
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_run(generate_run(TraceSpec(steps=30)), tmp_path_factory.mktemp("runs") / "generated" / "generated-0")
+    return write_run(
+        generate_run(TraceSpec(steps=30)),
+        tmp_path_factory.mktemp("runs") / "generated" / "generated-0",
+    )
 
 
 def test_a_bytedance_trace_becomes_a_run_folder(tmp_path: Path) -> None:
@@ -134,7 +145,12 @@ def test_a_run_goes_to_bytedance_s_format_and_back(tmp_path: Path, run_folder: P
 def test_a_run_as_csv_has_the_columns_that_are_documented(tmp_path: Path, run_folder: Path) -> None:
     answered("export", run_folder, "--format", "csv", "--out", tmp_path / "csv")
     documented = (REPOSITORY / "docs" / "formats.md").read_text()
-    schemas = {"spans": span_schema(), "steps": step_schema(), "links": link_schema(), "hosts": host_schema()}
+    schemas = {
+        "spans": span_schema(),
+        "steps": step_schema(),
+        "links": link_schema(),
+        "hosts": host_schema(),
+    }
     for name, schema in schemas.items():
         table = pd.read_csv(tmp_path / "csv" / f"{name}.csv")
         assert list(table.columns) == schema.names
@@ -142,7 +158,15 @@ def test_a_run_as_csv_has_the_columns_that_are_documented(tmp_path: Path, run_fo
     run = load_run(run_folder)
     spans = pd.read_csv(tmp_path / "csv" / "spans.csv")
     assert spans.dur_ns.tolist() == run.spans.dur_ns.tolist()
-    assert set(spans.phase) == {"fetch", "prep", "forward", "backward", "comm", "optimizer", "other"}
+    assert set(spans.phase) == {
+        "fetch",
+        "prep",
+        "forward",
+        "backward",
+        "comm",
+        "optimizer",
+        "other",
+    }
     assert pd.read_csv(tmp_path / "csv" / "steps.csv").accuracy.isna().any()
 
 

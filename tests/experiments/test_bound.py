@@ -40,24 +40,36 @@ two_levels = st.builds(lambda a, b, p: (Level(a, 1 - p), Level(b, p)), share, sh
 def test_equal_hosts_have_nothing_to_gain() -> None:
     shares = ((Level(0.1, 1.0),),) * 8
     assert best_samples_per_s(shares, STEP_CPU_S, 60) == pytest.approx(8 * 60 * 0.1 / STEP_CPU_S)
-    assert allreduce_samples_per_s(shares, ALWAYS, STEP_CPU_S, 480) == pytest.approx(8 * 60 * 0.1 / STEP_CPU_S)
+    assert allreduce_samples_per_s(shares, ALWAYS, STEP_CPU_S, 480) == pytest.approx(
+        8 * 60 * 0.1 / STEP_CPU_S
+    )
 
 
 def test_unequal_hosts_could_be_as_fast_as_their_sum() -> None:
-    """Shares of 8:4:1 on 2, 2 and 4 hosts: (2*8 + 2*4 + 4*1) / (8*1) = 3.5 times as fast as the slowest ones allow."""
-    shares = tuple((Level(value, 1.0),) for value in (0.2, 0.2, 0.1, 0.1, 0.025, 0.025, 0.025, 0.025))
-    ratio = best_samples_per_s(shares, STEP_CPU_S, 60) / allreduce_samples_per_s(shares, ALWAYS, STEP_CPU_S, 480)
+    """Shares of 8:4:1 on 2, 2 and 4 hosts: (2*8 + 2*4 + 4*1) / (8*1) = 3.5 times as fast as the
+    slowest ones allow."""
+    shares = tuple(
+        (Level(value, 1.0),) for value in (0.2, 0.2, 0.1, 0.1, 0.025, 0.025, 0.025, 0.025)
+    )
+    ratio = best_samples_per_s(shares, STEP_CPU_S, 60) / allreduce_samples_per_s(
+        shares, ALWAYS, STEP_CPU_S, 480
+    )
     assert ratio == pytest.approx(3.5)
 
 
-@pytest.mark.parametrize(("probability", "slowdown", "hosts"), [(0.25, 5.0, 8), (0.1, 2.0, 3), (0.5, 10.0, 1)])
+@pytest.mark.parametrize(
+    ("probability", "slowdown", "hosts"), [(0.25, 5.0, 8), (0.1, 2.0, 3), (0.5, 10.0, 1)]
+)
 def test_hosts_that_slow_down_now_and_then(probability: float, slowdown: float, hosts: int) -> None:
-    """All are fast for q = (1 - p)^n of the time: R_ddp = R (q + (1 - q) / k); capacity is R (1 - p + p / k)."""
+    """All are fast for q = (1 - p)^n of the time: R_ddp = R (q + (1 - q) / k); capacity is R (1 - p
+    + p / k)."""
     levels = overlaid(0.1, [Level(0.1 / slowdown, probability)])
     fast, full = (1 - probability) ** hosts, hosts * 60 * 0.1 / STEP_CPU_S
     shares = (levels,) * hosts
     expected = full * (fast + (1 - fast) / slowdown)
-    assert allreduce_samples_per_s(shares, ALWAYS, STEP_CPU_S, hosts * 60) == pytest.approx(expected)
+    assert allreduce_samples_per_s(shares, ALWAYS, STEP_CPU_S, hosts * 60) == pytest.approx(
+        expected
+    )
     assert best_samples_per_s(shares, STEP_CPU_S, 60) == pytest.approx(
         full * (1 - probability + probability / slowdown)
     )
@@ -77,14 +89,18 @@ def test_the_slowest_of_all_is_that_of_every_combination(shares: list[tuple[Leve
 
 
 @given(st.lists(two_levels, min_size=1, max_size=6), st.floats(0, 10))
-def test_ddp_is_never_faster_than_the_bound(shares: list[tuple[Level, Level]], ring_s: float) -> None:
+def test_ddp_is_never_faster_than_the_bound(
+    shares: list[tuple[Level, Level]], ring_s: float
+) -> None:
     ddp = allreduce_samples_per_s(shares, (Level(ring_s, 1.0),), STEP_CPU_S, 60 * len(shares))
     assert ddp <= best_samples_per_s(shares, STEP_CPU_S, 60) * (1 + 1e-9)
 
 
 def test_events_at_the_same_time() -> None:
     levels = overlaid(0.5, [Level(0.1, 0.5), Level(0.2, 0.5)])
-    assert {level.value: level.part for level in levels} == pytest.approx({0.1: 0.5, 0.2: 0.25, 0.5: 0.25})
+    assert {level.value: level.part for level in levels} == pytest.approx(
+        {0.1: 0.5, 0.2: 0.25, 0.5: 0.25}
+    )
     assert mean(levels) == pytest.approx(0.1 * 0.5 + 0.2 * 0.25 + 0.5 * 0.25)
 
 
@@ -96,7 +112,8 @@ def test_a_ring_of_equal_links(workers: int) -> None:
 
 
 def test_one_slow_link_of_a_ring_is_what_it_waits_for() -> None:
-    """Every one of the 2 (W - 1) chunks passes it, and the last then has no more than the rest of the ring before it."""
+    """Every one of the 2 (W - 1) chunks passes it, and the last then has no more than the rest of
+    the ring before it."""
     slow, workers, size = 10.0, 8, 5_000_000
     hops = (Hop(0.0, slow), *(Hop(0.0, 1e6),) * (workers - 1))
     assert ring_allreduce_s(hops, size) == pytest.approx(
@@ -124,7 +141,8 @@ def test_a_better_link_never_slows_a_ring(chance: random.Random) -> None:
 
 
 def test_what_a_scenario_says() -> None:
-    """Edge devices' radios: four entries, each on for a fifth of the time; only with none of them is the ring as fast as it can be."""
+    """Edge devices' radios: four entries, each on for a fifth of the time; only with none of them
+    is the ring as fast as it can be."""
     scenario = load_scenario(REPOSITORY / "experiments/dynamic_network")
     rings = ring_levels(scenario, 5_000_000)
     fastest = min(level.value for level in rings)
@@ -139,7 +157,9 @@ def test_slow_hosts_of_a_scenario() -> None:
     (levels,) = set(host_levels(scenario))
     assert {level.value: level.part for level in levels} == pytest.approx({0.07: 0.75, 0.015: 0.25})
     found = bound(scenario, STEP_CPU_S, 0)
-    assert found.best_samples_per_s == pytest.approx(8 * 60 * (0.75 * 0.07 + 0.25 * 0.015) / STEP_CPU_S)
+    assert found.best_samples_per_s == pytest.approx(
+        8 * 60 * (0.75 * 0.07 + 0.25 * 0.015) / STEP_CPU_S
+    )
     assert found.ratio > 1
 
 
@@ -148,7 +168,10 @@ def test_slow_hosts_of_a_scenario() -> None:
     [
         ('dynamic:\n  - {at: 1s, for: 2s, hosts: "edge.*", cpu: 1%}\n', "random"),
         (
-            'dynamic:\n  - {random: {every: 9s, for: 2s, seed: 1}, src: "edge.*", dst: "fog.*", profile: lte}\n',
+            (
+                'dynamic:\n  - {random: {every: 9s, for: 2s, seed: 1}, src: "edge.*", dst: "fog.*",'
+                " profile: lte}\n"
+            ),
             "profiles",
         ),
         ('deterministic:\n  - {hosts: "edge.*", uplink: 5mbit}\n', "share"),

@@ -30,7 +30,9 @@ vary: {workload.seed: [1, 2]}
 def test_overrides_are_yaml_values() -> None:
     combination = Combination({"workload.seed": 2, "network.networks.0.delay": "5ms"}, 0)
     assert combination.overrides() == ('network.networks.0.delay="5ms"', "workload.seed=2")
-    assert told(combination, {"status": "failed"}).startswith('network.networks.0.delay="5ms" · workload.seed=2')
+    assert told(combination, {"status": "failed"}).startswith(
+        'network.networks.0.delay="5ms" · workload.seed=2'
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,13 +62,17 @@ def test_scenario_is_relative_to_the_file(tmp_path: Path) -> None:
 
 def combinations(campaign: Campaign) -> Iterator[Combination]:
     """All of them, with the first seed."""
-    vary = {key: values[:1] if key == "workload.seed" else values for key, values in campaign.vary.items()}
+    vary = {
+        key: values[:1] if key == "workload.seed" else values
+        for key, values in campaign.vary.items()
+    }
     for values in itertools.product(*vary.values()):
         yield Combination(dict(zip(vary, values, strict=True)), 0)
 
 
 def test_fog_versus_cloud_can_be_run() -> None:
-    """Every combination is a scenario, with the server where it says, and nothing to be warned of."""
+    """Every combination is a scenario, with the server where it says, and nothing to be warned
+    of."""
     campaign = load_campaign(REPOSITORY / "benchmarks/fog_versus_cloud.yaml")
     for combination in combinations(campaign):
         scenario = load_scenario(campaign.scenario, combination.overrides())
@@ -89,7 +95,8 @@ def test_accuracy_can_be_compared() -> None:
 
 
 def test_resumes_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ends it during the third run leaves that one undone; started again, it does what is left and only that."""
+    """What ends it during the third run leaves that one undone; started again, it does what is left
+    and only that."""
     path = tmp_path / "campaign.yaml"
     path.write_text(FILE)
     started: list[Sequence[str]] = []
@@ -126,20 +133,25 @@ def test_what_was_not_done_is_tried_again_when_it_is_started_again(
         return Ended(0, {"status": status if ends_so else "done", "stragglers": []})
 
     monkeypatch.setattr(campaigns, "run_apart", answer)
-    told = [campaigns.run_campaign(path, tmp_path / "runs", lambda _, __: None)[1] for _ in range(3)]
+    told = [
+        campaigns.run_campaign(path, tmp_path / "runs", lambda _, __: None)[1] for _ in range(3)
+    ]
     assert told == [1, 0, 0]
     assert len(started) == 4
     assert started[3] == "workload.seed=2"
     with (tmp_path / "runs/campaigns/campaign/results.csv").open() as file:
-        assert sorted((row["workload.seed"], row["status"]) for row in csv.DictReader(file)) == sorted(
-            [("1", "done"), ("2", status), ("2", "done"), ("3", "done")]
-        )
+        assert sorted(
+            (row["workload.seed"], row["status"]) for row in csv.DictReader(file)
+        ) == sorted([("1", "done"), ("2", status), ("2", "done"), ("3", "done")])
 
 
 def test_values_may_have_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A strategy with its parameters is set as it stands, and found again by a campaign that goes on."""
+    """A strategy with its parameters is set as it stands, and found again by a campaign that goes
+    on."""
     path = tmp_path / "campaign.yaml"
-    path.write_text("scenario: small\nvary: {workload.strategy: [gossip, {name: local_sgd, steps: 8}]}\n")
+    path.write_text(
+        "scenario: small\nvary: {workload.strategy: [gossip, {name: local_sgd, steps: 8}]}\n"
+    )
     started: list[str] = []
 
     def answer(_scenario: Path, overrides: Sequence[str], _runs: Path) -> Ended:
@@ -153,11 +165,16 @@ def test_values_may_have_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with_parts = '{"name": "local_sgd", "steps": 8}'
     assert sorted(started) == ['workload.strategy="gossip"', f"workload.strategy={with_parts}"]
     with table.open() as file:
-        assert sorted(row["workload.strategy"] for row in csv.DictReader(file)) == ["gossip", with_parts]
+        assert sorted(row["workload.strategy"] for row in csv.DictReader(file)) == [
+            "gossip",
+            with_parts,
+        ]
 
 
 @needs_tun
-def test_runs_for_real(laggard: Laggard, make_scenario: Callable[..., Path], tmp_path: Path) -> None:
+def test_runs_for_real(
+    laggard: Laggard, make_scenario: Callable[..., Path], tmp_path: Path
+) -> None:
     make_scenario()
     path = tmp_path / "campaign.yaml"
     path.write_text("scenario: small\nvary: {workload.stop.steps: [5]}\n")
@@ -165,7 +182,10 @@ def test_runs_for_real(laggard: Laggard, make_scenario: Callable[..., Path], tmp
     out, errors = process.communicate(timeout=240)
     assert "workload.stop.steps=5 · repeat 0 ·" in out, errors
     listing = subprocess.run(
-        [*laggard.command("runs", "--json"), "--runs", str(laggard.runs)], capture_output=True, text=True, check=True
+        [*laggard.command("runs", "--json"), "--runs", str(laggard.runs)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     (run,) = json.loads(listing.stdout)
     assert (run["scenario"], run["outcome"]["steps"]) == ("small", 5), run["error"]

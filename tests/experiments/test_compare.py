@@ -20,10 +20,13 @@ from laggard.run_schema import RunRecord, Status, StrategyRecord
 SLOW = (Injection("compute", 3.0, rank=2),)
 
 
-def written(folder: Path, run_id: str, spec: TraceSpec, *settings: str, status: Status = "done") -> Path:
+def written(
+    folder: Path, run_id: str, spec: TraceSpec, *settings: str, status: Status = "done"
+) -> Path:
     run = generate_run(spec)
     return write_run(
-        with_record(run, id=run_id, seed=spec.seed, command=command(*settings), status=status), folder / run_id
+        with_record(run, id=run_id, seed=spec.seed, command=command(*settings), status=status),
+        folder / run_id,
     )
 
 
@@ -33,7 +36,12 @@ def with_record(run: Run, **changes: object) -> Run:
 
 
 def command(*settings: str) -> tuple[str, ...]:
-    return ("laggard", "run", "quickstart", *(each for setting in settings for each in ("--set", setting)))
+    return (
+        "laggard",
+        "run",
+        "quickstart",
+        *(each for setting in settings for each in ("--set", setting)),
+    )
 
 
 def record(**changes: object) -> RunRecord:
@@ -45,9 +53,14 @@ def record(**changes: object) -> RunRecord:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     root = tmp_path_factory.mktemp("runs")
-    even = [written(root, f"even{seed}", TraceSpec(steps=60, seed=seed), "workload.seed=7") for seed in (1, 2, 3)]
+    even = [
+        written(root, f"even{seed}", TraceSpec(steps=60, seed=seed), "workload.seed=7")
+        for seed in (1, 2, 3)
+    ]
     slow = [
-        written(root, f"slow{s}", TraceSpec(steps=60, seed=s, injections=SLOW), "workload.batch_size=64")
+        written(
+            root, f"slow{s}", TraceSpec(steps=60, seed=s, injections=SLOW), "workload.batch_size=64"
+        )
         for s in (1, 2, 3)
     ]
     failed = [written(root, "broken", TraceSpec(steps=5), status="failed")]
@@ -60,8 +73,12 @@ def compared(*runs: Path, json_: bool = False) -> str:
     return done.output
 
 
-def test_repeats_are_gathered_and_setups_held_against_the_first(folders: dict[str, list[Path]]) -> None:
-    document = json.loads(compared(*folders["slow"], *folders["even"], *folders["failed"], json_=True))
+def test_repeats_are_gathered_and_setups_held_against_the_first(
+    folders: dict[str, list[Path]],
+) -> None:
+    document = json.loads(
+        compared(*folders["slow"], *folders["even"], *folders["failed"], json_=True)
+    )
     slow, even = document["setups"]
     assert slow["seeds"] == even["seeds"] == [1, 2, 3]
     assert slow["faster"] is None
@@ -102,15 +119,26 @@ def test_runs_none_of_which_was_done_are_refused(folders: dict[str, list[Path]])
         ([{"seed": 1}, {"seed": 2}], ["generated, allreduce, generated"] * 2),
         ([{"scenario": "a"}, {"scenario": "b"}], ["a", "b"]),
         (
-            [{}, {"strategy": StrategyRecord(name="gossip", pace="own", told="gossip, graph ring")}],
+            [
+                {},
+                {"strategy": StrategyRecord(name="gossip", pace="own", told="gossip, graph ring")},
+            ],
             ["allreduce", "gossip, graph ring"],
         ),
         (
-            [{"command": command("workload.strategy=hop", "workload.seed=3", "x=1")}, {"command": command("x=2")}],
+            [
+                {"command": command("workload.strategy=hop", "workload.seed=3", "x=1")},
+                {"command": command("x=2")},
+            ],
             ["x=1", "x=2"],
         ),
-        ([{"command": ("laggard", "run", "q", "--set=x=1")}, {"command": command("x=1", "y=2")}], ["as it is", "y=2"]),
+        (
+            [{"command": ("laggard", "run", "q", "--set=x=1")}, {"command": command("x=1", "y=2")}],
+            ["as it is", "y=2"],
+        ),
     ],
 )
-def test_setups_are_named_by_what_differs(changes: list[dict[str, object]], names: list[str]) -> None:
+def test_setups_are_named_by_what_differs(
+    changes: list[dict[str, object]], names: list[str]
+) -> None:
     assert list(name_setups([record(**each) for each in changes])) == names

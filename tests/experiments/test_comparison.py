@@ -1,4 +1,5 @@
-"""The comparison of strategies: what is run, in which order, when it is cut, and what a table keeps."""
+"""The comparison of strategies: what is run, in which order, when it is cut, and what a table
+keeps."""
 
 from __future__ import annotations
 
@@ -41,29 +42,45 @@ HERE = REPOSITORY / "experiments/strategies"
 COLUMNS = tuple(Column(name=name, scenario=Path("/nowhere")) for name in ("a", "b"))
 CONTENDERS = tuple(Contender(name=name) for name in ("slow", "allreduce", "fast", "other"))
 TRIAL = Trial(COLUMNS[0], CONTENDERS[0], 7)
-DONE = Result("a", "slow", 7, "done", "accuracy", 12.5, 90.0, 40, 0.97, 10**9, 0.1, 0.9, 1, 0.02, "id", "a, b")
+DONE = Result(
+    "a", "slow", 7, "done", "accuracy", 12.5, 90.0, 40, 0.97, 10**9, 0.1, 0.9, 1, 0.02, "id", "a, b"
+)
 
 
 def shipped() -> list[Trial]:
     """Every column, and every strategy on one."""
-    columns, contenders = load_columns(HERE / "columns.yaml"), load_contenders(HERE / "contenders.yaml")
+    columns, contenders = (
+        load_columns(HERE / "columns.yaml"),
+        load_contenders(HERE / "contenders.yaml"),
+    )
     baseline = [contender for contender in contenders if contender.name == "allreduce"]
-    return [*trials(columns, baseline, [3], "allreduce"), *list(trials(columns[-1:], contenders, [3], "allreduce"))[1:]]
+    return [
+        *trials(columns, baseline, [3], "allreduce"),
+        *list(trials(columns[-1:], contenders, [3], "allreduce"))[1:],
+    ]
 
 
-@pytest.mark.parametrize("trial", shipped(), ids=lambda trial: f"{trial.column.name}-{trial.contender.name}")
+@pytest.mark.parametrize(
+    "trial", shipped(), ids=lambda trial: f"{trial.column.name}-{trial.contender.name}"
+)
 def test_what_is_shipped_can_be_run(trial: Trial) -> None:
-    plain = load_scenario(trial.column.scenario, [f"{k}={json.dumps(v)}" for k, v in trial.column.settings.items()])
+    plain = load_scenario(
+        trial.column.scenario, [f"{k}={json.dumps(v)}" for k, v in trial.column.settings.items()]
+    )
     accuracy = plain.workload.stop.accuracy
     assert accuracy is not None
-    scenario = load_scenario(trial.column.scenario, overrides(trial, plain.heterogeneity, accuracy, 90.0))
+    scenario = load_scenario(
+        trial.column.scenario, overrides(trial, plain.heterogeneity, accuracy, 90.0)
+    )
     workload = scenario.workload
     assert (workload.seed, workload.stop.time_s, workload.stop.steps) == (3, 90.0, None)
     assert workload.stop.accuracy == accuracy
     assert workload.placement.server == "cloud.*"
     seeds = {event.random.seed for event in scenario.heterogeneity.events}  # type: ignore[union-attr]
     assert seeds <= {3}
-    assert bool(seeds) == ("dynamic" in trial.column.name or trial.column.name == "all_heterogeneity")
+    assert bool(seeds) == (
+        "dynamic" in trial.column.name or trial.column.name == "all_heterogeneity"
+    )
     assert [w for w in scenario.warnings if "reach" not in w] == []
 
 
@@ -104,9 +121,13 @@ def test_settings_of_a_contender() -> None:
         "workload.strategy": {"name": "local_sgd", "steps": 4},
         "workload.optimizer.lr": 0.1,
     }
-    trial = Trial(Column(name="b", scenario=REPOSITORY / "experiments/dynamic_network"), contender, 5)
+    trial = Trial(
+        Column(name="b", scenario=REPOSITORY / "experiments/dynamic_network"), contender, 5
+    )
     plain = load_scenario(trial.column.scenario)
-    scenario = load_scenario(trial.column.scenario, overrides(trial, plain.heterogeneity, 0.9, 10.0))
+    scenario = load_scenario(
+        trial.column.scenario, overrides(trial, plain.heterogeneity, 0.9, 10.0)
+    )
     assert scenario.workload.strategy.told() == "local_sgd, steps 2, after 0"
 
 
@@ -140,7 +161,11 @@ def test_what_is_due(statuses: list[str], due: bool) -> None:
 
 def test_a_table_keeps_what_it_is_given(tmp_path: Path) -> None:
     table = tmp_path / "results.csv"
-    results = (DONE, Result("b", "fast", 1, "failed", error='he said "no"'), replace(DONE, stopped_by="time"))
+    results = (
+        DONE,
+        Result("b", "fast", 1, "failed", error='he said "no"'),
+        replace(DONE, stopped_by="time"),
+    )
     assert read_results(table) == ()
     for result in results:
         append_result(table, result)
@@ -164,15 +189,27 @@ def test_the_row_of_a_run(tmp_path: Path) -> None:
         "fairness": 1.0,
         "stopped_by": "accuracy",
     }
-    answer = {"status": "unfaithful", "folder": str(tmp_path), "outcome": outcome, "error": "late\n  again"}
+    answer = {
+        "status": "unfaithful",
+        "folder": str(tmp_path),
+        "outcome": outcome,
+        "error": "late\n  again",
+    }
     result = result_of(TRIAL, 60.0, answer)
     assert result.key == TRIAL.key
-    assert (result.status, result.slips, result.makespan_s, result.cost) == ("unfaithful", 1, 5.0, 0.0)
+    assert (result.status, result.slips, result.makespan_s, result.cost) == (
+        "unfaithful",
+        1,
+        5.0,
+        0.0,
+    )
     assert result.step_cpu_s == pytest.approx(2 * 10**8 / 40 / 1e9)
     assert result.error == "late again"
 
 
-def test_a_run_without_an_answer_is_a_failed_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_run_without_an_answer_is_a_failed_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     asked: list[Sequence[str]] = []
 
     def broken(_scenario: Path, overrides: Sequence[str], _runs: Path, **_: object) -> Ended:
@@ -204,7 +241,8 @@ def test_what_is_no_list_of_columns(tmp_path: Path, text: str, says: str) -> Non
 def test_every_strategy_takes_part(tmp_path: Path) -> None:
     path = tmp_path / "contenders.yaml"
     path.write_text(
-        "contenders:\n  - {name: often, strategy: {name: local_sgd, steps: 2}}\n  - {name: diloco, set: {a: 1}}\n"
+        "contenders:\n  - {name: often, strategy: {name: local_sgd, steps: 2}}\n  - {name: diloco,"
+        " set: {a: 1}}\n"
     )
     names = [contender.name for contender in load_contenders(path)]
     assert names[:2] == ["often", "diloco"]

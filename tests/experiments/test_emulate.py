@@ -1,4 +1,5 @@
-"""`laggard emulate`, `ssh` and `links`: the continuum for programs of one's own, as root and as an ordinary user."""
+"""`laggard emulate`, `ssh` and `links`: the continuum for programs of one's own, as root and as an
+ordinary user."""
 
 from __future__ import annotations
 
@@ -94,7 +95,8 @@ class Emulation:
         return links
 
     def ended(self) -> dict[str, object]:
-        """Its last line, when it has ended well, or as well as it can where other programs have the cores."""
+        """Its last line, when it has ended well, or as well as it can where other programs have the
+        cores."""
         output, errors = self.process.communicate(timeout=30)
         record: dict[str, object] = json.loads(output.splitlines()[-1])
         assert (self.process.returncode, record["status"]) in ENDS, output + errors
@@ -103,13 +105,21 @@ class Emulation:
 
 @contextmanager
 def emulated(runner: Runner, *arguments: str) -> Iterator[Emulation]:
-    """The small scenario without its workload, up; brought up again where a busy machine made it miss its tolerance."""
+    """The small scenario without its workload, up; brought up again where a busy machine made it
+    miss its tolerance."""
     scenario = runner.folder / "small"
     scenario.mkdir()
     for name, text in SMALL.items():
         if name != "workload.yaml":
             (scenario / name).write_text(EVENT if name == "heterogeneity.yaml" else text)
-    command = ("emulate", str(scenario), "--json", "--runs", str(runner.folder / "runs"), *arguments)
+    command = (
+        "emulate",
+        str(scenario),
+        "--json",
+        "--runs",
+        str(runner.folder / "runs"),
+        *arguments,
+    )
     for _ in range(1 + MORE_ATTEMPTS):
         process = runner.start(COMMAND, *command)
         assert process.stdout is not None
@@ -118,7 +128,9 @@ def emulated(runner: Runner, *arguments: str) -> Iterator[Emulation]:
         if up["status"] == "up":
             break
         process.wait(30)
-        assert process.returncode == UNFAITHFUL, f"{line}\n{process.stderr.read() if process.stderr else ''}"
+        assert process.returncode == UNFAITHFUL, (
+            f"{line}\n{process.stderr.read() if process.stderr else ''}"
+        )
     assert up["status"] == "up"
     try:
         yield Emulation(runner, process, up)
@@ -135,7 +147,8 @@ def as_root() -> Iterator[Emulation]:
 
 
 def round_trip_ms(emulation: Emulation, host: str, at: str = "LAGGARD_ADDRESS") -> float:
-    """The time to connect from a host to the cloud, at the address in that variable of it: one round trip."""
+    """The time to connect from a host to the cloud, at the address in that variable of it: one
+    round trip."""
     server = emulation.start("ssh", "cloud.*", emulation.runner.command[0], "-c", ECHO_SERVER, at)
     assert server.stdout is not None
     address, port = server.stdout.readline().split()
@@ -148,7 +161,9 @@ def share_got(emulation: Emulation, host: str) -> float:
     """The part of a core that a grandchild of `laggard ssh` gets."""
     script = emulation.runner.folder / "burn.py"
     script.write_text(BURN)
-    return float(emulation.ssh(host, "/bin/sh", "-c", f"{emulation.runner.command[0]} {script}; true"))
+    return float(
+        emulation.ssh(host, "/bin/sh", "-c", f"{emulation.runner.command[0]} {script}; true")
+    )
 
 
 @needs_tun
@@ -165,12 +180,16 @@ def test_programs_run_in_hosts_on_their_links_and_shares(as_root: Emulation) -> 
     assert [host["ipv6"] for host in as_root.up["hosts"]] == [["fd77::1"], ["fd77::2"], ["fd77::3"]]  # type: ignore[attr-defined]
     assert 10.0 <= round_trip_ms(as_root, "edge.trainer.1.1") < 20.0
     assert 50.0 <= round_trip_ms(as_root, "edge.trainer.1.2", at="LAGGARD_IPV6") < 60.0
-    assert 50.0 <= round_trip_ms(as_root, "edge.trainer.1.2") < 60.0  # the event lengthens one way by 40 ms
+    assert (
+        50.0 <= round_trip_ms(as_root, "edge.trainer.1.2") < 60.0
+    )  # the event lengthens one way by 40 ms
     assert share_got(as_root, "edge.trainer.1.1") == pytest.approx(0.2, rel=0.25)
     as_root.ssh("edge.trainer.1.1", "/bin/sh", "-c", "exit 7", status=7)
     as_root.ssh("edge.trainer.1.1", "no-such-program", status=127)
     assert "one is entered at a time" in as_root.ssh("edge.*", "true", status=2)
-    shown = {(link["src_layer"], link["dst_layer"], len(link["pairs"])): link for link in as_root.links()}  # type: ignore[arg-type]
+    shown = {
+        (link["src_layer"], link["dst_layer"], len(link["pairs"])): link for link in as_root.links()
+    }  # type: ignore[arg-type]
     assert set(shown) == {("cloud", "edge", 2), ("edge", "cloud", 1)}
 
 
@@ -208,18 +227,28 @@ def test_links_show_what_was_asked_for_and_what_holds(as_root: Emulation) -> Non
     assert delayed["asked_rtt_ms"] == 50.0
     assert 49.5 <= float(str(delayed["rtt_ms"])) < 53.0
     table = as_root.runner.run(COMMAND, "links", *as_root.runs).stdout
-    assert re.search(r"edge.trainer.1.2 → cloud.trainer.1.1 .* 5 ms, 50 Mbit/s .* 45 ms, 50 Mbit/s .* 50\.0 ", table), (
-        table
-    )
+    assert re.search(
+        r"edge.trainer.1.2 → cloud.trainer.1.1 .* 5 ms, 50 Mbit/s .* 45 ms, 50 Mbit/s .* 50\.0 ",
+        table,
+    ), table
 
 
 @needs_tun
 def test_a_shell_on_a_terminal(as_root: Emulation) -> None:
     """The prompt, the host's name, job control, and the shell's exit status."""
-    arguments = [*as_root.runner.command, "-m", "laggard.experiments.cli", "ssh", *as_root.runs, "edge.trainer.1.1"]
+    arguments = [
+        *as_root.runner.command,
+        "-m",
+        "laggard.experiments.cli",
+        "ssh",
+        *as_root.runs,
+        "edge.trainer.1.1",
+    ]
     pid, terminal = pty.fork()
     if pid == 0:
-        os.environ.update(SHELL="/bin/bash", HOME=str(as_root.runner.folder))  # no start files of whoever runs this
+        os.environ.update(
+            SHELL="/bin/bash", HOME=str(as_root.runner.folder)
+        )  # no start files of whoever runs this
         os.execv(sys.executable, arguments)
     said = b""
     os.write(terminal, b"hostname; sleep 30 & jobs; kill %1; exit 5\n")
@@ -239,7 +268,9 @@ def test_a_shell_on_a_terminal(as_root: Emulation) -> None:
 @pytest.mark.parametrize("how", ["killed", "its time is over"])
 def test_whatever_runs_in_it_ends_with_it(own_runner: Runner, how: str) -> None:
     with emulated(own_runner, *(() if how == "killed" else ("--for", "3s"))) as emulation:
-        command = emulation.start("ssh", "edge.trainer.1.1", "/bin/sh", "-c", "sleep 300 & echo here; wait")
+        command = emulation.start(
+            "ssh", "edge.trainer.1.1", "/bin/sh", "-c", "sleep 300 & echo here; wait"
+        )
         assert command.stdout is not None
         assert command.stdout.readline() == "here\n"
         inside = [child.pid for child in psutil.Process(command.pid).children(recursive=True)]
@@ -250,11 +281,19 @@ def test_whatever_runs_in_it_ends_with_it(own_runner: Runner, how: str) -> None:
             record = emulation.ended()
             assert record["outcome"] is None
             left = {path.name for path in Path(str(record["folder"])).iterdir()}
-            assert {"fidelity.json", "guard.json", "events.parquet", "counters.json", "run.json"} <= left
+            assert {
+                "fidelity.json",
+                "guard.json",
+                "events.parquet",
+                "counters.json",
+                "run.json",
+            } <= left
             assert "control.sock" not in left
         command.wait(20)
         assert command.returncode == 128 + signal.SIGKILL
-        psutil.wait_procs([psutil.Process(pid) for pid in inside if psutil.pid_exists(pid)], timeout=5)
+        psutil.wait_procs(
+            [psutil.Process(pid) for pid in inside if psutil.pid_exists(pid)], timeout=5
+        )
         assert not any(psutil.pid_exists(pid) for pid in inside)
 
 

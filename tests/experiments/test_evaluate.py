@@ -56,7 +56,9 @@ def test_processes_change_nothing() -> None:
     assert list(try_cases([], processes=2)) == []
 
 
-@pytest.mark.parametrize("arguments", [["--full", "--cases", "3"], ["--cases", "0"], ["--seed", "-1"]])
+@pytest.mark.parametrize(
+    "arguments", [["--full", "--cases", "3"], ["--cases", "0"], ["--seed", "-1"]]
+)
 def test_what_makes_no_sense_is_refused(arguments: list[str]) -> None:
     assert CliRunner().invoke(main, ["evaluate", *arguments]).exit_code == 2
 
@@ -68,7 +70,10 @@ def test_it_ends_at_ctrl_c_without_a_traceback() -> None:
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     children = Path(f"/proc/{started.pid}/task/{started.pid}/children")
-    while len(busy := [child for child in children.read_text().split() if _cpu_ticks(child) > 100]) < 1:
+    while (
+        len(busy := [child for child in children.read_text().split() if _cpu_ticks(child) > 100])
+        < 1
+    ):
         assert started.poll() is None
         time.sleep(0.05)
     assert busy
@@ -81,6 +86,8 @@ def test_it_ends_at_ctrl_c_without_a_traceback() -> None:
 
 def _cpu_ticks(pid: str) -> int:
     try:
-        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+        return sum(
+            map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+        )
     except OSError:
         return 0

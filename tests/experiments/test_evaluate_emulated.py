@@ -16,15 +16,28 @@ from laggard.analysis.findings import analyse
 from laggard.analysis.generate import Injection, Noise, Tier, TraceSpec, generate_run
 from laggard.analysis.load import Run
 from laggard.analysis.step_clock import step_clock
-from laggard.experiments.emulated_cases import CPU_PERCENT, RATE_MBPS, READ_KB_PER_S, SCENARIO, emulated_cases
+from laggard.experiments.emulated_cases import (
+    CPU_PERCENT,
+    RATE_MBPS,
+    READ_KB_PER_S,
+    SCENARIO,
+    emulated_cases,
+)
 from laggard.experiments.emulated_truth import injected_events, read_falls
 from laggard.experiments.scenario import load_scenario
 from laggard.span_schema import event_schema
 
-SPEC = TraceSpec(tiers=(Tier("cloud", 1), Tier("fog", 1), Tier("edge", 2)), steps=150, evaluate_every=0, fetch_s=0.02)
+SPEC = TraceSpec(
+    tiers=(Tier("cloud", 1), Tier("fog", 1), Tier("edge", 2)),
+    steps=150,
+    evaluate_every=0,
+    fetch_s=0.02,
+)
 
 
-def row(kind: str, src: str, dst: str | None, quantity: str, value: float, at_s: float) -> dict[str, object]:
+def row(
+    kind: str, src: str, dst: str | None, quantity: str, value: float, at_s: float
+) -> dict[str, object]:
     return {
         "kind": kind,
         "src": src,
@@ -37,7 +50,9 @@ def row(kind: str, src: str, dst: str | None, quantity: str, value: float, at_s:
 
 
 def told(run: Run, folder: Path, *rows: dict[str, object]) -> tuple[Event, ...]:
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=event_schema()), folder / "events.parquet")
+    pq.write_table(
+        pa.Table.from_pylist(list(rows), schema=event_schema()), folder / "events.parquet"
+    )
     return injected_events(run, folder)
 
 
@@ -75,7 +90,9 @@ def test_a_change_that_no_detector_could_see_is_said_to_be_one(tmp_path: Path) -
     start_s = step_clock(run).start_s
     for ratio, seen in ((1.15, False), (2.0, True)):
         begin = row("begin", "fog.trainer.1.1", None, "cpu", 0.16 / ratio, start_s[50])
-        (event,) = told(run, tmp_path, begin, row("end", "fog.trainer.1.1", None, "cpu", 0.16, start_s[62]))
+        (event,) = told(
+            run, tmp_path, begin, row("end", "fog.trainer.1.1", None, "cpu", 0.16, start_s[62])
+        )
         assert (event.first, event.last, event.detectable) == (50, 61, seen)
 
 
@@ -114,10 +131,16 @@ def test_the_cases_are_scenarios_that_change_what_they_say(seed: int) -> None:
             "both": {"compute", "network"},
         }.get(case.family, {case.family})
         begins = [change for change in scenario.changes if change.kind == "begin"]
-        for change, each in zip(begins, sorted(case.slowdowns, key=lambda each: each.at_s), strict=True):
+        for change, each in zip(
+            begins, sorted(case.slowdowns, key=lambda each: each.at_s), strict=True
+        ):
             assert change.at_s == each.at_s
             ((_, value),) = change.values
-            usual = {"compute": CPU_PERCENT / 100, "storage": READ_KB_PER_S / 1000, "network": RATE_MBPS}[each.family]
+            usual = {
+                "compute": CPU_PERCENT / 100,
+                "storage": READ_KB_PER_S / 1000,
+                "network": RATE_MBPS,
+            }[each.family]
             assert usual / value == pytest.approx(each.magnitude, rel=1e-4)
 
 
@@ -126,6 +149,10 @@ def test_the_truth_and_the_findings_agree_where_it_is_plain(tmp_path: Path) -> N
     run = generate_run(replace(SPEC, injections=(Injection("compute", 3.0, 60, 99, rank=3),)))
     start_s = step_clock(run).start_s
     begin = row("begin", "edge.trainer.1.2", None, "cpu", 0.05, start_s[60])
-    (event,) = told(run, tmp_path, begin, row("end", "edge.trainer.1.2", None, "cpu", 0.15, start_s[100]))
+    (event,) = told(
+        run, tmp_path, begin, row("end", "edge.trainer.1.2", None, "cpu", 0.15, start_s[100])
+    )
     (found,) = (each for each in analyse(run).findings if each.rank == 3)
-    assert np.abs(np.array([found.first_step - event.first, found.last_step - event.last])).max() <= 1
+    assert (
+        np.abs(np.array([found.first_step - event.first, found.last_step - event.last])).max() <= 1
+    )

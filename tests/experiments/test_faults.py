@@ -22,7 +22,8 @@ pytestmark = needs_tun
 
 CGROUPS = Path("/sys/fs/cgroup")
 DISPENSABLE = {"laggard-janitor", "watcher"}
-"""Processes whose death does not end a run: what they are for comes after it, or is said beside it."""
+"""Processes whose death does not end a run: what they are for comes after it, or is said beside
+it."""
 
 
 class Fault(enum.Enum):
@@ -34,11 +35,15 @@ class Fault(enum.Enum):
 
 
 @pytest.fixture
-def training(laggard: Laggard, make_scenario: Callable[..., Path]) -> Iterator[subprocess.Popen[str]]:
+def training(
+    laggard: Laggard, make_scenario: Callable[..., Path]
+) -> Iterator[subprocess.Popen[str]]:
     """A long run that has begun to train."""
     scenario = make_scenario()
     for _ in range(1 + MORE_ATTEMPTS):
-        process = laggard.start("run", str(scenario), "--json", "--set", "workload.stop.steps=100000")
+        process = laggard.start(
+            "run", str(scenario), "--json", "--set", "workload.stop.steps=100000"
+        )
         try:
             if trains(laggard.runs, process):
                 yield process
@@ -76,7 +81,9 @@ def wait_gone(processes: list[psutil.Process], timeout_s: float = 10) -> list[ps
 
 
 def cgroups_of(pid: int) -> list[Path]:
-    return [p for pattern in (f"laggard-{pid}-*", f"*/laggard-{pid}-*") for p in CGROUPS.glob(pattern)]
+    return [
+        p for pattern in (f"laggard-{pid}-*", f"*/laggard-{pid}-*") for p in CGROUPS.glob(pattern)
+    ]
 
 
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
@@ -122,7 +129,9 @@ def test_with_a_server_the_others_go_on_without_a_killed_worker(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_process_killed_leaves_nothing(training: subprocess.Popen[str], laggard: Laggard, seed: int) -> None:
+def test_any_process_killed_leaves_nothing(
+    training: subprocess.Popen[str], laggard: Laggard, seed: int
+) -> None:
     mounts = Path("/proc/self/mountinfo").read_text()
     devices = sorted(p.name for p in Path("/sys/class/net").iterdir())
     processes = tree(training.pid)
@@ -141,7 +150,9 @@ def test_any_process_killed_leaves_nothing(training: subprocess.Popen[str], lagg
 
 
 @pytest.mark.parametrize("name", sorted(DISPENSABLE))
-def test_a_run_goes_on_and_cleans_up_without_its_janitor_or_watcher(training: subprocess.Popen[str], name: str) -> None:
+def test_a_run_goes_on_and_cleans_up_without_its_janitor_or_watcher(
+    training: subprocess.Popen[str], name: str
+) -> None:
     victim = named(training.pid, name)
     victim.kill()
     assert wait_gone([victim]) == []

@@ -25,10 +25,13 @@ from tests.users import Runner
 pytestmark = [
     needs_tun,
     pytest.mark.alone,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a process that is preferred to all others"),
+    pytest.mark.skipif(
+        os.geteuid() != 0, reason="only root may start a process that is preferred to all others"
+    ),
 ]
 
-# Above the workers, below what emulates: a busy loop that any scheduler prefers to them, six tenths of the time.
+# Above the workers, below what emulates: a busy loop that any scheduler prefers to them, six tenths
+# of the time.
 BUSY = """
 import os, sys, time
 os.sched_setaffinity(0, {int(sys.argv[1])})
@@ -59,7 +62,9 @@ def rivals() -> Iterator[None]:
             rival.wait()
 
 
-def test_a_run_whose_cores_are_stolen_is_unfaithful(laggard: Laggard, make_scenario: Callable[..., Path]) -> None:
+def test_a_run_whose_cores_are_stolen_is_unfaithful(
+    laggard: Laggard, make_scenario: Callable[..., Path]
+) -> None:
     scenario = make_scenario()
     for _ in range(1 + MORE_ATTEMPTS):
         process = laggard.start("run", str(scenario), "--json", *SETTINGS)
@@ -79,15 +84,22 @@ def test_a_run_whose_cores_are_stolen_is_unfaithful(laggard: Laggard, make_scena
     assert record.outcome is not None, "what it measured is there all the same"
     slips = json.loads((folder / "guard.json").read_text())
     missed = [slip for slip in slips if slip["kind"] == "core missed"]
-    assert {slip["where"] for slip in missed} <= {"cloud.trainer.1.1", "edge.trainer.1.1", "edge.trainer.1.2"}
+    assert {slip["where"] for slip in missed} <= {
+        "cloud.trainer.1.1",
+        "edge.trainer.1.1",
+        "edge.trainer.1.2",
+    }
     assert missed
-    assert all(0 <= slip["first_s"] < slip["last_s"] <= record.outcome.makespan_s + 2 for slip in slips)
+    assert all(
+        0 <= slip["first_s"] < slip["last_s"] <= record.outcome.makespan_s + 2 for slip in slips
+    )
     assert missed[0]["text"] in str(record.error)
     assert str(record.error).splitlines()[0] in (folder / "report.html").read_text()
 
 
 def test_an_emulation_whose_cores_are_stolen_says_so_at_once(own_runner: Runner) -> None:
-    """What a user's program is kept from is told while it is up, is on disk should it be killed then, and is its end."""
+    """What a user's program is kept from is told while it is up, is on disk should it be killed
+    then, and is its end."""
     with emulated(own_runner) as emulation:
         program = emulation.start("ssh", "edge.trainer.1.1", own_runner.command[0], "-c", COMPUTE)
         assert program.stdout is not None
@@ -101,7 +113,9 @@ def test_an_emulation_whose_cores_are_stolen_says_so_at_once(own_runner: Runner)
         emulation.process.terminate()
         output, errors = emulation.process.communicate(timeout=30)
     assert told["status"] == "slipped"
-    assert ("core missed", "edge.trainer.1.1") in {(slip["kind"], slip["where"]) for slip in told["slips"]}, told
+    assert ("core missed", "edge.trainer.1.1") in {
+        (slip["kind"], slip["where"]) for slip in told["slips"]
+    }, told
     assert running.status == "running"
     assert told["slips"][0]["text"] in str(running.error)
     assert emulation.process.returncode == UNFAITHFUL, errors
@@ -109,5 +123,9 @@ def test_an_emulation_whose_cores_are_stolen_says_so_at_once(own_runner: Runner)
     assert ended["status"] == "unfaithful"
     assert "slipped while it was up" in ended["error"]
     slips = json.loads((folder / "guard.json").read_text())
-    (missed,) = (slip for slip in slips if (slip["kind"], slip["where"]) == ("core missed", "edge.trainer.1.1"))
+    (missed,) = (
+        slip
+        for slip in slips
+        if (slip["kind"], slip["where"]) == ("core missed", "edge.trainer.1.1")
+    )
     assert 0 <= missed["first_s"] < missed["last_s"] < 60

@@ -19,11 +19,15 @@ def beats(*phases: Phase) -> tuple[Beat, ...]:
     return tuple(Beat(rank, 3, phase, round(1e9), 100 + rank) for rank, phase in enumerate(phases))
 
 
-def hung_after(ages_s: Sequence[float], phases: Sequence[Phase], conditions: Mapping[int, Condition]) -> Beat | None:
+def hung_after(
+    ages_s: Sequence[float], phases: Sequence[Phase], conditions: Mapping[int, Condition]
+) -> Beat | None:
     """What is decided at the last of several looks, by the ranks' ages then."""
     watch, found = HangWatch(), None
     for age_s in ages_s:
-        found = watch.hung(beats(*phases), round((1 + age_s) * 1e9), lambda rank: conditions.get(rank, IDLE))
+        found = watch.hung(
+            beats(*phases), round((1 + age_s) * 1e9), lambda rank: conditions.get(rank, IDLE)
+        )
     return found
 
 
@@ -36,12 +40,28 @@ def hung_after(ages_s: Sequence[float], phases: Sequence[Phase], conditions: Map
         ((STILL_S, STILL_S + 2.1), (Phase.FORWARD, Phase.COMM), {}, 0),
         ((STILL_S, STILL_S + 2.1), (Phase.COMM, Phase.FORWARD), {}, 1),
         ((STILL_S, STILL_S + 2.1), (Phase.FORWARD, Phase.COMM), {1: STOPPED}, 1),
-        ((BUSY_PATIENCE_S + 1,), (Phase.COMM, Phase.BACKWARD), {1: Condition(500.0, stopped=False)}, 1),
+        (
+            (BUSY_PATIENCE_S + 1,),
+            (Phase.COMM, Phase.BACKWARD),
+            {1: Condition(500.0, stopped=False)},
+            1,
+        ),
     ],
-    ids=("moving", "just suspected", "suspected too short", "idle", "waiting is no guilt", "stopped first", "busy"),
+    ids=(
+        "moving",
+        "just suspected",
+        "suspected too short",
+        "idle",
+        "waiting is no guilt",
+        "stopped first",
+        "busy",
+    ),
 )
 def test_who_hangs(
-    ages_s: Sequence[float], phases: Sequence[Phase], conditions: Mapping[int, Condition], rank: int | None
+    ages_s: Sequence[float],
+    phases: Sequence[Phase],
+    conditions: Mapping[int, Condition],
+    rank: int | None,
 ) -> None:
     found = hung_after(ages_s, phases, conditions)
     assert (found.rank if found else None) == rank
@@ -52,11 +72,20 @@ def test_a_rank_that_computes_is_patiently_waited_for() -> None:
     for second in range(100):
         used = Condition(0.5 * second, stopped=False)
         assert (
-            watch.hung(beats(Phase.FORWARD, Phase.COMM), round((20 + second) * 1e9), lambda _, used=used: used) is None
+            watch.hung(
+                beats(Phase.FORWARD, Phase.COMM),
+                round((20 + second) * 1e9),
+                lambda _, used=used: used,
+            )
+            is None
         )  # type: ignore[misc]
     now_ns = round(122.5 * 1e9)
-    watch.hung(beats(Phase.FORWARD, Phase.COMM), round(120 * 1e9), lambda _: Condition(49.5, stopped=False))
-    found = watch.hung(beats(Phase.FORWARD, Phase.COMM), now_ns, lambda _: Condition(49.5, stopped=False))
+    watch.hung(
+        beats(Phase.FORWARD, Phase.COMM), round(120 * 1e9), lambda _: Condition(49.5, stopped=False)
+    )
+    found = watch.hung(
+        beats(Phase.FORWARD, Phase.COMM), now_ns, lambda _: Condition(49.5, stopped=False)
+    )
     assert found is not None, "and no longer once it has stopped computing"
     assert told(found, now_ns) == "hangs: in phase forward of step 3 for 122 s"
 

@@ -23,7 +23,9 @@ from tests.experiments.scenario_folders import template, write
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spec = TraceSpec(tiers=(Tier("cloud", 2), Tier("edge", 2, 2.0)), steps=30, noise=QUIET)
-    return write_run(generate_run(spec), tmp_path_factory.mktemp("runs") / "generated" / "generated-0")
+    return write_run(
+        generate_run(spec), tmp_path_factory.mktemp("runs") / "generated" / "generated-0"
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,7 +40,9 @@ def test_strategies_are_asked_for_as_in_workload_yaml(texts: list[str], expected
     assert asked_strategies(texts) == expected
 
 
-@pytest.mark.parametrize("text", ["telepathy", "{steps: 4}", "[gossip]", "{name: [}", "{name: gossip, steps: [1]}"])
+@pytest.mark.parametrize(
+    "text", ["telepathy", "{steps: 4}", "[gossip]", "{name: [}", "{name: gossip, steps: [1]}"]
+)
 def test_what_is_no_strategy_is_refused(text: str) -> None:
     with pytest.raises(InputError):
         asked_strategies([text])
@@ -80,6 +84,8 @@ def test_analyze_says_how_long_other_strategies_would_have_taken(run_folder: Pat
 
 
 def test_analyze_refuses_a_strategy_before_it_begins(tmp_path: Path) -> None:
-    refused = CliRunner().invoke(main, ["analyze", str(tmp_path / "none"), "--instead", "telepathy"])
+    refused = CliRunner().invoke(
+        main, ["analyze", str(tmp_path / "none"), "--instead", "telepathy"]
+    )
     assert refused.exit_code == 2
     assert "no strategy that can be played" in refused.output

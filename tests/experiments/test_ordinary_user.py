@@ -33,14 +33,18 @@ def test_runs_to_the_end(nobody_with_tun: Runner) -> None:
     runs = nobody_with_tun.folder / "runs"
     # Stop signals hold long phases to their share better than phases of a millisecond or two.
     long = ("--set", "workload.model=resnet8", "--set", "workload.batch_size=384")
-    done = faithful(lambda: nobody_with_tun.run(RUN, str(scenario), "--runs", str(runs), *long, timeout_s=240))
+    done = faithful(
+        lambda: nobody_with_tun.run(RUN, str(scenario), "--runs", str(runs), *long, timeout_s=240)
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     answer = json.loads(done.stdout)
     assert answer["status"] == "done"
     assert answer["outcome"]["steps"] == 60
     assert {check["kind"] for check in answer["fidelity"]} == {"rtt", "rate", "cpu"}
     slow = {
-        each["rank"] for each in answer["stragglers"] if (each["family"], each["kind"]) == ("compute", "deterministic")
+        each["rank"]
+        for each in answer["stragglers"]
+        if (each["family"], each["kind"]) == ("compute", "deterministic")
     }
     assert slow == {1, 2}, answer["stragglers"]
 

@@ -25,5 +25,7 @@ def test_fairness_is_jains_index_of_what_was_applied_against_what_could_be(
 
 def test_cost_is_rent_and_bytes_between_tiers() -> None:
     prices = {"cloud": 1.2, "edge": 0.1, "gigabyte": 0.09}
-    assert cost(3600.0, {"cloud": 2, "edge": 3, "fog": 1}, 10**10, prices) == pytest.approx(2.4 + 0.3 + 0.9)
+    assert cost(3600.0, {"cloud": 2, "edge": 3, "fog": 1}, 10**10, prices) == pytest.approx(
+        2.4 + 0.3 + 0.9
+    )
     assert cost(3600.0, {"cloud": 2}, 0, {}) is None

@@ -14,7 +14,9 @@ TEXT = "batch_size: 5\nstop: {steps: 3}\nnames: [a, b]\nnothing:\n"
 
 
 def _applied(*texts: str) -> YamlValue:
-    return apply_overrides(parse_yaml(TEXT, "workload.yaml"), [parse_override(text) for text in texts]).value
+    return apply_overrides(
+        parse_yaml(TEXT, "workload.yaml"), [parse_override(text) for text in texts]
+    ).value
 
 
 BEFORE = {"batch_size": 5, "stop": {"steps": 3}, "names": ["a", "b"], "nothing": None}
@@ -88,12 +90,19 @@ def test_refuses_under_its_own_name(text: str, rule: str) -> None:
 
 
 def test_blame_follows_the_value() -> None:
-    overridden = apply_overrides(parse_yaml(TEXT, "w.yaml"), [parse_override("workload.stop.steps=0")])
-    assert str(overridden.problem(("stop", "steps"), "wrong")) == "--set workload.stop.steps=0: stop.steps: 0: wrong"
+    overridden = apply_overrides(
+        parse_yaml(TEXT, "w.yaml"), [parse_override("workload.stop.steps=0")]
+    )
+    assert (
+        str(overridden.problem(("stop", "steps"), "wrong"))
+        == "--set workload.stop.steps=0: stop.steps: 0: wrong"
+    )
     assert str(overridden.problem(("batch_size",), "wrong")) == "w.yaml:1:13: batch_size: 5: wrong"
 
 
-KEYS = st.lists(st.sampled_from(["batch_size", "stop", "names", "0", "1", "9", "new", ""]), max_size=4).map(".".join)
+KEYS = st.lists(
+    st.sampled_from(["batch_size", "stop", "names", "0", "1", "9", "new", ""]), max_size=4
+).map(".".join)
 
 
 @given(path=KEYS, value=st.text(max_size=20))

@@ -31,9 +31,16 @@ machines:
 
 def test_machines_of_ones_own_are_described_and_not_this_one(folder: Path) -> None:
     scenario = load_scenario(folder)
-    plan = describe_machines(scenario, assign(parse_inventory(INVENTORY, folder / "hosts.yaml"), scenario.hosts))
+    plan = describe_machines(
+        scenario, assign(parse_inventory(INVENTORY, folder / "hosts.yaml"), scenario.hosts)
+    )
     assert [host.address for host in plan.hosts] == [f"10.9.0.{number}" for number in (1, 2, 3, 4)]
-    assert (plan.cores, plan.usable_cores, plan.dilation, plan.backend) == (None, None, 1.0, "netem")
+    assert (plan.cores, plan.usable_cores, plan.dilation, plan.backend) == (
+        None,
+        None,
+        1.0,
+        "netem",
+    )
     text = plan.text()
     assert "fog.trainer.1.1    alice@10.9.0.2:2222  through gate.example.org" in text
     assert "edge.trainer.1.2   root@10.9.0.4" in text
@@ -55,7 +62,7 @@ def test_the_template_is_described(folder: Path) -> None:
         ("edge", "cloud"): (2, 15.0, 50.0), ("cloud", "edge"): (2, 15.0, 50.0),
         ("fog", "cloud"): (1, 10.0, 200.0), ("cloud", "fog"): (1, 10.0, 200.0),
     }  # fmt: skip
-    ((event),) = plan.events
+    (event,) = plan.events
     assert (event.at_s, event.for_s, event.count, event.change) == (20.0, 10.0, 4, "rate 4 Mbit/s")
     assert plan.dilation == 1.0
     assert plan.stop == "accuracy 0.95 in 3 evaluations in a row or 300 steps or 300 s"
@@ -103,19 +110,31 @@ def test_a_share_that_rises_later_counts(folder: Path) -> None:
         ("{at: 4s, for: 1s, src: 'edge.*', dst: 'fog.*', profile: lora}", "at 4 s for 1 s", "profile lora, up from edge.*", 4),
     ],
 )  # fmt: skip
-def test_every_kind_of_event_is_described(event: str, when: str, change: str, count: int, folder: Path) -> None:
+def test_every_kind_of_event_is_described(
+    event: str, when: str, change: str, count: int, folder: Path
+) -> None:
     (folder / "lte.csv").write_text("seconds,rate_mbps\n0,10\n")
-    (described,) = describe(load_scenario(folder, [f"heterogeneity.dynamic=[{event}]"]), MACHINE).events
+    (described,) = describe(
+        load_scenario(folder, [f"heterogeneity.dynamic=[{event}]"]), MACHINE
+    ).events
     assert (described.when, described.change, described.count) == (when, change, count)
 
 
 def test_a_distribution_is_told_where_it_is_not_the_usual(folder: Path) -> None:
     entry = "{src: 'edge.*', dst: 'fog.*', jitter: 1ms, distribution: pareto, symmetric: true}"
-    text = describe(load_scenario(folder, [f"heterogeneity.deterministic=[{entry}]"]), MACHINE).text()
+    text = describe(
+        load_scenario(folder, [f"heterogeneity.deterministic=[{entry}]"]), MACHINE
+    ).text()
     assert "± 1 ms (pareto)" in text
     bursty = "{src: 'edge.*', dst: 'fog.*', burst: 5}"
-    lossy = ["network.networks.0.loss=1%", "network.networks.1.loss=1%", "network.networks.2.loss=1%"]
-    text = describe(load_scenario(folder, [f"heterogeneity.deterministic=[{bursty}]", *lossy]), MACHINE).text()
+    lossy = [
+        "network.networks.0.loss=1%",
+        "network.networks.1.loss=1%",
+        "network.networks.2.loss=1%",
+    ]
+    text = describe(
+        load_scenario(folder, [f"heterogeneity.deterministic=[{bursty}]", *lossy]), MACHINE
+    ).text()
     assert "1 % loss in bursts of 5" in text
 
 

@@ -16,7 +16,9 @@ _MS = 1_000_000
 
 def _workers(folder: Path) -> tuple[WorkerPlan, ...]:
     hosts = [Host(f"edge.trainer.1.{i}", "edge", "trainer", 1, i, "127.0.0.1") for i in (1, 2)]
-    return plan_workers(Workload.model_validate({"model": "mlp", "dataset": "digits"}), hosts, folder)
+    return plan_workers(
+        Workload.model_validate({"model": "mlp", "dataset": "digits"}), hosts, folder
+    )
 
 
 def test_ranks_that_had_their_share_are_not_told_of(tmp_path: Path) -> None:
@@ -29,7 +31,10 @@ def test_the_worst_is_named_with_what_would_help(tmp_path: Path) -> None:
     work = {0: WorkDone(10, 100 * _MS, 180 * _MS), 1: WorkDone(10, 3 * _MS, 24 * _MS)}
     (told,) = slow_ranks(work, _workers(tmp_path), lambda host: 0.5)
     assert "1 of 2 workers" in told
-    assert "rank 1 on edge.trainer.1.2 4.0 times: its steps of 0.3 ms take 8.0 times the CPU time" in told
+    assert (
+        "rank 1 on edge.trainer.1.2 4.0 times: its steps of 0.3 ms take 8.0 times the CPU time"
+        in told
+    )
     assert "larger --dilation" in told
 
 

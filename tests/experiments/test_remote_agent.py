@@ -1,4 +1,5 @@
-"""The agent on a node, as a process with its line: what it takes for a controller that has gone, and what it holds its worker to."""
+"""The agent on a node, as a process with its line: what it takes for a controller that has gone,
+and what it holds its worker to."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ class Agent:
 
     def ask(self, do: str, argument: Mapping[str, Any] | None = None) -> Any:
         self._number += 1
-        self._stdin.write(f"{line_of(Request(number=self._number, do=do, argument=dict(argument or {})))}\n")
+        self._stdin.write(
+            f"{line_of(Request(number=self._number, do=do, argument=dict(argument or {})))}\n"
+        )
         self._stdin.flush()
         answer = self.until("answer")
         assert (answer["number"], answer["error"]) == (self._number, "")
@@ -88,7 +91,8 @@ def agent_plan(folder: Path, **settings: Any) -> AgentPlan:
 
 
 def test_what_takes_longer_than_the_lease_is_no_silence(tmp_path: Path) -> None:
-    """On a slow node imports take minutes; the lines that came meanwhile wait unread. Only then does silence count."""
+    """On a slow node imports take minutes; the lines that came meanwhile wait unread. Only then
+    does silence count."""
     with agent(agent_plan(tmp_path / "run", lease_s=LEASE_S)) as node:
         assert float(node.ask("wait_imports")) > LEASE_S, "the imports did take longer"
         node.ask("conclude")  # it is still there
@@ -101,7 +105,12 @@ def test_a_worker_is_held_to_its_drive_and_memory_and_its_node_is_sampled(tmp_pa
     drives = {HOST: folder / "drives" / HOST}
     workload = Workload.model_validate(WORKLOAD)
     workers = plan_workers(
-        workload, [host], folder / "spool", init_method=f"file://{tmp_path}/meeting", interface="lo", drives=drives
+        workload,
+        [host],
+        folder / "spool",
+        init_method=f"file://{tmp_path}/meeting",
+        interface="lo",
+        drives=drives,
     )
     plan = agent_plan(
         folder,
@@ -143,7 +152,14 @@ def test_a_worker_is_held_to_its_drive_and_memory_and_its_node_is_sampled(tmp_pa
 
 def test_shared_memory_and_snapshots_do_not_travel_home(tmp_path: Path) -> None:
     kept = ["rank-0.spans.arrow", "evaluations.jsonl", "done.json", "traffic-0", "checkpoint.pt"]
-    passing = ["heartbeat", "gates", "tally", "snapshot-3.pt", "snapshot-4.rank-1", ".snapshot-4.rank-1.coming"]
+    passing = [
+        "heartbeat",
+        "gates",
+        "tally",
+        "snapshot-3.pt",
+        "snapshot-4.rank-1",
+        ".snapshot-4.rank-1.coming",
+    ]
     (tmp_path / "spool" / "data").mkdir(parents=True)
     for name in (*kept, *passing, "data/train"):
         (tmp_path / "spool" / name).touch()

@@ -1,4 +1,5 @@
-"""`--on g5k`, end to end against the stand-in: the command line as a user starts it, two sites, every node given back."""
+"""`--on g5k`, end to end against the stand-in: the command line as a user starts it, two sites,
+every node given back."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ from tests.testbed.nodes import lacking
 from tests.testbed.rest_api import power_watts
 from tests.users import Runner
 
-pytestmark = [pytest.mark.skipif(lacking() is not None, reason=str(lacking())), pytest.mark.slow, pytest.mark.remote]
+pytestmark = [
+    pytest.mark.skipif(lacking() is not None, reason=str(lacking())),
+    pytest.mark.slow,
+    pytest.mark.remote,
+]
 
 SCRIPT = """
     import signal
@@ -146,9 +151,12 @@ def test_every_node_is_given_back(own_runner: Runner) -> None:
     assert "nothing is held" in found["nothing to destroy"]["said"]
     _a_run_in_a_reservation(found)
     done, failed, told, _, unfaithful = found["on record"]
-    assert (done, failed, told, unfaithful) == ("done", "failed", "interrupted", "unfaithful"), (
-        "records stay as they are"
-    )
+    assert (done, failed, told, unfaithful) == (
+        "done",
+        "failed",
+        "interrupted",
+        "unfaithful",
+    ), "records stay as they are"
 
 
 def _a_whole_run(found: dict[str, object]) -> None:
@@ -158,7 +166,10 @@ def _a_whole_run(found: dict[str, object]) -> None:
     record = json.loads(whole["said"])
     assert record["status"] == "done"
     assert record["testbed"] == "g5k"
-    assert {(job["site"], job["released"]) for job in record["jobs"]} == {("lyon", True), ("rennes", True)}
+    assert {(job["site"], job["released"]) for job in record["jobs"]} == {
+        ("lyon", True),
+        ("rennes", True),
+    }
     assert found["whole left"] == []
     assert found["calls"] < 120
     assert (Path(record["folder"]) / "spans.parquet").exists()
@@ -167,9 +178,12 @@ def _a_whole_run(found: dict[str, object]) -> None:
 
 
 def _drawn(record: dict[str, Any]) -> None:
-    """Every node's constant power times one and the same time: the training's, with its evaluations."""
+    """Every node's constant power times one and the same time: the training's, with its
+    evaluations."""
     nodes = {host["host"]: str(host["machine"]).partition(".")[0] for host in record["hosts"]}
-    seconds = {each["host"]: each["joules"] / power_watts(nodes[each["host"]]) for each in record["energy"]}
+    seconds = {
+        each["host"]: each["joules"] / power_watts(nodes[each["host"]]) for each in record["energy"]
+    }
     assert set(seconds) == set(nodes), "both clusters are metered"
     assert max(seconds.values()) == pytest.approx(min(seconds.values()), rel=0.01)
     (trained_s,) = (stage["seconds"] for stage in record["stages"] if stage["name"] == "train")
@@ -177,7 +191,8 @@ def _drawn(record: dict[str, Any]) -> None:
 
 
 def _a_run_in_a_reservation(found: dict[str, object]) -> None:
-    """It ends before the walltime does, with a checkpoint, and leaves the jobs that it did not make. That its nodes stood still is told."""
+    """It ends before the walltime does, with a checkpoint, and leaves the jobs that it did not
+    make. That its nodes stood still is told."""
     said = found["in my job"]
     assert isinstance(said, dict)
     assert said["status"] == UNFAITHFUL, said
@@ -187,7 +202,9 @@ def _a_run_in_a_reservation(found: dict[str, object]) -> None:
     slips = json.loads((Path(record["folder"]) / "guard.json").read_text())
     still = {slip["where"]: slip for slip in slips if slip["kind"] == "stood still"}
     assert set(still) == {host["host"] for host in record["hosts"]}
-    assert all(slip["size"] > 1.5 and 0 <= slip["first_s"] < slip["last_s"] for slip in still.values()), still
+    assert all(
+        slip["size"] > 1.5 and 0 <= slip["first_s"] < slip["last_s"] for slip in still.values()
+    ), still
     assert record["outcome"]["stopped_by"] == "walltime"
     assert 1 <= record["outcome"]["steps"] < 100_000
     assert (Path(record["folder"]) / "checkpoint.pt").stat().st_size > 10_000

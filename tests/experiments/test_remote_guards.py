@@ -42,7 +42,10 @@ def told(change: Change, end_ns: int | None = None) -> list[tuple[str, str, floa
     for second in range(30):
         guards.enter("cloud", quiet(second))
         guards.enter("edge", change(second, quiet(second)))
-    return [(each.slip.kind, each.slip.where, each.first_s, each.last_s) for each in guards.slips(ZERO, end_ns)]
+    return [
+        (each.slip.kind, each.slip.where, each.first_s, each.last_s)
+        for each in guards.slips(ZERO, end_ns)
+    ]
 
 
 def missed(second: int, sample: Sampled) -> Sampled:

@@ -9,7 +9,8 @@ from laggard.network_emulation.links import AccessLink, Constraint, LinkPlan
 from laggard.network_emulation.without_fabric import plan_inlets
 
 HOSTS = tuple(
-    Host(f"{layer}.trainer.1.1", layer, "trainer", 1, 1, f"10.0.0.{n}") for n, layer in enumerate(("cloud", "edge"), 1)
+    Host(f"{layer}.trainer.1.1", layer, "trainer", 1, 1, f"10.0.0.{n}")
+    for n, layer in enumerate(("cloud", "edge"), 1)
 )
 CLOUD, EDGE = (host.name for host in HOSTS)
 

@@ -1,4 +1,5 @@
-"""What a scenario asks for and real machines cannot have is refused at its line, before anything is reserved or started."""
+"""What a scenario asks for and real machines cannot have is refused at its line, before anything is
+reserved or started."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("testbed", ["ssh", "g5k"])
-def test_a_bottleneck_between_many_is_refused(testbed: RemoteTestbed, folder: Path, tmp_path: Path) -> None:
+def test_a_bottleneck_between_many_is_refused(
+    testbed: RemoteTestbed, folder: Path, tmp_path: Path
+) -> None:
     with pytest.raises(ScenarioError) as caught:
         claim(load_scenario(folder), RemoteOptions(tmp_path / "runs", testbed))
     (problem,) = caught.value.problems
@@ -40,7 +43,9 @@ def test_a_bottleneck_between_many_is_refused(testbed: RemoteTestbed, folder: Pa
 
 @pytest.mark.parametrize("testbed", ["ssh", "g5k"])
 @pytest.mark.parametrize("command", ["plan", "run"])
-def test_plan_and_run_say_the_same(command: str, testbed: str, folder: Path, tmp_path: Path) -> None:
+def test_plan_and_run_say_the_same(
+    command: str, testbed: str, folder: Path, tmp_path: Path
+) -> None:
     runs = ("--runs", str(tmp_path / "runs")) if command == "run" else ()
     result = CliRunner().invoke(main, [command, str(folder), "--on", testbed, *runs])
     assert result.exit_code == INPUT_IS_WRONG
@@ -56,20 +61,32 @@ deterministic:
 dynamic:
   - {at: 20s, for: 10s, hosts: "edge.*", read: 1MB/s}
 """
-    require_possible(load_scenario(write(tmp_path / "drives", {**template(), "heterogeneity": text})), testbed)
+    require_possible(
+        load_scenario(write(tmp_path / "drives", {**template(), "heterogeneity": text})), testbed
+    )
 
 
 @pytest.mark.parametrize("testbed", ["ssh", "g5k"])
 @pytest.mark.parametrize("strategy", STRATEGY_NAMES)
 def test_no_strategy_is_refused(strategy: str, testbed: RemoteTestbed, tmp_path: Path) -> None:
-    require_possible(load_scenario(write(tmp_path / "any", template()), [f"workload.strategy={strategy}"]), testbed)
+    require_possible(
+        load_scenario(write(tmp_path / "any", template()), [f"workload.strategy={strategy}"]),
+        testbed,
+    )
 
 
 @pytest.mark.parametrize("testbed", ["ssh", "g5k"])
-def test_workers_that_leave_and_join_are_refused_where_they_are_written(testbed: RemoteTestbed, tmp_path: Path) -> None:
-    settings = ["workload.strategy=asynchronous", "workload.churn=[{at: 9s, leaves: edge.trainer.1.1}]"]
+def test_workers_that_leave_and_join_are_refused_where_they_are_written(
+    testbed: RemoteTestbed, tmp_path: Path
+) -> None:
+    settings = [
+        "workload.strategy=asynchronous",
+        "workload.churn=[{at: 9s, leaves: edge.trainer.1.1}]",
+    ]
     scenario = load_scenario(write(tmp_path / "churn", template()), settings)
-    with pytest.raises(ScenarioError, match="no worker can be killed or started while others train yet"):
+    with pytest.raises(
+        ScenarioError, match="no worker can be killed or started while others train yet"
+    ):
         require_possible(scenario, testbed)
 
 

@@ -19,7 +19,11 @@ from tests.testbed.networks import ipv6_of
 from tests.testbed.nodes import lacking
 from tests.users import Runner
 
-pytestmark = [pytest.mark.skipif(lacking() is not None, reason=str(lacking())), pytest.mark.slow, pytest.mark.remote]
+pytestmark = [
+    pytest.mark.skipif(lacking() is not None, reason=str(lacking())),
+    pytest.mark.slow,
+    pytest.mark.remote,
+]
 
 OFFSETS_S = {"cloud.trainer.1.1": 1.5, "edge.trainer.1.1": 40.25, "edge.trainer.1.2": 1000.0}
 
@@ -120,7 +124,8 @@ FETCHED_BYTES = 192 // 3 * 64
 
 
 def _bytes_without_rows(folder: Path) -> int:
-    """Of a rank's stream of steps: one that has more had been written to before its rank was killed."""
+    """Of a rank's stream of steps: one that has more had been written to before its rank was
+    killed."""
     stream = RowStream(folder / "empty.arrow", STEP_ROW)
     stream.close()
     return (folder / "empty.arrow").stat().st_size
@@ -146,7 +151,9 @@ def test_a_scenario_runs_on_machines_of_ones_own(own_runner: Runner, tmp_path: P
     for shaped, devices, runs, processes in found["left"].values():
         assert not re.search("htb|tbf|ingress|filter", shaped)
         assert "laggard" not in devices
-        assert re.findall(r"gso_max_segs \d+", devices) == re.findall(r"gso_max_segs \d+", found["before"])
+        assert re.findall(r"gso_max_segs \d+", devices) == re.findall(
+            r"gso_max_segs \d+", found["before"]
+        )
         assert (runs, processes) == ("", "")
     _ipv6_is_shaped(found["filters"])
     _a_server_of_its_own_serves(found["served"])
@@ -159,21 +166,26 @@ def test_a_scenario_runs_on_machines_of_ones_own(own_runner: Runner, tmp_path: P
     assert "edge.trainer.1.1" in found["unplugged"]["error"]
     assert found["unplugged"]["seconds"]["train"] < 60
     shaped, devices = found["left unplugged"]
-    assert not re.search("htb|tbf|ingress|filter", shaped), "a node without its controller clears up by itself"
+    assert not re.search("htb|tbf|ingress|filter", shaped), (
+        "a node without its controller clears up by itself"
+    )
     assert "laggard" not in devices
     assert found["too little"]["status"] == "failed"
     assert "sch_netem" in found["too little"]["error"]
 
 
 def _ipv6_is_shaped(shown: dict[str, str]) -> None:
-    """What the nodes have of IPv6, link-local addresses too, is steered and redirected as their IPv4 is."""
+    """What the nodes have of IPv6, link-local addresses too, is steered and redirected as their
+    IPv4 is."""
     sent = by_address(shown["sent"], "dst")
     for address in ("172.30.0.2", "172.30.0.3"):
         alike = [peer for peer, each in sent.items() if each.flow == sent[address].flow]
         assert {address, ipv6_of(address)} < set(alike)
         assert len([peer for peer in alike if peer.startswith("fe80:")]) == 1
     received = by_address(shown["received"], "src")
-    assert {"172.30.0.1", "172.30.0.3", ipv6_of("172.30.0.1"), ipv6_of("172.30.0.3")} < set(received)
+    assert {"172.30.0.1", "172.30.0.3", ipv6_of("172.30.0.1"), ipv6_of("172.30.0.3")} < set(
+        received
+    )
     assert {each.device for each in received.values()} == {"laggard-in0"}
 
 
@@ -188,7 +200,8 @@ def _traces_came_home(folder: Path) -> None:
 
 
 def _clocks_are_right(folder: Path) -> None:
-    """The nodes' clocks are off by known amounts, and a collective ends everywhere at about the same time."""
+    """The nodes' clocks are off by known amounts, and a collective ends everywhere at about the
+    same time."""
     hosts = pq.read_table(folder / "hosts.parquet").to_pylist()
     head_s = OFFSETS_S[hosts[0]["host"]]
     for host in hosts:
@@ -201,7 +214,8 @@ def _clocks_are_right(folder: Path) -> None:
 
 
 def _a_server_of_its_own_serves(run: dict[str, Any]) -> None:
-    """On a node without a rank, it keeps the model, has it evaluated there, and lets the ranks of the other two go."""
+    """On a node without a rank, it keeps the model, has it evaluated there, and lets the ranks of
+    the other two go."""
     assert run["status"] == "done", run["error"]
     assert run["outcome"]["stopped_by"] == "accuracy"
     assert run["outcome"]["accuracy"] >= 0.9
@@ -213,16 +227,21 @@ def _a_server_of_its_own_serves(run: dict[str, Any]) -> None:
     )
     cloud, edge, serving = OFFSETS_S
     links = pq.read_table(folder / "links.parquet").to_pandas()
-    assert {(cloud, serving), (serving, cloud), (serving, edge)} <= set(zip(links.src, links.dst, strict=True))
+    assert {(cloud, serving), (serving, cloud), (serving, edge)} <= set(
+        zip(links.src, links.dst, strict=True)
+    )
     counters = json.loads((folder / "counters.json").read_text())
     payload = {each["node"]: each["payload_bytes"] for each in counters["traffic"]}
     assert set(payload) == {0, 1, 2}
     carried = {(link["src"], link["dst"]): link["bytes"] for link in counters["links"]}
-    assert carried[cloud, serving] == pytest.approx(payload[0], rel=0.2), "shaped, with TCP's headers"
+    assert carried[cloud, serving] == pytest.approx(payload[0], rel=0.2), (
+        "shaped, with TCP's headers"
+    )
 
 
 def _the_others_go_on(run: dict[str, Any]) -> None:
-    """A rank that is killed is dropped; the referee counts the others' steps, has their models, and ends them together."""
+    """A rank that is killed is dropped; the referee counts the others' steps, has their models, and
+    ends them together."""
     assert run["status"] == "done", run["error"]
     assert run["lost_ranks"] == [2]
     assert run["outcome"]["stopped_by"] == "steps"
@@ -232,16 +251,27 @@ def _the_others_go_on(run: dict[str, Any]) -> None:
     last = steps.groupby("rank").end_ns.max()
     assert last[2] < min(last[0], last[1])
     assert abs(last[0] - last[1]) < 1e9, "by one clock; the nodes' own differ by minutes"
-    assert steps.samples.sum() > 0.9 * (900 // 8) * 1437, "an epoch is 8 steps; what rank 2 had not streamed is lost"
+    assert steps.samples.sum() > 0.9 * (900 // 8) * 1437, (
+        "an epoch is 8 steps; what rank 2 had not streamed is lost"
+    )
     traffic = json.loads((folder / "counters.json").read_text())["traffic"]
     assert [each["node"] for each in traffic] == [0, 1]
 
 
 def _links_held(folder: Path) -> None:
     checks = json.loads((folder / "fidelity.json").read_text())
-    rates = {(check["src"], check["dst"]): check["requested"] for check in checks if check["kind"] == "rate"}
+    rates = {
+        (check["src"], check["dst"]): check["requested"]
+        for check in checks
+        if check["kind"] == "rate"
+    }
     cloud, slow, other = OFFSETS_S
-    assert rates == {(cloud, slow): 30.0, (cloud, other): 60.0, (slow, cloud): 60.0, (other, slow): 30.0}
+    assert rates == {
+        (cloud, slow): 30.0,
+        (cloud, other): 60.0,
+        (slow, cloud): 60.0,
+        (other, slow): 30.0,
+    }
     shares = [check for check in checks if check["kind"] == "cpu"]
     assert {(check["src"], check["requested"]) for check in shares} == {(other, 4.0)}
     assert all(check["ok"] for check in checks), checks
@@ -255,9 +285,14 @@ def _links_held(folder: Path) -> None:
 
 
 def _storage_and_memory_held(folder: Path) -> None:
-    """Every fetch takes the latency and the bytes over the bandwidth, which an event lowers for a second."""
+    """Every fetch takes the latency and the bytes over the bandwidth, which an event lowers for a
+    second."""
     slow = list(OFFSETS_S)[2]
-    checks = [check for check in json.loads((folder / "fidelity.json").read_text()) if check["kind"] == "storage"]
+    checks = [
+        check
+        for check in json.loads((folder / "fidelity.json").read_text())
+        if check["kind"] == "storage"
+    ]
     assert {(check["src"], check["unit"], check["requested"]) for check in checks} == {
         (slow, "MB/s", 1.0),
         (slow, "ms", 2.0),
@@ -266,7 +301,11 @@ def _storage_and_memory_held(folder: Path) -> None:
     begin, end = (event for event in events if event["quantity"] == "read_mb_per_s")
     assert [(event["src"], event["value"]) for event in (begin, end)] == [(slow, 0.1), (slow, 1.0)]
     spans = pq.read_table(folder / "spans.parquet").to_pandas()
-    fetches = spans[(spans.phase == Phase.FETCH.value) & (spans["rank"] == 2) & (spans.work == FETCHED_BYTES // 64)]
+    fetches = spans[
+        (spans.phase == Phase.FETCH.value)
+        & (spans["rank"] == 2)
+        & (spans.work == FETCHED_BYTES // 64)
+    ]
     error_ns = 5e6  # of the node's clock, and of the controller's
     after_ns, before_ns = begin["effective_s"] * 1e9 + error_ns, end["effective_s"] * 1e9 - error_ns
     within = (fetches.start_ns >= after_ns) & (fetches.start_ns + fetches.dur_ns <= before_ns)

@@ -40,11 +40,15 @@ def test_run_leaves_a_complete_folder(laggard: Laggard, make_scenario: Callable[
     for name, schema in SCHEMAS.items():
         assert pq.read_schema(folder / f"{name}.parquet").equals(schema()), name
     assert [Finding.model_validate(f) for f in json.loads((folder / "stragglers.json").read_text())]
-    checks = [FidelityCheck.model_validate(c) for c in json.loads((folder / "fidelity.json").read_text())]
+    checks = [
+        FidelityCheck.model_validate(c) for c in json.loads((folder / "fidelity.json").read_text())
+    ]
     assert {"rtt", "rate", "cpu"} <= {check.kind for check in checks}
     assert all(check.ok for check in checks)
     assert json.loads((folder / "guard.json").read_text()) == []
-    assert json.loads(gzip.decompress((folder / "trace.perfetto.json.gz").read_bytes()))["traceEvents"]
+    assert json.loads(gzip.decompress((folder / "trace.perfetto.json.gz").read_bytes()))[
+        "traceEvents"
+    ]
     assert "<html" in (folder / "report.html").read_text()
     assert sorted(f.name for f in (folder / "scenario").iterdir()) == sorted(
         f"{n}.yaml" for n in ("heterogeneity", "layers_services", "network", "workflow", "workload")
@@ -55,18 +59,33 @@ def test_run_leaves_a_complete_folder(laggard: Laggard, make_scenario: Callable[
     assert {f["host"] for f in edge} == {"edge.trainer.1.1", "edge.trainer.1.2"}
     # As their shares say; steps are of 3 ms of CPU time here, and slices of 1 ms.
     assert all(f["slowdown"] == pytest.approx(2, rel=0.25) for f in edge), edge
-    alarms = [alarm for alarm in read_alarms(folder / "alarms.jsonl") if alarm.kind == "deterministic"]
-    assert {alarm.host for alarm in alarms if alarm.family == "compute"} == {"edge.trainer.1.1", "edge.trainer.1.2"}
+    alarms = [
+        alarm for alarm in read_alarms(folder / "alarms.jsonl") if alarm.kind == "deterministic"
+    ]
+    assert {alarm.host for alarm in alarms if alarm.family == "compute"} == {
+        "edge.trainer.1.1",
+        "edge.trainer.1.2",
+    }
     assert all(alarm.told_s is not None and alarm.raised_step < 60 for alarm in alarms)
-    assert answer["alarms"] == [alarm.model_dump(mode="json") for alarm in read_alarms(folder / "alarms.jsonl")]
-    assert [done["steps"] for done in json.loads((folder / "counters.json").read_text())["work"]] == [60, 60, 60]
+    assert answer["alarms"] == [
+        alarm.model_dump(mode="json") for alarm in read_alarms(folder / "alarms.jsonl")
+    ]
+    assert [
+        done["steps"] for done in json.loads((folder / "counters.json").read_text())["work"]
+    ] == [60, 60, 60]
     assert "is ready" in (folder / "logs" / "rank-0.log").read_text()
 
 
 def test_same_seed_same_losses(laggard: Laggard, make_scenario: Callable[..., Path]) -> None:
     scenario = make_scenario()
-    folders = [Path(str(laggard.run(scenario, "--set", "workload.stop.steps=12")["folder"])) for _ in range(2)]
-    first, second = (pq.read_table(f / "steps.parquet", columns=["step", "rank", "loss"]).to_pandas() for f in folders)
+    folders = [
+        Path(str(laggard.run(scenario, "--set", "workload.stop.steps=12")["folder"]))
+        for _ in range(2)
+    ]
+    first, second = (
+        pq.read_table(f / "steps.parquet", columns=["step", "rank", "loss"]).to_pandas()
+        for f in folders
+    )
     assert len(first) == 36
     assert first.equals(second)
 
@@ -75,7 +94,8 @@ def test_workflow_runs_on_the_hosts_it_names(
     laggard: Laggard, make_scenario: Callable[..., Path], tmp_path: Path
 ) -> None:
     stages = "".join(
-        f"  {s}: [{{shell: touch {tmp_path}/{s}-$(hostname)}}]\n" for s in ("prepare", "launch", "finalize")
+        f"  {s}: [{{shell: touch {tmp_path}/{s}-$(hostname)}}]\n"
+        for s in ("prepare", "launch", "finalize")
     )
     scenario = make_scenario(workflow=f"- hosts: edge.*\n{stages}")
     laggard.run(scenario, "--set", "workload.stop.steps=5")
@@ -86,13 +106,18 @@ def test_workflow_runs_on_the_hosts_it_names(
         }
 
 
-def test_dilated_run_reports_virtual_time(laggard: Laggard, make_scenario: Callable[..., Path]) -> None:
-    """Three full cores do not fit this machine's: the continuum runs slower and is reported as if it had them."""
+def test_dilated_run_reports_virtual_time(
+    laggard: Laggard, make_scenario: Callable[..., Path]
+) -> None:
+    """Three full cores do not fit this machine's: the continuum runs slower and is reported as if
+    it had them."""
     cores = "deterministic:\n  - {hosts: '*', cpu: 100%}\n"
     answer = laggard.run(make_scenario(heterogeneity=cores), "--set", "workload.stop.steps=30")
     dilation = float(str(answer["dilation"]))
     folder = Path(str(answer["folder"]))
-    checks = [FidelityCheck.model_validate(c) for c in json.loads((folder / "fidelity.json").read_text())]
+    checks = [
+        FidelityCheck.model_validate(c) for c in json.loads((folder / "fidelity.json").read_text())
+    ]
     assert all(check.ok for check in checks)
     slowdowns = [check.measured for check in checks if check.kind == "cpu"]
     assert np.allclose(slowdowns, 1.0, atol=0.1)

@@ -60,7 +60,9 @@ def test_who_takes_too_long_is_ended(make_scenario: Callable[..., Path], tmp_pat
 
 
 def test_what_is_refused_is_told(make_scenario: Callable[..., Path], tmp_path: Path) -> None:
-    ended = run_apart(make_scenario(), ["workload.strategy=sorcery"], tmp_path / "runs", keeps_errors=True)
+    ended = run_apart(
+        make_scenario(), ["workload.strategy=sorcery"], tmp_path / "runs", keeps_errors=True
+    )
     assert ended.status == 2
     assert ended.answer is not None
     assert "sorcery" in str(ended.answer["problems"])

@@ -16,13 +16,22 @@ pytestmark = needs_tun
 
 AWAY, LATE = "edge.trainer.1.2", "edge.trainer.1.1"
 CHURN = (
-    f"[{{at: 2s, leaves: {AWAY}}}, {{at: 3s, joins: {AWAY}}}, {{at: 1s, joins: {LATE}}}, {{at: 1h, leaves: {LATE}}}]"
+    f"[{{at: 2s, leaves: {AWAY}}}, {{at: 3s, joins: {AWAY}}}, {{at: 1s, joins: {LATE}}}, {{at: 1h,"
+    f" leaves: {LATE}}}]"
 )
 
 
-def test_workers_leave_and_join_while_the_others_train(laggard: Laggard, make_scenario: Callable[..., Path]) -> None:
-    settings = ("strategy={name: bounded_staleness, staleness: 3}", "stop={time: 8s}", f"churn={CHURN}")
-    answer = laggard.run(make_scenario(), *(part for each in settings for part in ("--set", f"workload.{each}")))
+def test_workers_leave_and_join_while_the_others_train(
+    laggard: Laggard, make_scenario: Callable[..., Path]
+) -> None:
+    settings = (
+        "strategy={name: bounded_staleness, staleness: 3}",
+        "stop={time: 8s}",
+        f"churn={CHURN}",
+    )
+    answer = laggard.run(
+        make_scenario(), *(part for each in settings for part in ("--set", f"workload.{each}"))
+    )
     folder = Path(str(answer["folder"]))
     record = RunRecord.model_validate_json((folder / "run.json").read_bytes())
     assert record.outcome is not None
@@ -33,7 +42,10 @@ def test_workers_leave_and_join_while_the_others_train(laggard: Laggard, make_sc
     assert [each.asked_s for each in happened.values()] == [1, 2, 3]
     assert all(each.asked_s <= each.effective_s < 8 for each in record.churn)
     assert happened[AWAY, "left"].effective_s == pytest.approx(2, abs=0.5)
-    assert any("training was over before edge.trainer.1.1 leaves at 3600 s" in each for each in record.warnings)
+    assert any(
+        "training was over before edge.trainer.1.1 leaves at 3600 s" in each
+        for each in record.warnings
+    )
     steps = pd.read_parquet(folder / "steps.parquet")
     assert not steps.duplicated(["step", "rank"]).any()
     ranks = {host: rank for rank, host in enumerate(("cloud.trainer.1.1", LATE, AWAY))}

@@ -1,4 +1,5 @@
-"""A whole run on hosts of which one has a slow drive, and another's slows down for a while: what is said of it."""
+"""A whole run on hosts of which one has a slow drive, and another's slows down for a while: what is
+said of it."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def folder(laggard: Laggard, make_scenario: Callable[..., Path]) -> Path:
         "evaluate_every=1000000",
         "checkpoint_every=30",
     )
-    answer = laggard.run(scenario, *(part for setting in settings for part in ("--set", f"workload.{setting}")))
+    answer = laggard.run(
+        scenario, *(part for setting in settings for part in ("--set", f"workload.{setting}"))
+    )
     assert answer["status"] == "done"
     return Path(str(answer["folder"]))
 
@@ -50,7 +53,10 @@ def test_slow_drives_are_held_recorded_and_found(folder: Path) -> None:
 
 
 def _check_promises(folder: Path) -> None:
-    checks = [FidelityCheck.model_validate(each) for each in json.loads((folder / "fidelity.json").read_text())]
+    checks = [
+        FidelityCheck.model_validate(each)
+        for each in json.loads((folder / "fidelity.json").read_text())
+    ]
     storage = [(each.src, each.unit, each.requested) for each in checks if each.kind == "storage"]
     assert sorted(storage) == [
         ("cloud.trainer.1.1", "MB/s", 2.0),
@@ -69,7 +75,8 @@ def _check_promises(folder: Path) -> None:
 
 
 def _check_fetches(folder: Path) -> None:
-    """Every fetch takes the latency and the bytes over the bandwidth, from the moment that the event took effect."""
+    """Every fetch takes the latency and the bytes over the bandwidth, from the moment that the
+    event took effect."""
     spans = pq.read_table(folder / "spans.parquet").to_pandas()
     fetches = spans[(spans.phase == "fetch") & (spans.work == 32)]
     events = pq.read_table(folder / "events.parquet").to_pandas()
@@ -86,20 +93,37 @@ def _check_fetches(folder: Path) -> None:
         assert len(took_ms) > 20
         assert took_ms.min() >= expected_ms - 0.01
         assert took_ms.median() == pytest.approx(expected_ms, abs=1.5)
-    checkpoints, size = spans[spans.phase == "checkpoint"], (folder / "checkpoint.pt").stat().st_size
+    checkpoints, size = (
+        spans[spans.phase == "checkpoint"],
+        (folder / "checkpoint.pt").stat().st_size,
+    )
     assert list(checkpoints.step) == list(range(29, int(spans.step.max()) + 1, 30))
     assert (checkpoints.dur_ns / 1e6).median() == pytest.approx(size / 2e3, abs=4)
-    counted = {each["host"]: each for each in json.loads((folder / "counters.json").read_text())["drives"]}
+    counted = {
+        each["host"]: each for each in json.loads((folder / "counters.json").read_text())["drives"]
+    }
     assert {each["read_accesses"] for each in counted.values()} == {int(spans.step.max()) + 1}
-    assert counted["cloud.trainer.1.1"]["read_bytes"] >= len(fetches[fetches["rank"] == 0]) * 32 * SAMPLE_BYTES
+    assert (
+        counted["cloud.trainer.1.1"]["read_bytes"]
+        >= len(fetches[fetches["rank"] == 0]) * 32 * SAMPLE_BYTES
+    )
 
 
 def _check_findings(folder: Path) -> None:
-    found = [Finding.model_validate(each) for each in json.loads((folder / "stragglers.json").read_text())]
-    stragglers = {(each.host, each.kind) for each in found if each.family == "storage" and not each.masked}
-    assert stragglers == {("edge.trainer.1.2", "deterministic"), ("edge.trainer.1.1", "dynamic")}, found
+    found = [
+        Finding.model_validate(each)
+        for each in json.loads((folder / "stragglers.json").read_text())
+    ]
+    stragglers = {
+        (each.host, each.kind) for each in found if each.family == "storage" and not each.masked
+    }
+    assert stragglers == {("edge.trainer.1.2", "deterministic"), ("edge.trainer.1.1", "dynamic")}, (
+        found
+    )
     (slowed,) = (
-        each for each in found if (each.family, each.host) == ("storage", "edge.trainer.1.1") and not each.masked
+        each
+        for each in found
+        if (each.family, each.host) == ("storage", "edge.trainer.1.1") and not each.masked
     )
     events = pq.read_table(folder / "events.parquet").to_pandas()
     steps = pq.read_table(folder / "steps.parquet").to_pandas()

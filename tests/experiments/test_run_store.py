@@ -21,7 +21,14 @@ from hypothesis import strategies as st
 
 from laggard.errors import RunFolderError
 from laggard.experiments import run_store
-from laggard.experiments.run_store import RunFolder, find_run, folder_name, list_runs, load_record, new_run_id
+from laggard.experiments.run_store import (
+    RunFolder,
+    find_run,
+    folder_name,
+    list_runs,
+    load_record,
+    new_run_id,
+)
 from laggard.run_schema import RunRecord
 
 
@@ -127,20 +134,32 @@ def _create_several(root: str, count: int) -> list[str]:
 
 def test_runs_that_start_at_the_same_moment_never_collide(tmp_path: Path) -> None:
     with multiprocessing.get_context("fork").Pool(8) as pool:
-        made = [run for runs in pool.starmap(_create_several, [(str(tmp_path), 10)] * 8) for run in runs]
+        made = [
+            run for runs in pool.starmap(_create_several, [(str(tmp_path), 10)] * 8) for run in runs
+        ]
     assert len(set(made)) == 80
-    assert sorted(path.name for path in (tmp_path / "quickstart").iterdir() if path.name != "latest") == sorted(made)
+    assert sorted(
+        path.name for path in (tmp_path / "quickstart").iterdir() if path.name != "latest"
+    ) == sorted(made)
     assert (tmp_path / "quickstart/latest").readlink().name == max(made)
 
 
-def test_an_id_that_is_taken_is_not_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_that_is_taken_is_not_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ids = iter(["one", "one", "one", "two"])
     monkeypatch.setattr(run_store, "new_run_id", lambda: next(ids))
     assert RunFolder.create(tmp_path, _draft())[1].id == "one"
     assert RunFolder.create(tmp_path, _draft())[1].id == "two"
 
 
-@given(st.lists(st.datetimes(min_value=datetime(2020, 1, 1), max_value=datetime(2090, 1, 1)), min_size=2, max_size=5))  # noqa: DTZ001
+@given(
+    st.lists(
+        st.datetimes(min_value=datetime(2020, 1, 1), max_value=datetime(2090, 1, 1)),  # noqa: DTZ001
+        min_size=2,
+        max_size=5,
+    )
+)
 def test_ids_sort_by_time(moments: list[datetime]) -> None:
     spread = sorted(moment.replace(microsecond=0, tzinfo=UTC) for moment in moments)
     ids = [new_run_id(moment + timedelta(milliseconds=10 * i)) for i, moment in enumerate(spread)]
@@ -159,7 +178,8 @@ def test_a_scenario_name_is_a_plain_folder_name(name: str) -> None:
 
 
 def test_the_record_is_never_half_written(tmp_path: Path) -> None:
-    """Kill a process that rewrites its record without pause, many times; it must read back whole each time."""
+    """Kill a process that rewrites its record without pause, many times; it must read back whole
+    each time."""
     for round_ in range(15):
         folder, record = RunFolder.create(tmp_path, _draft())
 

@@ -1,4 +1,5 @@
-"""Scenario folders: good ones load with their plan; bad ones get located, explained, complete messages."""
+"""Scenario folders: good ones load with their plan; bad ones get located, explained, complete
+messages."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def folder(tmp_path: Path) -> Path:
 def test_what_is_shipped_is_good(shipped: str) -> None:
     scenario = load_scenario(REPOSITORY / shipped)
     assert scenario.warnings == ()
-    assert [len([h for h in scenario.hosts if h.layer == layer]) for layer in ("cloud", "fog", "edge")] == [2, 2, 4]
+    assert [
+        len([h for h in scenario.hosts if h.layer == layer]) for layer in ("cloud", "fog", "edge")
+    ] == [2, 2, 4]
     assert [host.layer for host in scenario.ranks] == ["cloud"] * 2 + ["fog"] * 2 + ["edge"] * 4
 
 
@@ -53,7 +56,12 @@ def test_heterogeneity_may_be_left_out(folder: Path) -> None:
     scenario = load_scenario(folder)
     assert set(scenario.shares.values()) == {1.0}
     assert any("all hosts are alike" in warning for warning in scenario.warnings)
-    assert set(scenario.files()) == {"layers_services.yaml", "network.yaml", "workflow.yaml", "workload.yaml"}
+    assert set(scenario.files()) == {
+        "layers_services.yaml",
+        "network.yaml",
+        "workflow.yaml",
+        "workload.yaml",
+    }
     scenario = load_scenario(folder, ["heterogeneity.deterministic.0={hosts: edge.*, cpu: 10%}"])
     assert scenario.shares["edge.trainer.1.1"] == 0.1
     assert "heterogeneity.yaml" in scenario.files()
@@ -71,13 +79,18 @@ def test_heterogeneity_may_be_left_out(folder: Path) -> None:
         ("notes.txt", False),
     ],
 )
-def test_a_misspelt_file_is_not_passed_over_in_silence(folder: Path, name: str, warned: bool) -> None:
+def test_a_misspelt_file_is_not_passed_over_in_silence(
+    folder: Path, name: str, warned: bool
+) -> None:
     (folder / name).write_text("{}\n")
     assert any(name in warning for warning in load_scenario(folder).warnings) is warned
 
 
 def test_a_key_of_another_kind_of_rule_is_told_so(folder: Path) -> None:
-    rule = "heterogeneity.dynamic.0={at: 1s, for: 1s, hosts: edge.*, src: edge.*, dst: fog.*, rate: 1mbit}"
+    rule = (
+        "heterogeneity.dynamic.0={at: 1s, for: 1s, hosts: edge.*, src: edge.*, dst: fog.*, rate:"
+        " 1mbit}"
+    )
     told = str(problems_of(folder, rule))
     assert "does not go with the other keys" in told
     assert "did you mean `src`" not in told
@@ -239,7 +252,9 @@ BOMB = "a: &a [1]\nb: &b [*a, *a]\nc: [*b, *b]\n"
         (_replace(HETEROGENEITY, "  - {at: 20s", "  - {trace: no.csv, src: 'edge.*', dst: 'fog.*'}\n  - {at: 20s"), "heterogeneity.yaml:16:", "missing"),
     ],
 )  # fmt: skip
-def test_special_cases(change: Callable[[dict[str, str]], None], place: str, rule: str, tmp_path: Path) -> None:
+def test_special_cases(
+    change: Callable[[dict[str, str]], None], place: str, rule: str, tmp_path: Path
+) -> None:
     files = template()
     change(files)
     problems = problems_of(write(tmp_path, files))
@@ -289,7 +304,9 @@ def _latin1(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [_directory, _fifo, _loop, _endless, _huge, _latin1])
 @pytest.mark.parametrize("name", ["workload", "heterogeneity"])
-def test_what_is_no_file_of_text_is_refused(make: Callable[[Path], None], name: str, folder: Path) -> None:
+def test_what_is_no_file_of_text_is_refused(
+    make: Callable[[Path], None], name: str, folder: Path
+) -> None:
     path = folder / f"{name}.yaml"
     path.unlink()
     make(path)
@@ -297,7 +314,9 @@ def test_what_is_no_file_of_text_is_refused(make: Callable[[Path], None], name: 
     assert problem.path == str(path)
 
 
-def test_a_file_that_may_not_be_read_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_may_not_be_read_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def denied(path: Path, flags: int) -> int:
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -321,7 +340,9 @@ def test_yml_files_are_told_to_be_renamed(folder: Path) -> None:
 def test_the_problems_of_all_files_come_at_once_in_order(tmp_path: Path) -> None:
     files = template()
     files["network"] = files["network"].replace("5ms", "5 parsecs").replace("10ms", "ten")
-    files["workload"] = files["workload"].replace("batch_size: 128", "batch_size: 3").replace("seed: 1", "sed: 1")
+    files["workload"] = (
+        files["workload"].replace("batch_size: 128", "batch_size: 3").replace("seed: 1", "sed: 1")
+    )
     files["workflow"] = "[{hosts: nobody.*}]"
     files["heterogeneity"] = files["heterogeneity"].replace("cpu: 40%", "cpu: 400%")
     problems = problems_of(write(tmp_path, files), "workload.stop.steps=0", "nothing.here=1")
@@ -364,7 +385,9 @@ def test_warnings(override: str, warning: str, folder: Path) -> None:
     assert any(warning in line for line in warnings), warnings
 
 
-def test_a_name_from_a_dot_and_a_folder_with_odd_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_from_a_dot_and_a_folder_with_odd_letters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     odd = write(tmp_path / "caf\xe9 \x1b[31m", template())
     monkeypatch.chdir(odd)
     assert load_scenario(Path()).name == odd.name
@@ -390,14 +413,19 @@ MANY = "layers_services.layers.2.services.0.quantity=498"
         ([f"network.networks=[{(chr(123) + 'src: ' + chr(39) + '*a' * 100 + chr(39) + ', dst: all, delay: 1ms, rate: 1mbit},') * 500}]"], "no host"),
     ],
 )  # fmt: skip
-def test_what_is_large_is_refused_or_planned_soon(overrides: list[str], rule: str, folder: Path) -> None:
+def test_what_is_large_is_refused_or_planned_soon(
+    overrides: list[str], rule: str, folder: Path
+) -> None:
     began = time.process_time()
     problems = problems_of(folder, *overrides)
     assert time.process_time() - began < 15.0
     assert any(rule in problem.rule for problem in problems) if rule else problems == ()
 
 
-CHECK = "from pathlib import Path; from laggard.experiments.scenario import load_scenario; load_scenario(Path(r'{}'))"
+CHECK = (
+    "from pathlib import Path; from laggard.experiments.scenario import load_scenario;"
+    " load_scenario(Path(r'{}'))"
+)
 
 
 def cpu_s(code: str) -> float:

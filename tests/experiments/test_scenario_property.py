@@ -1,4 +1,5 @@
-"""Thousands of broken scenarios: each loads, or is refused with located problems; nothing else ever happens, and soon."""
+"""Thousands of broken scenarios: each loads, or is refused with located problems; nothing else ever
+happens, and soon."""
 
 from __future__ import annotations
 
@@ -29,7 +30,13 @@ Path_ = tuple[str | int, ...]
 
 def _paths(value: YamlValue, at: Path_ = ()) -> Iterator[Path_]:
     yield at
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, below in inner:
         yield from _paths(below, (*at, key))
 
@@ -68,7 +75,8 @@ def _put(value: YamlValue, path: Path_, change: Callable[[YamlValue], YamlValue]
 
 @pytest.fixture(scope="module", autouse=True)
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One folder for all, and every text parsed once: parsing is pure, and most files of most examples are unchanged."""
+    """One folder for all, and every text parsed once: parsing is pure, and most files of most
+    examples are unchanged."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scenario_files, "parse_yaml", lru_cache(maxsize=64)(parse_yaml))
         patch.chdir(tmp_path_factory.mktemp("scenario"))
@@ -116,7 +124,10 @@ def test_changed_values(changes: list[tuple[tuple[str, Path_], YamlValue]]) -> N
     values = dict(VALUES)
     for (name, path), new in changes:
         values[name] = _put(values[name], path, lambda _, new=new: new)  # type: ignore[misc]
-    files = {name: FILES[name] if values[name] == VALUES[name] else _dumped(values[name]) for name in FILES}
+    files = {
+        name: FILES[name] if values[name] == VALUES[name] else _dumped(values[name])
+        for name in FILES
+    }
     _judge(files)
 
 
@@ -133,12 +144,23 @@ def test_changed_keys(place: tuple[str, Path_], kind: str, word: str) -> None:
         if isinstance(value, dict) and value:
             first = next(iter(value))
             rest = {key: inner for key, inner in value.items() if key != first}
-            renamed = {"drop": rest, "rename": {word: value[first], **rest}, "double": {**value, word: value[first]}}
+            renamed = {
+                "drop": rest,
+                "rename": {word: value[first], **rest},
+                "double": {**value, word: value[first]},
+            }
             return renamed.get(
-                kind, {first: value} if kind == "nest" else dict(zip(value, reversed(value.values()), strict=True))
+                kind,
+                (
+                    {first: value}
+                    if kind == "nest"
+                    else dict(zip(value, reversed(value.values()), strict=True))
+                ),
             )
         if isinstance(value, list) and value:
-            return {"drop": value[1:], "double": [*value, *value], "nest": [value]}.get(kind, value[::-1])
+            return {"drop": value[1:], "double": [*value, *value], "nest": [value]}.get(
+                kind, value[::-1]
+            )
         return [value] if kind == "nest" else word
 
     changed = _put(VALUES[name], path, change)
@@ -147,7 +169,11 @@ def test_changed_keys(place: tuple[str, Path_], kind: str, word: str) -> None:
 
 
 @_explored(300)
-@given(place=st.sampled_from(PLACES), value=st.one_of(HOSTILE, st.text(max_size=20)), noise=st.text(max_size=3))
+@given(
+    place=st.sampled_from(PLACES),
+    value=st.one_of(HOSTILE, st.text(max_size=20)),
+    noise=st.text(max_size=3),
+)
 def test_overrides(place: tuple[str, Path_], value: YamlValue, noise: str) -> None:
     name, path = place
     key = ".".join(map(str, (name, *path)))
@@ -167,7 +193,9 @@ def _dumped(value: YamlValue) -> str:
 @given(
     value=st.recursive(
         HOSTILE,
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+        ),
         max_leaves=6,
     )
 )

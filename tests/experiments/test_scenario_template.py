@@ -1,4 +1,5 @@
-"""`laggard init`: what it writes loads here and passes E2Clab's own validation, as does everything that is shipped."""
+"""`laggard init`: what it writes loads here and passes E2Clab's own validation, as does everything
+that is shipped."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None
 
 
 def test_every_line_that_is_commented_out_would_work(tmp_path: Path) -> None:
-    """Each example in the comments, alone, makes a scenario that loads, or says that its file is missing."""
+    """Each example in the comments, alone, makes a scenario that loads, or says that its file is
+    missing."""
     tried = 0
     for name, text in template().items():
         lines = text.splitlines()
@@ -71,7 +73,9 @@ def test_every_line_that_is_commented_out_would_work(tmp_path: Path) -> None:
 def test_e2clab_accepts_its_files(name: str, folder: str | None) -> None:
     from e2clab.schemas import is_valid_conf
 
-    text = template()[name] if folder is None else (REPOSITORY / folder / f"{name}.yaml").read_text()
+    text = (
+        template()[name] if folder is None else (REPOSITORY / folder / f"{name}.yaml").read_text()
+    )
     value = yaml.safe_load(text)
     assert value == parse_yaml(text, name).value  # YAML 1.1 and 1.2 read it alike
     assert is_valid_conf(value, name)

@@ -1,4 +1,5 @@
-"""The shipped JSON Schemas: current, accepting what loads, refusing what editors should underline."""
+"""The shipped JSON Schemas: current, accepting what loads, refusing what editors should
+underline."""
 
 from __future__ import annotations
 
@@ -26,14 +27,17 @@ def test_there_is_a_schema_for_every_file_and_no_other() -> None:
 
 
 def _validator(name: str) -> jsonschema.Draft7Validator:
-    # What the schemas use beyond draft 7 (prefixItems, $defs) is either ignored by it or reached through references.
+    # What the schemas use beyond draft 7 (prefixItems, $defs) is either ignored by it or reached
+    # through references.
     return jsonschema.Draft7Validator(json.loads(schema_text(name)))
 
 
 @pytest.mark.parametrize("folder", [*SHIPPED, None])
 @pytest.mark.parametrize("name", MODELS)
 def test_what_loads_is_accepted(name: str, folder: str | None) -> None:
-    text = template()[name] if folder is None else (REPOSITORY / folder / f"{name}.yaml").read_text()
+    text = (
+        template()[name] if folder is None else (REPOSITORY / folder / f"{name}.yaml").read_text()
+    )
     _validator(name).validate(parse_yaml(text, name).value)
 
 
@@ -46,7 +50,10 @@ def test_what_loads_is_accepted(name: str, folder: str | None) -> None:
         ("workload", {"model": "mlp", "dataset": "digits", "optimizer": {"name": "sgd", "lr": -1}}),
         ("network", {"networks": [{"src": "a", "dst": "b", "delay": "10 ms!", "rate": "1mbit"}]}),
         ("network", {"networks": [{"src": "a", "dst": "b", "rate": "1mbit"}]}),
-        ("network", {"networks": [{"src": "a", "dst": "b", "delay": "1ms", "rate": "1mbit", "loss": "5"}]}),
+        (
+            "network",
+            {"networks": [{"src": "a", "dst": "b", "delay": "1ms", "rate": "1mbit", "loss": "5"}]},
+        ),
         ("heterogeneity", {"deterministic": [{"hosts": "edge.*", "cpu": "25"}]}),
         ("heterogeneity", {"static": []}),
         ("layers_services", {"layers": []}),

@@ -1,4 +1,5 @@
-"""The supervisor, on real processes: who leaves is no failure, who joins is looked after, and what is left of the gone accuses nobody."""
+"""The supervisor, on real processes: who leaves is no failure, who joins is looked after, and what
+is left of the gone accuses nobody."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def run(runner: Runner, body: str) -> list[str]:
 
 
 def test_who_leaves_neither_fails_nor_hangs(own_runner: Runner) -> None:
-    """Of the two that stand still, one is gone: what it did last was to compute, and yet it is the other that hangs."""
+    """Of the two that stand still, one is gone: what it did last was to compute, and yet it is the
+    other that hangs."""
     lines = run(
         own_runner,
         """

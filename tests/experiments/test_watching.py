@@ -1,4 +1,5 @@
-"""The watcher on streams as ranks leave them: what it reads, when it looks, and what it leaves in the run folder."""
+"""The watcher on streams as ranks leave them: what it reads, when it looks, and what it leaves in
+the run folder."""
 
 from __future__ import annotations
 
@@ -61,12 +62,22 @@ class Training:
             values["dur_ns"] = self.real_ns(values["start_ns"] + values["dur_ns"]) - begin
             values["start_ns"] = begin
             self.spans[values["rank"]].append(tuple(values.values()))
-        begin_ns, end_ns = (int(table.start_ns[table.step >= step].min(initial=2**60)) for step in (first, last))
+        begin_ns, end_ns = (
+            int(table.start_ns[table.step >= step].min(initial=2**60)) for step in (first, last)
+        )
         links = self.run.links
         for row in np.flatnonzero((links.time_ns >= begin_ns) & (links.time_ns < end_ns)).tolist():
-            sample = {name: getattr(links, name)[row] for name in LINK_ROW.names or () if hasattr(links, name)}
-            sample["delivery_rate_bytes_per_s"] = links.delivery_rate_mbps[row] / 8e-6 / self.dilation
-            sample["src"], sample["dst"] = (self.hosts.index(str(sample[end])) for end in ("src", "dst"))
+            sample = {
+                name: getattr(links, name)[row]
+                for name in LINK_ROW.names or ()
+                if hasattr(links, name)
+            }
+            sample["delivery_rate_bytes_per_s"] = (
+                links.delivery_rate_mbps[row] / 8e-6 / self.dilation
+            )
+            sample["src"], sample["dst"] = (
+                self.hosts.index(str(sample[end])) for end in ("src", "dst")
+            )
             for name in ("rtt_us", "min_rtt_us", "busy_us", "last_send_ms"):
                 sample[name] = sample[name] * self.dilation
             sample["time_ns"] = self.real_ns(int(links.time_ns[row]))
@@ -76,19 +87,28 @@ class Training:
 
 
 @pytest.mark.parametrize("dilation", [1.0, 4.0])
-def test_what_is_slow_is_told_while_the_run_goes_on_and_left_in_its_folder(tmp_path: Path, dilation: float) -> None:
+def test_what_is_slow_is_told_while_the_run_goes_on_and_left_in_its_folder(
+    tmp_path: Path, dilation: float
+) -> None:
     injected = (
         Injection("compute", 2.0, 60, 99, rank=1),
         Injection("network", 4.0, 120, 159, tiers=("cloud", "edge")),
     )
     tiers = (Tier("cloud", 2), Tier("edge", 2))
     run = generate_run(
-        TraceSpec(tiers=tiers, steps=200, noise=Noise(sigma=0.03, transfer_sigma=0.05), injections=injected)
+        TraceSpec(
+            tiers=tiers,
+            steps=200,
+            noise=Noise(sigma=0.03, transfer_sigma=0.05),
+            injections=injected,
+        )
     )
     training = Training(run, tmp_path, dilation)
     watcher, heard = Watcher(training.plan), Heard()
     alarms = tmp_path / "alarms.jsonl"
-    hosts = [Host(host.host, host.tier, "trainer", 1, number) for number, host in enumerate(run.hosts, 1)]
+    hosts = [
+        Host(host.host, host.tier, "trainer", 1, number) for number, host in enumerate(run.hosts, 1)
+    ]
     teller = AlarmTeller(alarms, hosts, heard)
     when: dict[str, int] = {}
     for step in range(0, 200, 10):
@@ -97,11 +117,23 @@ def test_what_is_slow_is_told_while_the_run_goes_on_and_left_in_its_folder(tmp_p
         teller.update()
         for text in heard.texts:
             when.setdefault(text.split()[0] + ("" if "again" not in text else " again"), step + 10)
-    assert when == {"cloud.trainer.1.2": 70, "cloud.trainer.1.2 again": 110, "Transfers": 130, "Transfers again": 170}
+    assert when == {
+        "cloud.trainer.1.2": 70,
+        "cloud.trainer.1.2 again": 110,
+        "Transfers": 130,
+        "Transfers again": 170,
+    }
     slow, link = read_alarms(alarms)
-    assert (slow.host, slow.family, slow.since_step, slow.last_step) == ("cloud.trainer.1.2", "compute", 60, 99)
+    assert (slow.host, slow.family, slow.since_step, slow.last_step) == (
+        "cloud.trainer.1.2",
+        "compute",
+        60,
+        99,
+    )
     assert slow.slowdown == pytest.approx(2.0, rel=0.05)
-    assert slow.since_s == pytest.approx(run.spans.start_ns[run.spans.step == 60].min() / 1e9, abs=0.001)
+    assert slow.since_s == pytest.approx(
+        run.spans.start_ns[run.spans.step == 60].min() / 1e9, abs=0.001
+    )
     assert (link.family, link.since_step, link.last_step) == ("network", 120, 159)
     assert link.link == ("cloud.trainer.1.2", "edge.trainer.1.1")
     assert slow.told_s is not None

@@ -1,4 +1,5 @@
-"""Clock fits against clocks whose truth is known exactly, however the network treated the exchanges."""
+"""Clock fits against clocks whose truth is known exactly, however the network treated the
+exchanges."""
 
 from __future__ import annotations
 
@@ -95,10 +96,14 @@ def flights(draw: st.DrawFn, least: int = 1, most: int = 30) -> list[Flight]:
     return draw(st.lists(one, min_size=least, max_size=most))
 
 
-steady_clocks = st.builds(lambda start, reference, ppb: Clock(start, reference, ((0, ppb),)), starts, starts, rates)
+steady_clocks = st.builds(
+    lambda start, reference, ppb: Clock(start, reference, ((0, ppb),)), starts, starts, rates
+)
 
 
-def errors(clock: Clock, fit: ClockFit, at: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def errors(
+    clock: Clock, fit: ClockFit, at: Sequence[int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """How wrong the fit is at true times, and how wrong it says it may be."""
     local = np.array([clock.local(each) for each in at], dtype=np.int64)
     truth = np.array([clock.reference(each) for each in at], dtype=np.int64)
@@ -111,14 +116,18 @@ def assert_inside(clock: Clock, fit: ClockFit, at: Sequence[int]) -> None:
 
 
 def instants_around(found: Sequence[Flight]) -> list[int]:
-    edges = [flight.at_ns for flight in found] + [flight.at_ns + flight.round_trip_ns for flight in found]
+    edges = [flight.at_ns for flight in found] + [
+        flight.at_ns + flight.round_trip_ns for flight in found
+    ]
     between = [(a + b) // 2 for a, b in itertools.pairwise(sorted(edges))]
     return [*edges, *between, min(edges) - HOUR, max(edges) + HOUR]
 
 
 @steady
 @given(clock=steady_clocks, found=flights(), at=st.lists(instants, max_size=5))
-def test_with_a_constant_drift_the_truth_is_always_inside(clock: Clock, found: list[Flight], at: list[int]) -> None:
+def test_with_a_constant_drift_the_truth_is_always_inside(
+    clock: Clock, found: list[Flight], at: list[int]
+) -> None:
     fit = fit_clock([clock.exchange(flight) for flight in found])
     assert_inside(clock, fit, at + instants_around(found))
     assert len(fit.pieces) == 1
@@ -149,7 +158,9 @@ def changing_clocks(draw: st.DrawFn, spread_ppb: int, most: int = 4) -> Clock:
 
 @steady
 @given(clock=changing_clocks(990), found=flights())
-def test_a_drift_that_wanders_within_its_limit_keeps_the_truth_inside(clock: Clock, found: list[Flight]) -> None:
+def test_a_drift_that_wanders_within_its_limit_keeps_the_truth_inside(
+    clock: Clock, found: list[Flight]
+) -> None:
     fit = fit_clock([clock.exchange(flight) for flight in found])
     assert_inside(clock, fit, instants_around(found))
     assert len(fit.pieces) == 1
@@ -165,7 +176,9 @@ def test_the_widest_model_needs_no_steadiness_at_all(clock: Clock, found: list[F
 
 @settings(steady, max_examples=300)
 @given(clock=changing_clocks(490_000, most=1), found=flights(least=4))
-def test_a_change_of_the_drift_keeps_the_truth_inside_where_it_shows_at_all(clock: Clock, found: list[Flight]) -> None:
+def test_a_change_of_the_drift_keeps_the_truth_inside_where_it_shows_at_all(
+    clock: Clock, found: list[Flight]
+) -> None:
     fit = fit_clock([clock.exchange(flight) for flight in found])
     assert fit.suspect == ()
     if len(fit.pieces) == 2:
@@ -182,7 +195,9 @@ def bursts(seconds: int, round_trip_ns: int, seed: int) -> list[Flight]:
     found = []
     for second in range(seconds):
         for i in range(8):
-            there, home = (round_trip_ns / 4 + random.exponential(round_trip_ns / 4, 2)).astype(int).tolist()
+            there, home = (
+                (round_trip_ns / 4 + random.exponential(round_trip_ns / 4, 2)).astype(int).tolist()
+            )
             found.append(Flight(second * SECOND + i * 2_000_000, there, 20_000, home))
     return found
 
@@ -214,7 +229,9 @@ def test_several_changes_are_told_apart() -> None:
 @st.composite
 def suspended_clocks(draw: st.DrawFn) -> Clock:
     stopped_ns = draw(st.integers(15 * SECOND, 10**6 * SECOND))
-    return Clock(draw(starts), draw(starts), ((0, draw(rates)),), draw(st.integers(1, HOUR)), stopped_ns)
+    return Clock(
+        draw(starts), draw(starts), ((0, draw(rates)),), draw(st.integers(1, HOUR)), stopped_ns
+    )
 
 
 def quick(at_ns: int) -> list[Flight]:
@@ -224,18 +241,27 @@ def quick(at_ns: int) -> list[Flight]:
 
 @settings(steady, max_examples=300)
 @given(
-    clock=suspended_clocks(), found=flights(), late=flights(), when=st.tuples(instants, instants), swapped=st.booleans()
+    clock=suspended_clocks(),
+    found=flights(),
+    late=flights(),
+    when=st.tuples(instants, instants),
+    swapped=st.booleans(),
 )
 def test_a_jump_is_told_and_the_bound_holds_across_it(
     clock: Clock, found: list[Flight], late: list[Flight], when: tuple[int, int], swapped: bool
 ) -> None:
-    """A machine that is suspended, the local one or the reference, with exchanges before and after."""
+    """A machine that is suspended, the local one or the reference, with exchanges before and
+    after."""
     resumed = clock.stops_ns + clock.stopped_ns
     before = [flight for flight in found if flight.at_ns + flight.round_trip_ns < clock.stops_ns]
     before += quick(clock.stops_ns - when[0] - SECOND)
-    after = [Flight(each.at_ns + resumed, each.forward_ns, each.pause_ns, each.back_ns) for each in late]
+    after = [
+        Flight(each.at_ns + resumed, each.forward_ns, each.pause_ns, each.back_ns) for each in late
+    ]
     after += quick(resumed + when[1])
-    fit = fit_clock([_swapped(clock, each) if swapped else clock.exchange(each) for each in (*before, *after)])
+    fit = fit_clock(
+        [_swapped(clock, each) if swapped else clock.exchange(each) for each in (*before, *after)]
+    )
     at = [*instants_around(before)[:-1], clock.stops_ns, resumed, *instants_around(after)[:-2]]
     one = np.array([clock.local(each) for each in at], dtype=np.int64)
     other = np.array([clock.reference(each) for each in at], dtype=np.int64)
@@ -244,7 +270,10 @@ def test_a_jump_is_told_and_the_bound_holds_across_it(
     # What shows the same time as the moment of the jump may have been before or after it.
     inside = np.abs(fit.to_reference(local) - truth) <= fit.error_ns(local) + READING_NS
     assert (inside | (local == start) | (local == end)).all()
-    stop, go = (clock.reference if swapped else clock.local)(clock.stops_ns), local[at.index(resumed)]
+    stop, go = (
+        (clock.reference if swapped else clock.local)(clock.stops_ns),
+        local[at.index(resumed)],
+    )
     assert start <= stop <= go <= end
     jump = np.array([start - 1, start, (start + end) // 2, end, end + 1])
     assert fit.is_suspect(jump, 1 << 61).tolist() == [False, True, True, True, False]
@@ -256,7 +285,10 @@ def _swapped(clock: Clock, flight: Flight) -> Exchange:
     arrived = flight.at_ns + flight.forward_ns
     left = arrived + flight.pause_ns
     return Exchange(
-        clock.reference(flight.at_ns), clock.local(arrived), clock.local(left), clock.reference(left + flight.back_ns)
+        clock.reference(flight.at_ns),
+        clock.local(arrived),
+        clock.local(left),
+        clock.reference(left + flight.back_ns),
     )
 
 
@@ -272,7 +304,10 @@ any_exchange = st.builds(
 
 
 @steady
-@given(exchanges=st.lists(any_exchange, min_size=1, max_size=12), at=st.lists(stamps, min_size=2, max_size=20))
+@given(
+    exchanges=st.lists(any_exchange, min_size=1, max_size=12),
+    at=st.lists(stamps, min_size=2, max_size=20),
+)
 def test_whatever_was_observed_the_map_is_monotone_and_total_or_refused(
     exchanges: list[Exchange], at: list[int]
 ) -> None:
@@ -281,7 +316,12 @@ def test_whatever_was_observed_the_map_is_monotone_and_total_or_refused(
     except LaggardError as error:
         assert "can be true" in str(error)  # noqa: PT017 - refusing is one of two right answers
         return
-    edges = [stamp + i for each in exchanges for stamp in (each.sent_ns, each.returned_ns) for i in (-1, 0, 1)]
+    edges = [
+        stamp + i
+        for each in exchanges
+        for stamp in (each.sent_ns, each.returned_ns)
+        for i in (-1, 0, 1)
+    ]
     local = np.array(sorted({*edges, *at}), dtype=np.int64)
     mapped = fit.to_reference(local)
     assert (np.diff(mapped) >= 0).all()
@@ -299,7 +339,9 @@ def test_there_and_back_again(clock: Clock, found: list[Flight], at: list[int]) 
 
 @steady
 @given(clock=steady_clocks, found=flights(least=2), more=flights(least=0))
-def test_more_exchanges_never_widen_the_bound(clock: Clock, found: list[Flight], more: list[Flight]) -> None:
+def test_more_exchanges_never_widen_the_bound(
+    clock: Clock, found: list[Flight], more: list[Flight]
+) -> None:
     """Nor do late ones: nothing needs to be filtered."""
     few = fit_clock([clock.exchange(flight) for flight in found], wander_ppm=0.0)
     many = fit_clock([clock.exchange(flight) for flight in (*found, *more)], wander_ppm=0.0)
@@ -308,10 +350,16 @@ def test_more_exchanges_never_widen_the_bound(clock: Clock, found: list[Flight],
 
 
 @steady
-@given(clock=steady_clocks, found=flights(), late=st.lists(st.integers(1, SECOND), min_size=1, max_size=5))
+@given(
+    clock=steady_clocks,
+    found=flights(),
+    late=st.lists(st.integers(1, SECOND), min_size=1, max_size=5),
+)
 def test_an_outlier_changes_nothing(clock: Clock, found: list[Flight], late: list[int]) -> None:
     best = min(found, key=lambda flight: flight.round_trip_ns)
-    slower = [Flight(best.at_ns, best.forward_ns + more, best.pause_ns, best.back_ns) for more in late]
+    slower = [
+        Flight(best.at_ns, best.forward_ns + more, best.pause_ns, best.back_ns) for more in late
+    ]
     at = np.array([clock.local(each) for each in instants_around(found)], dtype=np.int64)
     without = fit_clock([clock.exchange(flight) for flight in found], wander_ppm=0.0)
     with_them = fit_clock([clock.exchange(flight) for flight in (*found, *slower)], wander_ppm=0.0)
@@ -320,8 +368,12 @@ def test_an_outlier_changes_nothing(clock: Clock, found: list[Flight], late: lis
 
 
 @steady
-@given(clock=steady_clocks, found=flights(), far=st.integers(0, 1 << 60), there=st.integers(0, 1 << 60))
-def test_the_arithmetic_is_as_exact_far_from_zero(clock: Clock, found: list[Flight], far: int, there: int) -> None:
+@given(
+    clock=steady_clocks, found=flights(), far=st.integers(0, 1 << 60), there=st.integers(0, 1 << 60)
+)
+def test_the_arithmetic_is_as_exact_far_from_zero(
+    clock: Clock, found: list[Flight], far: int, there: int
+) -> None:
     near = Clock(0, 0, clock.changes)
     away = Clock(far, there, clock.changes)
     at = np.array([near.local(each) for each in instants_around(found)], dtype=np.int64)
@@ -335,7 +387,8 @@ def test_the_arithmetic_is_as_exact_far_from_zero(clock: Clock, found: list[Flig
 def test_the_bound_is_half_the_width_of_all_lines_that_fit(
     clock: Clock, found: list[Flight], data: st.DataObject
 ) -> None:
-    """Linear programming as the oracle, at the ends of the exchanges, where the curve is not interpolated."""
+    """Linear programming as the oracle, at the ends of the exchanges, where the curve is not
+    interpolated."""
     exchanges = [clock.exchange(flight) for flight in found]
     fit = fit_clock(exchanges, wander_ppm=0.0)
     knot = data.draw(st.sampled_from(fit.curve.knots.tolist()))
@@ -344,9 +397,13 @@ def test_the_bound_is_half_the_width_of_all_lines_that_fit(
     rows, limits = [], []
     for each in exchanges:
         rows.append([1.0, (each.sent_ns - first.sent_ns - knot) / 1e9])
-        limits.append((each.received_ns - first.received_ns - each.sent_ns + first.sent_ns + 1) / 1e3)
+        limits.append(
+            (each.received_ns - first.received_ns - each.sent_ns + first.sent_ns + 1) / 1e3
+        )
         rows.append([-1.0, -(each.returned_ns - first.sent_ns - knot) / 1e9])
-        limits.append(-(each.answered_ns - first.received_ns - each.returned_ns + first.sent_ns - 1) / 1e3)
+        limits.append(
+            -(each.answered_ns - first.received_ns - each.returned_ns + first.sent_ns - 1) / 1e3
+        )
     ends = [
         linprog([sign, 0.0], rows, limits, bounds=[(None, None), (-500.0, 500.0)], method="highs")
         for sign in (-1.0, 1.0)
@@ -362,7 +419,10 @@ def test_the_bound_is_finite_from_one_exchange_and_shrinks_as_they_come() -> Non
     found = bursts(20, 400_000, 0)
     at = np.array([clock.local(10 * SECOND)])
     counts = (1, 8, 80, 160)
-    bounds = [int(fit_clock([clock.exchange(flight) for flight in found[:count]]).error_ns(at)[0]) for count in counts]
+    bounds = [
+        int(fit_clock([clock.exchange(flight) for flight in found[:count]]).error_ns(at)[0])
+        for count in counts
+    ]
     assert bounds == sorted(bounds, reverse=True)
     assert bounds[0] < 10_000_000
     assert bounds[-1] < 200_000
@@ -388,7 +448,9 @@ def test_the_reference_itself_is_exact() -> None:
 
 def test_spans_are_flagged_above_a_threshold() -> None:
     clock = Clock(0, 0, ((0, 0),))
-    fit = fit_clock([clock.exchange(Flight(0, 1000, 0, 1000)), clock.exchange(Flight(SECOND, 1000, 0, 1000))])
+    fit = fit_clock(
+        [clock.exchange(Flight(0, 1000, 0, 1000)), clock.exchange(Flight(SECOND, 1000, 0, 1000))]
+    )
     flags = fit.span_flags(np.array([0, SECOND, 1000 * SECOND]), 100_000)
     assert flags.dtype == np.uint8
     assert flags.tolist() == [0, 0, Flag.CLOCK_SUSPECT]
@@ -430,7 +492,8 @@ def test_nothing_to_fit_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "wander"), [(0.0, 0.0), (500.0, 501.0), (500.0, -1.0), (1e6, 1.0), (500.0, float("nan"))]
+    ("limit", "wander"),
+    [(0.0, 0.0), (500.0, 501.0), (500.0, -1.0), (1e6, 1.0), (500.0, float("nan"))],
 )
 def test_models_that_make_no_sense_are_refused(limit: float, wander: float) -> None:
     with pytest.raises(ValueError, match="wander"):

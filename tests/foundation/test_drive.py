@@ -1,4 +1,5 @@
-"""An emulated drive against arithmetic: bytes over bandwidth plus latency, whoever shares it, wakes late, is killed or changes it."""
+"""An emulated drive against arithmetic: bytes over bandwidth plus latency, whoever shares it, wakes
+late, is killed or changes it."""
 
 from __future__ import annotations
 
@@ -13,7 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.drive import PIECE_NS, Direction, Drive, DriveCounters, DriveLimits, make_drive, sharpen_sleeps
+from laggard.drive import (
+    PIECE_NS,
+    Direction,
+    Drive,
+    DriveCounters,
+    DriveLimits,
+    make_drive,
+    sharpen_sleeps,
+)
 from laggard.network_emulation.forked import end_companion, fork_companion
 
 pytestmark = pytest.mark.alone
@@ -145,7 +154,9 @@ def test_many_reads_get_what_a_long_one_gets(path: Path, make: Callable[..., Dri
 
 
 @pytest.mark.parametrize(("before", "after"), [(1.0, 20.0), (4.0, 0.5)])
-def test_a_change_acts_within_a_transfer(path: Path, make: Callable[..., Drive], before: float, after: float) -> None:
+def test_a_change_acts_within_a_transfer(
+    path: Path, make: Callable[..., Drive], before: float, after: float
+) -> None:
     drive = make(read_mb_per_s=before)
     size_bytes = round(before * 1e6 * 0.3)
     reader = Reader(path, [("read", size_bytes)])

@@ -11,7 +11,9 @@ from laggard.errors import Problem, ScenarioError
 
 
 def test_a_problem_reads_place_value_rule_fix() -> None:
-    problem = Problem("a/network.yaml", 3, 7, "delay: 10 parsecs", "a delay is a number", "write 10ms")
+    problem = Problem(
+        "a/network.yaml", 3, 7, "delay: 10 parsecs", "a delay is a number", "write 10ms"
+    )
     assert str(problem) == "a/network.yaml:3:7: delay: 10 parsecs: a delay is a number — write 10ms"
 
 

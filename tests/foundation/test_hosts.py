@@ -12,7 +12,12 @@ from laggard.hosts import Host, bare_groups, pattern_fault, select
 
 
 def _host(
-    layer: str, service: str, service_id: int, machine_id: int, layer_id: int, roles: tuple[str, ...] = ()
+    layer: str,
+    service: str,
+    service_id: int,
+    machine_id: int,
+    layer_id: int,
+    roles: tuple[str, ...] = (),
 ) -> Host:
     name = f"{layer}.{service}.{service_id}.{machine_id}"
     return Host(
@@ -59,7 +64,10 @@ def _names(pattern: str) -> tuple[str, ...]:
         ("edge.*:!edge.sensor.*", NAMES[4:6]),
         ("edge.*:!edge", NAMES[4:]),  # takes away the role, not the host's own key
         ("*.trainer.*:&edge.*", NAMES[4:6]),
-        ("!edge.*", (*NAMES[:5], NAMES[6])),  # the roles `edge` and `3_2` are left, and with each its first host
+        (
+            "!edge.*",
+            (*NAMES[:5], NAMES[6]),
+        ),  # the roles `edge` and `3_2` are left, and with each its first host
         ("~edge\\.(trainer|sensor).*", NAMES[4:]),
         ("edge.trainer.1.[!2]", NAMES[4:5]),
         ("edge.trainer.1.[12]", ()),  # the thirteenth match, as in Ansible
@@ -151,7 +159,9 @@ def e2clab_names() -> object:
     for host in HOSTS:
         roles[host.name] = [en.Host(host.address)]
     by_address = {host.address: host.name for host in HOSTS}
-    return lambda pattern: {by_address[found.address] for found in get_hosts_from_pattern(roles, pattern)}
+    return lambda pattern: {
+        by_address[found.address] for found in get_hosts_from_pattern(roles, pattern)
+    }
 
 
 @pytest.mark.filterwarnings("default")

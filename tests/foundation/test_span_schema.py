@@ -10,7 +10,18 @@ from laggard.span_schema import Flag, Lane, Phase
 
 
 def test_phases_have_stable_codes() -> None:
-    order = ["fetch", "prep", "h2d", "forward", "backward", "comm", "optimizer", "checkpoint", "evaluate", "other"]
+    order = [
+        "fetch",
+        "prep",
+        "h2d",
+        "forward",
+        "backward",
+        "comm",
+        "optimizer",
+        "checkpoint",
+        "evaluate",
+        "other",
+    ]
     assert [str(phase) for phase in Phase] == order
     assert [phase.code for phase in Phase] == list(range(10))
 
@@ -22,7 +33,13 @@ def test_flags_fit_their_column_and_are_single_bits() -> None:
 
 
 def test_compute_is_what_the_design_counts_as_compute() -> None:
-    assert {str(phase) for phase in span_schema.COMPUTE_PHASES} == {"prep", "h2d", "forward", "backward", "optimizer"}
+    assert {str(phase) for phase in span_schema.COMPUTE_PHASES} == {
+        "prep",
+        "h2d",
+        "forward",
+        "backward",
+        "optimizer",
+    }
 
 
 def test_span_columns_and_types() -> None:

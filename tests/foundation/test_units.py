@@ -57,7 +57,9 @@ PARSERS: tuple[Callable[[object], float], ...] = (
         (units.parse_throughput_mb_per_s, "1GiB/s", 1073.741824),
     ],
 )
-def test_means_what_tc_means(parse: Callable[[object], float], text: object, expected: float) -> None:
+def test_means_what_tc_means(
+    parse: Callable[[object], float], text: object, expected: float
+) -> None:
     assert parse(text) == pytest.approx(expected, rel=1e-9)
 
 
@@ -94,7 +96,9 @@ def test_refuses_out_of_range(parse: Callable[[object], float], value: object) -
 
 
 @pytest.mark.parametrize("parse", PARSERS)
-@pytest.mark.parametrize("text", ["10" + " " * 200_000 + "!", "9" * 200_000, " " * 200_000, "1" + "a" * 200_000])
+@pytest.mark.parametrize(
+    "text", ["10" + " " * 200_000 + "!", "9" * 200_000, " " * 200_000, "1" + "a" * 200_000]
+)
 def test_hostile_text_takes_no_time(parse: Callable[[object], float], text: str) -> None:
     began = time.process_time()
     with pytest.raises(ValueError, match="such as"):
@@ -104,7 +108,9 @@ def test_hostile_text_takes_no_time(parse: Callable[[object], float], text: str)
 
 @pytest.mark.parametrize("parse", PARSERS)
 @given(value=st.one_of(st.text(), st.integers(), st.floats(), st.none(), st.booleans()))
-def test_parses_to_a_finite_number_or_says_why(parse: Callable[[object], float], value: object) -> None:
+def test_parses_to_a_finite_number_or_says_why(
+    parse: Callable[[object], float], value: object
+) -> None:
     try:
         parsed = parse(value)
     except ValueError as error:
@@ -116,6 +122,12 @@ def test_parses_to_a_finite_number_or_says_why(parse: Callable[[object], float],
 
 @given(number=st.floats(min_value=0.001, max_value=1e6))
 def test_units_agree_with_each_other(number: float) -> None:
-    assert units.parse_delay_ms(f"{number:.6f}s") == pytest.approx(1000 * units.parse_delay_ms(f"{number:.6f}ms"))
-    assert units.parse_rate_mbps(f"{number:.6f}mbps") == pytest.approx(8 * units.parse_rate_mbps(f"{number:.6f}mbit"))
-    assert units.parse_duration_s(f"{number:.6f}min") == pytest.approx(60 * units.parse_duration_s(f"{number:.6f}s"))
+    assert units.parse_delay_ms(f"{number:.6f}s") == pytest.approx(
+        1000 * units.parse_delay_ms(f"{number:.6f}ms")
+    )
+    assert units.parse_rate_mbps(f"{number:.6f}mbps") == pytest.approx(
+        8 * units.parse_rate_mbps(f"{number:.6f}mbit")
+    )
+    assert units.parse_duration_s(f"{number:.6f}min") == pytest.approx(
+        60 * units.parse_duration_s(f"{number:.6f}s")
+    )

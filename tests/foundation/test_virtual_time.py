@@ -30,7 +30,11 @@ def test_nanoseconds_stay_whole(factor: float, nanoseconds: int) -> None:
     assert virtual == pytest.approx(nanoseconds / factor, abs=1)
 
 
-@given(factor=factors, rate=st.floats(min_value=0.1, max_value=1e4), delay=st.floats(min_value=0.01, max_value=1e3))
+@given(
+    factor=factors,
+    rate=st.floats(min_value=0.1, max_value=1e4),
+    delay=st.floats(min_value=0.01, max_value=1e3),
+)
 def test_bandwidth_delay_product_is_kept(factor: float, rate: float, delay: float) -> None:
     dilation = Dilation(factor)
     assert dilation.real_mbps(rate) * dilation.real_ms(delay) == pytest.approx(rate * delay)

@@ -22,7 +22,9 @@ def _count(path: Path) -> None:
 
 def test_another_process_s_steps_are_seen_at_once(tmp_path: Path) -> None:
     with WorkCounter(tmp_path / "work") as reader:
-        worker = multiprocessing.get_context("fork").Process(target=_count, args=(tmp_path / "work",))
+        worker = multiprocessing.get_context("fork").Process(
+            target=_count, args=(tmp_path / "work",)
+        )
         worker.start()
         worker.join()
         assert reader.read() == WorkDone(steps=2, full_speed_ns=11, cpu_ns=17)

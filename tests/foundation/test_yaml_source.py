@@ -1,4 +1,5 @@
-"""YAML from strangers: what is read, what is refused and where, and that nothing else ever happens."""
+"""YAML from strangers: what is read, what is refused and where, and that nothing else ever
+happens."""
 
 from __future__ import annotations
 
@@ -91,7 +92,9 @@ def test_refuses_at_its_place(text: str, place: tuple[int, int], rule: str) -> N
     assert problem.fix
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "{a: " * 20_000, "- " * 50_000, "? " * 20_000, "[" * (MAX_DEPTH + 2)])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "{a: " * 20_000, "- " * 50_000, "? " * 20_000, "[" * (MAX_DEPTH + 2)]
+)
 def test_depth_is_bounded_before_the_stack_is(text: str) -> None:
     began = time.process_time()
     _problem(text)
@@ -133,7 +136,9 @@ _PLAIN: st.SearchStrategy[YamlValue] = st.recursive(
     | st.integers(-(2**62), 2**62)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -199,7 +204,9 @@ def test_all_model_errors_are_told_at_once() -> None:
 
 
 def test_an_overridden_value_is_blamed_on_its_origin() -> None:
-    source = Source("f", {"a": {"b": 1}}, {(): (1, 1), ("a",): (1, 4)}, {("a", "b"): "--set f.a.b=1"})
+    source = Source(
+        "f", {"a": {"b": 1}}, {(): (1, 1), ("a",): (1, 4)}, {("a", "b"): "--set f.a.b=1"}
+    )
     assert str(source.problem(("a", "b"), "too small")) == "--set f.a.b=1: a.b: 1: too small"
     assert str(source.problem(("a",), "wrong")) == 'f:1:4: a: {"b": 1}: wrong'
     assert source.at(("a", "b")) == 1

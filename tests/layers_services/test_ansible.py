@@ -59,7 +59,9 @@ def test_enoslib_runs_commands_in_the_namespaces(runner: Runner) -> None:
     )
     assert result.stdout, result.stderr
     seen, addresses, outside, back = json.loads(result.stdout.splitlines()[-1])
-    assert {name: said[:2] for name, said in seen.items()} == {name: [name, "1"] for name in addresses}
+    assert {name: said[:2] for name, said in seen.items()} == {
+        name: [name, "1"] for name in addresses
+    }
     assert len({said[2] for said in seen.values()} | {outside}) == 4
     assert addresses == {
         "cloud.server.1.1": "10.77.0.1/16",
@@ -155,7 +157,9 @@ def test_settings_come_before_ansible(own_runner: Runner) -> None:
 
 
 @pytest.mark.slow
-def test_a_host_without_namespace_is_unreachable_rather_than_the_machine(own_runner: Runner) -> None:
+def test_a_host_without_namespace_is_unreachable_rather_than_the_machine(
+    own_runner: Runner,
+) -> None:
     result = own_runner.run(
         HEAD
         + """

@@ -1,4 +1,5 @@
-"""Real datagrams: over loopback, by way of a network that loses, doubles and forges, and over emulated links with load."""
+"""Real datagrams: over loopback, by way of a network that loses, doubles and forges, and over
+emulated links with load."""
 
 from __future__ import annotations
 
@@ -16,7 +17,14 @@ import pytest
 
 from laggard.clock_stamps import Exchange
 from laggard.errors import DeploymentError
-from laggard.layers_services.clock_exchange import BURST, CLOCK_PORT, Exchanger, Responder, exchange, serve
+from laggard.layers_services.clock_exchange import (
+    BURST,
+    CLOCK_PORT,
+    Exchanger,
+    Responder,
+    exchange,
+    serve,
+)
 from laggard.network_emulation.forked import end_companion, fork_companion
 from laggard.network_emulation.host_namespace import entered
 from laggard.network_emulation.link_emulator import UserspaceBackend
@@ -34,7 +42,8 @@ READING_NS = 2
 
 @dataclass(frozen=True)
 class SkewedClock:
-    """This machine's clock, shown `skew_ns` ahead and running `drift_ppb` faster, so that the truth is known."""
+    """This machine's clock, shown `skew_ns` ahead and running `drift_ppb` faster, so that the truth
+    is known."""
 
     skew_ns: int
     drift_ppb: int
@@ -72,11 +81,15 @@ def test_bursts_are_asked_and_answered(responder: Responder) -> None:
     start_ns = time.monotonic_ns()
     with Exchanger(LOOPBACK, responder.port, bursts=3, spacing_s=0.02) as exchanger:
         found = talk(exchanger, responder)
-        assert exchanger.asked == exchanger.answered == responder.answered == len(found) == 3 * BURST
+        assert (
+            exchanger.asked == exchanger.answered == responder.answered == len(found) == 3 * BURST
+        )
         assert exchanger.foreign == responder.foreign == responder.unsent == 0
         assert exchanger.failure is None
     end_ns = time.monotonic_ns()
-    stamps = [stamp for e in found for stamp in (e.sent_ns, e.received_ns, e.answered_ns, e.returned_ns)]
+    stamps = [
+        stamp for e in found for stamp in (e.sent_ns, e.received_ns, e.answered_ns, e.returned_ns)
+    ]
     assert stamps == sorted(stamps)
     assert start_ns <= stamps[0]
     assert stamps[-1] <= end_ns
@@ -96,11 +109,14 @@ def test_a_loop_that_calls_late_sends_one_datagram_at_a_time(responder: Responde
 
 
 def test_an_endless_exchanger_asks_no_more_than_it_needs() -> None:
-    """With clocks by which every exchange is equally fast: a second one confirms the first, then one a burst does."""
+    """With clocks by which every exchange is equally fast: a second one confirms the first, then
+    one a burst does."""
     readings = itertools.count(0, 1000)
     with (
         Responder(LOOPBACK, 0, clock=lambda: 0) as responder,
-        Exchanger(LOOPBACK, responder.port, spacing_s=0.02, clock=lambda: next(readings)) as exchanger,
+        Exchanger(
+            LOOPBACK, responder.port, spacing_s=0.02, clock=lambda: next(readings)
+        ) as exchanger,
     ):
         start_s, found = time.monotonic(), 0
         while found < 5:
@@ -113,7 +129,8 @@ def test_an_endless_exchanger_asks_no_more_than_it_needs() -> None:
 
 @dataclass
 class Middleman:
-    """The network between: what the exchanger sends arrives here, and what it gets is sent from here."""
+    """The network between: what the exchanger sends arrives here, and what it gets is sent from
+    here."""
 
     inside: socket.socket
     outside: socket.socket
@@ -150,7 +167,9 @@ def middleman() -> Iterator[Middleman]:
         yield Middleman(inside, outside)
 
 
-def test_lost_late_doubled_and_forged_datagrams_do_no_harm(responder: Responder, middleman: Middleman) -> None:
+def test_lost_late_doubled_and_forged_datagrams_do_no_harm(
+    responder: Responder, middleman: Middleman
+) -> None:
     with Exchanger(LOOPBACK, middleman.port, bursts=1, spacing_s=0.001) as exchanger:
         questions = []
         while exchanger.due_s is not None:
@@ -189,7 +208,14 @@ def test_lost_late_doubled_and_forged_datagrams_do_no_harm(responder: Responder,
 def test_the_responder_ignores_what_is_no_question(responder: Responder) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         stranger.connect((LOOPBACK, responder.port))
-        for datagram in (b"", b"LgQ1", b"LgQ1" + bytes(27), b"LgQ1" + bytes(29), b"LgA1" + bytes(28), bytes(32)):
+        for datagram in (
+            b"",
+            b"LgQ1",
+            b"LgQ1" + bytes(27),
+            b"LgQ1" + bytes(29),
+            b"LgA1" + bytes(28),
+            bytes(32),
+        ):
             stranger.send(datagram)
         stranger.send(b"LgQ1" + bytes(28))
         while responder.answered < 1:
@@ -202,7 +228,9 @@ def test_the_responder_ignores_what_is_no_question(responder: Responder) -> None
 def test_nobody_there_is_told_with_the_port_and_the_fix() -> None:
     with Responder(LOOPBACK, 0) as gone:
         port = gone.port
-    with pytest.raises(DeploymentError, match=rf"none of 8 questions \(.*refused\): UDP port {port} must pass"):
+    with pytest.raises(
+        DeploymentError, match=rf"none of 8 questions \(.*refused\): UDP port {port} must pass"
+    ):
         exchange(LOOPBACK, port, bursts=1, patience_s=0.05)
 
 
@@ -242,7 +270,10 @@ def test_serving_ends_with_the_other_end_of_a_pipe() -> None:
 
 def test_a_process_that_exchanges_can_fork() -> None:
     """An agent forks its ranks and must have one thread until then; numpy starts some."""
-    code = "import sys, laggard.layers_services.clock_exchange as made; sys.exit('numpy' in sys.modules)"
+    code = (
+        "import sys, laggard.layers_services.clock_exchange as made; sys.exit('numpy' in"
+        " sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -299,26 +330,41 @@ def over_links(continuum: Continuum, loaded: bool) -> dict[str, Observed]:
     span_ns = end_ns - start_ns
     true_ns = tuple(start_ns + span_ns * tenth // 10 for tenth in range(-2, 13))
     return {
-        edge: Observed(tuple(found[edge]), true_ns, tuple(clocks[edge].at(each) for each in true_ns))
+        edge: Observed(
+            tuple(found[edge]), true_ns, tuple(clocks[edge].at(each) for each in true_ns)
+        )
         for edge in DELAYS_MS
     }
 
 
-def ask(continuum: Continuum, edge: str, clock: SkewedClock, patience_s: float = 1.0) -> tuple[Exchange, ...]:
+def ask(
+    continuum: Continuum, edge: str, clock: SkewedClock, patience_s: float = 1.0
+) -> tuple[Exchange, ...]:
     own, reference = continuum.endpoints[edge].address, continuum.endpoints[CLOUD].address
     with entered(continuum.namespaces[edge]):
-        return exchange(reference, address=own, bursts=3, spacing_s=0.1, patience_s=patience_s, clock=clock)
+        return exchange(
+            reference, address=own, bursts=3, spacing_s=0.1, patience_s=patience_s, clock=clock
+        )
 
 
-def during(continuum: Continuum, clocks: dict[str, SkewedClock], found: dict[str, list[Exchange]]) -> None:
+def during(
+    continuum: Continuum, clocks: dict[str, SkewedClock], found: dict[str, list[Exchange]]
+) -> None:
     """Both nodes' exchangers in one event loop, as an agent has it."""
     exchangers = {}
     for edge, clock in clocks.items():
         with entered(continuum.namespaces[edge]):
-            exchangers[edge] = Exchanger(continuum.endpoints[CLOUD].address, spacing_s=0.25, clock=clock)
+            exchangers[edge] = Exchanger(
+                continuum.endpoints[CLOUD].address, spacing_s=0.25, clock=clock
+            )
     until_s = time.monotonic() + 4.0
     while time.monotonic() < until_s:
-        select.select(list(exchangers.values()), [], [], min(each.due_s or 0.0 for each in exchangers.values()))
+        select.select(
+            list(exchangers.values()),
+            [],
+            [],
+            min(each.due_s or 0.0 for each in exchangers.values()),
+        )
         for edge, exchanger in exchangers.items():
             found[edge] += exchanger.step()
     for exchanger in exchangers.values():
@@ -327,7 +373,8 @@ def during(continuum: Continuum, clocks: dict[str, SkewedClock], found: dict[str
 
 
 def load(continuum: Continuum) -> int:
-    """Datagrams at one and a half times the links' rate, for half of the time, both ways: queues of up to 0.25 s."""
+    """Datagrams at one and a half times the links' rate, for half of the time, both ways: queues of
+    up to 0.25 s."""
     sockets = []
     for edge in DELAYS_MS:
         for src, dst in ((edge, CLOUD), (CLOUD, edge)):
@@ -342,7 +389,8 @@ def load(continuum: Continuum) -> int:
                 try:
                     each.send(bytes(1472))
                 except (ConnectionRefusedError, BlockingIOError):
-                    continue  # nobody listens, or the device's own queue is full: either is load enough
+                    # nobody listens, or the device's own queue is full: either is load enough
+                    continue
             sent += 1
         time.sleep(0.001)
 
@@ -358,7 +406,8 @@ def over_loaded_links(continuum: Continuum) -> dict[str, Observed]:
 @needs_tun
 @pytest.mark.parametrize("scene", [over_idle_links, over_loaded_links], ids=["idle", "loaded"])
 def test_the_truth_is_inside_the_bound_over_shaped_links(scene: object) -> None:
-    import numpy as np  # here, since the sandbox must be entered by a process without numpy's threads
+    # here, since the sandbox must be entered by a process without numpy's threads
+    import numpy as np
 
     from laggard.clocks import fit_clock
 
@@ -371,9 +420,12 @@ def test_the_truth_is_inside_the_bound_over_shaped_links(scene: object) -> None:
         assert fit.suspect == ()
         assert len(fit.pieces) == 1
         round_trip_ns = sum(DELAYS_MS[edge]) * 1e6
-        # The half of an empty link's round trip is what nobody can know; the rest is scheduling and the drift.
+        # The half of an empty link's round trip is what nobody can know; the rest is scheduling and
+        # the drift.
         assert (bound[2:13] < round_trip_ns / 2 + 5e6).all(), edge
-        assert fit.pieces[0].drift_ppm == pytest.approx(-SKEWS[edge][1] / 1e3, abs=fit.pieces[0].drift_error_ppm + 1.0)
+        assert fit.pieces[0].drift_ppm == pytest.approx(
+            -SKEWS[edge][1] / 1e3, abs=fit.pieces[0].drift_error_ppm + 1.0
+        )
         if scene is over_loaded_links:
             slowest = max(each.returned_ns - each.sent_ns for each in observed.exchanges)
             assert slowest > round_trip_ns + 50e6  # there was a queue

@@ -19,7 +19,10 @@ Document = dict[str, object]
 
 
 def document(*layers: tuple[str, list[Document]]) -> Document:
-    return {"environment": {"g5k": {}}, "layers": [{"name": name, "services": services} for name, services in layers]}
+    return {
+        "environment": {"g5k": {}},
+        "layers": [{"name": name, "services": services} for name, services in layers],
+    }
 
 
 def test_names_and_addresses() -> None:
@@ -27,7 +30,13 @@ def test_names_and_addresses() -> None:
         LayersServices.model_validate(
             document(
                 ("Cloud", [{"name": "Server"}]),
-                ("edge", [{"name": "trainer", "quantity": 2, "repeat": 1}, {"name": "gateway", "roles": ["iot"]}]),
+                (
+                    "edge",
+                    [
+                        {"name": "trainer", "quantity": 2, "repeat": 1},
+                        {"name": "gateway", "roles": ["iot"]},
+                    ],
+                ),
             )
         )
     )
@@ -44,7 +53,9 @@ def test_names_and_addresses() -> None:
 
 
 def test_ten_thousand_hosts_have_addresses_of_their_own() -> None:
-    hosts = compile_hosts(LayersServices.model_validate(document(("edge", [{"name": "a", "quantity": 10_000}]))))
+    hosts = compile_hosts(
+        LayersServices.model_validate(document(("edge", [{"name": "a", "quantity": 10_000}])))
+    )
     addresses = {ipaddress.ip_address(host.address) for host in hosts}
     assert len(addresses) == 10_000
     assert all(address in NETWORK for address in addresses)
@@ -52,10 +63,16 @@ def test_ten_thousand_hosts_have_addresses_of_their_own() -> None:
     assert NETWORK.broadcast_address not in addresses
 
 
-names = st.from_regex(r"\A[A-Za-z][A-Za-z0-9_-]{0,8}\Z").filter(lambda name: name.lower() not in ("all", "ungrouped"))
+names = st.from_regex(r"\A[A-Za-z][A-Za-z0-9_-]{0,8}\Z").filter(
+    lambda name: name.lower() not in ("all", "ungrouped")
+)
 services = st.fixed_dictionaries(
     {"name": names},
-    optional={"quantity": st.integers(1, 3), "repeat": st.integers(0, 3), "roles": st.lists(names, max_size=2)},
+    optional={
+        "quantity": st.integers(1, 3),
+        "repeat": st.integers(0, 3),
+        "roles": st.lists(names, max_size=2),
+    },
 )
 documents = st.lists(
     st.tuples(names, st.lists(services, min_size=1, max_size=3)),
@@ -70,7 +87,11 @@ documents = st.lists(
 def test_names_are_unique_and_counts_add_up(layers: Document) -> None:
     model = LayersServices.model_validate(layers)
     hosts = compile_hosts(model)
-    assert len({host.name for host in hosts}) == len(hosts) == sum(layer.machines for layer in model.layers)
+    assert (
+        len({host.name for host in hosts})
+        == len(hosts)
+        == sum(layer.machines for layer in model.layers)
+    )
     assert len({host.address for host in hosts}) == len(hosts)
 
 
@@ -79,7 +100,9 @@ def test_names_are_unique_and_counts_add_up(layers: Document) -> None:
 def test_the_static_description_has_every_host_once(layers: Document) -> None:
     hosts = compile_hosts(LayersServices.model_validate(layers))
     description = static_description(hosts)
-    assert [machine["alias"] for machine in description["resources"]["machines"]] == [host.name for host in hosts]
+    assert [machine["alias"] for machine in description["resources"]["machines"]] == [
+        host.name for host in hosts
+    ]
     assert json.loads(json.dumps(description)) == description
 
 

@@ -71,14 +71,29 @@ def test_where_managers_run(manager: str, testbed: Testbed, refused: str) -> Non
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        (LAYERS.replace("monitoring, ", "") + DSTAT, "it watches the hosts with the role `monitoring`"),
-        (LAYERS.replace("k_monitor, ", "") + KWOLLECT, "the role `k_monitor`, and no service has it"),
-        (LAYERS.replace("monitoring_service, ", "") + TIG, "a machine with the role `monitoring_service`"),
-        (LAYERS.replace(", provenance_service", "") + PROVENANCE, "a machine with the role `provenance_service`"),
+        (
+            LAYERS.replace("monitoring, ", "") + DSTAT,
+            "it watches the hosts with the role `monitoring`",
+        ),
+        (
+            LAYERS.replace("k_monitor, ", "") + KWOLLECT,
+            "the role `k_monitor`, and no service has it",
+        ),
+        (
+            LAYERS.replace("monitoring_service, ", "") + TIG,
+            "a machine with the role `monitoring_service`",
+        ),
+        (
+            LAYERS.replace(", provenance_service", "") + PROVENANCE,
+            "a machine with the role `provenance_service`",
+        ),
         (LAYERS + TIG.replace("tig", "graphite"), "monitoring is of type dstat, tig or tpg"),
         (LAYERS + TIG.replace("shared", "private"), "E2Clab's own reservation only"),
         (LAYERS + KWOLLECT.replace(", end: finalize", ""), "collects nothing, and only logs it"),
-        (LAYERS + KWOLLECT.replace("[wattmetre_power_watt]", "all"), "kwollect collects a list of metrics"),
+        (
+            LAYERS + KWOLLECT.replace("[wattmetre_power_watt]", "all"),
+            "kwollect collects a list of metrics",
+        ),
         (LAYERS + PROVENANCE.replace(", dataflow_spec: spec.py", ""), "`dataflow_spec` is missing"),
     ],
 )
@@ -125,7 +140,8 @@ def answer(runner: Runner, layers: str, script: str) -> dict[str, object]:
     return value
 
 
-# E2Clab's class has the nodes take dool from GitHub; this takes its place there, and writes as dool does.
+# E2Clab's class has the nodes take dool from GitHub; this takes its place there, and writes as dool
+# does.
 SAMPLER = """
 import csv, sys, time
 with open(sys.argv[sys.argv.index("-o") + 1], "w", newline="") as stream:
@@ -175,7 +191,11 @@ def test_dstat_monitors_and_its_records_come_home(own_runner: Runner) -> None:
     )
     files = [Path(str(name)) for name in seen["files"]]  # type: ignore[attr-defined]
     assert len(files) == 1
-    assert files[0].relative_to(own_runner.folder).parts[:3] == ("run-7", "monitoring-data", "edge.trainer.1.1")
+    assert files[0].relative_to(own_runner.folder).parts[:3] == (
+        "run-7",
+        "monitoring-data",
+        "edge.trainer.1.1",
+    )
     with files[0].open(newline="") as stream:
         rows = list(csv.reader(stream))
     assert rows[6] == ["usr", "idl"]
@@ -200,14 +220,19 @@ def test_nodes_without_the_internet_are_told(own_runner: Runner) -> None:
 """,
     )
     refused = str(seen["refused"])
-    assert "E2Clab's `monitoring` manager could not be deployed: edge.trainer.1.1: task `get_url` failed" in refused
+    assert (
+        "E2Clab's `monitoring` manager could not be deployed: edge.trainer.1.1: task `get_url`"
+        " failed" in refused
+    )
     assert "dool from raw.githubusercontent.com" in refused
     assert "nodes without the internet cannot have it" in refused
     assert "remove `monitoring` from layers_services.yaml" in refused
 
 
 @pytest.mark.slow
-def test_settings_against_e2clabs_schema_are_refused_before_anything_is_deployed(own_runner: Runner) -> None:
+def test_settings_against_e2clabs_schema_are_refused_before_anything_is_deployed(
+    own_runner: Runner,
+) -> None:
     seen = answer(
         own_runner,
         LAYERS + "monitoring: {type: tig}\n",
@@ -225,7 +250,8 @@ def test_settings_against_e2clabs_schema_are_refused_before_anything_is_deployed
 
 @pytest.mark.slow
 def test_kwollect_collects_the_time_of_the_stages(own_runner: Runner) -> None:
-    """Against an HTTP server on loopback in the place of Grid'5000's, which answers as its metrics API does."""
+    """Against an HTTP server on loopback in the place of Grid'5000's, which answers as its metrics
+    API does."""
     seen = answer(
         own_runner,
         LAYERS + KWOLLECT,

@@ -17,11 +17,17 @@ if TYPE_CHECKING:
 CONTINUUM = {
     "environment": {"g5k": {}},
     "layers": [
-        {"name": "cloud", "services": [{"name": "server"}, {"name": "trainer", "quantity": 2, "roles": ["gpu"]}]},
+        {
+            "name": "cloud",
+            "services": [{"name": "server"}, {"name": "trainer", "quantity": 2, "roles": ["gpu"]}],
+        },
         {"name": "fog", "services": [{"name": "gateway", "repeat": 1}]},
         {
             "name": "edge",
-            "services": [{"name": "trainer", "quantity": 2}, {"name": "sensor_x", "roles": ["gpu", "iot"]}],
+            "services": [
+                {"name": "trainer", "quantity": 2},
+                {"name": "sensor_x", "roles": ["gpu", "iot"]},
+            ],
         },
     ],
 }
@@ -57,5 +63,8 @@ def test_patterns_select_what_e2clab_selects(own_runner: Runner) -> None:
     result = own_runner.run(LOOK_UP, timeout_s=120)
     theirs = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
     assert [each["pattern"] for each in theirs] == list(PATTERNS), result.stderr
-    ours = [{"pattern": pattern, "found": sorted(host.name for host in select(pattern, hosts))} for pattern in PATTERNS]
+    ours = [
+        {"pattern": pattern, "found": sorted(host.name for host in select(pattern, hosts))}
+        for pattern in PATTERNS
+    ]
     assert ours == theirs

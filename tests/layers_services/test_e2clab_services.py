@@ -1,4 +1,5 @@
-"""Users' own E2Clab service classes, registered by `e2clab services add` and deployed through E2Clab's own code."""
+"""Users' own E2Clab service classes, registered by `e2clab services add` and deployed through
+E2Clab's own code."""
 
 from __future__ import annotations
 
@@ -151,13 +152,15 @@ def test_plays_see_what_a_users_own_class_registers(runner: Runner) -> None:
     workers = "10.77.0.2:6121 10.77.0.3:6121 [111, 112]"
     assert said["1_1_1"] == f"cloud.flink.1.1 10.77.0.1:8081 4 {workers}"
     assert said["1_2_1"] == f"cloud.flink.2.1 10.77.0.4:8081 4 {workers}"
-    first, second = ((runner.folder / f"edge.trainer.1.{number}").read_text().strip() for number in (1, 2))
+    first, second = (
+        (runner.folder / f"edge.trainer.1.{number}").read_text().strip() for number in (1, 2)
+    )
     assert (first, second) == ("cloud.flink.1.1 flink True", "cloud.flink.2.1 flink True")
 
 
 @pytest.mark.slow
 def test_metadata_are_e2clabs(own_runner: Runner) -> None:
-    (same, available) = answer(
+    same, available = answer(
         own_runner,
         """
     layers = layers_of("layers_services.yaml")
@@ -275,7 +278,11 @@ LAYERS = validated(SOURCE, LayersServices)
     ("run_plugins", "registered", "expected"),
     [
         (True, {"Flink", "Sensor"}, []),
-        (True, {"flink", "Sensor"}, ["layers_services.yaml:6:37: Flink: `env` is for a service class `Flink`"]),
+        (
+            True,
+            {"flink", "Sensor"},
+            ["layers_services.yaml:6:37: Flink: `env` is for a service class `Flink`"],
+        ),
         (True, set(), ["6:37: Flink: `env` is for", "10:25: Sensor: `env` is for"]),
         (
             False,
@@ -288,8 +295,12 @@ LAYERS = validated(SOURCE, LayersServices)
         ),
     ],
 )
-def test_classes_that_will_not_run_are_named(run_plugins: bool, registered: set[str], expected: list[str]) -> None:
-    found = service_warnings(LAYERS, run_plugins=run_plugins, source=SOURCE, registered=frozenset(registered))
+def test_classes_that_will_not_run_are_named(
+    run_plugins: bool, registered: set[str], expected: list[str]
+) -> None:
+    found = service_warnings(
+        LAYERS, run_plugins=run_plugins, source=SOURCE, registered=frozenset(registered)
+    )
     assert len(found) == len(expected), [str(problem) for problem in found]
     for problem, part in zip(found, expected, strict=True):
         assert part in str(problem)

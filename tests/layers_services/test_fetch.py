@@ -1,4 +1,5 @@
-"""Files come home whole over real SFTP: what a broken connection left, what is wrong, and what is not there."""
+"""Files come home whole over real SFTP: what a broken connection left, what is wrong, and what is
+not there."""
 
 from __future__ import annotations
 

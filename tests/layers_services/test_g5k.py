@@ -1,4 +1,5 @@
-"""Reservations on a stand-in Grid'5000, through EnOSlib's own provider, with every fault that the stand-in knows."""
+"""Reservations on a stand-in Grid'5000, through EnOSlib's own provider, with every fault that the
+stand-in knows."""
 
 from __future__ import annotations
 
@@ -99,7 +100,11 @@ def played(scripts: Scripts, case: str) -> Any:
         ("three 500s", PARASILO, 1),
         ("three 500s to the submission", PARASILO, 1),
         ("slow answers", PARASILO, 1),
-        ("slow answer to the submission", PARASILO, 2),  # the first one is carried out after all, and ended
+        (
+            "slow answer to the submission",
+            PARASILO,
+            2,
+        ),  # the first one is carried out after all, and ended
         ("Reservation not valid, two sites", [GEMINI, *PARASILO], 2),
         ("a node fails to deploy once", PARASILO, 1),
         ("a release that fails twice", PARASILO, 1),
@@ -112,7 +117,9 @@ def test_what_passes_ends_in_a_reservation_that_is_given_back(
     assert row["error"] == "", row["seen"]
     assert row["machines"] == machines
     plain = [name.replace("-kavlan-4", "") for name in machines]
-    there = [f"root {name} {ADDRESSES[address]}" for name, address in zip(plain, machines, strict=True)]
+    there = [
+        f"root {name} {ADDRESSES[address]}" for name, address in zip(plain, machines, strict=True)
+    ]
     assert row["reached"] == there
     assert row["addresses"] == [ADDRESSES[name].partition("/")[0] for name in machines]
     assert row["made"] == made
@@ -136,15 +143,27 @@ def test_what_passes_ends_in_a_reservation_that_is_given_back(
         ),
         ("401 in between", "PrerequisiteError", "~/.python-grid5000.yaml"),
         ("500 for ever", "DeploymentError", "too many 500 error responses"),
-        ("a job that never starts", "DeploymentError", "not started within 3 s: job 1800001 at rennes, state waiting"),
+        (
+            "a job that never starts",
+            "DeploymentError",
+            "not started within 3 s: job 1800001 at rennes, state waiting",
+        ),
         ("killed by the walltime", "DeploymentError", "job 1800001 at rennes ended"),
         (
             "Reservation not valid",
             "DeploymentError",
             "could give these nodes from 2031-03-04 19:05:00 on — --reservation",
         ),
-        ("a node fails to deploy", "DeploymentError", "failed to deploy, three times: parasilo-2.rennes.grid5000.fr"),
-        ("a node that stops answering SSH", "DeploymentError", "do not answer SSH: parasilo-2.rennes.grid5000.fr"),
+        (
+            "a node fails to deploy",
+            "DeploymentError",
+            "failed to deploy, three times: parasilo-2.rennes.grid5000.fr",
+        ),
+        (
+            "a node that stops answering SSH",
+            "DeploymentError",
+            "do not answer SSH: parasilo-2.rennes.grid5000.fr",
+        ),
         ("interrupted while it waits", "KeyboardInterrupt", ""),
     ],
 )
@@ -160,8 +179,7 @@ def test_what_does_not_pass_ends_in_one_clear_message_and_no_job(
 
 
 def test_jobs_are_found_by_name_and_released(scripts: Scripts) -> None:
-    found = scripts.answer(
-        """
+    found = scripts.answer("""
     def act(grid):
         submit(grid), submit(grid, "lyon", cluster="gemini", types=["exotic"]), submit(grid, name="laggard-b"), submit(grid, name="mine")
         by_name = find_jobs("laggard-a", pace=PACE)
@@ -177,8 +195,7 @@ def test_jobs_are_found_by_name_and_released(scripts: Scripts) -> None:
             "deletions": [[call.path, call.status] for call in grid.calls() if call.method == "DELETE"],
         }
     in_sandbox(on_paper, act)
-"""
-    )
+""")
     one, two, three, mine = 1800001, 1800002, 1800003, 1800004
     assert found == {
         "by name": [["lyon", two, "laggard-a", False], ["rennes", one, "laggard-a", False]],
@@ -202,8 +219,7 @@ def test_jobs_are_found_by_name_and_released(scripts: Scripts) -> None:
 
 
 def test_a_job_known_by_name_only_or_not_at_all_is_released(scripts: Scripts) -> None:
-    found = scripts.answer(
-        """
+    found = scripts.answer("""
     def job(number, name="laggard-a", site="rennes"):
         return HeldJob(testbed="g5k", site=site, job_id=number, name=name, nodes=1)
 
@@ -211,8 +227,7 @@ def test_a_job_known_by_name_only_or_not_at_all_is_released(scripts: Scripts) ->
         submit(grid)
         return [shown(release([job(0), job(0, "laggard-never"), job(77)], PACE)), states(grid)]
     in_sandbox(on_paper, act)
-"""
-    )
+""")
     assert found == [
         [
             ["rennes", 0, "laggard-never", True],
@@ -224,8 +239,7 @@ def test_a_job_known_by_name_only_or_not_at_all_is_released(scripts: Scripts) ->
 
 
 def test_what_cannot_be_released_is_returned_with_the_command_that_does(scripts: Scripts) -> None:
-    found = scripts.answer(
-        """
+    found = scripts.answer("""
     def act(grid):
         submit(grid)
         found = find_jobs("laggard-a", pace=PACE)
@@ -237,11 +251,13 @@ def test_what_cannot_be_released_is_returned_with_the_command_that_does(scripts:
         grid.clear_faults()
         return [shown(after), how_to_release(still_held(after)), shown(unasked), how_to_release(unasked), shown(release(after, PACE))]
     in_sandbox(on_paper, act)
-"""
-    )
+""")
     assert found == [
         [["rennes", 1800001, "laggard-a", False]],
-        "job 1800001 at rennes may still hold nodes: `laggard destroy`, or `oardel 1800001` on rennes's frontend",
+        (
+            "job 1800001 at rennes may still hold nodes: `laggard destroy`, or `oardel 1800001` on"
+            " rennes's frontend"
+        ),
         [["rennes", 0, "laggard-a", False]],
         (
             "a job named laggard-a at rennes may still hold nodes: `laggard destroy`,"
@@ -252,8 +268,7 @@ def test_what_cannot_be_released_is_returned_with_the_command_that_does(scripts:
 
 
 def test_a_job_that_is_there_must_exist_run_and_fit(scripts: Scripts) -> None:
-    found = scripts.answer(
-        """
+    found = scripts.answer("""
     def act(grid):
         from laggard.layers_services.g5k import reserve
         submit(grid), submit(grid, types=["deploy"])
@@ -266,14 +281,22 @@ def test_a_job_that_is_there_must_exist_run_and_fit(scripts: Scripts) -> None:
 
         return [use("9"), use("1800001"), use("1800002"), told, [held[1] for held in states(grid)]]
     in_sandbox(on_paper, act)
-"""
-    )
+""")
     assert found == [
-        ["NoSuchJobError", "Grid'5000 knows nothing of job 9 at rennes (404) — check the site and the number"],
-        ["InputError", "job 1800001 at rennes is over (error) — give one that runs, or leave --job out"],
+        [
+            "NoSuchJobError",
+            "Grid'5000 knows nothing of job 9 at rennes (404) — check the site and the number",
+        ],
         [
             "InputError",
-            "job 1800002 at rennes is of type `deploy`, so its nodes need a system — add --env-name, such as debian12-nfs",
+            "job 1800001 at rennes is over (error) — give one that runs, or leave --job out",
+        ],
+        [
+            "InputError",
+            (
+                "job 1800002 at rennes is of type `deploy`, so its nodes need a system — add"
+                " --env-name, such as debian12-nfs"
+            ),
         ],
         [],
         [1800002],
@@ -281,8 +304,7 @@ def test_a_job_that_is_there_must_exist_run_and_fit(scripts: Scripts) -> None:
 
 
 def test_an_estimate_of_the_start_reserves_nothing(scripts: Scripts) -> None:
-    found = scripts.answer(
-        """
+    found = scripts.answer("""
     def act(grid):
         from laggard.layers_services.g5k import start_estimate
         now = datetime.datetime.now(datetime.timezone.utc)
@@ -306,8 +328,7 @@ def test_an_estimate_of_the_start_reserves_nothing(scripts: Scripts) -> None:
             unknown.reason.splitlines()[0], made, posts,
         ]
     in_sandbox(on_paper, act)
-"""
-    )
+""")
     assert found == [
         True,
         "2031-03-04T19:00:00+01:00",

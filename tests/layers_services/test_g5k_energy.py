@@ -15,11 +15,17 @@ from laggard.layers_services.machine import Access, Machine
 WATTS = st.floats(min_value=0, max_value=3000)
 
 
-@given(watts=WATTS, start_s=st.floats(0, 1e5), lasts_s=st.floats(0.1, 1e4), offset_s=st.floats(-30, 30))
-def test_level_power_times_time(watts: float, start_s: float, lasts_s: float, offset_s: float) -> None:
+@given(
+    watts=WATTS, start_s=st.floats(0, 1e5), lasts_s=st.floats(0.1, 1e4), offset_s=st.floats(-30, 30)
+)
+def test_level_power_times_time(
+    watts: float, start_s: float, lasts_s: float, offset_s: float
+) -> None:
     samples = [Sample(start_s + offset_s, watts)]
     end_s = start_s + lasts_s
-    assert energy_j(samples, start_s, end_s) == pytest.approx(watts * (end_s - start_s), rel=1e-6, abs=1e-6)
+    assert energy_j(samples, start_s, end_s) == pytest.approx(
+        watts * (end_s - start_s), rel=1e-6, abs=1e-6
+    )
 
 
 def test_a_ramp_is_integrated_between_its_readings() -> None:
@@ -33,7 +39,11 @@ def test_a_wave_read_often_has_its_mean() -> None:
 
 
 def test_a_node_with_two_meters_draws_both() -> None:
-    samples = [Sample(t, watts, meter) for t in (0.0, 5.0) for meter, watts in (("psu 1", 60.0), ("psu 2", 40.0))]
+    samples = [
+        Sample(t, watts, meter)
+        for t in (0.0, 5.0)
+        for meter, watts in (("psu 1", 60.0), ("psu 2", 40.0))
+    ]
     assert energy_j(samples, 0.0, 5.0) == pytest.approx(500)
 
 
@@ -45,7 +55,9 @@ def test_nothing_without_readings_or_time(samples: list[Sample], end_s: float) -
 def test_machines_are_asked_for_the_meter_that_they_have() -> None:
     def machine(cluster: str, number: int) -> Machine:
         host = Host(f"{cluster}.{number}", "edge", "trainer", 1, number, f"10.0.0.{number}")
-        return Machine(host, Access(f"{cluster}-{number}.somewhere.grid5000.fr"), "somewhere", cluster)
+        return Machine(
+            host, Access(f"{cluster}-{number}.somewhere.grid5000.fr"), "somewhere", cluster
+        )
 
     machines = [machine("gemini", 1), machine("gemini", 2), machine("no-such-cluster", 3)]
     found = metered(machines)

@@ -76,7 +76,9 @@ def test_a_plan() -> None:
 
 def test_every_host_is_in_one_group_that_answers_to_its_roles() -> None:
     planned = plan(GOOD)
-    hosts = {host.name: host for host in compile_hosts(validated(parse_yaml(GOOD, "l"), LayersServices))}
+    hosts = {
+        host.name: host for host in compile_hosts(validated(parse_yaml(GOOD, "l"), LayersServices))
+    }
     assert sorted(name for group in planned.groups for name in group.hosts) == sorted(hosts)
     for group in planned.groups:
         for name in group.hosts:
@@ -86,7 +88,10 @@ def test_every_host_is_in_one_group_that_answers_to_its_roles() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (G5kOptions(walltime="62:00:00"), {"walltime": "62:00:00", "walltime_s": 62 * 3600, "node_hours": 682.0}),
+        (
+            G5kOptions(walltime="62:00:00"),
+            {"walltime": "62:00:00", "walltime_s": 62 * 3600, "node_hours": 682.0},
+        ),
         (G5kOptions(walltime="168:00:00"), {"walltime_s": 168 * 3600}),
         (G5kOptions(reservation="2027-01-29 19:00:00"), {"reservation": "2027-01-29 19:00:00"}),
         (G5kOptions(queue="besteffort"), {"queue": "besteffort"}),
@@ -118,13 +123,23 @@ def test_what_the_file_says_of_the_reservation() -> None:
     assert (planned.walltime, planned.reservation) == ("23:00:00", "2027-01-29 19:00:00")
     assert planned.start is not None
     assert planned.start.isoformat() == "2027-01-29T19:00:00+01:00"
-    assert (planned.env_name, planned.key, planned.monitor) == ("debian12-nfs", "/keys/mine.pub", "prom_.*")
-    assert [str(warning).partition(":")[2].partition(" ")[0] for warning in planned.warnings] == ["12:21:", "11:11:"]
+    assert (planned.env_name, planned.key, planned.monitor) == (
+        "debian12-nfs",
+        "/keys/mine.pub",
+        "prom_.*",
+    )
+    assert [str(warning).partition(":")[2].partition(" ")[0] for warning in planned.warnings] == [
+        "12:21:",
+        "11:11:",
+    ]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "sites", "kind"),
-    [("", "", ("lyon", "nancy", "lille"), "kavlan-global"), ("cluster: gemini", "cluster: gros", ("nancy",), "kavlan")],
+    [
+        ("", "", ("lyon", "nancy", "lille"), "kavlan-global"),
+        ("cluster: gemini", "cluster: gros", ("nancy",), "kavlan"),
+    ],
 )
 def test_a_vlan_of_its_own(old: str, new: str, sites: tuple[str, ...], kind: str) -> None:
     text = GOOD.replace(old, new) if old else GOOD
@@ -259,15 +274,36 @@ def test_what_grid5000_would_refuse(old: str, new: str, said: list[str]) -> None
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (G5kOptions(walltime="62h"), "--walltime: 62h: a walltime is HH:MM:SS, and more than nothing"),
-        (G5kOptions(walltime="00:00:00"), "--walltime: 00:00:00: a walltime is HH:MM:SS, and more than nothing"),
-        (G5kOptions(reservation="tonight"), "--reservation: tonight: a reservation date is YYYY-MM-DD HH:MM:SS"),
-        (G5kOptions(queue="productio"), "--queue: productio: the queues are default, production, besteffort, testing"),
-        (G5kOptions(kavlan=True), "--kavlan: nodes in a VLAN are out of reach until a system is deployed on them"),
-        (G5kOptions(jobs=("1234",)), "--job: 1234: the scenario is on 3 sites, and every site has its own job"),
+        (
+            G5kOptions(walltime="62h"),
+            "--walltime: 62h: a walltime is HH:MM:SS, and more than nothing",
+        ),
+        (
+            G5kOptions(walltime="00:00:00"),
+            "--walltime: 00:00:00: a walltime is HH:MM:SS, and more than nothing",
+        ),
+        (
+            G5kOptions(reservation="tonight"),
+            "--reservation: tonight: a reservation date is YYYY-MM-DD HH:MM:SS",
+        ),
+        (
+            G5kOptions(queue="productio"),
+            "--queue: productio: the queues are default, production, besteffort, testing",
+        ),
+        (
+            G5kOptions(kavlan=True),
+            "--kavlan: nodes in a VLAN are out of reach until a system is deployed on them",
+        ),
+        (
+            G5kOptions(jobs=("1234",)),
+            "--job: 1234: the scenario is on 3 sites, and every site has its own job",
+        ),
         (G5kOptions(jobs=("lyon-1",)), "--job: lyon-1: a job is its number, or site:number"),
         (G5kOptions(jobs=("rennes:1",)), "--job: rennes:1: the scenario has no machine at rennes"),
-        (G5kOptions(jobs=("lyon:1", "lille:2")), "--job: lyon:1 lille:2: the scenario has machines at nancy too"),
+        (
+            G5kOptions(jobs=("lyon:1", "lille:2")),
+            "--job: lyon:1 lille:2: the scenario has machines at nancy too",
+        ),
         (G5kOptions(jobs=("lyon:1", "lyon:2", "lille:2", "nancy:3")), "two jobs at lyon"),
     ],
 )
@@ -278,12 +314,15 @@ def test_what_the_command_line_may_not_say(options: G5kOptions, said: str) -> No
 def test_jobs_to_use() -> None:
     planned = plan(GOOD, G5kOptions(jobs=("lille:3", "lyon:1", "nancy:22")))
     assert [str(job) for job in planned.reused] == ["lille:3", "lyon:1", "nancy:22"]
-    one_site = GOOD.replace("gemini, quantity: 2", "gros").replace("chifflot-2.lille", "gros-6.nancy")
+    one_site = GOOD.replace("gemini, quantity: 2", "gros").replace(
+        "chifflot-2.lille", "gros-6.nancy"
+    )
     assert [str(job) for job in plan(one_site, G5kOptions(jobs=("7",))).reused] == ["nancy:7"]
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("00:00:01", 1), ("62:00:00", 223200), ("1:00:00", 0), ("00:60:00", 0), ("", 0)]
+    ("text", "seconds"),
+    [("00:00:01", 1), ("62:00:00", 223200), ("1:00:00", 0), ("00:60:00", 0), ("", 0)],
 )
 def test_walltimes(text: str, seconds: int) -> None:
     assert seconds_of(text) == seconds
@@ -291,7 +330,14 @@ def test_walltimes(text: str, seconds: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "parsed"),
-    [("12", ("", 12)), ("lyon:12", ("lyon", 12)), ("lyon:0", None), ("Lyon:1", None), ("lyon:1 ", None), ("", None)],
+    [
+        ("12", ("", 12)),
+        ("lyon:12", ("lyon", 12)),
+        ("lyon:0", None),
+        ("Lyon:1", None),
+        ("lyon:1 ", None),
+        ("", None),
+    ],
 )
 def test_jobs_as_written(text: str, parsed: tuple[str, int] | None) -> None:
     assert parse_job(text) == parsed
@@ -316,16 +362,33 @@ def test_the_shipped_reference_is_consistent() -> None:
         assert cluster.queues
         numbers = spelled_out(cluster.numbers)
         assert parse_server(cluster.server(numbers[0])) == (cluster.name, numbers[0], cluster.site)
-        assert {n for limited in cluster.longest_hours for n in spelled_out(limited)} <= set(numbers)
+        assert {n for limited in cluster.longest_hours for n in spelled_out(limited)} <= set(
+            numbers
+        )
         assert cluster.nodes_for(cluster.longest_s(cluster.nodes)) == cluster.nodes
 
 
 @pytest.mark.parametrize(
     ("name", "facts"),
     [
-        ("gemini", {"site": "lyon", "nodes": 2, "exotic": True, "queues": ("default",), "power_meter": "wattmetre"}),
-        ("chifflot", {"site": "lille", "nodes": 8, "cores": 24, "memory_gib": 192, "exotic": False}),
-        ("graffiti", {"site": "nancy", "nodes": 12, "numbers": "1-11,13", "queues": ("abaca", "production")}),
+        (
+            "gemini",
+            {
+                "site": "lyon",
+                "nodes": 2,
+                "exotic": True,
+                "queues": ("default",),
+                "power_meter": "wattmetre",
+            },
+        ),
+        (
+            "chifflot",
+            {"site": "lille", "nodes": 8, "cores": 24, "memory_gib": 192, "exotic": False},
+        ),
+        (
+            "graffiti",
+            {"site": "nancy", "nodes": 12, "numbers": "1-11,13", "queues": ("abaca", "production")},
+        ),
         ("parasilo", {"site": "rennes", "nodes": 25, "architecture": "x86_64", "gpus": None}),
         ("estats", {"site": "toulouse", "nodes": 12, "architecture": "aarch64", "exotic": True}),
         ("grvingt", {"site": "nancy", "omnipath_gbps": 100.0, "infiniband_gbps": 0.0}),
@@ -338,7 +401,15 @@ def test_facts_of_some_clusters(name: str, facts: dict[str, object]) -> None:
 
 def test_longest_walltimes_of_the_production_queue() -> None:
     graffiti = reference().by_name["graffiti"]  # three nodes give 24 h, three 48 h, six a week
-    assert [graffiti.longest_s(nodes) / 3600 for nodes in (1, 6, 7, 9, 10, 12, 13)] == [168, 168, 48, 48, 24, 24, 0]
+    assert [graffiti.longest_s(nodes) / 3600 for nodes in (1, 6, 7, 9, 10, 12, 13)] == [
+        168,
+        168,
+        48,
+        48,
+        24,
+        24,
+        0,
+    ]
     assert [graffiti.nodes_for(hours * 3600) for hours in (24, 25, 49, 169)] == [12, 9, 6, 0]
 
 
@@ -349,8 +420,8 @@ def test_the_description_as_text() -> None:
     assert "8 x Tesla V100-SXM2-32GB" in lines[1]
     assert lines[3].split()[:6] == ["nancy", "gros-7,", "gros-5", "2", "nodes", "edge.gateway.2.1"]
     assert (
-        "  default queue; job types exotic; the nodes' standard system; production network; as soon as possible"
-        in lines
+        "  default queue; job types exotic; the nodes' standard system; production network; as soon"
+        " as possible" in lines
     )
     assert "usage policy: allows it" in lines
     assert "start: now" in lines

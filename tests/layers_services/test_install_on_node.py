@@ -1,4 +1,5 @@
-"""The script that makes an environment on a node, run here: whole or not at all, whatever was there."""
+"""The script that makes an environment on a node, run here: whole or not at all, whatever was
+there."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def base(tmp_path: Path) -> Path:
 
 
 def tiny(store: Path, base: Path) -> Request:
-    return request_for(store, base, write_wheel(store, "laggard"), write_wheel(store, "other", "2.0"))
+    return request_for(
+        store, base, write_wheel(store, "laggard"), write_wheel(store, "other", "2.0")
+    )
 
 
 def state(answer: Answer) -> str:
@@ -37,7 +40,9 @@ def state(answer: Answer) -> str:
 
 
 def python(answer: Answer, code: str) -> str:
-    done = subprocess.run([answer["python"], "-c", code], check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [answer["python"], "-c", code], check=False, capture_output=True, text=True
+    )
     return done.stdout.strip() or done.stderr
 
 
@@ -46,7 +51,9 @@ def test_is_built_once_and_works(store: Path, base: Path) -> None:
     first, second = install(request), install(request)
     assert (state(first), state(second)) == ("built", "ready")
     assert first["python"] == str(base / "e1/bin/python")
-    said = python(first, "import other, sys; print(other.__version__, sys.prefix, sys.version_info[:2])")
+    said = python(
+        first, "import other, sys; print(other.__version__, sys.prefix, sys.version_info[:2])"
+    )
     assert said == f"2.0 {base / 'e1'} {sys.version_info[:2]}"
     assert Path(first["runs"]).is_dir()
     assert sorted(path.name for path in base.iterdir()) == ["e1", "runs"]
@@ -93,7 +100,9 @@ def test_wheels_go_where_the_format_says(store: Path, base: Path) -> None:
         "other-2.0.data/data/share/note": "note",
         "other-2.0.data/headers/other.h": "",
     }
-    request = request_for(store, base, write_wheel(store, "laggard"), write_wheel(store, "other", "2.0", files=files))
+    request = request_for(
+        store, base, write_wheel(store, "laggard"), write_wheel(store, "other", "2.0", files=files)
+    )
     answer = install(request)
     assert python(answer, "import beside, compiled; print(beside.x, compiled.x)") == "1 2"
     environment = base / "e1"
@@ -107,7 +116,8 @@ def test_wheels_go_where_the_format_says(store: Path, base: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["../evil", "a/../../evil", "/etc/evil", "other-2.0.data/strange/evil", "other-2.0.data/data"]
+    "name",
+    ["../evil", "a/../../evil", "/etc/evil", "other-2.0.data/strange/evil", "other-2.0.data/data"],
 )
 def test_a_wheel_stays_inside(store: Path, base: Path, name: str) -> None:
     evil = write_wheel(store, "other", "2.0", files={name: "evil"})
@@ -145,7 +155,9 @@ def test_another_store_serves_as_well(store: Path, base: Path, tmp_path: Path) -
     ("versions", "said"),
     [({"other": "3.0"}, "other is 2.0 and not 3.0"), ({"nosuch": "1"}, "nosuch")],
 )
-def test_the_environment_is_tried(store: Path, base: Path, versions: dict[str, str], said: str) -> None:
+def test_the_environment_is_tried(
+    store: Path, base: Path, versions: dict[str, str], said: str
+) -> None:
     request = tiny(store, base)
     request["versions"] = versions
     answer = install(request)
@@ -189,7 +201,10 @@ def test_a_dead_build_is_removed_and_a_live_one_kept(store: Path, base: Path) ->
     base.mkdir(mode=0o700)
     holders = [
         subprocess.Popen(
-            [sys.executable, "-c", HOLDER, str(base)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", HOLDER, str(base)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for _ in range(2)
     ]
@@ -210,7 +225,9 @@ def _command(request: Request) -> Sequence[str]:
 
 def test_many_at_once(store: Path, base: Path) -> None:
     request = tiny(store, base)
-    running = [subprocess.Popen(_command(request), stdout=subprocess.PIPE, text=True) for _ in range(6)]
+    running = [
+        subprocess.Popen(_command(request), stdout=subprocess.PIPE, text=True) for _ in range(6)
+    ]
     said = [process.communicate()[0] for process in running]
     answers = [json.loads(text.rpartition(ANSWER_MARK)[2]) for text in said]
     assert {state(answer) for answer in answers} <= {"built", "ready"}
@@ -219,7 +236,9 @@ def test_many_at_once(store: Path, base: Path) -> None:
 
 
 @pytest.mark.parametrize("lines", range(0, 40, 8))
-def test_killed_at_any_time_it_leaves_nothing_in_the_way(store: Path, base: Path, lines: int) -> None:
+def test_killed_at_any_time_it_leaves_nothing_in_the_way(
+    store: Path, base: Path, lines: int
+) -> None:
     """Killed by itself after so many files were unpacked."""
     request = tiny(store, base)
     files = {f"many/{i}.py": "x = 1\n" for i in range(40)}
@@ -235,7 +254,9 @@ def test_killed_at_any_time_it_leaves_nothing_in_the_way(store: Path, base: Path
         "i._place = counting\n"
         "i.install(json.loads(sys.argv[1]))\n"
     )
-    died = subprocess.run([sys.executable, "-c", code, json.dumps(request)], check=False, capture_output=True)
+    died = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(request)], check=False, capture_output=True
+    )
     assert died.returncode == -9
     assert not (base / "e1").exists()
     assert state(install(request)) == "built"

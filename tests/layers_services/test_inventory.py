@@ -1,4 +1,5 @@
-"""The user's own machines: what is read, what is refused and where, which host gets which, and what EnOSlib and ssh are told."""
+"""The user's own machines: what is read, what is refused and where, which host gets which, and what
+EnOSlib and ssh are told."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from hypothesis import strategies as st
 from laggard.errors import ScenarioError
 from laggard.hosts import Host
 from laggard.layers_services.compile import compile_hosts
-from laggard.layers_services.inventory import Inventory, assign, covering_network, parse_inventory, static_roles
+from laggard.layers_services.inventory import (
+    Inventory,
+    assign,
+    covering_network,
+    parse_inventory,
+    static_roles,
+)
 from laggard.layers_services.machine import Access, Machine
 from laggard.layers_services.model import LayersServices
 from laggard.yaml_source import Source
@@ -46,8 +53,13 @@ def parse(text: str, folder: Path = Path("/nonexistent")) -> Inventory:
 
 
 def hosts_of(**quantities: int) -> tuple[Host, ...]:
-    layers = [{"name": name, "services": [{"name": "trainer", "quantity": n}]} for name, n in quantities.items()]
-    return compile_hosts(LayersServices.model_validate({"environment": {"g5k": {}}, "layers": layers}))
+    layers = [
+        {"name": name, "services": [{"name": "trainer", "quantity": n}]}
+        for name, n in quantities.items()
+    ]
+    return compile_hosts(
+        LayersServices.model_validate({"environment": {"g5k": {}}, "layers": layers})
+    )
 
 
 @pytest.fixture
@@ -77,7 +89,11 @@ def test_a_good_file(key_folder: Path) -> None:
         ("{}", 5, "a machine needs a name or an address"),
         ("{ssh: nowhere}", 11, "no IPv4 address here: Name or service not known"),
         ("{ssh: here}", 11, "it stands for 127.0.1.1: a loopback address reaches no other machine"),
-        ("{ssh: '::1'}", 11, "it stands for ::1: the address on the experiment's network is an IPv4 address"),
+        (
+            "{ssh: '::1'}",
+            11,
+            "it stands for ::1: the address on the experiment's network is an IPv4 address",
+        ),
         ("{ssh: -oProxyCommand=x}", 11, "a machine is a host name or an address"),
         ("{ssh: 'a;reboot'}", 11, "a machine is a host name or an address"),
         ("{ssh: '$(id)'}", 11, "a machine is a host name or an address"),
@@ -122,9 +138,17 @@ def test_refuses(machine: str, column: int, said: str) -> None:
 @pytest.mark.parametrize(
     ("machines", "line", "said"),
     [
-        ("- {address: 10.0.0.1}\n- {address: 10.0.0.2}\n- {address: 10.0.0.1}", 4, "machine 1 has this address too"),
+        (
+            "- {address: 10.0.0.1}\n- {address: 10.0.0.2}\n- {address: 10.0.0.1}",
+            4,
+            "machine 1 has this address too",
+        ),
         ("- {ssh: node1}\n- {address: 10.0.0.1}", 3, "machine 1 has this address too, 10.0.0.1"),
-        ("- {ssh: node1}\n- {ssh: node1, address: 10.0.0.7}", 3, "machine 1 is reached in the same way"),
+        (
+            "- {ssh: node1}\n- {ssh: node1, address: 10.0.0.7}",
+            3,
+            "machine 1 is reached in the same way",
+        ),
     ],
 )
 def test_refuses_a_machine_that_is_listed_twice(machines: str, line: int, said: str) -> None:
@@ -136,7 +160,10 @@ def test_refuses_a_machine_that_is_listed_twice(machines: str, line: int, said: 
 
 
 def test_the_same_name_with_another_port_is_another_machine() -> None:
-    listed = parse("machines:\n- {ssh: gate, port: 1, address: 10.0.0.1}\n- {ssh: gate, port: 2, address: 10.0.0.2}\n")
+    listed = parse(
+        "machines:\n- {ssh: gate, port: 1, address: 10.0.0.1}\n- {ssh: gate, port: 2, address:"
+        " 10.0.0.2}\n"
+    )
     assert [machine.access.port for machine in listed.machines] == [1, 2]
 
 
@@ -157,7 +184,9 @@ def test_refuses_a_file(text: str, said: str) -> None:
 
 
 def listed(*patterns: str) -> Inventory:
-    machines = [{"address": f"10.9.0.{i}"} | ({"hosts": p} if p else {}) for i, p in enumerate(patterns, 1)]
+    machines = [
+        {"address": f"10.9.0.{i}"} | ({"hosts": p} if p else {}) for i, p in enumerate(patterns, 1)
+    ]
     return parse(json.dumps({"machines": machines}))
 
 
@@ -167,7 +196,10 @@ def listed(*patterns: str) -> Inventory:
         (("", "", ""), [1, 2, 3]),
         (("", "", "", ""), [1, 2, 3]),
         (("edge.*", "edge.*", "cloud.*"), [3, 1, 2]),
-        (("", "cloud.*", "edge.*"), [2, 3, 1]),  # the first fits the first host too, but then none is left for edge
+        (
+            ("", "cloud.*", "edge.*"),
+            [2, 3, 1],
+        ),  # the first fits the first host too, but then none is left for edge
         (("edge.trainer.1.2", "", "cloud.*,edge.trainer.1.1"), [2, 3, 1]),
     ],
 )
@@ -182,9 +214,10 @@ def test_says_how_many_are_missing_and_for_whom() -> None:
     with pytest.raises(ScenarioError) as caught:
         assign(listed("cloud.*", "cloud.*", "edge.*"), hosts_of(cloud=1, edge=8))
     (problem,) = caught.value.problems
-    assert problem.rule == (
-        "7 hosts lack a machine: edge.trainer.1.2, edge.trainer.1.3, edge.trainer.1.4, edge.trainer.1.5, edge.trainer.1.6 "
-        "and 2 more; 3 listed"
+    assert (
+        problem.rule
+        == "7 hosts lack a machine: edge.trainer.1.2, edge.trainer.1.3, edge.trainer.1.4,"
+        " edge.trainer.1.5, edge.trainer.1.6 and 2 more; 3 listed"
     )
     assert (problem.line, problem.column) == (1, 14)
 
@@ -194,7 +227,10 @@ def test_says_how_many_are_missing_and_for_whom() -> None:
 def test_finds_an_assignment_whenever_there_is_one(fits: list[list[int]]) -> None:
     """Against trying all: machine i may be the hosts whose list has it."""
     hosts = hosts_of(edge=len(fits))
-    patterns = [",".join(host.name for host, own in zip(hosts, fits, strict=True) if i in own) for i in range(5)]
+    patterns = [
+        ",".join(host.name for host, own in zip(hosts, fits, strict=True) if i in own)
+        for i in range(5)
+    ]
     inventory = listed(*(pattern or "nothing.*" for pattern in patterns))
     orders = itertools.permutations(range(5), len(fits))
     possible = any(all(i in own for i, own in zip(order, fits, strict=True)) for order in orders)
@@ -222,12 +258,19 @@ def test_the_covering_network(addresses: Sequence[str], network: str) -> None:
 
 
 def machine(access: Access) -> Machine:
-    return Machine(Host("edge.trainer.1.1", "edge", "trainer", 1, 1, "10.0.0.5", ("gpu",), 2), access)
+    return Machine(
+        Host("edge.trainer.1.1", "edge", "trainer", 1, 1, "10.0.0.5", ("gpu",), 2), access
+    )
 
 
 def test_what_enoslib_is_told() -> None:
     access = Access(
-        "node1", "alice", 2222, Path("/keys/id"), "gate", ("StrictHostKeyChecking=no", "ProxyCommand=ssh -W %h:%p g")
+        "node1",
+        "alice",
+        2222,
+        Path("/keys/id"),
+        "gate",
+        ("StrictHostKeyChecking=no", "ProxyCommand=ssh -W %h:%p g"),
     )
     described = static_roles([machine(access)])["resources"]
     assert described["machines"] == [
@@ -239,8 +282,10 @@ def test_what_enoslib_is_told() -> None:
             "port": 2222,
             "keyfile": "/keys/id",
             "extra": {
-                "ansible_ssh_common_args": "-o BatchMode=yes -o ServerAliveInterval=10 -o ServerAliveCountMax=3 -o ProxyJump=gate -o StrictHostKeyChecking=no "
-                "-o 'ProxyCommand=ssh -W %h:%p g'"
+                "ansible_ssh_common_args": (
+                    "-o BatchMode=yes -o ServerAliveInterval=10 -o ServerAliveCountMax=3 -o"
+                    " ProxyJump=gate -o StrictHostKeyChecking=no -o 'ProxyCommand=ssh -W %h:%p g'"
+                )
             },
         }
     ]
@@ -251,7 +296,7 @@ def test_what_enoslib_is_told() -> None:
 
 def test_ssh_understands_what_it_is_told(key_folder: Path) -> None:
     """`ssh -G` prints what the options mean without connecting."""
-    (first, *_) = parse(GOOD, key_folder).machines
+    first, *_ = parse(GOOD, key_folder).machines
     said = subprocess.run(
         ["ssh", "-G", *first.access.ssh_arguments()], check=True, capture_output=True, text=True
     ).stdout
@@ -264,8 +309,7 @@ def test_ssh_understands_what_it_is_told(key_folder: Path) -> None:
 
 @pytest.mark.slow
 def test_enoslibs_roles(own_runner: Runner) -> None:
-    result = own_runner.run(
-        """
+    result = own_runner.run("""
     import json
     from laggard.hosts import Host
     from laggard.layers_services.inventory import enoslib_roles_of
@@ -285,16 +329,23 @@ def test_enoslibs_roles(own_runner: Runner) -> None:
         any(host is roles["edge.trainer.1.1"][0] for host in roles["edge"]),
         variables["ansible_ssh_common_args"], variables["ansible_host"],
     ]))
-"""
-    )
+""")
     assert result.stdout, result.stderr
     groups, constraints, same, arguments, address = json.loads(result.stdout.splitlines()[-1])
     both = ["edge.trainer.1.1", "edge.trainer.1.2"]
-    assert groups == {"edge": both, "trainer": both, "2_1": both, "gpu": both, both[0]: both[:1], both[1]: both[1:]}
+    assert groups == {
+        "edge": both,
+        "trainer": both,
+        "2_1": both,
+        "gpu": both,
+        both[0]: both[:1],
+        both[1]: both[1:],
+    }
     assert constraints == [["eno1", "10.0.0.2"], ["eno2", "10.0.0.1"]]
     assert same
     assert (
-        arguments == "-o BatchMode=yes -o ServerAliveInterval=10 -o ServerAliveCountMax=3 -o StrictHostKeyChecking=yes"
+        arguments == "-o BatchMode=yes -o ServerAliveInterval=10 -o ServerAliveCountMax=3 -o"
+        " StrictHostKeyChecking=yes"
     )
     assert address == "node2"
 

@@ -87,7 +87,13 @@ def test_how_processes_end(own_runner: Runner) -> None:
             print(server.exits(0.0))
         """,
     )
-    assert lines == ["True", "[('a', 1), ('b', 5), ('c', -15), ('d', 1)]", "False", "True True", "[]"]
+    assert lines == [
+        "True",
+        "[('a', 1), ('b', 5), ('c', -15), ('d', 1)]",
+        "False",
+        "True True",
+        "[]",
+    ]
 
 
 def test_children_share_what_was_preloaded(own_runner: Runner) -> None:
@@ -141,7 +147,8 @@ def test_why_the_imports_failed_is_told_by_a_server_that_is_gone(own_runner: Run
 
 def test_imports_that_start_threads_are_refused(own_runner: Runner) -> None:
     (own_runner.folder / "threaded.py").write_text(
-        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,),"
+        " daemon=True).start()\n"
     )
     lines = run(
         own_runner,

@@ -107,7 +107,10 @@ def test_a_continuum_without_hosts_is_refused() -> None:
     ],
 )
 def test_how_many_machines_a_service_has(service: dict[str, object], machines: int) -> None:
-    document = {"environment": {"g5k": {}}, "layers": [{"name": "a", "services": [{"name": "b", **service}]}]}
+    document = {
+        "environment": {"g5k": {}},
+        "layers": [{"name": "a", "services": [{"name": "b", **service}]}],
+    }
     assert LayersServices.model_validate(document).layers[0].machines == machines
 
 

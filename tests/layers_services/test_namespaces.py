@@ -100,7 +100,10 @@ def test_hosts_on_a_bridge(runner: Runner) -> None:
     assert facts["resolved"] == "10.77.0.7"
     assert facts["families"] == ["10.77.0.7", "fd77::7"], "IPv4 first, as ever"
     assert facts["greetings"] == ["::ffff:10.77.0.2", "fd77::2"]
-    assert facts["ipv6"] == [11, ["::1", "fd77::3"]], "permanent neighbours, and no link-local address"
+    assert facts["ipv6"] == [
+        11,
+        ["::1", "fd77::3"],
+    ], "permanent neighbours, and no link-local address"
     permanent_and_complete = "0x6"
     assert len(facts["neighbours"]) == 11
     assert all(line.split()[2] == permanent_and_complete for line in facts["neighbours"])

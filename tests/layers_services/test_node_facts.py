@@ -17,7 +17,13 @@ from laggard.errors import DeploymentError
 from laggard.hosts import Host
 from laggard.layers_services.gpus import Gpu, parse_gpu, why_not
 from laggard.layers_services.machine import Access, Machine
-from laggard.layers_services.node_facts import Interpreter, choose_python, facts_command, parse_facts, with_ipv6
+from laggard.layers_services.node_facts import (
+    Interpreter,
+    choose_python,
+    facts_command,
+    parse_facts,
+    with_ipv6,
+)
 from laggard.run_schema import RunRecord
 
 SAID = """\
@@ -51,8 +57,17 @@ laggard-fact complete yes
 
 def test_reads_what_a_node_says() -> None:
     facts = parse_facts("edge.trainer.1.1", SAID)
-    assert (facts.user, facts.architecture, facts.kernel, facts.glibc) == ("root", "x86_64", "6.1.0-28-amd64", (2, 36))
-    assert (facts.cores, facts.memory_bytes, facts.free_bytes) == (64, 197756940 * 1024, 443739316 * 1024)
+    assert (facts.user, facts.architecture, facts.kernel, facts.glibc) == (
+        "root",
+        "x86_64",
+        "6.1.0-28-amd64",
+        (2, 36),
+    )
+    assert (facts.cores, facts.memory_bytes, facts.free_bytes) == (
+        64,
+        197756940 * 1024,
+        443739316 * 1024,
+    )
     assert [python.version for python in facts.pythons] == [(3, 9), (3, 12), (3, 11)]
     assert facts.pythons[1].path == "/opt/my python/bin/python3.12"
     assert (facts.netem, facts.root, facts.device, facts.disk) == (True, True, "eno1", "rotational")
@@ -66,7 +81,11 @@ def test_reads_what_a_node_says() -> None:
     ("line", "gpu", "why"),
     [
         ("NVIDIA H100 80GB HBM3, 9.0, 580.95.05", Gpu("NVIDIA H100 80GB HBM3", (9, 0), 580), ""),
-        ("Tesla V100-SXM2-32GB, 7.0, 580.95.05", Gpu("Tesla V100-SXM2-32GB", (7, 0), 580), "capability 7.0"),
+        (
+            "Tesla V100-SXM2-32GB, 7.0, 580.95.05",
+            Gpu("Tesla V100-SXM2-32GB", (7, 0), 580),
+            "capability 7.0",
+        ),
         ("Quadro RTX 6000, 7.5, 535.183.06", Gpu("Quadro RTX 6000", (7, 5), 535), "version 535"),
         ("Tesla T4", Gpu("Tesla T4"), ""),
         ("Tesla T4, [N/A], [N/A]", Gpu("Tesla T4"), ""),
@@ -76,7 +95,9 @@ def test_gpus_that_are_too_old_are_left_alone(line: str, gpu: Gpu, why: str) -> 
     assert parse_gpu(line) == gpu
     assert bool(why_not([gpu])) == bool(why)
     assert why in why_not([gpu])
-    both = parse_facts("x", f"laggard-fact gpu {line}\nlaggard-fact gpu {line}\nlaggard-fact complete yes")
+    both = parse_facts(
+        "x", f"laggard-fact gpu {line}\nlaggard-fact gpu {line}\nlaggard-fact complete yes"
+    )
     assert both.usable_gpus == (0 if why else 2)
 
 
@@ -98,7 +119,10 @@ def test_its_fingerprint_fits_into_run_json() -> None:
     ],
 )
 def test_the_device(line: str, device: str) -> None:
-    assert parse_facts("x", f"laggard-fact device {line}\nlaggard-fact complete yes\n").device == device
+    assert (
+        parse_facts("x", f"laggard-fact device {line}\nlaggard-fact complete yes\n").device
+        == device
+    )
 
 
 def test_hosts_have_the_ipv6_addresses_that_are_theirs_alone() -> None:
@@ -107,14 +131,29 @@ def test_hosts_have_the_ipv6_addresses_that_are_theirs_alone() -> None:
         "b": ("fe80::1", "fe80::b"),
         "c": (),
     }
-    machines = [Machine(Host(name, name, "s", 1, 1, "10.0.0.1", ipv6=("fd77::1",)), Access(name)) for name in told]
-    facts = {name: replace(parse_facts(name, SAID), ipv6=addresses) for name, addresses in told.items()}
-    assert [machine.host.ipv6 for machine in with_ipv6(machines, facts)] == [("2001:db8::a",), ("fe80::b",), ()]
+    machines = [
+        Machine(Host(name, name, "s", 1, 1, "10.0.0.1", ipv6=("fd77::1",)), Access(name))
+        for name in told
+    ]
+    facts = {
+        name: replace(parse_facts(name, SAID), ipv6=addresses) for name, addresses in told.items()
+    }
+    assert [machine.host.ipv6 for machine in with_ipv6(machines, facts)] == [
+        ("2001:db8::a",),
+        ("fe80::b",),
+        (),
+    ]
 
 
 def test_a_node_that_says_little() -> None:
     facts = parse_facts("x", "laggard-fact complete yes\r\n")
-    assert (facts.pythons, facts.glibc, facts.device, facts.netem, facts.cores) == ((), None, "", False, 0)
+    assert (facts.pythons, facts.glibc, facts.device, facts.netem, facts.cores) == (
+        (),
+        None,
+        "",
+        False,
+        0,
+    )
     assert parse_facts("x", "laggard-fact glibc musl\nlaggard-fact complete yes").glibc is None
 
 
@@ -150,7 +189,9 @@ def test_asked_of_this_machine() -> None:
     assert facts.memory_bytes == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert facts.glibc == tuple(int(part) for part in platform.libc_ver()[1].split(".")[:2])
     assert facts.device == "lo"
-    assert facts.ipv6 == tuple(each.address for each in psutil.net_if_addrs()["lo"] if each.family == socket.AF_INET6)
+    assert facts.ipv6 == tuple(
+        each.address for each in psutil.net_if_addrs()["lo"] if each.family == socket.AF_INET6
+    )
     disk = os.statvfs("/var/tmp")
     assert facts.free_bytes == pytest.approx(disk.f_bavail * disk.f_frsize, rel=0.05)
     assert any(python.version == sys.version_info[:2] for python in facts.pythons)
@@ -165,10 +206,17 @@ def test_an_address_is_no_command() -> None:
 
 
 @pytest.mark.parametrize(("knows", "driver"), [("compute_cap", 580), ("name", None)])
-def test_an_old_nvidia_smi_is_asked_for_less(knows: str, driver: int | None, tmp_path: Path) -> None:
-    """A script in the place of the driver's program: an old one refuses a field that it does not know, on standard output."""
+def test_an_old_nvidia_smi_is_asked_for_less(
+    knows: str, driver: int | None, tmp_path: Path
+) -> None:
+    """A script in the place of the driver's program: an old one refuses a field that it does not
+    know, on standard output."""
     program = tmp_path / "nvidia-smi"
-    new = '*compute_cap*) printf "Tesla T4, 7.5, 580.95.05\\n%.0s" 1 2;;' if knows == "compute_cap" else ""
+    new = (
+        '*compute_cap*) printf "Tesla T4, 7.5, 580.95.05\\n%.0s" 1 2;;'
+        if knows == "compute_cap"
+        else ""
+    )
     old = '*=name) printf "Tesla T4\\n%.0s" 1 2;;'
     program.write_text(f"""#!/bin/sh
 case "$1" in {new} {old} *) echo 'Field "compute_cap" is not a valid field to query.'; exit 2;; esac

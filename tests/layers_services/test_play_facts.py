@@ -13,9 +13,28 @@ SHELL = {"shell": "echo {{ _self.url }}", "register": "said"}
     ("play", "sees"),
     [
         ({"launch": [SHELL]}, False),
-        ({"launch": [SHELL], "prepare": [{"copy": {"content": "{{ said.stdout }}", "dest": "/tmp/x"}}]}, False),
-        ({"launch": [{"ansible.builtin.shell": "true", "when": "rate > 1", "vars": {"rate": 2}}]}, False),
-        ({"launch": [SHELL], "depends_on": [{"service_selector": "cloud.*", "prefix": "server"}]}, False),
+        (
+            {
+                "launch": [SHELL],
+                "prepare": [{"copy": {"content": "{{ said.stdout }}", "dest": "/tmp/x"}}],
+            },
+            False,
+        ),
+        (
+            {
+                "launch": [
+                    {"ansible.builtin.shell": "true", "when": "rate > 1", "vars": {"rate": 2}}
+                ]
+            },
+            False,
+        ),
+        (
+            {
+                "launch": [SHELL],
+                "depends_on": [{"service_selector": "cloud.*", "prefix": "server"}],
+            },
+            False,
+        ),
         ({"launch": [{"shell": "echo {{ ansible_hostname }}"}]}, True),
         ({"launch": [SHELL | {"when": "ansible_facts['os_family'] == 'Debian'"}]}, True),
         ({"launch": [{"debug": {"msg": "{{ hostvars[x] }}"}}]}, True),

@@ -1,4 +1,5 @@
-"""Preparing nodes: what is decided without them, and the whole of it on nodes with real SSH servers."""
+"""Preparing nodes: what is decided without them, and the whole of it on nodes with real SSH
+servers."""
 
 from __future__ import annotations
 
@@ -66,7 +67,10 @@ def test_platforms_that_differ_in_their_c_library_share_the_older_ones_wheels() 
         ({"architecture": ""}, "an unknown architecture"),
         ({"glibc": None}, "no GNU C library"),
         ({"pythons": ()}, "Python none found: workers need 3.11 to 3.13"),
-        ({"pythons": (Interpreter((3, 9), "/p"), Interpreter((3, 14), "/q"))}, "Python 3.9, 3.14 found"),
+        (
+            {"pythons": (Interpreter((3, 9), "/p"), Interpreter((3, 14), "/q"))},
+            "Python 3.9, 3.14 found",
+        ),
     ],
 )
 def test_nodes_that_cannot_run_workers_are_all_named(change: dict[str, Any], said: str) -> None:
@@ -166,8 +170,7 @@ def scripts() -> Iterator[Scripts]:
 @needs_nodes
 @pytest.mark.slow
 def test_wheels_travel_once_per_site(scripts: Scripts) -> None:
-    answer = scripts.answer(
-        """
+    answer = scripts.answer("""
     def look(bed):
         found = {"size": wheels.size, "first": bed.prepare(stores=bed.stores), "again": bed.prepare(stores=bed.stores)}
         node = bed.prepared.nodes[third]
@@ -182,13 +185,17 @@ def test_wheels_travel_once_per_site(scripts: Scripts) -> None:
         found["platforms"] = len(set(platforms(bed.facts, sys.version_info[:2]).values()))
         return found
     in_sandbox(bed_here, look)
-"""
-    )
+""")
     size, environment = answer["size"], Path(answer["paths"][0]).parents[1]
     assert answer["first"] == [2, 2, 2 * size, [True] * 3]
     assert answer["again"] == [1, 0, 0, [False] * 3]
     assert answer["mended"] == [1, 0, 0, [False, True, False]]
-    assert answer["own homes"] == [3, 3, 3 * size, [True] * 3]  # nobody else can log in, and root's home is not shared
+    assert answer["own homes"] == [
+        3,
+        3,
+        3 * size,
+        [True] * 3,
+    ]  # nobody else can log in, and root's home is not shared
     assert str(environment.parent) == "/var/tmp/laggard-root"
     assert answer["paths"][1] == "/var/tmp/laggard-root/runs"
     version, file, *_ = answer["says"].split()
@@ -202,9 +209,9 @@ def test_wheels_travel_once_per_site(scripts: Scripts) -> None:
 @needs_nodes
 @pytest.mark.slow
 def test_what_went_wrong_before_is_made_good(scripts: Scripts) -> None:
-    """Transfers that broke off are resumed, wrong files replaced; two runs may prepare the same nodes at once."""
-    answer = scripts.answer(
-        """
+    """Transfers that broke off are resumed, wrong files replaced; two runs may prepare the same
+    nodes at once."""
+    answer = scripts.answer("""
     def look(bed):
         bed.prepare(stores=bed.stores)
         largest = max(wheels.files, key=lambda wheel: wheel.size)
@@ -233,8 +240,7 @@ def test_what_went_wrong_before_is_made_good(scripts: Scripts) -> None:
         status = os.waitstatus_to_exitcode(os.waitpid(other, 0)[1])
         return [largest.size, half, resumed, misled, len(both), status, bed.prepare("/var/tmp/four", bed.stores)[:2]]
     in_sandbox(bed_here, look)
-"""
-    )
+""")
     size, half, resumed, misled, both, status, afterwards = answer
     assert resumed == [2, 2, size - half + size, [True] * 3]
     assert misled[0] == 3
@@ -245,8 +251,7 @@ def test_what_went_wrong_before_is_made_good(scripts: Scripts) -> None:
 @needs_nodes
 @pytest.mark.slow
 def test_nodes_that_cannot_be_prepared_are_named(scripts: Scripts) -> None:
-    answer = scripts.answer(
-        """
+    answer = scripts.answer("""
     def look(bed):
         bed.on(second, "mkdir /small && mount -t tmpfs -o size=100k none /small")
         little = error_of(lambda: bed.prepare("/small/base", bed.stores))
@@ -259,15 +264,16 @@ def test_nodes_that_cannot_be_prepared_are_named(scripts: Scripts) -> None:
         unreachable = error_of(lambda: ask_nodes(bed.machines, bed.roles))
         return [little, less, failed, unreachable]
     in_sandbox(bed_here, look)
-"""
-    )
+""")
     little, less, failed, unreachable = answer
     one, two, three = (f"edge.trainer.1.{i}" for i in (1, 2, 3))
     assert little.startswith(
         f"1 of 3 nodes could not be prepared:\n  {two}: its disk is full: /small/base has 0 MB free"
     )
     assert f"{one}: /small belongs to another user" in less
-    assert failed == f"testing failed on 1 of 2 nodes:\n  {one}: failed, exit status 3: {{{{ this }}}}"
+    assert (
+        failed == f"testing failed on 1 of 2 nodes:\n  {one}: failed, exit status 3: {{{{ this }}}}"
+    )
     assert unreachable.startswith("asking the nodes what they are failed on 2 of 3 nodes:\n")
     assert f"{two}: cannot be reached: " in unreachable
     assert f"{three}: cannot be reached: " in unreachable
@@ -286,8 +292,7 @@ machines:
 @needs_nodes
 @pytest.mark.slow
 def test_a_gateway_is_jumped_over(scripts: Scripts) -> None:
-    answer = scripts.answer(
-        f"""
+    answer = scripts.answer(f"""
     def look(bed):
         inventory = parse_inventory({INVENTORY!r}, Path.cwd() / "nodes/inventory.yaml")
         bed.machines = assign(inventory, hosts)
@@ -298,8 +303,7 @@ def test_a_gateway_is_jumped_over(scripts: Scripts) -> None:
             bed.prepare(), [machine.host.address for machine in bed.machines], [str(n.network) for n in networks["experiment"]],
         ]
     in_sandbox(bed_here, look)
-"""
-    )
+""")
     came_from, prepared, addresses, networks = answer
     assert came_from["edge.trainer.1.3"] == "172.30.0.1"
     assert came_from["edge.trainer.1.1"] == came_from["edge.trainer.1.2"] != "172.30.0.1"

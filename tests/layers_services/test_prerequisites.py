@@ -30,7 +30,11 @@ CHECK = """
     [
         (errno.EPERM, KernelSettings(0), "sudo sysctl -w user.max_user_namespaces=15000"),
         (errno.EPERM, KernelSettings(100, 0), "sudo sysctl -w kernel.unprivileged_userns_clone=1"),
-        (errno.EACCES, KernelSettings(100, 1, 1), "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"),
+        (
+            errno.EACCES,
+            KernelSettings(100, 1, 1),
+            "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
         (errno.ENOSPC, KernelSettings(100, 1, 0), "user.max_net_namespaces=15000"),
         (errno.EINVAL, KernelSettings(None), "CONFIG_NAMESPACES=y"),
         (errno.EPERM, KernelSettings(100, root=True), "--privileged"),

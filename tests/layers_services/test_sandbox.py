@@ -163,7 +163,9 @@ return 9
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 @pytest.mark.parametrize("whole_group", [False, True])
-def test_a_signal_reaches_the_function_once(own_runner: Runner, number: int, whole_group: bool) -> None:
+def test_a_signal_reaches_the_function_once(
+    own_runner: Runner, number: int, whole_group: bool
+) -> None:
     process = own_runner.start(script(COUNTING), start_new_session=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -201,7 +203,9 @@ def test_control_c_on_a_terminal_reaches_the_function_once(own_runner: Runner) -
 
 
 def test_stopping_and_continuing(own_runner: Runner) -> None:
-    process = own_runner.start(script("print('ready', flush=True)\ntime.sleep(0.5)\nreturn 6"), start_new_session=True)
+    process = own_runner.start(
+        script("print('ready', flush=True)\ntime.sleep(0.5)\nreturn 6"), start_new_session=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     # SIGSTOP, since an orphaned process group ignores the terminal's SIGTSTP.
@@ -268,7 +272,8 @@ def namespaces_of(process: psutil.Process) -> set[str]:
 
 
 def inhabitants(spaces: set[str]) -> list[psutil.Process]:
-    """Processes in these namespaces, whoever started them; true while there is one (later the kernel gives the numbers to others)."""
+    """Processes in these namespaces, whoever started them; true while there is one (later the
+    kernel gives the numbers to others)."""
     return [process for process in psutil.process_iter() if namespaces_of(process) & spaces]
 
 
@@ -285,7 +290,8 @@ def test_killing_any_process_leaves_nothing(runner: Runner) -> None:
         assert len(processes) == FAMILY_SIZE
         spaces = set().union(*map(namespaces_of, processes[2:])) - namespaces_of(psutil.Process())
         assert len(spaces) >= 7
-        # Killing a leaf takes only itself; the caller, launcher, init and the function take everything.
+        # Killing a leaf takes only itself; the caller, launcher, init and the function take
+        # everything.
         victim = chance.choice(processes[:4])
         inside = inhabitants(spaces)
         assert set(inside) == set(processes[2:])

@@ -45,8 +45,12 @@ MOVED = ('-chmod 644 "d/w.part"', '-rename "d/w.part" "d/w"')
         ({"w": 10, "w.part": 4}, True, ('rm "d/w"', 'put "/c/w" "d/w.part"', *MOVED), 10),
     ],
 )
-def test_sends_what_is_not_there(there: dict[str, int], corrupt: bool, lines: tuple[str, ...], sent: int) -> None:
-    plan = plan_sending("d", {"w": Path("/c/w")}, {"w": 10}, there, frozenset({"w"} if corrupt else ()))
+def test_sends_what_is_not_there(
+    there: dict[str, int], corrupt: bool, lines: tuple[str, ...], sent: int
+) -> None:
+    plan = plan_sending(
+        "d", {"w": Path("/c/w")}, {"w": 10}, there, frozenset({"w"} if corrupt else ())
+    )
     assert (plan.lines, plan.sent_bytes) == (lines, sent)
 
 
@@ -64,5 +68,7 @@ def test_quotes_a_path() -> None:
 
 def test_a_machine_that_does_not_answer(tmp_path: Path) -> None:
     (tmp_path / "w").write_text("x")
-    with pytest.raises(DeploymentError, match=r"far: 1 files could not be sent to ~/d there: .*refused"):
+    with pytest.raises(
+        DeploymentError, match=r"far: 1 files could not be sent to ~/d there: .*refused"
+    ):
         send("far", Access("127.0.0.1", port=1), "d", {"w": tmp_path / "w"})

@@ -25,7 +25,9 @@ HOUR = 3600
 # 2026-11-23 is a Monday.
 MONDAY, FRIDAY, SATURDAY = 23, 27, 28
 moments = st.integers(0, 3 * 365 * 24 * 60).map(
-    lambda minutes: datetime.fromtimestamp(datetime(2026, 1, 1, tzinfo=PARIS).timestamp() + 60 * minutes, PARIS)
+    lambda minutes: datetime.fromtimestamp(
+        datetime(2026, 1, 1, tzinfo=PARIS).timestamp() + 60 * minutes, PARIS
+    )
 )
 lengths = st.integers(1, 100 * 60).map(lambda minutes: timedelta(minutes=minutes))
 
@@ -40,7 +42,13 @@ def at(day: int, hour: int, minute: int = 0) -> datetime:
         (1, at(MONDAY, 10), None, 10, []),
         (2, at(MONDAY, 10), None, 10, []),
         (2, at(MONDAY, 10), None, 1, []),
-        (3, at(MONDAY, 10), None, 10, ["a working day's quota is 2 h of the whole cluster, 20 node-hours"]),
+        (
+            3,
+            at(MONDAY, 10),
+            None,
+            10,
+            ["a working day's quota is 2 h of the whole cluster, 20 node-hours"],
+        ),
         (4, at(MONDAY, 10), None, 5, []),
         (9, at(MONDAY, 9), None, 2, []),
         (10, at(MONDAY, 9), None, 2, []),
@@ -58,7 +66,13 @@ def at(day: int, hour: int, minute: int = 0) -> datetime:
         (14, at(MONDAY, 10), at(MONDAY, 19), 10, []),
         (1, at(MONDAY, 8), at(MONDAY, 10), 10, []),
         (1, at(MONDAY, 9, 30), at(MONDAY, 10), 10, []),
-        (1, at(MONDAY, 10), at(MONDAY, 9), 10, ["that time has passed: it is 2026-11-23 10:00:00 in Paris"]),
+        (
+            1,
+            at(MONDAY, 10),
+            at(MONDAY, 9),
+            10,
+            ["that time has passed: it is 2026-11-23 10:00:00 in Paris"],
+        ),
     ],
 )
 def test_the_default_queue(
@@ -72,28 +86,45 @@ def test_the_default_queue(
 
 def test_an_hour_reserved_ahead_counts_into_the_quota() -> None:
     busy = [ClusterUse("gemini", 2, 2), ClusterUse("gros", 1, 10)]
-    rules = {hours: check_usage(busy, "default", hours * HOUR, at(MONDAY, 9), at(MONDAY, 12)) for hours in (1, 3)}
+    rules = {
+        hours: check_usage(busy, "default", hours * HOUR, at(MONDAY, 9), at(MONDAY, 12))
+        for hours in (1, 3)
+    }
     assert [finding.ok for finding in rules[1]] == [True, True, True]
     assert [finding.ok for finding in rules[3]] == [True, False, True]
     assert "6 node-hours of gemini by day" in str(rules[3][1])
-    assert "--walltime 02:00:00 or fewer nodes, or for the night --reservation '2026-11-23 19:00:00'" in rules[3][1].fix
+    assert (
+        "--walltime 02:00:00 or fewer nodes, or for the night --reservation '2026-11-23 19:00:00'"
+        in rules[3][1].fix
+    )
 
 
 def test_a_fix_is_a_walltime_that_fits_or_the_next_night_that_does() -> None:
     crossing = check_usage([], "default", 20 * HOUR, at(MONDAY, 10))
-    assert crossing[0].fix == "--walltime 09:00:00, or for the week-end --reservation '2026-11-27 19:00:00'"
+    assert (
+        crossing[0].fix
+        == "--walltime 09:00:00, or for the week-end --reservation '2026-11-27 19:00:00'"
+    )
     endless = check_usage([], "default", 80 * HOUR, at(MONDAY, 10))
-    assert endless[0].fix.endswith("run it in parts: no night or week-end of the next two weeks is that long")
+    assert endless[0].fix.endswith(
+        "run it in parts: no night or week-end of the next two weeks is that long"
+    )
 
 
 def test_a_holiday_is_no_working_day() -> None:
     armistice = datetime(2026, 11, 11, 10, tzinfo=PARIS)  # a Wednesday
-    assert all(finding.ok for finding in check_usage([ClusterUse("gros", 10, 10)], "default", 20 * HOUR, armistice))
+    assert all(
+        finding.ok
+        for finding in check_usage([ClusterUse("gros", 10, 10)], "default", 20 * HOUR, armistice)
+    )
 
 
 def test_times_are_those_of_paris() -> None:
     utc = datetime(2026, 11, 23, 18, 30, tzinfo=ZoneInfo("UTC"))
-    assert [finding.ok for finding in check_usage([ClusterUse("gros", 10, 10)], "default", 13 * HOUR, utc)] == [True]
+    assert [
+        finding.ok
+        for finding in check_usage([ClusterUse("gros", 10, 10)], "default", 13 * HOUR, utc)
+    ] == [True]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +163,19 @@ def test_easter(year: int, month: int, day: int) -> None:
 
 
 def test_public_holidays_of_a_year() -> None:
-    expected = ["01-01", "04-06", "05-01", "05-08", "05-14", "05-25", "07-14", "08-15", "11-01", "11-11", "12-25"]
+    expected = [
+        "01-01",
+        "04-06",
+        "05-01",
+        "05-08",
+        "05-14",
+        "05-25",
+        "07-14",
+        "08-15",
+        "11-01",
+        "11-11",
+        "12-25",
+    ]
     assert [day.strftime("%m-%d") for day in sorted(public_holidays(2026))] == expected
     first, last = date(2026, 5, 11), date(2026, 5, 17)
     assert [day.day for day in working_days(first, last)] == [11, 12, 13, 15]
@@ -140,12 +183,16 @@ def test_public_holidays_of_a_year() -> None:
 
 @steady
 @given(begins=moments, length=lengths)
-def test_a_job_is_free_exactly_where_it_touches_no_working_day(begins: datetime, length: timedelta) -> None:
+def test_a_job_is_free_exactly_where_it_touches_no_working_day(
+    begins: datetime, length: timedelta
+) -> None:
     ends = datetime.fromtimestamp(begins.timestamp() + length.total_seconds(), PARIS)
     minutes = [begins.timestamp() + 60 * n for n in range(int(length.total_seconds() // 60))]
     local = [datetime.fromtimestamp(minute, PARIS) for minute in minutes]
     days = set(working_days(begins.date(), ends.date()))
-    by_day = any(moment.date() in days and DAY_BEGINS <= moment.time() < DAY_ENDS for moment in local)
+    by_day = any(
+        moment.date() in days and DAY_BEGINS <= moment.time() < DAY_ENDS for moment in local
+    )
     findings = check_usage([ClusterUse("gros", 10, 10)], "default", length.total_seconds(), begins)
     assert findings[0].rule.startswith("outside working days") is not by_day
 
@@ -157,7 +204,12 @@ def test_the_next_free_start_is_free(after: datetime, hours: int) -> None:
     start = next_free_start(length, after)
     assert start is not None
     assert start >= after
-    assert all(f.ok for f in check_usage([ClusterUse("gros", 10, 10)], "default", length.total_seconds(), after, start))
+    assert all(
+        f.ok
+        for f in check_usage(
+            [ClusterUse("gros", 10, 10)], "default", length.total_seconds(), after, start
+        )
+    )
 
 
 @given(st.integers(0, 10_000_000))

@@ -45,17 +45,25 @@ X86 = Platform((3, 11), "x86_64", (2, 36))
         ("aarch64", (2, 17), "manylinux_2_17_aarch64", "linux_aarch64", 3),
     ],
 )
-def test_platform_tags(architecture: str, glibc: tuple[int, int], first: str, last: str, count: int) -> None:
+def test_platform_tags(
+    architecture: str, glibc: tuple[int, int], first: str, last: str, count: int
+) -> None:
     tags = platform_tags(Platform((3, 11), architecture, glibc))
     assert (tags[0], tags[-1], len(tags)) == (first, last, count)
     assert f"manylinux2014_{architecture}" in tags
-    assert tags.index(f"manylinux2014_{architecture}") == tags.index(f"manylinux_2_17_{architecture}") + 1
+    assert (
+        tags.index(f"manylinux2014_{architecture}")
+        == tags.index(f"manylinux_2_17_{architecture}") + 1
+    )
 
 
 def test_platform_tags_are_those_of_pip_for_this_machine() -> None:
     """Against what pip itself says here, whichever machine this is."""
     said = subprocess.run(
-        [sys.executable, "-m", "pip", "debug", "--verbose"], check=True, capture_output=True, text=True
+        [sys.executable, "-m", "pip", "debug", "--verbose"],
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout.split()
     own = [tag.rpartition("-")[2] for tag in said if tag.startswith("cp3") and "linux" in tag]
     newest = next(tag for tag in own if tag.startswith("manylinux_"))
@@ -107,9 +115,17 @@ KNOWN = {
     "typing-extensions": Installed("4.16", ()),
 }
 PINS = {name: each.version for name, each in KNOWN.items()}
-DOWNLOADED = KNOWN | {"cuda-toolkit": CUDA_TOOLKIT, "nvidia-nccl-cu13": Installed("2.29.7", ("nvidia-cublas>=13",))}
+DOWNLOADED = KNOWN | {
+    "cuda-toolkit": CUDA_TOOLKIT,
+    "nvidia-nccl-cu13": Installed("2.29.7", ("nvidia-cublas>=13",)),
+}
 CUDA = [
-    *("cuda-toolkit==13.0.3", "filelock==4.2", "nvidia-cublas==13.1.1.3.*,>=13", "nvidia-cuda-runtime==13.0.96.*"),
+    *(
+        "cuda-toolkit==13.0.3",
+        "filelock==4.2",
+        "nvidia-cublas==13.1.1.3.*,>=13",
+        "nvidia-cuda-runtime==13.0.96.*",
+    ),
     *("nvidia-nccl-cu13==2.29.7", "torch===2.13.0"),
 ]
 
@@ -133,7 +149,12 @@ def test_what_is_not_known_yet_is_asked_for_alone() -> None:
 
 
 def test_pips_command() -> None:
-    command = pip_command(["psutil==7.2.2"], Platform((3, 12), "aarch64", (2, 17)), Path("/cache/x"), ["https://index"])
+    command = pip_command(
+        ["psutil==7.2.2"],
+        Platform((3, 12), "aarch64", (2, 17)),
+        Path("/cache/x"),
+        ["https://index"],
+    )
     assert command[:4] == (sys.executable, "-m", "pip", "download")
     assert "--no-deps" in command
     assert "--only-binary=:all:" in command
@@ -152,8 +173,9 @@ NOT_FOUND = (
     "ERROR: No matching distribution found for {0}\n"
 )
 NO_NETWORK = (
-    "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError('Failed to establish a new "
-    "connection: [Errno -3] Temporary failure in name resolution')': /simple/psutil/\n"
+    "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError('Failed to"
+    " establish a new connection: [Errno -3] Temporary failure in name resolution')':"
+    " /simple/psutil/\n"
 )
 
 
@@ -163,20 +185,37 @@ NO_NETWORK = (
         (
             NOT_FOUND.format("psutil==9", "5.1, 7.2.2"),
             DeploymentError,
-            "psutil==9: no wheel for Python 3.11, x86_64, glibc 2.36, cpu; the newest that is offered: 7.2.2; ",
+            (
+                "psutil==9: no wheel for Python 3.11, x86_64, glibc 2.36, cpu; the newest that is"
+                " offered: 7.2.2; "
+            ),
         ),
         (
             NOT_FOUND.format("nosuch==9", "none"),
             DeploymentError,
-            "nosuch==9: no wheel for Python 3.11, x86_64, glibc 2.36, cpu; the newest that is offered: none; ",
+            (
+                "nosuch==9: no wheel for Python 3.11, x86_64, glibc 2.36, cpu; the newest that is"
+                " offered: none; "
+            ),
         ),
         (
             NO_NETWORK + NOT_FOUND.format("psutil==9", "none"),
             DeploymentError,
-            "psutil==9: the package index cannot be reached (Python 3.11, x86_64, glibc 2.36, cpu); ",
+            (
+                "psutil==9: the package index cannot be reached (Python 3.11, x86_64, glibc 2.36,"
+                " cpu); "
+            ),
         ),
-        ("/usr/bin/python3: No module named pip\n", PrerequisiteError, "pip, which fetches the nodes' wheels"),
-        ("ERROR: something\nERROR: else\n", DeploymentError, "a==1, b==2: pip could not fetch it for Python 3.11"),
+        (
+            "/usr/bin/python3: No module named pip\n",
+            PrerequisiteError,
+            "pip, which fetches the nodes' wheels",
+        ),
+        (
+            "ERROR: something\nERROR: else\n",
+            DeploymentError,
+            "a==1, b==2: pip could not fetch it for Python 3.11",
+        ),
     ],
 )
 def test_why_a_wheel_was_not_fetched(said: str, kind: type[LaggardError], message: str) -> None:
@@ -243,11 +282,22 @@ def test_what_the_downloaded_wheels_need_is_what_counts(index: Path, tmp_path: P
     """PyTorch's CUDA build needs what the build installed here need not; and less of the rest."""
     version = metadata.version("torch").partition("+")[0]
     write_wheel(
-        index, "torch", version, ('toolkit[nccl]==13.0; platform_system == "Linux"', "nvidia_nccl_cu13", "psutil")
+        index,
+        "torch",
+        version,
+        ('toolkit[nccl]==13.0; platform_system == "Linux"', "nvidia_nccl_cu13", "psutil"),
     )
     write_wheel(index, "torch", f"{version}+cpu", ("psutil",))
-    write_wheel(index, "toolkit", "13.0", ('nvidia_nccl_cu13==2.29.*; extra == "nccl"', 'other; extra == "other"'))
-    for number in ("2.29.7", "2.30.0"):  # torch takes any, so the newer one is fetched before the toolkit is known
+    write_wheel(
+        index,
+        "toolkit",
+        "13.0",
+        ('nvidia_nccl_cu13==2.29.*; extra == "nccl"', 'other; extra == "other"'),
+    )
+    for number in (
+        "2.29.7",
+        "2.30.0",
+    ):  # torch takes any, so the newer one is fetched before the toolkit is known
         write_wheel(index, "nvidia_nccl_cu13", number, tag="py3-none-manylinux2014_x86_64")
     offer(index, "psutil")
     cuda = wheel_set(Platform((3, 11), "x86_64", (2, 36), "cuda"), ("torch",), tmp_path / "cache")
@@ -293,12 +343,17 @@ def test_laggards_own_wheel_has_its_files(tmp_path: Path) -> None:
     package = Path(laggard.__file__).parent
     with zipfile.ZipFile(path) as archive:
         names = set(archive.namelist())
-        assert archive.read("laggard/workloads/worker.py") == (package / "workloads/worker.py").read_bytes()
+        assert (
+            archive.read("laggard/workloads/worker.py")
+            == (package / "workloads/worker.py").read_bytes()
+        )
         (info,) = {name.split("/")[0] for name in names} - {"laggard"}
         record = archive.read(f"{info}/RECORD").decode().splitlines()
         listed = {line.split(",")[0]: line.split(",")[1] for line in record}
         assert set(listed) == names
-        digest = base64.urlsafe_b64encode(hashlib.sha256((package / "errors.py").read_bytes()).digest())
+        digest = base64.urlsafe_b64encode(
+            hashlib.sha256((package / "errors.py").read_bytes()).digest()
+        )
         assert listed["laggard/errors.py"] == f"sha256={digest.rstrip(b'=').decode()}"
     assert not [name for name in names if "__pycache__" in name]
     assert {"laggard/py.typed", f"{info}/METADATA", f"{info}/WHEEL"} <= names
@@ -321,7 +376,11 @@ def _provided() -> set[str]:
     """Top-level modules that the wheel set has; of scikit-learn only files are read."""
     wanted = set(installed_closure(set(WORKER_DISTRIBUTIONS) - {"scikit-learn"}))
     providers = metadata.packages_distributions()
-    return {top for top, names in providers.items() if {str(canonicalize_name(name)) for name in names} & wanted}
+    return {
+        top
+        for top, names in providers.items()
+        if {str(canonicalize_name(name)) for name in names} & wanted
+    }
 
 
 def _third_party(tops: set[str]) -> set[str]:
@@ -332,7 +391,11 @@ def _third_party(tops: set[str]) -> set[str]:
 def _imported(tree: ast.AST) -> Iterator[str]:
     """Names that a module imports, in functions too, unless it is for the type checker alone."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        if (
+            isinstance(node, ast.If)
+            and isinstance(node.test, ast.Name)
+            and node.test.id == "TYPE_CHECKING"
+        ):
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -342,17 +405,31 @@ def _imported(tree: ast.AST) -> Iterator[str]:
 
 
 def test_a_node_has_what_ranks_and_their_limiters_import() -> None:
-    folders = ["src/laggard", "workloads", "network_emulation/compute", "network_emulation/dynamics"]
+    folders = [
+        "src/laggard",
+        "workloads",
+        "network_emulation/compute",
+        "network_emulation/dynamics",
+    ]
     own = [path for folder in folders for path in (REPOSITORY / folder).rglob("*.py")]
-    own += [REPOSITORY / "layers_services" / name for name in ("launch.py", "fork_server.py", "local/forked.py")]
-    tops = {name.split(".")[0] for path in own for name in _imported(ast.parse(path.read_text(encoding="utf-8")))}
+    own += [
+        REPOSITORY / "layers_services" / name
+        for name in ("launch.py", "fork_server.py", "local/forked.py")
+    ]
+    tops = {
+        name.split(".")[0]
+        for path in own
+        for name in _imported(ast.parse(path.read_text(encoding="utf-8")))
+    }
     assert _third_party(tops) >= {"torch", "numpy", "pydantic", "pyarrow", "ruamel"}
     assert _third_party(tops) - _provided() == set()
 
 
 def test_a_node_has_what_the_agent_imports() -> None:
     code = "import sys, laggard.experiments.remote.agent; print(*sys.modules, sep='\\n')"
-    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout
     tops = {name.split(".")[0] for name in said.split() if not name.startswith("_")}
     assert "laggard" in tops
     assert _third_party(tops) - _provided() == set()

@@ -59,7 +59,9 @@ def test_a_set_of_variables_reaches_launch_and_finalize(runner: Runner) -> None:
     (runner.folder / "workflow.yaml").write_text(WORKFLOW)
     (runner.folder / "workflow_env.yaml").write_text(SETS)
     result = runner.run(SCRIPT, timeout_s=120)
-    assert "there is no such set of variables here — did you mean `fast`?" in result.stdout, result.stderr
+    assert "there is no such set of variables here — did you mean `fast`?" in result.stdout, (
+        result.stderr
+    )
     said = {path.name: path.read_text().strip() for path in runner.folder.rglob("*ed")}
     assert said == {"prepared": "no set", "launched": "fast 10 two", "finalized": "two"}
     assert (runner.folder / "output" / "fast" / "finalized").is_file()
@@ -77,7 +79,9 @@ def test_a_set_of_variables_reaches_launch_and_finalize(runner: Runner) -> None:
         (None, "fast", "there is no such file"),
     ],
 )
-def test_a_set_that_is_not_there_is_refused(tmp_path: Path, text: str | None, app_conf: str, said: str | None) -> None:
+def test_a_set_that_is_not_there_is_refused(
+    tmp_path: Path, text: str | None, app_conf: str, said: str | None
+) -> None:
     file = tmp_path / "workflow_env.yaml"
     if text is not None:
         file.write_text(text)

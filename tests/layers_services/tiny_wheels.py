@@ -1,4 +1,5 @@
-"""Small wheels for tests: packages written on the spot, and installed ones packed again, so that no index is asked."""
+"""Small wheels for tests: packages written on the spot, and installed ones packed again, so that no
+index is asked."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def write_wheel(
     tag: str = PURE,
     files: Mapping[str, str] | None = None,
 ) -> Path:
-    """A wheel of a package `name` with `__version__`, and more files at the archive's top; those in `bin/` can be executed."""
+    """A wheel of a package `name` with `__version__`, and more files at the archive's top; those in
+    `bin/` can be executed."""
     package = folder / "sources" / f"{name}-{version}" / name
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").write_text(f'__version__ = "{version}"\n')
@@ -51,7 +53,11 @@ def pack_installed(folder: Path, name: str, tag: str = PURE) -> Path:
 def request_for(store: Path, base: Path, *wheels: Path) -> Request:
     """To install wheels that lie in a store."""
     described = [
-        {"name": path.name, "size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        {
+            "name": path.name,
+            "size": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        }
         for path in wheels
     ]
     return {

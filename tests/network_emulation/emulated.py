@@ -1,6 +1,8 @@
-"""Runs a function of a test module in a fresh interpreter, inside a sandbox with hosts that have no links yet.
+"""Runs a function of a test module in a fresh interpreter, inside a sandbox with hosts that have no
+links yet.
 
-pytest's own process may have threads, which a sandbox refuses, and is not to be left in other namespaces.
+pytest's own process may have threads, which a sandbox refuses, and is not to be left in other
+namespaces.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ class Continuum:
 
     @property
     def endpoints(self) -> Mapping[str, Endpoint]:
-        return {host.name: Endpoint(self.namespaces[host.name], host.address) for host in self.hosts}
+        return {
+            host.name: Endpoint(self.namespaces[host.name], host.address) for host in self.hosts
+        }
 
     @property
     def endpoints6(self) -> Mapping[str, Endpoint]:
@@ -62,8 +66,11 @@ def make_hosts(cloud: int = 1, fog: int = 1, edge: int = 2) -> tuple[Host, ...]:
     return tuple(hosts)
 
 
-def in_sandbox(function: Callable[[Continuum], _T], *, realtime: bool = True, timeout_s: float = 60.0) -> _T:
-    """The result of a module-level function, called in a sandbox; without `realtime`, real-time priority is not permitted."""
+def in_sandbox(
+    function: Callable[[Continuum], _T], *, realtime: bool = True, timeout_s: float = 60.0
+) -> _T:
+    """The result of a module-level function, called in a sandbox; without `realtime`, real-time
+    priority is not permitted."""
     program = "from tests.network_emulation import emulated; emulated.main()"
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer"
@@ -79,7 +86,10 @@ def in_sandbox(function: Callable[[Continuum], _T], *, realtime: bool = True, ti
             preexec_fn=None if realtime else _forbid_realtime,
         )
         if process.returncode:
-            pytest.fail(f"{function.__name__} ended with {process.returncode}\n{process.stdout}\n{process.stderr}")
+            pytest.fail(
+                f"{function.__name__} ended with"
+                f" {process.returncode}\n{process.stdout}\n{process.stderr}"
+            )
         value: _T = pickle.loads(answer.read_bytes())
         return value
 

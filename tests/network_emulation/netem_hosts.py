@@ -23,7 +23,10 @@ def enos(hosts: Sequence[Host]) -> dict[str, list[EnosHost]]:
     network = DefaultNetwork("10.77.0.0/16")
     return {
         host.name: [
-            EnosHost(f"ns-{host.name}", net_devices={NetDevice("eth0", {IPAddress(f"{host.address}/16", network)})})
+            EnosHost(
+                f"ns-{host.name}",
+                net_devices={NetDevice("eth0", {IPAddress(f"{host.address}/16", network)})},
+            )
         ]
         for host in hosts
     }

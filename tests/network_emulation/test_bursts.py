@@ -15,7 +15,9 @@ BURSTS = st.floats(1.01, 500)
 
 
 @given(LOSSES, BURSTS)
-def test_the_chain_loses_what_was_asked_for_in_runs_as_long_as_can_be(loss: float, burst: float) -> None:
+def test_the_chain_loses_what_was_asked_for_in_runs_as_long_as_can_be(
+    loss: float, burst: float
+) -> None:
     chain = gilbert(loss, burst)
     assert chain is not None
     begins, ends = chain

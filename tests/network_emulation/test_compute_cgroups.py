@@ -33,10 +33,15 @@ def cgroups() -> Iterator[CgroupSet]:
 def test_folders_are_named_after_the_run(cgroups: CgroupSet) -> None:
     assert cgroups.path in run_folders(_own_name())
     assert cgroups.paths == (cgroups.path,)
-    assert sorted(each.name for each in cgroups.path.iterdir() if each.is_dir()) == ["edge.w.1.1", "edge.w.1.2"]
+    assert sorted(each.name for each in cgroups.path.iterdir() if each.is_dir()) == [
+        "edge.w.1.1",
+        "edge.w.1.2",
+    ]
 
 
-def test_a_process_is_admitted_through_the_descriptor_and_the_folder_goes_after_it(cgroups: CgroupSet) -> None:
+def test_a_process_is_admitted_through_the_descriptor_and_the_folder_goes_after_it(
+    cgroups: CgroupSet,
+) -> None:
     pid = fork_companion("laggard-test", _sleep)
     cgroups.hosts["edge.w.1.1"].admit(pid)
     assert (cgroups.path / "edge.w.1.1" / "cgroup.procs").read_text().split() == [str(pid)]

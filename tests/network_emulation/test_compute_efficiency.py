@@ -1,4 +1,5 @@
-"""Work that is counted: what a host is charged for is what its steps are worth, however much CPU time they take."""
+"""Work that is counted: what a host is charged for is what its steps are worth, however much CPU
+time they take."""
 
 from __future__ import annotations
 
@@ -41,9 +42,13 @@ def test_cores_are_planned_for_what_is_expected(share: float) -> None:
     st.integers(1, 5),
 )
 def test_all_that_is_charged_is_what_the_steps_were_worth(
-    tmp_path_factory: pytest.TempPathFactory, share: float, steps: list[tuple[int, float]], looks: int
+    tmp_path_factory: pytest.TempPathFactory,
+    share: float,
+    steps: list[tuple[int, float]],
+    looks: int,
 ) -> None:
-    """Over a whole training the wall time is work / share, exactly, but for what one step may be amiss."""
+    """Over a whole training the wall time is work / share, exactly, but for what one step may be
+    amiss."""
     path = tmp_path_factory.mktemp("work") / "work"
     with _warmed_up(path) as worker, WorkCounter(path) as seen:
         efficiency, charged, work = Efficiency(seen, share), 0.0, 0.0
@@ -57,7 +62,9 @@ def test_all_that_is_charged_is_what_the_steps_were_worth(
             work += round(cpu_ns * worth)
         charged += efficiency.settle()
         assert charged + efficiency.outstanding_ns == pytest.approx(work, rel=1e-6)
-        assert abs(efficiency.outstanding_ns) < 3 * 50 * _MS  # a few steps' worth, however many there were
+        assert (
+            abs(efficiency.outstanding_ns) < 3 * 50 * _MS
+        )  # a few steps' worth, however many there were
 
 
 def test_what_cpu_time_is_worth_is_learnt_from_the_first_step_on(tmp_path: Path) -> None:
@@ -73,7 +80,9 @@ def test_what_cpu_time_is_worth_is_learnt_from_the_first_step_on(tmp_path: Path)
         assert efficiency.value == pytest.approx(0.6, abs=0.001)
 
 
-def test_the_first_steps_of_a_training_are_neither_learnt_from_nor_made_up_for(tmp_path: Path) -> None:
+def test_the_first_steps_of_a_training_are_neither_learnt_from_nor_made_up_for(
+    tmp_path: Path,
+) -> None:
     with WorkCounter(tmp_path / "work") as worker, WorkCounter(tmp_path / "work") as seen:
         efficiency = Efficiency(seen, 0.2)
         worker.set_computes(True)
@@ -148,7 +157,9 @@ def test_what_was_done_under_another_share_is_not_settled_under_this_one(tmp_pat
         (WorkDone(9, 10 * _MS, 100 * _MS), 0.0, 1.0),
     ],
 )
-def test_who_was_left_short_is_slower_by_what_is_missing(done: WorkDone, least: float, slower: float) -> None:
+def test_who_was_left_short_is_slower_by_what_is_missing(
+    done: WorkDone, least: float, slower: float
+) -> None:
     assert slower_than_asked(done, least) == pytest.approx(slower)
 
 

@@ -1,4 +1,5 @@
-"""The arithmetic of shares against its theory: wall time of phases = CPU time / share, up to one slice carried over."""
+"""The arithmetic of shares against its theory: wall time of phases = CPU time / share, up to one
+slice carried over."""
 
 from __future__ import annotations
 
@@ -13,8 +14,11 @@ _MS = 1_000_000
 _SLICE_NS = _MS
 
 
-def _wall_of_phases(ledger: Ledger, phases_us: list[int], gaps_us: list[int], look_us: int) -> list[int]:
-    """Wall ns of each phase of a worker alone on its core, looked at every `look_us`, held back while it computes."""
+def _wall_of_phases(
+    ledger: Ledger, phases_us: list[int], gaps_us: list[int], look_us: int
+) -> list[int]:
+    """Wall ns of each phase of a worker alone on its core, looked at every `look_us`, held back
+    while it computes."""
     walls = []
     for phase_us, gap_us in zip(phases_us, gaps_us, strict=True):
         ledger.observe(gap_us * _US, 0, 0)
@@ -38,11 +42,15 @@ def _wall_of_phases(ledger: Ledger, phases_us: list[int], gaps_us: list[int], lo
     st.lists(st.tuples(st.integers(100, 20_000), st.integers(0, 20_000)), min_size=1, max_size=40),
     st.sampled_from([50, 250, 1000]),
 )
-def test_phases_take_their_cpu_time_over_the_share(share: float, phases: list[tuple[int, int]], look_us: int) -> None:
+def test_phases_take_their_cpu_time_over_the_share(
+    share: float, phases: list[tuple[int, int]], look_us: int
+) -> None:
     ledger = Ledger(share)
     wall = sum(_wall_of_phases(ledger, [p for p, _ in phases], [g for _, g in phases], look_us))
     cpu = sum(p for p, _ in phases) * _US
-    slices = (_SLICE_NS + 2 * look_us * _US) * ledger.slow_by + sum(p < 1000 for p, _ in phases) * _MS * ledger.slow_by
+    slices = (_SLICE_NS + 2 * look_us * _US) * ledger.slow_by + sum(
+        p < 1000 for p, _ in phases
+    ) * _MS * ledger.slow_by
     assert wall <= cpu / share + len(phases)
     assert wall >= cpu / share - slices - len(phases)
 

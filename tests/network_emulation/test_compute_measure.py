@@ -26,7 +26,8 @@ def test_phases_of_every_length_fit_the_time(share: float) -> None:
     phases = plan_phases(share)
     assert [each.cpu_ms for each in phases[:2]] == [1.0, 10.0]
     assert phases[2].cpu_ms == pytest.approx(min(100.0, 1500 * share))
-    # What the fewest phases take where the share is small; else three parts of a second, each with half a phase of rounding.
+    # What the fewest phases take where the share is small; else three parts of a second, each with
+    # half a phase of rounding.
     fewest_ms, parts_ms = (40.0, 30.0, phases[2].cpu_ms), (750.0, 600.0, 800.0)
     for each, least_ms, part_ms in zip(phases, fewest_ms, parts_ms, strict=True):
         assert each.cpu_ms * each.count <= max(least_ms, part_ms * share + each.cpu_ms / 2) + 1e-6
@@ -60,7 +61,8 @@ def cgroups() -> Iterator[CgroupSet]:
 def test_honest_shares_pass_in_virtual_time_and_a_wrong_one_fails(cgroups: CgroupSet) -> None:
     cpus = plan_cpus(_SHARES, usable_cores(), 0.5).cpus
     with open_shares(_SHARES, cgroups, cpus) as controller:
-        # Several looks: a machine that something else keeps busy cannot keep its promises, and the check is to say so.
+        # Several looks: a machine that something else keeps busy cannot keep its promises, and the
+        # check is to say so.
         rounds = (verify_shares(_SHARES, controller, Dilation(2.0), seed) for seed in range(4))
         checks = next((each for each in rounds if all(check.ok for check in each)), ())
         controller.set_share("fog", 0.16 * 1.15)

@@ -17,7 +17,13 @@ import psutil
 import pytest
 
 from laggard.errors import EmulationError
-from laggard.network_emulation.compute import CgroupSet, Mechanism, ShareController, open_shares, prepare_cgroups
+from laggard.network_emulation.compute import (
+    CgroupSet,
+    Mechanism,
+    ShareController,
+    open_shares,
+    prepare_cgroups,
+)
 from laggard.network_emulation.cpu_plan import usable_cores
 from laggard.network_emulation.forked import end_companion, fork_companion
 from laggard.work import WorkCounter
@@ -88,7 +94,8 @@ def _speed(pids: tuple[int, ...], seconds: float) -> float:
 
 
 def _settles_at(pids: int | tuple[int, ...], share: float) -> bool:
-    """Whether the speed comes within 15 % of a share; several looks, since a machine that is busy otherwise takes from it."""
+    """Whether the speed comes within 15 % of a share; several looks, since a machine that is busy
+    otherwise takes from it."""
     found = (pids,) if isinstance(pids, int) else pids
     return any(abs(_speed(found, 0.4) / share - 1) < 0.15 for _ in range(10))
 
@@ -102,7 +109,9 @@ def _eventually(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
 
 @_BOTH
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_busy_process_gets_its_share_with_all_its_threads(mechanism: Mechanism, threads: int) -> None:
+def test_a_busy_process_gets_its_share_with_all_its_threads(
+    mechanism: Mechanism, threads: int
+) -> None:
     with _controller(mechanism, {"a": 0.2}) as controller, _busy(threads) as pid:
         controller.attach("a", pid)
         time.sleep(0.2)
@@ -133,7 +142,9 @@ def _count_work(path: Path, worth: float) -> int:
 
 @_BOTH
 @pytest.mark.parametrize("worth", [0.5, 1.3])
-def test_a_share_is_of_work_where_work_is_counted(mechanism: Mechanism, worth: float, tmp_path: Path) -> None:
+def test_a_share_is_of_work_where_work_is_counted(
+    mechanism: Mechanism, worth: float, tmp_path: Path
+) -> None:
     with _controller(mechanism, {"a": 0.2}) as controller:
         pid = fork_companion("laggard-test", lambda: _count_work(tmp_path / "work", worth))
         try:
@@ -159,7 +170,8 @@ while True:
 def _forking() -> Iterator[int]:
     """A process whose children compute for a millisecond or less, one after the other.
 
-    It is a small one, as shells are: children of one as large as this would spend most of their time on their parent's pages.
+    It is a small one, as shells are: children of one as large as this would spend most of their
+    time on their parent's pages.
     """
     process = subprocess.Popen([sys.executable, "-S", "-c", _FORKS])
     try:
@@ -176,11 +188,14 @@ def test_children_that_end_before_anybody_looks_are_held_too() -> None:
         process, began_s = psutil.Process(pid), time.monotonic()
         before = sum(process.cpu_times()[:4])
         time.sleep(2.0)
-        assert (sum(process.cpu_times()[:4]) - before) / (time.monotonic() - began_s) == pytest.approx(0.2, rel=0.3)
+        assert (sum(process.cpu_times()[:4]) - before) / (
+            time.monotonic() - began_s
+        ) == pytest.approx(0.2, rel=0.3)
 
 
 def _stood(count: memoryview, seconds: float) -> float:
-    """What part of the time a count that grows did not for 0.3 s and more, in looks of 5 ms: one that comes late, as on a machine that stood still, is one look."""
+    """What part of the time a count that grows did not for 0.3 s and more, in looks of 5 ms: one
+    that comes late, as on a machine that stood still, is one look."""
     stood, seen = [0], -1
     for _ in range(round(seconds / _LOOK_S)):
         if count[0] != seen:
@@ -192,7 +207,8 @@ def _stood(count: memoryview, seconds: float) -> float:
 
 
 def test_a_thread_that_ends_holds_up_nobody() -> None:
-    """What a thread uses after it has ended no clock of its process counts, and the kernel does: the slice is used up before it seems to be."""
+    """What a thread uses after it has ended no clock of its process counts, and the kernel does:
+    the slice is used up before it seems to be."""
     rounds = memoryview(mmap.mmap(-1, 8)).cast("q")
 
     def body() -> int:
@@ -213,10 +229,14 @@ def test_a_thread_that_ends_holds_up_nobody() -> None:
                 end_companion(pid)
         if stood[-1][0] < 0.3 and stood[-1][1] < 0.1 * 4e9:
             return
-    raise AssertionError(f"the kernel's period is a second, of which a share of 0.1 would stand 0.9: {stood}")
+    raise AssertionError(
+        f"the kernel's period is a second, of which a share of 0.1 would stand 0.9: {stood}"
+    )
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a process that is preferred to all others")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root may start a process that is preferred to all others"
+)
 def test_a_family_that_something_else_keeps_from_its_core_says_so() -> None:
     def rival() -> int:
         os.sched_setaffinity(0, {core})
@@ -264,7 +284,8 @@ def test_a_change_takes_a_few_milliseconds(mechanism: Mechanism) -> None:
 
 
 def test_a_host_has_what_it_needs_of_a_core_that_others_move_data_on(tmp_path: Path) -> None:
-    """Moving data is not held back; where that of a small host wants the whole core, a large one still computes at its share."""
+    """Moving data is not held back; where that of a small host wants the whole core, a large one
+    still computes at its share."""
     shares, cores = {"large": 0.7, "small": 0.1}, usable_cores()
     cgroups = prepare_cgroups(shares, _own_name())
     if cgroups is None:
@@ -384,15 +405,22 @@ def test_an_ordinary_user_holds_shares_too() -> None:
 
 @_BOTH
 @pytest.mark.parametrize("share", [0.8, 1.0])
-def test_two_hosts_that_a_core_cannot_both_serve_tell_what_they_lost(mechanism: Mechanism, share: float) -> None:
-    """Both would compute all the time: what their computing should not have taken of it, they have waited."""
+def test_two_hosts_that_a_core_cannot_both_serve_tell_what_they_lost(
+    mechanism: Mechanism, share: float
+) -> None:
+    """Both would compute all the time: what their computing should not have taken of it, they have
+    waited."""
     cores = usable_cores()
     shares = {"a": share, "b": share}
     cgroups = prepare_cgroups(shares, _own_name()) if mechanism == "cgroup-quota" else None
     if mechanism == "cgroup-quota" and cgroups is None:
         pytest.skip("this user may not make cgroups")
     try:
-        with open_shares(shares, cgroups, dict.fromkeys(shares, cores[0])) as controller, _busy() as a, _busy() as b:
+        with (
+            open_shares(shares, cgroups, dict.fromkeys(shares, cores[0])) as controller,
+            _busy() as a,
+            _busy() as b,
+        ):
             controller.attach("a", a)
             controller.attach("b", b)
             time.sleep(0.3)
@@ -421,10 +449,15 @@ def test_a_host_with_a_core_of_its_own_loses_nothing(mechanism: Mechanism) -> No
 
 @_BOTH
 def test_cores_stay_awake_and_give_way(mechanism: Mechanism) -> None:
-    """Something idle-priority computes on each host's core, and takes nothing from who has a use for the core."""
+    """Something idle-priority computes on each host's core, and takes nothing from who has a use
+    for the core."""
     with _controller(mechanism, {"a": 1.0}) as controller:
         core = controller.cpus["a"]
-        warmers = [int(p.name) for p in Path("/proc").glob("[0-9]*") if _is_warmer(int(p.name), os.getpid())]
+        warmers = [
+            int(p.name)
+            for p in Path("/proc").glob("[0-9]*")
+            if _is_warmer(int(p.name), os.getpid())
+        ]
         assert [os.sched_getscheduler(pid) for pid in warmers] == [os.SCHED_IDLE]
         assert os.sched_getaffinity(warmers[0]) == {core}
         with _busy() as pid:
@@ -437,6 +470,9 @@ def test_cores_stay_awake_and_give_way(mechanism: Mechanism) -> None:
 def _is_warmer(pid: int, parent: int) -> bool:
     with suppress(FileNotFoundError, ProcessLookupError):
         stat = Path(f"/proc/{pid}/stat").read_text()
-        name, fields = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :].split()
+        name, fields = (
+            stat[stat.index("(") + 1 : stat.rindex(")")],
+            stat[stat.rindex(")") + 2 :].split(),
+        )
         return name.startswith("laggard-warme") and int(fields[1]) == parent
     return False

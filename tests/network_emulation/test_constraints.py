@@ -1,4 +1,5 @@
-"""Rules and entries become one plan for all ordered pairs, and contradictions become located problems."""
+"""Rules and entries become one plan for all ordered pairs, and contradictions become located
+problems."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ from laggard.yaml_source import Source, parse_yaml, validated
 def continuum(**layers: int) -> tuple[Host, ...]:
     names = [(layer, i) for layer, count in layers.items() for i in range(1, count + 1)]
     return tuple(
-        Host(f"{layer}.trainer.1.{i}", layer, "trainer", 1, i, f"10.77.0.{n}") for n, (layer, i) in enumerate(names, 1)
+        Host(f"{layer}.trainer.1.{i}", layer, "trainer", 1, i, f"10.77.0.{n}")
+        for n, (layer, i) in enumerate(names, 1)
     )
 
 
@@ -37,7 +39,10 @@ CLOUD, FOG1, FOG2, EDGE1, EDGE2 = (host.name for host in HOSTS)
 
 
 def sources(network: str, heterogeneity: str) -> tuple[Network, Heterogeneity, Source, Source]:
-    first, second = parse_yaml(network, "network.yaml"), parse_yaml(heterogeneity, "heterogeneity.yaml")
+    first, second = (
+        parse_yaml(network, "network.yaml"),
+        parse_yaml(heterogeneity, "heterogeneity.yaml"),
+    )
     return validated(first, Network), validated(second, Heterogeneity), first, second
 
 
@@ -52,7 +57,9 @@ def problems(network: str = "", heterogeneity: str = "") -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def rule(src: str, dst: str, delay: str = "10ms", rate: str = "100mbit", **more: object) -> dict[str, object]:
+def rule(
+    src: str, dst: str, delay: str = "10ms", rate: str = "100mbit", **more: object
+) -> dict[str, object]:
     return {"src": src, "dst": dst, "delay": delay, "rate": rate, **more}
 
 
@@ -78,7 +85,9 @@ def test_all_rules_of_a_host_hold_at_once() -> None:
 
 
 def test_a_later_rule_replaces_the_whole_constraint_of_the_same_pair() -> None:
-    pairs = plan(rules(rule("edge.*", "fog.*", "5ms", loss="2%"), rule(EDGE1, "fog.*", "9ms", "1mbit"))).pairs
+    pairs = plan(
+        rules(rule("edge.*", "fog.*", "5ms", loss="2%"), rule(EDGE1, "fog.*", "9ms", "1mbit"))
+    ).pairs
     assert pairs[EDGE1, FOG1] == Constraint(delay_ms=9.0, rate_mbps=1.0)
     assert pairs[EDGE2, FOG1] == Constraint(delay_ms=5.0, rate_mbps=100.0, loss_percent=2.0)
 
@@ -96,7 +105,9 @@ def test_a_host_has_no_link_to_itself() -> None:
         (rule("~(", "fog.*"), "network.yaml:2:", "not a regular expression"),
     ],
 )
-def test_rules_that_reach_no_link_are_located(written: dict[str, object], where: str, expected: str) -> None:
+def test_rules_that_reach_no_link_are_located(
+    written: dict[str, object], where: str, expected: str
+) -> None:
     (problem,) = problems("networks:\n- " + json.dumps(written))
     assert problem.startswith(where)
     assert expected in problem
@@ -104,7 +115,9 @@ def test_rules_that_reach_no_link_are_located(written: dict[str, object], where:
 
 def test_every_problem_is_reported_at_once() -> None:
     network = rules(rule("a.*", "b.*"), rule("edge.*", "fog.*"))
-    assert len(problems(network, '{deterministic: [{hosts: "c.*", uplink: 1mbit}], dynamic: []}')) == 3
+    assert (
+        len(problems(network, '{deterministic: [{hosts: "c.*", uplink: 1mbit}], dynamic: []}')) == 3
+    )
 
 
 def test_jitter_varies_a_delay_and_nothing_else() -> None:
@@ -115,17 +128,24 @@ def test_jitter_varies_a_delay_and_nothing_else() -> None:
 
 def test_jitter_has_a_distribution() -> None:
     network = rules(rule("edge.*", "fog.*"))
-    pairs = plan(network, '{deterministic: [{src: "edge.*", dst: "fog.*", jitter: 2ms, distribution: normal}]}').pairs
+    pairs = plan(
+        network,
+        '{deterministic: [{src: "edge.*", dst: "fog.*", jitter: 2ms, distribution: normal}]}',
+    ).pairs
     assert set(pairs.values()) == {Constraint(10.0, 2.0, 100.0, distribution="normal")}
     with pytest.raises(ScenarioError, match="'uniform', 'normal' or 'pareto'"):
-        plan(network, '{deterministic: [{src: "edge.*", dst: "fog.*", jitter: 2ms, distribution: gauss}]}')
+        plan(
+            network,
+            '{deterministic: [{src: "edge.*", dst: "fog.*", jitter: 2ms, distribution: gauss}]}',
+        )
 
 
 def test_bursts_are_of_the_loss_that_the_rules_give() -> None:
     network = rules(rule("edge.*", "fog.*", loss="1%"))
     pairs = plan(
         network,
-        '{deterministic: [{src: "edge.*", dst: "fog.*", burst: 5}, {src: "edge.*", dst: "fog.*", jitter: 2ms}]}',
+        '{deterministic: [{src: "edge.*", dst: "fog.*", burst: 5}, {src: "edge.*", dst: "fog.*",'
+        " jitter: 2ms}]}",
     ).pairs
     assert set(pairs.values()) == {Constraint(10.0, 2.0, 100.0, 1.0, burst_packets=5.0)}
 
@@ -141,7 +161,9 @@ def test_bursts_are_of_the_loss_that_the_rules_give() -> None:
     ],
 )  # fmt: skip
 def test_bursts_that_cannot_be_are_refused_at_their_line(entry: str, expected: str) -> None:
-    (problem,) = problems(rules(rule("edge.*", "fog.*", loss="80%")), f"deterministic:\n  - {entry}")
+    (problem,) = problems(
+        rules(rule("edge.*", "fog.*", loss="80%")), f"deterministic:\n  - {entry}"
+    )
     assert problem.startswith("heterogeneity.yaml:2:")
     assert expected in problem
 
@@ -175,7 +197,9 @@ dynamic:
 """
     read = sources(rules(rule("edge.*", "fog.*", symmetric=True)), entries)
     planned = plan_links(read[0], read[1], HOSTS, read[2], read[3])
-    (warning,) = [str(each) for each in link_warnings(planned, read[0], read[1], [], read[2], read[3])]
+    (warning,) = [
+        str(each) for each in link_warnings(planned, read[0], read[1], [], read[2], read[3])
+    ]
     assert warning.startswith("heterogeneity.yaml:3:")
     assert "never lose a packet" in warning
 
@@ -194,7 +218,9 @@ def test_jitter_above_its_delay_is_refused() -> None:
 
 
 def test_access_links_merge_key_by_key() -> None:
-    entries = '{deterministic: [{hosts: "edge.*", uplink: 20mbit}, {hosts: "edge.*", downlink: 50mbit}]}'
+    entries = (
+        '{deterministic: [{hosts: "edge.*", uplink: 20mbit}, {hosts: "edge.*", downlink: 50mbit}]}'
+    )
     access = plan("", entries).access
     assert access == {name: AccessLink(name, 20.0, 50.0) for name in (EDGE1, EDGE2)}
 
@@ -204,13 +230,16 @@ def test_one_flow_sees_the_slowest_rate_on_its_way() -> None:
         {hosts: "edge.*", uplink: 20mbit}, {hosts: "fog.*", downlink: 15mbit}, {between: ["edge.*", "cloud.*"], shared: 5mbit}]}"""
     planned = plan(rules(rule("edge.*", "fog.*", symmetric=True)), entries)
     rates = [
-        planned.expected(*pair).rate_mbps for pair in ((EDGE1, FOG1), (FOG1, EDGE1), (EDGE1, CLOUD), (CLOUD, FOG1))
+        planned.expected(*pair).rate_mbps
+        for pair in ((EDGE1, FOG1), (FOG1, EDGE1), (EDGE1, CLOUD), (CLOUD, FOG1))
     ]
     assert rates == [15.0, 100.0, 5.0, 15.0]
 
 
 def test_a_shared_link_has_a_bottleneck_in_each_direction() -> None:
-    forth, back = plan("", '{deterministic: [{between: ["edge.*", "cloud.*"], shared: 5mbit}]}').shared
+    forth, back = plan(
+        "", '{deterministic: [{between: ["edge.*", "cloud.*"], shared: 5mbit}]}'
+    ).shared
     assert forth.pairs == {(EDGE1, CLOUD), (EDGE2, CLOUD)}
     assert back.pairs == {(CLOUD, EDGE1), (CLOUD, EDGE2)}
 
@@ -238,7 +267,9 @@ def test_a_rule_for_a_million_links_is_refused() -> None:
 
 
 def test_tier_pairs_group_what_is_alike() -> None:
-    network = rules(rule("edge.*", "fog.*"), rule("edge.*", "cloud.*", "40ms"), rule(EDGE1, FOG1, "1ms"))
+    network = rules(
+        rule("edge.*", "fog.*"), rule("edge.*", "cloud.*", "40ms"), rule(EDGE1, FOG1, "1ms")
+    )
     groups = tier_pairs(plan(network))
     assert {(g.src_layer, g.dst_layer, g.constraint.delay_ms, len(g.pairs)) for g in groups} == {
         ("edge", "fog", 10.0, 3),
@@ -248,7 +279,9 @@ def test_tier_pairs_group_what_is_alike() -> None:
 
 
 @given(st.floats(1, 50), st.floats(0.1, 1e4), st.floats(0, 100), st.floats(0.5, 1e3))
-def test_dilation_keeps_bandwidth_times_delay_and_loss(factor: float, rate: float, loss: float, delay: float) -> None:
+def test_dilation_keeps_bandwidth_times_delay_and_loss(
+    factor: float, rate: float, loss: float, delay: float
+) -> None:
     before = Constraint(delay, delay / 2, rate, loss, "pareto")
     planned = LinkPlan(HOSTS, {(EDGE1, FOG1): before}, {EDGE1: AccessLink(EDGE1, rate, None)})
     dilated = dilate_links(planned, Dilation(factor))
@@ -265,7 +298,13 @@ def test_dilation_keeps_bandwidth_times_delay_and_loss(factor: float, rate: floa
 def test_shares_are_one_core_unless_said_and_the_last_entry_wins() -> None:
     text = '{deterministic: [{hosts: "edge.*", cpu: 25%}, {hosts: "edge.trainer.1.2", cpu: 50%}]}'
     _, entries, _, source = sources("", text)
-    assert plan_shares(entries, HOSTS, source) == {CLOUD: 1.0, FOG1: 1.0, FOG2: 1.0, EDGE1: 0.25, EDGE2: 0.5}
+    assert plan_shares(entries, HOSTS, source) == {
+        CLOUD: 1.0,
+        FOG1: 1.0,
+        FOG2: 1.0,
+        EDGE1: 0.25,
+        EDGE2: 0.5,
+    }
 
 
 def test_warnings_name_bare_groups_and_tiers_without_a_rule() -> None:
@@ -275,10 +314,14 @@ def test_warnings_name_bare_groups_and_tiers_without_a_rule() -> None:
     talking = [FOG1, EDGE1]
     shown = [str(w) for w in link_warnings(planned, read[0], read[1], talking, read[2], read[3])]
     assert shown == [
-        "network.yaml:2:11: edge: a bare group name reaches only its first host in E2Clab — for all of them write edge.*",
         (
-            "network.yaml:2:3: fog to edge: no rule constrains 1 of 1 host pairs here, which exchange training traffic — "
-            "add a rule from fog.* to edge.*, or `symmetric: true` to the one that returns"
+            "network.yaml:2:11: edge: a bare group name reaches only its first host in E2Clab — for"
+            " all of them write edge.*"
+        ),
+        (
+            "network.yaml:2:3: fog to edge: no rule constrains 1 of 1 host pairs here, which"
+            " exchange training traffic — add a rule from fog.* to edge.*, or `symmetric: true` to"
+            " the one that returns"
         ),
     ]
 

@@ -9,12 +9,23 @@ import pytest
 from laggard.errors import InputError
 from laggard.network_emulation.cpu_plan import plan_cpus, usable_cores
 
-_QUICKSTART = {"c1": 0.2, "c2": 0.2, "f1": 0.1, "f2": 0.1, "e1": 0.05, "e2": 0.05, "e3": 0.05, "e4": 0.05}
+_QUICKSTART = {
+    "c1": 0.2,
+    "c2": 0.2,
+    "f1": 0.1,
+    "f2": 0.1,
+    "e1": 0.05,
+    "e2": 0.05,
+    "e3": 0.05,
+    "e4": 0.05,
+}
 
 
 def test_loads_are_level_and_cores_are_those_given() -> None:
     plan = plan_cpus(_QUICKSTART, (3, 5), reserve=0.5)
-    loads = {core: sum(_QUICKSTART[h] for h, c in plan.cpus.items() if c == core) for core in (3, 5)}
+    loads = {
+        core: sum(_QUICKSTART[h] for h, c in plan.cpus.items() if c == core) for core in (3, 5)
+    }
     assert loads == {3: pytest.approx(0.4), 5: pytest.approx(0.4)}
     assert plan.dilation == 1.0
     assert list(plan.cpus) == list(_QUICKSTART)
@@ -25,7 +36,10 @@ def test_a_fixed_dilation_is_kept() -> None:
 
 
 def test_a_fixed_dilation_that_is_too_small_is_refused_with_value_rule_and_fix() -> None:
-    with pytest.raises(InputError, match=r"dilation 2: .* 8 cores need .* at least 10\.14 on 2 cores .* — use `auto`"):
+    with pytest.raises(
+        InputError,
+        match=r"dilation 2: .* 8 cores need .* at least 10\.14 on 2 cores .* — use `auto`",
+    ):
         plan_cpus({f"h{i}": 1.0 for i in range(8)}, (0, 1), 0.5, dilation=2.0)
 
 

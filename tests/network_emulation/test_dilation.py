@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from laggard.network_emulation.dilation import CORE_CAPACITY, auto_dilation, best_placement, load
 
-_shares = st.lists(st.sampled_from([0.05, 0.1, 0.16, 0.25, 0.32, 0.5, 0.8, 1.0]), min_size=1, max_size=6)
+_shares = st.lists(
+    st.sampled_from([0.05, 0.1, 0.16, 0.25, 0.32, 0.5, 0.8, 1.0]), min_size=1, max_size=6
+)
 
 
 def _named(shares: list[float]) -> dict[str, float]:
@@ -18,7 +20,8 @@ def _named(shares: list[float]) -> dict[str, float]:
 
 
 def _cpu_time(share: float) -> float:
-    """What a host is planned to need: CPU time buys 1 / (2 - share) of what it buys at full speed."""
+    """What a host is planned to need: CPU time buys 1 / (2 - share) of what it buys at full
+    speed."""
     return share * (2 - share)
 
 
@@ -39,11 +42,18 @@ def _smallest(shares: list[float], capacity: float) -> float:
 def _by_brute_force(shares: dict[str, float], cores: int, reserve: float) -> float:
     hosts = list(shares)
     placements = (
-        tuple(tuple(h for h, c in zip(hosts, chosen, strict=True) if c == core) for core in range(cores))
+        tuple(
+            tuple(h for h, c in zip(hosts, chosen, strict=True) if c == core)
+            for core in range(cores)
+        )
         for chosen in itertools.product(range(cores), repeat=len(hosts))
     )
     heaviest = (
-        max(_smallest([shares[h] for h in core], CORE_CAPACITY if len(core) > 1 else 1.0) for core in placement if core)
+        max(
+            _smallest([shares[h] for h in core], CORE_CAPACITY if len(core) > 1 else 1.0)
+            for core in placement
+            if core
+        )
         for placement in placements
     )
     return max(_smallest(list(shares.values()), cores - reserve), min(heaviest))
@@ -67,7 +77,9 @@ def test_known_cases(shares: list[float], cores: int, reserve: float, expected: 
 
 @settings(deadline=None, max_examples=150)
 @given(_shares, st.integers(1, 3), st.sampled_from([0.0, 0.25, 0.5]))
-def test_as_good_as_brute_force_within_multifit_s_bound(shares: list[float], cores: int, reserve: float) -> None:
+def test_as_good_as_brute_force_within_multifit_s_bound(
+    shares: list[float], cores: int, reserve: float
+) -> None:
     named = _named(shares)
     best = _by_brute_force(named, cores, reserve)
     found = auto_dilation(named, cores, reserve)
@@ -75,7 +87,9 @@ def test_as_good_as_brute_force_within_multifit_s_bound(shares: list[float], cor
 
 
 @given(st.floats(0.001, 1.0), st.floats(0.001, 1.0))
-def test_a_greater_share_is_a_greater_load_between_once_and_twice_the_share(one: float, other: float) -> None:
+def test_a_greater_share_is_a_greater_load_between_once_and_twice_the_share(
+    one: float, other: float
+) -> None:
     small, great = sorted((one, other))
     assert small <= load(small) <= 2 * small
     assert load(small) <= load(great)
@@ -91,7 +105,9 @@ def test_every_host_is_placed_once_and_fits(shares: list[float], cores: int) -> 
         assert cpu_time <= (1.0 if len(core) == 1 else CORE_CAPACITY) + 1e-9
 
 
-@pytest.mark.parametrize(("shares", "cores", "reserve"), [([0.5], 1, 1.0), ([0.0], 2, 0.5), ([1.5], 2, 0.5)])
+@pytest.mark.parametrize(
+    ("shares", "cores", "reserve"), [([0.5], 1, 1.0), ([0.0], 2, 0.5), ([1.5], 2, 0.5)]
+)
 def test_nonsense_is_refused(shares: list[float], cores: int, reserve: float) -> None:
     with pytest.raises(ValueError, match=r"share|reserve"):
         auto_dilation(_named(shares), cores, reserve)

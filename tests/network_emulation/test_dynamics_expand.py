@@ -10,17 +10,29 @@ from laggard.drive import DriveLimits
 from laggard.errors import ScenarioError
 from laggard.hosts import Host
 from laggard.network_emulation.constraints import plan_links
-from laggard.network_emulation.dynamics import Overlay, TimedChange, TracePoint, expand_events, peak_rates, peak_shares
+from laggard.network_emulation.dynamics import (
+    Overlay,
+    TimedChange,
+    TracePoint,
+    expand_events,
+    peak_rates,
+    peak_shares,
+)
 from laggard.network_emulation.links import Constraint
 from laggard.network_emulation.model import Heterogeneity, Network
 
-_HOSTS = (*(Host(f"edge.w.1.{i}", "edge", "w", 1, i) for i in (1, 2)), Host("cloud.w.1.1", "cloud", "w", 1, 1))
+_HOSTS = (
+    *(Host(f"edge.w.1.{i}", "edge", "w", 1, i) for i in (1, 2)),
+    Host("cloud.w.1.1", "cloud", "w", 1, 1),
+)
 _EDGES = ("edge.w.1.1", "edge.w.1.2")
 _UP = (("edge.w.1.1", "cloud.w.1.1"), ("edge.w.1.2", "cloud.w.1.1"))
 
 
 def _expand(
-    *events: dict[str, object], horizon_s: float = 1000.0, traces: dict[str, tuple[TracePoint, ...]] | None = None
+    *events: dict[str, object],
+    horizon_s: float = 1000.0,
+    traces: dict[str, tuple[TracePoint, ...]] | None = None,
 ) -> tuple[TimedChange, ...]:
     heterogeneity = Heterogeneity.model_validate({"dynamic": list(events)})
     plan = plan_links(Network(networks=None), heterogeneity, _HOSTS)
@@ -29,19 +41,40 @@ def _expand(
 
 def test_a_timed_cpu_event_begins_and_ends() -> None:
     begin, end = _expand({"at": "20s", "for": "10s", "hosts": "edge.*", "cpu": "5%"})
-    assert (begin.at_s, begin.kind, begin.targets, begin.values) == (20, "begin", _EDGES, (("cpu", 0.05),))
+    assert (begin.at_s, begin.kind, begin.targets, begin.values) == (
+        20,
+        "begin",
+        _EDGES,
+        (("cpu", 0.05),),
+    )
     assert (end.at_s, end.kind, end.targets, end.values) == (30, "end", _EDGES, ())
 
 
 def test_a_timed_link_event_reaches_all_its_pairs() -> None:
-    begin, _ = _expand({"at": "1s", "for": "1s", "src": "edge.*", "dst": "cloud.*", "rate": "1mbit", "symmetric": True})
+    begin, _ = _expand(
+        {
+            "at": "1s",
+            "for": "1s",
+            "src": "edge.*",
+            "dst": "cloud.*",
+            "rate": "1mbit",
+            "symmetric": True,
+        }
+    )
     assert set(begin.targets) == {*_UP, *((dst, src) for src, dst in _UP)}
     assert begin.values == (("rate_mbps", 1.0),)
 
 
 def test_an_event_of_storage_sets_what_it_says() -> None:
     begin, end = _expand(
-        {"at": "20s", "for": "10s", "hosts": "edge.*", "cpu": "5%", "read": "500kB/s", "write_latency": "3ms"}
+        {
+            "at": "20s",
+            "for": "10s",
+            "hosts": "edge.*",
+            "cpu": "5%",
+            "read": "500kB/s",
+            "write_latency": "3ms",
+        }
     )
     assert begin.values == (("cpu", 0.05), ("read_mb_per_s", 0.5), ("write_latency_ms", 3.0))
     assert (begin.targets, end.targets, end.values) == (_EDGES, _EDGES, ())
@@ -72,7 +105,9 @@ def test_events_of_storage_merge_over_the_base_and_over_each_other() -> None:
 
 
 def test_nothing_begins_beyond_the_horizon() -> None:
-    assert _expand({"at": "20s", "for": "10s", "hosts": "edge.*", "cpu": "5%"}, horizon_s=20.0) == ()
+    assert (
+        _expand({"at": "20s", "for": "10s", "hosts": "edge.*", "cpu": "5%"}, horizon_s=20.0) == ()
+    )
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.floats(0.05, 0.95), st.integers(50, 500))
@@ -81,7 +116,9 @@ def test_random_events_keep_their_period_and_their_part_of_the_time(
 ) -> None:
     for_s = round(every_s * part, 3)
     random = {"every": f"{every_s}s", "for": f"{for_s}s", "seed": seed}
-    changes = _expand({"random": random, "hosts": "edge.w.1.1", "cpu": "50%"}, horizon_s=float(every_s * periods))
+    changes = _expand(
+        {"random": random, "hosts": "edge.w.1.1", "cpu": "50%"}, horizon_s=float(every_s * periods)
+    )
     begins = [c.at_s for c in changes if c.kind == "begin"]
     ends = [c.at_s for c in changes if c.kind == "end"]
     assert len(begins) == len(ends) == periods
@@ -104,7 +141,9 @@ def test_the_seed_decides_and_hosts_have_moments_of_their_own() -> None:
     def begins(seed: int) -> dict[str, list[float]]:
         random = {"every": "10s", "for": "2s", "seed": seed}
         changes = _expand({"random": random, "hosts": "edge.*", "cpu": "50%"}, horizon_s=100.0)
-        return {h: [c.at_s for c in changes if c.kind == "begin" and h in c.targets] for h in _EDGES}
+        return {
+            h: [c.at_s for c in changes if c.kind == "begin" and h in c.targets] for h in _EDGES
+        }
 
     assert begins(1) == begins(1) != begins(2)
     assert begins(1)[_EDGES[0]] != begins(1)[_EDGES[1]]
@@ -112,13 +151,17 @@ def test_the_seed_decides_and_hosts_have_moments_of_their_own() -> None:
 
 def test_links_of_a_random_event_change_together() -> None:
     random = {"every": "10s", "for": "2s", "seed": 1}
-    changes = _expand({"random": random, "src": "edge.*", "dst": "cloud.*", "loss": "1%"}, horizon_s=50.0)
+    changes = _expand(
+        {"random": random, "src": "edge.*", "dst": "cloud.*", "loss": "1%"}, horizon_s=50.0
+    )
     assert {c.targets for c in changes} == {_UP}
 
 
 def test_a_trace_begins_steps_and_keeps_its_last_point() -> None:
     points = (TracePoint(0.0, (("rate_mbps", 8.0),)), TracePoint(2.0, (("rate_mbps", 3.0),)))
-    changes = _expand({"trace": "lte.csv", "src": "edge.*", "dst": "cloud.*"}, traces={"lte.csv": points})
+    changes = _expand(
+        {"trace": "lte.csv", "src": "edge.*", "dst": "cloud.*"}, traces={"lte.csv": points}
+    )
     assert [(c.at_s, c.kind, c.values) for c in changes] == [
         (0.0, "begin", (("rate_mbps", 8.0),)),
         (2.0, "step", (("rate_mbps", 3.0),)),
@@ -142,7 +185,9 @@ def test_peak_rates_are_of_links_that_always_have_one() -> None:
         ("b", "a"): Constraint(rate_mbps=10.0),
         ("a", "c"): Constraint(5.0),
     }
-    raised = TimedChange(1.0, "begin", 0, (("a", "b"), ("a", "c")), (("delay_ms", 1.0), ("rate_mbps", 40.0)))
+    raised = TimedChange(
+        1.0, "begin", 0, (("a", "b"), ("a", "c")), (("delay_ms", 1.0), ("rate_mbps", 40.0))
+    )
     lowered = TimedChange(2.0, "begin", 1, (("b", "a"),), (("rate_mbps", 1.0),))
     assert peak_rates(pairs, [raised, lowered]) == {("a", "b"): 40.0, ("b", "a"): 10.0}
 
@@ -162,7 +207,9 @@ def _overlay_after(changes: tuple[TimedChange, ...], until_s: float) -> Overlay:
     return overlay
 
 
-@pytest.mark.parametrize(("until_s", "share"), [(0, 0.5), (10, 0.2), (15, 0.1), (20, 0.1), (25, 0.5)])
+@pytest.mark.parametrize(
+    ("until_s", "share"), [(0, 0.5), (10, 0.2), (15, 0.1), (20, 0.1), (25, 0.5)]
+)
 def test_of_overlapping_events_the_last_begun_wins(until_s: float, share: float) -> None:
     changes = _expand(
         {"at": "10s", "for": "10s", "hosts": "edge.*", "cpu": "20%"},
@@ -196,17 +243,33 @@ def test_back_to_back_events_hand_over_without_the_base_in_between() -> None:
         {"at": "10s", "for": "10s", "hosts": "edge.*", "cpu": "20%"},
         {"at": "20s", "for": "10s", "hosts": "edge.*", "cpu": "10%"},
     )
-    assert [(c.at_s, c.kind) for c in changes] == [(10, "begin"), (20, "end"), (20, "begin"), (30, "end")]
+    assert [(c.at_s, c.kind) for c in changes] == [
+        (10, "begin"),
+        (20, "end"),
+        (20, "begin"),
+        (30, "end"),
+    ]
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50), st.integers(1, 99)), min_size=1, max_size=8),
+    st.lists(
+        st.tuples(st.integers(0, 50), st.integers(1, 50), st.integers(1, 99)),
+        min_size=1,
+        max_size=8,
+    ),
     st.integers(0, 101),
 )
-def test_what_is_in_effect_is_what_the_events_say(events: list[tuple[int, int, int]], now_s: int) -> None:
+def test_what_is_in_effect_is_what_the_events_say(
+    events: list[tuple[int, int, int]], now_s: int
+) -> None:
     changes = _expand(
-        *({"at": f"{at}s", "for": f"{lasts}s", "hosts": "edge.*", "cpu": f"{cpu}%"} for at, lasts, cpu in events)
+        *(
+            {"at": f"{at}s", "for": f"{lasts}s", "hosts": "edge.*", "cpu": f"{cpu}%"}
+            for at, lasts, cpu in events
+        )
     )
-    active = [(at, i, cpu / 100) for i, (at, lasts, cpu) in enumerate(events) if at <= now_s < at + lasts]
+    active = [
+        (at, i, cpu / 100) for i, (at, lasts, cpu) in enumerate(events) if at <= now_s < at + lasts
+    ]
     expected = max(active)[2] if active else 0.5
     assert _overlay_after(changes, now_s).share(_EDGES[0]) == expected

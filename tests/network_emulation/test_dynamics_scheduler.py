@@ -1,4 +1,5 @@
-"""Changes applied on time, to what is composed of the events under way, and recorded in virtual time."""
+"""Changes applied on time, to what is composed of the events under way, and recorded in virtual
+time."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ class _Shares:
         return time.monotonic_ns()
 
 
-def _scheduler(changes: list[TimedChange], links: _Links, shares: _Shares, factor: float = 1.0) -> Scheduler:
+def _scheduler(
+    changes: list[TimedChange], links: _Links, shares: _Shares, factor: float = 1.0
+) -> Scheduler:
     return Scheduler(changes, links, shares, Dilation(factor), {"edge.w.1.1": 0.5}, {_PAIR: _BASE})
 
 
@@ -82,7 +85,10 @@ def test_changes_are_applied_dilated_and_recorded_in_virtual_time() -> None:
     time.sleep(0.02)
     records = scheduler.stop()
     assert shares.asked == [("edge.w.1.1", 0.1), ("edge.w.1.1", 0.25)]
-    assert links.asked == [{_PAIR: Constraint(20.0, 0.0, 2.5)}, {_PAIR: Constraint(20.0, 0.0, 50.0)}]
+    assert links.asked == [
+        {_PAIR: Constraint(20.0, 0.0, 2.5)},
+        {_PAIR: Constraint(20.0, 0.0, 50.0)},
+    ]
     assert [(r.kind, r.src, r.dst, r.quantity, r.value, r.asked_s) for r in records] == [
         ("begin", "edge.w.1.1", "", "cpu", 0.2, 0.05),
         ("begin", *_PAIR, "rate_mbps", 5.0, 0.1),
@@ -129,7 +135,9 @@ def test_a_drive_is_changed_beside_the_share_and_each_recorded_when_it_acted() -
         ("end", "cpu", 0.5),
     ]
     assert (records[-1].quantity, math.isnan(records[-1].value)) == ("read_mb_per_s", True)
-    assert [r.effective_s - r.asked_s >= 0.5 for r in records] == [r.quantity != "cpu" for r in records]
+    assert [r.effective_s - r.asked_s >= 0.5 for r in records] == [
+        r.quantity != "cpu" for r in records
+    ]
 
 
 def test_a_drive_that_nobody_can_change_is_an_error() -> None:
@@ -165,7 +173,9 @@ def test_changes_of_one_moment_reach_each_target_once() -> None:
 
 def test_changes_already_due_are_applied_at_once() -> None:
     shares = _Shares()
-    scheduler = _scheduler([TimedChange(1.0, "begin", 0, ("edge.w.1.1",), (("cpu", 0.2),))], _Links(), shares)
+    scheduler = _scheduler(
+        [TimedChange(1.0, "begin", 0, ("edge.w.1.1",), (("cpu", 0.2),))], _Links(), shares
+    )
     scheduler.start(time.monotonic_ns() - 5_000_000_000)
     _wait_for(shares.asked, scheduler, 1)
     (record,) = scheduler.stop()
@@ -174,7 +184,9 @@ def test_changes_already_due_are_applied_at_once() -> None:
 
 def test_stopping_applies_nothing_more() -> None:
     shares = _Shares()
-    scheduler = _scheduler([TimedChange(60.0, "begin", 0, ("edge.w.1.1",), (("cpu", 0.2),))], _Links(), shares)
+    scheduler = _scheduler(
+        [TimedChange(60.0, "begin", 0, ("edge.w.1.1",), (("cpu", 0.2),))], _Links(), shares
+    )
     scheduler.start(time.monotonic_ns())
     began = time.monotonic()
     assert scheduler.stop() == ()
@@ -203,7 +215,9 @@ def test_a_failure_surfaces_when_it_is_stopped() -> None:
     scheduler = _scheduler(changes, _Links(), shares)
     scheduler.start(time.monotonic_ns())
     _wait_for(shares.asked, scheduler, 1)
-    with pytest.raises(EmulationError, match="dynamic change could not be applied: the limiter is gone"):
+    with pytest.raises(
+        EmulationError, match="dynamic change could not be applied: the limiter is gone"
+    ):
         scheduler.stop()
 
 

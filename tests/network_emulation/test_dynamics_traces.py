@@ -12,7 +12,9 @@ from laggard.network_emulation.model import Heterogeneity
 
 
 def test_cells_become_values_and_empty_ones_leave_things_as_they_are() -> None:
-    points = parse_trace("seconds,delay_ms,rate_mbps,loss_percent\n0,10,5,0\n1.5,,2.5,\n\n", "t.csv")
+    points = parse_trace(
+        "seconds,delay_ms,rate_mbps,loss_percent\n0,10,5,0\n1.5,,2.5,\n\n", "t.csv"
+    )
     assert [point.seconds for point in points] == [0.0, 1.5]
     assert points[0].values == (("delay_ms", 10.0), ("rate_mbps", 5.0), ("loss_percent", 0.0))
     assert points[1].values == (("rate_mbps", 2.5),)

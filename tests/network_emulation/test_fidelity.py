@@ -35,7 +35,13 @@ from laggard.network_emulation.fidelity import (
     verify_links,
 )
 from laggard.network_emulation.link_emulator import UserspaceBackend
-from laggard.network_emulation.link_emulator.queueing import DROPPED, LinkModel, Packet, Route, Stage
+from laggard.network_emulation.link_emulator.queueing import (
+    DROPPED,
+    LinkModel,
+    Packet,
+    Route,
+    Stage,
+)
 from laggard.network_emulation.links import (
     AccessLink,
     Constraint,
@@ -75,15 +81,21 @@ def tiered(cloud: int, fog: int, edge: int) -> LinkPlan:
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 2), (2, 2, 4), (1, 1, 10), (8, 8, 16), (10, 20, 70)])
-def test_every_group_has_one_representative_and_few_rounds_measure_them(sizes: tuple[int, int, int]) -> None:
+def test_every_group_has_one_representative_and_few_rounds_measure_them(
+    sizes: tuple[int, int, int],
+) -> None:
     plan = tiered(*sizes)
     tasks = choose_representatives(plan)
     groups = tier_pairs(plan)
     assert len(tasks) == len(groups) == 6
     assert all(any(task.pair in group.pairs for task in tasks) for group in groups)
-    assert len({frozenset(task.pair) for task in tasks}) == 3, "the way back is measured on the same two hosts"
+    assert len({frozenset(task.pair) for task in tasks}) == 3, (
+        "the way back is measured on the same two hosts"
+    )
     assert len(plan_rounds(plan, tasks, PLAIN, ROUND_MBPS[0])) == 2
-    assert all(len(chosen) == 1 for chosen in plan_rounds(plan, tasks, PLAIN, ROUND_MBPS[-1])), "at last, one by one"
+    assert all(len(chosen) == 1 for chosen in plan_rounds(plan, tasks, PLAIN, ROUND_MBPS[-1])), (
+        "at last, one by one"
+    )
     sampled = sample_round_trips(plan, tasks)
     assert len({frozenset(task.pair) for task in sampled}) == len(sampled) <= RTT_PAIRS
     assert {frozenset(task.pair) for task in tasks} <= {frozenset(task.pair) for task in sampled}
@@ -96,19 +108,28 @@ def test_representatives_spread_over_the_hosts() -> None:
 
 names = [host.name for host in make_hosts(2, 2, 4)]
 pair_lists = st.lists(
-    st.tuples(st.sampled_from(names), st.sampled_from(names)).filter(lambda pair: pair[0] != pair[1]),
+    st.tuples(st.sampled_from(names), st.sampled_from(names)).filter(
+        lambda pair: pair[0] != pair[1]
+    ),
     unique=True,
     max_size=20,
 )
 
 
-@given(pair_lists, st.sets(st.sampled_from(names)), st.sets(st.integers(0, 19)), st.sampled_from([1.0, 300.0, 2000.0]))
+@given(
+    pair_lists,
+    st.sets(st.sampled_from(names)),
+    st.sets(st.integers(0, 19)),
+    st.sampled_from([1.0, 300.0, 2000.0]),
+)
 def test_rounds_never_put_two_flows_on_one_link(
     pairs: list[Pair], with_access: set[str], bottlenecked: set[int], rate: float
 ) -> None:
     shared = SharedLink("wan", frozenset(pairs[i] for i in bottlenecked if i < len(pairs)), rate)
     access = {name: AccessLink(name, rate, rate) for name in with_access}
-    plan = LinkPlan(make_hosts(2, 2, 4), dict.fromkeys(pairs, Constraint(rate_mbps=rate)), access, (shared,))
+    plan = LinkPlan(
+        make_hosts(2, 2, 4), dict.fromkeys(pairs, Constraint(rate_mbps=rate)), access, (shared,)
+    )
     tasks = [Task(pair, plan.expected(*pair), Constraint()) for pair in pairs]
     rounds = plan_rounds(plan, tasks, PLAIN, ROUND_MBPS[0])
     assert sorted(task.pair for chosen in rounds for task in chosen) == sorted(pairs)
@@ -125,7 +146,12 @@ def test_probes_leave_a_slow_link_idle_and_dilate() -> None:
     assert echo_probe(slow, PLAIN).spacing_ms > 2 * 2 * 1058 * 8 / 500 - 0.01
     assert 8 <= echo_probe(slow, PLAIN).count < 48
     probe = rate_probe(replace(slow, there=Constraint(5.0, rate_mbps=40.0)), Dilation(4.0))
-    assert (probe.rate_mbps, probe.delay_ms, probe.rtt_ms, probe.transport) == (10.0, 20.0, 40.0, "tcp")
+    assert (probe.rate_mbps, probe.delay_ms, probe.rtt_ms, probe.transport) == (
+        10.0,
+        20.0,
+        40.0,
+        "tcp",
+    )
     lossy = replace(slow, there=Constraint(5.0, rate_mbps=100.0, loss_percent=5.0))
     assert rate_probe(lossy, PLAIN).transport == "udp"
     crawling = rate_probe(replace(slow, there=Constraint(12.5, rate_mbps=0.00547)), PLAIN)
@@ -145,29 +171,44 @@ def test_probes_leave_a_slow_link_idle_and_dilate() -> None:
         Constraint(60.0, 20.0, 9.0, distribution="pareto"),
     ],
 )
-def test_jitter_moves_the_median_of_the_echoes_no_further_than_chance_would(there: Constraint) -> None:
-    """Simulated: series of echoes, whose medians the tolerance of an otherwise exact link takes all but once in 16 000."""
+def test_jitter_moves_the_median_of_the_echoes_no_further_than_chance_would(
+    there: Constraint,
+) -> None:
+    """Simulated: series of echoes, whose medians the tolerance of an otherwise exact link takes all
+    but once in 16 000."""
     task = Task(("a", "b"), there, replace(there, delay_ms=30.0, jitter_ms=there.jitter_ms / 3))
     asked_ms, by_chance_ms = median_round_trip_ms(task, PLAIN)
     each_size = echo_probe(task, PLAIN).count // 2
     chance = random.Random(3)
 
     def drawn_ms(link: Constraint) -> float:
-        x, normal, pareto = chance.uniform(-1, 1), chance.gauss(0, 1), 4 / 3 * (chance.paretovariate(3) - 1.5)
+        x, normal, pareto = (
+            chance.uniform(-1, 1),
+            chance.gauss(0, 1),
+            4 / 3 * (chance.paretovariate(3) - 1.5),
+        )
         offset = {"uniform": x, "normal": normal, "pareto": min(4.0, pareto)}[link.distribution]
         return max(0.0, link.delay_ms + link.jitter_ms * offset)
 
     medians = [
-        statistics.median(drawn_ms(task.there) + drawn_ms(task.back) for _ in range(each_size)) for _ in range(2000)
+        statistics.median(drawn_ms(task.there) + drawn_ms(task.back) for _ in range(each_size))
+        for _ in range(2000)
     ]
     assert max(abs(median - asked_ms) for median in medians) <= by_chance_ms
-    assert max(abs(median - asked_ms) for median in medians) > by_chance_ms / 4, "and is not far wider than that"
+    assert max(abs(median - asked_ms) for median in medians) > by_chance_ms / 4, (
+        "and is not far wider than that"
+    )
     assert statistics.median(medians) == pytest.approx(asked_ms, abs=0.02 * there.jitter_ms)
-    assert median_round_trip_ms(Task(("a", "b"), Constraint(5.0), Constraint(6.0)), PLAIN) == (11.0, 0.0)
+    assert median_round_trip_ms(Task(("a", "b"), Constraint(5.0), Constraint(6.0)), PLAIN) == (
+        11.0,
+        0.0,
+    )
 
 
 @pytest.mark.parametrize(("loss_percent", "burst"), [(2.0, 1.0), (2.0, 5.0), (20.0, 10.0)])
-def test_the_tolerance_of_a_loss_is_four_standard_errors_of_its_bursts(loss_percent: float, burst: float) -> None:
+def test_the_tolerance_of_a_loss_is_four_standard_errors_of_its_bursts(
+    loss_percent: float, burst: float
+) -> None:
     """Simulated: what the link model loses of the probe's packets, again and again."""
     link = Constraint(loss_percent=loss_percent, burst_packets=burst)
     packets = loss_probe(Task(("a", "b"), link, Constraint()), PLAIN, 1).count
@@ -188,7 +229,11 @@ def test_the_tolerance_of_a_loss_is_four_standard_errors_of_its_bursts(loss_perc
 
 def test_losses_in_bursts_are_counted_longer_and_no_faster() -> None:
     plain, bursty = (
-        loss_probe(Task(("a", "b"), Constraint(loss_percent=1.0, burst_packets=burst), Constraint()), PLAIN, 1)
+        loss_probe(
+            Task(("a", "b"), Constraint(loss_percent=1.0, burst_packets=burst), Constraint()),
+            PLAIN,
+            1,
+        )
         for burst in (1.0, 5.0)
     )
     assert (plain.count, bursty.count) == (4000, 16_000)
@@ -198,7 +243,14 @@ def test_losses_in_bursts_are_counted_longer_and_no_faster() -> None:
 def check(task: Task, measured: float) -> FidelityCheck:
     src, dst = task.pair
     return FidelityCheck(
-        kind="rtt", src=src, dst=dst, requested=1.0, measured=measured, unit="ms", tolerance=0.5, ok=measured < 1.5
+        kind="rtt",
+        src=src,
+        dst=dst,
+        requested=1.0,
+        measured=measured,
+        unit="ms",
+        tolerance=0.5,
+        ok=measured < 1.5,
     )
 
 
@@ -231,7 +283,8 @@ def verify(
 
 
 LOOSE = replace(REALTIME, rtt_ms=3.0)
-"""The tests' own: other programs keep this machine busy, in the kernel too, where no priority helps."""
+"""The tests' own: other programs keep this machine busy, in the kernel too, where no priority
+helps."""
 
 
 def faithful(continuum: Continuum) -> Verified:
@@ -284,7 +337,10 @@ def test_links_that_are_not_what_was_asked_for_fail() -> None:
 
 
 def unreachable(continuum: Continuum) -> Verified:
-    asked = LinkPlan(continuum.hosts, {(continuum.hosts[0].name, continuum.hosts[1].name): Constraint(1.0, 0.0, 10.0)})
+    asked = LinkPlan(
+        continuum.hosts,
+        {(continuum.hosts[0].name, continuum.hosts[1].name): Constraint(1.0, 0.0, 10.0)},
+    )
     dead = replace(asked, pairs={pair: Constraint(loss_percent=100.0) for pair in asked.pairs})
     return verify(continuum, asked, dead, PLAIN, ORDINARY)
 
@@ -313,7 +369,9 @@ def test_a_rate_that_no_machine_carries_fails_honestly() -> None:
 def long_and_fast(continuum: Continuum) -> Verified:
     """More than ten times what a queue holds is under way on a full link."""
     cloud, _, edge, *_ = continuum.hosts
-    pairs = dict.fromkeys([(cloud.name, edge.name), (edge.name, cloud.name)], Constraint(100.0, rate_mbps=1000.0))
+    pairs = dict.fromkeys(
+        [(cloud.name, edge.name), (edge.name, cloud.name)], Constraint(100.0, rate_mbps=1000.0)
+    )
     plan = LinkPlan(continuum.hosts, pairs)
     backend = UserspaceBackend.start(plan, continuum.namespaces)
     try:

@@ -18,7 +18,8 @@ def _pages_of_a_collection() -> int:
 
 
 def test_a_collection_copies_nothing_of_what_was_inherited() -> None:
-    """Each page that it touched would be copied, and nothing that such a process times would be right meanwhile."""
+    """Each page that it touched would be copied, and nothing that such a process times would be
+    right meanwhile."""
     inherited = [[each] for each in range(OBJECTS)]
     assert run_forked("laggard-test", _pages_of_a_collection) < 500
     assert len(inherited) == OBJECTS

@@ -21,7 +21,8 @@ Change = Callable[[int, Sample], Sample]
 
 
 def quiet(second: int) -> Sample:
-    """A host at a quarter of a core that computes half of the time, and a link that carries half of its 8 Mbit/s."""
+    """A host at a quarter of a core that computes half of the time, and a link that carries half of
+    its 8 Mbit/s."""
     late = [0] * 40
     late[ON_TIME] = 900 * second
     late[LATE] = 20 * second
@@ -30,7 +31,9 @@ def quiet(second: int) -> Sample:
         wall_ns=1000 * S + second * S,
         awake_ns=50 * S + second * S,
         stolen_ns={0: second * S // 100},
-        hosts={"edge": HostUse(due_ns=second * S // 2, lost_ns=second * 1_000_000, owed_ns=5_000_000)},
+        hosts={
+            "edge": HostUse(due_ns=second * S // 2, lost_ns=second * 1_000_000, owed_ns=5_000_000)
+        },
         shares={"edge": 0.25},
         late=tuple(late),
         carried={PAIR: second * 500_000},
@@ -94,7 +97,9 @@ def test_a_quiet_run_is_left_alone() -> None:
         (core_stolen, "core stolen", "core 0"),
     ],
 )
-def test_what_lasts_six_seconds_is_found_where_and_when_it_was(change: Change, kind: SlipKind, where: str) -> None:
+def test_what_lasts_six_seconds_is_found_where_and_when_it_was(
+    change: Change, kind: SlipKind, where: str
+) -> None:
     (slip,) = run(change)
     assert (slip.kind, slip.where) == (kind, where)
     assert slip.first_ns == 30 * S
@@ -102,14 +107,21 @@ def test_what_lasts_six_seconds_is_found_where_and_when_it_was(change: Change, k
     assert where in describe(slip)
 
 
-@pytest.mark.parametrize(("slept_s", "set_s", "kinds"), [(3, 0, ["stood still"]), (0, 2, ["clock set"]), (0, 0, [])])
+@pytest.mark.parametrize(
+    ("slept_s", "set_s", "kinds"), [(3, 0, ["stood still"]), (0, 2, ["clock set"]), (0, 0, [])]
+)
 def test_clocks(slept_s: int, set_s: int, kinds: list[SlipKind]) -> None:
-    """A suspended machine's steady clock stands still while the others go on; setting the clock moves one alone."""
+    """A suspended machine's steady clock stands still while the others go on; setting the clock
+    moves one alone."""
 
     def jump(second: int, sample: Sample) -> Sample:
         if second < 20:
             return sample
-        return replace(sample, awake_ns=sample.awake_ns + slept_s * S, wall_ns=sample.wall_ns + (slept_s + set_s) * S)
+        return replace(
+            sample,
+            awake_ns=sample.awake_ns + slept_s * S,
+            wall_ns=sample.wall_ns + (slept_s + set_s) * S,
+        )
 
     slips = run(jump)
     assert [slip.kind for slip in slips] == kinds
@@ -118,7 +130,9 @@ def test_clocks(slept_s: int, set_s: int, kinds: list[SlipKind]) -> None:
 
 def test_a_sample_that_comes_late_means_that_the_machine_stood_still() -> None:
     slips = run(
-        lambda second, sample: replace(quiet(second + 3), at_ns=sample.at_ns + 3 * S) if second > 20 else sample
+        lambda second, sample: (
+            replace(quiet(second + 3), at_ns=sample.at_ns + 3 * S) if second > 20 else sample
+        )
     )
     assert [slip.kind for slip in slips] == ["stood still"]
 
@@ -136,7 +150,8 @@ def test_a_wait_told_at_its_end_began_when_it_began() -> None:
 
 
 def test_a_little_all_the_time_is_found_in_the_whole() -> None:
-    """3 % of the time never is a tenth of a window, but a straggler of one per cent would be a matter of it."""
+    """3 % of the time never is a tenth of a window, but a straggler of one per cent would be a
+    matter of it."""
 
     def drain(second: int, sample: Sample) -> Sample:
         use = sample.hosts["edge"]
@@ -148,7 +163,8 @@ def test_a_little_all_the_time_is_found_in_the_whole() -> None:
 
 
 def test_a_dilated_run_is_looked_at_in_longer_windows() -> None:
-    """Half a second lost is a tenth of five real seconds, and a hundredth of five virtual ones at D = 10."""
+    """Half a second lost is a tenth of five real seconds, and a hundredth of five virtual ones at D
+    = 10."""
 
     def blink(second: int, sample: Sample) -> Sample:
         use = sample.hosts["edge"]
@@ -170,18 +186,30 @@ def test_a_run_shorter_than_a_window_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize(("lost_ms", "kinds"), [(70, []), (130, ["core missed"])])
-def test_what_happened_once_in_a_short_run_is_no_matter_of_the_whole(lost_ms: int, kinds: list[SlipKind]) -> None:
-    """Both are more than a hundredth of 4 s, and less than a twentieth; a tenth of a second is a hundredth of two windows."""
+def test_what_happened_once_in_a_short_run_is_no_matter_of_the_whole(
+    lost_ms: int, kinds: list[SlipKind]
+) -> None:
+    """Both are more than a hundredth of 4 s, and less than a twentieth; a tenth of a second is a
+    hundredth of two windows."""
 
     def blink(second: int, sample: Sample) -> Sample:
         use = sample.hosts["edge"]
-        return replace(sample, hosts={"edge": replace(use, lost_ns=lost_ms * 1_000_000 if second > 1 else 0)})
+        return replace(
+            sample, hosts={"edge": replace(use, lost_ns=lost_ms * 1_000_000 if second > 1 else 0)}
+        )
 
     assert [slip.kind for slip in run(blink, 5)] == kinds
     assert [slip.kind for slip in run(blink, 20, end_s=4.0)] == kinds
 
 
-EVERY_CHANGE = (core_missed, share_exceeded, emulator_late, frames_refused, rate_exceeded, core_stolen)
+EVERY_CHANGE = (
+    core_missed,
+    share_exceeded,
+    emulator_late,
+    frames_refused,
+    rate_exceeded,
+    core_stolen,
+)
 
 
 @pytest.mark.parametrize("change", EVERY_CHANGE)
@@ -201,8 +229,12 @@ def test_a_slip_ends_with_the_run() -> None:
     assert (slip.first_ns, slip.last_ns) == (30 * S, 34 * S)
 
 
-@pytest.mark.parametrize(("end_s", "found"), [(29.9, True), (20.0, True), (13.0, True), (12.1, False), (9.0, False)])
-def test_a_wait_told_after_the_end_counts_with_what_was_surely_before(end_s: float, found: bool) -> None:
+@pytest.mark.parametrize(
+    ("end_s", "found"), [(29.9, True), (20.0, True), (13.0, True), (12.1, False), (9.0, False)]
+)
+def test_a_wait_told_after_the_end_counts_with_what_was_surely_before(
+    end_s: float, found: bool
+) -> None:
     """18 s are told of at second 30: they were in second 12 at the latest."""
 
     def starved(second: int, sample: Sample) -> Sample:
@@ -214,17 +246,27 @@ def test_a_wait_told_after_the_end_counts_with_what_was_surely_before(end_s: flo
     assert all(slip.size <= end_s - 11.99 and slip.last_ns <= (10 + end_s) * S for slip in slips)
 
 
-@pytest.mark.parametrize(("end_s", "kinds"), [(20.0, []), (23.9, ["stood still"]), (30.0, ["stood still"])])
-def test_a_machine_that_stood_still_after_the_end_did_no_harm(end_s: float, kinds: list[SlipKind]) -> None:
+@pytest.mark.parametrize(
+    ("end_s", "kinds"), [(20.0, []), (23.9, ["stood still"]), (30.0, ["stood still"])]
+)
+def test_a_machine_that_stood_still_after_the_end_did_no_harm(
+    end_s: float, kinds: list[SlipKind]
+) -> None:
     slips = run(
-        lambda second, sample: replace(quiet(second + 3), at_ns=sample.at_ns + 3 * S) if second > 20 else sample,
+        lambda second, sample: (
+            replace(quiet(second + 3), at_ns=sample.at_ns + 3 * S) if second > 20 else sample
+        ),
         end_s=end_s,
     )
     assert [slip.kind for slip in slips] == kinds
 
 
-@pytest.mark.parametrize(("end_s", "kinds"), [(3.5, ["core missed"]), (0.5, ["core missed"]), (None, ["core missed"])])
-def test_a_run_that_ended_before_there_was_a_window_is_looked_at(end_s: float | None, kinds: list[SlipKind]) -> None:
+@pytest.mark.parametrize(
+    ("end_s", "kinds"), [(3.5, ["core missed"]), (0.5, ["core missed"]), (None, ["core missed"])]
+)
+def test_a_run_that_ended_before_there_was_a_window_is_looked_at(
+    end_s: float | None, kinds: list[SlipKind]
+) -> None:
     def starved(second: int, sample: Sample) -> Sample:
         use = sample.hosts["edge"]
         return replace(sample, hosts={"edge": replace(use, lost_ns=min(second, 3) * S // 2)})
@@ -233,7 +275,9 @@ def test_a_run_that_ended_before_there_was_a_window_is_looked_at(end_s: float | 
     assert [slip.kind for slip in run(starved, 12, end_s)] == kinds
 
 
-def test_looks_that_are_too_many_to_keep_apart_are_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looks_that_are_too_many_to_keep_apart_are_told_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("laggard.network_emulation.guard._REMEMBERED", 2)
     assert run(core_missed) == run(core_missed, end_s=39.0)
     (slip,) = run(core_missed)

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.network_emulation.jitter import REACH, SPREAD, Distribution, delay_grid_ms, median_of_sum_ms, offsets
+from laggard.network_emulation.jitter import (
+    REACH,
+    SPREAD,
+    Distribution,
+    delay_grid_ms,
+    median_of_sum_ms,
+    offsets,
+)
 
 TABLES: tuple[Distribution, ...] = ("normal", "pareto")
 
@@ -37,7 +44,8 @@ def test_moments_are_the_theorys() -> None:
     assert statistics.fmean(normal) == pytest.approx(0, abs=1e-3)
     assert statistics.pstdev(normal) == pytest.approx(1, abs=1e-3)
     assert statistics.median(pareto) == pytest.approx(4 / 3 * (2 ** (1 / 3) - 1.5), abs=1e-3)
-    # Cut at 4, where u = 4.5^-3: the integrals of x and x^2 up to there by hand, for x = 4/3 (u^(-1/3) - 3/2).
+    # Cut at 4, where u = 4.5^-3: the integrals of x and x^2 up to there by hand, for x = 4/3
+    # (u^(-1/3) - 3/2).
     cut = 4.5**-3
     tail = 1.5 * cut ** (2 / 3)  # of u^(-1/3)
     mean = 4 / 3 * (1.5 - tail - 1.5 * (1 - cut)) + 4 * cut
@@ -51,11 +59,15 @@ def test_a_table_is_ordered_and_within_reach(distribution: Distribution) -> None
     table = offsets(distribution)
     assert list(table) == sorted(table)
     assert max(table) <= REACH[distribution]
-    overtaking = sum(a - b > SPREAD[distribution] for a in table[::16] for b in table[::16]) / 256**2
+    overtaking = (
+        sum(a - b > SPREAD[distribution] for a in table[::16] for b in table[::16]) / 256**2
+    )
     assert 0 < overtaking < 0.009
 
 
-@given(st.floats(0, 100), st.floats(0, 50), st.sampled_from(["uniform", *TABLES]), st.integers(1, 40))
+@given(
+    st.floats(0, 100), st.floats(0, 50), st.sampled_from(["uniform", *TABLES]), st.integers(1, 40)
+)
 def test_a_link_without_jitter_adds_only_its_delay(
     delay: float, jitter: float, distribution: Distribution, count: int
 ) -> None:

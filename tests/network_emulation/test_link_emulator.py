@@ -47,12 +47,20 @@ def rtt_ms(continuum: Continuum, *pairs: Pair) -> list[float | None]:
 
 def start_and_see(continuum: Continuum) -> dict[str, object]:
     pairs = both(CLOUD, EDGE1, Constraint(10.0, rate_mbps=50.0)) | {(CLOUD, FOG): Constraint(25.0)}
-    backend: LinkBackend = UserspaceBackend.start(LinkPlan(continuum.hosts, pairs), continuum.namespaces)
+    backend: LinkBackend = UserspaceBackend.start(
+        LinkPlan(continuum.hosts, pairs), continuum.namespaces
+    )
     seen: dict[str, object] = {"name": backend.name}
     seen["rtt"] = rtt_ms(continuum, (CLOUD, EDGE1), (FOG, CLOUD), (EDGE1, EDGE2))
-    seen["rate"] = measure_rate([RateProbe(CLOUD, EDGE1, 50.0, 10.0, 20.0)], continuum.endpoints)[CLOUD, EDGE1]
+    seen["rate"] = measure_rate([RateProbe(CLOUD, EDGE1, 50.0, 10.0, 20.0)], continuum.endpoints)[
+        CLOUD, EDGE1
+    ]
     seen["counters"] = backend.counters()[CLOUD, EDGE1]
-    seen["changed_ns"] = (time.monotonic_ns(), backend.change({(CLOUD, FOG): Constraint(60.0)}), time.monotonic_ns())
+    seen["changed_ns"] = (
+        time.monotonic_ns(),
+        backend.change({(CLOUD, FOG): Constraint(60.0)}),
+        time.monotonic_ns(),
+    )
     seen["rtt changed"] = rtt_ms(continuum, (FOG, CLOUD))
     backend.change({(CLOUD, FOG): Constraint()})
     seen["rtt free"] = rtt_ms(continuum, (FOG, CLOUD))
@@ -62,7 +70,10 @@ def start_and_see(continuum: Continuum) -> dict[str, object]:
     seen["realtime"] = backend.realtime
     backend.close()
     backend.close()
-    with pytest.raises(OSError, match="unreachable"), socket_in(continuum.endpoints[FOG], socket.SOCK_DGRAM) as orphan:
+    with (
+        pytest.raises(OSError, match="unreachable"),
+        socket_in(continuum.endpoints[FOG], socket.SOCK_DGRAM) as orphan,
+    ):
         orphan.connect((continuum.endpoints[CLOUD].address, 9))
     return seen
 
@@ -104,7 +115,8 @@ def test_loss_is_what_was_asked_and_stops_when_told() -> None:
 def transfer_through_changes(continuum: Continuum) -> tuple[int, int, int]:
     """A TCP stream across links that change thrice, one of them losing packets."""
     backend = UserspaceBackend.start(
-        LinkPlan(continuum.hosts, both(EDGE1, FOG, Constraint(5.0, rate_mbps=100.0))), continuum.namespaces
+        LinkPlan(continuum.hosts, both(EDGE1, FOG, Constraint(5.0, rate_mbps=100.0))),
+        continuum.namespaces,
     )
     with (
         listener_in(continuum.endpoints[FOG], socket.SOCK_STREAM) as listener,
@@ -119,7 +131,11 @@ def transfer_through_changes(continuum: Continuum) -> tuple[int, int, int]:
             total = sum(len(chunk) for chunk in iter(lambda: receiver.recv(1 << 16), b""))
             os._exit(total == 40 << 18)
         receiver.close()
-        for constraint in (Constraint(20.0, rate_mbps=50.0), Constraint(loss_percent=1.0), Constraint(2.0, 0.5, 400.0)):
+        for constraint in (
+            Constraint(20.0, rate_mbps=50.0),
+            Constraint(loss_percent=1.0),
+            Constraint(2.0, 0.5, 400.0),
+        ):
             for _ in range(10):
                 sender.sendall(bytes(1 << 18))
             backend.change({(EDGE1, FOG): constraint})
@@ -146,7 +162,9 @@ def carried_mbps(backend: UserspaceBackend, flows: list[Flow]) -> float:
     marks = []
     for _ in range(2):
         counters = backend.counters()
-        marks.append((time.monotonic(), sum(counters[pair].bytes for pair in {pair for _, pair in flows})))
+        marks.append(
+            (time.monotonic(), sum(counters[pair].bytes for pair in {pair for _, pair in flows}))
+        )
         time.sleep(1.0)
     end_companion(sender)
     (start_s, before), (end_s, after) = marks
@@ -173,13 +191,17 @@ def _send_datagrams(flows: list[Flow]) -> int:
 def share(continuum: Continuum) -> list[float]:
     access = {EDGE1: AccessLink(EDGE1, up_mbps=30.0, down_mbps=20.0)}
     shared = (SharedLink("wan", frozenset({(FOG, EDGE2), (CLOUD, EDGE2)}), 40.0),)
-    backend = UserspaceBackend.start(LinkPlan(continuum.hosts, {}, access, shared), continuum.namespaces)
+    backend = UserspaceBackend.start(
+        LinkPlan(continuum.hosts, {}, access, shared), continuum.namespaces
+    )
     together = [
         [(EDGE1, CLOUD), (EDGE1, FOG)],
         [(CLOUD, EDGE1), (FOG, EDGE1)],
         [(FOG, EDGE2), (CLOUD, EDGE2)],
     ]
-    seen = [carried_mbps(backend, [(continuum.endpoints, pair) for pair in pairs]) for pairs in together]
+    seen = [
+        carried_mbps(backend, [(continuum.endpoints, pair) for pair in pairs]) for pairs in together
+    ]
     backend.close()
     return seen
 
@@ -198,7 +220,9 @@ def probe_ipv6(continuum: Continuum) -> dict[str, object]:
     seen: dict[str, object] = {"rtt": measure_rtt([echo], hosts, busy=False)[CLOUD, EDGE1]}
     seen["rate"] = measure_rate([RateProbe(CLOUD, EDGE1, 50.0, 10.0, 20.0)], hosts)[CLOUD, EDGE1]
     seen["counted"] = backend.counters()[CLOUD, EDGE1]
-    loss = measure_loss([LossProbe(FOG, EDGE2, count=2000, per_s=4000.0, patience_ms=20.0)], hosts)[FOG, EDGE2]
+    loss = measure_loss([LossProbe(FOG, EDGE2, count=2000, per_s=4000.0, patience_ms=20.0)], hosts)[
+        FOG, EDGE2
+    ]
     seen["loss"] = 100 * loss.lost / loss.sent
     backend.change({(CLOUD, EDGE1): Constraint(40.0)})
     seen["changed"] = measure_rtt([echo], hosts, busy=False)[CLOUD, EDGE1]
@@ -218,10 +242,13 @@ def test_links_mean_the_same_to_ipv6() -> None:
 
 
 def share_between_families(continuum: Continuum) -> list[float]:
-    """What an IPv4 and an IPv6 flow get together of a link, an uplink, a downlink and a bottleneck."""
+    """What an IPv4 and an IPv6 flow get together of a link, an uplink, a downlink and a
+    bottleneck."""
     access = {EDGE1: AccessLink(EDGE1, up_mbps=30.0, down_mbps=20.0)}
     shared = (SharedLink("wan", frozenset({(FOG, EDGE2), (CLOUD, EDGE2)}), 40.0),)
-    plan = LinkPlan(continuum.hosts, {(EDGE2, FOG): Constraint(0.0, rate_mbps=24.0)}, access, shared)
+    plan = LinkPlan(
+        continuum.hosts, {(EDGE2, FOG): Constraint(0.0, rate_mbps=24.0)}, access, shared
+    )
     backend = UserspaceBackend.start(plan, continuum.namespaces)
     together = [
         ((EDGE2, FOG), (EDGE2, FOG)),
@@ -229,7 +256,10 @@ def share_between_families(continuum: Continuum) -> list[float]:
         ((CLOUD, EDGE1), (FOG, EDGE1)),
         ((FOG, EDGE2), (CLOUD, EDGE2)),
     ]
-    seen = [carried_mbps(backend, [(continuum.endpoints, four), (continuum.endpoints6, six)]) for four, six in together]
+    seen = [
+        carried_mbps(backend, [(continuum.endpoints, four), (continuum.endpoints6, six)])
+        for four, six in together
+    ]
     backend.close()
     return seen
 
@@ -269,7 +299,10 @@ def test_an_ipv6_packet_queues_behind_the_ipv4_packets_before_it() -> None:
 
 def stray_traffic(continuum: Continuum) -> Discarded:
     backend = UserspaceBackend.start(LinkPlan(continuum.hosts), continuum.namespaces)
-    for endpoints, nobody in ((continuum.endpoints, "10.77.9.9"), (continuum.endpoints6, "fd77::99:9")):
+    for endpoints, nobody in (
+        (continuum.endpoints, "10.77.9.9"),
+        (continuum.endpoints6, "fd77::99:9"),
+    ):
         with socket_in(endpoints[CLOUD], socket.SOCK_DGRAM) as sender:
             for _ in range(3):
                 sender.sendto(b"x", (nobody, 9))
@@ -289,7 +322,8 @@ def test_packets_to_nobody_are_counted() -> None:
 
 
 def die(continuum: Continuum) -> tuple[bool, str]:
-    """Whether the emulator dies with its parent, and what a backend says whose emulator was killed."""
+    """Whether the emulator dies with its parent, and what a backend says whose emulator was
+    killed."""
     reading, writing = os.pipe()
     parent = os.fork()
     if parent == 0:

@@ -10,23 +10,33 @@ import pytest
 from laggard.network_emulation.link_emulator import frame
 
 
-def ipv4(payload: bytes, segment: int = 0, options: int = 12, destination: str = "10.77.0.9") -> bytes:
+def ipv4(
+    payload: bytes, segment: int = 0, options: int = 12, destination: str = "10.77.0.9"
+) -> bytes:
     """A frame as TUN gives it; a super-packet when `segment` is the size of its segments' data."""
     headers = 20 + 20 + options
     # hdr_len is deliberately wrong: Linux puts there what happens to be linear.
     vnet = struct.pack("<BBHHHH", 1 if segment else 0, 1 if segment else 0, 1000, segment, 20, 16)
     ip = struct.pack("!BBHHHBBH", 0x45, 0, min(65535, headers + len(payload)), 0, 0, 64, 6, 0)
     ip += socket.inet_aton("10.77.0.1") + socket.inet_aton(destination)
-    tcp = struct.pack("!HHIIBBHHH", 1, 2, 0, 0, (20 + options) // 4 << 4, 0x10, 0, 0, 0) + bytes(options)
+    tcp = struct.pack("!HHIIBBHHH", 1, 2, 0, 0, (20 + options) // 4 << 4, 0x10, 0, 0, 0) + bytes(
+        options
+    )
     return vnet + ip + tcp + payload
 
 
-def ipv6(payload: bytes, segment: int = 0, options: int = 12, destination: str = "fd77::9") -> bytes:
+def ipv6(
+    payload: bytes, segment: int = 0, options: int = 12, destination: str = "fd77::9"
+) -> bytes:
     """The same over IPv6."""
     vnet = struct.pack("<BBHHHH", 1 if segment else 0, 4 if segment else 0, 1000, segment, 40, 16)
     ip = struct.pack("!IHBB", 6 << 28, min(65535, 20 + options + len(payload)), 6, 64)
-    ip += socket.inet_pton(socket.AF_INET6, "fd77::1") + socket.inet_pton(socket.AF_INET6, destination)
-    tcp = struct.pack("!HHIIBBHHH", 1, 2, 0, 0, (20 + options) // 4 << 4, 0x10, 0, 0, 0) + bytes(options)
+    ip += socket.inet_pton(socket.AF_INET6, "fd77::1") + socket.inet_pton(
+        socket.AF_INET6, destination
+    )
+    tcp = struct.pack("!HHIIBBHHH", 1, 2, 0, 0, (20 + options) // 4 << 4, 0x10, 0, 0, 0) + bytes(
+        options
+    )
     return vnet + ip + tcp + payload
 
 
@@ -57,6 +67,7 @@ def test_destination() -> None:
     four, six = ipv4(b"x", destination="10.77.3.4"), ipv6(b"x", destination="fd77::304")
     assert frame.destination(four) == socket.inet_aton("10.77.3.4")
     assert frame.destination(six) == socket.inet_pton(socket.AF_INET6, "fd77::304")
-    assert [frame.destination(each) for each in (four[:29], six[:49], b"", bytes(10) + b"\x50" + bytes(60))] == [
-        b""
-    ] * 4
+    assert [
+        frame.destination(each)
+        for each in (four[:29], six[:49], b"", bytes(10) + b"\x50" + bytes(60))
+    ] == [b""] * 4

@@ -44,6 +44,7 @@ def test_links_of_an_ordinary_user(nobody_with_tun: Runner) -> None:
     assert len(settings) == 1
     assert settings[0] in {"cubic", "reno"}
     by_kind = {check["kind"]: check["measured"] for check in checks}
-    # Other programs share this machine, and an ordinary user's emulator waits for them: the bounds only tell a link from none.
+    # Other programs share this machine, and an ordinary user's emulator waits for them: the bounds
+    # only tell a link from none.
     assert by_kind["rtt"] == pytest.approx(20.0, abs=15.0)
     assert by_kind["rate"] == pytest.approx(20.0, rel=0.5)

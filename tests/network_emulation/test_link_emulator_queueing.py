@@ -48,7 +48,9 @@ def model(routes: int = 1, seed: int = 1) -> tuple[LinkModel, list[int]]:
     return LinkModel(tally, random.Random(seed)), tally
 
 
-def departures(links: LinkModel, route: Route, arrivals: Sequence[tuple[float, int]]) -> list[float | None]:
+def departures(
+    links: LinkModel, route: Route, arrivals: Sequence[tuple[float, int]]
+) -> list[float | None]:
     """When each packet (arrival time in ns, size) is delivered; None for those dropped."""
     out: dict[int, float] = {}
     known = {}
@@ -63,7 +65,9 @@ def departures(links: LinkModel, route: Route, arrivals: Sequence[tuple[float, i
     return [out.get(i) for i in range(len(arrivals))]
 
 
-def brute_force(arrivals: Sequence[tuple[float, int]], rate_mbps: float, limit: float) -> list[float | None]:
+def brute_force(
+    arrivals: Sequence[tuple[float, int]], rate_mbps: float, limit: float
+) -> list[float | None]:
     """A server that works off an explicit queue of bytes, a packet at a time."""
     per_byte = 8000.0 / rate_mbps
     queue: deque[tuple[int, float]] = deque()  # number, bytes left
@@ -93,10 +97,17 @@ def brute_force(arrivals: Sequence[tuple[float, int]], rate_mbps: float, limit: 
     return out
 
 
-gaps = st.lists(st.tuples(st.integers(0, 2_000_000), st.integers(60, 1514)), min_size=1, max_size=60)
+gaps = st.lists(
+    st.tuples(st.integers(0, 2_000_000), st.integers(60, 1514)), min_size=1, max_size=60
+)
 
 
-@given(gaps, st.sampled_from([0.7, 3.0, 10.0, 95.0]), st.sampled_from([2000, 9001, 10**9]), st.sampled_from([0.0, 7.3]))
+@given(
+    gaps,
+    st.sampled_from([0.7, 3.0, 10.0, 95.0]),
+    st.sampled_from([2000, 9001, 10**9]),
+    st.sampled_from([0.0, 7.3]),
+)
 def test_a_stage_is_a_server_with_a_bounded_queue(
     steps: list[tuple[int, int]], rate: float, limit: int, delay: float
 ) -> None:
@@ -134,7 +145,9 @@ class Segmented:
 
 
 supers = st.lists(
-    st.tuples(st.integers(0, 8_000_000), st.builds(Segmented, st.integers(1, 40), st.integers(70, MTU))),
+    st.tuples(
+        st.integers(0, 8_000_000), st.builds(Segmented, st.integers(1, 40), st.integers(70, MTU))
+    ),
     min_size=1,
     max_size=8,
 )
@@ -195,7 +208,11 @@ def test_waiting_follows_pollaczek_and_khinchine(sizes: tuple[int, ...], load: f
     route = route_through()
     links.constrain(route, Constraint(rate_mbps=rate), math.inf, 0.0)
     left = departures(links, route, arrivals)
-    waits = [due - t - size * ns_per_byte(rate) for (t, size), due in zip(arrivals, left, strict=True) if due]
+    waits = [
+        due - t - size * ns_per_byte(rate)
+        for (t, size), due in zip(arrivals, left, strict=True)
+        if due
+    ]
     theory = (load / mean) * second / (2 * (1 - load))
     assert sum(waits) / len(waits) == pytest.approx(theory, rel=0.06)
 
@@ -217,7 +234,9 @@ def test_losses_in_bursts_have_geometric_lengths(loss_percent: float, burst: flo
     count, loss = 300_000, loss_percent / 100
     links, tally = model(seed=7)
     route = route_through()
-    links.constrain(route, Constraint(loss_percent=loss_percent, burst_packets=burst), math.inf, 0.0)
+    links.constrain(
+        route, Constraint(loss_percent=loss_percent, burst_packets=burst), math.inf, 0.0
+    )
     lost = [not links.enter(route, packet(1000), float(i)) for i in range(count)]
     four_errors = 4 * math.sqrt(loss * (1 - loss) * variance_ratio(loss, burst, count) / count)
     assert sum(lost) / count == pytest.approx(loss, abs=four_errors)
@@ -226,9 +245,13 @@ def test_losses_in_bursts_have_geometric_lengths(loss_percent: float, burst: flo
     for length in (1, 2, int(burst) + 1, int(2 * burst)):
         expected = stays ** (length - 1)  # of all runs are so long or longer
         found = sum(run >= length for run in runs) / len(runs)
-        assert found == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / len(runs)) + 1e-9)
+        assert found == pytest.approx(
+            expected, abs=4 * math.sqrt(expected * (1 - expected) / len(runs)) + 1e-9
+        )
     gaps = [len(list(run)) for losing, run in itertools.groupby(lost) if not losing]
-    assert statistics.fmean(gaps) == pytest.approx(burst * (1 - loss) / loss, rel=4 / math.sqrt(len(gaps)))
+    assert statistics.fmean(gaps) == pytest.approx(
+        burst * (1 - loss) / loss, rel=4 / math.sqrt(len(gaps))
+    )
     assert tally[DROPPED] == sum(lost)
 
 
@@ -271,7 +294,9 @@ def test_jitter_has_its_distributions_quantiles_and_never_reorders(
 ) -> None:
     links, _ = model()
     route = route_through()
-    links.constrain(route, Constraint(delay_ms=50.0, jitter_ms=4.0, distribution=distribution), math.inf, 0.0)
+    links.constrain(
+        route, Constraint(delay_ms=50.0, jitter_ms=4.0, distribution=distribution), math.inf, 0.0
+    )
     left = departures(links, route, [(i * 100 * MS, 1000) for i in range(40_000)])
     found = sorted((due / MS - 100 * i - 50) / 4 for i, due in enumerate(left) if due is not None)
     for u in (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99):
@@ -286,7 +311,9 @@ def test_jitter_has_its_distributions_quantiles_and_never_reorders(
 def test_no_delay_is_below_nothing() -> None:
     links, _ = model()
     route = route_through()
-    links.constrain(route, Constraint(delay_ms=1.0, jitter_ms=1.0, distribution="normal"), math.inf, 0.0)
+    links.constrain(
+        route, Constraint(delay_ms=1.0, jitter_ms=1.0, distribution="normal"), math.inf, 0.0
+    )
     left = departures(links, route, [(i * 10 * MS, 1000) for i in range(20_000)])
     delays = [due / MS - 10 * i for i, due in enumerate(left) if due is not None]
     assert min(delays) == 0.0
@@ -297,7 +324,9 @@ def test_no_delay_is_below_nothing() -> None:
 def test_a_new_rate_serves_what_is_already_queued() -> None:
     links, tally = model()
     route = route_through()
-    links.constrain(route, Constraint(delay_ms=5.0, rate_mbps=8.0), math.inf, 0.0)  # 1 byte per microsecond
+    links.constrain(
+        route, Constraint(delay_ms=5.0, rate_mbps=8.0), math.inf, 0.0
+    )  # 1 byte per microsecond
     for _ in range(10):
         links.enter(route, packet(1000), 0.0)
     assert [due for due, _, _ in links.advance(7.5 * MS)] == pytest.approx([6 * MS, 7 * MS])

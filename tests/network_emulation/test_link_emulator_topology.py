@@ -15,7 +15,10 @@ def test_stages_are_shared_where_links_are() -> None:
     plan = LinkPlan(
         HOSTS,
         {(EDGE1, CLOUD): Constraint(5.0)},
-        {EDGE1: AccessLink(EDGE1, up_mbps=10.0, down_mbps=20.0), EDGE2: AccessLink(EDGE2, down_mbps=30.0)},
+        {
+            EDGE1: AccessLink(EDGE1, up_mbps=10.0, down_mbps=20.0),
+            EDGE2: AccessLink(EDGE2, down_mbps=30.0),
+        },
         (SharedLink("wan", frozenset({(EDGE1, CLOUD), (EDGE2, CLOUD)}), 15.0),),
     )
     routes = build_topology(plan).routes
@@ -24,7 +27,11 @@ def test_stages_are_shared_where_links_are() -> None:
     assert routes[EDGE1, FOG].stages[0] is up
     assert routes[EDGE2, CLOUD].stages[1:] == (wan,)
     assert routes[FOG, EDGE1].stages[-1] is routes[CLOUD, EDGE1].stages[-1]
-    assert [stage.ns_per_byte for stage in routes[EDGE1, EDGE2].stages] == [800.0, 0.0, 8000.0 / 30.0]
+    assert [stage.ns_per_byte for stage in routes[EDGE1, EDGE2].stages] == [
+        800.0,
+        0.0,
+        8000.0 / 30.0,
+    ]
     assert len(routes[CLOUD, FOG].stages) == 1
 
 

@@ -32,7 +32,10 @@ MILLION = LinkCounters(1_000_000, 1000, 3)
 
 def test_alike_links_are_one_row_each_way() -> None:
     groups = group_links(PLAN, PAIRS.__getitem__)
-    assert [(g.src_layer, g.dst_layer, len(g.pairs)) for g in groups] == [("cloud", "edge", 2), ("edge", "cloud", 2)]
+    assert [(g.src_layer, g.dst_layer, len(g.pairs)) for g in groups] == [
+        ("cloud", "edge", 2),
+        ("edge", "cloud", 2),
+    ]
     assert {g.requested for g in groups} == {g.current for g in groups} == {FAR}
 
 
@@ -46,7 +49,9 @@ def test_an_event_takes_its_link_out_of_the_row() -> None:
 
 def test_an_access_link_caps_what_is_asked_for_and_what_holds() -> None:
     plan = LinkPlan(HOSTS, PAIRS, {EDGE1: AccessLink(EDGE1, up_mbps=2.0)})
-    rates = {pair: g.current.rate_mbps for g in group_links(plan, PAIRS.__getitem__) for pair in g.pairs}
+    rates = {
+        pair: g.current.rate_mbps for g in group_links(plan, PAIRS.__getitem__) for pair in g.pairs
+    }
     assert rates[EDGE1, CLOUD] == 2.0
     assert rates[EDGE2, CLOUD] == 10.0
     assert rates[EDGE1, EDGE2] == 2.0  # no rule names it, and yet it is limited
@@ -55,14 +60,16 @@ def test_an_access_link_caps_what_is_asked_for_and_what_holds() -> None:
 
 @given(
     st.dictionaries(
-        st.tuples(st.sampled_from([CLOUD, EDGE1, EDGE2]), st.sampled_from([CLOUD, EDGE1, EDGE2])).filter(
-            lambda pair: pair[0] != pair[1]
-        ),
+        st.tuples(
+            st.sampled_from([CLOUD, EDGE1, EDGE2]), st.sampled_from([CLOUD, EDGE1, EDGE2])
+        ).filter(lambda pair: pair[0] != pair[1]),
         st.sampled_from([Constraint(), FAR, Constraint(delay_ms=5.0)]),
     )
 )
 def test_every_constrained_link_is_in_one_row(now: dict[Pair, Constraint]) -> None:
-    listed = [pair for group in group_links(PLAN, lambda p: now.get(p, PAIRS[p])) for pair in group.pairs]
+    listed = [
+        pair for group in group_links(PLAN, lambda p: now.get(p, PAIRS[p])) for pair in group.pairs
+    ]
     assert sorted(listed) == sorted(set(listed))
     assert set(listed) == set(PAIRS)  # what an event makes neutral was asked for and stays listed
 
@@ -79,7 +86,9 @@ def test_quantities_are_virtual() -> None:
     groups = group_links(PLAN, PAIRS.__getitem__)
     before = Look(0, {})
     now = Look(1_000_000_000, {(CLOUD, EDGE1): MILLION, (CLOUD, EDGE2): MILLION})
-    down, up = live_links(groups, PAIRS.__getitem__, {(CLOUD, EDGE1): 80.0}, before, now, Dilation(2.0))
+    down, up = live_links(
+        groups, PAIRS.__getitem__, {(CLOUD, EDGE1): 80.0}, before, now, Dilation(2.0)
+    )
     assert down.carried_mbps == pytest.approx(2 * 8.0 / 0.5)
     assert (down.dropped, up.dropped, up.carried_mbps) == (6, 0, 0.0)
     assert down.rtt_ms == up.rtt_ms == 40.0
@@ -88,5 +97,7 @@ def test_quantities_are_virtual() -> None:
 
 def test_a_silent_link_has_no_round_trip() -> None:
     groups = group_links(PLAN, PAIRS.__getitem__)
-    shown = live_links(groups, PAIRS.__getitem__, {(CLOUD, EDGE1): None}, Look(0, {}), Look(1, {}), Dilation())
+    shown = live_links(
+        groups, PAIRS.__getitem__, {(CLOUD, EDGE1): None}, Look(0, {}), Look(1, {}), Dilation()
+    )
     assert [link.rtt_ms for link in shown] == [None, None]

@@ -11,22 +11,39 @@ from hypothesis import strategies as st
 from laggard.errors import EmulationError, PrerequisiteError
 from laggard.network_emulation.forked import run_forked
 from laggard.network_emulation.links import PACKET_BYTES, QUEUE_PACKETS
-from laggard.network_emulation.measure import RateProbe, busy_cores, measure_loss, measure_rate, measure_rtt
-from laggard.network_emulation.probes.echo import LARGE_BYTES, SMALL_BYTES, echo_request, round_trip_ms
+from laggard.network_emulation.measure import (
+    RateProbe,
+    busy_cores,
+    measure_loss,
+    measure_rate,
+    measure_rtt,
+)
+from laggard.network_emulation.probes.echo import (
+    LARGE_BYTES,
+    SMALL_BYTES,
+    echo_request,
+    round_trip_ms,
+)
 from laggard.network_emulation.probes.stream import served_mbps
 
 
 @given(st.floats(0.0, 500.0), st.sampled_from([None, 0.1, 1.0, 20.0, 1000.0]))
-def test_the_round_trip_of_an_empty_packet_does_not_depend_on_the_rate(rtt_ms: float, rate_mbps: float | None) -> None:
+def test_the_round_trip_of_an_empty_packet_does_not_depend_on_the_rate(
+    rtt_ms: float, rate_mbps: float | None
+) -> None:
     def took_ns(payload: int) -> int:
         wire = payload + 42
         return round(rtt_ms * 1e6 + (0.0 if rate_mbps is None else 2 * wire * 8000 / rate_mbps))
 
-    assert round_trip_ms([took_ns(SMALL_BYTES)] * 3, [took_ns(LARGE_BYTES)] * 3) == pytest.approx(rtt_ms, abs=1e-5)
+    assert round_trip_ms([took_ns(SMALL_BYTES)] * 3, [took_ns(LARGE_BYTES)] * 3) == pytest.approx(
+        rtt_ms, abs=1e-5
+    )
 
 
 def test_medians_ignore_stragglers_and_noise_does_not_make_the_size_pay_back() -> None:
-    assert round_trip_ms([10_000_000, 10_000_000, 900_000_000], [9_900_000] * 3) == pytest.approx(10.0)
+    assert round_trip_ms([10_000_000, 10_000_000, 900_000_000], [9_900_000] * 3) == pytest.approx(
+        10.0
+    )
     assert round_trip_ms([], [1]) is None
 
 
@@ -48,9 +65,15 @@ def test_served_rate_counts_from_the_first_arrival() -> None:
 
 @pytest.mark.parametrize(
     ("rate_mbps", "delay_ms", "window_bytes", "window_s"),
-    [(1000.0, 5.0, 625_000 + 600_000, 0.3), (100.0, 5.0, 62_500 + 312_500, 0.3), (0.5, 0.0, 12_000, 1.45)],
+    [
+        (1000.0, 5.0, 625_000 + 600_000, 0.3),
+        (100.0, 5.0, 62_500 + 312_500, 0.3),
+        (0.5, 0.0, 12_000, 1.45),
+    ],
 )
-def test_windows_follow_the_rate(rate_mbps: float, delay_ms: float, window_bytes: int, window_s: float) -> None:
+def test_windows_follow_the_rate(
+    rate_mbps: float, delay_ms: float, window_bytes: int, window_s: float
+) -> None:
     probe = RateProbe("a", "b", rate_mbps, delay_ms, 2 * delay_ms)
     assert probe.window_bytes == pytest.approx(window_bytes, rel=0.01)
     assert probe.window_s == pytest.approx(window_s, rel=0.01)
@@ -58,8 +81,11 @@ def test_windows_follow_the_rate(rate_mbps: float, delay_ms: float, window_bytes
 
 
 @given(st.floats(0.01, 2000.0), st.floats(0.0, 500.0))
-def test_bursts_of_a_round_trip_are_paced_to_what_a_queue_holds(rate_mbps: float, delay_ms: float) -> None:
-    """Slow start sends a round trip's worth at twice the rate; half of that, or what pacing leaves of it, has to queue."""
+def test_bursts_of_a_round_trip_are_paced_to_what_a_queue_holds(
+    rate_mbps: float, delay_ms: float
+) -> None:
+    """Slow start sends a round trip's worth at twice the rate; half of that, or what pacing leaves
+    of it, has to queue."""
     probe = RateProbe("a", "b", rate_mbps, delay_ms, 2 * delay_ms)
     pipe_bytes = rate_mbps * 125.0 * 2 * delay_ms
     queue_bytes = QUEUE_PACKETS * PACKET_BYTES

@@ -16,13 +16,22 @@ import pytest
 from laggard.hosts import Host
 from laggard.network_emulation.forked import end_companion, fork_companion
 from laggard.network_emulation.memory.plan import memory_problems, memory_warnings, plan_memory
-from laggard.network_emulation.memory.watch import LOOK_S, MemoryWatch, Overrun, held_bytes, short_overruns
+from laggard.network_emulation.memory.watch import (
+    LOOK_S,
+    MemoryWatch,
+    Overrun,
+    held_bytes,
+    short_overruns,
+)
 from laggard.network_emulation.model import Heterogeneity
 from laggard.yaml_source import parse_yaml, validated
 
 pytestmark = pytest.mark.alone
 
-HOSTS = (*(Host(f"edge.w.1.{i}", "edge", "w", 1, i) for i in (1, 2)), Host("cloud.w.1.1", "cloud", "w", 1, 1))
+HOSTS = (
+    *(Host(f"edge.w.1.{i}", "edge", "w", 1, i) for i in (1, 2)),
+    Host("cloud.w.1.1", "cloud", "w", 1, 1),
+)
 TEXT = """\
 deterministic:
   - {hosts: "edge.*", memory: 400MiB}
@@ -48,7 +57,9 @@ def test_later_entries_win() -> None:
         ((), []),
     ],
 )
-def test_a_host_too_small_for_its_workers_to_start_is_refused(workers: tuple[str, ...], lines: list[int]) -> None:
+def test_a_host_too_small_for_its_workers_to_start_is_refused(
+    workers: tuple[str, ...], lines: list[int]
+) -> None:
     problems = list(memory_problems(LIMITED, workers, HOSTS, SOURCE))
     assert [problem.line for problem in problems] == lines
     assert all("240 MiB" in problem.rule and "MiB or more" in problem.fix for problem in problems)
@@ -87,7 +98,8 @@ def holding(mib: int, path: Path | None = None) -> Iterator[int]:
 
 @contextmanager
 def breathing(file: Path) -> Iterator[tuple[int, Callable[[bytes], None]]]:
-    """A process that on order allocates 80 MiB and frees them, or maps a file and touches all of it, or lets that go."""
+    """A process that on order allocates 80 MiB and frees them, or maps a file and touches all of
+    it, or lets that go."""
     ours, theirs = socket.socketpair()
 
     def breathe() -> int:
@@ -139,8 +151,9 @@ def test_a_host_whose_workers_hold_too_much_together_is_told_of() -> None:
         overrun = short.look(processes)
         assert overrun is not None
         assert (overrun.host, overrun.pid, overrun.processes) == ("a", two, 2)
-        assert f"2 workers hold {overrun.held_bytes / MIB:.0f} MiB, and a has {short.limits['a'] / MIB:.0f} MiB" in str(
-            overrun
+        assert (
+            f"2 workers hold {overrun.held_bytes / MIB:.0f} MiB, and a has"
+            f" {short.limits['a'] / MIB:.0f} MiB" in str(overrun)
         )
         assert "placement.per_host" in str(overrun)
 
@@ -153,7 +166,8 @@ def look_again(watch: MemoryWatch, pid: int) -> Overrun | None:
 
 
 def test_what_is_held_between_two_looks_is_told_afterwards(tmp_path: Path) -> None:
-    """Memory of its own that came and went is seen, a file that was mapped and let go is not, and each is seen once."""
+    """Memory of its own that came and went is seen, a file that was mapped and let go is not, and
+    each is seen once."""
     file = tmp_path / "samples"
     file.write_bytes(os.urandom(1 << 16) * (80 << 4))
     with breathing(file) as (pid, breathe):
@@ -162,7 +176,9 @@ def test_what_is_held_between_two_looks_is_told_afterwards(tmp_path: Path) -> No
         watch.look([("a", pid)])
         breathe(b"m")
         assert look_again(watch, pid) is None
-        assert watch.peaks["a"] == pytest.approx(base, abs=8 * MIB), "what is mapped at a look is known"
+        assert watch.peaks["a"] == pytest.approx(base, abs=8 * MIB), (
+            "what is mapped at a look is known"
+        )
         breathe(b"u")
         assert look_again(watch, pid) is None
         assert watch.peaks["a"] == pytest.approx(base, abs=8 * MIB)
@@ -171,7 +187,9 @@ def test_what_is_held_between_two_looks_is_told_afterwards(tmp_path: Path) -> No
         assert look_again(watch, pid) is None
         assert watch.peaks["a"] == pytest.approx(base + 80 * MIB, abs=8 * MIB)
         (told,) = short_overruns(watch.limits, watch.peaks)
-        assert told.startswith(f"a: its workers held up to {watch.peaks['a'] / MIB:.0f} MiB for less than 0.5 s")
+        assert told.startswith(
+            f"a: its workers held up to {watch.peaks['a'] / MIB:.0f} MiB for less than 0.5 s"
+        )
         watch.peaks.clear()
         assert look_again(watch, pid) is None
         assert short_overruns(watch.limits, watch.peaks) == (), "a peak is of its own time"

@@ -1,4 +1,5 @@
-"""`network.yaml` keeps E2Clab's meaning and loses its nonsense; `heterogeneity.yaml` parses as the design shows it."""
+"""`network.yaml` keeps E2Clab's meaning and loses its nonsense; `heterogeneity.yaml` parses as the
+design shows it."""
 
 from __future__ import annotations
 
@@ -48,8 +49,15 @@ def heterogeneity(text: str) -> Heterogeneity:
 
 
 def test_a_rule_is_parsed_into_units() -> None:
-    rule = network("networks: [{src: edge.*, dst: fog.*, delay: 20ms, rate: 1gbit, loss: 0.5%}]").rules[0]
-    assert (rule.delay_ms, rule.rate_mbps, rule.loss_percent, rule.symmetric) == (20.0, 1000.0, 0.5, False)
+    rule = network(
+        "networks: [{src: edge.*, dst: fog.*, delay: 20ms, rate: 1gbit, loss: 0.5%}]"
+    ).rules[0]
+    assert (rule.delay_ms, rule.rate_mbps, rule.loss_percent, rule.symmetric) == (
+        20.0,
+        1000.0,
+        0.5,
+        False,
+    )
 
 
 @pytest.mark.parametrize("text", ["", "null", "networks:", "networks: null", "networks: []"])
@@ -73,7 +81,12 @@ def test_a_file_may_have_no_rules(text: str) -> None:
     ],
 )
 def test_nonsense_is_refused_where_it_is_written(field: str, expected: str) -> None:
-    fields = {"src": "src: edge.*", "dst": "dst: fog.*", "delay": "delay: 1ms", "rate": "rate: 1mbit"}
+    fields = {
+        "src": "src: edge.*",
+        "dst": "dst: fog.*",
+        "delay": "delay: 1ms",
+        "rate": "rate: 1mbit",
+    }
     fields[field.partition(":")[0]] = field
     text = "networks:\n  - " + "\n    ".join(fields.values())
     with pytest.raises(ScenarioError) as caught:
@@ -92,8 +105,12 @@ def test_what_e2clab_requires_is_required(key: str) -> None:
         network(json.dumps({"networks": [fields]}))
 
 
-UNITS = st.tuples(st.integers(1, 999), st.sampled_from(["ms", "us", "s"])).map(lambda v: f"{v[0]}{v[1]}")
-RATES = st.tuples(st.integers(1, 999), st.sampled_from(["kbit", "mbit", "gbit"])).map(lambda v: f"{v[0]}{v[1]}")
+UNITS = st.tuples(st.integers(1, 999), st.sampled_from(["ms", "us", "s"])).map(
+    lambda v: f"{v[0]}{v[1]}"
+)
+RATES = st.tuples(st.integers(1, 999), st.sampled_from(["kbit", "mbit", "gbit"])).map(
+    lambda v: f"{v[0]}{v[1]}"
+)
 RULES = st.fixed_dictionaries(
     {"src": st.just("edge.*"), "dst": st.just("fog.*"), "delay": UNITS, "rate": RATES},
     optional={"loss": st.integers(0, 100).map(lambda n: f"{n}%"), "symmetric": st.booleans()},
@@ -124,7 +141,12 @@ def test_the_designs_example_parses() -> None:
     assert (second.read_latency_ms, second.write_latency_ms) == (5.0, 0.2)
     assert (event.read_mb_per_s, event.write_mb_per_s) == (1.0, None)
     assert (event.read_latency_ms, event.write_latency_ms) == (None, 0.0)
-    assert (last.random.every_s, last.random.for_s, last.random.seed, last.cpu) == (30.0, 5.0, 7, 0.5)
+    assert (last.random.every_s, last.random.for_s, last.random.seed, last.cpu) == (
+        30.0,
+        5.0,
+        7,
+        0.5,
+    )
 
 
 @pytest.mark.parametrize("text", ["", "null", "{}", "deterministic:\ndynamic:", "dynamic: []"])
@@ -145,8 +167,16 @@ def test_no_heterogeneity_is_homogeneous(text: str) -> None:
         ('deterministic:\n  - {src: "a", dst: "b"}', (2, 5), "add jitter or burst"),
         ('dynamic:\n  - {at: 1s, for: 0s, hosts: "a", cpu: 5%}', (2, 5), "longer than nothing"),
         ('dynamic:\n  - {at: 1s, hosts: "a", cpu: 5%}', (2, 5), "`for` is missing"),
-        ('dynamic:\n  - {at: 1s, for: 1s, src: "a", dst: "b"}', (2, 5), "delay, rate, loss, jitter or profile"),
-        ('dynamic:\n  - {random: {every: 5s, for: 5s, seed: 1}, hosts: "a", cpu: 5%}', (2, 14), "shorter than"),
+        (
+            'dynamic:\n  - {at: 1s, for: 1s, src: "a", dst: "b"}',
+            (2, 5),
+            "delay, rate, loss, jitter or profile",
+        ),
+        (
+            'dynamic:\n  - {random: {every: 5s, for: 5s, seed: 1}, hosts: "a", cpu: 5%}',
+            (2, 14),
+            "shorter than",
+        ),
         ('dynamic:\n  - {trace: ../x.csv, src: "a", dst: "b"}', (2, 13), "inside the scenario"),
         ('dynamic:\n  - {trace: /x.csv, src: "a", dst: "b"}', (2, 13), "inside the scenario"),
         ("static: []", (1, 1), "the keys are deterministic, dynamic"),
@@ -163,4 +193,9 @@ def test_wrong_entries_are_located(text: str, place: tuple[int, int], expected: 
 def test_both_models_have_a_json_schema() -> None:
     for model in (Network, Heterogeneity):
         assert json.dumps(model.model_json_schema(by_alias=True))
-    assert set(Network.model_json_schema()["$defs"]["NetworkRule"]["required"]) == {"src", "dst", "delay", "rate"}
+    assert set(Network.model_json_schema()["$defs"]["NetworkRule"]["required"]) == {
+        "src",
+        "dst",
+        "delay",
+        "rate",
+    }

@@ -21,7 +21,9 @@ pytestmark = pytest.mark.skipif(
 @contextmanager
 def namespace() -> Iterator[Path]:
     """A network namespace that lives as long as a process in it."""
-    with subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as keeper:
+    with subprocess.Popen(
+        ["unshare", "--net", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as keeper:
         assert keeper.stdin is not None
         assert keeper.stdout is not None
         keeper.stdin.write(b"x")
@@ -46,7 +48,10 @@ def limit(execute: InNamespaces, host: str) -> str:
 def test_all_changes_are_in_effect_when_it_returns(hosts: InNamespaces) -> None:
     hosts.expect_changes(["a", "b"])
     for packets in range(5, 25):
-        lines = f"qdisc replace dev lo root pfifo limit {packets - 1}\nqdisc change dev lo root pfifo limit {packets}\n"
+        lines = (
+            f"qdisc replace dev lo root pfifo limit {packets - 1}\nqdisc change dev lo root pfifo"
+            f" limit {packets}\n"
+        )
         hosts.change({"a": lines, "b": lines})
         assert limit(hosts, "a") == limit(hosts, "b") == f"{packets}p"
 
@@ -58,9 +63,13 @@ def test_what_prints_nothing_is_waited_for_too(hosts: InNamespaces) -> None:
 
 
 def test_a_change_that_fails_says_where_and_why_and_the_next_one_works(hosts: InNamespaces) -> None:
-    good, bad = "qdisc replace dev lo root pfifo limit 7\n", "qdisc change dev lo root nonsense limit 7\n"
+    good, bad = (
+        "qdisc replace dev lo root pfifo limit 7\n",
+        "qdisc change dev lo root nonsense limit 7\n",
+    )
     with pytest.raises(
-        EmulationError, match=r"b: tc failed: .*nonsense.* in `qdisc change dev lo root nonsense limit 7`"
+        EmulationError,
+        match=r"b: tc failed: .*nonsense.* in `qdisc change dev lo root nonsense limit 7`",
     ):
         hosts.change({"a": good, "b": good + bad})
     hosts.change({"a": good, "b": good})

@@ -1,4 +1,5 @@
-"""A host's own downlink: tc's text, as iproute2 6.1 printed it, and a kernel that shapes what one namespace sends another."""
+"""A host's own downlink: tc's text, as iproute2 6.1 printed it, and a kernel that shapes what one
+namespace sends another."""
 
 from __future__ import annotations
 
@@ -10,12 +11,20 @@ from dataclasses import replace
 import pytest
 
 from laggard.errors import EmulationError
-from laggard.network_emulation.netem.intake import Intake, IntakeQueue, make_room, received, verify_intake
+from laggard.network_emulation.netem.intake import (
+    Intake,
+    IntakeQueue,
+    make_room,
+    received,
+    verify_intake,
+)
 from tests.users import Runner
 
 pytestmark = pytest.mark.alone
 
-QUEUE = IntakeQueue("laggard-in0", 30.0, {"cloud": ("10.0.0.1", "2001:db8::1"), "fog": ("10.0.0.7",)})
+QUEUE = IntakeQueue(
+    "laggard-in0", 30.0, {"cloud": ("10.0.0.1", "2001:db8::1"), "fog": ("10.0.0.7",)}
+)
 INTAKE = Intake("eth0", (QUEUE,), 28319)
 
 SHOWN = """\
@@ -70,7 +79,10 @@ def test_what_was_asked_for_is_read_back() -> None:
         (SHOWN.replace("30Mbit", "3Mbit"), "rate in Mbit/s is 3 instead of 30"),
         (SHOWN.replace("404ms", "4.04ms"), "a full queue takes 4.04 ms instead of 403.733"),
         (SHOWN.replace("0a000007", "0a000008"), "packets of fog do not pass laggard-in0"),
-        (SHOWN.replace("to device laggard-in0", "to device eth1"), "packets of cloud, fog do not pass"),
+        (
+            SHOWN.replace("to device laggard-in0", "to device eth1"),
+            "packets of cloud, fog do not pass",
+        ),
         (SHOWN.replace("20010db8", "20010db9"), "packets of cloud do not pass laggard-in0"),
     ],
 )
@@ -95,7 +107,9 @@ def test_what_a_killed_agent_left_makes_room() -> None:
 
 @pytest.mark.parametrize("kind", ["ingress", "clsact"])
 def test_what_others_do_to_incoming_packets_is_left_alone(kind: str) -> None:
-    with pytest.raises(EmulationError, match="edge: another program treats what eth0 receives there"):
+    with pytest.raises(
+        EmulationError, match="edge: another program treats what eth0 receives there"
+    ):
         make_room("edge", INTAKE, *there(("eth0", 1500), kinds=("mq", kind)))
 
 
@@ -198,7 +212,8 @@ SCRIPT = """
 
 @pytest.mark.skipif(shutil.which("tc") is None, reason="needs iproute2")
 def test_only_other_hosts_pass_through_a_downlink(own_runner: Runner) -> None:
-    """A controller that reaches the host by the same device is not slowed, nor are clocks; nothing is left."""
+    """A controller that reaches the host by the same device is not slowed, nor are clocks; nothing
+    is left."""
     result = own_runner.run(SCRIPT, timeout_s=120)
     assert result.returncode == 0, result.stdout + result.stderr
     seen = json.loads(result.stdout.splitlines()[-1])

@@ -1,4 +1,5 @@
-"""A plan as tc commands: EnOSlib's own NetemHTB is the oracle for plain constraints; the rest is checked against tc(8)."""
+"""A plan as tc commands: EnOSlib's own NetemHTB is the oracle for plain constraints; the rest is
+checked against tc(8)."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def program(
     unshaped_port: int = 0,
 ) -> LinkProgram:
     plan = LinkPlan(HOSTS, pairs, access or {}, shared)
-    return compile_links(plan, enos(HOSTS), None, PORTS, base_delays_ms, plain=plain, unshaped_port=unshaped_port)
+    return compile_links(
+        plan, enos(HOSTS), None, PORTS, base_delays_ms, plain=plain, unshaped_port=unshaped_port
+    )
 
 
 def slices(commands: Sequence[str]) -> dict[str, list[str]]:
@@ -43,7 +46,11 @@ def slices(commands: Sequence[str]) -> dict[str, list[str]]:
         target = re.search(r"match ip dst (\S+)", triple[2])
         assert target
         found[target[1]] = [
-            re.sub(r"handle \d+:", "handle ID:", re.sub(r"\b(classid|flowid|parent) 1:\d+", r"\1 1:ID", command))
+            re.sub(
+                r"handle \d+:",
+                "handle ID:",
+                re.sub(r"\b(classid|flowid|parent) 1:\d+", r"\1 1:ID", command),
+            )
             for command in triple
         ]
     return found
@@ -77,7 +84,9 @@ def test_plain_constraints_are_enoslibs_with_options_added(pairs: dict[Pair, Con
         for target, commands in expected.items():
             for theirs, our in zip(commands, found[target], strict=True):
                 assert our.startswith(theirs)
-                assert re.fullmatch(r"( burst \d+ cburst \d+| limit \d+)?", our.removeprefix(theirs))
+                assert re.fullmatch(
+                    r"( burst \d+ cburst \d+| limit \d+)?", our.removeprefix(theirs)
+                )
 
 
 def test_ids_depend_on_the_destination_alone() -> None:
@@ -86,7 +95,9 @@ def test_ids_depend_on_the_destination_alone() -> None:
     shuffled = list(pairs.items())
     random.Random(1).shuffle(shuffled)
     one, other = program(pairs), program(dict(shuffled))
-    assert {h: s.batch() for h, s in one.sources.items()} == {h: s.batch() for h, s in other.sources.items()}
+    assert {h: s.batch() for h, s in one.sources.items()} == {
+        h: s.batch() for h, s in other.sources.items()
+    }
     fewer = program({(EDGE1, EDGE2): Constraint(10, 0, 10)})
     assert "classid 1:14 " in "\n".join(fewer.sources[EDGE1].batch())
     assert "classid 1:14 " in "\n".join(one.sources[EDGE1].batch())
@@ -94,9 +105,10 @@ def test_ids_depend_on_the_destination_alone() -> None:
 
 def test_batches_do_not_depend_on_the_hash_seed() -> None:
     script = (
-        "import importlib.util as u, sys; s = u.spec_from_file_location('m', sys.argv[1]); m = u.module_from_spec(s); "
-        "s.loader.exec_module(m); p = {(a.name, b.name): m.Constraint(i, 0, 9) for i, a in enumerate(m.HOSTS) "
-        "for b in m.HOSTS if a is not b}; print([s.batch() for s in m.program(p).sources.values()])"
+        "import importlib.util as u, sys; s = u.spec_from_file_location('m', sys.argv[1]); m ="
+        " u.module_from_spec(s); s.loader.exec_module(m); p = {(a.name, b.name): m.Constraint(i, 0,"
+        " 9) for i, a in enumerate(m.HOSTS) for b in m.HOSTS if a is not b}; print([s.batch() for s"
+        " in m.program(p).sources.values()])"
     )
     outputs = {
         subprocess.run(
@@ -115,7 +127,7 @@ def test_the_queue_holds_bandwidth_times_delay_beside_its_backlog() -> None:
 
 
 def test_jitter_keeps_packets_in_order() -> None:
-    (_, netem, _) = program({(EDGE1, FOG): Constraint(10, 2, 10)}).sources[EDGE1].commands()
+    _, netem, _ = program({(EDGE1, FOG): Constraint(10, 2, 10)}).sources[EDGE1].commands()
     assert "netem delay 10ms 2ms limit " in netem
     assert netem.endswith("rate 1000gbit")
 
@@ -126,10 +138,16 @@ def test_a_distribution_is_tcs_table(distribution: Distribution) -> None:
         (EDGE1, FOG): Constraint(10, 2, 10, 1, distribution),
         (EDGE1, CLOUD): Constraint(3, 2, 10, 0, distribution),
     }
-    to_cloud, _, _, to_fog = program(asked, base_delays_ms={(EDGE1, CLOUD): 3.0}).sources[EDGE1].commands()[1:5]
+    to_cloud, _, _, to_fog = (
+        program(asked, base_delays_ms={(EDGE1, CLOUD): 3.0}).sources[EDGE1].commands()[1:5]
+    )
     assert f"netem delay 10ms 2ms distribution {distribution} loss 1% limit " in to_fog
-    assert f"netem delay 0.001ms 2ms distribution {distribution} limit " in to_cloud, "tc takes none without a delay"
-    (_, steady, _) = program({(EDGE1, FOG): Constraint(10, 0, 10, 0, distribution)}).sources[EDGE1].commands()
+    assert f"netem delay 0.001ms 2ms distribution {distribution} limit " in to_cloud, (
+        "tc takes none without a delay"
+    )
+    _, steady, _ = (
+        program({(EDGE1, FOG): Constraint(10, 0, 10, 0, distribution)}).sources[EDGE1].commands()
+    )
     assert "distribution" not in steady
     most = limit_packets(Constraint(100, 20, 100, 0, distribution))
     assert most == limit_packets(Constraint(180, 0, 100)), "a table reaches four jitters up"
@@ -137,9 +155,11 @@ def test_a_distribution_is_tcs_table(distribution: Distribution) -> None:
 
 def test_losses_in_bursts_are_netems_gilbert_model() -> None:
     bursty = Constraint(10, 0, 10, 1, burst_packets=5)
-    (_, netem, _) = program({(EDGE1, FOG): bursty}).sources[EDGE1].commands()
+    _, netem, _ = program({(EDGE1, FOG): bursty}).sources[EDGE1].commands()
     assert "netem delay 10ms loss gemodel 0.20202% 20% limit " in netem
-    (_, outage, _) = program({(EDGE1, FOG): replace(bursty, loss_percent=100)}).sources[EDGE1].commands()
+    _, outage, _ = (
+        program({(EDGE1, FOG): replace(bursty, loss_percent=100)}).sources[EDGE1].commands()
+    )
     assert "loss 100% limit " in outage
 
 
@@ -168,21 +188,37 @@ def test_downlinks_and_shared_links_are_on_the_fabric() -> None:
     shared = SharedLink("s", frozenset({(CLOUD, EDGE1), (CLOUD, EDGE2), (FOG, EDGE1)}), 5.0)
     made = program({}, {FOG: AccessLink(FOG, None, 50.0)}, (shared,))
     assert made.sources == {}
-    assert made.fabric_devices == ("link add shared0 type ifb", "link set shared0 txqueuelen 1000 up")
+    assert made.fabric_devices == (
+        "link add shared0 type ifb",
+        "link set shared0 txqueuelen 1000 up",
+    )
     assert made.fabric_queues == (
         "qdisc replace dev port1 root handle 1: netem rate 50000kbit limit 1000",
         "qdisc replace dev shared0 root handle 1: netem rate 5000kbit limit 1000",
         "qdisc add dev port0 ingress",
-        "filter add dev port0 parent ffff: protocol ip u32 match ip dst 10.77.0.3 action mirred egress redirect dev shared0",
-        "filter add dev port0 parent ffff: protocol ip u32 match ip dst 10.77.0.4 action mirred egress redirect dev shared0",
+        (
+            "filter add dev port0 parent ffff: protocol ip u32 match ip dst 10.77.0.3 action mirred"
+            " egress redirect dev shared0"
+        ),
+        (
+            "filter add dev port0 parent ffff: protocol ip u32 match ip dst 10.77.0.4 action mirred"
+            " egress redirect dev shared0"
+        ),
         "qdisc add dev port1 ingress",
-        "filter add dev port1 parent ffff: protocol ip u32 match ip dst 10.77.0.3 action mirred egress redirect dev shared0",
+        (
+            "filter add dev port1 parent ffff: protocol ip u32 match ip dst 10.77.0.3 action mirred"
+            " egress redirect dev shared0"
+        ),
     )
 
 
-def both_families(plan: LinkPlan, ports: Mapping[str, str] | None = PORTS, unshaped_port: int = 0) -> LinkProgram:
+def both_families(
+    plan: LinkPlan, ports: Mapping[str, str] | None = PORTS, unshaped_port: int = 0
+) -> LinkProgram:
     """Of hosts with two IPv6 addresses each."""
-    return compile_links(replace(plan, hosts=HOSTS6), enos(HOSTS), None, ports, unshaped_port=unshaped_port)
+    return compile_links(
+        replace(plan, hosts=HOSTS6), enos(HOSTS), None, ports, unshaped_port=unshaped_port
+    )
 
 
 def of_ipv6(lines: Iterable[str]) -> list[str]:
@@ -191,12 +227,17 @@ def of_ipv6(lines: Iterable[str]) -> list[str]:
 
 @settings(max_examples=40, deadline=None)
 @given(st.dictionaries(PAIRS, CONSTRAINTS, min_size=1), st.sampled_from([0, 7]))
-def test_ipv6_packets_go_through_the_class_of_the_pair(pairs: dict[Pair, Constraint], unshaped_port: int) -> None:
-    """Nothing else differs, and the class of each IPv6 address is that of its host's IPv4 address."""
+def test_ipv6_packets_go_through_the_class_of_the_pair(
+    pairs: dict[Pair, Constraint], unshaped_port: int
+) -> None:
+    """Nothing else differs, and the class of each IPv6 address is that of its host's IPv4
+    address."""
     plan = LinkPlan(HOSTS, pairs, {FOG: AccessLink(FOG, 30.0)})
     four = compile_links(plan, enos(HOSTS), None, PORTS, unshaped_port=unshaped_port)
     six = both_families(plan, unshaped_port=unshaped_port)
-    numbers = {address: six.numbers[host.name] for host in HOSTS6 for address in (host.address, *host.ipv6)}
+    numbers = {
+        address: six.numbers[host.name] for host in HOSTS6 for address in (host.address, *host.ipv6)
+    }
     for name, source in six.sources.items():
         batch = source.batch()
         added = of_ipv6(batch)
@@ -204,15 +245,23 @@ def test_ipv6_packets_go_through_the_class_of_the_pair(pairs: dict[Pair, Constra
         receivers = sorted(dst for src, dst in pairs if src == name)
         steered = [re.search(r"match ip6? dst (\S+) flowid 1:(\d+)$", line) for line in batch]
         found = {match[1]: int(match[2]) for match in steered if match}
-        assert found == {a: n for a, n in numbers.items() if n in {six.numbers[dst] for dst in receivers}}
+        assert found == {
+            a: n for a, n in numbers.items() if n in {six.numbers[dst] for dst in receivers}
+        }
         assert {line.split()[9] for line in added} <= {"2"}, "a priority holds one protocol"
 
 
 def test_neighbours_find_each_other_past_the_shaping() -> None:
     made = both_families(LinkPlan(HOSTS, {(EDGE1, FOG): Constraint(10, 0, 10)}), unshaped_port=7)
     assert of_ipv6(made.sources[EDGE1].batch()) == [
-        "filter add dev eth0 parent 1: protocol ipv6 prio 2 u32 match ip6 protocol 58 0xff match u8 135 0xff at 40 flowid 1:0",
-        "filter add dev eth0 parent 1: protocol ipv6 prio 2 u32 match ip6 protocol 58 0xff match u8 136 0xff at 40 flowid 1:0",
+        (
+            "filter add dev eth0 parent 1: protocol ipv6 prio 2 u32 match ip6 protocol 58 0xff"
+            " match u8 135 0xff at 40 flowid 1:0"
+        ),
+        (
+            "filter add dev eth0 parent 1: protocol ipv6 prio 2 u32 match ip6 protocol 58 0xff"
+            " match u8 136 0xff at 40 flowid 1:0"
+        ),
         "filter add dev eth0 parent 1: protocol ipv6 prio 2 u32 match ip6 dst fd77::2 flowid 1:12",
         "filter add dev eth0 parent 1: protocol ipv6 prio 2 u32 match ip6 dst fe80::2 flowid 1:12",
     ]
@@ -233,7 +282,10 @@ def test_ipv6_passes_the_same_shared_links_and_downlinks() -> None:
         "action mirred egress redirect dev laggard-in0",
     )
     assert of_ipv6(own.intakes[FOG].batch()) == [
-        *(f"{head} ip6 protocol 58 0xff match u8 {kind} 0xff at 40 flowid 1:1" for kind in (135, 136)),
+        *(
+            f"{head} ip6 protocol 58 0xff match u8 {kind} 0xff at 40 flowid 1:1"
+            for kind in (135, 136)
+        ),
         *(f"{head} ip6 src {start}::{n} {to_ifb}" for n in (1, 3, 4) for start in ("fd77", "fe80")),
     ]
 
@@ -246,7 +298,11 @@ def on_hosts(
 ) -> LinkProgram:
     """As between real machines: no fabric to shape."""
     return compile_links(
-        LinkPlan(HOSTS, pairs, access or {}, shared), enos(HOSTS), None, None, unshaped_port=unshaped_port
+        LinkPlan(HOSTS, pairs, access or {}, shared),
+        enos(HOSTS),
+        None,
+        None,
+        unshaped_port=unshaped_port,
     )
 
 
@@ -259,8 +315,14 @@ def test_a_downlink_without_a_fabric_is_on_the_host() -> None:
     assert intake.batch() == (
         "qdisc replace dev laggard-in0 root handle 1: tbf rate 50000kbit burst 6250 limit 1520250",
         "qdisc add dev eth0 ingress",
-        "filter add dev eth0 parent ffff: protocol ip prio 1 u32 match ip protocol 17 0xff match ip dport 7 0xffff flowid 1:1",
-        "filter add dev eth0 parent ffff: protocol ip prio 1 u32 match ip protocol 17 0xff match ip sport 7 0xffff flowid 1:1",
+        (
+            "filter add dev eth0 parent ffff: protocol ip prio 1 u32 match ip protocol 17 0xff"
+            " match ip dport 7 0xffff flowid 1:1"
+        ),
+        (
+            "filter add dev eth0 parent ffff: protocol ip prio 1 u32 match ip protocol 17 0xff"
+            " match ip sport 7 0xffff flowid 1:1"
+        ),
         f"filter add dev eth0 parent ffff: protocol ip prio 2 u32 match ip src 10.77.0.1 {to_ifb}",
         f"filter add dev eth0 parent ffff: protocol ip prio 2 u32 match ip src 10.77.0.3 {to_ifb}",
         f"filter add dev eth0 parent ffff: protocol ip prio 2 u32 match ip src 10.77.0.4 {to_ifb}",
@@ -268,7 +330,10 @@ def test_a_downlink_without_a_fabric_is_on_the_host() -> None:
         "filter show dev eth0 parent ffff:",
     )
     assert made.removals() == {
-        FOG: (("tc", "qdisc", "del", "dev", "eth0", "ingress"), ("ip", "link", "del", "laggard-in0"))
+        FOG: (
+            ("tc", "qdisc", "del", "dev", "eth0", "ingress"),
+            ("ip", "link", "del", "laggard-in0"),
+        )
     }
 
 
@@ -279,18 +344,27 @@ def test_links_that_enter_one_host_share_a_queue_there() -> None:
     (queue,) = made.intakes[FOG].queues
     assert (queue.rate_mbps, queue.senders) == (5.0, {CLOUD: ("10.77.0.1",), EDGE1: ("10.77.0.3",)})
     assert set(made.sources) == {FOG, EDGE2}
-    assert [words[:2] for words in made.removals()[FOG]] == [("tc", "qdisc"), ("tc", "qdisc"), ("ip", "link")]
+    assert [words[:2] for words in made.removals()[FOG]] == [
+        ("tc", "qdisc"),
+        ("tc", "qdisc"),
+        ("ip", "link"),
+    ]
 
 
 def classes(made: LinkProgram, host: str) -> list[str]:
     """Parent, id and rates of every class, in order."""
     lines = [line.split() for line in made.sources[host].batch() if line.startswith("class add")]
-    return [" ".join(line[5 : line.index("burst")]).replace("classid ", "").replace(" htb", "") for line in lines]
+    return [
+        " ".join(line[5 : line.index("burst")]).replace("classid ", "").replace(" htb", "")
+        for line in lines
+    ]
 
 
 def test_links_that_leave_one_host_share_a_class_there() -> None:
     shared = SharedLink("s", frozenset({(CLOUD, EDGE1), (CLOUD, EDGE2)}), 6.0)
-    made = on_hosts({(CLOUD, EDGE1): Constraint(10, 0, 5), (CLOUD, FOG): Constraint(0, 0, 9)}, shared=(shared,))
+    made = on_hosts(
+        {(CLOUD, EDGE1): Constraint(10, 0, 5), (CLOUD, FOG): Constraint(0, 0, 9)}, shared=(shared,)
+    )
     assert made.intakes == {}
     assert classes(made, CLOUD) == [
         "1: 1:a0 rate 6000kbit ceil 6000kbit",
@@ -316,13 +390,21 @@ def test_a_shared_class_is_below_the_uplinks_and_within_it() -> None:
 
 def test_a_bottleneck_between_many_takes_a_fabric() -> None:
     shared = SharedLink("shared-0", frozenset({(CLOUD, EDGE1), (FOG, EDGE2)}), 6.0)
-    with pytest.raises(EmulationError, match=r"shared-0 of heterogeneity\.yaml: 2 hosts send and 2 receive"):
+    with pytest.raises(
+        EmulationError, match=r"shared-0 of heterogeneity\.yaml: 2 hosts send and 2 receive"
+    ):
         on_hosts({}, shared=(shared,))
 
 
 def test_the_testbeds_own_delay_is_subtracted() -> None:
-    asked = {(EDGE1, FOG): Constraint(10, 0, 10), (EDGE1, CLOUD): Constraint(), (EDGE1, EDGE2): Constraint(3)}
-    made = program(asked, base_delays_ms={(EDGE1, FOG): 0.25, (FOG, EDGE1): 7.0, (EDGE1, CLOUD): 0.5})
+    asked = {
+        (EDGE1, FOG): Constraint(10, 0, 10),
+        (EDGE1, CLOUD): Constraint(),
+        (EDGE1, EDGE2): Constraint(3),
+    }
+    made = program(
+        asked, base_delays_ms={(EDGE1, FOG): 0.25, (FOG, EDGE1): 7.0, (EDGE1, CLOUD): 0.5}
+    )
     delays = [re.search(r"netem delay (\S+)", line) for line in made.sources[EDGE1].commands()]
     assert [found[1] for found in delays if found] == ["0ms", "9.75ms", "3ms"]
 
@@ -347,7 +429,10 @@ def test_clocks_are_compared_past_the_shaping(uplink_mbps: float | None) -> None
     access = {} if uplink_mbps is None else {EDGE1: AccessLink(EDGE1, uplink_mbps)}
     made = program({(EDGE1, FOG): Constraint(10, 0, 10)}, access, unshaped_port=7)
     filters = [line for line in made.sources[EDGE1].add_commands() if "filter" in line]
-    assert [("dport 7 " in line, "sport 7 " in line) for line in filters] == [(True, False), (False, True)]
+    assert [("dport 7 " in line, "sport 7 " in line) for line in filters] == [
+        (True, False),
+        (False, True),
+    ]
     assert all(line.endswith("flowid 1:0") and " prio 1 " in line for line in filters)
 
 

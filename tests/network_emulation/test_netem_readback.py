@@ -44,7 +44,10 @@ def test_every_class_is_read_with_its_netem_and_filter() -> None:
 
 
 def test_losses_in_bursts_are_read_back_as_such() -> None:
-    shown = "qdisc netem 21: parent 1:12 limit 1016 delay 10ms loss gemodel p 0.20202% r 20% 1-h 100% 1-k 0% rate 1Tbit"
+    shown = (
+        "qdisc netem 21: parent 1:12 limit 1016 delay 10ms loss gemodel p 0.20202% r 20% 1-h 100%"
+        " 1-k 0% rate 1Tbit"
+    )
     link = parse_shown(shown)[12]
     assert link.loss_percent == pytest.approx(1.0, rel=1e-5)
     assert link.burst_packets == pytest.approx(5.0)

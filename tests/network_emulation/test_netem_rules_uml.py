@@ -1,4 +1,5 @@
-"""Several rules for one source under a real netem: all hold here, and E2Clab 3.7's own deployment keeps the last one."""
+"""Several rules for one source under a real netem: all hold here, and E2Clab 3.7's own deployment
+keeps the last one."""
 
 from __future__ import annotations
 
@@ -24,4 +25,6 @@ def test_all_rules_of_one_source_hold(tmp_path: Path) -> None:
         ours_ms, theirs_ms = comparison["laggard"]["rtt_ms"], comparison["e2clab"]["rtt_ms"]
         assert all(takes(ours_ms[tier], asked_ms[tier]) for tier in DELAYS_MS), ours_ms
         assert takes(theirs_ms["cloud"], asked_ms["cloud"]), theirs_ms
-        assert takes(theirs_ms["fog"], asked_ms["fog"] - DELAYS_MS["fog"]), "the edge's own rule for the fog is gone"
+        assert takes(theirs_ms["fog"], asked_ms["fog"] - DELAYS_MS["fog"]), (
+            "the edge's own rule for the fog is gone"
+        )

@@ -1,4 +1,5 @@
-"""The netem backend against a real netem: a kernel of its own, hosts on a bridge, and what they see of each other."""
+"""The netem backend against a real netem: a kernel of its own, hosts on a bridge, and what they see
+of each other."""
 
 from __future__ import annotations
 
@@ -35,13 +36,16 @@ GOODPUT = 1448 / 1514
 
 
 def near(measured: float, rate_mbps: float) -> bool:
-    """Never faster than the link; slower where a busy machine lets the one virtual CPU wait (quiet: 0.98)."""
+    """Never faster than the link; slower where a busy machine lets the one virtual CPU wait (quiet:
+    0.98)."""
     return 0.35 * GOODPUT * rate_mbps < measured < 1.04 * GOODPUT * rate_mbps
 
 
 def guest(script: str, folder: Path, limit_s: float, *, ipv6: bool) -> dict[str, list[float]]:
     modules = (*MODULES, "ipv6") if ipv6 else MODULES
-    value = kernel.boot(_dedent(PREAMBLE) + _dedent(script), folder, modules=modules, limit_s=limit_s)
+    value = kernel.boot(
+        _dedent(PREAMBLE) + _dedent(script), folder, modules=modules, limit_s=limit_s
+    )
     assert isinstance(value, dict)
     return value
 
@@ -122,27 +126,39 @@ def test_hosts_see_the_links_that_were_asked_for(tmp_path: Path) -> None:
     seen = guest(LINKS, tmp_path, limit_s=260, ipv6=True)
     print(seen)  # noqa: T201  # shown when a check below fails
     assert seen["chosen"] == "netem"
-    assert all(map(takes, seen["rtt"], (20.0, 50.0, 10.0))), f"all rules of a host at once: {seen['rtt']}"
+    assert all(map(takes, seen["rtt"], (20.0, 50.0, 10.0))), (
+        f"all rules of a host at once: {seen['rtt']}"
+    )
     assert seen["rtt"][3] < 3.0
     jitter = sorted(seen["jitter"])
     assert jitter[0] >= 10.0, "8 ms - 3 ms, twice, and never less"
     assert 13.5 < jitter[len(jitter) // 2] < 20.0
     assert jitter[-len(jitter) // 10] - jitter[len(jitter) // 10] > 2.0
     assert min(seen["uniform"]) >= 23.0 - 10.0, "never further than the jitter below the delay"
-    assert 2 <= sum(took < 23.0 - 11.0 for took in seen["normal"]) <= 20, f"8 of 60 are: {sorted(seen['normal'])}"
+    assert 2 <= sum(took < 23.0 - 11.0 for took in seen["normal"]) <= 20, (
+        f"8 of 60 are: {sorted(seen['normal'])}"
+    )
     assert min(seen["pareto"]) >= 23.0 - 6.7, f"two thirds of the jitter: {sorted(seen['pareto'])}"
-    assert sum(took < 23.0 - 3.2 for took in seen["pareto"]) >= 15, f"half of them are: {sorted(seen['pareto'])}"
+    assert sum(took < 23.0 - 3.2 for took in seen["pareto"]) >= 15, (
+        f"half of them are: {sorted(seen['pareto'])}"
+    )
     assert all(near(rate, 20) for rate in seen["rate"]), seen["rate"]
     assert seen["message"] == pytest.approx(10 + 100_000 * 8 / 20e3 / GOODPUT, rel=0.2)
     assert seen["loss"] == pytest.approx(5.0, abs=2.0)
     assert all(map(takes, seen["rtt over ipv6"], (20.0, 50.0))), seen["rtt over ipv6"]
-    assert near(seen["both families"][0], 20), f"IPv4 and IPv6 share the rate: {seen['both families']}"
+    assert near(seen["both families"][0], 20), (
+        f"IPv4 and IPv6 share the rate: {seen['both families']}"
+    )
     assert seen["both families"][1] > 0.1, seen["both families"]
     assert seen["loss over ipv6"] == pytest.approx(5.0, abs=2.0)
-    assert seen["discovered"], "neighbours find each other on a link that loses everything, as by ARP"
+    assert seen["discovered"], (
+        "neighbours find each other on a link that loses everything, as by ARP"
+    )
     runs = seen["bursts"]
     assert sum(runs) / 6000 == pytest.approx(0.1, abs=0.05), "four standard errors"
-    assert sum(runs) / len(runs) == pytest.approx(5.0, abs=4 * 4.5 / 11), f"geometric, about 120 of them: {runs}"
+    assert sum(runs) / len(runs) == pytest.approx(5.0, abs=4 * 4.5 / 11), (
+        f"geometric, about 120 of them: {runs}"
+    )
     before_ms, rate, other_ms, ipv6_ms = seen["changed"]
     assert takes(before_ms, 50.0), before_ms
     assert takes(ipv6_ms, 50.0), ipv6_ms
@@ -161,7 +177,10 @@ def test_hosts_see_the_links_that_were_asked_for(tmp_path: Path) -> None:
     assert near(seen["own shared"][0], 10), seen["own shared"]
     assert seen["own shared"][1] > 0.25, "each link has its part of what they share"
     links, *sent = seen["own counted"]
-    assert (links, min(sent) > 1e5) == (6, True), "two with a rule, two that share, and what else comes to the fog"
+    assert (links, min(sent) > 1e5) == (
+        6,
+        True,
+    ), "two with a rule, two that share, and what else comes to the fog"
     assert not any(seen["left"]), seen["left"]
 
 

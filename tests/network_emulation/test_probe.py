@@ -14,7 +14,19 @@ def test_the_probe_agrees_with_the_kernel() -> None:
     if probe.shutil.which("tc") is None:
         assert "tc is not installed" in probe.netem_refusal()
         return
-    command = ("unshare", "--user", "--map-root-user", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem")
+    command = (
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--net",
+        "tc",
+        "qdisc",
+        "add",
+        "dev",
+        "lo",
+        "root",
+        "netem",
+    )
     accepted = subprocess.run(command, capture_output=True, check=False).returncode == 0
     assert probe.kernel_has_netem() is accepted
 
@@ -29,12 +41,16 @@ def test_the_probe_agrees_with_the_kernel() -> None:
         ("netem", "", "netem"),
     ],
 )
-def test_choice(monkeypatch: pytest.MonkeyPatch, requested: probe.Requested, refusal: str, expected: str) -> None:
+def test_choice(
+    monkeypatch: pytest.MonkeyPatch, requested: probe.Requested, refusal: str, expected: str
+) -> None:
     monkeypatch.setattr(probe, "netem_refusal", lambda: refusal)
     assert probe.choose_backend(requested) == expected
 
 
-def test_netem_by_name_on_a_kernel_without_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_netem_by_name_on_a_kernel_without_it_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(probe, "netem_refusal", lambda: "Error: Specified qdisc kind is unknown.")
     with pytest.raises(PrerequisiteError, match="modprobe") as caught:
         probe.choose_backend("netem")

@@ -1,4 +1,5 @@
-"""Rates and losses measured with one process at each end of an emulated link, as on two machines."""
+"""Rates and losses measured with one process at each end of an emulated link, as on two
+machines."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def flows(continuum: Continuum) -> dict[str, float]:
         (fog.name, cloud.name): Constraint(delay_ms=2),
     }
     backend = UserspaceBackend.start(
-        dilate_links(LinkPlan(continuum.hosts, pairs), Dilation(1.0)), continuum.namespaces, Dilation(1.0)
+        dilate_links(LinkPlan(continuum.hosts, pairs), Dilation(1.0)),
+        continuum.namespaces,
+        Dilation(1.0),
     )
 
     def pass_through(dst: str, probe: FlowProbe) -> float:

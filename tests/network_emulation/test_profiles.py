@@ -28,7 +28,14 @@ HOSTS = tuple(
     for n, (layer, i) in enumerate([("fog", 1), ("edge", 1), ("edge", 2)], 1)
 )
 FOG, EDGE1, EDGE2 = (host.name for host in HOSTS)
-RULE = {"src": "edge.*", "dst": "fog.*", "delay": "9ms", "rate": "3mbit", "loss": "1%", "symmetric": True}
+RULE = {
+    "src": "edge.*",
+    "dst": "fog.*",
+    "delay": "9ms",
+    "rate": "3mbit",
+    "loss": "1%",
+    "symmetric": True,
+}
 
 
 def read(heterogeneity: str, rule: dict[str, object] = RULE) -> tuple[LinkPlan, Heterogeneity]:
@@ -59,7 +66,9 @@ def problem(heterogeneity: str) -> str:
         ("satellite", 50, 13.9, 97.2),
     ],
 )
-def test_round_trips_and_rates_are_the_sources(name: str, rtt_ms: float, up_mbps: float, down_mbps: float) -> None:
+def test_round_trips_and_rates_are_the_sources(
+    name: str, rtt_ms: float, up_mbps: float, down_mbps: float
+) -> None:
     profile = profiles()[name]
     assert (profile.up.rate_mbps, profile.down.rate_mbps) == (up_mbps, pytest.approx(down_mbps))
     round_trips = round_trips_ms(name)
@@ -75,19 +84,25 @@ def round_trips_ms(name: str) -> list[float]:
 def test_spreads_are_the_sources() -> None:
     satellite, wifi = round_trips_ms("satellite"), round_trips_ms("wifi")
     quarter = len(satellite) // 4
-    assert (satellite[quarter], satellite[3 * quarter]) == (pytest.approx(40, abs=0.5), pytest.approx(60, abs=0.5))
+    assert (satellite[quarter], satellite[3 * quarter]) == (
+        pytest.approx(40, abs=0.5),
+        pytest.approx(60, abs=0.5),
+    )
     assert wifi[len(wifi) * 9 // 10] == pytest.approx(6.5, abs=0.2), "as its source's line says"
 
 
 def test_every_profile_is_listed_where_people_look_and_can_be_had_for_a_while() -> None:
     root = Path(__file__).parents[2]
     texts = [
-        (root / path).read_text(encoding="utf-8") for path in ("README.md", "experiments/template/heterogeneity.yaml")
+        (root / path).read_text(encoding="utf-8")
+        for path in ("README.md", "experiments/template/heterogeneity.yaml")
     ]
     for name, profile in profiles().items():
         assert all(name in text for text in texts)
         for way in (profile.up, profile.down):
-            assert not way.jitter_ms or way.distribution != "uniform", "netem has no way back to that"
+            assert not way.jitter_ms or way.distribution != "uniform", (
+                "netem has no way back to that"
+            )
 
 
 def test_a_profile_replaces_the_whole_constraint_both_ways() -> None:
@@ -98,14 +113,19 @@ def test_a_profile_replaces_the_whole_constraint_both_ways() -> None:
 
 
 def test_entries_hold_in_their_order() -> None:
-    jitter, profile = '{src: "edge.*", dst: "fog.*", jitter: 2ms}', '{src: "edge.*", dst: "fog.*", profile: lte}'
+    jitter, profile = (
+        '{src: "edge.*", dst: "fog.*", jitter: 2ms}',
+        '{src: "edge.*", dst: "fog.*", profile: lte}',
+    )
     after = read(f"{{deterministic: [{profile}, {jitter}]}}")[0].pairs
     before = read(f"{{deterministic: [{jitter}, {profile}]}}")[0].pairs
     assert after[EDGE1, FOG] == replace(before[EDGE1, FOG], jitter_ms=2.0)
     assert before[EDGE1, FOG].jitter_ms == 0.0
 
 
-@pytest.mark.parametrize("head", ["", "at: 1s, for: 1s, ", "random: {every: 5s, for: 1s, seed: 1}, "])
+@pytest.mark.parametrize(
+    "head", ["", "at: 1s, for: 1s, ", "random: {every: 5s, for: 1s, seed: 1}, "]
+)
 @pytest.mark.parametrize(
     ("rest", "expected"),
     [
@@ -117,7 +137,9 @@ def test_entries_hold_in_their_order() -> None:
         ('src: "edge.*", dst: "edge.*", profile: wifi', "name two groups"),
     ],
 )  # fmt: skip
-def test_what_a_profile_does_not_go_with_is_refused_at_its_place(head: str, rest: str, expected: str) -> None:
+def test_what_a_profile_does_not_go_with_is_refused_at_its_place(
+    head: str, rest: str, expected: str
+) -> None:
     section = "dynamic" if head else "deterministic"
     found = problem(f"{section}:\n  - {{{head}{rest}}}")
     assert found.startswith("heterogeneity.yaml:2:")
@@ -128,16 +150,22 @@ def test_what_a_profile_does_not_go_with_is_refused_at_its_place(head: str, rest
 
 
 def test_a_profile_for_a_while_is_up_and_down_and_leaves_what_was() -> None:
-    plan, entries = read('{dynamic: [{at: 2s, for: 3s, src: "edge.*", dst: "fog.*", profile: satellite}]}')
+    plan, entries = read(
+        '{dynamic: [{at: 2s, for: 3s, src: "edge.*", dst: "fog.*", profile: satellite}]}'
+    )
     changes = expand_events(entries, HOSTS, plan, 60.0)
-    assert [(change.at_s, change.kind) for change in changes] == [(2.0, "begin")] * 2 + [(5.0, "end")] * 2
+    assert [(change.at_s, change.kind) for change in changes] == [(2.0, "begin")] * 2 + [
+        (5.0, "end")
+    ] * 2
     overlay = Overlay({}, plan.pairs)
     for change in changes[:2]:
         overlay.apply(change)
     assert overlay.constraint((EDGE2, FOG)) == Constraint(25.0, 10.5, 13.9, 0.0, "normal")
     assert overlay.constraint((FOG, EDGE2)) == Constraint(25.0, 10.5, 97.2, 0.0, "normal")
     overlay.apply(TimedChange(3.0, "begin", 99, ((EDGE2, FOG),), (("jitter_ms", 1.0),)))
-    assert overlay.constraint((EDGE2, FOG)) == Constraint(25.0, 1.0, 13.9, 0.0, "normal"), "a change of what is there"
+    assert overlay.constraint((EDGE2, FOG)) == Constraint(25.0, 1.0, 13.9, 0.0, "normal"), (
+        "a change of what is there"
+    )
     overlay.apply(TimedChange(4.0, "end", 99, ((EDGE2, FOG),)))
     for change in changes[2:]:
         overlay.apply(change)
@@ -146,7 +174,8 @@ def test_a_profile_for_a_while_is_up_and_down_and_leaves_what_was() -> None:
 
 def test_a_random_profile_has_both_ways_at_the_same_moments() -> None:
     plan, entries = read(
-        '{dynamic: [{random: {every: 10s, for: 2s, seed: 3}, src: "edge.*", dst: "fog.*", profile: dsl}]}'
+        '{dynamic: [{random: {every: 10s, for: 2s, seed: 3}, src: "edge.*", dst: "fog.*", profile:'
+        " dsl}]}"
     )
     changes = expand_events(entries, HOSTS, plan, 50.0)
     ups = [(c.at_s, c.kind) for c in changes if c.targets == ((EDGE1, FOG), (EDGE2, FOG))]
@@ -160,12 +189,16 @@ def test_a_random_profile_has_both_ways_at_the_same_moments() -> None:
     ("entries", "refused"),
     [
         ('deterministic: [{src: "edge.*", dst: "fog.*", jitter: 1ms}]', True),
-        ('deterministic: [{src: "edge.*", dst: "fog.*", jitter: 1ms, distribution: normal}]', False),
+        (
+            'deterministic: [{src: "edge.*", dst: "fog.*", jitter: 1ms, distribution: normal}]',
+            False,
+        ),
         ('deterministic: [{src: "edge.*", dst: "fog.*", burst: 2}]', False),
     ],
 )
 def test_a_table_of_jitter_does_not_come_over_uniform_jitter(entries: str, refused: bool) -> None:
-    """`tc qdisc change` leaves netem's table where no other is named, and there is none of the uniform distribution."""
+    """`tc qdisc change` leaves netem's table where no other is named, and there is none of the
+    uniform distribution."""
     event = '\ndynamic:\n  - {at: 1s, for: 1s, src: "edge.*", dst: "fog.*", profile: wifi}'
     if refused:
         assert "heterogeneity.yaml:3:" in problem(entries + event)
@@ -187,7 +220,10 @@ def test_a_table_of_jitter_does_not_come_before_an_events_uniform_jitter() -> No
 def wireless(continuum: Continuum) -> tuple[FidelityCheck, ...]:
     device, access = (host.name for host in continuum.hosts[:2])
     wifi = profiles()["wifi"]
-    plan = LinkPlan(continuum.hosts, {(device, access): wifi.up.constraint, (access, device): wifi.down.constraint})
+    plan = LinkPlan(
+        continuum.hosts,
+        {(device, access): wifi.up.constraint, (access, device): wifi.down.constraint},
+    )
     backend = UserspaceBackend.start(plan, continuum.namespaces)
     checks = verify_links(plan, continuum.namespaces, Dilation(), replace(REALTIME, rtt_ms=3.0))
     backend.close()

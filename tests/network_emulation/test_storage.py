@@ -16,7 +16,10 @@ from laggard.network_emulation.storage.plan import dilate_limits, plan_drives, s
 from laggard.virtual_time import Dilation
 from laggard.yaml_source import parse_yaml, validated
 
-HOSTS = (*(Host(f"edge.w.1.{i}", "edge", "w", 1, i) for i in (1, 2)), Host("cloud.w.1.1", "cloud", "w", 1, 1))
+HOSTS = (
+    *(Host(f"edge.w.1.{i}", "edge", "w", 1, i) for i in (1, 2)),
+    Host("cloud.w.1.1", "cloud", "w", 1, 1),
+)
 
 
 def test_later_entries_win_and_only_named_hosts_have_a_drive() -> None:
@@ -25,7 +28,12 @@ def test_later_entries_win_and_only_named_hosts_have_a_drive() -> None:
             "deterministic": [
                 {"hosts": "edge.*", "cpu": "20%"},
                 {"hosts": "edge.*", "read": "20MB/s", "write_latency": "5ms"},
-                {"hosts": "edge.w.1.2", "read": "500kB/s", "write": "1MB/s", "read_latency": "200us"},
+                {
+                    "hosts": "edge.w.1.2",
+                    "read": "500kB/s",
+                    "write": "1MB/s",
+                    "read_latency": "200us",
+                },
             ]
         }
     )
@@ -40,12 +48,19 @@ def test_a_host_that_only_an_event_names_has_an_unlimited_drive_until_then() -> 
         {
             "dynamic": [
                 {"at": "1s", "for": "1s", "hosts": "cloud.*", "read": "1MB/s"},
-                {"random": {"every": "9s", "for": "1s", "seed": 1}, "hosts": "edge.w.1.1", "write_latency": "1ms"},
+                {
+                    "random": {"every": "9s", "for": "1s", "seed": 1},
+                    "hosts": "edge.w.1.1",
+                    "write_latency": "1ms",
+                },
                 {"at": "1s", "for": "1s", "hosts": "edge.w.1.2", "cpu": "5%"},
             ]
         }
     )
-    assert plan_drives(heterogeneity, HOSTS) == {"edge.w.1.1": DriveLimits(), "cloud.w.1.1": DriveLimits()}
+    assert plan_drives(heterogeneity, HOSTS) == {
+        "edge.w.1.1": DriveLimits(),
+        "cloud.w.1.1": DriveLimits(),
+    }
 
 
 def test_an_entry_that_acts_on_no_worker_is_warned_of() -> None:
@@ -58,7 +73,9 @@ dynamic:
     source = parse_yaml(text, "heterogeneity.yaml")
     heterogeneity = validated(source, Heterogeneity)
 
-    def warned(*workers: str, writers: tuple[str, ...] = (), rule: str = "only Laggard's") -> list[tuple[int, str]]:
+    def warned(
+        *workers: str, writers: tuple[str, ...] = (), rule: str = "only Laggard's"
+    ) -> list[tuple[int, str]]:
         problems = tuple(storage_warnings(heterogeneity, workers, writers, HOSTS, source))
         assert all(problem.rule.startswith(rule) for problem in problems)
         return [(problem.line, problem.value.partition(":")[0]) for problem in problems]
@@ -71,7 +88,9 @@ dynamic:
 
 
 def test_a_slower_continuum_has_slower_drives() -> None:
-    assert dilate_limits(DriveLimits(8.0, None, 1.0, 0.5), Dilation(4.0)) == DriveLimits(2.0, None, 4.0, 2.0)
+    assert dilate_limits(DriveLimits(8.0, None, 1.0, 0.5), Dilation(4.0)) == DriveLimits(
+        2.0, None, 4.0, 2.0
+    )
 
 
 def _verify(
@@ -119,5 +138,8 @@ def test_what_nothing_limits_is_not_measured(tmp_path: Path) -> None:
 
 
 def test_a_host_without_a_drive_cannot_be_given_limits(tmp_path: Path) -> None:
-    with DriveSet.make(tmp_path, {}, {}) as drives, pytest.raises(EmulationError, match=r"edge\.w\.1\.1 has no drive"):
+    with (
+        DriveSet.make(tmp_path, {}, {}) as drives,
+        pytest.raises(EmulationError, match=r"edge\.w\.1\.1 has no drive"),
+    ):
         drives.set_limits("edge.w.1.1", DriveLimits(1.0))

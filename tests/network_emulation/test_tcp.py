@@ -11,7 +11,12 @@ import pytest
 from laggard.network_emulation.link_emulator import UserspaceBackend
 from laggard.network_emulation.links import Constraint, LinkPlan
 from laggard.network_emulation.probes.endpoint import Endpoint, listener_in, socket_in
-from laggard.network_emulation.tcp import TcpSettings, choose_settings, configure_tcp, configure_tcp_of
+from laggard.network_emulation.tcp import (
+    TcpSettings,
+    choose_settings,
+    configure_tcp,
+    configure_tcp_of,
+)
 from laggard.virtual_time import Dilation
 from tests.network_emulation.emulated import Continuum, in_sandbox, needs_tun
 
@@ -32,7 +37,10 @@ def test_choice(available: tuple[str, ...], dilation: float, expected: TcpSettin
 
 def connect(continuum: Continuum, endpoints: Mapping[str, Endpoint]) -> tuple[str, str, int]:
     first, second = (endpoints[host.name] for host in continuum.hosts[:2])
-    with listener_in(second, socket.SOCK_STREAM) as listener, socket_in(first, socket.SOCK_STREAM) as active:
+    with (
+        listener_in(second, socket.SOCK_STREAM) as listener,
+        socket_in(first, socket.SOCK_STREAM) as active,
+    ):
         listener.settimeout(5.0)
         active.settimeout(5.0)
         active.connect(listener.getsockname())
@@ -41,22 +49,28 @@ def connect(continuum: Continuum, endpoints: Mapping[str, Endpoint]) -> tuple[st
             active.sendall(b"x")
             passive.recv(1)
             used = [
-                s.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") for s in (active, passive)
+                s.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+                for s in (active, passive)
             ]
-            (rto_us,) = _RTO_US.unpack(active.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTO_US.size))
+            (rto_us,) = _RTO_US.unpack(
+                active.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTO_US.size)
+            )
     return used[0].decode(), used[1].decode(), rto_us // 1000
 
 
 def dilate(continuum: Continuum) -> list[tuple[str, str, int]]:
     delays = dict.fromkeys(
-        [(a.name, b.name) for a in continuum.hosts for b in continuum.hosts if a != b], Constraint(1.0)
+        [(a.name, b.name) for a in continuum.hosts for b in continuum.hosts if a != b],
+        Constraint(1.0),
     )
     backend = UserspaceBackend.start(LinkPlan(continuum.hosts, delays), continuum.namespaces)
     families = continuum.endpoints, continuum.endpoints6
     seen = [connect(continuum, family) for family in families]
     first, *rest = continuum.hosts
     one = configure_tcp(continuum.namespaces[first.name], Dilation(5.0))
-    others = configure_tcp_of({host.name: continuum.namespaces[host.name] for host in rest}, Dilation(5.0))
+    others = configure_tcp_of(
+        {host.name: continuum.namespaces[host.name] for host in rest}, Dilation(5.0)
+    )
     assert set(others.values()) == {one}
     seen += [connect(continuum, family) for family in families]
     backend.close()

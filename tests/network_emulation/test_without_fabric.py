@@ -20,7 +20,9 @@ from laggard.yaml_source import parse_yaml, validated
 
 HOSTS = tuple(
     Host(f"{layer}.trainer.1.{i}", layer, "trainer", 1, i, f"10.0.0.{n}")
-    for n, (layer, i) in enumerate([("cloud", 1), ("fog", 1), ("fog", 2), ("edge", 1), ("edge", 2)], 1)
+    for n, (layer, i) in enumerate(
+        [("cloud", 1), ("fog", 1), ("fog", 2), ("edge", 1), ("edge", 2)], 1
+    )
 )
 CLOUD, FOG1, FOG2, EDGE1, EDGE2 = (host.name for host in HOSTS)
 
@@ -50,10 +52,16 @@ def test_what_one_host_shares_with_several_is_on_that_host() -> None:
 
 
 def test_several_bottlenecks_of_one_host_are_apart() -> None:
-    shared = 'deterministic: [{between: ["edge.*", "cloud.*"], shared: 30mbit}, {between: ["fog.*", "cloud.*"], shared: 9mbit}]'
+    shared = (
+        'deterministic: [{between: ["edge.*", "cloud.*"], shared: 30mbit}, {between: ["fog.*",'
+        ' "cloud.*"], shared: 9mbit}]'
+    )
     plan, problems = planned(shared)
     assert not problems
-    assert plan_inlets(plan) == (Inlet(CLOUD, 30.0, (EDGE1, EDGE2)), Inlet(CLOUD, 9.0, (FOG1, FOG2)))
+    assert plan_inlets(plan) == (
+        Inlet(CLOUD, 30.0, (EDGE1, EDGE2)),
+        Inlet(CLOUD, 9.0, (FOG1, FOG2)),
+    )
 
 
 def test_one_link_alone_is_on_the_host_that_sends() -> None:
@@ -65,8 +73,16 @@ def test_one_link_alone_is_on_the_host_that_sends() -> None:
 @pytest.mark.parametrize(
     ("entries", "value", "said"),
     [
-        ('{between: ["edge.*", "fog.*"], shared: 3mbit}', "edge.* and fog.*", "2 hosts send and 2 receive"),
-        ('{between: ["edge.*", "edge.*"], shared: 3mbit}', "edge.* and edge.*", "2 hosts send and 2 receive"),
+        (
+            '{between: ["edge.*", "fog.*"], shared: 3mbit}',
+            "edge.* and fog.*",
+            "2 hosts send and 2 receive",
+        ),
+        (
+            '{between: ["edge.*", "edge.*"], shared: 3mbit}',
+            "edge.* and edge.*",
+            "2 hosts send and 2 receive",
+        ),
         (
             '{between: ["edge.*", "cloud.*"], shared: 3mbit}, {hosts: "cloud.*", downlink: 9mbit}',
             "edge.* and cloud.*",
@@ -76,7 +92,8 @@ def test_one_link_alone_is_on_the_host_that_sends() -> None:
 )
 def test_the_rest_is_refused_at_its_line(entries: str, value: str, said: str) -> None:
     _, problems = planned(
-        f'deterministic:\n  - {{hosts: "edge.*", cpu: 50%}}\n  - {entries.replace("}, {", "}" + chr(10) + "  - {")}\n'
+        'deterministic:\n  - {hosts: "edge.*", cpu: 50%}\n  -'
+        f" {entries.replace('}, {', '}' + chr(10) + '  - {')}\n"
     )
     (problem,) = problems
     assert problem.startswith(f"heterogeneity.yaml:3:15: {value}: {said}")

@@ -1,4 +1,5 @@
-"""How a stand-in node comes up: what it is to be, its files, and the script that furnishes its namespaces."""
+"""How a stand-in node comes up: what it is to be, its files, and the script that furnishes its
+namespaces."""
 
 from __future__ import annotations
 
@@ -42,8 +43,9 @@ _SUDO = """\
 exec /run/testbed/bin/become-root --reuid=0 --regid=0 --clear-groups -- "$@"
 """
 
-# `$1` is the node's staging folder, `$2` the name that its root device shows under, `$3` its host name, `$4` its disk, `$5` its
-# home, `$6` what it must not see. Further arguments are folders that stay visible.
+# `$1` is the node's staging folder, `$2` the name that its root device shows under, `$3` its host
+# name, `$4` its disk, `$5` its home, `$6` what it must not see. Further arguments are folders that
+# stay visible.
 _BOOT = """\
 set -eu
 stage=$1 device=$2 name=$3 disk=$4 home=$5 hidden=$6
@@ -80,7 +82,8 @@ while :; do sleep 3600 & wait || :; done
 """
 
 
-# An offset can be set only between unshare(CLONE_NEWTIME) and the first process in the new namespace.
+# An offset can be set only between unshare(CLONE_NEWTIME) and the first process in the new
+# namespace.
 _SKEW = """\
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -102,7 +105,8 @@ class NodeSpec:
         site: nodes of one site share `/home`; empty: it shares with nobody.
         clock_offset_s: what its CLOCK_MONOTONIC shows more than the controller's, in seconds.
         prefix_length: of its address.
-        vlans: its address with prefix length in each VLAN, by VLAN number, such as `{"4": "10.12.5.1/18"}`.
+        vlans: its address with prefix length in each VLAN, by VLAN number, such as `{"4":
+            "10.12.5.1/18"}`.
     """
 
     name: str
@@ -142,7 +146,9 @@ def program(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
-def boot_command(spec: NodeSpec, boot: Boot, network: Path, stage: Path, places: Sequence[Path]) -> list[str]:
+def boot_command(
+    spec: NodeSpec, boot: Boot, network: Path, stage: Path, places: Sequence[Path]
+) -> list[str]:
     """The command that is a node as long as it runs.
 
     Args:
@@ -150,7 +156,8 @@ def boot_command(spec: NodeSpec, boot: Boot, network: Path, stage: Path, places:
         boot: how it comes up.
         network: file that its network namespace is bound to.
         stage: folder with its files, see `stage_files`.
-        places: what becomes its `/var/tmp` and its `/home`, then folders of the controller that it sees where they are.
+        places: what becomes its `/var/tmp` and its `/home`, then folders of the controller that it
+            sees where they are.
     """
     disk, home, *shown = (str(place) for place in places)
     device = "/dev/sda3" if boot.deployed else "/dev/sda2"
@@ -203,7 +210,8 @@ def _accounts() -> Mapping[str, str]:
 
 
 def _clock(offset_s: float) -> tuple[str, ...]:
-    """Runs the command after it with another CLOCK_MONOTONIC for its children; see time_namespaces(7)."""
+    """Runs the command after it with another CLOCK_MONOTONIC for its children; see
+    time_namespaces(7)."""
     if offset_s == 0:
         return ()
     seconds, nanoseconds = divmod(round(offset_s * 1e9), 10**9)

@@ -15,7 +15,9 @@ class Fault(Enum):
     SERVER_ERRORS = "some requests are answered 500, later ones well"
     SLOW_ANSWERS = "some requests are answered only after a while"
     JOB_NEVER_STARTS = "jobs stay in `waiting`, without a date"
-    KILLED_BY_WALLTIME = "running jobs are ended as if their walltime were over, their nodes with all processes"
+    KILLED_BY_WALLTIME = (
+        "running jobs are ended as if their walltime were over, their nodes with all processes"
+    )
     RESERVATION_NOT_VALID = "some submissions are answered 400, `Reservation not valid`"
     DEPLOYMENT_FAILS = "a node comes out of deployments as KO"
     NODE_SILENT = "a node of a running job stops answering SSH: its packets are lost"
@@ -38,11 +40,12 @@ class Injection:
 
     Attributes:
         fault: which.
-        times: how often; None: as often as is typical (three errors, one slow answer, two failed releases, ...), which for the
-            rest is always.
-        method: only requests of this HTTP method; empty: any. python-grid5000 itself repeats GET and DELETE after a 500, 502
-            or 504, up to five times; never a POST.
-        delay_s: of a slow answer; of a silent node and of the walltime: seconds after the job began to run.
+        times: how often; None: as often as is typical (three errors, one slow answer, two failed
+            releases, ...), which for the rest is always.
+        method: only requests of this HTTP method; empty: any. python-grid5000 itself repeats GET
+            and DELETE after a 500, 502 or 504, up to five times; never a POST.
+        delay_s: of a slow answer; of a silent node and of the walltime: seconds after the job began
+            to run.
         node: which node; empty: the first of the job or deployment.
     """
 
@@ -82,7 +85,11 @@ class Faults:
         """A fault that strikes this request or node now, counted."""
         with self._lock:
             for number, (injection, left) in enumerate(self._open):
-                fits = injection.fault is fault and injection.method in ("", method) and injection.node in ("", node)
+                fits = (
+                    injection.fault is fault
+                    and injection.method in ("", method)
+                    and injection.node in ("", node)
+                )
                 if fits:
                     self._open[number : number + 1] = [(injection, left - 1)] if left > 1 else []
                     return injection

@@ -1,6 +1,8 @@
-"""What a stand-in Grid'5000 does: schedules jobs, lends nodes to them, deploys on nodes, and takes everything back.
+"""What a stand-in Grid'5000 does: schedules jobs, lends nodes to them, deploys on nodes, and takes
+everything back.
 
-Requests change its state under a lock; a thread of its own looks at the clock, and another one works on the nodes, in order.
+Requests change its state under a lock; a thread of its own looks at the clock, and another one
+works on the nodes, in order.
 """
 
 from __future__ import annotations
@@ -71,7 +73,10 @@ class Lent:
         """Bring nodes up from a third partition, perhaps in a VLAN."""
         self._take_down(names)
         home = environment.rpartition("-")[2] in _WITH_HOME
-        self.nodes.reboot(names, Boot(users=home, environment=f"{environment}-{_VERSION}", deployed=True, home=home))
+        self.nodes.reboot(
+            names,
+            Boot(users=home, environment=f"{environment}-{_VERSION}", deployed=True, home=home),
+        )
         for name in names:
             if vlan is not None:
                 self.nodes.move(name, vlan)
@@ -107,13 +112,18 @@ class Deployment:
 
     def status(self, now: float, timing: Timing) -> Literal["processing", "terminated"]:
         """As the API shows it."""
-        return "terminated" if self.done and now >= self.created_at + timing.deploying_s else "processing"
+        return (
+            "terminated"
+            if self.done and now >= self.created_at + timing.deploying_s
+            else "processing"
+        )
 
     def as_json(self, now: float, timing: Timing) -> dict[str, object]:
         """The deployment as the API shows it, with each node's result at the end."""
         status = self.status(now, timing)
         result = {
-            name: {"macro": None, "micro": None, "state": "KO" if name in self.failing else "OK"} for name in self.nodes
+            name: {"macro": None, "micro": None, "state": "KO" if name in self.failing else "OK"}
+            for name in self.nodes
         }
         return {
             "uid": self.uid,
@@ -190,7 +200,9 @@ class Grid5000:
         """
         now = time.time()
         request = oar.parse_request(str(wish.get("resources", "")))
-        self._check(site, request, tuple(wish.get("types") or ()), str(wish.get("queue") or "default"))
+        self._check(
+            site, request, tuple(wish.get("types") or ()), str(wish.get("queue") or "default")
+        )
         with self._lock:
             job = Job(
                 uid=_FIRST_JOB + len(self._jobs),
@@ -222,7 +234,12 @@ class Grid5000:
             job = self.job(site, uid)
             if job.ends_at is not None:
                 return False
-            self._end(job, time.time(), "FRAG_JOB_REQUEST", f"User {self.user} requested to frag the job {uid}")
+            self._end(
+                job,
+                time.time(),
+                "FRAG_JOB_REQUEST",
+                f"User {self.user} requested to frag the job {uid}",
+            )
             return True
 
     def job(self, site: str, uid: int) -> Job:
@@ -243,7 +260,9 @@ class Grid5000:
         with self._lock:
             states = [(job, job.state(now, self.timing)) for job in self._jobs.values()]
         return tuple(
-            Held(job.site, job.uid, job.name, state, job.nodes) for job, state in states if state not in oar.ENDED
+            Held(job.site, job.uid, job.name, state, job.nodes)
+            for job, state in states
+            if state not in oar.ENDED
         )
 
     def deploy(self, site: str, wish: Mapping[str, Any]) -> Deployment:
@@ -254,19 +273,27 @@ class Grid5000:
         """
         nodes = tuple(str(name) for name in wish.get("nodes") or ())
         if not nodes or not wish.get("environment"):
-            raise RefusedError("The deployment you are trying to submit is not valid: nodes and environment are needed")
+            raise RefusedError(
+                "The deployment you are trying to submit is not valid: nodes and environment are"
+                " needed"
+            )
         vlan = None if wish.get("vlan") is None else str(wish["vlan"])
         with self._lock:
             now = time.time()
-            lent = {name for job in self._running(now) if "deploy" in job.types for name in job.nodes}
+            lent = {
+                name for job in self._running(now) if "deploy" in job.types for name in job.nodes
+            }
             vlans = {each for job in self._running(now) for each in job.vlans}
             if not lent.issuperset(nodes) or (vlan is not None and vlan not in vlans):
                 raise RefusedError(
-                    f"Cannot launch deployment: not yours to deploy on: {sorted(set(nodes) - lent)}, VLAN {vlan}"
+                    "Cannot launch deployment: not yours to deploy on:"
+                    f" {sorted(set(nodes) - lent)}, VLAN {vlan}"
                 )
             failing = self._failing(nodes)
             uid = f"D-{uuid.uuid4()}"
-            deployment = Deployment(uid, site, self.user, str(wish["environment"]), nodes, vlan, now, failing)
+            deployment = Deployment(
+                uid, site, self.user, str(wish["environment"]), nodes, vlan, now, failing
+            )
             self._deployments[uid] = deployment
         self._work.put(lambda: self._carry_out(deployment))
         return deployment
@@ -327,35 +354,54 @@ class Grid5000:
             for job in jobs
         ]
         if name not in self.names:
-            eternity = {"uid": 1, "user": "other", "state": "running", "queue": "default", "walltime": 10**9}
+            eternity = {
+                "uid": 1,
+                "user": "other",
+                "state": "running",
+                "queue": "default",
+                "walltime": 10**9,
+            }
             return {"hard": "alive", "soft": "busy", "reservations": [eternity | {"started_at": 1}]}
         busy = any(job["state"] == "running" for job in shown)
         return {"hard": "alive", "soft": "busy" if busy else "free", "reservations": shown}
 
-    def _check(self, site: str, request: oar.Request, types: Sequence[str], queue_name: str) -> None:
+    def _check(
+        self, site: str, request: oar.Request, types: Sequence[str], queue_name: str
+    ) -> None:
         """What OAR's admission rules refuse at once."""
         clusters = reference.load()[site]["clusters"]
         for group in request.nodes:
-            names = {group.cluster} if group.cluster else {name.partition("-")[0] for name in group.servers}
+            names = (
+                {group.cluster}
+                if group.cluster
+                else {name.partition("-")[0] for name in group.servers}
+            )
             unknown = names - set(clusters)
             fitting = [name for name in reference.node_names(site) if group.fits(name)]
             if unknown or group.count > len(fitting):
                 raise RefusedError("There are not enough resources for your request")
             for facts in (clusters[name]["facts"] for name in names):
                 if facts["exotic"] and "exotic" not in types:
-                    raise RefusedError(f"[ADMISSION RULE] cluster {facts['uid']} needs the job type exotic")
+                    raise RefusedError(
+                        f"[ADMISSION RULE] cluster {facts['uid']} needs the job type exotic"
+                    )
                 if queue_name not in ("besteffort", *facts["queues"]):
-                    raise RefusedError(f"[ADMISSION RULE] cluster {facts['uid']} is not in queue {queue_name}")
+                    raise RefusedError(
+                        f"[ADMISSION RULE] cluster {facts['uid']} is not in queue {queue_name}"
+                    )
         if request.vlans and "deploy" not in types:
             raise RefusedError("[ADMISSION RULE] VLANs need the job type deploy")
 
     def _reserve(self, job: Job, date: float, now: float) -> None:
-        """Give a job its place at a date, or refuse it with the date from which it could have one."""
+        """Give a job its place at a date, or refuse it with the date from which it could have
+        one."""
         if date < now:
             raise RefusedError("Reservation too old")
         start = date if self.timing.honours_reservations else now + self.timing.waiting_s
         if not self._place(job, start):
-            ends = [self._end_of(other) for other in self._jobs.values() if self._end_of(other) > start]
+            ends = [
+                self._end_of(other) for other in self._jobs.values() if self._end_of(other) > start
+            ]
             raise _not_valid(max([date, *ends]) + 60)
         job.reservation = date
 
@@ -364,18 +410,28 @@ class Grid5000:
         if self.faults.peek(Fault.JOB_NEVER_STARTS) is not None:
             return job.reservation is None
         end = start + job.request.walltime_s
-        others = [each for each in self._jobs.values() if each is not job and self._overlaps(each, start, end)]
+        others = [
+            each
+            for each in self._jobs.values()
+            if each is not job and self._overlaps(each, start, end)
+        ]
         taken = {name for each in others for name in each.nodes} | self._unclean
         domain = f".{job.site}.{reference.DOMAIN}"
         free = [name for name in self.names if name.endswith(domain) and name not in taken]
         nodes = oar.allocate(job.request.nodes, free)
-        known = [number for number in reference.load()[job.site]["facts"]["kavlans"] if number != "default"]
+        known = [
+            number
+            for number in reference.load()[job.site]["facts"]["kavlans"]
+            if number != "default"
+        ]
         taken_vlans = [number for each in others if each.site == job.site for number in each.vlans]
         vlans = oar.vlan_numbers(job.request.vlans, known, taken_vlans)
         if nodes is None or vlans is None:
             return False
         job.nodes, job.vlans = nodes, vlans
-        job.subnets = tuple(f"10.{128 + job.uid % 16}.{4 * number}.0/22" for number in range(job.request.subnets))
+        job.subnets = tuple(
+            f"10.{128 + job.uid % 16}.{4 * number}.0/22" for number in range(job.request.subnets)
+        )
         job.starts_at = start
         return True
 
@@ -411,7 +467,9 @@ class Grid5000:
         with self._lock:
             self._unclean.difference_update(nodes)
             hosts = tuple(f"{name.partition('.')[0]}-" for name in nodes)
-            self._in_vlan = {name: vlan for name, vlan in self._in_vlan.items() if not name.startswith(hosts)}
+            self._in_vlan = {
+                name: vlan for name, vlan in self._in_vlan.items() if not name.startswith(hosts)
+            }
 
     def _carry_out(self, deployment: Deployment) -> None:
         well = [name for name in deployment.nodes if name not in deployment.failing]
@@ -451,7 +509,11 @@ class Grid5000:
         if early or running_s >= job.request.walltime_s:
             self._end(job, now, "WALLTIME", f"[sarko] Job {job.uid} has reached its walltime")
         silent = self.faults.peek(Fault.NODE_SILENT)
-        if silent is not None and running_s >= silent.delay_s and (not silent.node or silent.node in job.nodes):
+        if (
+            silent is not None
+            and running_s >= silent.delay_s
+            and (not silent.node or silent.node in job.nodes)
+        ):
             self.faults.take(Fault.NODE_SILENT, node=silent.node)
             name = silent.node or job.nodes[0]
             self._work.put(lambda: self.machines.silence(name))
@@ -465,4 +527,6 @@ class Grid5000:
 
 
 def _not_valid(date: float) -> RefusedError:
-    return RefusedError(f"Reservation not valid --> KO (This reservation could run at {oar.date_of(date)})")
+    return RefusedError(
+        f"Reservation not valid --> KO (This reservation could run at {oar.date_of(date)})"
+    )

@@ -1,4 +1,5 @@
-"""The network between stand-in nodes: a namespace with `eth0` for each, one bridge for all, an address on it for the controller."""
+"""The network between stand-in nodes: a namespace with `eth0` for each, one bridge for all, an
+address on it for the controller."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def port(number: int) -> str:
 
 
 def create_bridge() -> None:
-    """Make the bridge, on which the controller has an address in every network that nodes can be in."""
+    """Make the bridge, on which the controller has an address in every network that nodes can be
+    in."""
     from pyroute2 import IPRoute
 
     with IPRoute() as route:
@@ -67,7 +69,9 @@ def create_networks(specs: Sequence[NodeSpec], first: int) -> None:
         for number, spec in enumerate(specs, first):
             descriptor = os.open(NETNS / spec.name, os.O_RDONLY | os.O_CLOEXEC)
             peer = {"ifname": "eth0", "net_ns_fd": descriptor}
-            route.link("add", ifname=port(number), kind="veth", peer=peer, master=bridge, state="up")
+            route.link(
+                "add", ifname=port(number), kind="veth", peer=peer, master=bridge, state="up"
+            )
             os.close(descriptor)
     for spec in specs:
         with inside(NETNS / spec.name):
@@ -89,12 +93,15 @@ def _create_namespace(path: Path) -> None:
 
 def ipv6_of(address: str) -> str:
     """The IPv6 address of a node with this IPv4 address."""
-    return str(ipaddress.IPv6Address(int(_IPV6.network_address) + int(ipaddress.IPv4Address(address))))
+    return str(
+        ipaddress.IPv6Address(int(_IPV6.network_address) + int(ipaddress.IPv4Address(address)))
+    )
 
 
 def address(address: str, prefix_length: int) -> None:
-    """Give `eth0` of the namespace this thread is in one address, the IPv6 address that ends with it, and routes to wherever nodes and
-    controller can be; a link-local address the kernel adds itself.
+    """Give `eth0` of the namespace this thread is in one address, the IPv6 address that ends with
+    it, and routes to wherever nodes and controller can be; a link-local address the kernel adds
+    itself.
     """
     from pyroute2 import IPRoute
 

@@ -2,14 +2,15 @@
 
     controller (the sandbox's own namespaces) ── bridge `testbed` ── eth0 of every node
 
-A node has network, mount, PID, IPC and host-name namespaces of its own, and a time namespace where its clock is to be wrong.
-Its root file system is an overlay of the machine's, so nothing written on a node reaches the machine or another node;
-`/tmp` and `/run` are its own too, `/var/tmp` is its own folder on a real disk, `/root` is empty but for its keys, and the
-controller's repository is out of sight. `/home` is shared by the nodes of a site, as on Grid'5000,
-and may refuse root, as NFS does there.
+A node has network, mount, PID, IPC and host-name namespaces of its own, and a time namespace where
+its clock is to be wrong. Its root file system is an overlay of the machine's, so nothing written on
+a node reaches the machine or another node; `/tmp` and `/run` are its own too, `/var/tmp` is its own
+folder on a real disk, `/root` is empty but for its keys, and the controller's repository is out of
+sight. `/home` is shared by the nodes of a site, as on Grid'5000, and may refuse root, as NFS does
+there.
 
-Two may log in by key: root, and an ordinary user who has `sudo-g5k`. Without root's key on a node, as on a freshly
-reserved Grid'5000 node, only the user can, and only where the node is not shut.
+Two may log in by key: root, and an ordinary user who has `sudo-g5k`. Without root's key on a node,
+as on a freshly reserved Grid'5000 node, only the user can, and only where the node is not shut.
 """
 
 from __future__ import annotations
@@ -89,7 +90,11 @@ def lacking() -> str | None:
         "setpriv": "util-linux",
         "nsenter": "util-linux",
     }
-    missing = [f"{name} (apt-get install {package})" for name, package in programs.items() if program(name) is None]
+    missing = [
+        f"{name} (apt-get install {package})"
+        for name, package in programs.items()
+        if program(name) is None
+    ]
     if missing:
         return f"needs {', '.join(missing)}"
     if "overlay" not in Path("/proc/filesystems").read_text(encoding="ascii"):
@@ -100,7 +105,9 @@ def lacking() -> str | None:
 class Nodes:
     """Nodes that are up; a context manager that takes them down."""
 
-    def __init__(self, folder: Path, shown: Sequence[Path], *, squashed: bool, kept: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, shown: Sequence[Path], *, squashed: bool, kept: Sequence[str] = ()
+    ) -> None:
         self.folder = folder
         self.key = folder / "id_ed25519"
         self._shown = tuple(shown)
@@ -140,7 +147,8 @@ class Nodes:
         return (self.folder / "logs" / name).read_text(encoding="utf-8", errors="replace")
 
     def kill_ssh(self, name: str) -> None:
-        """End a node's SSH server and sessions: connections are refused from now on; other processes of the node go on."""
+        """End a node's SSH server and sessions: connections are refused from now on; other
+        processes of the node go on."""
         for pid in _processes_of(self.node(name).pid, "sshd"):
             _kill(pid)
 
@@ -163,11 +171,14 @@ class Nodes:
         process.wait()
 
     def reboot(self, names: Sequence[str], boot: Boot) -> None:
-        """Take nodes down and bring them up anew, with empty disks but for what is kept; they answer SSH when this returns."""
+        """Take nodes down and bring them up anew, with empty disks but for what is kept; they
+        answer SSH when this returns."""
         for name in names:
             self.crash(name)
             disk = self._disk(name)
-            _remove_but(disk, frozenset(path for pattern in self._kept for path in disk.glob(pattern)))
+            _remove_but(
+                disk, frozenset(path for pattern in self._kept for path in disk.glob(pattern))
+            )
         self.start(names, boot)
 
     def start(self, names: Sequence[str], boot: Boot) -> None:
@@ -178,9 +189,12 @@ class Nodes:
             self._await_ssh(name)
 
     def move(self, name: str, vlan: str | None) -> None:
-        """Give `eth0` of a node its address in a VLAN, or with None the one in the production network, and no other."""
+        """Give `eth0` of a node its address in a VLAN, or with None the one in the production
+        network, and no other."""
         spec = self._specs[name]
-        address, _, prefix = (spec.vlans[vlan] if vlan else f"{spec.address}/{spec.prefix_length}").partition("/")
+        address, _, prefix = (
+            spec.vlans[vlan] if vlan else f"{spec.address}/{spec.prefix_length}"
+        ).partition("/")
         with networks.inside(networks.NETNS / name):
             networks.address(address, int(prefix))
 
@@ -233,7 +247,9 @@ class Nodes:
         home = self._seen_home(spec) if boot.home else stage / "home"
         with (self.folder / "logs" / spec.name).open("ab") as output:
             return subprocess.Popen(
-                boot_command(spec, boot, networks.NETNS / spec.name, stage, (disk, home, *self._shown)),
+                boot_command(
+                    spec, boot, networks.NETNS / spec.name, stage, (disk, home, *self._shown)
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -260,21 +276,26 @@ def start_nodes(
 ) -> Nodes:
     """Bring nodes up, inside laggard's sandbox; they answer SSH when this returns.
 
-    Afterwards their names resolve in the controller's mount namespace and on the nodes, and plain `ssh NAME` works there.
+    Afterwards their names resolve in the controller's mount namespace and on the nodes, and plain
+    `ssh NAME` works there.
 
     Args:
         specs: the nodes; names and addresses are unique.
         folder: where keys, homes, disks and logs go; on a real disk.
         boot: how they come up; None lets root and the user log in at once.
-        shown: folders of the controller that the nodes see where they are, in spite of all that is hidden from them.
+        shown: folders of the controller that the nodes see where they are, in spite of all that is
+            hidden from them.
         squashed: whether root can make nothing in `/home` (see `squash`), as where it is NFS.
-        kept: patterns of what stays in `/var/tmp` when a node is brought up anew, as where it was prepared in the system's image.
+        kept: patterns of what stays in `/var/tmp` when a node is brought up anew, as where it was
+            prepared in the system's image.
 
     Raises:
         RuntimeError: a node did not come up; carries its log.
     """
     if not networks.NETNS.is_dir():
-        raise RuntimeError(f"{networks.NETNS} does not exist: nodes are made inside laggard's sandbox only")
+        raise RuntimeError(
+            f"{networks.NETNS} does not exist: nodes are made inside laggard's sandbox only"
+        )
     for name in ("logs", "homes", "disks"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)
@@ -301,7 +322,12 @@ def machines(hosts: Sequence[Host], nodes: Nodes) -> tuple[Machine, ...]:
     if len(ready) < len(hosts):
         raise ValueError(f"{len(hosts)} hosts need as many nodes; there are {len(ready)}")
     return tuple(
-        Machine(replace(host, address=node.spec.address), node.access, node.spec.site, _cluster(node.spec.name))
+        Machine(
+            replace(host, address=node.spec.address),
+            node.access,
+            node.spec.site,
+            _cluster(node.spec.name),
+        )
         for host, node in zip(hosts, ready, strict=False)
     )
 
@@ -327,7 +353,18 @@ def _make_keys(folder: Path) -> None:
     """One key pair for all users, one for all SSH servers."""
     for name in ("id_ed25519", "host_key"):
         if not (folder / name).exists():
-            keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"{USER}@testbed", "-f", str(folder / name)]
+            keygen = [
+                "ssh-keygen",
+                "-q",
+                "-t",
+                "ed25519",
+                "-N",
+                "",
+                "-C",
+                f"{USER}@testbed",
+                "-f",
+                str(folder / name),
+            ]
             subprocess.run(keygen, check=True, stdin=subprocess.DEVNULL)
     public = (folder / "host_key.pub").read_text(encoding="ascii")
     (folder / "known_hosts").write_text(f"* {public}", encoding="ascii")
@@ -379,7 +416,9 @@ def _processes_of(first: int, name: str) -> list[int]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if (folder / "ns/pid").readlink() == namespace and (folder / "comm").read_text().strip() == name:
+            if (folder / "ns/pid").readlink() == namespace and (
+                folder / "comm"
+            ).read_text().strip() == name:
                 found.append(int(folder.name))
         except FileNotFoundError:
             continue  # ended while we looked
@@ -390,5 +429,8 @@ def _name_nodes(specs: Sequence[NodeSpec]) -> None:
     lines = ["127.0.0.1\tlocalhost"]
     for spec in specs:
         lines.append(f"{spec.address}\t{spec.name} {spec.name.partition('.')[0]}")
-        lines += [f"{address.partition('/')[0]}\t{spec.vlan_name(vlan)}" for vlan, address in spec.vlans.items()]
+        lines += [
+            f"{address.partition('/')[0]}\t{spec.vlan_name(vlan)}"
+            for vlan, address in spec.vlans.items()
+        ]
     _cover(Path("/etc/hosts"), "\n".join(lines) + "\n")

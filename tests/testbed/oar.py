@@ -2,8 +2,9 @@
 
     waiting -> tolaunch -> launching -> running -> error (deleted, or the walltime is over)
 
-States, their spelling and what ends in which are those of OAR 2.5 as the Grid'5000 API shows them (grid5000/g5k-api, lib/oar/job.rb).
-Everything here is values in, values out: the time is an argument, in seconds since the epoch.
+States, their spelling and what ends in which are those of OAR 2.5 as the Grid'5000 API shows them
+(grid5000/g5k-api, lib/oar/job.rb). Everything here is values in, values out: the time is an
+argument, in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ TIMEZONE = ZoneInfo("Europe/Paris")
 State = Literal["waiting", "tolaunch", "launching", "running", "error"]
 ENDED: tuple[State, ...] = ("error",)
 
-_CLUSTER = re.compile(r"\{(?:\(type='default' or type='disk'\) AND )?cluster='([a-z0-9]+)'\}/nodes=(\d+)")
-_SERVERS = re.compile(r"\{(?:\(type='default' or type='disk'\) AND )?network_address in \(([^)]*)\)\}/nodes=(\d+)")
+_CLUSTER = re.compile(
+    r"\{(?:\(type='default' or type='disk'\) AND )?cluster='([a-z0-9]+)'\}/nodes=(\d+)"
+)
+_SERVERS = re.compile(
+    r"\{(?:\(type='default' or type='disk'\) AND )?network_address in \(([^)]*)\)\}/nodes=(\d+)"
+)
 _VLAN = re.compile(r"\{type='(kavlan(?:-local|-global)?)'\}/vlan=(\d+)")
 _SUBNET = re.compile(r"slash_(\d+)=(\d+)")
 _WALLTIME = re.compile(r"(\d+)(?::(\d+))?(?::(\d+))?")
@@ -45,7 +50,8 @@ class NodesWanted:
 
 @dataclass(frozen=True)
 class Request:
-    """A resource request of OAR: groups of nodes, types of VLANs, number of /22 subnets, walltime in seconds."""
+    """A resource request of OAR: groups of nodes, types of VLANs, number of /22 subnets, walltime
+    in seconds."""
 
     nodes: tuple[NodesWanted, ...]
     vlans: tuple[str, ...]
@@ -63,7 +69,8 @@ class Timing:
         launching_s: in `launching`.
         killing_s: from a deletion to the end.
         deploying_s: of a deployment, on top of the real time that the nodes take to come up.
-        honours_reservations: whether jobs for a later date wait for it; otherwise they start as if it had come.
+        honours_reservations: whether jobs for a later date wait for it; otherwise they start as if
+            it had come.
     """
 
     waiting_s: float = 0.7
@@ -76,7 +83,8 @@ class Timing:
 
 @dataclass
 class Job:
-    """A submitted job; `starts_at`, `killed_at` and the like are seconds since the epoch, None while it is open.
+    """A submitted job; `starts_at`, `killed_at` and the like are seconds since the epoch, None
+    while it is open.
 
     `starts_at` is when it leaves `waiting`; `ends_at` when it is over, once that is decided.
     """
@@ -101,7 +109,11 @@ class Job:
 
     def runs_at(self, timing: Timing) -> float | None:
         """When it reaches `running`."""
-        return None if self.starts_at is None else self.starts_at + timing.to_launch_s + timing.launching_s
+        return (
+            None
+            if self.starts_at is None
+            else self.starts_at + timing.to_launch_s + timing.launching_s
+        )
 
     def state(self, now: float, timing: Timing) -> State:
         """Where it is in its life."""
@@ -133,7 +145,9 @@ def parse_request(text: str) -> Request:
         if found := _CLUSTER.fullmatch(part):
             nodes.append(NodesWanted(int(found[2]), cluster=found[1]))
         elif found := _SERVERS.fullmatch(part):
-            nodes.append(NodesWanted(int(found[2]), servers=tuple(re.findall(r"'([^']+)'", found[1]))))
+            nodes.append(
+                NodesWanted(int(found[2]), servers=tuple(re.findall(r"'([^']+)'", found[1])))
+            )
         elif found := _VLAN.fullmatch(part):
             vlans += [found[1]] * int(found[2])
         elif found := _SUBNET.fullmatch(part):
@@ -178,7 +192,8 @@ def date_of(seconds: float) -> str:
 
 
 def allocate(wanted: Sequence[NodesWanted], free: Iterable[str]) -> tuple[str, ...] | None:
-    """Nodes for all groups, servers by name first, out of the free ones in their order; None where they do not suffice."""
+    """Nodes for all groups, servers by name first, out of the free ones in their order; None where
+    they do not suffice."""
     left = list(free)
     chosen: list[str] = []
     for group in sorted(wanted, key=lambda each: not each.servers):
@@ -190,7 +205,9 @@ def allocate(wanted: Sequence[NodesWanted], free: Iterable[str]) -> tuple[str, .
     return tuple(chosen)
 
 
-def vlan_numbers(kinds: Sequence[str], known: Iterable[str], taken: Iterable[str]) -> tuple[str, ...] | None:
+def vlan_numbers(
+    kinds: Sequence[str], known: Iterable[str], taken: Iterable[str]
+) -> tuple[str, ...] | None:
     """Numbers of free VLANs of the kinds asked for; None where they do not suffice."""
     free = [number for number in sorted(known, key=int) if number not in set(taken)]
     chosen: list[str] = []
@@ -210,7 +227,8 @@ def vlan_kind(number: str) -> str:
 
 
 def as_json(job: Job, now: float, timing: Timing, *, resources: bool) -> Mapping[str, object]:
-    """A job as the API shows it; the lists of what it holds only where asked for, and nothing that is unknown yet."""
+    """A job as the API shows it; the lists of what it holds only where asked for, and nothing that
+    is unknown yet."""
     state = job.state(now, timing)
     started = job.runs_at(timing)
     shown: dict[str, object] = {
@@ -229,18 +247,28 @@ def as_json(job: Job, now: float, timing: Timing, *, resources: bool) -> Mapping
         "scheduled_at": None if job.starts_at is None else int(job.starts_at),
         "started_at": int(started) if started is not None and started <= now else 0,
         "stopped_at": int(job.ends_at) if state in ENDED and job.ends_at is not None else None,
-        "message": f"R={sum(group.count for group in job.request.nodes)},W={job.request.walltime_s},J=B,N={job.name}",
+        "message": (
+            f"R={sum(group.count for group in job.request.nodes)},W={job.request.walltime_s},J=B,N={job.name}"
+        ),
         "properties": "maintenance = 'NO'",
         "directory": f"/home/{job.user}",
         "events": [
             {"uid": number, "created_at": int(at), "type": kind, "description": text}
             for number, (at, kind, text) in enumerate(job.events, 1)
         ],
-        "links": [{"rel": "self", "href": f"/sites/{job.site}/jobs/{job.uid}", "type": "application/json"}],
+        "links": [
+            {"rel": "self", "href": f"/sites/{job.site}/jobs/{job.uid}", "type": "application/json"}
+        ],
     }
     if resources:
         held = job.starts_at is not None
-        kinds = {"cores": [f"{name}/0" for name in job.nodes], "vlans": list(job.vlans), "subnets": list(job.subnets)}
-        shown["resources_by_type"] = {kind: names for kind, names in kinds.items() if names and held}
+        kinds = {
+            "cores": [f"{name}/0" for name in job.nodes],
+            "vlans": list(job.vlans),
+            "subnets": list(job.subnets),
+        }
+        shown["resources_by_type"] = {
+            kind: names for kind, names in kinds.items() if names and held
+        }
         shown["assigned_nodes"] = list(job.nodes) if held else []
     return {key: value for key, value in shown.items() if value is not None}

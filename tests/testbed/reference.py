@@ -1,4 +1,5 @@
-"""Facts of a few clusters of Grid'5000, cut from its reference repository (`g5k.json` says which version)."""
+"""Facts of a few clusters of Grid'5000, cut from its reference repository (`g5k.json` says which
+version)."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def node_names(site: str, cluster: str = "") -> tuple[str, ...]:
 
 
 def pool(counts: Mapping[str, int]) -> tuple[NodeSpec, ...]:
-    """The first nodes of clusters as stand-ins, with the names and addresses that they have on Grid'5000.
+    """The first nodes of clusters as stand-ins, with the names and addresses that they have on
+    Grid'5000.
 
     Args:
         counts: how many of each cluster.
@@ -64,11 +66,15 @@ def _first(cluster: str, count: int) -> Iterator[NodeSpec]:
     networks = load()[site]["facts"]["kavlans"]
     for uid in list(nodes)[:count]:
         adapter = next(
-            each for each in nodes[uid]["network_adapters"] if each["mounted"] and each["interface"] == "Ethernet"
+            each
+            for each in nodes[uid]["network_adapters"]
+            if each["mounted"] and each["interface"] == "Ethernet"
         )
         inside = nodes[uid]["kavlan"][adapter["device"]]
         vlans = {
-            (number := name.removeprefix("kavlan-")): f"{address}/{_prefix(networks[number]['network'])}"
+            (
+                number := name.removeprefix("kavlan-")
+            ): f"{address}/{_prefix(networks[number]['network'])}"
             for name, address in inside.items()
         }
         prefix = _prefix(networks["default"]["network"])

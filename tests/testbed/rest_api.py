@@ -1,6 +1,8 @@
-"""What Grid'5000's REST API answers, as python-grid5000 and the Grid5000 provider of EnOSlib call it.
+"""What Grid'5000's REST API answers, as python-grid5000 and the Grid5000 provider of EnOSlib call
+it.
 
-Paths, payloads, status codes and errors (plain text) are those of grid5000/g5k-api; the facts are Grid'5000's own.
+Paths, payloads, status codes and errors (plain text) are those of grid5000/g5k-api; the facts are
+Grid'5000's own.
 """
 
 from __future__ import annotations
@@ -53,7 +55,11 @@ class Api:
         routes: list[tuple[str, str, Callable[[Asked], Answer]]] = [
             ("GET", "/sites", self._sites),
             ("GET", site, lambda asked: _found(_site(asked)["facts"])),
-            ("GET", f"{site}/clusters", lambda asked: _items(c["facts"] for c in _site(asked)["clusters"].values())),
+            (
+                "GET",
+                f"{site}/clusters",
+                lambda asked: _items(c["facts"] for c in _site(asked)["clusters"].values()),
+            ),
             ("GET", cluster, lambda asked: _found(_cluster(asked)["facts"])),
             ("GET", f"{cluster}/nodes", lambda asked: _items(_cluster(asked)["nodes"].values())),
             (
@@ -64,13 +70,21 @@ class Api:
             ("GET", f"{site}/status", lambda asked: _found(self._grid.status(_known(asked)))),
             ("GET", f"{cluster}/status", self._cluster_status),
             ("GET", f"{site}/servers", lambda asked: _items(_site(asked)["servers"].values())),
-            ("GET", f"{site}/servers/{anything}", lambda asked: _found(_pick(_site(asked)["servers"], asked.parts[1]))),
+            (
+                "GET",
+                f"{site}/servers/{anything}",
+                lambda asked: _found(_pick(_site(asked)["servers"], asked.parts[1])),
+            ),
             ("GET", f"{site}/jobs", self._jobs),
             ("POST", f"{site}/jobs", self._submit),
             ("GET", f"{site}/jobs/{anything}", self._job),
             ("DELETE", f"{site}/jobs/{anything}", self._delete),
             ("GET", f"{site}/metrics", _metrics),
-            ("GET", f"{site}/vlans", lambda asked: _items(_vlan(number) for number in _vlans(asked))),
+            (
+                "GET",
+                f"{site}/vlans",
+                lambda asked: _items(_vlan(number) for number in _vlans(asked)),
+            ),
             ("GET", f"{site}/vlans/{anything}", lambda asked: _found(_vlan(_known_vlan(asked)))),
             ("GET", f"{site}/vlans/{anything}/nodes", self._nodes_in_vlan),
             ("POST", f"{site}/vlans/{anything}/nodes", self._move_into_vlan),
@@ -116,8 +130,11 @@ class Api:
             if key in asked.query:
                 shown = [job for job in shown if job[key] == asked.query[key]]
         if "state" in asked.query:
-            # The API writes states in small letters and compares them capitalised: `toLaunch` is never found.
-            states = {state.strip().lower() for state in asked.query["state"].split(",")} - {"tolaunch"}
+            # The API writes states in small letters and compares them capitalised: `toLaunch` is
+            # never found.
+            states = {state.strip().lower() for state in asked.query["state"].split(",")} - {
+                "tolaunch"
+            }
             shown = [job for job in shown if job["state"] in states]
         return _items(shown)
 
@@ -145,7 +162,10 @@ class Api:
         return _found(self._grid.move_adapters(number, [str(name) for name in asked.body]))
 
     def _deployments(self, asked: Asked) -> Answer:
-        return _items(each.as_json(time.time(), self._grid.timing) for each in self._grid.deployments(_known(asked)))
+        return _items(
+            each.as_json(time.time(), self._grid.timing)
+            for each in self._grid.deployments(_known(asked))
+        )
 
     def _deploy(self, asked: Asked) -> Answer:
         deployment = self._grid.deploy(_known(asked), asked.body or {})
@@ -202,7 +222,8 @@ def _known_vlan(asked: Asked) -> str:
 
 
 def power_watts(node: str) -> float:
-    """What a node of the stand-in draws all the time, by the short name that kwollect knows it by."""
+    """What a node of the stand-in draws all the time, by the short name that kwollect knows it
+    by."""
     return 100.0 + 10.0 * int(node.rsplit("-", 1)[1])
 
 

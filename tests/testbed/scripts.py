@@ -1,8 +1,9 @@
-"""Scripts on a testbed, each in a fork of one process that has run what they have in common: importing EnOSlib takes seconds.
+"""Scripts on a testbed, each in a fork of one process that has run what they have in common:
+importing EnOSlib takes seconds.
 
-A testbed lives in a sandbox, which is entered by a fork and must not inherit pytest's libraries and threads. So a module's tests
-share one fresh interpreter. It runs their head once; every script runs in a fork of it, with what the head defined, in a folder of
-its own, and ends with one line of JSON.
+A testbed lives in a sandbox, which is entered by a fork and must not inherit pytest's libraries and
+threads. So a module's tests share one fresh interpreter. It runs their head once; every script runs
+in a fork of it, with what the head defined, in a folder of its own, and ends with one line of JSON.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ Bed = TypeVar("Bed")
 
 
 class Scripts(ExitStack):
-    """Runs scripts after a head; a context manager that ends their process and removes their folders."""
+    """Runs scripts after a head; a context manager that ends their process and removes their
+    folders."""
 
     def __init__(self, head: str) -> None:
         super().__init__()
-        # pytest's own temporary folders are closed to others, and their names too long for the sockets of ssh's shared connections.
+        # pytest's own temporary folders are closed to others, and their names too long for the
+        # sockets of ssh's shared connections.
         folder = tempfile.TemporaryDirectory(prefix="laggard-test-")
         self._folder = Path(self.enter_context(folder))
         self._folder.chmod(0o755)
@@ -77,7 +80,12 @@ class Scripts(ExitStack):
             environment = clean_environment(REPOSITORY, REPOSITORY / "src") | {"HOME": str(home)}
             with (self._folder / "errors").open("a") as errors:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", f"from {__name__} import serve; serve()", str(self._head)],
+                    [
+                        sys.executable,
+                        "-c",
+                        f"from {__name__} import serve; serve()",
+                        str(self._head),
+                    ],
                     cwd=self._folder,
                     env=environment,
                     stdin=subprocess.PIPE,
@@ -94,7 +102,9 @@ class Scripts(ExitStack):
                 process.kill()
 
 
-def in_sandbox(make: Callable[[], AbstractContextManager[Bed]], look: Callable[[Bed], object]) -> NoReturn:
+def in_sandbox(
+    make: Callable[[], AbstractContextManager[Bed]], look: Callable[[Bed], object]
+) -> NoReturn:
     """For scripts: print what `look` says of what `make` makes in a sandbox, and end."""
 
     def entered() -> int:
@@ -106,7 +116,8 @@ def in_sandbox(make: Callable[[], AbstractContextManager[Bed]], look: Callable[[
 
 
 def serve() -> None:
-    """The process of a module's scripts: runs the head, then a script in every folder that it is told of."""
+    """The process of a module's scripts: runs the head, then a script in every folder that it is
+    told of."""
     names = {"__name__": "__main__"}
     _execute(Path(sys.argv[1]), names)
     own = os.getpid()

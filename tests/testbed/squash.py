@@ -1,7 +1,8 @@
 """A view of a folder in which root can make nothing, as on an NFS share with `root_squash`.
 
-The view is an idmapped mount (mount_setattr(2)) in which user and group 0 do not exist, so whatever root would create has no owner and
-is refused (EOVERFLOW, where NFS says EACCES). Unlike over NFS, root still reads everything and overwrites what exists.
+The view is an idmapped mount (mount_setattr(2)) in which user and group 0 do not exist, so whatever
+root would create has no owner and is refused (EOVERFLOW, where NFS says EACCES). Unlike over NFS,
+root still reads everything and overwrites what exists.
 """
 
 from __future__ import annotations

@@ -55,7 +55,9 @@ class Server:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True  # else every payload waits 40 ms for its headers to be acknowledged
+            disable_nagle_algorithm = (
+                True  # else every payload waits 40 ms for its headers to be acknowledged
+            )
 
             def do_GET(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
@@ -63,7 +65,9 @@ class Server:
                 known = self.headers.get("Authorization") == f"Basic {expected}"
                 answer = server.answer(self.command, self.path, body, known=known)
                 text = isinstance(answer.content, str)
-                payload = str(answer.content).encode() if text else json.dumps(answer.content).encode()
+                payload = (
+                    str(answer.content).encode() if text else json.dumps(answer.content).encode()
+                )
                 try:
                     self.send_response(answer.status)
                     self.send_header("Content-Type", _TEXT if text else _JSON)
@@ -81,7 +85,9 @@ class Server:
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
         self._thread.start()
 
     def answer(self, method: str, target: str, body: bytes, *, known: bool) -> Answer:
@@ -124,7 +130,11 @@ class Service:
     ) -> None:
         specs = reference.pool(counts)
         self._faults = Faults()
-        self._nodes = None if folder is None else start_nodes(specs, folder, Lent.idle, shown, squashed=True, kept=kept)
+        self._nodes = (
+            None
+            if folder is None
+            else start_nodes(specs, folder, Lent.idle, shown, squashed=True, kept=kept)
+        )
         machines: Machines = Paper() if self._nodes is None else Lent(self._nodes)
         self._grid = Grid5000([spec.name for spec in specs], machines, self._faults, timing, USER)
         self._server = Server(self._grid, self._faults)
@@ -201,7 +211,8 @@ class StandIn:
     _service: Any
 
     def held_jobs(self) -> tuple[Held, ...]:
-        """Jobs that hold, or wait for, resources; RuntimeError where the stand-in itself has failed."""
+        """Jobs that hold, or wait for, resources; RuntimeError where the stand-in itself has
+        failed."""
         return tuple(self._service.held_jobs())
 
     def calls(self) -> tuple[Call, ...]:
@@ -248,7 +259,13 @@ class StandIn:
             password: of the API.
             settings: further ones of python-grid5000, such as `timeout` in seconds.
         """
-        account = {"uri": self.url, "username": USER, "password": password, "verify_ssl": True, **settings}
+        account = {
+            "uri": self.url,
+            "username": USER,
+            "password": password,
+            "verify_ssl": True,
+            **settings,
+        }
         home.mkdir(exist_ok=True)
         (home / ".python-grid5000.yaml").write_text(json.dumps(account), encoding="utf-8")
         keys = home / ".ssh"
@@ -266,16 +283,20 @@ def stand_in(
     shown: Sequence[Path] = (),
     kept: Sequence[str] = (),
 ) -> Iterator[StandIn]:
-    """A stand-in Grid'5000 that lends real nodes, inside laggard's sandbox; or, without a folder, nodes on paper, anywhere.
+    """A stand-in Grid'5000 that lends real nodes, inside laggard's sandbox; or, without a folder,
+    nodes on paper, anywhere.
 
     With nodes, begin it before this process has several threads.
 
     Args:
-        folder: where the nodes keep keys, homes, disks and logs; None: there are no nodes behind the names.
-        counts: how many nodes of each cluster can be lent; of all other nodes somebody else is the user.
+        folder: where the nodes keep keys, homes, disks and logs; None: there are no nodes behind
+            the names.
+        counts: how many nodes of each cluster can be lent; of all other nodes somebody else is the
+            user.
         timing: how long the stages of jobs and deployments take.
         shown: folders of the controller that the nodes see where they are.
-        kept: patterns of what stays in a node's `/var/tmp` from one job to the next; everything else goes.
+        kept: patterns of what stays in a node's `/var/tmp` from one job to the next; everything
+            else goes.
     """
     with _service(folder, counts, timing or Timing(), shown, kept) as service:
         yield StandIn(service.url(), (folder or Path(os.devnull)) / "id_ed25519", service)
@@ -283,7 +304,11 @@ def stand_in(
 
 @contextmanager
 def _service(
-    folder: Path | None, counts: Mapping[str, int], timing: Timing, shown: Sequence[Path], kept: Sequence[str]
+    folder: Path | None,
+    counts: Mapping[str, int],
+    timing: Timing,
+    shown: Sequence[Path],
+    kept: Sequence[str],
 ) -> Iterator[Any]:
     """A `Service` in a process of its own where there are nodes, otherwise in this one."""
     with ExitStack() as stack:

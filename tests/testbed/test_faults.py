@@ -106,7 +106,9 @@ def test_fault_killed_by_walltime(grid: StandIn) -> None:
 
 def test_fault_reservation_not_valid(grid: StandIn) -> None:
     grid.inject(Fault.RESERVATION_NOT_VALID)
-    with pytest.raises(Exception, match=r"400: .*Reservation not valid --> KO \(This reservation could run at 20"):
+    with pytest.raises(
+        Exception, match=r"400: .*Reservation not valid --> KO \(This reservation could run at 20"
+    ):
         submit(grid, "{cluster='parasilo'}/nodes=1")
     assert grid.held_jobs() == ()
     assert submit(grid, "{cluster='parasilo'}/nodes=1").state == "waiting"
@@ -120,7 +122,10 @@ def test_fault_a_node_fails_to_deploy(grid: StandIn) -> None:
     deployment = deployments.create({"nodes": list(PARASILO), "environment": "debian11-min"})
     while deployment.status == "processing":
         deployment.refresh()
-    assert {name: each["state"] for name, each in deployment.result.items()} == {PARASILO[0]: "OK", PARASILO[1]: "KO"}
+    assert {name: each["state"] for name, each in deployment.result.items()} == {
+        PARASILO[0]: "OK",
+        PARASILO[1]: "KO",
+    }
 
 
 def test_fault_a_release_fails(grid: StandIn) -> None:
@@ -137,8 +142,7 @@ def test_fault_a_release_fails(grid: StandIn) -> None:
 
 @real_nodes
 def test_faults_of_nodes_are_seen_over_ssh(scripts: Scripts) -> None:
-    said = scripts.answer(
-        """
+    said = scripts.answer("""
     import grid5000
     one, two = (f"parasilo-{number}.rennes.grid5000.fr" for number in (1, 2))
 
@@ -186,8 +190,7 @@ def test_faults_of_nodes_are_seen_over_ssh(scripts: Scripts) -> None:
         seen["held"] = testbed.held_jobs()
         return seen
     in_sandbox(borrowed, look)
-"""
-    )
+""")
     assert "no running job of yours has it" in said["before"]
     assert said["running"] == "well"
     assert "timed out" in said["silent"]

@@ -1,4 +1,5 @@
-"""Stand-in nodes: real SSH into namespaces that share what a testbed's machines share, and nothing else."""
+"""Stand-in nodes: real SSH into namespaces that share what a testbed's machines share, and nothing
+else."""
 
 from __future__ import annotations
 
@@ -50,8 +51,7 @@ def scripts() -> Iterator[Scripts]:
 
 
 def test_ssh_reaches_each_node_by_its_access(scripts: Scripts) -> None:
-    answer = scripts.answer(
-        """
+    answer = scripts.answer("""
     def look(nodes):
         here = Path.cwd() / "nodes"
         (here / "sent").write_text("sent by sftp")
@@ -75,8 +75,7 @@ def test_ssh_reaches_each_node_by_its_access(scripts: Scripts) -> None:
             "resolved": socket.gethostbyname("gemini-1-kavlan-4.lyon.grid5000.fr"),
         }
     in_sandbox(nodes_here, look)
-"""
-    )
+""")
     processes = answer.pop("processes")
     assert isinstance(processes, int)
     assert processes < 15
@@ -98,8 +97,7 @@ def test_ssh_reaches_each_node_by_its_access(scripts: Scripts) -> None:
 
 
 def test_the_user_becomes_root_by_sudo_g5k_only(scripts: Scripts) -> None:
-    answer = scripts.answer(
-        """
+    answer = scripts.answer("""
     def look(nodes):
         before = on(nodes, one, "true")
         who = on(nodes, one, "id -un", USER)
@@ -113,8 +111,7 @@ def test_the_user_becomes_root_by_sudo_g5k_only(scripts: Scripts) -> None:
             "shut": on(nodes, two, "true", USER),
         }
     in_sandbox(lambda: nodes_here(boot=Boot(root_key=False)), look)
-"""
-    )
+""")
     assert answer.pop("who") == "jdoe"
     assert answer.pop("root") == "root"
     assert answer.pop("sudo") == "0\ntwo  words"
@@ -123,16 +120,14 @@ def test_the_user_becomes_root_by_sudo_g5k_only(scripts: Scripts) -> None:
 
 
 def test_clocks_are_really_wrong(scripts: Scripts) -> None:
-    answer = scripts.answer(
-        """
+    answer = scripts.answer("""
     def skew(nodes, name):
         before = time.monotonic()
         there = float(on(nodes, name, "python3 -c 'import time; print(time.monotonic())'"))
         return [there - time.monotonic(), there - before]
     wrong = {"lyon": 1234.5, "lille": -0.25}
     in_sandbox(lambda: nodes_here(wrong), lambda nodes: {name: skew(nodes, name) for name in names})
-"""
-    )
+""")
     for name, truth in zip((*LYON, LILLE), (1234.5, 1234.5, -0.25), strict=True):
         bounds = answer[name]
         assert isinstance(bounds, list)
@@ -141,8 +136,7 @@ def test_clocks_are_really_wrong(scripts: Scripts) -> None:
 
 
 def test_a_node_that_does_not_come_up_says_why(scripts: Scripts) -> None:
-    answer = scripts.answer(
-        """
+    answer = scripts.answer("""
     from contextlib import nullcontext
 
     def refusal(_nothing):
@@ -151,28 +145,24 @@ def test_a_node_that_does_not_come_up_says_why(scripts: Scripts) -> None:
         except RuntimeError as error:
             return {"said": str(error)}
     in_sandbox(nullcontext, refusal)
-"""
-    )
+""")
     assert str(answer["said"]).startswith(f"{LILLE} does not answer SSH at 172.30.0.3:\n")
     assert "Numerical result out of range" in str(answer["said"])
 
 
 def test_only_what_is_kept_is_there_when_a_node_is_brought_up_anew(scripts: Scripts) -> None:
-    answer = scripts.answer(
-        """
+    answer = scripts.answer("""
     def look(nodes):
         on(nodes, one, "cd /var/tmp; mkdir -p mine/abc/lib mine/runs; touch mine/abc/lib/file mine/runs/data other; ln -s / mine/link")
         nodes.reboot([one], Boot())
         return [on(nodes, one, "cd /var/tmp; find . | sort"), on(nodes, two, "ls /var/tmp")]
     in_sandbox(lambda: nodes_here(kept=("mine/[0-9a-f]*",)), look)
-"""
-    )
+""")
     assert answer == [".\n./mine\n./mine/abc\n./mine/abc/lib\n./mine/abc/lib/file", ""]
 
 
 def test_nodes_stop_answering_in_every_way(scripts: Scripts) -> None:
-    answer = scripts.answer(
-        """
+    answer = scripts.answer("""
     def connect(nodes, name):
         try:
             socket.create_connection((nodes.node(name).spec.address, 22), timeout=0.5).close()
@@ -202,8 +192,7 @@ def test_nodes_stop_answering_in_every_way(scripts: Scripts) -> None:
         seen["left"] = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout.count("sleep 4321")
         return seen
     in_sandbox(nodes_here, look)
-"""
-    )
+""")
     assert answer == {
         "session": 255,
         "killed": "ConnectionRefusedError",
@@ -216,8 +205,7 @@ def test_nodes_stop_answering_in_every_way(scripts: Scripts) -> None:
 
 
 def test_hosts_stand_on_nodes_in_order(scripts: Scripts) -> None:
-    answer = scripts.answer(
-        """
+    answer = scripts.answer("""
     from laggard.hosts import Host
     from tests.testbed.nodes import machines
     hosts = [Host("cloud.server.1.1", "cloud", "server", 1, 1), Host("edge.trainer.1.1", "edge", "trainer", 1, 1)]
@@ -234,8 +222,7 @@ def test_hosts_stand_on_nodes_in_order(scripts: Scripts) -> None:
             "refusal": refusal,
         }
     in_sandbox(nodes_here, look)
-"""
-    )
+""")
     assert answer == {
         "machines": [
             ["cloud.server.1.1", "172.30.0.1", "lyon", "gemini"],
@@ -247,4 +234,6 @@ def test_hosts_stand_on_nodes_in_order(scripts: Scripts) -> None:
 
 
 def test_a_node_goes_by_another_name_in_a_vlan() -> None:
-    assert NodeSpec(LILLE, "172.16.38.1").vlan_name("12") == "chifflot-1-kavlan-12.lille.grid5000.fr"
+    assert (
+        NodeSpec(LILLE, "172.16.38.1").vlan_name("12") == "chifflot-1-kavlan-12.lille.grid5000.fr"
+    )

@@ -18,14 +18,21 @@ def test_a_job_goes_through_the_states_of_oar(grid: StandIn) -> None:
     job = submit(grid, "{cluster='parasilo'}/nodes=2,walltime=00:10:00")
     assert (job.assigned_nodes, job.walltime, job.user) == ([], 600, nodes.USER)
     seen = await_state(job, "running")
-    assert seen == [state for state in ("waiting", "tolaunch", "launching", "running") if state in seen]
-    assert sorted(job.assigned_nodes) == list(PARASILO)
-    assert [(held.uid, held.site, held.state) for held in grid.held_jobs()] == [(job.uid, "rennes", "running")]
-    jobs = client(grid).sites["rennes"].jobs
-    assert [each.uid for each in jobs.list(name="test", state="waiting,launching,running", user=nodes.USER)] == [
-        job.uid
+    assert seen == [
+        state for state in ("waiting", "tolaunch", "launching", "running") if state in seen
     ]
-    assert jobs.list(name="another") == jobs.list(state="waiting") == jobs.list(user="another") == []
+    assert sorted(job.assigned_nodes) == list(PARASILO)
+    assert [(held.uid, held.site, held.state) for held in grid.held_jobs()] == [
+        (job.uid, "rennes", "running")
+    ]
+    jobs = client(grid).sites["rennes"].jobs
+    assert [
+        each.uid
+        for each in jobs.list(name="test", state="waiting,launching,running", user=nodes.USER)
+    ] == [job.uid]
+    assert (
+        jobs.list(name="another") == jobs.list(state="waiting") == jobs.list(user="another") == []
+    )
     job.delete()
     assert await_state(job, "error") == ["running", "error"]
     assert [event["type"] for event in job.events] == ["FRAG_JOB_REQUEST"]
@@ -67,7 +74,10 @@ def test_a_job_ends_with_its_walltime(grid: StandIn) -> None:
         ({"resources": "{cluster='parasilo'}/nodes=1+{type='kavlan'}/vlan=1"}, "job type deploy"),
         ({"resources": "/core=3"}, "Bad resource request"),
         ({"resources": "{cluster='parasilo'}/nodes=1,walltime=soon"}, "Bad walltime"),
-        ({"resources": "{cluster='parasilo'}/nodes=1", "reservation": "2020-01-01 00:00:00"}, "Reservation too old"),
+        (
+            {"resources": "{cluster='parasilo'}/nodes=1", "reservation": "2020-01-01 00:00:00"},
+            "Reservation too old",
+        ),
     ],
 )
 def test_what_oar_refuses_is_refused(grid: StandIn, details: dict[str, Any], words: str) -> None:
@@ -85,18 +95,24 @@ def test_a_date_is_given_to_one_job_only() -> None:
         assert (job.state, job.scheduled_at) == ("waiting", int(oar.parse_date(date)))
         free_from = oar.parse_date(date) + 2 * 3600
         with pytest.raises(
-            Exception, match=r"Reservation not valid --> KO \(This reservation could run at ([^)]+)\)"
+            Exception,
+            match=r"Reservation not valid --> KO \(This reservation could run at ([^)]+)\)",
         ) as caught:
             submit(grid, "{cluster='parasilo'}/nodes=1,walltime=2", reservation=date)
         hint = re.search(r"run at ([^)]+)\)", str(caught.value))
         assert hint is not None
         assert free_from <= oar.parse_date(hint[1]) <= free_from + 120
-        assert submit(grid, "{cluster='parasilo'}/nodes=1,walltime=2", reservation=hint[1]).state == "waiting"
+        assert (
+            submit(grid, "{cluster='parasilo'}/nodes=1,walltime=2", reservation=hint[1]).state
+            == "waiting"
+        )
 
 
 def test_vlans_and_deployments_belong_to_jobs(grid: StandIn) -> None:
     site = client(grid).sites["rennes"]
-    job = submit(grid, "{cluster='parasilo'}/nodes=1+{type='kavlan'}/vlan=1+slash_22=1", types=["deploy"])
+    job = submit(
+        grid, "{cluster='parasilo'}/nodes=1+{type='kavlan'}/vlan=1+slash_22=1", types=["deploy"]
+    )
     wish = {"nodes": [PARASILO[0]], "environment": "debian11-min", "key": "ssh-ed25519 AAAA"}
     with pytest.raises(Exception, match="Cannot launch deployment"):
         site.deployments.create(wish)
@@ -139,17 +155,23 @@ def test_paths_are_there_or_not(grid: StandIn, path: str, status: int) -> None:
 
     got = requests.get(grid.url + path, auth=(nodes.USER, PASSWORD), timeout=5)
     assert got.status_code == status
-    assert got.headers["Content-Type"].startswith("application/json" if status == 200 else "text/plain")
+    assert got.headers["Content-Type"].startswith(
+        "application/json" if status == 200 else "text/plain"
+    )
     assert [(call.path, call.status) for call in grid.calls()] == [(path, status)]
 
 
 def test_requests_are_read_as_enoslib_writes_them() -> None:
     text = (
-        "{(type='default' or type='disk') AND cluster='parasilo'}/nodes=2+{network_address in ('a-1.x', 'a-2.x')}/nodes=1"
-        "+{type='kavlan-global'}/vlan=1+slash_16=1+slash_22=2,walltime=26:01:05"
+        "{(type='default' or type='disk') AND cluster='parasilo'}/nodes=2+{network_address in"
+        " ('a-1.x',"
+        " 'a-2.x')}/nodes=1+{type='kavlan-global'}/vlan=1+slash_16=1+slash_22=2,walltime=26:01:05"
     )
     request = oar.parse_request(text)
-    assert request.nodes == (oar.NodesWanted(2, "parasilo"), oar.NodesWanted(1, servers=("a-1.x", "a-2.x")))
+    assert request.nodes == (
+        oar.NodesWanted(2, "parasilo"),
+        oar.NodesWanted(1, servers=("a-1.x", "a-2.x")),
+    )
     assert (request.vlans, request.subnets, request.walltime_s) == (("kavlan-global",), 66, 93665)
 
 
@@ -164,7 +186,9 @@ def test_requests_are_read_as_enoslib_writes_them() -> None:
         ([], ()),
     ],
 )
-def test_nodes_are_allocated_by_name_first(wanted: list[oar.NodesWanted], chosen: tuple[str, ...] | None) -> None:
+def test_nodes_are_allocated_by_name_first(
+    wanted: list[oar.NodesWanted], chosen: tuple[str, ...] | None
+) -> None:
     assert oar.allocate(wanted, ["a-1", "a-2", "a-3", "b-1"]) == chosen
 
 
@@ -183,7 +207,18 @@ def test_nodes_are_allocated_by_name_first(wanted: list[oar.NodesWanted], chosen
 def test_a_job_is_in_one_state_at_a_time(after_s: float, state: str) -> None:
     request = oar.parse_request("{cluster='parasilo'}/nodes=1,walltime=1")
     job = oar.Job(
-        1, "rennes", "me", "test", (), "default", "default", "sleep", request, 1000.0, starts_at=1001.0, ends_at=1060.0
+        1,
+        "rennes",
+        "me",
+        "test",
+        (),
+        "default",
+        "default",
+        "sleep",
+        request,
+        1000.0,
+        starts_at=1001.0,
+        ends_at=1060.0,
     )
     timing = Timing(to_launch_s=0.2, launching_s=0.3)
     assert job.state(1000.0 + after_s, timing) == state

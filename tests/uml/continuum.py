@@ -1,4 +1,5 @@
-"""Inside a kernel of its own: hosts on a bridge as namespaces, and what one sees from another. Imported by guest scripts."""
+"""Inside a kernel of its own: hosts on a bridge as namespaces, and what one sees from another.
+Imported by guest scripts."""
 
 from __future__ import annotations
 
@@ -37,7 +38,15 @@ def hosts(**layers: int) -> tuple[Host, ...]:
     """With IPv6 addresses where the kernel has been given its module."""
     names = [(layer, i) for layer, count in layers.items() for i in range(1, count + 1)]
     made = tuple(
-        Host(f"{layer}.trainer.1.{i}", layer, "trainer", 1, i, f"10.77.0.{number}", ipv6=(f"fd77::{number:x}",))
+        Host(
+            f"{layer}.trainer.1.{i}",
+            layer,
+            "trainer",
+            1,
+            i,
+            f"10.77.0.{number}",
+            ipv6=(f"fd77::{number:x}",),
+        )
         for number, (layer, i) in enumerate(names, 1)
     )
     return made if kernel_has_ipv6() else tuple(replace(host, ipv6=()) for host in made)
@@ -121,7 +130,8 @@ class Inside:
 
 
 def serving(host: Host, serve: Callable[[Callable[[], None]], object]) -> Inside:
-    """A server in a host's namespace, once it has called the function that it is given: it listens."""
+    """A server in a host's namespace, once it has called the function that it is given: it
+    listens."""
     read, write = os.pipe()
     server = Inside(host, lambda: serve(lambda: os.close(write)))
     os.close(write)
@@ -177,13 +187,16 @@ def discovered(src: Host, dst: Host, limit_s: float = 3.0) -> bool:
 
     Inside(src, send).answer()
     until = time.monotonic() + limit_s
-    while (found := "lladdr" in run(*inside, "show", "to", dst.address)) is False and time.monotonic() < until:
+    while (
+        found := "lladdr" in run(*inside, "show", "to", dst.address)
+    ) is False and time.monotonic() < until:
         time.sleep(0.05)
     return found
 
 
 def rtt_ms(src: Host, dst: Host) -> float:
-    """The shortest round-trip time: what the links take, without most of what a busy machine adds."""
+    """The shortest round-trip time: what the links take, without most of what a busy machine
+    adds."""
     return min(rtts_ms(src, dst, 30))
 
 
@@ -193,9 +206,11 @@ def goodput_mbps(*flows: tuple[Host, Host]) -> list[float]:
 
 
 def shared_mbps(*flows: tuple[Host, Host]) -> list[float]:
-    """Goodput of flows together, from the first arrival of any to the last of any, and the part of the least of them.
+    """Goodput of flows together, from the first arrival of any to the last of any, and the part of
+    the least of them.
 
-    Not the sum of each one's own: while one is not yet, or no longer, another may have all of what they share.
+    Not the sum of each one's own: while one is not yet, or no longer, another may have all of what
+    they share.
     """
     received = _run_flows(flows)
     total = sum(flow.total for flow in received)
@@ -205,7 +220,8 @@ def shared_mbps(*flows: tuple[Host, Host]) -> list[float]:
 
 @dataclass(frozen=True)
 class Received:
-    """What arrived of a flow: bytes, from when to when, and the rate without the first half second."""
+    """What arrived of a flow: bytes, from when to when, and the rate without the first half
+    second."""
 
     total: int
     first_s: float
@@ -213,7 +229,9 @@ class Received:
     late_mbps: float
 
 
-def _run_flows(flows: Sequence[tuple[Host, Host]], seconds: float = 2.0, skip_s: float = 0.5) -> list[Received]:
+def _run_flows(
+    flows: Sequence[tuple[Host, Host]], seconds: float = 2.0, skip_s: float = 0.5
+) -> list[Received]:
     def receive(host: Host, port: int) -> Callable[[Callable[[], None]], Received]:
         def serve(ready: Callable[[], None]) -> Received:
             buffer = bytearray(1 << 18)
@@ -256,7 +274,8 @@ def _run_flows(flows: Sequence[tuple[Host, Host]], seconds: float = 2.0, skip_s:
 
 
 def message_ms(src: Host, dst: Host, size: int, count: int = 6) -> float:
-    """Shortest time from sending a message on an established TCP connection to its last byte's arrival."""
+    """Shortest time from sending a message on an established TCP connection to its last byte's
+    arrival."""
     port = 5300
 
     def serve(ready: Callable[[], None]) -> list[float]:

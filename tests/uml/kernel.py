@@ -1,8 +1,11 @@
-"""Runs a Python script as root inside Debian's user-mode Linux kernel, which has netem where the host's may not.
+"""Runs a Python script as root inside Debian's user-mode Linux kernel, which has netem where the
+host's may not.
 
-The kernel boots in about three seconds on the host's own file system, unprivileged, as an ordinary process. The script
-starts in a writable /run/home, everything else of the host's files being read-only, with the loopback device up and the wanted kernel modules loaded (no kmod needed); it answers
-by `result(value)`, JSON through the console. Everything runs under a time limit, and ends with the process.
+The kernel boots in about three seconds on the host's own file system, unprivileged, as an ordinary
+process. The script starts in a writable /run/home, everything else of the host's files being
+read-only, with the loopback device up and the wanted kernel modules loaded (no kmod needed); it
+answers by `result(value)`, JSON through the console. Everything runs under a time limit, and ends
+with the process.
 """
 
 from __future__ import annotations
@@ -21,7 +24,17 @@ from pathlib import Path
 KERNEL = "linux.uml"
 MODULES = Path("/usr/lib/uml/modules")
 REPOSITORY = Path(__file__).resolve().parents[2]
-LINK_MODULES = ("veth", "bridge", "ifb", "sch_htb", "sch_netem", "sch_ingress", "cls_u32", "cls_matchall", "act_mirred")
+LINK_MODULES = (
+    "veth",
+    "bridge",
+    "ifb",
+    "sch_htb",
+    "sch_netem",
+    "sch_ingress",
+    "cls_u32",
+    "cls_matchall",
+    "act_mirred",
+)
 
 _BEGIN, _END = "<<result>>", "<</result>>"
 

@@ -41,7 +41,10 @@ class Forkery:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "forkery.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(HERE / "forkery.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.after_imports = self._answer()
 
@@ -85,7 +88,8 @@ def forkery() -> Iterator[Forkery]:
 def make_hosts(count: int, tiers: Sequence[str] = ()) -> list[Host]:
     layers = tiers or ["edge"] * count
     return [
-        Host(f"{layer}.trainer.1.{i}", layer, "trainer", 1, i, "127.0.0.1") for i, layer in enumerate(layers, start=1)
+        Host(f"{layer}.trainer.1.{i}", layer, "trainer", 1, i, "127.0.0.1")
+        for i, layer in enumerate(layers, start=1)
     ]
 
 
@@ -121,12 +125,24 @@ class Training:
         start = self.forkery.spawn
         sampler = plan_link_sampler(self.plans, self.hosts, {})
         self.aside = [
-            start("laggard.workloads.evaluator:main", plan_evaluator(self.plans).to_json(), self.log("e"), self.path),
-            start("laggard.workloads.tracing.link_sampler:main", sampler.to_json(), self.log("s"), self.path),
+            start(
+                "laggard.workloads.evaluator:main",
+                plan_evaluator(self.plans).to_json(),
+                self.log("e"),
+                self.path,
+            ),
+            start(
+                "laggard.workloads.tracing.link_sampler:main",
+                sampler.to_json(),
+                self.log("s"),
+                self.path,
+            ),
         ]
         if self.serving is not None:
             server = self.serving.to_json()
-            self.aside.append(start("laggard.workloads.server:main", server, self.log("server"), self.path))
+            self.aside.append(
+                start("laggard.workloads.server:main", server, self.log("server"), self.path)
+            )
         self.pids = [self.start_worker(plan) for plan in self.plans if not plan.late]
 
     def start_worker(self, plan: WorkerPlan) -> int:
@@ -143,12 +159,16 @@ class Training:
             time.sleep(0.005)
 
     def go(self) -> None:
-        nodes = [plan.rank for plan in self.plans if not plan.late] + [len(self.plans)] * (self.serving is not None)
+        nodes = [plan.rank for plan in self.plans if not plan.late] + [len(self.plans)] * (
+            self.serving is not None
+        )
         self.wait_for(lambda: all(self.spool.ready(node).exists() for node in nodes))
         self.spool.go.touch()
 
     def logs(self) -> str:
-        return "\n".join(f"--- {log.name}\n{log.read_text()}" for log in sorted(self.folder.glob("*.log")))
+        return "\n".join(
+            f"--- {log.name}\n{log.read_text()}" for log in sorted(self.folder.glob("*.log"))
+        )
 
     def finish(self) -> None:
         statuses = self.forkery.wait(self.pids + self.aside)
@@ -188,13 +208,20 @@ def train(forkery: Forkery, tmp_path_factory: pytest.TempPathFactory) -> Train:
         folder = tmp_path_factory.mktemp("training")
         hosts = make_hosts(world_size, tiers)
         plans = plan_workers(
-            Workload.model_validate(workload), hosts, folder / "spool", dilation, interface="lo", timeout_s=60
+            Workload.model_validate(workload),
+            hosts,
+            folder / "spool",
+            dilation,
+            interface="lo",
+            timeout_s=60,
         )
         serving = None
         if plans[0].workload.strategy.served or plans[0].workload.strategy.meshed:
             addresses = plan_addresses(plans[0].workload, hosts, free_ports(world_size + 1))
             plans, serving = join_exchange(plans, hosts, make_endpoints(addresses, 60.0))
-        plans = tuple(plan.model_copy(update={"relayed": relayed, **(change or {})}) for plan in plans)
+        plans = tuple(
+            plan.model_copy(update={"relayed": relayed, **(change or {})}) for plan in plans
+        )
         training = Training(forkery, folder, plans, hosts, path, serving)
         training.start()
         if wait:

@@ -1,4 +1,5 @@
-"""A process that has imported what workers need and forks them on request: one JSON line in, one out."""
+"""A process that has imported what workers need and forks them on request: one JSON line in, one
+out."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def _spawn(entry: str, argument: str, log: str, path: str) -> int:
 
 
 def _wait(pids: list[int], timeout_s: float) -> dict[int, int]:
-    """Exit status by process; minus the signal if killed. Those that do not end in time are killed and missing."""
+    """Exit status by process; minus the signal if killed. Those that do not end in time are killed
+    and missing."""
     statuses: dict[int, int] = {}
     deadline = time.monotonic() + timeout_s
     while len(statuses) < len(pids) and time.monotonic() < deadline:
@@ -72,8 +74,17 @@ def _questions_to_cuda() -> Iterator[list[str]]:
         return tell
 
     with contextlib.ExitStack() as stack:
-        for name in ("is_available", "device_count", "init", "_lazy_init", "current_device", "get_device_capability"):
-            stack.enter_context(mock.patch.object(torch.cuda, name, told(name, getattr(torch.cuda, name))))
+        for name in (
+            "is_available",
+            "device_count",
+            "init",
+            "_lazy_init",
+            "current_device",
+            "get_device_capability",
+        ):
+            stack.enter_context(
+                mock.patch.object(torch.cuda, name, told(name, getattr(torch.cuda, name)))
+            )
         yield asked
 
 
@@ -81,7 +92,8 @@ def main() -> None:
     from laggard.workloads.plan import ENVIRONMENT, PRELOAD
 
     os.environ.update(ENVIRONMENT)
-    # Or a GPU would multiply with ten bits of mantissa, and its losses would not be the processor's.
+    # Or a GPU would multiply with ten bits of mantissa, and its losses would not be the
+    # processor's.
     os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
     with _questions_to_cuda() as asked:
         for module in PRELOAD:
@@ -91,7 +103,9 @@ def main() -> None:
         for line in Path("/proc/self/status").read_text().splitlines()
         if line.startswith("Threads")
     )
-    sys.stdout.write(json.dumps({"threads": threads, "sklearn": "sklearn" in sys.modules, "cuda": asked}) + "\n")
+    sys.stdout.write(
+        json.dumps({"threads": threads, "sklearn": "sklearn" in sys.modules, "cuda": asked}) + "\n"
+    )
     sys.stdout.flush()
     for line in sys.stdin:
         request = json.loads(line)

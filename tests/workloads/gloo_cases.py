@@ -55,13 +55,18 @@ def _setup(case: dict[str, int], folder: Path) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=case["rank"], world_size=case["world_size"]
+        "gloo",
+        init_method=f"file://{folder}/meet",
+        rank=case["rank"],
+        world_size=case["world_size"],
     )
 
 
 def problem(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
     random = torch.Generator().manual_seed(5)
-    return torch.randn(samples, 1, 8, 8, generator=random), torch.randint(0, 10, (samples,), generator=random)
+    return torch.randn(samples, 1, 8, 8, generator=random), torch.randint(
+        0, 10, (samples,), generator=random
+    )
 
 
 def strategy_of(case: dict[str, object]) -> Parameters:
@@ -80,8 +85,11 @@ def seat(case: dict[str, int], model: nn.Module, lr: float, recorder: Recorder) 
     )
 
 
-def sizes_of(case: dict[str, list[float]], step: int, partition: Partition) -> tuple[int, ...] | None:
-    """By the seconds per sample that the case tells of the ranks; another rank is the first in each step."""
+def sizes_of(
+    case: dict[str, list[float]], step: int, partition: Partition
+) -> tuple[int, ...] | None:
+    """By the seconds per sample that the case tells of the ranks; another rank is the first in each
+    step."""
     if "sample_s" not in case:
         return None
     turn = step % len(case["sample_s"])
@@ -143,7 +151,8 @@ def settled(argument: str) -> None:
 
 
 def timed(argument: str) -> None:
-    """Train a little, rank 1 asleep in some steps; compare our clock of the backward pass with DDP's own."""
+    """Train a little, rank 1 asleep in some steps; compare our clock of the backward pass with
+    DDP's own."""
     case = json.loads(argument)
     folder, rank, world = Path(case["folder"]), case["rank"], case["world_size"]
     _setup(case, folder)
@@ -184,19 +193,24 @@ def timed(argument: str) -> None:
         recorder.end_step(learnt, len(share.indices), share.batch_size)
         ddp.logger.set_runtime_stats_and_log()
         log = ddp._get_ddp_logging_data()
-        theirs.append(int(log["backward_compute_time_end"]) - (time.time_ns() - time.monotonic_ns()))
+        theirs.append(
+            int(log["backward_compute_time_end"]) - (time.time_ns() - time.monotonic_ns())
+        )
     recorder.close()
     np.savez(folder / f"result-{rank}.npz", own=np.array(own), theirs=np.array(theirs))
     dist.destroy_process_group()
 
 
 def rearranged(argument: str) -> None:
-    """Average the same gradients again and again, alone, in two buckets that DDP rearranges; save what came and what is kept back."""
+    """Average the same gradients again and again, alone, in two buckets that DDP rearranges; save
+    what came and what is kept back."""
     case = json.loads(argument)
     folder = Path(case["folder"])
     _setup(case, folder)
     torch.manual_seed(1)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 1000), nn.ReLU(), nn.Linear(1000, 400)).double()
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 1000), nn.ReLU(), nn.Linear(1000, 400)
+    ).double()
     inputs, _ = problem(16)
     raw = torch.autograd.grad(model(inputs.double()).square().mean(), list(model.parameters()))
     hook = TopKHook(TopK(fraction=case["fraction"]))
@@ -210,7 +224,10 @@ def rearranged(argument: str) -> None:
     sent = [torch.zeros_like(parameter) for parameter in model.parameters()]
     for _ in range(case["steps"]):
         ddp(inputs.double()).square().mean().backward()
-        sent = [total + parameter.grad for total, parameter in zip(sent, model.parameters(), strict=True)]
+        sent = [
+            total + parameter.grad
+            for total, parameter in zip(sent, model.parameters(), strict=True)
+        ]
         model.zero_grad()
     kept = [hook._rests[parameter] for parameter in model.parameters()]
     vectors = {
@@ -218,7 +235,9 @@ def rearranged(argument: str) -> None:
         for name, of in zip(("raw", "sent", "kept"), (raw, sent, kept), strict=True)
     }
     np.savez(
-        folder / "result-0.npz", **{name: each.numpy() for name, each in vectors.items()}, buckets=np.array(buckets)
+        folder / "result-0.npz",
+        **{name: each.numpy() for name, each in vectors.items()},
+        buckets=np.array(buckets),
     )
     dist.destroy_process_group()
 

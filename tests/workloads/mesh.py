@@ -1,4 +1,5 @@
-"""Ranks that send each other messages, simulated: steps and ways take given times, and ranks are lost and join; what rules bring about, event by event."""
+"""Ranks that send each other messages, simulated: steps and ways take given times, and ranks are
+lost and join; what rules bring about, event by event."""
 
 from __future__ import annotations
 
@@ -30,14 +31,16 @@ class MeshRule(Protocol):
 
 @dataclass
 class Mesh:
-    """As the real ranks do, these listen only while they wait; who dies takes with it what is still on its way.
+    """As the real ranks do, these listen only while they wait; who dies takes with it what is still
+    on its way.
 
     Attributes:
         rules: of all ranks.
         compute: time that a rank takes to compute in a step.
         way: time that a message takes from one rank to another.
         deaths: when ranks die.
-        births: when ranks start that are not there then; it takes until one who is there has heard them before they begin.
+        births: when ranks start that are not there then; it takes until one who is there has heard
+            them before they begin.
         absent: ranks that are not there in the beginning.
         begun: called when a rank has begun a step.
         began_at: when each rank began each of its steps.
@@ -77,8 +80,12 @@ class Mesh:
         for rank in self.alive:
             self._begin(rank)
         while any(self.rules[rank].step < steps for rank in self.alive):
-            assert self._events, f"nobody can go on: {[(rank, self.rules[rank].step) for rank in self.alive]}"
-            assert self._now < 100_000, f"one cannot go on: {[(rank, self.rules[rank].step) for rank in self.alive]}"
+            assert self._events, (
+                f"nobody can go on: {[(rank, self.rules[rank].step) for rank in self.alive]}"
+            )
+            assert self._now < 100_000, (
+                f"one cannot go on: {[(rank, self.rules[rank].step) for rank in self.alive]}"
+            )
             self._now, _, happen = heapq.heappop(self._events)
             happen()
 
@@ -102,15 +109,22 @@ class Mesh:
         for receiver, message in messages:
             self._bring(sender, receiver, lambda r=receiver, m=message: self._hear(r, sender, m))  # type: ignore[misc]
 
-    def _bring(self, sender: int, receiver: int, happen: Callable[[], None], *, last: bool = False) -> None:
+    def _bring(
+        self, sender: int, receiver: int, happen: Callable[[], None], *, last: bool = False
+    ) -> None:
         """One after another on each way."""
-        lives = self._lives[sender], self._lives[receiver] if last else self._known.get((sender, receiver), 0)
+        lives = (
+            self._lives[sender],
+            self._lives[receiver] if last else self._known.get((sender, receiver), 0),
+        )
         came = max(self._now + self.way(sender, receiver), self._came.get((sender, receiver), 0.0))
         self._came[sender, receiver] = came
 
         def arrive() -> None:
             is_there = receiver not in self._dead and lives[1] == self._lives[receiver]
-            if is_there and (last or (sender not in self._dead and lives[0] == self._lives[sender])):
+            if is_there and (
+                last or (sender not in self._dead and lives[0] == self._lives[sender])
+            ):
                 self._inbox[receiver].append(happen)
                 if receiver in self._listening:
                     self._go_on(receiver)
@@ -141,7 +155,9 @@ class Mesh:
 
     def _meet(self, rank: int, newcomer: int, life: int, step: int) -> None:
         self._known[rank, newcomer] = life
-        self._came[rank, newcomer] = max(self._came.get((rank, newcomer), 0.0), self._now + self.way(rank, newcomer))
+        self._came[rank, newcomer] = max(
+            self._came.get((rank, newcomer), 0.0), self._now + self.way(rank, newcomer)
+        )
         self._send(rank, self.rules[rank].join(newcomer, step))
 
     def _arrive(self, rank: int, host: int, step: int) -> None:
@@ -187,7 +203,8 @@ class Mesh:
 
 
 def come_and_go(data: st.DataObject, mesh: Mesh) -> None:
-    """Let some ranks be absent in the beginning, and these, or some that die, start; one is always there."""
+    """Let some ranks be absent in the beginning, and these, or some that die, start; one is always
+    there."""
     stays = data.draw(st.sampled_from(sorted(mesh.rules)))
     others = [rank for rank in mesh.rules if rank != stays]
     mesh.absent = data.draw(st.sets(st.sampled_from(others))) if others else set()
@@ -195,4 +212,8 @@ def come_and_go(data: st.DataObject, mesh: Mesh) -> None:
     may_come = sorted({*mesh.absent, *mesh.deaths})
     if may_come:
         times = data.draw(st.dictionaries(st.sampled_from(may_come), st.floats(0, 300)))
-        mesh.births = {rank: when for rank, when in times.items() if rank in mesh.absent or when > mesh.deaths[rank]}
+        mesh.births = {
+            rank: when
+            for rank, when in times.items()
+            if rank in mesh.absent or when > mesh.deaths[rank]
+        }

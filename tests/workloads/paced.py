@@ -1,4 +1,5 @@
-"""Models for trainings of several processes, most of whose steps take a given time at least and no core meanwhile: for `model: paced:NAME`."""
+"""Models for trainings of several processes, most of whose steps take a given time at least and no
+core meanwhile: for `model: paced:NAME`."""
 
 from __future__ import annotations
 
@@ -16,9 +17,12 @@ SEED = 1
 
 
 class Paced(nn.Module):
-    """A model that sleeps before each step; if there are `slow` ranks they sleep four times as long: each in its turn, or one all along."""
+    """A model that sleeps before each step; if there are `slow` ranks they sleep four times as
+    long: each in its turn, or one all along."""
 
-    def __init__(self, inner: nn.Module, sleep_s: float, slow: Callable[[int], bool] = lambda _rank: False) -> None:
+    def __init__(
+        self, inner: nn.Module, sleep_s: float, slow: Callable[[int], bool] = lambda _rank: False
+    ) -> None:
         super().__init__()
         self.inner, self._sleep_s, self._slow = inner, sleep_s, slow
 
@@ -31,7 +35,8 @@ class Paced(nn.Module):
 
 
 def unhurried(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Leaves cores to the referee, who gives way to everybody else, where ranks never wait for each other."""
+    """Leaves cores to the referee, who gives way to everybody else, where ranks never wait for each
+    other."""
     return Paced(build_model("mlp", input_shape, classes, SEED), 0.003)
 
 
@@ -47,8 +52,11 @@ def slow_third(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def wide(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """No slower than an MLP, and of 154 kB: what is around messages does not count beside halves of it."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), 512), nn.ReLU(), nn.Linear(512, classes))
+    """No slower than an MLP, and of 154 kB: what is around messages does not count beside halves of
+    it."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(math.prod(input_shape), 512), nn.ReLU(), nn.Linear(512, classes)
+    )
 
 
 def wide_unhurried(input_shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -36,7 +36,9 @@ RULES = Rules("makespan", drift=0.01, effort=0.2, longest=128)
 TIERS = ("cloud", "cloud", "fog", "edge", "edge", "edge")
 seconds = st.floats(1e-3, 100.0)
 costs_known = st.builds(Costs, st.lists(seconds, min_size=1), seconds, st.floats(0, 1e9))
-terms_known = st.builds(Terms, st.sampled_from(PERIODS), st.sampled_from([Manner.BESIDE, Manner.WAITING]))
+terms_known = st.builds(
+    Terms, st.sampled_from(PERIODS), st.sampled_from([Manner.BESIDE, Manner.WAITING])
+)
 
 
 def test_fast_links_are_used_in_every_step() -> None:
@@ -46,14 +48,16 @@ def test_fast_links_are_used_in_every_step() -> None:
 
 @pytest.mark.parametrize("ratio", [0.5, 2.0, 10.0, 40.0])
 def test_the_period_is_that_of_the_closed_form(ratio: float) -> None:
-    """(1 + k (H - 1)) (1 + e x / H) is least at H = sqrt(e x (1 - k) / k), and none begins before the last is over; the power of two that is chosen is next to it."""
+    """(1 + k (H - 1)) (1 + e x / H) is least at H = sqrt(e x (1 - k) / k), and none begins before
+    the last is over; the power of two that is chosen is next to it."""
     terms = choose(Costs([1.0], ratio), RULES, Terms(128)).terms
     least = max(np.sqrt(RULES.effort * ratio * 0.99 / 0.01), ratio)
     assert least / 2 <= max(terms.steps, ratio) <= least * 2
 
 
 def test_where_computers_are_unequal_an_average_costs_those_who_learn_less() -> None:
-    """One rank has a quarter of the others' speed: what takes it 4 s takes these 1 s, and they learn twelve thirteenths."""
+    """One rank has a quarter of the others' speed: what takes it 4 s takes these 1 s, and they
+    learn twelve thirteenths."""
     costs = Costs([1.0, 1.0, 1.0, 4.0], average_s=4.0)
     learnt = [1.0, 1.0, 1.0, 0.25]
     assert costs.average_work_s == pytest.approx(np.average([1.0, 1.0, 1.0, 4.0], weights=learnt))
@@ -71,7 +75,9 @@ def test_where_learning_alike_is_the_objective_all_wait() -> None:
 
 
 @given(costs_known, terms_known, st.sampled_from(["makespan", "cost", "fairness"]))
-def test_nothing_changes_for_less_than_a_tenth(costs: Costs, current: Terms, objective: str) -> None:
+def test_nothing_changes_for_less_than_a_tenth(
+    costs: Costs, current: Terms, objective: str
+) -> None:
     rules = Rules(objective, 0.01, 0.2, 32, rent_per_s=1e-3, price_per_byte=1e-9)  # type: ignore[arg-type]
     choice = choose(costs, rules, current)
     known = [
@@ -89,9 +95,12 @@ def test_nothing_changes_for_less_than_a_tenth(costs: Costs, current: Terms, obj
 
 
 def test_a_slow_minority_does_not_make_averages_rare() -> None:
-    """What counts is the middle worker's step: the slow are not waited for, and count by what they have learnt."""
+    """What counts is the middle worker's step: the slow are not waited for, and count by what they
+    have learnt."""
     alike, unequal = Costs([1.0] * 8, 2.0), Costs([1.0] * 5 + [10.0] * 3, 2.0)
-    assert choose(alike, RULES, Terms(1)).terms.steps >= choose(unequal, RULES, Terms(1)).terms.steps
+    assert (
+        choose(alike, RULES, Terms(1)).terms.steps >= choose(unequal, RULES, Terms(1)).terms.steps
+    )
     assert "the slowest worker's takes 10 times" in choose(unequal, RULES, Terms(1)).reason
 
 
@@ -149,27 +158,38 @@ NO_LESS = "times a step, and those of an average of all no less"
         ([], 1280, Opening(True, Terms(1280, Manner.PAIRS), f"32 {NO_LESS}")),
     ],
 )
-def test_slow_exchanges_of_two_tell_of_averages(trips_s: list[float], passed_s: float, opening: Opening) -> None:
-    """One slow one is enough. Without, all who begin them are awaited; who says nothing for as many steps as may lie between averages of all is slow.
+def test_slow_exchanges_of_two_tell_of_averages(
+    trips_s: list[float], passed_s: float, opening: Opening
+) -> None:
+    """One slow one is enough. Without, all who begin them are awaited; who says nothing for as many
+    steps as may lie between averages of all is slow.
 
-    What is made after all that is timed, and no more: it is on the terms of averages that take long.
+    What is made after all that is timed, and no more: it is on the terms of averages that take
+    long.
     """
     rules = replace(RULES, pairs_from=3.0, longest=32)
-    found = open_averages(Seen([1.0, 1.0, 4.0], trips_s, awaited=2, passed_s=passed_s), rules, FIRST)
+    found = open_averages(
+        Seen([1.0, 1.0, 4.0], trips_s, awaited=2, passed_s=passed_s), rules, FIRST
+    )
     assert (found.begins, found.terms) == (opening.begins, opening.terms)
     assert found.reason.endswith(opening.reason)
     assert bool(found.reason) == bool(opening.reason)
     assert found.terms.only_timed == bool(found.reason)
 
 
-@pytest.mark.parametrize(("objective", "pairs"), [("makespan", True), ("cost", False), ("fairness", False)])
+@pytest.mark.parametrize(
+    ("objective", "pairs"), [("makespan", True), ("cost", False), ("fairness", False)]
+)
 def test_two_by_two_is_for_time_alone(objective: ObjectiveName, pairs: bool) -> None:
-    """Who exchanges all the time sends most, and does not learn as the others do; where nothing has a price, money is time."""
+    """Who exchanges all the time sends most, and does not learn as the others do; where nothing has
+    a price, money is time."""
     rules = Rules(objective, 0.01, 0.2, 32, rent_per_s=1e-3, price_per_byte=1e-9, pairs_from=3.0)
     assert (choose(Costs([1.0], 100.0), rules, Terms(1)).terms.manner is Manner.PAIRS) == pairs
     assert (first_terms(objective).manner is Manner.PAIRS) == pairs
     free = replace(rules, rent_per_s=0.0, price_per_byte=0.0)
-    assert (choose(Costs([1.0], 100.0), free, Terms(1)).terms.manner is Manner.PAIRS) == (objective != "fairness")
+    assert (choose(Costs([1.0], 100.0), free, Terms(1)).terms.manner is Manner.PAIRS) == (
+        objective != "fairness"
+    )
 
 
 def test_dear_bytes_make_averages_rarer() -> None:
@@ -186,7 +206,9 @@ def test_dear_bytes_make_averages_rarer() -> None:
 
 @pytest.mark.parametrize("tiers", [TIERS, ("a", "b"), ("a",) * 4, ("a", "b", "a", "b")])
 @pytest.mark.parametrize("parts", [1, 2])
-def test_bytes_between_tiers_are_those_of_averages_led_in_turn(tiers: tuple[str, ...], parts: int) -> None:
+def test_bytes_between_tiers_are_those_of_averages_led_in_turn(
+    tiers: tuple[str, ...], parts: int
+) -> None:
     """As many averages as ranks, so that each has owned each part once: counted part by part."""
     ranks = tuple(range(len(tiers)))
     model, sent = torch.zeros(parts * PART_BYTES // 4), 0
@@ -232,9 +254,15 @@ def test_where_all_are_to_learn_alike_they_do(train: Train) -> None:
 
 
 def test_after_averages_of_all_models_are_averaged_two_by_two(train: Train) -> None:
-    """Averages over loopback take longer than a hundredth of a step: of models that all have taken part in, as many exchanges come as each has steps, or on a busy machine half as many."""
+    """Averages over loopback take longer than a hundredth of a step: of models that all have taken
+    part in, as many exchanges come as each has steps, or on a busy machine half as many."""
     strategy = {"name": "adaptive", "pairs": 0.01, "longest": 8}
-    workload = {**DIGITS, "model": "paced:wide_unhurried", "evaluate_every": 10**9, "stop": {"steps": 60}}
+    workload = {
+        **DIGITS,
+        "model": "paced:wide_unhurried",
+        "evaluate_every": 10**9,
+        "stop": {"steps": 60},
+    }
     training = train({**workload, "strategy": strategy}, 4)
     steps, decided = training.table("steps"), read_lines(training.spool.decisions)
     assert str(decided[0]["told"]).startswith(
@@ -242,4 +270,6 @@ def test_after_averages_of_all_models_are_averaged_two_by_two(train: Train) -> N
     )
     updates = steps.groupby("rank").applied_version.max() - steps.groupby("rank").step.count()
     taken = steps.groupby("rank").step.count()
-    assert (updates > 0.25 * taken).all(), "others' updates are exchanges: of every 8 steps one at most is an average"
+    assert (updates > 0.25 * taken).all(), (
+        "others' updates are exchanges: of every 8 steps one at most is an average"
+    )

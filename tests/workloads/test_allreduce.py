@@ -23,16 +23,22 @@ if TYPE_CHECKING:
 SLOW_STEPS = [8, 9, 10, 11, 12]
 
 
-def run_case(forkery: Forkery, case: str, folder: Path, world_size: int, **settings: object) -> None:
+def run_case(
+    forkery: Forkery, case: str, folder: Path, world_size: int, **settings: object
+) -> None:
     pids = []
     for rank in range(world_size):
-        argument = json.dumps({"rank": rank, "world_size": world_size, "folder": str(folder), **settings})
+        argument = json.dumps(
+            {"rank": rank, "world_size": world_size, "folder": str(folder), **settings}
+        )
         pids.append(forkery.spawn(f"gloo_cases:{case}", argument, folder / f"{rank}.log"))
     statuses = forkery.wait(pids)
     assert statuses == [0] * world_size, "\n".join(log.read_text() for log in folder.glob("*.log"))
 
 
-def one_process(model: str, samples: int, batch_size: int, steps: int) -> tuple[np.ndarray, list[float]]:
+def one_process(
+    model: str, samples: int, batch_size: int, steps: int
+) -> tuple[np.ndarray, list[float]]:
     """The same training by textbook: the mean loss of every whole batch, one process, no DDP."""
     random = torch.Generator().manual_seed(5)
     inputs = torch.randn(samples, 1, 8, 8, generator=random).double()
@@ -50,12 +56,24 @@ def one_process(model: str, samples: int, batch_size: int, steps: int) -> tuple[
     return torch.cat([p.detach().flatten() for p in net.parameters()]).numpy(), losses
 
 
-@pytest.mark.parametrize(("model", "world_size", "samples"), [("cnn", 3, 45), ("transformer", 4, 41), ("mlp", 4, 42)])
+@pytest.mark.parametrize(
+    ("model", "world_size", "samples"), [("cnn", 3, 45), ("transformer", 4, 41), ("mlp", 4, 42)]
+)
 def test_uneven_batches_train_as_one_process(
     forkery: Forkery, tmp_path: Path, model: str, world_size: int, samples: int
 ) -> None:
-    """Batches of 20, 20 and the rest: unequal shares, and with 41 or 42 samples on 4 ranks some get none."""
-    run_case(forkery, "uneven", tmp_path, world_size, model=model, samples=samples, batch_size=20, steps=6)
+    """Batches of 20, 20 and the rest: unequal shares, and with 41 or 42 samples on 4 ranks some get
+    none."""
+    run_case(
+        forkery,
+        "uneven",
+        tmp_path,
+        world_size,
+        model=model,
+        samples=samples,
+        batch_size=20,
+        steps=6,
+    )
     expected, expected_losses = one_process(model, samples, 20, 6)
     ranks = [np.load(tmp_path / f"result-{rank}.npz") for rank in range(world_size)]
     for rank in ranks:
@@ -86,7 +104,13 @@ def duration_ms(rows: Rows, phase: Phase, steps: list[int], group: int | None = 
 def test_a_late_peer_lengthens_communication_and_not_the_backward_pass(
     forkery: Forkery, tmp_path: Path, compress: str | None
 ) -> None:
-    case = {"steps": 20, "slow_steps": SLOW_STEPS, "sleep_s": 0.1, "phase": "backward", "batch_norm": False}
+    case = {
+        "steps": 20,
+        "slow_steps": SLOW_STEPS,
+        "sleep_s": 0.1,
+        "phase": "backward",
+        "batch_norm": False,
+    }
     run_case(forkery, "timed", tmp_path, 3, compress=compress, **case)
     normal = [step for step in range(5, 20) if step not in SLOW_STEPS]
     for rank in (0, 2):
@@ -104,7 +128,13 @@ def test_a_late_peer_lengthens_communication_and_not_the_backward_pass(
 def test_the_end_of_the_backward_pass_is_the_one_ddp_logs(
     forkery: Forkery, tmp_path: Path, compress: str | None
 ) -> None:
-    case = {"steps": 30, "slow_steps": SLOW_STEPS, "sleep_s": 0.05, "phase": "backward", "batch_norm": False}
+    case = {
+        "steps": 30,
+        "slow_steps": SLOW_STEPS,
+        "sleep_s": 0.05,
+        "phase": "backward",
+        "batch_norm": False,
+    }
     run_case(forkery, "timed", tmp_path, 2, compress=compress, **case)
     for rank in range(2):
         result = np.load(tmp_path / f"result-{rank}.npz")
@@ -115,16 +145,32 @@ def test_the_end_of_the_backward_pass_is_the_one_ddp_logs(
         assert len(backward) == 30
 
 
-def test_a_buffer_broadcast_is_communication_and_not_forward(forkery: Forkery, tmp_path: Path) -> None:
+def test_a_buffer_broadcast_is_communication_and_not_forward(
+    forkery: Forkery, tmp_path: Path
+) -> None:
     run_case(
-        forkery, "timed", tmp_path, 3, steps=20, slow_steps=SLOW_STEPS, sleep_s=0.1, phase="forward", batch_norm=True
+        forkery,
+        "timed",
+        tmp_path,
+        3,
+        steps=20,
+        slow_steps=SLOW_STEPS,
+        sleep_s=0.1,
+        phase="forward",
+        batch_norm=True,
     )
     for rank in range(3):
         rows = main_lane(tmp_path, rank)
         comm = rows[rows["phase"] == Phase.COMM.code]
         for step in range(20):
             of_step = rows[rows["step"] == step]
-            order = [Phase.COMM.code, Phase.FORWARD.code, Phase.BACKWARD.code, Phase.COMM.code, Phase.OPTIMIZER.code]
+            order = [
+                Phase.COMM.code,
+                Phase.FORWARD.code,
+                Phase.BACKWARD.code,
+                Phase.COMM.code,
+                Phase.OPTIMIZER.code,
+            ]
             assert [p for p in of_step["phase"] if p != Phase.OTHER.code] == order
             assert comm["group"][comm["step"] == step].tolist() == [0, 1]
         assert (comm["bytes"][comm["group"] == 0] == 256 * 2 * 4 + 8).all()
@@ -134,8 +180,11 @@ def test_a_buffer_broadcast_is_communication_and_not_forward(forkery: Forkery, t
 
 
 @pytest.mark.parametrize(("compress", "count"), [(None, 2), ("topk", 2), ("powersgd", 1)])
-def test_buckets_on_request(forkery: Forkery, tmp_path: Path, compress: str | None, count: int) -> None:
-    """Of a model that DDP reduces in two, where it may: PowerSGD's collectives follow upon each other."""
+def test_buckets_on_request(
+    forkery: Forkery, tmp_path: Path, compress: str | None, count: int
+) -> None:
+    """Of a model that DDP reduces in two, where it may: PowerSGD's collectives follow upon each
+    other."""
     case = {"steps": 12, "slow_steps": [], "sleep_s": 0.0, "phase": "forward", "hidden": 600}
     run_case(forkery, "timed", tmp_path, 2, trace_buckets=True, compress=compress, **case)
     rows = read_rows(Spool(tmp_path).spans(0), SPAN_ROW)
@@ -143,7 +192,11 @@ def test_buckets_on_request(forkery: Forkery, tmp_path: Path, compress: str | No
     assert sorted(set(buckets["step"].tolist())) == list(range(12))
     gradient_bytes = rows["bytes"][(rows["lane"] == Lane.MAIN) & (rows["phase"] == Phase.COMM.code)]
     numbers = 64 * 600 + 600 + 600 * 600 + 600 + 600 * 10 + 10
-    assert (gradient_bytes[-1] == numbers * 4) if compress is None else (gradient_bytes[-1] < numbers * 4 / 10)
+    assert (
+        (gradient_bytes[-1] == numbers * 4)
+        if compress is None
+        else (gradient_bytes[-1] < numbers * 4 / 10)
+    )
     for step in range(12):
         of_step = buckets[buckets["step"] == step]
         assert len(of_step) == (count if step else 1)

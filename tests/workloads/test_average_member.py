@@ -1,4 +1,5 @@
-"""Averages that nobody waits for by themselves: members under random delays, speeds and losses, the leader's too, with a ledger of models and samples."""
+"""Averages that nobody waits for by themselves: members under random delays, speeds and losses, the
+leader's too, with a ledger of models and samples."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def keep(_measured: Measured, terms: Terms) -> Terms:
 
 @dataclass
 class Trainer:
-    """What a rank has, and its books: samples learnt from are held, in an average under way, or counted in one that is over."""
+    """What a rank has, and its books: samples learnt from are held, in an average under way, or
+    counted in one that is over."""
 
     model: torch.Tensor
     held: int = 0
@@ -72,7 +74,8 @@ class Trainer:
 
 @dataclass
 class Simulated:
-    """Ranks that train, average over connections that keep order and take time, and are lost in the midst of sending; event by event."""
+    """Ranks that train, average over connections that keep order and take time, and are lost in the
+    midst of sending; event by event."""
 
     world_size: int
     times: list[int]
@@ -87,7 +90,9 @@ class Simulated:
 
     def __post_init__(self) -> None:
         ranks = range(self.world_size)
-        self.trainers = {rank: Trainer(torch.tensor([rank, -rank, 1.0], dtype=torch.float64)) for rank in ranks}
+        self.trainers = {
+            rank: Trainer(torch.tensor([rank, -rank, 1.0], dtype=torch.float64)) for rank in ranks
+        }
         self.members = {rank: self._member(rank) for rank in ranks}
         self._ticks, self._drawn = count(), count()
         self._free: dict[tuple[int, int], int] = {}
@@ -183,7 +188,9 @@ class Simulated:
         """When the leader begins: of steps since the last average, not since one before it."""
         terms = self.trainers[0].terms[-1] if self.trainers[0].terms else self.agreed
         part = 1.0 if terms.waits else self.ready_part
-        ready = [trainer for trainer in self.trainers.values() if trainer.steps_since >= terms.steps]
+        ready = [
+            trainer for trainer in self.trainers.values() if trainer.steps_since >= terms.steps
+        ]
         assert len(ready) >= part * self.world_size
 
     def _settle(self, rank: int, outcome: Outcome) -> None:
@@ -202,7 +209,8 @@ class Simulated:
             self._check_the_model(trainer, outcome)
 
     def _check_the_model(self, trainer: Trainer, outcome: Outcome) -> None:
-        """The mean of what all brought, and what was learnt meanwhile; the nth average of one rank is that of all where nobody is lost."""
+        """The mean of what all brought, and what was learnt meanwhile; the nth average of one rank
+        is that of all where nobody is lost."""
         at = len(trainer.outcomes) - 1
         brought = [each.brought[at] for each in self.trainers.values()]
         weights = [each.samples for each in brought]
@@ -219,13 +227,22 @@ class Simulated:
             trainer = self.trainers[rank]
             trainer.check_the_books()
             assert member.terms.waits or not member.waits
-            if member.terms.waits and (not self.dies or self.lead is keep) and len(self.members) > 1:
-                assert trainer.steps_since <= member.terms.steps * (1 + lost), "once more for an average given up"
+            if (
+                member.terms.waits
+                and (not self.dies or self.lead is keep)
+                and len(self.members) > 1
+            ):
+                assert trainer.steps_since <= member.terms.steps * (1 + lost), (
+                    "once more for an average given up"
+                )
 
     def made_after(self, when: int) -> dict[int, int]:
         """Averages that came about, by rank that is left."""
         return {
-            rank: sum(at > when and outcome.move is not None for at, outcome in self.trainers[rank].outcomes)
+            rank: sum(
+                at > when and outcome.move is not None
+                for at, outcome in self.trainers[rank].outcomes
+            )
             for rank in self.members
         }
 
@@ -235,7 +252,8 @@ class Simulated:
 def test_what_is_learnt_stays_and_models_become_their_mean(
     world: int, times: list[int], each: int, part: float
 ) -> None:
-    """Every model is checked at every average; then all average what they have while nobody learns."""
+    """Every model is checked at every average; then all average what they have while nobody
+    learns."""
     run = Simulated(world, times, Terms(each), part)
     run.run()
     assert min(run.made_after(0).values()) >= 3
@@ -244,7 +262,9 @@ def test_what_is_learnt_stays_and_models_become_their_mean(
     assert len({len(trainer.outcomes) for trainer in trainers}) == 1
     for rank, trainer in run.trainers.items():
         trainer.held, trainer.learnt_from = trainer.held + rank + 1, trainer.learnt_from + rank + 1
-    mean = np.average([trainer.model.numpy() for trainer in trainers], axis=0, weights=[t.held for t in trainers])
+    mean = np.average(
+        [trainer.model.numpy() for trainer in trainers], axis=0, weights=[t.held for t in trainers]
+    )
     for rank, member in run.members.items():
         run.trainers[rank].steps_since += each
         member.take_steps(each, 1)
@@ -257,7 +277,9 @@ def test_what_is_learnt_stays_and_models_become_their_mean(
 
 @settings(max_examples=20, deadline=None)
 @given(worlds, delays, steps, parts)
-def test_where_ranks_wait_all_take_equally_many_steps(world: int, times: list[int], each: int, part: float) -> None:
+def test_where_ranks_wait_all_take_equally_many_steps(
+    world: int, times: list[int], each: int, part: float
+) -> None:
     """That nobody else ever waits is checked at every event."""
     run = Simulated(world, times, Terms(each, Manner.WAITING), part)
     run.run()
@@ -266,11 +288,17 @@ def test_where_ranks_wait_all_take_equally_many_steps(world: int, times: list[in
 
 
 @settings(max_examples=25, deadline=None)
-@given(worlds, delays, parts, st.lists(st.builds(Terms, steps, st.sampled_from(Manner)), min_size=3, max_size=8))
+@given(
+    worlds,
+    delays,
+    parts,
+    st.lists(st.builds(Terms, steps, st.sampled_from(Manner)), min_size=3, max_size=8),
+)
 def test_the_leaders_terms_reach_all_with_the_average_that_they_begin_with(
     world: int, times: list[int], part: float, agreed: list[Terms]
 ) -> None:
-    """And from then on ranks keep to them: where they are to wait, all have taken so many steps at the next one."""
+    """And from then on ranks keep to them: where they are to wait, all have taken so many steps at
+    the next one."""
     used = [agreed[0]]
 
     def lead(_measured: Measured, terms: Terms) -> Terms:
@@ -288,7 +316,9 @@ def test_the_leaders_terms_reach_all_with_the_average_that_they_begin_with(
 
 
 @settings(max_examples=20, deadline=None)
-@given(worlds, delays, steps, st.booleans(), st.lists(st.integers(5, LONGEST), min_size=6, max_size=6))
+@given(
+    worlds, delays, steps, st.booleans(), st.lists(st.integers(5, LONGEST), min_size=6, max_size=6)
+)
 def test_the_leader_measures_steps_and_averages(
     world: int, times: list[int], each: int, waits: bool, speeds_ns: list[int]
 ) -> None:
@@ -300,7 +330,11 @@ def test_the_leader_measures_steps_and_averages(
         return terms
 
     run = Simulated(
-        world, times, Terms(each, Manner.WAITING if waits else Manner.BESIDE), lead=lead, speeds_ns=speeds_ns
+        world,
+        times,
+        Terms(each, Manner.WAITING if waits else Manner.BESIDE),
+        lead=lead,
+        speeds_ns=speeds_ns,
     )
     run.run()
     assert len(seen) >= 2
@@ -322,8 +356,11 @@ def test_the_leader_measures_steps_and_averages(
 def test_those_left_go_on_whoever_is_lost(
     world: int, times: list[int], agreed: Terms, part: float, dies: dict[int, int]
 ) -> None:
-    """The leader too, and before all have heard of an average; samples of one that is given up count again, once."""
-    run = Simulated(world, times, agreed, part, dies={rank: when for rank, when in dies.items() if rank < world})
+    """The leader too, and before all have heard of an average; samples of one that is given up
+    count again, once."""
+    run = Simulated(
+        world, times, agreed, part, dies={rank: when for rank, when in dies.items() if rank < world}
+    )
     run.run()
     made = run.made_after(500)
     assert len(run.members) < 2 or min(made.values(), default=0) >= 2, made
@@ -343,7 +380,9 @@ def test_those_left_go_on_whoever_is_lost(
     st.lists(st.builds(Terms, steps, st.sampled_from(Manner)), min_size=2, max_size=6),
     st.integers(0, 5),
 )
-def test_those_left_go_on_while_terms_change(world: int, times: list[int], agreed: list[Terms], lost: int) -> None:
+def test_those_left_go_on_while_terms_change(
+    world: int, times: list[int], agreed: list[Terms], lost: int
+) -> None:
     """The leader is lost when some have its new terms and others have not, and another one."""
     drawn = count(1)
 
@@ -370,7 +409,13 @@ class Lone:
 
     def __post_init__(self) -> None:
         self.member = AverageMember(
-            self.rank, range(3), self.agreed, self.ready_part, self._bring, self.outcomes.append, first=self.first
+            self.rank,
+            range(3),
+            self.agreed,
+            self.ready_part,
+            self._bring,
+            self.outcomes.append,
+            first=self.first,
         )
 
     def _bring(self) -> Brought:
@@ -389,7 +434,8 @@ class Lone:
 
 
 def test_who_heard_of_a_loss_before_the_average_is_ready_for_the_next() -> None:
-    """It had told the leader, who began one with the rank that is lost: if it did not tell again both would wait for ever."""
+    """It had told the leader, who began one with the rank that is lost: if it did not tell again
+    both would wait for ever."""
     waiting = Lone(1, Terms(2, Manner.WAITING))
     waiting.member.take_steps(2, 7)
     assert waiting.sent(READY) == [(0, Message(READY, NOBODY, (7, 0)))]
@@ -402,7 +448,8 @@ def test_who_heard_of_a_loss_before_the_average_is_ready_for_the_next() -> None:
 
 
 def test_an_average_that_comes_to_nothing_before_its_turn_counts_as_begun() -> None:
-    """Rank 0 had begun a second one when rank 2 was lost, here still in the first one: terms of the second hold."""
+    """Rank 0 had begun a second one when rank 2 was lost, here still in the first one: terms of the
+    second hold."""
     late = Lone(1, Terms(2))
     late.begin(1, Terms(2))
     late.begin(2, Terms(4))
@@ -428,7 +475,8 @@ def test_the_leader_does_not_count_who_was_ready_before_the_average_began() -> N
 
 
 def test_no_average_begins_as_long_as_the_leader_holds_it_back() -> None:
-    """It is asked with every step and word, what everybody's exchange took among them, and nobody is forgotten meanwhile; it says on what terms, too."""
+    """It is asked with every step and word, what everybody's exchange took among them, and nobody
+    is forgotten meanwhile; it says on what terms, too."""
     asked: list[Untimed] = []
 
     def first(untimed: Untimed, terms: Terms) -> Terms | None:
@@ -444,7 +492,9 @@ def test_no_average_begins_as_long_as_the_leader_holds_it_back() -> None:
         assert leader.sent(BEGIN) == []
     assert asked[-1] == Untimed({0: 7, 1: 9, 2: 8}, {0: 30, 2: 31}, 3)
     leader.member.take_steps(1, 7, 30)
-    assert [(to, begun.values[:2]) for to, begun in leader.sent(BEGIN)] == [(to, (40, Manner.PAIRS)) for to in (1, 2)]
+    assert [(to, begun.values[:2]) for to, begun in leader.sent(BEGIN)] == [
+        (to, (40, Manner.PAIRS)) for to in (1, 2)
+    ]
     assert leader.brought == 1
     assert leader.member.terms == Terms(40, Manner.PAIRS)
 

@@ -1,4 +1,5 @@
-"""Batches shared out by speed: the allocation against all there are, the estimate against costs that were made up, and real trainings."""
+"""Batches shared out by speed: the allocation against all there are, the estimate against costs
+that were made up, and real trainings."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ costs = st.builds(
 
 
 def all_splits(batch: int, ranks: int, least: int) -> Iterator[tuple[int, ...]]:
-    """Every way to share out a batch, in which nobody gets fewer than the model needs, but nothing."""
+    """Every way to share out a batch, in which nobody gets fewer than the model needs, but
+    nothing."""
     for sizes in itertools.product(range(batch + 1), repeat=ranks - 1):
         split = (*sizes, batch - sum(sizes))
         if split[-1] >= 0 and (batch < least or all(size == 0 or size >= least for size in split)):
@@ -39,7 +41,9 @@ def all_splits(batch: int, ranks: int, least: int) -> Iterator[tuple[int, ...]]:
 
 
 @given(st.lists(costs, min_size=1, max_size=3), st.integers(0, 9), st.integers(1, 2))
-def test_no_other_split_has_a_shorter_slowest_step(ranks: list[AffineCost], batch: int, least: int) -> None:
+def test_no_other_split_has_a_shorter_slowest_step(
+    ranks: list[AffineCost], batch: int, least: int
+) -> None:
     sizes = balance(ranks, batch, least)
     assert sizes in set(all_splits(batch, len(ranks), least))
     best_s = min(slowest_s(ranks, split, least) for split in all_splits(batch, len(ranks), least))
@@ -47,8 +51,11 @@ def test_no_other_split_has_a_shorter_slowest_step(ranks: list[AffineCost], batc
 
 
 @given(st.lists(costs, min_size=1, max_size=8), st.integers(0, 5000), st.integers(1, 2))
-def test_a_sample_moved_makes_its_taker_the_slower(ranks: list[AffineCost], batch: int, least: int) -> None:
-    """Of large batches, of which not all splits can be tried: nobody can give a sample away with a gain."""
+def test_a_sample_moved_makes_its_taker_the_slower(
+    ranks: list[AffineCost], batch: int, least: int
+) -> None:
+    """Of large batches, of which not all splits can be tried: nobody can give a sample away with a
+    gain."""
     sizes = balance(ranks, batch, least)
     assert sum(sizes) == batch
     assert all(size == 0 or size >= min(least, batch) for size in sizes)
@@ -59,7 +66,9 @@ def test_a_sample_moved_makes_its_taker_the_slower(ranks: list[AffineCost], batc
 
 
 @given(st.lists(costs, min_size=2, max_size=8), st.integers(1, 2000), st.floats(1.01, 50))
-def test_who_gets_slower_gets_no_more_samples(ranks: list[AffineCost], batch: int, times: float) -> None:
+def test_who_gets_slower_gets_no_more_samples(
+    ranks: list[AffineCost], batch: int, times: float
+) -> None:
     first, *others = ranks
     slower = AffineCost(first.fixed_s * times, first.sample_s * times)
     assume(batch >= len(ranks))
@@ -67,7 +76,9 @@ def test_who_gets_slower_gets_no_more_samples(ranks: list[AffineCost], batch: in
 
 
 @given(costs, st.integers(1, 12), st.integers(0, 500), st.integers(1, 2))
-def test_of_equal_costs_shares_are_even(cost: AffineCost, ranks: int, batch: int, least: int) -> None:
+def test_of_equal_costs_shares_are_even(
+    cost: AffineCost, ranks: int, batch: int, least: int
+) -> None:
     assume(batch >= ranks * least)
     assert balance([cost] * ranks, batch, least) == even(batch, ranks)
 
@@ -77,7 +88,8 @@ def test_of_equal_costs_shares_are_even(cost: AffineCost, ranks: int, batch: int
     [
         ([AffineCost(0, 4), AffineCost(0, 1)], 10, 1, (2, 8)),
         ([AffineCost(30, 1), AffineCost(10, 1)], 40, 1, (10, 30)),
-        # Above the others' level with its fixed part alone: the sample that it would compute as padding.
+        # Above the others' level with its fixed part alone: the sample that it would compute as
+        # padding.
         ([AffineCost(100, 1), AffineCost(0, 1), AffineCost(0, 1)], 21, 1, (1, 10, 10)),
         ([AffineCost(100, 1), AffineCost(0, 1), AffineCost(0, 1)], 22, 2, (2, 10, 10)),
         # Too few for all: the quickest, and none of them a single one where two are needed.
@@ -89,11 +101,15 @@ def test_of_equal_costs_shares_are_even(cost: AffineCost, ranks: int, batch: int
         ([AffineCost(0, 1e-9), AffineCost(0, 1e9)], 10_000_000, 1, (9_999_999, 1)),
     ],
 )
-def test_shares(ranks: Sequence[AffineCost], batch: int, least: int, expected: tuple[int, ...]) -> None:
+def test_shares(
+    ranks: Sequence[AffineCost], batch: int, least: int, expected: tuple[int, ...]
+) -> None:
     assert balance(ranks, batch, least) == expected
 
 
-@pytest.mark.parametrize(("fixed_s", "sample_s"), [(-1.0, 1.0), (1.0, 0.0), (float("nan"), 1.0), (1.0, float("inf"))])
+@pytest.mark.parametrize(
+    ("fixed_s", "sample_s"), [(-1.0, 1.0), (1.0, 0.0), (float("nan"), 1.0), (1.0, float("inf"))]
+)
 def test_costs_that_are_none_are_refused(fixed_s: float, sample_s: float) -> None:
     with pytest.raises(ValueError, match="both finite"):
         AffineCost(fixed_s, sample_s)
@@ -109,7 +125,9 @@ def parts(capacity: Capacity) -> tuple[float, float]:
     return found.fixed_s, found.sample_s
 
 
-def shown(capacity: Capacity, cost: AffineCost, sizes: Sequence[int], noise: float = 0.0, seed: int = 1) -> Capacity:
+def shown(
+    capacity: Capacity, cost: AffineCost, sizes: Sequence[int], noise: float = 0.0, seed: int = 1
+) -> Capacity:
     dice = random.Random(seed)
     for size in sizes:
         capacity.observe(size, cost.of(size) * (1 + dice.uniform(-noise, noise)))
@@ -125,7 +143,8 @@ def test_steps_of_two_sizes_give_both_parts(fixed_s: float, sample_s: float, siz
 
 @given(st.integers(0, 2**32), st.floats(0.25, 4))
 def test_noise_and_disturbed_steps_do_not_count(seed: int, load: float) -> None:
-    """A tenth of noise and two steps that took five times as long: what comes of it for the sizes seen is right to a tenth."""
+    """A tenth of noise and two steps that took five times as long: what comes of it for the sizes
+    seen is right to a tenth."""
     truth = AffineCost(0.02 * load, 0.001 * load)
     capacity = shown(Capacity(16), truth, [40] * 4, 0.1, seed)
     capacity.observe(40, 5 * truth.of(40))
@@ -144,7 +163,9 @@ def test_of_one_size_the_ratio_is_the_one_that_was_assumed() -> None:
 
 
 @given(st.sampled_from([0.2, 0.5, 2.0, 4.0]), st.integers(4, 12))
-def test_a_change_of_speed_is_believed_after_two_steps_and_the_ratio_kept(times: float, before: int) -> None:
+def test_a_change_of_speed_is_believed_after_two_steps_and_the_ratio_kept(
+    times: float, before: int
+) -> None:
     usual, changed = AffineCost(0.02, 0.001), AffineCost(0.02 * times, 0.001 * times)
     capacity = shown(Capacity(16), usual, [20] * 4 + [40] * before)
     assert parts(capacity) == about(usual)
@@ -157,7 +178,8 @@ def test_a_change_of_speed_is_believed_after_two_steps_and_the_ratio_kept(times:
 
 
 def test_slow_moments_that_come_and_go_count_by_their_part_of_the_time() -> None:
-    """A quarter of the steps takes four times as long: the first such moments are followed, the others are not; a change that stays is, later."""
+    """A quarter of the steps takes four times as long: the first such moments are followed, the
+    others are not; a change that stays is, later."""
     capacity, usual, slow = Capacity(32), AffineCost(0.0, 0.01), AffineCost(0.0, 0.04)
     shown(capacity, usual, [20] * 13)
     shown(capacity, slow, [20] * 4)
@@ -208,18 +230,31 @@ def test_more_samples_never_take_less_time_nor_is_any_for_nothing() -> None:
 SKEWED = {"sample_s": [1.0, 4.0, 2.5]}
 
 
-def test_gradients_of_uneven_shares_are_those_of_one_process(forkery: Forkery, tmp_path: Path) -> None:
+def test_gradients_of_uneven_shares_are_those_of_one_process(
+    forkery: Forkery, tmp_path: Path
+) -> None:
     """In float64; the shares change in every step, and the last batch of an epoch is small."""
-    run_case(forkery, "uneven", tmp_path, 3, model="cnn", samples=45, batch_size=20, steps=6, **SKEWED)
+    run_case(
+        forkery, "uneven", tmp_path, 3, model="cnn", samples=45, batch_size=20, steps=6, **SKEWED
+    )
     expected, _ = one_process("cnn", 45, 20, 6)
     for rank in range(3):
         weights = np.load(tmp_path / f"result-{rank}.npz")["weights"]
         np.testing.assert_allclose(weights, expected, atol=1e-9, rtol=0)
 
 
-def test_local_steps_of_uneven_shares_weigh_every_sample_alike(forkery: Forkery, tmp_path: Path) -> None:
+def test_local_steps_of_uneven_shares_weigh_every_sample_alike(
+    forkery: Forkery, tmp_path: Path
+) -> None:
     """Averaged in each step they are the all-reduce's, momentum and changing shares included."""
-    settings = {"model": "mlp", "samples": 45, "batch_size": 20, "steps": 6, "momentum": 0.9, **SKEWED}
+    settings = {
+        "model": "mlp",
+        "samples": 45,
+        "batch_size": 20,
+        "steps": 6,
+        "momentum": 0.9,
+        **SKEWED,
+    }
     weights = []
     for strategy in ({"name": "local_sgd", "steps": 1}, {"name": "allreduce"}):
         folder = tmp_path / strategy["name"]
@@ -269,14 +304,16 @@ PACED_DIGITS = {
 @pytest.fixture
 def trained(train: Train, tmp_path: Path) -> Callable[..., Training]:
     (tmp_path / "paced.py").write_text(PACED)
-    return lambda strategy, **changes: train({**PACED_DIGITS, "strategy": strategy, **changes}, RANKS, path=tmp_path)
+    return lambda strategy, **changes: train(
+        {**PACED_DIGITS, "strategy": strategy, **changes}, RANKS, path=tmp_path
+    )
 
 
 def is_relieved(sizes: pd.DataFrame, slow: int) -> bool:
     """Whether a rank has far fewer samples than the even share, in all steps.
 
-    On a busy machine the others' steps take longer by a constant, and the slow one's due share is larger than the
-    ninth of a batch that its speed alone would give it.
+    On a busy machine the others' steps take longer by a constant, and the slow one's due share is
+    larger than the ninth of a batch that its speed alone would give it.
     """
     most, due = 96 / RANKS * 2 / 3, 96 / RANKS / 2
     return bool((sizes[slow] < most).all() and sizes[slow].median() < due)
@@ -288,7 +325,9 @@ def sizes_by_step(training: Training) -> pd.DataFrame:
     return sizes[sizes.sum(axis=1) == 96]
 
 
-def test_a_slow_rank_gets_fewer_samples_and_a_change_of_speed_is_followed(trained: Callable[..., Training]) -> None:
+def test_a_slow_rank_gets_fewer_samples_and_a_change_of_speed_is_followed(
+    trained: Callable[..., Training],
+) -> None:
     training = trained("balanced_batches")
     sizes, spans = sizes_by_step(training), training.table("spans")
     for slow, first, last in ((1, 24, FLIP), (2, FLIP + 10, 72)):
@@ -339,9 +378,14 @@ def test_ranks_that_meet_seldom_change_shares_when_they_meet(
 
 
 def computed_by_step(training: Training) -> pd.DataFrame:
-    """Samples that ranks computed in each step, by what their forward passes say; of steps with a whole batch that all have taken."""
+    """Samples that ranks computed in each step, by what their forward passes say; of steps with a
+    whole batch that all have taken."""
     spans = training.table("spans")
-    computed = spans[spans.phase == "forward"].pivot_table(index="step", columns="rank", values="work").dropna()
+    computed = (
+        spans[spans.phase == "forward"]
+        .pivot_table(index="step", columns="rank", values="work")
+        .dropna()
+    )
     assert set(computed.sum(axis=1)) == {96, 93}
     return computed[computed.sum(axis=1) == 96]
 
@@ -360,7 +404,8 @@ def computed_by_step(training: Training) -> pd.DataFrame:
 def test_shares_follow_speeds_over_the_transport_of_messages(
     trained: Callable[..., Training], strategy: object, within: int | None
 ) -> None:
-    """With a server, whose workers are not all in the same step, and among ranks without collectives: no sample is taken twice."""
+    """With a server, whose workers are not all in the same step, and among ranks without
+    collectives: no sample is taken twice."""
     named = {"name": strategy} if isinstance(strategy, str) else strategy
     assert isinstance(named, dict)
     training = trained({**named, "balanced_batches": True})
@@ -375,8 +420,11 @@ def test_shares_follow_speeds_over_the_transport_of_messages(
     assert "of 96 samples, by speed" in str(read_lines(training.spool.decisions)[0]["told"])
 
 
-def test_a_parameter_server_learns_the_same_from_shares_by_speed(trained: Callable[..., Training]) -> None:
-    """Every sample weighs the same, whoever takes it: losses are those of even shares but for the order of sums."""
+def test_a_parameter_server_learns_the_same_from_shares_by_speed(
+    trained: Callable[..., Training],
+) -> None:
+    """Every sample weighs the same, whoever takes it: losses are those of even shares but for the
+    order of sums."""
     balanced = trained({"name": "parameter_server", "balanced_batches": True})
     even_shares = trained("parameter_server", model="paced:idle")
     assert balanced.done()["samples"] == even_shares.done()["samples"]

@@ -1,4 +1,5 @@
-"""Workers that are killed and workers that join, in real trainings with a server; and what `churn:` means for hosts."""
+"""Workers that are killed and workers that join, in real trainings with a server; and what `churn:`
+means for hosts."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def entries(*written: Mapping[str, str]) -> Workload:
 
 
 def join(training: Training, plan: WorkerPlan, steps: int = 20) -> int:
-    """Start a worker, and wait until it has taken so many steps; returns when it was started (CLOCK_MONOTONIC)."""
+    """Start a worker, and wait until it has taken so many steps; returns when it was started
+    (CLOCK_MONOTONIC)."""
     asked_ns = time.monotonic_ns()
     training.pids.append(training.start_worker(plan))
     train_on(training, plan.rank, training.pids[-1], steps)
@@ -102,7 +104,9 @@ def test_a_worker_that_comes_back_is_brought_up_to_date(train: Train, strategy: 
     assert used.all() or (strategy == "backup_workers" and used.any())
     assert (back["samples"][:-1] > 0).sum() == used.sum()
     steps = training.table("steps")
-    assert not steps.duplicated(["step", "rank"]).any(), "what it learnt in its first life it does not learn again"
+    assert not steps.duplicated(["step", "rank"]).any(), (
+        "what it learnt in its first life it does not learn again"
+    )
     assert len(steps[steps["rank"] == 2]) == len(rows_of(training, 2)) + len(back)
     if strategy == "parameter_server":
         assert (back["read_version"] == back["step"]).all()
@@ -157,7 +161,9 @@ def test_turns_are_those_of_workers_by_time(
     written: Sequence[Mapping[str, str]], planned: list[tuple[float, int, bool, int]]
 ) -> None:
     found = turns(entries(*written).churn, HOSTS, HOSTS[:3])
-    assert found == tuple(Turn(at, f"edge.trainer.1.{host}", joins, entry) for at, host, joins, entry in planned)
+    assert found == tuple(
+        Turn(at, f"edge.trainer.1.{host}", joins, entry) for at, host, joins, entry in planned
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,7 +181,9 @@ def test_turns_are_those_of_workers_by_time(
 )
 def test_who_is_absent_and_what_cannot_be(story: str, absent: str, wrong: dict[int, str]) -> None:
     kinds = {"+": "joins", "-": "leaves"}
-    written = [{"at": each[2:], kinds[each[1]]: f"edge.trainer.1.{each[0]}"} for each in story.split()]
+    written = [
+        {"at": each[2:], kinds[each[1]]: f"edge.trainer.1.{each[0]}"} for each in story.split()
+    ]
     planned = turns(entries(*written).churn, HOSTS, HOSTS[:3])
     assert absent_at_start(planned) == {f"edge.trainer.1.{number}" for number in absent}
     found = {fault.entry: fault.rule for fault in faults(planned, HOSTS[:3])}
@@ -184,7 +192,8 @@ def test_who_is_absent_and_what_cannot_be(story: str, absent: str, wrong: dict[i
 
 
 def test_an_update_is_the_mean_over_those_who_are_there() -> None:
-    """Of 12 samples of a batch, rank 1's 4 are not learnt: the step is two thirds of one along the mean gradient of the other 8."""
+    """Of 12 samples of a batch, rank 1's 4 are not learnt: the step is two thirds of one along the
+    mean gradient of the other 8."""
     import torch
     from torch import nn
 

@@ -1,4 +1,5 @@
-"""Encoders of vectors by themselves: what is sent, what is kept back, and that nothing gets lost."""
+"""Encoders of vectors by themselves: what is sent, what is kept back, and that nothing gets
+lost."""
 
 from __future__ import annotations
 
@@ -20,13 +21,18 @@ vectors = st.lists(FLOATS, min_size=1, max_size=40).map(torch.tensor)
 def gradients(draw: st.DrawFn) -> torch.Tensor:
     """Steps by numbers; eighths of whole numbers, whose sums binary fractions hold exactly."""
     length, steps = draw(st.integers(1, 30)), draw(st.integers(1, 12))
-    eighths = draw(st.lists(st.integers(-(2**13), 2**13), min_size=length * steps, max_size=length * steps))
+    eighths = draw(
+        st.lists(st.integers(-(2**13), 2**13), min_size=length * steps, max_size=length * steps)
+    )
     return torch.tensor(eighths, dtype=torch.float32).view(steps, length) / 8
 
 
 @given(gradients(), st.sampled_from(CODECS))
-def test_what_was_sent_and_what_is_kept_back_are_all_there_was(steps: torch.Tensor, codec: Codec) -> None:
-    """Exactly: the invariant that error feedback's convergence rests on (Stich et al., section 2)."""
+def test_what_was_sent_and_what_is_kept_back_are_all_there_was(
+    steps: torch.Tensor, codec: Codec
+) -> None:
+    """Exactly: the invariant that error feedback's convergence rests on (Stich et al., section
+    2)."""
     remembering, sent = Remembering(codec), torch.zeros(steps.shape[1])
     for gradient in steps:
         sent += remembering.decode(remembering.encode(gradient), gradient)
@@ -47,7 +53,9 @@ def test_the_largest_are_sent_as_they_are_and_the_others_kept(
         assert torch.equal(sent + kept, whole)
         assert ((sent == 0) | (kept == 0)).all()
         assert (sent != 0).sum() <= codec.count(len(whole))
-        assert torch.equal(sent.abs().sort().values, _but_largest_zero(whole.abs(), codec.count(len(whole))))
+        assert torch.equal(
+            sent.abs().sort().values, _but_largest_zero(whole.abs(), codec.count(len(whole)))
+        )
 
 
 def _but_largest_zero(magnitudes: torch.Tensor, count: int) -> torch.Tensor:
@@ -66,7 +74,15 @@ def test_all_of_it_is_what_it_was(vector: torch.Tensor) -> None:
 
 @pytest.mark.parametrize(
     ("fraction", "length", "count"),
-    [(0.01, 100, 1), (0.01, 101, 2), (0.07, 100, 7), (0.01, 5, 1), (1.0, 9, 9), (0.5, 3, 2), (0.01, 0, 0)],
+    [
+        (0.01, 100, 1),
+        (0.01, 101, 2),
+        (0.07, 100, 7),
+        (0.01, 5, 1),
+        (1.0, 9, 9),
+        (0.5, 3, 2),
+        (0.01, 0, 0),
+    ],
 )
 def test_how_many_are_sent(fraction: float, length: int, count: int) -> None:
     assert Largest(fraction).count(length) == count
@@ -77,7 +93,9 @@ def test_how_many_are_sent(fraction: float, length: int, count: int) -> None:
 def test_half_precision_is_off_by_its_rounding(vector: torch.Tensor) -> None:
     """IEEE 754 binary16: eleven bits of significand, and steps of 2^-24 below 2^-14."""
     sent = Half().decode(Half().encode(vector), vector)
-    assert ((sent - vector).abs() <= torch.maximum(vector.abs() * 2.0**-11, torch.tensor(2.0**-25))).all()
+    assert (
+        (sent - vector).abs() <= torch.maximum(vector.abs() * 2.0**-11, torch.tensor(2.0**-25))
+    ).all()
 
 
 def test_what_half_precision_has_no_room_for_is_sent_later() -> None:
@@ -119,14 +137,18 @@ def test_adding_a_payload_adds_what_it_stands_for(vector: torch.Tensor, codec: C
 @pytest.mark.parametrize("buffers", [0, 1, 7])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_parcel_comes_back_with_its_buffers_untouched(codec: Codec, dtype: torch.dtype, buffers: int) -> None:
+def test_a_parcel_comes_back_with_its_buffers_untouched(
+    codec: Codec, dtype: torch.dtype, buffers: int
+) -> None:
     """As a message's bytes, wherever they lie in memory."""
     vector = torch.linspace(-3, 7, 101 + buffers, dtype=dtype).cos()
     packed = Parcel(Remembering(codec), 101, vector).pack(vector)
     _, payload = pack(Message(1, tensor=packed), 1)
     for offset in range(3):
         header, _ = pack(Message(1, tensor=packed), 1)
-        arrived = unpack(bytes(header), memoryview(bytearray(offset) + bytearray(payload))[offset:], 0).tensor
+        arrived = unpack(
+            bytes(header), memoryview(bytearray(offset) + bytearray(payload))[offset:], 0
+        ).tensor
         assert arrived is not None
         came = Parcel(codec, 101, vector).unpack(arrived)
         assert torch.equal(came[101:], vector[101:])

@@ -35,7 +35,8 @@ def test_sending_all_of_it_is_sending_it_uncompressed(forkery: Forkery, tmp_path
 
 
 def test_half_precision_is_off_by_its_rounding(forkery: Forkery, tmp_path: Path) -> None:
-    """Gradients below 1, six steps of 0.1: each rank's, and each sum's, is off by 2^-11 of it at most."""
+    """Gradients below 1, six steps of 0.1: each rank's, and each sum's, is off by 2^-11 of it at
+    most."""
     run_case(forkery, "uneven", tmp_path, 3, strategy="fp16", **UNEVEN)
     expected, _ = one_process("mlp", 45, 20, 6)
     difference = np.abs(weights(tmp_path) - expected).max()
@@ -48,28 +49,56 @@ def test_powersgd_is_exact_where_gradients_are_of_its_rank(
 ) -> None:
     """A batch of two samples: every layer's gradient is the sum of two outer products."""
     case = {"model": "mlp", "samples": 46, "batch_size": 2, "steps": 6}
-    run_case(forkery, "uneven", tmp_path, 2, strategy={"compress": {"name": "powersgd", "rank": rank}}, **case)
+    run_case(
+        forkery,
+        "uneven",
+        tmp_path,
+        2,
+        strategy={"compress": {"name": "powersgd", "rank": rank}},
+        **case,
+    )
     expected, _ = one_process("mlp", 46, 2, 6)
     assert np.allclose(weights(tmp_path), expected, atol=1e-3, rtol=0) is close
 
 
 @pytest.mark.parametrize("name", ["local_sgd", "hierarchical", "diloco"])
 @pytest.mark.parametrize("compress", [{"name": "topk", "fraction": 0.05}, "fp16"])
-def test_all_end_a_meeting_with_the_same_bits(forkery: Forkery, tmp_path: Path, name: str, compress: object) -> None:
+def test_all_end_a_meeting_with_the_same_bits(
+    forkery: Forkery, tmp_path: Path, name: str, compress: object
+) -> None:
     """Parameters and BatchNorm's statistics, of tiers of two, one and two ranks."""
-    every = {"local_sgd": {"steps": 2}, "hierarchical": {"wan_steps": 3}, "diloco": {"steps": 2}}[name]
-    case = {**UNEVEN, "model": "resnet8", "momentum": 0.9, "tiers": ["a", "b", "a", "c", "c"], "batch_size": 30}
-    run_case(forkery, "uneven", tmp_path, 5, strategy={"name": name, **every, "compress": compress}, **case)
+    every = {"local_sgd": {"steps": 2}, "hierarchical": {"wan_steps": 3}, "diloco": {"steps": 2}}[
+        name
+    ]
+    case = {
+        **UNEVEN,
+        "model": "resnet8",
+        "momentum": 0.9,
+        "tiers": ["a", "b", "a", "c", "c"],
+        "batch_size": 30,
+    }
+    run_case(
+        forkery,
+        "uneven",
+        tmp_path,
+        5,
+        strategy={"name": name, **every, "compress": compress},
+        **case,
+    )
     for rank in range(1, 5):
         assert np.array_equal(weights(tmp_path, rank, "state"), weights(tmp_path, 0, "state"))
 
 
-def test_nothing_gets_lost_when_ddp_rearranges_its_buckets(forkery: Forkery, tmp_path: Path) -> None:
+def test_nothing_gets_lost_when_ddp_rearranges_its_buckets(
+    forkery: Forkery, tmp_path: Path
+) -> None:
     run_case(forkery, "rearranged", tmp_path, 1, fraction=0.02, steps=4)
     result = np.load(tmp_path / "result-0.npz")
     assert len(result["buckets"]) == 1 + 3 * 2, "one bucket in the first step, then two"
     assert 0 < np.count_nonzero(result["sent"]) < len(result["raw"]) / 2
-    np.testing.assert_allclose(result["sent"] + result["kept"], 4 * result["raw"], rtol=1e-12, atol=1e-18)
+    np.testing.assert_allclose(
+        result["sent"] + result["kept"], 4 * result["raw"], rtol=1e-12, atol=1e-18
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +114,8 @@ def test_nothing_gets_lost_when_ddp_rearranges_its_buckets(forkery: Forkery, tmp
 def test_bytes_told_are_those_that_the_kernel_says_were_acknowledged(
     forkery: Forkery, tmp_path: Path, strategy: object, steps: int
 ) -> None:
-    """Between two ranks, an all-reduce takes each as many bytes as the vector has, and an all-gather as many as its own part."""
+    """Between two ranks, an all-reduce takes each as many bytes as the vector has, and an
+    all-gather as many as its own part."""
     chosen = {"compress": TENTH} if strategy is TENTH else strategy
     run_case(forkery, "counted", tmp_path, 2, strategy=chosen, steps=steps)
     for rank in range(2):
@@ -93,7 +123,13 @@ def test_bytes_told_are_those_that_the_kernel_says_were_acknowledged(
         assert result["acknowledged"] == pytest.approx(int(result["told"]), rel=0.03)
 
 
-DIGITS = {"model": "mlp", "dataset": "digits", "batch_size": 96, "optimizer": {"lr": 0.05}, "stop": {"steps": 200}}
+DIGITS = {
+    "model": "mlp",
+    "dataset": "digits",
+    "batch_size": 96,
+    "optimizer": {"lr": 0.05},
+    "stop": {"steps": 200},
+}
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +138,8 @@ def baseline(train: Train) -> Training:
 
 
 def accuracy(training: Training) -> float:
-    """Where it has settled: the median of the last seven evaluations, or the last where there are fewer."""
+    """Where it has settled: the median of the last seven evaluations, or the last where there are
+    fewer."""
     evaluations = [float(line["accuracy"] or 0) for line in read_lines(training.spool.evaluations)]
     return float(np.median(evaluations[-7:])) if len(evaluations) >= 14 else evaluations[-1]
 
@@ -129,15 +166,22 @@ def test_digits_are_learnt_as_well_as_with_all_reduce(
 
 
 def test_pushing_all_of_it_is_pushing_it_uncompressed_bit_for_bit(train: Train) -> None:
-    """BatchNorm's statistics and uneven batches included; pushes are larger for their places, and pulls are whole."""
+    """BatchNorm's statistics and uneven batches included; pushes are larger for their places, and
+    pulls are whole."""
     short = {**DIGITS, "model": "resnet8", "stop": {"steps": 12}, "evaluate_every": 10**9}
     losses = []
     for compress in (None, WHOLE):
-        training = train({**short, "strategy": {"name": "parameter_server", "compress": compress}}, 3)
+        training = train(
+            {**short, "strategy": {"name": "parameter_server", "compress": compress}}, 3
+        )
         losses.append(training.table("steps").sort_values(["rank", "step"]).loss.to_numpy())
     assert np.array_equal(*losses)
     state, spans = FlatState(build_model("resnet8", (1, 8, 8), 10, 1)), training.table("spans")
-    assert set(spans.bytes[spans.phase == "comm"]) == {0, state.bytes, state.bytes + 4 * state.parameters}
+    assert set(spans.bytes[spans.phase == "comm"]) == {
+        0,
+        state.bytes,
+        state.bytes + 4 * state.parameters,
+    }
 
 
 WIDE = """
@@ -153,10 +197,17 @@ def model(shape, classes):
 def test_pushes_are_as_large_as_the_kernel_says_was_acknowledged(
     train: Train, tmp_path: Path, compress: object
 ) -> None:
-    """All that workers had sent to the server at the last sample of the connections but what was under way just then."""
+    """All that workers had sent to the server at the last sample of the connections but what was
+    under way just then."""
     (tmp_path / "wide.py").write_text(WIDE)
     strategy = {"name": "asynchronous", "compress": compress}
-    workload = {**DIGITS, "model": "wide:model", "strategy": strategy, "evaluate_every": 10**9, "stop": {"steps": 120}}
+    workload = {
+        **DIGITS,
+        "model": "wide:model",
+        "strategy": strategy,
+        "evaluate_every": 10**9,
+        "stop": {"steps": 120},
+    }
     training = train(workload, 2, path=tmp_path)
     assert training.serving is not None
     port = int(training.serving.endpoint.addresses[-1].rpartition(":")[2])

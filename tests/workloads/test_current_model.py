@@ -1,4 +1,5 @@
-"""A model that is moved by averages of all and exchanges of two at the same time: under random delays, over connections that keep order."""
+"""A model that is moved by averages of all and exchanges of two at the same time: under random
+delays, over connections that keep order."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def at_a_corner(rank: int, world: int) -> torch.Tensor:
 
 
 class Simulated:
-    """Ranks that take steps, in which they learn nothing, and go two by two while averages of all are under way; event by event."""
+    """Ranks that take steps, in which they learn nothing, and go two by two while averages of all
+    are under way; event by event."""
 
     def __init__(self, world: int, times: list[int], steps: int) -> None:
         self.world, self.times = world, times
@@ -90,7 +92,9 @@ class Simulated:
         outbox = self.members[rank].outbox
         while outbox:
             to, message = outbox.popleft()
-            sent = Message(message.kind, message.version, message.values, message.tensor, sender=rank)
+            sent = Message(
+                message.kind, message.version, message.values, message.tensor, sender=rank
+            )
             self._send(rank, to, (rank, False, sent))
 
     def _draw(self) -> int:
@@ -115,11 +119,14 @@ class Simulated:
 def test_averages_of_all_and_exchanges_of_two_carry_no_model_beyond_the_others(
     world: int, times: list[int], steps: int
 ) -> None:
-    """Who learns nothing takes mixtures of what there was; two pulls the same way, put together, would go as far out on the other side."""
+    """Who learns nothing takes mixtures of what there was; two pulls the same way, put together,
+    would go as far out on the other side."""
     simulated = Simulated(world, times, steps)
     simulated.run(until=1500)
     assert all(each.means > 1 for each in simulated.models)
-    assert sum(each.reading.version for each in simulated.models) > sum(each.means for each in simulated.models)
+    assert sum(each.reading.version for each in simulated.models) > sum(
+        each.means for each in simulated.models
+    )
 
 
 def test_the_mean_stands_for_what_exchanges_moved_meanwhile_and_what_was_learnt_stays() -> None:

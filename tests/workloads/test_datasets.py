@@ -31,12 +31,19 @@ def test_digits_are_those_of_scikit_learn(tmp_path: Path) -> None:
     from sklearn.datasets import load_digits
 
     data = prepared(tmp_path, "digits")
-    assert (len(data.train), len(data.test), data.classes, data.input_shape) == (1437, 360, 10, (1, 8, 8))
+    assert (len(data.train), len(data.test), data.classes, data.input_shape) == (
+        1437,
+        360,
+        10,
+        (1, 8, 8),
+    )
     train, test = batch(data.train, *range(1437)), batch(data.test, *range(360))
     ours = torch.cat([train.inputs, test.inputs]).mul(8).add(8).flatten(1).numpy()
     labels = torch.cat([train.labels, test.labels]).numpy()
     theirs, their_labels = load_digits(return_X_y=True)
-    assert np.array_equal(sorted(map(tuple, np.c_[ours, labels])), sorted(map(tuple, np.c_[theirs, their_labels])))
+    assert np.array_equal(
+        sorted(map(tuple, np.c_[ours, labels])), sorted(map(tuple, np.c_[theirs, their_labels]))
+    )
     assert train.inputs.dtype == torch.float32
     assert np.bincount(test.labels).min() > 20
 
@@ -57,14 +64,24 @@ def test_fetching_is_mapped_and_preparing_is_not(tmp_path: Path) -> None:
         ({"name": "synthetic", "kind": "tokens", "train": 60, "test": 20, "length": 10}, 10 * 4),
     ],
 )
-def test_rows_are_read_at_once_as_they_are_stored(tmp_path: Path, dataset: object, sample_bytes: int) -> None:
+def test_rows_are_read_at_once_as_they_are_stored(
+    tmp_path: Path, dataset: object, sample_bytes: int
+) -> None:
     raw = prepared(tmp_path, dataset).train.fetch(np.array([5, 3, 5]))
     assert (raw.stored_bytes, raw.accesses) == (3 * sample_bytes, 1)
 
 
 @pytest.mark.parametrize("kind", ["images", "tokens"])
 def test_synthetic_data_follow_the_seed(tmp_path: Path, kind: str) -> None:
-    spec = {"name": "synthetic", "kind": kind, "train": 60, "test": 20, "classes": 3, "size": 8, "vocabulary": 12}
+    spec = {
+        "name": "synthetic",
+        "kind": kind,
+        "train": 60,
+        "test": 20,
+        "classes": 3,
+        "size": 8,
+        "vocabulary": 12,
+    }
     one, same, other = (prepared(tmp_path / str(i), spec, seed) for i, seed in enumerate([1, 1, 2]))
     every = range(60)
     assert torch.equal(batch(one.train, *every).inputs, batch(same.train, *every).inputs)
@@ -98,7 +115,12 @@ def test_cifar10_binary_batches(tmp_path: Path) -> None:
     rows = np.concatenate([write_cifar(folder, f"data_batch_{i}.bin", 5 + i, i) for i in (1, 2, 3)])
     test_rows = write_cifar(folder, "test_batch.bin", 4, 9)
     data = prepared(tmp_path / "spool", {"name": "cifar10", "folder": str(folder)})
-    assert (len(data.train), len(data.test), data.input_shape, data.classes) == (21, 4, (3, 32, 32), 10)
+    assert (len(data.train), len(data.test), data.input_shape, data.classes) == (
+        21,
+        4,
+        (3, 32, 32),
+        10,
+    )
     order = [20, 0, 6, 5, 13]
     got = batch(data.train, *order)
     assert got.labels.tolist() == rows[order, 0].tolist()
@@ -112,7 +134,8 @@ def test_cifar10_binary_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"), [(b"x" * 3000, "no whole number"), (b"\xff" * 3073, "label above 9"), (b"", "no whole number")]
+    ("content", "says"),
+    [(b"x" * 3000, "no whole number"), (b"\xff" * 3073, "label above 9"), (b"", "no whole number")],
 )
 def test_cifar10_files_that_are_none(tmp_path: Path, content: bytes, says: str) -> None:
     write_cifar(tmp_path, "test_batch.bin", 2, 1)
@@ -131,7 +154,9 @@ def write_images(root: Path, classes: dict[str, int], count: int) -> None:
         (root / name).mkdir(parents=True)
         for i in range(count):
             suffix = "png" if i % 2 else "bmp"
-            Image.new("L" if i % 3 else "RGBA", (20 + i, 12), grey).save(root / name / f"{i}.{suffix}")
+            Image.new("L" if i % 3 else "RGBA", (20 + i, 12), grey).save(
+                root / name / f"{i}.{suffix}"
+            )
 
 
 def test_an_image_folder_with_its_own_split(tmp_path: Path) -> None:
@@ -140,7 +165,12 @@ def test_an_image_folder_with_its_own_split(tmp_path: Path) -> None:
     write_images(root / "test", {"black": 0, "white": 255}, 2)
     (root / "train" / "black" / "notes.txt").write_text("not an image")
     data = prepared(tmp_path / "spool", {"name": "image_folder", "folder": str(root), "size": 8})
-    assert (len(data.train), len(data.test), data.classes, data.input_shape) == (12, 4, 2, (3, 8, 8))
+    assert (len(data.train), len(data.test), data.classes, data.input_shape) == (
+        12,
+        4,
+        2,
+        (3, 8, 8),
+    )
     got = batch(data.train, 1, 7)
     assert got.labels.tolist() == [0, 1]
     assert got.inputs[0].max() == -1
@@ -148,7 +178,9 @@ def test_an_image_folder_with_its_own_split(tmp_path: Path) -> None:
     raw = data.train.fetch(np.array([1]))
     assert isinstance(raw.inputs[0], bytes)
     raw = data.train.fetch(np.array([1, 7, 1]))
-    sizes = [(root / "train" / name / "1.png").stat().st_size for name in ("black", "white", "black")]
+    sizes = [
+        (root / "train" / name / "1.png").stat().st_size for name in ("black", "white", "black")
+    ]
     assert (raw.stored_bytes, raw.accesses) == (sum(sizes), 3)
 
 

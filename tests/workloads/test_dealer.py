@@ -1,4 +1,5 @@
-"""What a server deals out, event by event, under the rules of who waits for whom: no sample is two workers', and shares follow speeds."""
+"""What a server deals out, event by event, under the rules of who waits for whom: no sample is two
+workers', and shares follow speeds."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ costs = st.builds(AffineCost, fixed_s=st.floats(0, 0.1), sample_s=st.floats(1e-5
 
 @dataclass
 class Simulated:
-    """Workers whose steps take what their costs say, who tell them exactly, and a server that takes no time."""
+    """Workers whose steps take what their costs say, who tell them exactly, and a server that takes
+    no time."""
 
     rule: ServerRule
     partition: Partition
@@ -39,7 +41,9 @@ class Simulated:
 
     def __post_init__(self) -> None:
         parameters = BalancedBatches(every=self.every)
-        self.dealer = Dealer(parameters, Shares(self.partition, 1), lambda step, told: self.told.append((step, told)))
+        self.dealer = Dealer(
+            parameters, Shares(self.partition, 1), lambda step, told: self.told.append((step, told))
+        )
         self.ranks = range(self.partition.world_size)
         self.events: list[tuple[float, int, int, int]] = []
         self.lives = dict.fromkeys(self.ranks, 0)
@@ -48,10 +52,13 @@ class Simulated:
 
     def begin(self, rank: int, clock: int, now: float) -> None:
         part = self.dealer.part(rank, clock)
-        # A life that ended before it pushed a step may be followed by one that takes it again: then with the same part.
+        # A life that ended before it pushed a step may be followed by one that takes it again: then
+        # with the same part.
         assert self.dealt[clock].get(rank, part) == part
         self.dealt[clock][rank] = part
-        heapq.heappush(self.events, (now + self.costs[rank].of(len(part)), rank, clock, self.lives[rank]))
+        heapq.heappush(
+            self.events, (now + self.costs[rank].of(len(part)), rank, clock, self.lives[rank])
+        )
 
     def run(self, pushes: int, churn: random.Random | None = None) -> None:
         for _ in range(pushes):
@@ -81,8 +88,14 @@ class Simulated:
 
     def sizes(self, since: int = 0) -> dict[int, tuple[int, ...]]:
         """By clock, of those that all workers have begun."""
-        whole = sorted(clock for clock, parts in self.dealt.items() if clock >= since and len(parts) == len(self.ranks))
-        return {clock: tuple(len(self.dealt[clock][rank]) for rank in self.ranks) for clock in whole}
+        whole = sorted(
+            clock
+            for clock, parts in self.dealt.items()
+            if clock >= since and len(parts) == len(self.ranks)
+        )
+        return {
+            clock: tuple(len(self.dealt[clock][rank]) for rank in self.ranks) for clock in whole
+        }
 
 
 def rules(world: int) -> list[ServerRule]:
@@ -100,9 +113,12 @@ def rules(world: int) -> list[ServerRule]:
 def test_every_sample_of_a_batch_is_one_workers(
     speeds: list[AffineCost], which: int, every: int, samples: int, churns: bool, seed: int
 ) -> None:
-    """Whatever steps the workers are in, and whoever leaves and joins; speeds change all the time."""
+    """Whatever steps the workers are in, and whoever leaves and joins; speeds change all the
+    time."""
     dice, world = random.Random(seed), len(speeds)
-    simulated = Simulated(rules(world)[which], Partition(samples, min(BATCH, samples), world, 1), list(speeds), every)
+    simulated = Simulated(
+        rules(world)[which], Partition(samples, min(BATCH, samples), world, 1), list(speeds), every
+    )
     for _ in range(12):
         simulated.run(10, dice if churns else None)
         dice.shuffle(simulated.costs)
@@ -116,10 +132,13 @@ def test_every_sample_of_a_batch_is_one_workers(
 
 
 @pytest.mark.parametrize(
-    ("rule", "steps"), list(zip(rules(3), (10, 10, 20), strict=True)), ids=["lockstep", "staleness 3", "backup"]
+    ("rule", "steps"),
+    list(zip(rules(3), (10, 10, 20), strict=True)),
+    ids=["lockstep", "staleness 3", "backup"],
 )
 def test_shares_follow_a_change_of_speed(rule: ServerRule, steps: int) -> None:
-    """Within ten steps; where the others go on without the slow one, it leaves steps out before it can say that it is slow."""
+    """Within ten steps; where the others go on without the slow one, it leaves steps out before it
+    can say that it is slow."""
     simulated = Simulated(rule, Partition(10_000, BATCH, 3, 1), [USUAL, SLOW, USUAL])
     simulated.run(3 * 30)
     best = balance([USUAL, SLOW, USUAL], BATCH)
@@ -134,15 +153,20 @@ def test_shares_follow_a_change_of_speed(rule: ServerRule, steps: int) -> None:
     first, sentence = simulated.told[0]
     assert next(iter(simulated.sizes(first).values())) == best
     then_ms, before_ms = 1e3 * slowest_s([USUAL, SLOW, USUAL], best), 1e3 * SLOW.of(32)
-    assert sentence == (
-        f"shares of {min(best)} to {max(best)} of 96 samples, by speed: the slowest rank's own work takes {then_ms:.3g} ms "
-        f"instead of {before_ms:.3g} ms"
+    assert (
+        sentence
+        == f"shares of {min(best)} to {max(best)} of 96 samples, by speed: the slowest rank's own"
+        f" work takes {then_ms:.3g} ms instead of {before_ms:.3g} ms"
     )
 
 
 def test_nothing_changes_before_all_know_what_their_steps_cost() -> None:
     noted: list[int] = []
-    dealer = Dealer(BalancedBatches(), Shares(Partition(960, BATCH, 2, 1), 1), lambda step, _: noted.append(step))
+    dealer = Dealer(
+        BalancedBatches(),
+        Shares(Partition(960, BATCH, 2, 1), 1),
+        lambda step, _: noted.append(step),
+    )
     for step in range(20):
         dealer.hear(0, step, Found(USUAL))
         dealer.hear(1, step, Found())
@@ -152,11 +176,19 @@ def test_nothing_changes_before_all_know_what_their_steps_cost() -> None:
     dealer.hear(1, 40, Found(SLOW))
     assert noted == [21]
     assert len(dealer.part(1, 21)) < 24
-    assert len(dealer.part(1, 20)) == 48, "whose step is an earlier one takes the part that it had then"
+    assert len(dealer.part(1, 20)) == 48, (
+        "whose step is an earlier one takes the part that it had then"
+    )
 
 
 @pytest.mark.parametrize(
-    "found", [Found(), Found(USUAL, 0.0123, departs=True), Found(AffineCost(0.0, 1e-15)), Found(AffineCost(300.0, 2.5))]
+    "found",
+    [
+        Found(),
+        Found(USUAL, 0.0123, departs=True),
+        Found(AffineCost(0.0, 1e-15)),
+        Found(AffineCost(300.0, 2.5)),
+    ],
 )
 def test_what_a_rank_has_found_travels_in_whole_numbers(found: Found) -> None:
     assert Found.of_numbers(found.numbers) == found

@@ -1,4 +1,5 @@
-"""Which device and which way between the ranks; and, where there is a GPU, that training on it is training."""
+"""Which device and which way between the ranks; and, where there is a GPU, that training on it is
+training."""
 
 from __future__ import annotations
 
@@ -18,7 +19,12 @@ from laggard.errors import InputError
 from laggard.experiments.remote.planning import agent_plans
 from laggard.experiments.scenario import load_scenario
 from laggard.span_schema import Flag, Lane
-from laggard.workloads.devices import choose_backend, collective_environment, on_devices, plan_devices
+from laggard.workloads.devices import (
+    choose_backend,
+    collective_environment,
+    on_devices,
+    plan_devices,
+)
 from laggard.workloads.model import Workload
 from laggard.workloads.model_state import load_state, save_state
 from laggard.workloads.plan import WorkerPlan, plan_workers
@@ -29,7 +35,12 @@ if TYPE_CHECKING:
     from tests.workloads.conftest import Forkery, Train, Training
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-QUICKSTART = {"model": "resnet8", "dataset": "digits", "batch_size": 256, "optimizer": {"lr": 0.0015}}
+QUICKSTART = {
+    "model": "resnet8",
+    "dataset": "digits",
+    "batch_size": 256,
+    "optimizer": {"lr": 0.0015},
+}
 SHORT = {"model": "mlp", "dataset": "digits", "batch_size": 128, "stop": {"steps": 2}}
 
 
@@ -46,7 +57,9 @@ SHORT = {"model": "mlp", "dataset": "digits", "batch_size": 128, "stop": {"steps
         ("a", {"a": 1, "idle": 0}, "cuda:0", "nccl"),
     ],
 )
-def test_every_rank_has_a_device_of_its_own(ranks: str, gpus: dict[str, int], devices: str, backend: str) -> None:
+def test_every_rank_has_a_device_of_its_own(
+    ranks: str, gpus: dict[str, int], devices: str, backend: str
+) -> None:
     planned = plan_devices(ranks.split(), gpus)
     assert planned == tuple(devices.split())
     assert choose_backend(planned) == backend
@@ -56,8 +69,16 @@ def test_every_rank_has_a_device_of_its_own(ranks: str, gpus: dict[str, int], de
     ("ranks", "gpus", "says"),
     [
         ("a a", {"a": 1}, "placement.per_host 2: a has 1 GPU, .* lower placement.per_host to 1"),
-        ("a a a b b b", {"b": 2}, "placement.per_host 3: b has 2 GPUs, .* lower placement.per_host to 2"),
-        ("a a a b b b", {"a": 2, "b": 1}, "placement.per_host 3: b has 1 GPU, .* lower placement.per_host to 1"),
+        (
+            "a a a b b b",
+            {"b": 2},
+            "placement.per_host 3: b has 2 GPUs, .* lower placement.per_host to 2",
+        ),
+        (
+            "a a a b b b",
+            {"a": 2, "b": 1},
+            "placement.per_host 3: b has 1 GPU, .* lower placement.per_host to 1",
+        ),
     ],
 )
 def test_more_ranks_than_gpus(ranks: str, gpus: dict[str, int], says: str) -> None:
@@ -111,7 +132,10 @@ def test_agents_are_told_devices_by_what_their_nodes_have() -> None:
 def test_a_state_is_saved_whole(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     state = model.state_dict()
-    save_state({"step": 7, "model": state, "optimizer": {"param_groups": [{"lr": 0.1}], "state": {}}}, tmp_path / "s")
+    save_state(
+        {"step": 7, "model": state, "optimizer": {"param_groups": [{"lr": 0.1}], "state": {}}},
+        tmp_path / "s",
+    )
     loaded = load_state(tmp_path / "s")
     assert loaded["step"] == 7
     assert loaded["optimizer"] == {"param_groups": [{"lr": 0.1}], "state": {}}
@@ -121,8 +145,11 @@ def test_a_state_is_saved_whole(tmp_path: Path) -> None:
     assert all(torch.equal(found[name], state[name]) for name in state)
 
 
-def test_a_state_of_a_gpu_is_read_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is as torch writes it for a tensor on the first GPU: only the name of the place differs."""
+def test_a_state_of_a_gpu_is_read_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is as torch writes it for a tensor on the first GPU: only the name of the place
+    differs."""
     with monkeypatch.context() as patch:
         patch.setattr(torch.serialization, "location_tag", lambda _: "cuda:0")
         torch.save({"weight": torch.arange(3.0)}, tmp_path / "s")
@@ -132,10 +159,19 @@ def test_a_state_of_a_gpu_is_read_without_one(tmp_path: Path, monkeypatch: pytes
     assert (weight.device.type, weight.tolist()) == ("cpu", [0.0, 1.0, 2.0])
 
 
-def test_the_device_is_waited_for_at_the_end_of_every_phase(forkery: Forkery, tmp_path: Path) -> None:
-    """In the phase itself, for then the wait belongs to it: broadcast, forward, backward, all-reduce, optimizer."""
+def test_the_device_is_waited_for_at_the_end_of_every_phase(
+    forkery: Forkery, tmp_path: Path
+) -> None:
+    """In the phase itself, for then the wait belongs to it: broadcast, forward, backward,
+    all-reduce, optimizer."""
     run_case(forkery, "settled", tmp_path, 1)
-    assert json.loads((tmp_path / "settled.json").read_text()) == ["comm", "forward", "backward", "comm", "optimizer"]
+    assert json.loads((tmp_path / "settled.json").read_text()) == [
+        "comm",
+        "forward",
+        "backward",
+        "comm",
+        "optimizer",
+    ]
 
 
 def test_the_table_of_hosts_names_the_devices(train: Train) -> None:
@@ -161,8 +197,11 @@ def losses(training: Training) -> Sequence[float]:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("world_size", "backend"), [(1, "nccl"), (2, "gloo")])
-def test_a_gpu_learns_what_the_processor_learns(train: Train, world_size: int, backend: str) -> None:
-    """NCCL alone, since this asks for one GPU; over gloo two ranks share it. The phases of every step tile it."""
+def test_a_gpu_learns_what_the_processor_learns(
+    train: Train, world_size: int, backend: str
+) -> None:
+    """NCCL alone, since this asks for one GPU; over gloo two ranks share it. The phases of every
+    step tile it."""
     workload = {**QUICKSTART, "stop": {"steps": 10}}
     on_gpu = train(workload, world_size, change={"device": "cuda:0", "backend": backend})
     np.testing.assert_allclose(losses(on_gpu), losses(train(workload, world_size)), rtol=1e-3)
@@ -187,12 +226,20 @@ def model(shape, classes):
 
 @pytest.mark.gpu
 def test_a_phase_lasts_as_long_as_the_gpu_computes(train: Train, tmp_path: Path) -> None:
-    """Matrix products cost a backward pass twice what they cost the forward pass; launching them costs both next to nothing."""
+    """Matrix products cost a backward pass twice what they cost the forward pass; launching them
+    costs both next to nothing."""
     (tmp_path / "wide_workload.py").write_text(textwrap.dedent(WIDE))
-    workload = {"model": "wide_workload:model", "dataset": "digits", "batch_size": 1437, "stop": {"steps": 20}}
+    workload = {
+        "model": "wide_workload:model",
+        "dataset": "digits",
+        "batch_size": 1437,
+        "stop": {"steps": 20},
+    }
     training = train(workload, 1, path=tmp_path, change={"device": "cuda:0", "backend": "nccl"})
     spans = training.table("spans")
     usual = (
-        spans[(spans.lane == Lane.MAIN) & (spans["flags"] & int(Flag.WARM_UP) == 0)].groupby("phase").dur_ns.median()
+        spans[(spans.lane == Lane.MAIN) & (spans["flags"] & int(Flag.WARM_UP) == 0)]
+        .groupby("phase")
+        .dur_ns.median()
     )
     assert 1.4 < usual["backward"] / usual["forward"] < 3

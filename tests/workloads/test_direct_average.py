@@ -1,4 +1,5 @@
-"""The weighted mean in two rounds by itself: right and the same on all members, in whatever order parts come, with no more bytes than a ring sends."""
+"""The weighted mean in two rounds by itself: right and the same on all members, in whatever order
+parts come, with no more bytes than a ring sends."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ weights = st.lists(st.integers(0, 1000), min_size=1, max_size=7)
 
 @dataclass
 class Members:
-    """Members, and connections of which any may be the next to bring a part, in the order of its own."""
+    """Members, and connections of which any may be the next to bring a part, in the order of its
+    own."""
 
     vectors: torch.Tensor
     weights: list[int]
@@ -32,7 +34,9 @@ class Members:
     def __post_init__(self) -> None:
         ranks = tuple(range(FIRST, FIRST + 2 * len(self.weights), 2))
         own = zip(ranks, self.vectors, self.weights, strict=True)
-        self.averages = {rank: DirectAverage(ranks, rank, vector, weight) for rank, vector, weight in own}
+        self.averages = {
+            rank: DirectAverage(ranks, rank, vector, weight) for rank, vector, weight in own
+        }
         self._connections: dict[tuple[int, int], list[Part]] = {}
 
     def run(self) -> None:
@@ -40,7 +44,9 @@ class Members:
         begun: set[int] = set()
         while True:
             to_begin = [(rank, rank) for rank in self.averages if rank not in begun]
-            heard = [pair for pair, parts in self._connections.items() if parts and pair[1] in begun]
+            heard = [
+                pair for pair, parts in self._connections.items() if parts and pair[1] in begun
+            ]
             if not to_begin and not heard:
                 return
             sender, rank = order.choice(to_begin + heard)
@@ -48,7 +54,9 @@ class Members:
                 begun.add(rank)
                 self._send(rank, self.averages[rank].begin())
             else:
-                self._send(rank, self.averages[rank].hear(sender, self._connections[sender, rank].pop(0)))
+                self._send(
+                    rank, self.averages[rank].hear(sender, self._connections[sender, rank].pop(0))
+                )
 
     def _send(self, sender: int, parts: list[Part]) -> None:
         self.sent.setdefault(sender, []).extend(parts)
@@ -64,13 +72,18 @@ class Members:
 
 
 def drawn(members: int, length: int, seed: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    return torch.randn((members, length), generator=torch.Generator().manual_seed(seed), dtype=dtype)
+    return torch.randn(
+        (members, length), generator=torch.Generator().manual_seed(seed), dtype=dtype
+    )
 
 
 @settings(max_examples=80, deadline=None)
 @given(weights, st.integers(1, 20), st.integers(0, 10**6))
-def test_it_is_the_weighted_mean_in_any_order_of_arrival(counts: list[int], length: int, seed: int) -> None:
-    """Also of vectors shorter than there are members, and with members that count nothing, or none that counts."""
+def test_it_is_the_weighted_mean_in_any_order_of_arrival(
+    counts: list[int], length: int, seed: int
+) -> None:
+    """Also of vectors shorter than there are members, and with members that count nothing, or none
+    that counts."""
     vectors = drawn(len(counts), length, seed)
     before = vectors.clone()
     members = Members(vectors, counts, seed)
@@ -87,17 +100,22 @@ def test_it_is_the_weighted_mean_in_any_order_of_arrival(counts: list[int], leng
 
 @settings(max_examples=30, deadline=None)
 @given(weights.filter(lambda counts: sum(counts) > 0), st.integers(0, 10**6))
-def test_it_is_the_same_bit_for_bit_on_all_members_where_sums_are_rounded(counts: list[int], seed: int) -> None:
+def test_it_is_the_same_bit_for_bit_on_all_members_where_sums_are_rounded(
+    counts: list[int], seed: int
+) -> None:
     members = Members(drawn(len(counts), 50, seed, torch.float32), counts, seed)
     members.run()
-    assert {mean.numpy().tobytes() for mean in members.means} == {members.means[0].numpy().tobytes()}
+    assert {mean.numpy().tobytes() for mean in members.means} == {
+        members.means[0].numpy().tobytes()
+    }
     assert members.means[0].dtype == torch.float32
 
 
 @pytest.mark.parametrize("length", [1, 3, 60, 61])
 @pytest.mark.parametrize("world", [1, 2, 3, 5, 6])
 def test_it_sends_what_an_optimal_all_reduce_does(world: int, length: int) -> None:
-    """2 (n - 1) / n of a vector each, where n divides it, and so many in the mean where it does not; in 2 (n - 1) messages."""
+    """2 (n - 1) / n of a vector each, where n divides it, and so many in the mean where it does
+    not; in 2 (n - 1) messages."""
     members = Members(drawn(world, length, 0), [1] * world, seed=1)
     members.run()
     sent = [sum(part.values.numel() for part in parts) for parts in members.sent.values()]

@@ -1,4 +1,5 @@
-"""The exchange of models by itself: atomic under any delays, time-outs and losses of ranks, and what follows from that."""
+"""The exchange of models by itself: atomic under any delays, time-outs and losses of ranks, and
+what follows from that."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def of(rank: int) -> torch.Tensor:
 
 @dataclass
 class Simulated:
-    """Ranks that train and exchange over connections that keep order and take time: event by event, with a ledger of all halves."""
+    """Ranks that train and exchange over connections that keep order and take time: event by event,
+    with a ledger of all halves."""
 
     graph: Graph
     world_size: int
@@ -53,7 +55,12 @@ class Simulated:
         world = range(self.world_size)
         self.ranks = {
             rank: Exchange(
-                rank, world, self.graph, self.timeout, CurrentModel(of(rank)), random.Random(rank + self.seed)
+                rank,
+                world,
+                self.graph,
+                self.timeout,
+                CurrentModel(of(rank)),
+                random.Random(rank + self.seed),
             )
             for rank in world
         }
@@ -90,11 +97,17 @@ class Simulated:
         return self.times[next(self._drawn) * 7 % len(self.times)]
 
     def _later(
-        self, delay: int, what: str, rank: int, about: tuple[int, bool, Parcel | None] = (-1, False, None)
+        self,
+        delay: int,
+        what: str,
+        rank: int,
+        about: tuple[int, bool, Parcel | None] = (-1, False, None),
     ) -> None:
         heapq.heappush(self._events, (self.now + delay, next(self._ticks), what, rank, about))
 
-    def _over_connection(self, src: int, dst: int, what: str, about: tuple[int, bool, Parcel | None]) -> None:
+    def _over_connection(
+        self, src: int, dst: int, what: str, about: tuple[int, bool, Parcel | None]
+    ) -> None:
         """In the order in which it was sent."""
         arrives = max(self._free.get((src, dst), 0), self.now + self._draw())
         self._free[src, dst] = arrives
@@ -133,7 +146,8 @@ class Simulated:
             self._over_connection(rank, sender, "parcel", (rank, True, answer))
 
     def check_the_ledger(self) -> None:
-        """Models, and halves that are still to come, add up to all that was learnt: as long as nobody is lost."""
+        """Models, and halves that are still to come, add up to all that was learnt: as long as
+        nobody is lost."""
         if self.dies or not self.learns:
             return
         models = [each.current.reading.model for each in self.ranks.values()]
@@ -148,24 +162,36 @@ class Simulated:
 
 @settings(max_examples=30, deadline=None)
 @given(GRAPHS, st.integers(1, 6), delays, st.integers(0, 5))
-def test_no_update_and_no_half_is_lost(graph: Graph, world: int, times: list[int], seed: int) -> None:
-    """Answers take up to three time-outs; the ledger is checked at every event, and in the end nothing is owed."""
+def test_no_update_and_no_half_is_lost(
+    graph: Graph, world: int, times: list[int], seed: int
+) -> None:
+    """Answers take up to three time-outs; the ledger is checked at every event, and in the end
+    nothing is owed."""
     simulated = Simulated(graph, world, times, seed)
     simulated.run(until=600)
     assert simulated.most_open <= MOST_OPEN
     assert simulated.sent == set(simulated.moved) == simulated.settled
-    total = torch.stack([each.current.reading.model for each in simulated.ranks.values()]).sum(dim=0)
+    total = torch.stack([each.current.reading.model for each in simulated.ranks.values()]).sum(
+        dim=0
+    )
     torch.testing.assert_close(total, simulated.learnt, rtol=0, atol=1e-8)
     assert all(each.open == 0 for each in simulated.ranks.values())
     assert world == 1 or simulated.settled
 
 
 @settings(max_examples=30, deadline=None)
-@given(GRAPHS, st.integers(2, 6), delays, st.dictionaries(st.integers(0, 5), st.integers(0, 500), max_size=3))
+@given(
+    GRAPHS,
+    st.integers(2, 6),
+    delays,
+    st.dictionaries(st.integers(0, 5), st.integers(0, 500), max_size=3),
+)
 def test_those_left_have_done_both_halves_or_none(
     graph: Graph, world: int, times: list[int], dies: dict[int, int]
 ) -> None:
-    simulated = Simulated(graph, world, times, dies={rank: when for rank, when in dies.items() if rank < world})
+    simulated = Simulated(
+        graph, world, times, dies={rank: when for rank, when in dies.items() if rank < world}
+    )
     simulated.run(until=900)
     left = set(simulated.ranks)
     for (active, number), passive in simulated.moved.items():
@@ -194,7 +220,8 @@ def test_models_become_one_and_it_is_their_mean(
 
 def pair(timeout: int = TIMEOUT) -> tuple[Exchange, Exchange]:
     first, second = (
-        Exchange(rank, range(2), "ring", timeout, CurrentModel(of(rank)), random.Random(0)) for rank in range(2)
+        Exchange(rank, range(2), "ring", timeout, CurrentModel(of(rank)), random.Random(0))
+        for rank in range(2)
     )
     return first, second
 
@@ -250,7 +277,9 @@ def test_nothing_moves_for_who_is_gone() -> None:
 
 
 @given(GRAPHS, st.sets(st.integers(0, 30), min_size=1, max_size=12))
-def test_partners_make_a_connected_bipartite_graph_of_whoever_is_there(graph: Graph, there: set[int]) -> None:
+def test_partners_make_a_connected_bipartite_graph_of_whoever_is_there(
+    graph: Graph, there: set[int]
+) -> None:
     ranks = sorted(there)
     reached, border = {ranks[0]}, [ranks[0]]
     while border:
@@ -266,7 +295,8 @@ def test_partners_make_a_connected_bipartite_graph_of_whoever_is_there(graph: Gr
 
 @pytest.mark.parametrize("open_ones", [2, 3, 4, 5])
 def test_more_open_exchanges_would_move_models_apart(open_ones: int) -> None:
-    """Why there are at most two: one rank at 1 that exchanges with k at 0 leaves 1 - k/2 of itself."""
+    """Why there are at most two: one rank at 1 that exchanges with k at 0 leaves 1 - k/2 of
+    itself."""
     mine = 1 - open_ones / 2
     models = torch.tensor([mine, *[0.5] * open_ones], dtype=torch.float64)
     before = torch.tensor([1.0, *[0.0] * open_ones], dtype=torch.float64)

@@ -1,4 +1,5 @@
-"""Ranks that pair off, by themselves: mutual exchanges and progress under random delays, losses, and disagreement."""
+"""Ranks that pair off, by themselves: mutual exchanges and progress under random delays, losses,
+and disagreement."""
 
 from __future__ import annotations
 
@@ -50,7 +51,11 @@ class Rank:
         return []
 
     def _sent(self, sends: tuple[Send, ...]) -> Sent:
-        what = {Word.OFFER: (self.rule.rank, self.step), Word.REFUSAL: None, Word.MEASURED: self.row}
+        what = {
+            Word.OFFER: (self.rule.rank, self.step),
+            Word.REFUSAL: None,
+            Word.MEASURED: self.row,
+        }
         return [(send.rank, (send.word, send.step, what[send.word])) for send in sends]
 
     def leave(self, rank: int) -> None:
@@ -73,24 +78,34 @@ class Rank:
 
 
 @st.composite
-def meshes(draw: st.DrawFn, *, deaths: bool, agreed: bool = True) -> tuple[int, Mesh, dict[int, Rank]]:
+def meshes(
+    draw: st.DrawFn, *, deaths: bool, agreed: bool = True
+) -> tuple[int, Mesh, dict[int, Rank]]:
     world, every = draw(st.integers(1, 6)), draw(st.integers(1, 4))
     parameters = FastLinksParameters(name="fast_links", every=every, mixing=0.2)
     times = draw(st.lists(st.sampled_from([1.0, 2.0, 3.0, 10.0, 40.0]), min_size=97, max_size=97))
     ways = draw(st.lists(st.sampled_from([0.0, 0.5, 5.0, 60.0]), min_size=36, max_size=36))
     rows = np.random.default_rng(draw(st.integers(0, 99))).exponential(size=(world, world + 1))
-    dying = draw(st.dictionaries(st.integers(0, world - 1), st.floats(0, 200), max_size=world - 1)) if deaths else {}
+    dying = (
+        draw(st.dictionaries(st.integers(0, world - 1), st.floats(0, 200), max_size=world - 1))
+        if deaths
+        else {}
+    )
     ranks = {
         rank: Rank(FastLinksRule(rank, world, parameters, seed=3 if agreed else rank), rows[rank])
         for rank in range(world)
     }
-    mesh = Mesh(ranks, lambda r, k: times[(r * 37 + k * 11) % 97], lambda i, j: ways[i * 6 + j], dying)
+    mesh = Mesh(
+        ranks, lambda r, k: times[(r * 37 + k * 11) % 97], lambda i, j: ways[i * 6 + j], dying
+    )
     return every, mesh, ranks
 
 
 @settings(deadline=None, max_examples=30)
 @given(meshes(deaths=False))
-def test_exchanges_are_mutual_and_nobody_is_two_agreements_ahead(made: tuple[int, Mesh, dict[int, Rank]]) -> None:
+def test_exchanges_are_mutual_and_nobody_is_two_agreements_ahead(
+    made: tuple[int, Mesh, dict[int, Rank]],
+) -> None:
     every, mesh, ranks = made
 
     def check(rank: int) -> None:
@@ -101,7 +116,11 @@ def test_exchanges_are_mutual_and_nobody_is_two_agreements_ahead(made: tuple[int
     for step in range(12):
         met = {rank: each.taken[step] for rank, each in ranks.items()}
         assert sum(model is None for model in met.values()) == len(ranks) % 2
-        assert all(model[1] == step and met[model[0]] == (rank, step) for rank, model in met.items() if model)
+        assert all(
+            model[1] == step and met[model[0]] == (rank, step)
+            for rank, model in met.items()
+            if model
+        )
     assert not any(rank.refusals for rank in ranks.values())
 
 
@@ -137,7 +156,9 @@ def test_ranks_are_lost_and_the_others_go_on(made: tuple[int, Mesh, dict[int, Ra
 
 @settings(deadline=None, max_examples=20)
 @given(meshes(deaths=True), st.data())
-def test_ranks_join_and_all_go_on(made: tuple[int, Mesh, dict[int, Rank]], data: st.DataObject) -> None:
+def test_ranks_join_and_all_go_on(
+    made: tuple[int, Mesh, dict[int, Rank]], data: st.DataObject
+) -> None:
     _, mesh, ranks = made
     come_and_go(data, mesh)
     mesh.run(20)

@@ -1,4 +1,5 @@
-"""What steps take at full speed: the line through what ranks measured, and a measurement that leaves no trace."""
+"""What steps take at full speed: the line through what ranks measured, and a measurement that
+leaves no trace."""
 
 from __future__ import annotations
 
@@ -40,8 +41,16 @@ _MS = 1_000_000
 _SPLIT = ArraySplit(np.zeros((64, 1, 8, 8), dtype=np.uint8), np.zeros(64, dtype=np.int64))
 
 
-@given(st.integers(0, 10**8), st.integers(1, 10**6), st.integers(1, 60), st.integers(1, 8), st.integers(1, 200))
-def test_times_on_a_line_are_found_again(base: int, each: int, few: int, ranks: int, samples: int) -> None:
+@given(
+    st.integers(0, 10**8),
+    st.integers(1, 10**6),
+    st.integers(1, 60),
+    st.integers(1, 8),
+    st.integers(1, 200),
+)
+def test_times_on_a_line_are_found_again(
+    base: int, each: int, few: int, ranks: int, samples: int
+) -> None:
     many = 2 * few
     speed = fit([Timed(few, base + few * each, many, base + many * each)] * ranks)
     assert speed.step_ns(samples) == pytest.approx(base + samples * each, rel=1e-6, abs=2)
@@ -54,7 +63,11 @@ def test_a_rank_that_was_disturbed_does_not_count() -> None:
 
 @pytest.mark.parametrize(
     "timed",
-    [Timed(10, 20 * _MS, 20, 18 * _MS), Timed(10, 2 * _MS, 20, 18 * _MS), Timed(20, 18 * _MS, 20, 18 * _MS)],
+    [
+        Timed(10, 20 * _MS, 20, 18 * _MS),
+        Timed(10, 2 * _MS, 20, 18 * _MS),
+        Timed(20, 18 * _MS, 20, 18 * _MS),
+    ],
     ids=["more samples in less time", "more than twice for twice", "one size only"],
 )
 def test_chance_makes_no_line_that_falls_or_begins_below_nothing(timed: Timed) -> None:
@@ -94,10 +107,19 @@ def test_what_is_done_with_gradients_before_they_are_sent_is_measured_too() -> N
     asked = [Workload.model_validate({"model": "mlp", "dataset": "digits", "strategy": each}).strategy for each in
              ("allreduce", "powersgd", {"name": "local_sgd", "compress": "fp16"}, "ring_allreduce", "topk",
               {"name": "asynchronous", "compress": "fp16"})]  # fmt: skip
-    assert [encoder_of_steps(each) is not None for each in asked] == [False, False, False, False, True, True]
+    assert [encoder_of_steps(each) is not None for each in asked] == [
+        False,
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
     lengths: list[int] = []
     sgd = partial(torch.optim.SGD, lr=0.1)
-    learn = learner_on_a_copy(model, lambda each: sgd(each.parameters()), lambda vector: lengths.append(len(vector)))
+    learn = learner_on_a_copy(
+        model, lambda each: sgd(each.parameters()), lambda vector: lengths.append(len(vector))
+    )
     measure(_SPLIT, np.arange(8), 1, learn)
     assert set(lengths) == {sum(parameter.numel() for parameter in model.parameters())}
 
@@ -118,7 +140,9 @@ def _stay(path: Path, log: Path) -> None:
 
 def test_one_at_a_time_on_a_core(tmp_path: Path) -> None:
     fork = multiprocessing.get_context("fork")
-    stays = [fork.Process(target=_stay, args=(tmp_path / "lock", tmp_path / "log")) for _ in range(6)]
+    stays = [
+        fork.Process(target=_stay, args=(tmp_path / "lock", tmp_path / "log")) for _ in range(6)
+    ]
     for each in stays:
         each.start()
     for each in stays:
@@ -157,13 +181,16 @@ def test_a_training_counts_the_work_of_every_step(train: Train) -> None:
         with WorkCounter(training.spool.work(rank)) as counter:
             done = counter.read()
         assert done.steps == 30
-        # Two processes on as many cores: the wall time of computing is little more than its CPU time.
+        # Two processes on as many cores: the wall time of computing is little more than its CPU
+        # time.
         wall_ns = computing[computing["rank"] == rank].dur_ns.sum()
         assert 0.3 * wall_ns < done.cpu_ns <= 1.01 * wall_ns
         assert 0.3 < done.full_speed_ns / done.cpu_ns < 1.5
 
 
 def test_a_rank_that_nobody_holds_counts_nothing(train: Train) -> None:
-    training = train({"model": "mlp", "dataset": "digits", "batch_size": 128, "stop": {"steps": 5}}, 2)
+    training = train(
+        {"model": "mlp", "dataset": "digits", "batch_size": 128, "stop": {"steps": 5}}, 2
+    )
     assert not training.spool.work(0).exists()
     assert not training.spool.full_speed.exists()

@@ -1,4 +1,5 @@
-"""Gates of several machines, each with its own shared memory and its own clock, joined by the relay."""
+"""Gates of several machines, each with its own shared memory and its own clock, joined by the
+relay."""
 
 from __future__ import annotations
 
@@ -19,7 +20,14 @@ from laggard.workloads.gate_relay import (
     Opened,
     StopAsked,
 )
-from laggard.workloads.gates import RELAYED_LEAD_NS, START_GATE, Gates, Reason, Verdict, evaluation_gate
+from laggard.workloads.gates import (
+    RELAYED_LEAD_NS,
+    START_GATE,
+    Gates,
+    Reason,
+    Verdict,
+    evaluation_gate,
+)
 
 RANKS = {"head": (0, 1), "left": (2,), "right": (3, 4)}
 OFFSETS_NS = {"head": 0, "left": 7_000_000_000, "right": -3_000_000_000}
@@ -37,10 +45,14 @@ class Machines:
 
     def _relay(self, name: str) -> GateRelay:
         offset_ns = OFFSETS_NS[name]
-        return GateRelay(self.gates[name], RANKS[name], lambda t: t - offset_ns, lambda t: t + offset_ns)
+        return GateRelay(
+            self.gates[name], RANKS[name], lambda t: t - offset_ns, lambda t: t + offset_ns
+        )
 
     def settle(self) -> None:
-        waiting = deque((name, news) for name, relay in self.relays.items() for news in relay.news())
+        waiting = deque(
+            (name, news) for name, relay in self.relays.items() for news in relay.news()
+        )
         while waiting:
             source, news = waiting.popleft()
             for target, passed in self.hub.route(source, news):
@@ -61,7 +73,9 @@ def machines(tmp_path: Path) -> Machines:
     return Machines(tmp_path)
 
 
-def test_the_head_sees_everybody_arrive_and_everybody_sees_the_gate_open(machines: Machines) -> None:
+def test_the_head_sees_everybody_arrive_and_everybody_sees_the_gate_open(
+    machines: Machines,
+) -> None:
     machines.arrive(START_GATE, {rank: 1_000 + rank for rank in range(4)})
     machines.settle()
     assert machines.gates["head"].last_arrival_ns(START_GATE) is None
@@ -75,7 +89,9 @@ def test_the_head_sees_everybody_arrive_and_everybody_sees_the_gate_open(machine
         assert (gate, opening.open_ns - OFFSETS_NS[name]) == (START_GATE, open_ns)
     assert RELAYED_LEAD_NS >= 100_000_000, "the relay needs time to tell"
     machines.settle()
-    assert len([news for _, _, news in machines.carried if isinstance(news, Opened)]) == 2, "told once"
+    assert len([news for _, _, news in machines.carried if isinstance(news, Opened)]) == 2, (
+        "told once"
+    )
 
 
 def test_a_verdict_travels_with_its_gate(machines: Machines) -> None:
@@ -92,7 +108,10 @@ def test_rank_0_begins_the_last_step_only_when_all_machines_know(machines: Machi
     hub, told = machines.hub, []
     for news in machines.relays["head"].news():
         told = list(hub.route("head", news))
-    assert [(target, type(news)) for target, news in told] == [("left", LastStep), ("right", LastStep)]
+    assert [(target, type(news)) for target, news in told] == [
+        ("left", LastStep),
+        ("right", LastStep),
+    ]
     first = machines.relays["left"].take(told[0][1])
     assert isinstance(first, LastStepKnown)
     assert hub.route("left", first) == ()

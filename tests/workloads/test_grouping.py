@@ -1,4 +1,5 @@
-"""Averaging in groups by itself: the generator's rule, the ring, and members under random delays and losses, the generator's too."""
+"""Averaging in groups by itself: the generator's rule, the ring, and members under random delays
+and losses, the generator's too."""
 
 from __future__ import annotations
 
@@ -70,7 +71,9 @@ class Line:
 
 @settings(max_examples=30, deadline=None)
 @given(worlds, sizes, st.integers(0, 20), delays)
-def test_everybody_is_grouped_again_and_again(world: int, size: int, patience: int, times: list[int]) -> None:
+def test_everybody_is_grouped_again_and_again(
+    world: int, size: int, patience: int, times: list[int]
+) -> None:
     line = Line(world, size, patience, times)
     line.run(until=3000)
     # At worst all wait for the slowest each time.
@@ -83,7 +86,8 @@ def test_everybody_is_grouped_again_and_again(world: int, size: int, patience: i
 def test_models_mix_within_the_promised_number_of_groups(
     world: int, size: int, patience: int, times: list[int]
 ) -> None:
-    """Any so many groups hold as many as join all ranks; the mean is kept by each, and the spread shrinks."""
+    """Any so many groups hold as many as join all ranks; the mean is kept by each, and the spread
+    shrinks."""
     line = Line(world, size, patience, times)
     line.run(until=3000)
     promised = 2 * (patience + world - 1)
@@ -109,7 +113,8 @@ def connected(world: int, groups: list[tuple[int, ...]]) -> bool:
 
 
 def test_who_is_slow_is_not_waited_for_until_models_must_mix() -> None:
-    """Rank 3 takes a hundred times as long: the others make groups of their own, 20 of them, before they wait for it."""
+    """Rank 3 takes a hundred times as long: the others make groups of their own, 20 of them, before
+    they wait for it."""
     rule = GroupRule(range(4), 2, 20)
     numbers: list[int] = []
     for turn in range(60):
@@ -122,11 +127,19 @@ def test_who_is_slow_is_not_waited_for_until_models_must_mix() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(worlds, sizes, st.integers(0, 6), delays, st.dictionaries(st.integers(0, 6), st.integers(0, 900), max_size=4))
+@given(
+    worlds,
+    sizes,
+    st.integers(0, 6),
+    delays,
+    st.dictionaries(st.integers(0, 6), st.integers(0, 900), max_size=4),
+)
 def test_nobody_waits_for_who_is_gone(
     world: int, size: int, patience: int, times: list[int], dies: dict[int, int]
 ) -> None:
-    line = Line(world, size, patience, times, {rank: when for rank, when in dies.items() if rank < world})
+    line = Line(
+        world, size, patience, times, {rank: when for rank, when in dies.items() if rank < world}
+    )
     line.run(until=3000)
     late = {member for now, group in line.groups if now > 2000 for member in group.members}
     assert late == set(line.steps)
@@ -140,7 +153,9 @@ def test_the_ring_makes_the_mean_the_same_on_all(world: int, length: int) -> Non
     vectors = torch.rand((world, length), generator=random)
     members = tuple(range(10, 10 + world))
     rings = {rank: RingAverage(members, rank, vectors[rank - 10]) for rank in members}
-    line = [(rings[rank].next, chunk) for rank in members if (chunk := rings[rank].begin()) is not None]
+    line = [
+        (rings[rank].next, chunk) for rank in members if (chunk := rings[rank].begin()) is not None
+    ]
     while line:
         rank, chunk = line.pop(0)
         answer = rings[rank].hear(chunk.part)
@@ -182,9 +197,11 @@ class Event(Enum):
 
 @dataclass
 class Members:
-    """Members, connections between their lives that keep order and take time, losses, and ranks that come back, event by event.
+    """Members, connections between their lives that keep order and take time, losses, and ranks
+    that come back, event by event.
 
-    As with real connections, what an older life of a rank sent may come after a newer one has joined; that one is gone is not told any more then.
+    As with real connections, what an older life of a rank sent may come after a newer one has
+    joined; that one is gone is not told any more then.
     """
 
     world: int
@@ -205,7 +222,9 @@ class Members:
         everybody = dict.fromkeys(range(self.world), 0)
         self.here = {rank: self._born(rank, everybody) for rank in everybody}
         self.registered = dict(everybody)
-        self.models = {rank: torch.tensor([rank, 1.0, -rank], dtype=torch.float64) for rank in everybody}
+        self.models = {
+            rank: torch.tensor([rank, 1.0, -rank], dtype=torch.float64) for rank in everybody
+        }
 
     def _born(self, rank: int, sessions: dict[int, int]) -> Life:
         others = {other: session for other, session in sessions.items() if other != rank}
@@ -218,7 +237,9 @@ class Members:
     def run(self, until: int) -> None:
         for life in self.here.values():
             self._push(self.draw(), Event.STEP, life, life)
-        turns = sorted([(when, rank, self._die) for rank, when in self.dies.items()], key=itemgetter(0, 1))
+        turns = sorted(
+            [(when, rank, self._die) for rank, when in self.dies.items()], key=itemgetter(0, 1)
+        )
         turns += [(when, rank, self._come) for rank, when in self.joins.items()]
         turns.sort(key=itemgetter(0, 1))
         while self._events or turns:
@@ -227,14 +248,22 @@ class Members:
                 self.now = max(self.now, when)
                 turn(rank)
                 continue
-            self.now, _, event, (rank, session), sender, its_session, message = heapq.heappop(self._events)
+            self.now, _, event, (rank, session), sender, its_session, message = heapq.heappop(
+                self._events
+            )
             life = self.here.get(rank)
             if life is not None and life.session == session:
                 self._happens(event, life, sender, its_session, message, until)
                 self._follow(life)
 
     def _happens(
-        self, event: Event, life: Life, sender: int, session: int, message: Message | None, until: int
+        self,
+        event: Event,
+        life: Life,
+        sender: int,
+        session: int,
+        message: Message | None,
+        until: int,
     ) -> None:
         if event is Event.STEP:
             life.ready = self.now < until
@@ -261,14 +290,19 @@ class Members:
     def draw(self) -> int:
         return self.times[next(self._drawn) * 7 % len(self.times)]
 
-    def _push(self, at: int, event: Event, src: Life, dst: Life | None, message: Message | None = None) -> None:
+    def _push(
+        self, at: int, event: Event, src: Life, dst: Life | None, message: Message | None = None
+    ) -> None:
         """At a time, or when what is sent now arrives."""
         if dst is None:
             return
         connection = ((src.rank, src.session), (dst.rank, dst.session))
         if not at:
             self._free[connection] = at = max(self._free.get(connection, 0), self.now + self.draw())
-        heapq.heappush(self._events, (at, next(self._ticks), event, connection[1], src.rank, src.session, message))
+        heapq.heappush(
+            self._events,
+            (at, next(self._ticks), event, connection[1], src.rank, src.session, message),
+        )
 
     def _die(self, rank: int) -> None:
         gone = self.here.pop(rank, None)
@@ -327,15 +361,23 @@ def test_groups_keep_the_mean_and_make_models_one(world: int, size: int, times: 
 
 
 @settings(max_examples=40, deadline=None)
-@given(worlds, sizes, delays, st.dictionaries(st.integers(0, 6), st.integers(0, 1500), min_size=1, max_size=4))
-def test_no_group_hangs_whoever_is_lost(world: int, size: int, times: list[int], dies: dict[int, int]) -> None:
+@given(
+    worlds,
+    sizes,
+    delays,
+    st.dictionaries(st.integers(0, 6), st.integers(0, 1500), min_size=1, max_size=4),
+)
+def test_no_group_hangs_whoever_is_lost(
+    world: int, size: int, times: list[int], dies: dict[int, int]
+) -> None:
     """Rank 0, the generator, too: those who are left go on, for as long as the simulation does."""
     run = Members(world, size, times, {rank: when for rank, when in dies.items() if rank < world})
     before = {rank: float(vector[0]) for rank, vector in run.models.items()}
     run.run(until=8000)
     assert all(steps >= 5 for steps in run.steps.values()), run.steps
     for vector in run.models.values():
-        # Whatever was left in the midst: a model is always a mean of models, its weights sum to one.
+        # Whatever was left in the midst: a model is always a mean of models, its weights sum to
+        # one.
         assert float(vector[1]) == pytest.approx(1.0)
         assert min(before.values()) - 1e-9 <= float(vector[0]) <= max(before.values()) + 1e-9
 
@@ -344,11 +386,18 @@ turns = st.dictionaries(st.integers(0, 6), st.integers(0, 1500), min_size=1, max
 
 
 @settings(max_examples=40)
-@given(worlds, sizes, delays, turns, st.dictionaries(st.integers(0, 6), st.integers(1, 300), min_size=1, max_size=4))
+@given(
+    worlds,
+    sizes,
+    delays,
+    turns,
+    st.dictionaries(st.integers(0, 6), st.integers(1, 300), min_size=1, max_size=4),
+)
 def test_no_group_hangs_whoever_is_lost_and_comes_back(
     world: int, size: int, times: list[int], dies: dict[int, int], away: dict[int, int]
 ) -> None:
-    """The generator too, and lower ranks than it; before the others have missed them, and before all have heard that they are back."""
+    """The generator too, and lower ranks than it; before the others have missed them, and before
+    all have heard that they are back."""
     dies = {rank: when for rank, when in dies.items() if rank < world}
     joins = {rank: dies[rank] + after for rank, after in away.items() if rank in dies}
     run = Members(world, size, times, dies, joins)
@@ -358,7 +407,9 @@ def test_no_group_hangs_whoever_is_lost_and_comes_back(
     assert all(steps >= 5 for steps in run.steps.values()), run.steps
     for vector in run.models.values():
         assert float(vector[1]) == pytest.approx(1.0)
-    late = {rank for rank, outcome in run.outcomes if outcome.payload_bytes and outcome.told_ns > 3000}
+    late = {
+        rank for rank, outcome in run.outcomes if outcome.payload_bytes and outcome.told_ns > 3000
+    }
     assert late == (set(run.here) if len(run.here) > 1 else set())
 
 

@@ -1,4 +1,5 @@
-"""Hop's rules by themselves: bounds, progress and averages under random delays and losses; times against the recurrence that they mean."""
+"""Hop's rules by themselves: bounds, progress and averages under random delays and losses; times
+against the recurrence that they mean."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ class Rank:
 
     def sends(self) -> Sent:
         step = self.rule.step
-        return [(n.rank, (step, (self.rule.rank, step) if n.with_model else None)) for n in self.rule.notices()]
+        return [
+            (n.rank, (step, (self.rule.rank, step) if n.with_model else None))
+            for n in self.rule.notices()
+        ]
 
     def hear(self, sender: int, message: object) -> Sent:
         assert isinstance(message, tuple)
@@ -65,7 +69,9 @@ def bounds(draw: st.DrawFn, world: int) -> HopParameters:
     backups = draw(st.integers(0, max(0, len(neighbours(graph, range(world), 0)) - 1)))
     ahead = staleness + draw(st.integers(1, 4))
     skip = draw(st.integers(0, 5)) if staleness or (backups and ahead > 1) else 0
-    return HopParameters(name="hop", graph=graph, staleness=staleness, backups=backups, ahead=ahead, skip=skip)
+    return HopParameters(
+        name="hop", graph=graph, staleness=staleness, backups=backups, ahead=ahead, skip=skip
+    )
 
 
 @st.composite
@@ -74,9 +80,15 @@ def meshes(draw: st.DrawFn, *, deaths: bool) -> tuple[HopParameters, Mesh, dict[
     parameters = draw(bounds(world))
     times = draw(st.lists(st.sampled_from([1.0, 2.0, 3.0, 10.0, 40.0]), min_size=97, max_size=97))
     ways = draw(st.lists(st.sampled_from([0.0, 0.5, 5.0, 60.0]), min_size=36, max_size=36))
-    dying = draw(st.dictionaries(st.integers(0, world - 1), st.floats(0, 200), max_size=world - 1)) if deaths else {}
+    dying = (
+        draw(st.dictionaries(st.integers(0, world - 1), st.floats(0, 200), max_size=world - 1))
+        if deaths
+        else {}
+    )
     ranks = {rank: Rank(HopRule(rank, world, parameters)) for rank in range(world)}
-    mesh = Mesh(ranks, lambda r, k: times[(r * 37 + k * 11) % 97], lambda i, j: ways[i * 6 + j], dying)
+    mesh = Mesh(
+        ranks, lambda r, k: times[(r * 37 + k * 11) % 97], lambda i, j: ways[i * 6 + j], dying
+    )
     return parameters, mesh, ranks
 
 
@@ -95,7 +107,9 @@ def check_averages(parameters: HopParameters, rank: Rank) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(meshes(deaths=False))
-def test_no_gap_between_neighbours_is_wider_than_the_bound(made: tuple[HopParameters, Mesh, dict[int, Rank]]) -> None:
+def test_no_gap_between_neighbours_is_wider_than_the_bound(
+    made: tuple[HopParameters, Mesh, dict[int, Rank]],
+) -> None:
     parameters, mesh, ranks = made
     bound = parameters.ahead if parameters.backups else parameters.staleness + 1
 
@@ -111,7 +125,9 @@ def test_no_gap_between_neighbours_is_wider_than_the_bound(made: tuple[HopParame
 
 @settings(deadline=None, max_examples=60)
 @given(meshes(deaths=True))
-def test_ranks_are_lost_and_the_others_go_on_within_bounds(made: tuple[HopParameters, Mesh, dict[int, Rank]]) -> None:
+def test_ranks_are_lost_and_the_others_go_on_within_bounds(
+    made: tuple[HopParameters, Mesh, dict[int, Rank]],
+) -> None:
     parameters, mesh, ranks = made
 
     def check(rank: int) -> None:
@@ -126,7 +142,9 @@ def test_ranks_are_lost_and_the_others_go_on_within_bounds(made: tuple[HopParame
 
 @settings(deadline=None, max_examples=100)
 @given(meshes(deaths=True), st.data())
-def test_ranks_join_and_all_go_on(made: tuple[HopParameters, Mesh, dict[int, Rank]], data: st.DataObject) -> None:
+def test_ranks_join_and_all_go_on(
+    made: tuple[HopParameters, Mesh, dict[int, Rank]], data: st.DataObject
+) -> None:
     parameters, mesh, ranks = made
     come_and_go(data, mesh)
     mesh.run(STEPS)
@@ -137,7 +155,8 @@ def test_ranks_join_and_all_go_on(made: tuple[HopParameters, Mesh, dict[int, Ran
 @settings(deadline=None, max_examples=60)
 @given(st.data(), st.integers(2, 6))
 def test_steps_begin_when_the_recurrence_says(data: st.DataObject, world: int) -> None:
-    """b(i, k+1) = max(b(i, k) + c(i, k), what is needed of b(j, k-s), all of b(j, k+1-ahead)), each later by its way."""
+    """b(i, k+1) = max(b(i, k) + c(i, k), what is needed of b(j, k-s), all of b(j, k+1-ahead)), each
+    later by its way."""
     drawn = data.draw(bounds(world))
     parameters = drawn.model_copy(update={"skip": 0})
     times = data.draw(st.lists(st.floats(1, 50), min_size=97, max_size=97))
@@ -173,7 +192,9 @@ def test_without_slack_every_step_is_a_whole_one_of_gossip(world: int, graph: Gr
     for name, rank in ranks.items():
         for step, ending in rank.endings:
             assert ending.weights == mixing_weights(graph, range(world), name)
-            assert ending.models == {other: (other, step) for other in neighbours(graph, range(world), name)}
+            assert ending.models == {
+                other: (other, step) for other in neighbours(graph, range(world), name)
+            }
             assert (ending.skipped, ending.staleness) == (0, 0)
 
 
@@ -205,7 +226,9 @@ def test_older_models_weigh_less() -> None:
     assert rule.may_end()
     ending = rule.end()
     assert ending.models == {1: "b3", 2: "c1"}
-    assert ending.weights == pytest.approx({0: 0.4, 1: 0.4, 2: 0.2})  # the paper's equation 2: 4, 4 and 2 parts
+    assert ending.weights == pytest.approx(
+        {0: 0.4, 1: 0.4, 2: 0.2}
+    )  # the paper's equation 2: 4, 4 and 2 parts
     assert ending.staleness == 2
 
 

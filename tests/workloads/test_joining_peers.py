@@ -18,7 +18,15 @@ from tests.workloads.test_churn import ENDLESS, end, join, rows_of, train_on
 if TYPE_CHECKING:
     from tests.workloads.conftest import Train, Training
 
-STRATEGIES = ["gossip", "fast_links", "hop", "partial_reduce", "ad_psgd", "overlap_local_sgd", "adaptive"]
+STRATEGIES = [
+    "gossip",
+    "fast_links",
+    "hop",
+    "partial_reduce",
+    "ad_psgd",
+    "overlap_local_sgd",
+    "adaptive",
+]
 BOUND = ["gossip", "fast_links", "hop"]
 WORLD = 3
 
@@ -28,7 +36,9 @@ def first_loss(training: Training, rank: int) -> float:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_worker_that_comes_back_begins_with_what_the_others_have_learnt(train: Train, name: str) -> None:
+def test_a_worker_that_comes_back_begins_with_what_the_others_have_learnt(
+    train: Train, name: str
+) -> None:
     training = train({**ENDLESS, "strategy": name}, WORLD, wait=False)
     training.go()
     train_on(training, 2, training.pids[2], 60)
@@ -45,7 +55,9 @@ def test_a_worker_that_comes_back_begins_with_what_the_others_have_learnt(train:
     assert end(training) == [0, 0, -signal.SIGKILL, 0, 0, 0], training.logs()
     assert training.done()["stopped_by"] == "walltime"
     back = rows_of(training, 2, life=1)
-    assert np.median(back["loss"][:5]) < 0.5 * first_loss(training, 0), "it begins with what the others know"
+    assert np.median(back["loss"][:5]) < 0.5 * first_loss(training, 0), (
+        "it begins with what the others know"
+    )
     for rank in (0, 1):
         steps = rows_of(training, rank)
         known = steps["step"][steps["end_ns"] < asked_ns].max()

@@ -1,4 +1,5 @@
-"""Who exchanges models with whom how often: against the definitions, on any links; and what comes of measurements."""
+"""Who exchanges models with whom how often: against the definitions, on any links; and what comes
+of measurements."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ parts = st.floats(0.01, 1.0)
 @st.composite
 def links(draw: st.DrawFn, smallest: int = 1) -> FloatArray:
     size = draw(st.integers(smallest, 9))
-    times = draw(st.lists(st.sampled_from([0.001, 0.002, 0.01, 0.5, 20.0]), min_size=81, max_size=81))
+    times = draw(
+        st.lists(st.sampled_from([0.001, 0.002, 0.01, 0.5, 20.0]), min_size=81, max_size=81)
+    )
     above = np.triu(np.array(times).reshape(9, 9)[:size, :size], 1)
     return above + above.T
 
@@ -49,7 +52,9 @@ def expected_s(policy: Policy, times_s: FloatArray) -> float:
 
 
 @given(links())
-def test_every_pair_is_in_a_matching_and_nobody_is_left_out_who_could_be_in(times_s: FloatArray) -> None:
+def test_every_pair_is_in_a_matching_and_nobody_is_left_out_who_could_be_in(
+    times_s: FloatArray,
+) -> None:
     size, met = len(times_s), set()
     for pairs in disjoint_pairs(times_s):
         places = [place for pair in pairs for place in pair]
@@ -74,22 +79,30 @@ def test_the_policy_mixes_enough_tries_everything_and_takes_no_longer(
 
     def second(probabilities: FloatArray) -> float:
         """Of E[W'W], which is what takes variance away (Boyd et al., 2006, theorem 3)."""
-        squared = sum(p * matrix.T @ matrix for p, matrix in zip(probabilities, matrices, strict=True))
+        squared = sum(
+            p * matrix.T @ matrix for p, matrix in zip(probabilities, matrices, strict=True)
+        )
         return float(np.sort(np.abs(np.linalg.eigvals(squared)))[-2])
 
     alike = np.full(count, 1 / count)
     assert 1 - second(policy.probabilities) >= mixing * (1 - second(alike)) - 1e-9
-    assert 1 - second(policy.probabilities) == pytest.approx(spectral_gap(size, policy.matchings, policy.probabilities))
-    assert expected_s(policy, times_s) <= expected_s(Policy(policy.ranks, policy.matchings, alike), times_s) * (
-        1 + 1e-9
+    assert 1 - second(policy.probabilities) == pytest.approx(
+        spectral_gap(size, policy.matchings, policy.probabilities)
     )
+    assert expected_s(policy, times_s) <= expected_s(
+        Policy(policy.ranks, policy.matchings, alike), times_s
+    ) * (1 + 1e-9)
 
 
 def test_two_sites_meet_seldom_but_no_more_seldom_than_must_be() -> None:
-    """Four ranks each, and far links ten times as slow: random pairs are far ones in four of seven cases."""
+    """Four ranks each, and far links ten times as slow: random pairs are far ones in four of seven
+    cases."""
     times_s = two_sites(4, 0.01, 0.1)
     random_s = 4 * times_s[np.triu_indices(8, 1)].mean()
-    taken = [expected_s(plan_pairs(tuple(range(8)), times_s, mixing=m, explore=0.05), times_s) for m in (0.1, 0.3, 0.6)]
+    taken = [
+        expected_s(plan_pairs(tuple(range(8)), times_s, mixing=m, explore=0.05), times_s)
+        for m in (0.1, 0.3, 0.6)
+    ]
     assert taken == sorted(taken)
     assert taken[0] < 0.4 * random_s
     assert taken[1] < 0.6 * random_s
@@ -98,7 +111,8 @@ def test_two_sites_meet_seldom_but_no_more_seldom_than_must_be() -> None:
 
 
 def least_s(times_s: FloatArray, mixing: float) -> float:
-    """The least expected time of two sites that mix so much, over all probabilities of the same matchings: near or far, by symmetry one number."""
+    """The least expected time of two sites that mix so much, over all probabilities of the same
+    matchings: near or far, by symmetry one number."""
     matchings = disjoint_pairs(times_s)
     near = np.array([all(times_s[pair] < 0.05 for pair in pairs) for pairs in matchings])
     enough = mixing * spectral_gap(8, matchings, np.full(len(matchings), 1 / len(matchings)))
@@ -115,14 +129,20 @@ def test_partners_are_mutual(times_s: FloatArray, seed: int, step: int) -> None:
     policy = plan_pairs(ranks, times_s, mixing=0.5, explore=0.1)
     partners = {rank: policy.partner(rank, seed, step) for rank in ranks}
     assert sum(partner is None for partner in partners.values()) == len(ranks) % 2
-    assert all(partners[partner] == rank for rank, partner in partners.items() if partner is not None)
+    assert all(
+        partners[partner] == rank for rank, partner in partners.items() if partner is not None
+    )
     assert policy.partner(0, seed, step) is None
 
 
 def test_matchings_are_drawn_as_often_as_they_should_be() -> None:
     policy = plan_pairs(tuple(range(4)), two_sites(2, 0.01, 0.1), mixing=0.2, explore=0.1)
     met = np.mean([policy.partner(0, 7, step) == 1 for step in range(4000)])
-    near = next(p for pairs, p in zip(policy.matchings, policy.probabilities, strict=True) if (0, 1) in pairs)
+    near = next(
+        p
+        for pairs, p in zip(policy.matchings, policy.probabilities, strict=True)
+        if (0, 1) in pairs
+    )
     assert abs(met - near) < 4 * np.sqrt(near * (1 - near) / 4000)
 
 
@@ -137,7 +157,9 @@ def test_what_is_not_known_is_taken_from_the_other_way_or_tried() -> None:
     assert ranks == (5, 6, 7)
     assert times_s[0, 1] == times_s[1, 0] == 0.2
     assert times_s[0, 2] == times_s[2, 0] == 0.4  # the slower way
-    assert times_s[1, 2] == 0.25  # as fast as the fastest link, but nobody is faster than its computer
+    assert (
+        times_s[1, 2] == 0.25
+    )  # as fast as the fastest link, but nobody is faster than its computer
     _, nothing = exchange_times({0: np.full(3, nan), 1: np.full(3, nan)})
     assert (nothing == 0).all()
 

@@ -1,4 +1,5 @@
-"""Strategies whose ranks train by themselves for a while: against the textbook in one process, and their real trainings."""
+"""Strategies whose ranks train by themselves for a while: against the textbook in one process, and
+their real trainings."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ WHOLE = {"name": "topk", "fraction": 1.0}
 
 
 @given(st.integers(0, 200), st.integers(1, 30), st.none() | st.integers(0, 200))
-def test_meetings_are_every_so_many_steps_and_in_the_last(step: int, every: int, last: int | None) -> None:
+def test_meetings_are_every_so_many_steps_and_in_the_last(
+    step: int, every: int, last: int | None
+) -> None:
     limit = 10_000 if last is None or step > last else last
     expected = next(s for s in range(step, 20_000) if (s + 1) % every == 0 or s == limit)
     assert next_meeting(step, every, last) == expected
@@ -41,13 +44,20 @@ def test_ranks_of_tiers() -> None:
 
 
 class Textbook:
-    """Replicas of one model in one process, in float64; every rank's weight is its share of the batch."""
+    """Replicas of one model in one process, in float64; every rank's weight is its share of the
+    batch."""
 
     def __init__(self, model: str, momentum: float, *, by_samples: bool = False) -> None:
-        self.by_samples, self.in_tier, self.in_all = by_samples, np.zeros(len(TIERS)), np.zeros(len(TIERS))
+        self.by_samples, self.in_tier, self.in_all = (
+            by_samples,
+            np.zeros(len(TIERS)),
+            np.zeros(len(TIERS)),
+        )
         first = build_model(model, (1, 8, 8), 10, 3).double()
         self.nets = [copy.deepcopy(first) for _ in TIERS]
-        self.optimizers = [torch.optim.SGD(net.parameters(), lr=0.1, momentum=momentum) for net in self.nets]
+        self.optimizers = [
+            torch.optim.SGD(net.parameters(), lr=0.1, momentum=momentum) for net in self.nets
+        ]
         random = torch.Generator().manual_seed(5)
         self.inputs = torch.randn(SAMPLES, 1, 8, 8, generator=random).double()
         self.labels = torch.randint(0, 10, (SAMPLES,), generator=random)
@@ -57,8 +67,13 @@ class Textbook:
         for rank, (net, optimizer) in enumerate(zip(self.nets, self.optimizers, strict=True)):
             share = Partition(SAMPLES, BATCH, len(TIERS), 7).share(step, rank)
             optimizer.zero_grad()
-            loss = cross_entropy(net(self.inputs[share.indices]), self.labels[share.indices], reduction="sum")
-            (loss * (1 / len(share.indices) if self.by_samples else len(TIERS) / share.batch_size)).backward()
+            loss = cross_entropy(
+                net(self.inputs[share.indices]), self.labels[share.indices], reduction="sum"
+            )
+            (
+                loss
+                * (1 / len(share.indices) if self.by_samples else len(TIERS) / share.batch_size)
+            ).backward()
             optimizer.step()
             self.in_tier[rank] += len(share.indices)
             self.in_all[rank] += len(share.indices)
@@ -72,18 +87,26 @@ class Textbook:
     def mean(self, ranks: list[int]) -> torch.Tensor:
         """By the samples since the ranks' last average, where samples count."""
         whole = len(ranks) == len(TIERS)
-        counts = (self.in_all if whole else self.in_tier)[ranks] if self.by_samples else np.ones(len(ranks))
+        counts = (
+            (self.in_all if whole else self.in_tier)[ranks]
+            if self.by_samples
+            else np.ones(len(ranks))
+        )
         self.in_tier[ranks] = 0
         if whole:
             self.in_all[:] = 0
-        return sum(self.weights(rank) * part for rank, part in zip(ranks, counts / counts.sum(), strict=True))
+        return sum(
+            self.weights(rank) * part
+            for rank, part in zip(ranks, counts / counts.sum(), strict=True)
+        )
 
     def set(self, ranks: list[int], weights: torch.Tensor) -> None:
         for rank in ranks:
             nn.utils.vector_to_parameters(weights.clone(), self.nets[rank].parameters())
 
     def outer_step(self, lr: float, momentum: float) -> None:
-        """Nesterov's momentum as Sutskever et al. (ICML 2013) rewrite it, and torch implements it."""
+        """Nesterov's momentum as Sutskever et al. (ICML 2013) rewrite it, and torch implements
+        it."""
         moved = self.outer - self.mean([0, 1, 2])
         self.velocity = momentum * self.velocity + moved
         self.outer = self.outer - lr * (moved + momentum * self.velocity)
@@ -120,17 +143,24 @@ def diloco(book: Textbook, step: int) -> None:
         ({"name": "hierarchical", "tier_steps": 2, "wan_steps": 4}, hierarchical),
         ({"name": "diloco", "steps": 3}, diloco),
         ({"name": "local_sgd", "steps": 3, "compress": WHOLE}, local_sgd),
-        ({"name": "hierarchical", "tier_steps": 2, "wan_steps": 4, "compress": WHOLE}, hierarchical),
+        (
+            {"name": "hierarchical", "tier_steps": 2, "wan_steps": 4, "compress": WHOLE},
+            hierarchical,
+        ),
         ({"name": "diloco", "steps": 3, "compress": WHOLE}, diloco),
         ({"name": "local_sgd", "steps": 3, "balanced_batches": True}, local_sgd),
-        ({"name": "hierarchical", "tier_steps": 2, "wan_steps": 4, "balanced_batches": True}, hierarchical),
+        (
+            {"name": "hierarchical", "tier_steps": 2, "wan_steps": 4, "balanced_batches": True},
+            hierarchical,
+        ),
         ({"name": "diloco", "steps": 3, "balanced_batches": True}, diloco),
     ],
 )
 def test_a_strategy_does_what_its_paper_says(
     forkery: Forkery, tmp_path: Path, strategy: Mapping[str, object], rule: object
 ) -> None:
-    """Uneven batches (45 samples by 20 on three ranks), momentum, and a last step off the rhythm."""
+    """Uneven batches (45 samples by 20 on three ranks), momentum, and a last step off the
+    rhythm."""
     settings = {
         "model": "mlp",
         "samples": SAMPLES,
@@ -150,12 +180,21 @@ def test_a_strategy_does_what_its_paper_says(
         np.testing.assert_allclose(weights, book.weights(rank).numpy(), atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("strategy", [{"name": "local_sgd", "steps": 1}, {"name": "hierarchical", "wan_steps": 1}])
+@pytest.mark.parametrize(
+    "strategy", [{"name": "local_sgd", "steps": 1}, {"name": "hierarchical", "wan_steps": 1}]
+)
 def test_averaging_in_every_step_is_data_parallel_training(
     forkery: Forkery, tmp_path: Path, strategy: Mapping[str, object]
 ) -> None:
     """SGD's momentum is linear, so the mean of the models is the model of the mean gradient."""
-    settings = {"model": "mlp", "samples": SAMPLES, "batch_size": BATCH, "steps": 6, "momentum": 0.9, "tiers": TIERS}
+    settings = {
+        "model": "mlp",
+        "samples": SAMPLES,
+        "batch_size": BATCH,
+        "steps": 6,
+        "momentum": 0.9,
+        "tiers": TIERS,
+    }
     weights = []
     for name, chosen in (("own", strategy), ("ddp", {"name": "allreduce"})):
         folder = tmp_path / name

@@ -77,13 +77,19 @@ def test_a_model_and_a_dataset_are_enough() -> None:
         ({"strategy": {"name": "diloco", "outer_momentum": 1}}, "less than 1"),
         ({"strategy": {"compress": "zip"}}, "no such compression — use topk, powersgd, fp16"),
         ({"strategy": {"compress": {"name": "topk", "fraction": 0}}}, "greater than 0"),
-        ({"strategy": {"compress": {"name": "powersgd", "after": 1}}}, "greater than or equal to 2"),
+        (
+            {"strategy": {"compress": {"name": "powersgd", "after": 1}}},
+            "greater than or equal to 2",
+        ),
         (
             {"strategy": {"name": "diloco", "compress": "powersgd"}},
             "powersgd compresses layers' matrices — use topk or fp16",
         ),
         ({"strategy": {"name": "hop", "staleness": 8}}, "make ahead 9 or more"),
-        ({"strategy": {"name": "hop", "staleness": 0, "skip": 2}}, "raise staleness, or backups and ahead"),
+        (
+            {"strategy": {"name": "hop", "staleness": 0, "skip": 2}},
+            "raise staleness, or backups and ahead",
+        ),
         ({"strategy": {"name": "hop", "backups": 2}}, "make it 1 or less"),
         ({"strategy": {"name": "fast_links", "mixing": 0}}, "greater than 0"),
         ({"strategy": {"name": "fast_links", "explore": 1.5}}, "less than or equal to 1"),
@@ -122,7 +128,11 @@ def test_a_refusal_points_at_the_place() -> None:
 @pytest.mark.parametrize(
     ("strategy", "place", "says"),
     [
-        ("local_sdg", (3, 11), 'strategy: "local_sdg": no such strategy — did you mean `local_sgd`?'),
+        (
+            "local_sdg",
+            (3, 11),
+            'strategy: "local_sdg": no such strategy — did you mean `local_sgd`?',
+        ),
         ("{name: locl_sgd}", (3, 18), "did you mean `local_sgd`?"),
         ("{name: local_sgd, stepz: 4}", (3, 29), "stepz: unknown key — did you mean `steps`?"),
         (
@@ -130,7 +140,11 @@ def test_a_refusal_points_at_the_place() -> None:
             (3, 29),
             "unknown key — the keys are after, balanced_batches, compress, name, steps",
         ),
-        ("{steps: 4}", (3, 12), "unknown key — the keys are balanced_batches, compress, name, trace_buckets"),
+        (
+            "{steps: 4}",
+            (3, 12),
+            "unknown key — the keys are balanced_batches, compress, name, trace_buckets",
+        ),
         ("{name: local_sgd, steps: often}", (3, 36), "integer"),
         ("{name: hierarchical, tier_steps: 9}", (3, 44), "raise wan_steps"),
         ("{balanced_batches: {evry: 4}}", (3, 31), "evry: unknown key — did you mean `every`?"),
@@ -138,21 +152,45 @@ def test_a_refusal_points_at_the_place() -> None:
         (
             "{name: asynchronous, balanced_batches: true}",
             (3, 50),
-            "balanced_batches: true: with asynchronous all workers' shares of a batch are even — remove it, or use allreduce,",
+            (
+                "balanced_batches: true: with asynchronous all workers' shares of a batch are even"
+                " — remove it, or use allreduce,"
+            ),
         ),
         ("topkk", (3, 11), "did you mean `topk`?"),
         ("{name: fp16}", (3, 18), "fp16 is a compression: write `compress: {name: fp16, ...}`"),
-        ("{compress: topq}", (3, 22), 'strategy.compress: "topq": no such compression — did you mean `topk`?'),
-        ("{compress: {name: topq}}", (3, 29), 'strategy.compress.name: "topq": no such compression'),
-        ("{compress: {name: topk, fractoin: 1}}", (3, 35), "fractoin: unknown key — did you mean `fraction`?"),
-        ("{name: local_sgd, compress: powersgd}", (3, 39), 'strategy.compress: "powersgd": with local_sgd ranks send'),
+        (
+            "{compress: topq}",
+            (3, 22),
+            'strategy.compress: "topq": no such compression — did you mean `topk`?',
+        ),
+        (
+            "{compress: {name: topq}}",
+            (3, 29),
+            'strategy.compress.name: "topq": no such compression',
+        ),
+        (
+            "{compress: {name: topk, fractoin: 1}}",
+            (3, 35),
+            "fractoin: unknown key — did you mean `fraction`?",
+        ),
+        (
+            "{name: local_sgd, compress: powersgd}",
+            (3, 39),
+            'strategy.compress: "powersgd": with local_sgd ranks send',
+        ),
         ("{name: gossip, compress: topk}", (3, 26), "compress: unknown key"),
         ("{name: hop, staleness: 3, ahead: 3}", (3, 44), "make ahead 4 or more"),
     ],
 )
-def test_a_strategy_is_refused_where_it_stands(strategy: str, place: tuple[int, int], says: str) -> None:
+def test_a_strategy_is_refused_where_it_stands(
+    strategy: str, place: tuple[int, int], says: str
+) -> None:
     with pytest.raises(ScenarioError) as refused:
-        validated(parse_yaml(f"model: mlp\ndataset: digits\nstrategy: {strategy}\n", "workload.yaml"), Workload)
+        validated(
+            parse_yaml(f"model: mlp\ndataset: digits\nstrategy: {strategy}\n", "workload.yaml"),
+            Workload,
+        )
     (problem,) = refused.value.problems
     assert (problem.line, problem.column) == place
     assert says in str(problem)
@@ -162,8 +200,14 @@ def test_a_strategy_is_refused_where_it_stands(strategy: str, place: tuple[int, 
     ("strategy", "told"),
     [
         ("balanced_batches", "allreduce, balanced_batches (every 8, window 32, least_gain 0.02)"),
-        ({"name": "balanced_batches", "balanced_batches": {"every": 3}}, "allreduce, balanced_batches (every 3, "),
-        ({"balanced_batches": {"least_gain": 0}}, "allreduce, balanced_batches (every 8, window 32, least_gain 0.0)"),
+        (
+            {"name": "balanced_batches", "balanced_batches": {"every": 3}},
+            "allreduce, balanced_batches (every 3, ",
+        ),
+        (
+            {"balanced_batches": {"least_gain": 0}},
+            "allreduce, balanced_batches (every 8, window 32, least_gain 0.0)",
+        ),
         ({"name": "local_sgd", "balanced_batches": True}, "local_sgd, balanced_batches (every 8, "),
         ({"balanced_batches": False}, "allreduce"),
         ({"name": "local_sgd", "balanced_batches": None}, "local_sgd, steps 8, after 0"),
@@ -187,7 +231,10 @@ def test_an_optimizer_reads_as_it_was_written(name: str) -> None:
         ("topk", "allreduce, compress topk (fraction 0.01)"),
         ("powersgd", "allreduce, compress powersgd (rank 2, after 2)"),
         ("fp16", "allreduce, compress fp16"),
-        ({"compress": {"rank": 4, "name": "powersgd"}}, "allreduce, compress powersgd (rank 4, after 2)"),
+        (
+            {"compress": {"rank": 4, "name": "powersgd"}},
+            "allreduce, compress powersgd (rank 4, after 2)",
+        ),
         ({"name": "local_sgd", "compress": "fp16"}, "local_sgd, steps 8, after 0, compress fp16"),
         ({"name": "asynchronous", "compress": None}, "asynchronous"),
     ],
@@ -217,21 +264,27 @@ def test_every_strategy_has_a_default_for_everything_and_says_what_it_is() -> No
     ],
 )
 def test_it_survives_json(dataset: object) -> None:
-    workload = Workload.model_validate({"model": "a.b:c", "dataset": dataset, "stop": {"time": "3min"}})
+    workload = Workload.model_validate(
+        {"model": "a.b:c", "dataset": dataset, "stop": {"time": "3min"}}
+    )
     again = Workload.model_validate_json(workload.model_dump_json(by_alias=True))
     assert again == workload
 
 
 def test_the_schema_allows_a_bare_name_and_a_mapping() -> None:
     schema = Workload.model_json_schema()
-    assert [option["type"] for option in schema["properties"]["dataset"]["anyOf"] if "type" in option] == ["string"]
+    assert [
+        option["type"] for option in schema["properties"]["dataset"]["anyOf"] if "type" in option
+    ] == ["string"]
     assert "time" in schema["$defs"]["Stop"]["properties"]
     assert schema["required"] == ["model", "dataset"]
     json.dumps(schema)
 
 
 def test_a_dataset_lies_beside_its_scenario(tmp_path: Path) -> None:
-    workload = Workload.model_validate({"model": "cnn", "dataset": {"name": "cifar10", "folder": "data"}})
+    workload = Workload.model_validate(
+        {"model": "cnn", "dataset": {"name": "cifar10", "folder": "data"}}
+    )
     located = workload.located(tmp_path).dataset
     assert located.model_dump()["folder"] == str(tmp_path / "data")
     digits = Workload.model_validate({"model": "cnn", "dataset": "digits"})
@@ -253,7 +306,10 @@ def workload(**settings: object) -> Workload:
 @pytest.mark.parametrize(
     ("placement", "expected"),
     [
-        ({"workers": ["cloud.*", "fog.*", "edge.*"]}, ["cloud.1", "cloud.2", "fog.1", "edge.1", "edge.2"]),
+        (
+            {"workers": ["cloud.*", "fog.*", "edge.*"]},
+            ["cloud.1", "cloud.2", "fog.1", "edge.1", "edge.2"],
+        ),
         ({"workers": ["edge.*", "cloud.*"]}, ["edge.1", "edge.2", "cloud.1", "cloud.2"]),
         ({"workers": ["cloud.trainer.1.2", "cloud.*"]}, ["cloud.2", "cloud.1"]),
         ({"workers": ["edge.*"], "per_host": 2}, ["edge.1", "edge.1", "edge.2", "edge.2"]),
@@ -270,7 +326,9 @@ def test_every_host_trains_by_default() -> None:
 
 
 def test_plans(tmp_path: Path) -> None:
-    plans = plan_workers(workload(placement={"workers": ["cloud.*", "edge.*"]}), HOSTS, tmp_path, 2.0)
+    plans = plan_workers(
+        workload(placement={"workers": ["cloud.*", "edge.*"]}), HOSTS, tmp_path, 2.0
+    )
     assert [plan.rank for plan in plans] == [0, 1, 2, 3]
     assert {plan.world_size for plan in plans} == {4}
     assert plans[0].host == "cloud.trainer.1.1"
@@ -280,7 +338,12 @@ def test_plans(tmp_path: Path) -> None:
     assert plan_evaluator(plans).world_size == 4
     sampler = plan_link_sampler(plans, HOSTS, {"cloud.trainer.1.1": tmp_path / "ns"})
     assert [host.name for host in sampler.hosts] == list(plans[0].hosts_by_rank)
-    assert [host.address for host in sampler.hosts] == ["10.77.0.4", "10.77.0.5", "10.77.0.1", "10.77.0.2"]
+    assert [host.address for host in sampler.hosts] == [
+        "10.77.0.4",
+        "10.77.0.5",
+        "10.77.0.1",
+        "10.77.0.2",
+    ]
     assert sampler.hosts[0].namespace == str(tmp_path / "ns")
     assert sampler.interval_s == pytest.approx(0.4)
 
@@ -289,14 +352,19 @@ def test_the_server_is_where_the_placement_says_or_with_the_first_rank(tmp_path:
     placement = {"workers": ["edge.*", "fog.*"], "server": "cloud.*"}
     served = workload(strategy="asynchronous", placement=placement)
     assert place_server(served.placement, HOSTS).name == "cloud.trainer.1.1"
-    assert place_server(workload(placement={"workers": ["fog.*", "edge.*"]}).placement, HOSTS).layer == "fog"
+    assert (
+        place_server(workload(placement={"workers": ["fog.*", "edge.*"]}).placement, HOSTS).layer
+        == "fog"
+    )
     addresses = plan_addresses(served, HOSTS, 5000)
     assert addresses == ("10.77.0.1:5000", "10.77.0.2:5001", "10.77.0.3:5002", "10.77.0.4:5003")
     assert sampled_hosts(served, HOSTS) == (
         "edge.trainer.1.1", "edge.trainer.1.2", "fog.trainer.1.1", "cloud.trainer.1.1",
     )  # fmt: skip
     assert "cloud.trainer.1.1" not in sampled_hosts(workload(placement=placement), HOSTS)
-    workers, server = join_exchange(plan_workers(served, HOSTS, tmp_path), HOSTS, make_endpoints(addresses, 1.0))
+    workers, server = join_exchange(
+        plan_workers(served, HOSTS, tmp_path), HOSTS, make_endpoints(addresses, 1.0)
+    )
     assert server.host == "cloud.trainer.1.1"
     assert [worker.endpoint.node for worker in workers if worker.endpoint is not None] == [0, 1, 2]
     assert server.endpoint.node == server.world_size == 3
@@ -317,7 +385,11 @@ def test_plans_that_cannot_be(settings: dict[str, object], says: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("no_such_package.x:y", "No module"), ("json:no_such", "no attribute"), ("json:decoder", "not something to call")],
+    [
+        ("no_such_package.x:y", "No module"),
+        ("json:no_such", "no attribute"),
+        ("json:decoder", "not something to call"),
+    ],
 )
 def test_callables_that_are_none(name: str, says: str) -> None:
     with pytest.raises(InputError, match=says):

@@ -45,13 +45,17 @@ def test_parameters(name: str, count: int) -> None:
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet8", "transformer", "wide_mlp", "wide_cnn"])
 def test_the_seed_decides(name: str) -> None:
     def weights(seed: int) -> torch.Tensor:
-        return torch.cat([p.detach().flatten() for p in build_model(name, (1, 8, 8), 10, seed).parameters()])
+        return torch.cat(
+            [p.detach().flatten() for p in build_model(name, (1, 8, 8), 10, seed).parameters()]
+        )
 
     assert torch.equal(weights(3), weights(3))
     assert not torch.equal(weights(3), weights(4))
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet8", "vgg11", "transformer", "wide_mlp", "wide_cnn"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "cnn", "resnet8", "vgg11", "transformer", "wide_mlp", "wide_cnn"]
+)
 def test_it_learns_one_batch(name: str) -> None:
     torch.set_num_threads(1)
     model = build_model(name, (1, 8, 8), 4, 1)
@@ -83,7 +87,10 @@ def test_images_that_do_not_divide() -> None:
 
 
 def test_own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "from torch import nn\ndef nothing(shape, classes): return 3\ndef some(shape, classes): return nn.Linear(7, classes)"
+    code = (
+        "from torch import nn\ndef nothing(shape, classes): return 3\ndef some(shape, classes):"
+        " return nn.Linear(7, classes)"
+    )
     (tmp_path / "own_shapes.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     assert build_model("own_shapes:some", (7,), 5, 1)(torch.zeros(1, 7)).shape == (1, 5)

@@ -44,7 +44,9 @@ def test_an_epoch_takes_every_sample_once(partition: Partition, epoch: int) -> N
 @given(partitions, st.integers(0, 50))
 def test_the_split_of_a_batch_does_not_change_the_batch(partition: Partition, step: int) -> None:
     alone = Partition(partition.samples, partition.batch_size, 1, partition.seed)
-    together = np.concatenate([partition.share(step, rank).indices for rank in range(partition.world_size)])
+    together = np.concatenate(
+        [partition.share(step, rank).indices for rank in range(partition.world_size)]
+    )
     assert np.array_equal(together, alone.share(step, 0).indices)
 
 
@@ -61,10 +63,21 @@ def test_an_epoch_takes_every_sample_once_whoever_takes_how_many(
         shares = [partition.share(step, rank, sizes) for rank in range(partition.world_size)]
         assert [len(share.indices) for share in shares] == sizes
         ends = list(itertools.accumulate(sizes))
-        parts = [partition.part(step, range(end - size, end)) for size, end in zip(sizes, ends, strict=True)]
-        assert all(map(np.array_equal, [part.indices for part in parts], [share.indices for share in shares]))
+        parts = [
+            partition.part(step, range(end - size, end))
+            for size, end in zip(sizes, ends, strict=True)
+        ]
+        assert all(
+            map(
+                np.array_equal,
+                [part.indices for part in parts],
+                [share.indices for share in shares],
+            )
+        )
         assert {part.batch_size for part in parts} == {sum(sizes)}
-        assert {share.batch_size for share in shares} == {partition.samples_in(step)} == {sum(sizes)}
+        assert (
+            {share.batch_size for share in shares} == {partition.samples_in(step)} == {sum(sizes)}
+        )
         taken += [i for share in shares for i in share.indices.tolist()]
         assert partition.samples_through(step) == epoch * partition.samples + len(taken)
     assert sorted(taken) == list(range(partition.samples))
@@ -87,11 +100,15 @@ def test_weights_of_a_batch_sum_to_one(partition: Partition, step: int) -> None:
 def test_epochs_and_seeds_differ() -> None:
     first = Partition(100, 100, 1, 1)
     assert not np.array_equal(first.share(0, 0).indices, first.share(1, 0).indices)
-    assert not np.array_equal(first.share(0, 0).indices, Partition(100, 100, 1, 2).share(0, 0).indices)
+    assert not np.array_equal(
+        first.share(0, 0).indices, Partition(100, 100, 1, 2).share(0, 0).indices
+    )
 
 
 @given(partitions, st.integers(1, 500), st.integers(1, 60))
-def test_evaluations_come_every_so_many_samples(partition: Partition, every: int, steps: int) -> None:
+def test_evaluations_come_every_so_many_samples(
+    partition: Partition, every: int, steps: int
+) -> None:
     evaluated = sum(partition.evaluates_after(step, every) for step in range(steps))
     taken = partition.samples_through(steps - 1)
     assert evaluated <= taken // every
@@ -123,7 +140,12 @@ def test_three_accurate_evaluations_in_a_row(accuracies: list[float], expected: 
 
 
 def test_steps_and_time() -> None:
-    assert [is_last_by_steps(step, Stop(steps=3)) for step in range(4)] == [False, False, True, True]
+    assert [is_last_by_steps(step, Stop(steps=3)) for step in range(4)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
     assert not is_last_by_steps(10**9, Stop(accuracy=0.5))
     assert [is_last_by_time(s, Stop(time_s=2.0)) for s in (0.0, 1.9, 2.0)] == [False, False, True]
     assert not is_last_by_time(1e9, Stop(steps=3))
@@ -138,7 +160,10 @@ def beat(rank: int, step: int, phase: Phase, age_s: float) -> Beat:
     [
         ([beat(0, 4, Phase.COMM, 9), beat(1, 4, Phase.FORWARD, 0.1)], ()),
         ([beat(0, 4, Phase.COMM, 9), beat(1, 4, Phase.BACKWARD, 9)], (1,)),
-        ([beat(0, 4, Phase.COMM, 9), beat(1, 4, Phase.FETCH, 9), beat(2, 4, Phase.PREP, 9)], (1, 2)),
+        (
+            [beat(0, 4, Phase.COMM, 9), beat(1, 4, Phase.FETCH, 9), beat(2, 4, Phase.PREP, 9)],
+            (1, 2),
+        ),
         ([beat(0, 5, Phase.COMM, 9), beat(1, 4, Phase.COMM, 9)], (1,)),
         ([beat(0, 4, Phase.COMM, 9), beat(1, 4, Phase.COMM, 9)], (0, 1)),
         ([beat(0, 4, Phase.EVALUATE, 9), beat(1, 4, Phase.OPTIMIZER, 9)], (1,)),

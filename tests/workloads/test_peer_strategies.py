@@ -1,4 +1,5 @@
-"""Real trainings of ranks that send each other messages, without a server, on real processes and sockets."""
+"""Real trainings of ranks that send each other messages, without a server, on real processes and
+sockets."""
 
 from __future__ import annotations
 
@@ -24,9 +25,23 @@ from tests.workloads.paced import TURN_NS, wide
 if TYPE_CHECKING:
     from tests.workloads.conftest import Train, Training
 
-DIGITS = {"model": "mlp", "dataset": "digits", "batch_size": 96, "optimizer": {"lr": 0.05}, "stop": {"steps": 300}}
+DIGITS = {
+    "model": "mlp",
+    "dataset": "digits",
+    "batch_size": 96,
+    "optimizer": {"lr": 0.05},
+    "stop": {"steps": 300},
+}
 RARELY = {"evaluate_every": 10**9}
-OWN_PACE = ["gossip", "hop", "fast_links", "ad_psgd", "partial_reduce", "overlap_local_sgd", "adaptive"]
+OWN_PACE = [
+    "gossip",
+    "hop",
+    "fast_links",
+    "ad_psgd",
+    "partial_reduce",
+    "overlap_local_sgd",
+    "adaptive",
+]
 MODELS = {
     "ad_psgd": "paced:unhurried",
     "partial_reduce": "paced:wide",
@@ -42,11 +57,15 @@ def baseline(train: Train) -> Training:
 
 @pytest.fixture(scope="module")
 def trained(train: Train) -> dict[str, Training]:
-    return {name: train({**DIGITS, "model": MODELS.get(name, "mlp"), "strategy": name}, 3) for name in OWN_PACE}
+    return {
+        name: train({**DIGITS, "model": MODELS.get(name, "mlp"), "strategy": name}, 3)
+        for name in OWN_PACE
+    }
 
 
 def accuracy(training: Training) -> float:
-    """Where it has settled: the median of the last seven evaluations, of which each by itself is off by half a point."""
+    """Where it has settled: the median of the last seven evaluations, of which each by itself is
+    off by half a point."""
     evaluations = read_lines(training.spool.evaluations)
     assert len(evaluations) >= 15
     return float(np.median([float(line["accuracy"] or 0) for line in evaluations[-7:]]))
@@ -73,7 +92,9 @@ def test_spans_tile_every_rank(trained: dict[str, Training], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OWN_PACE)
-def test_what_ranks_say_they_sent_is_what_kernels_acknowledged(trained: dict[str, Training], name: str) -> None:
+def test_what_ranks_say_they_sent_is_what_kernels_acknowledged(
+    trained: dict[str, Training], name: str
+) -> None:
     """Within 1 %: a model of 38 kB has some 200 bytes around it, acknowledgement included."""
     for each in read_traffic(trained[name].spool, 3):
         assert each.payload_bytes is not None
@@ -81,7 +102,9 @@ def test_what_ranks_say_they_sent_is_what_kernels_acknowledged(trained: dict[str
         assert each.acked_bytes == pytest.approx(each.payload_bytes, rel=0.01)
 
 
-def test_gossip_receives_a_model_of_every_neighbour_in_each_step(trained: dict[str, Training]) -> None:
+def test_gossip_receives_a_model_of_every_neighbour_in_each_step(
+    trained: dict[str, Training],
+) -> None:
     spans = trained["gossip"].table("spans")
     comm = spans[(spans.phase == "comm") & (spans.bytes > 0)]
     state = FlatState(build_model("mlp", (1, 8, 8), 10, 1))
@@ -102,7 +125,9 @@ def test_hop_without_slack_is_gossip_bit_for_bit(train: Train, graph: str) -> No
     assert (hop.skipped == 0).all()
 
 
-def test_hop_says_which_steps_were_left_out_and_how_old_models_were(trained: dict[str, Training]) -> None:
+def test_hop_says_which_steps_were_left_out_and_how_old_models_were(
+    trained: dict[str, Training],
+) -> None:
     steps = trained["hop"].table("steps").sort_values(["rank", "step"])
     for _, of_rank in steps.groupby("rank"):
         left_out = np.diff(of_rank.step, prepend=-1) - 1
@@ -112,13 +137,16 @@ def test_hop_says_which_steps_were_left_out_and_how_old_models_were(trained: dic
 
 
 def test_hop_jumps_to_where_its_neighbours_are(train: Train) -> None:
-    """A rank that stands still holds the others up only once they are as far ahead as models may be old, and one step; then it leaves steps out."""
+    """A rank that stands still holds the others up only once they are as far ahead as models may be
+    old, and one step; then it leaves steps out."""
     workload = {**DIGITS, **RARELY, "model": "resnet8", "strategy": "hop", "stop": {"steps": 40}}
     training = train(workload, 3, wait=False)
     training.go()
     training.wait_for(lambda: step_of(training, 2) > 5)
     os.kill(training.pids[2], signal.SIGSTOP)
-    training.wait_for(lambda: min(step_of(training, 0), step_of(training, 1)) >= step_of(training, 2) + 3)
+    training.wait_for(
+        lambda: min(step_of(training, 0), step_of(training, 1)) >= step_of(training, 2) + 3
+    )
     assert max(step_of(training, 0), step_of(training, 1)) <= step_of(training, 2) + 5
     os.kill(training.pids[2], signal.SIGCONT)
     training.finish()
@@ -132,7 +160,8 @@ def step_of(training: Training, rank: int) -> int:
 
 @pytest.mark.parametrize("name", OWN_PACE)
 def test_batch_norm_is_learnt_too(train: Train, name: str) -> None:
-    """Its statistics are no parameters: they move in the forward pass, and are averaged with the rest."""
+    """Its statistics are no parameters: they move in the forward pass, and are averaged with the
+    rest."""
     workload = {**DIGITS, **RARELY, "model": "resnet8", "strategy": name, "stop": {"steps": 40}}
     assert train(workload, 3).done()["accuracy"] > 0.85
 
@@ -145,33 +174,48 @@ def test_models_sent_beside_are_on_a_lane_of_their_own(trained: dict[str, Traini
     state = FlatState(build_model("mlp", (1, 8, 8), 10, 1))
     assert set(beside.bytes) == {state.bytes}
     assert (beside.dur_ns > 0).all()
-    assert set(beside[beside["rank"] != 1].peer) == {1}, "the middle one is passive, and the others' only partner"
+    assert set(beside[beside["rank"] != 1].peer) == {1}, (
+        "the middle one is passive, and the others' only partner"
+    )
     assert len(beside) >= 300
-    assert beside.bytes.sum() == sum(each.payload_bytes or 0 for each in read_traffic(trained["ad_psgd"].spool, 3))
+    assert beside.bytes.sum() == sum(
+        each.payload_bytes or 0 for each in read_traffic(trained["ad_psgd"].spool, 3)
+    )
 
 
-def test_staleness_counts_the_averages_between_reading_and_applying(trained: dict[str, Training]) -> None:
+def test_staleness_counts_the_averages_between_reading_and_applying(
+    trained: dict[str, Training],
+) -> None:
     steps, spans = trained["ad_psgd"].table("steps"), trained["ad_psgd"].table("spans")
     assert (steps.staleness == steps.applied_version - 1 - steps.read_version).all()
     assert (steps.waited_for == -1).all()
     beside = spans[spans.lane == Lane.BESIDE]
     for rank, of_rank in steps.groupby("rank"):
         exchanges = of_rank.applied_version.max() - len(of_rank)
-        # Whoever has answered has been moved, and so has whoever was answered, but for exchanges that the end cut off.
+        # Whoever has answered has been moved, and so has whoever was answered, but for exchanges
+        # that the end cut off.
         assert abs(exchanges - (beside["rank"] == rank).sum()) <= 3
         assert of_rank.staleness.max() >= 1
 
 
 @pytest.mark.parametrize("name", ["ad_psgd", "overlap_local_sgd"])
 def test_a_slow_worker_slows_nobody_down(train: Train, name: str) -> None:
-    """In turns of 0.3 s nobody is slow, then rank 1 (passive), then rank 2 (active): four times, which the others' steps do not notice."""
-    workload = {**DIGITS, **RARELY, "model": "paced:slow_in_turns", "strategy": name, "stop": {"time": "4s"}}
+    """In turns of 0.3 s nobody is slow, then rank 1 (passive), then rank 2 (active): four times,
+    which the others' steps do not notice."""
+    workload = {
+        **DIGITS,
+        **RARELY,
+        "model": "paced:slow_in_turns",
+        "strategy": name,
+        "stop": {"time": "4s"},
+    }
     training = train(workload, 4)
     steps = training.table("steps").query("step > 5")
     start = steps.start_ns + int(training.done()["zero_ns"])
     turn, ends_in = start // TURN_NS % 3, (start + steps.end_ns - steps.start_ns) // TURN_NS % 3
     whole = steps[turn == ends_in].assign(ms=(steps.end_ns - steps.start_ns) / 1e6, turn=turn)
-    # The lower quartile: whatever else goes on on this machine makes steps longer, and so would a wait.
+    # The lower quartile: whatever else goes on on this machine makes steps longer, and so would a
+    # wait.
     usual = whole.groupby(["rank", "turn"]).ms.quantile(0.25).unstack()
     assert usual[1][1] > 3 * usual[0][1], "rank 1 was slow in its turn"
     assert usual[2][2] > 3 * usual[0][2], "rank 2 was slow in its turn"
@@ -181,8 +225,12 @@ def test_a_slow_worker_slows_nobody_down(train: Train, name: str) -> None:
 
 
 def test_groups_tell_whom_they_waited_for_and_what_they_sent(trained: dict[str, Training]) -> None:
-    """Two of three are in a group: each sends half its model twice; who was last waited for nobody."""
-    spans, steps = trained["partial_reduce"].table("spans"), trained["partial_reduce"].table("steps")
+    """Two of three are in a group: each sends half its model twice; who was last waited for
+    nobody."""
+    spans, steps = (
+        trained["partial_reduce"].table("spans"),
+        trained["partial_reduce"].table("steps"),
+    )
     comm = spans[spans.phase == "comm"]
     state = FlatState(wide((1, 8, 8), 10))
     averages = comm[comm.bytes > 0]
@@ -205,7 +253,10 @@ def test_groups_tell_whom_they_waited_for_and_what_they_sent(trained: dict[str, 
 def test_the_ring_trains_as_all_reduce_does(train: Train, optimizer: dict[str, object]) -> None:
     """The same steps but for the order of sums; 97 samples on three ranks are uneven."""
     workload = {**DIGITS, **RARELY, "batch_size": 97, "optimizer": optimizer, "stop": {"steps": 12}}
-    ring, ddp = losses(train({**workload, "strategy": "ring_allreduce"}, 3)), losses(train(workload, 3))
+    ring, ddp = (
+        losses(train({**workload, "strategy": "ring_allreduce"}, 3)),
+        losses(train(workload, 3)),
+    )
     assert len(ring) == 36
     np.testing.assert_allclose(ring, ddp, rtol=1e-4)
 
@@ -224,17 +275,24 @@ def test_the_ring_sends_what_an_optimal_all_reduce_does(train: Train) -> None:
     traffic = read_traffic(training.spool, 3)
     assert sum(each.payload_bytes or 0 for each in traffic) == comm.bytes.sum()
     for each in traffic:
-        assert each.acked_bytes == pytest.approx(each.payload_bytes, rel=0.05), "chunks of a third of a small model"
+        assert each.acked_bytes == pytest.approx(each.payload_bytes, rel=0.05), (
+            "chunks of a third of a small model"
+        )
 
 
 def test_a_ring_ends_when_a_rank_is_killed(train: Train) -> None:
-    training = train({**DIGITS, **RARELY, "strategy": "ring_allreduce", "stop": {"time": "60s"}}, 3, wait=False)
+    training = train(
+        {**DIGITS, **RARELY, "strategy": "ring_allreduce", "stop": {"time": "60s"}}, 3, wait=False
+    )
     training.go()
     training.wait_for(lambda: bool(read_lines(training.spool.progress)))
     os.kill(training.pids[2], signal.SIGKILL)
     assert training.forkery.wait(training.pids, 10) == [1, 1, -signal.SIGKILL]
     # Who of the other two notices first ends too, and may be who the last one misses.
-    assert "rank 2 is gone: connection reset" in training.log("0").read_text() + training.log("1").read_text()
+    assert (
+        "rank 2 is gone: connection reset"
+        in training.log("0").read_text() + training.log("1").read_text()
+    )
     for pid in training.aside:
         os.kill(pid, signal.SIGTERM)
     training.forkery.wait(training.aside, 5)
@@ -242,7 +300,13 @@ def test_a_ring_ends_when_a_rank_is_killed(train: Train) -> None:
 
 @pytest.mark.parametrize("name", OWN_PACE)
 def test_the_others_go_on_without_a_rank_that_is_killed(train: Train, name: str) -> None:
-    workload = {**DIGITS, **RARELY, "model": MODELS.get(name, "mlp"), "strategy": name, "stop": {"steps": 150}}
+    workload = {
+        **DIGITS,
+        **RARELY,
+        "model": MODELS.get(name, "mlp"),
+        "strategy": name,
+        "stop": {"steps": 150},
+    }
     training = train(workload, 4, wait=False)
     training.go()
     training.wait_for(lambda: bool(read_lines(training.spool.progress)))
@@ -291,7 +355,8 @@ def test_time_ends_training(train: Train) -> None:
 
 @given(st.sampled_from(["ring", "complete"]), st.sets(st.integers(0, 30), min_size=1, max_size=12))
 def test_mixing_keeps_the_average_and_converges(graph: Graph, there: set[int]) -> None:
-    """Symmetric and doubly stochastic; all eigenvalues but one are smaller than 1, so models become one (Lian et al., assumption 1)."""
+    """Symmetric and doubly stochastic; all eigenvalues but one are smaller than 1, so models become
+    one (Lian et al., assumption 1)."""
     ranks = sorted(there)
     matrix = np.zeros((len(ranks), len(ranks)))
     for i, rank in enumerate(ranks):

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from tests.workloads.conftest import Train, Training
 
 SERVER = 3
-DIGITS = {"model": "mlp", "dataset": "digits", "batch_size": 96, "optimizer": {"lr": 0.05}, "stop": {"steps": 300}}
+DIGITS = {
+    "model": "mlp",
+    "dataset": "digits",
+    "batch_size": 96,
+    "optimizer": {"lr": 0.05},
+    "stop": {"steps": 300},
+}
 RARELY = {"evaluate_every": 10**9}
 SHORT = {**DIGITS, "model": "resnet8", "stop": {"steps": 12}, **RARELY}
 
@@ -31,9 +37,16 @@ def baseline(train: Train) -> Training:
 
 @pytest.fixture(scope="module")
 def trained(train: Train) -> dict[str, Training]:
-    strategies = ["parameter_server", "asynchronous", {"name": "bounded_staleness", "staleness": 2}, "backup_workers"]
+    strategies = [
+        "parameter_server",
+        "asynchronous",
+        {"name": "bounded_staleness", "staleness": 2},
+        "backup_workers",
+    ]
     return {
-        strategy if isinstance(strategy, str) else str(strategy["name"]): train({**DIGITS, "strategy": strategy}, 3)
+        strategy if isinstance(strategy, str) else str(strategy["name"]): train(
+            {**DIGITS, "strategy": strategy}, 3
+        )
         for strategy in strategies
     }
 
@@ -53,7 +66,8 @@ def test_digits_are_learnt_as_well_as_with_all_reduce(
 
 
 def _accuracy(training: Training) -> float:
-    """Where it has settled: the median of the last seven evaluations, of which each by itself is off by half a point."""
+    """Where it has settled: the median of the last seven evaluations, of which each by itself is
+    off by half a point."""
     evaluations = read_lines(training.spool.evaluations)
     assert len(evaluations) >= 20
     return float(np.median([float(line["accuracy"] or 0) for line in evaluations[-7:]]))
@@ -83,19 +97,25 @@ def test_tables_tell_what_became_of_every_gradient(trained: dict[str, Training],
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_spans_tile_every_rank_and_say_what_was_sent(trained: dict[str, Training], name: str) -> None:
+def test_spans_tile_every_rank_and_say_what_was_sent(
+    trained: dict[str, Training], name: str
+) -> None:
     spans = trained[name].table("spans")
     state = FlatState(build_model("mlp", (1, 8, 8), 10, 1))
     comm = spans[spans.phase == "comm"]
     assert set(comm.bytes) == {state.bytes, 0}
     received = comm[(comm.bytes > 0)].groupby("rank").size() - comm.groupby("rank").step.nunique()
-    assert (received == comm.groupby("rank").step.nunique() - 1).all(), "the last answer carries no model"
+    assert (received == comm.groupby("rank").step.nunique() - 1).all(), (
+        "the last answer carries no model"
+    )
     assert set(comm.peer[comm.bytes > 0]) == {SERVER}
     steps = trained[name].table("steps")
     waits = comm[(comm.bytes == 0) & (comm.peer < SERVER)]
     waited = steps[steps.waited_for >= 0]
     if name != "parameter_server":
-        assert dict(zip(zip(waits.step, waits["rank"], strict=True), waits.peer, strict=True)) == dict(
+        assert dict(
+            zip(zip(waits.step, waits["rank"], strict=True), waits.peer, strict=True)
+        ) == dict(
             zip(zip(waited.step, waited["rank"], strict=True), waited.waited_for, strict=True)
         )
     assert set(comm.group) == ({-1, 0} if name == "parameter_server" else {-1})
@@ -108,7 +128,9 @@ def test_spans_tile_every_rank_and_say_what_was_sent(trained: dict[str, Training
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_said_to_be_sent_is_what_kernels_acknowledged(trained: dict[str, Training], name: str) -> None:
+def test_what_is_said_to_be_sent_is_what_kernels_acknowledged(
+    trained: dict[str, Training], name: str
+) -> None:
     """Of every worker and of the server, within 1 %."""
     traffic = read_traffic(trained[name].spool, 4)
     assert len(traffic) == 4
@@ -123,7 +145,10 @@ def test_evaluations_go_on_beside_the_training(trained: dict[str, Training]) -> 
     evaluated = trained["asynchronous"].table("steps").dropna(subset=["accuracy"])
     assert trained["asynchronous"].done()["evaluations"] == 300 // 15
     assert len(evaluated) == 300 // 15 - 1
-    assert evaluated.sort_values("end_ns").accuracy.iloc[-1] > evaluated.sort_values("end_ns").accuracy.iloc[0]
+    assert (
+        evaluated.sort_values("end_ns").accuracy.iloc[-1]
+        > evaluated.sort_values("end_ns").accuracy.iloc[0]
+    )
 
 
 def losses(training: Training) -> np.ndarray:
@@ -134,15 +159,23 @@ def test_without_staleness_it_is_the_parameter_server_bit_for_bit(train: Train) 
     """And with no backups too; BatchNorm's statistics included, and uneven batches."""
     server = losses(train({**SHORT, "strategy": "parameter_server"}, 3))
     assert len(server) == 36
-    for strategy in ({"name": "bounded_staleness", "staleness": 0}, {"name": "backup_workers", "backups": 0}):
+    for strategy in (
+        {"name": "bounded_staleness", "staleness": 0},
+        {"name": "backup_workers", "backups": 0},
+    ):
         assert np.array_equal(server, losses(train({**SHORT, "strategy": strategy}, 3)))
 
 
 @pytest.mark.parametrize("optimizer", [{"lr": 0.05}, {"name": "adamw", "lr": 0.001}])
-def test_the_parameter_server_trains_as_all_reduce_does(train: Train, optimizer: dict[str, object]) -> None:
+def test_the_parameter_server_trains_as_all_reduce_does(
+    train: Train, optimizer: dict[str, object]
+) -> None:
     """The same steps but for the order of sums."""
     workload = {**SHORT, "model": "mlp", "optimizer": optimizer}
-    server, ddp = losses(train({**workload, "strategy": "parameter_server"}, 3)), losses(train(workload, 3))
+    server, ddp = (
+        losses(train({**workload, "strategy": "parameter_server"}, 3)),
+        losses(train(workload, 3)),
+    )
     np.testing.assert_allclose(server, ddp, rtol=1e-4)
 
 
@@ -167,14 +200,25 @@ def model(shape, classes):
 
 
 @pytest.mark.parametrize("staleness", [1, 3])
-def test_nobody_is_ahead_by_more_than_the_bound(train: Train, tmp_path: Path, staleness: int) -> None:
-    """Of workers whose steps take random times: before one begins step c, all others have pushed their gradient of step c - s - 1."""
+def test_nobody_is_ahead_by_more_than_the_bound(
+    train: Train, tmp_path: Path, staleness: int
+) -> None:
+    """Of workers whose steps take random times: before one begins step c, all others have pushed
+    their gradient of step c - s - 1."""
     (tmp_path / "unsteady.py").write_text(UNSTEADY)
     strategy = {"name": "bounded_staleness", "staleness": staleness}
-    workload = {**DIGITS, **RARELY, "model": "unsteady:model", "strategy": strategy, "stop": {"steps": 60}}
+    workload = {
+        **DIGITS,
+        **RARELY,
+        "model": "unsteady:model",
+        "strategy": strategy,
+        "stop": {"steps": 60},
+    }
     training = train(workload, 3, path=tmp_path)
     spans, steps = training.table("spans"), training.table("steps")
-    pushes = spans[(spans.phase == "comm") & (spans.bytes > 0)].groupby(["rank", "step"]).start_ns.min()
+    pushes = (
+        spans[(spans.phase == "comm") & (spans.bytes > 0)].groupby(["rank", "step"]).start_ns.min()
+    )
     ahead = 0
     for row in steps.itertuples():
         for other in {0, 1, 2} - {row.rank}:
@@ -197,15 +241,21 @@ def test_accuracy_ends_training(train: Train) -> None:
 
 
 def test_time_ends_training(train: Train) -> None:
-    training = train({**DIGITS, **RARELY, "strategy": "bounded_staleness", "stop": {"time": "1s"}}, 2)
+    training = train(
+        {**DIGITS, **RARELY, "strategy": "bounded_staleness", "stop": {"time": "1s"}}, 2
+    )
     done = training.done()
     assert done["stopped_by"] == "time"
     assert done["makespan_s"] >= 1.0
 
 
-@pytest.mark.parametrize("strategy", ["parameter_server", "asynchronous", "bounded_staleness", "backup_workers"])
+@pytest.mark.parametrize(
+    "strategy", ["parameter_server", "asynchronous", "bounded_staleness", "backup_workers"]
+)
 def test_the_others_go_on_without_a_worker_that_is_killed(train: Train, strategy: str) -> None:
-    training = train({**DIGITS, **RARELY, "strategy": strategy, "stop": {"steps": 150}}, 3, wait=False)
+    training = train(
+        {**DIGITS, **RARELY, "strategy": strategy, "stop": {"steps": 150}}, 3, wait=False
+    )
     training.go()
     training.wait_for(lambda: bool(read_lines(training.spool.progress)))
     os.kill(training.pids[2], signal.SIGKILL)
@@ -220,7 +270,9 @@ def test_the_others_go_on_without_a_worker_that_is_killed(train: Train, strategy
 
 
 def test_workers_end_when_the_server_does(train: Train) -> None:
-    training = train({**DIGITS, **RARELY, "strategy": "asynchronous", "stop": {"time": "60s"}}, 2, wait=False)
+    training = train(
+        {**DIGITS, **RARELY, "strategy": "asynchronous", "stop": {"time": "60s"}}, 2, wait=False
+    )
     training.go()
     training.wait_for(lambda: bool(read_lines(training.spool.progress)))
     evaluator, sampler, server = training.aside

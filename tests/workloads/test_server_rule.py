@@ -12,14 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.workloads.learnt import NOBODY
-from laggard.workloads.strategies.server_rule import BackupRule, Push, Reaction, ServerRule, StalenessRule
+from laggard.workloads.strategies.server_rule import (
+    BackupRule,
+    Push,
+    Reaction,
+    ServerRule,
+    StalenessRule,
+)
 
 Delay = Callable[[int, int], float]
 
 
 @dataclass
 class Simulated:
-    """Workers whose steps take given times, and a server that takes none: what a rule brings about, event by event."""
+    """Workers whose steps take given times, and a server that takes none: what a rule brings about,
+    event by event."""
 
     rule: ServerRule
     world_size: int
@@ -63,7 +70,8 @@ class Simulated:
         return [answer.rank for answer in reaction.answers]
 
     def run_with_churn(self, steps: int, turns: list[tuple[int, int]]) -> set[int]:
-        """Until nothing happens any more; at each turn a rank that is there leaves, and one that is not joins. Returns who is there."""
+        """Until nothing happens any more; at each turn a rank that is there leaves, and one that is
+        not joins. Returns who is there."""
         here, lives = set(self.clocks), dict.fromkeys(self.clocks, 0)
         events = [(float(self.delay(rank, 0)), 1, rank, 0) for rank in here]
         events += [(float(at), 0, rank, -1) for at, rank in turns]
@@ -87,7 +95,9 @@ class Simulated:
             else:
                 continue
             for each in self.follow(reaction, now):
-                heapq.heappush(events, (now + self.delay(each, self.clocks[each]), 1, each, lives[each]))
+                heapq.heappush(
+                    events, (now + self.delay(each, self.clocks[each]), 1, each, lives[each])
+                )
         return here
 
 
@@ -96,13 +106,18 @@ all_turns = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 4)), max_size
 
 
 @given(st.integers(1, 5), st.integers(0, 6), delays)
-def test_nobody_is_ahead_by_more_than_the_bound(world: int, staleness: int, times: list[int]) -> None:
-    simulated = Simulated(StalenessRule(world, staleness), world, lambda r, c: times[(r * 37 + c * 11) % 200])
+def test_nobody_is_ahead_by_more_than_the_bound(
+    world: int, staleness: int, times: list[int]
+) -> None:
+    simulated = Simulated(
+        StalenessRule(world, staleness), world, lambda r, c: times[(r * 37 + c * 11) % 200]
+    )
     simulated.run(steps=12)
     assert simulated.widest <= staleness
     assert len(set(simulated.applied)) == len(simulated.applied)
     for (rank, clock), seen in simulated.seen.items():
-        # What SSP guarantees (Ho et al., section 3): everything that is old enough, and one's own; and nothing from beyond the window.
+        # What SSP guarantees (Ho et al., section 3): everything that is old enough, and one's own;
+        # and nothing from beyond the window.
         assert {(r, c) for r in range(world) for c in range(clock - staleness)} <= seen
         assert {(rank, c) for c in range(clock)} <= seen
         assert all(c < clock + staleness for _, c in seen)
@@ -110,10 +125,14 @@ def test_nobody_is_ahead_by_more_than_the_bound(world: int, staleness: int, time
 
 @given(st.integers(1, 5), delays)
 def test_without_staleness_whole_batches_are_summed_by_rank(world: int, times: list[int]) -> None:
-    simulated = Simulated(StalenessRule(world, 0), world, lambda r, c: times[(r * 37 + c * 11) % 200])
+    simulated = Simulated(
+        StalenessRule(world, 0), world, lambda r, c: times[(r * 37 + c * 11) % 200]
+    )
     simulated.run(steps=8)
     for clock, (_, pushes) in enumerate(simulated.updates):
-        assert [(push.rank, push.clock) for push in pushes] == [(rank, clock) for rank in range(world)]
+        assert [(push.rank, push.clock) for push in pushes] == [
+            (rank, clock) for rank in range(world)
+        ]
 
 
 def test_the_bound_is_reached_and_who_is_waited_for_is_the_slow_one() -> None:
@@ -123,12 +142,17 @@ def test_the_bound_is_reached_and_who_is_waited_for_is_the_slow_one() -> None:
         assert answer is None or (answer.clock, answer.waited_for) == (clock + 1, NOBODY)
     assert rule.push(Push(0, 2, 1, 2)).answers == ()
     freed = rule.push(Push(1, 0, 1, 2)).answers
-    assert [(answer.rank, answer.clock, answer.waited_for) for answer in freed] == [(0, 3, 1), (1, 1, NOBODY)]
+    assert [(answer.rank, answer.clock, answer.waited_for) for answer in freed] == [
+        (0, 3, 1),
+        (1, 1, NOBODY),
+    ]
 
 
 @given(st.integers(1, 5), delays)
 def test_without_a_bound_nobody_waits(world: int, times: list[int]) -> None:
-    simulated = Simulated(StalenessRule(world, None), world, lambda r, c: times[(r * 37 + c * 11) % 200])
+    simulated = Simulated(
+        StalenessRule(world, None), world, lambda r, c: times[(r * 37 + c * 11) % 200]
+    )
     simulated.run(steps=10)
     assert all(len(pushes) == 1 for _, pushes in simulated.updates)
     for rank in range(world):
@@ -138,8 +162,11 @@ def test_without_a_bound_nobody_waits(world: int, times: list[int]) -> None:
 
 
 @given(st.integers(2, 6), st.integers(0, 3), delays)
-def test_a_step_with_backups_ends_with_its_nth_gradient(world: int, backups: int, times: list[int]) -> None:
-    """However late the others: also for workers that were dropped, and began a step in its midst."""
+def test_a_step_with_backups_ends_with_its_nth_gradient(
+    world: int, backups: int, times: list[int]
+) -> None:
+    """However late the others: also for workers that were dropped, and began a step in its
+    midst."""
     needed = max(1, world - backups)
     finished: dict[int, list[float]] = {}
 
@@ -147,7 +174,9 @@ def test_a_step_with_backups_ends_with_its_nth_gradient(world: int, backups: int
         def follow(self, reaction: Reaction, now: float) -> list[int]:
             freed = super().follow(reaction, now)
             for rank in freed:
-                finished.setdefault(self.clocks[rank], []).append(now + self.delay(rank, self.clocks[rank]))
+                finished.setdefault(self.clocks[rank], []).append(
+                    now + self.delay(rank, self.clocks[rank])
+                )
             return freed
 
     def delay(rank: int, clock: int) -> float:
@@ -196,10 +225,14 @@ def test_bounds_hold_and_nobody_waits_for_ever_when_workers_leave_and_join(
     world: int, staleness: int, times: list[int], turns: list[tuple[int, int]]
 ) -> None:
     turns = [(at, rank) for at, rank in turns if rank < world]
-    simulated = Simulated(StalenessRule(world, staleness), world, lambda r, c: times[(r * 37 + c * 11) % 200])
+    simulated = Simulated(
+        StalenessRule(world, staleness), world, lambda r, c: times[(r * 37 + c * 11) % 200]
+    )
     here = simulated.run_with_churn(12, turns)
     assert simulated.widest <= staleness
-    assert len(set(simulated.pushed)) == len(simulated.pushed), "nobody does again what it has done before"
+    assert len(set(simulated.pushed)) == len(simulated.pushed), (
+        "nobody does again what it has done before"
+    )
     assert len(set(simulated.applied)) == len(simulated.applied)
     for (rank, clock), seen in simulated.seen.items():
         assert all(c < clock + staleness for _, c in seen)
@@ -215,7 +248,9 @@ def test_who_joins_where_nobody_waits_begins_with_the_slowest(
     world: int, times: list[int], turns: list[tuple[int, int]]
 ) -> None:
     turns = [(at, rank) for at, rank in turns if rank < world]
-    simulated = Simulated(StalenessRule(world, None), world, lambda r, c: times[(r * 37 + c * 11) % 200])
+    simulated = Simulated(
+        StalenessRule(world, None), world, lambda r, c: times[(r * 37 + c * 11) % 200]
+    )
     here = simulated.run_with_churn(10, turns)
     assert not simulated.waiting
     assert simulated.pushed == simulated.applied
@@ -229,7 +264,9 @@ def test_steps_with_backups_go_on_when_workers_leave_and_join(
 ) -> None:
     turns = [(at, rank) for at, rank in turns if rank < world]
     backups = min(backups, world - 1)
-    simulated = Simulated(BackupRule(world, backups), world, lambda r, c: times[(r * 37 + c * 11) % 200])
+    simulated = Simulated(
+        BackupRule(world, backups), world, lambda r, c: times[(r * 37 + c * 11) % 200]
+    )
     here = simulated.run_with_churn(12, turns)
     assert len(set(simulated.applied)) == len(simulated.applied)
     for clock, (_, pushes) in enumerate(simulated.updates):
@@ -241,7 +278,8 @@ def test_steps_with_backups_go_on_when_workers_leave_and_join(
 
 
 def test_who_comes_back_does_not_push_what_it_has_pushed() -> None:
-    """Its gradient of a step that others are in still stays; it is answered when that step is over."""
+    """Its gradient of a step that others are in still stays; it is answered when that step is
+    over."""
     rule: ServerRule = StalenessRule(3, 0)
     rule.push(Push(2, 0, 1, 3))
     rule.leave(2)
@@ -255,7 +293,11 @@ def test_who_comes_back_does_not_push_what_it_has_pushed() -> None:
     rule.leave(2)
     assert rule.join(2) == Reaction()
     rule.push(Push(0, 0, 1, 3))
-    assert [(answer.rank, answer.clock) for answer in rule.push(Push(1, 0, 1, 3)).answers] == [(0, 1), (1, 1), (2, 1)]
+    assert [(answer.rank, answer.clock) for answer in rule.push(Push(1, 0, 1, 3)).answers] == [
+        (0, 1),
+        (1, 1),
+        (2, 1),
+    ]
 
 
 def test_who_was_absent_begins_where_the_slowest_is() -> None:

@@ -1,4 +1,5 @@
-"""Tallies of several machines, each with its own shared memory and its own clock, joined by the relay."""
+"""Tallies of several machines, each with its own shared memory and its own clock, joined by the
+relay."""
 
 from __future__ import annotations
 
@@ -52,7 +53,12 @@ class Machines:
     def _relay(self, name: str) -> TallyRelay:
         offset_ns, spool = OFFSETS_NS[name], self.spools[name]
         return TallyRelay(
-            spool, WORLD, RANKS[name], lambda t: t - offset_ns, lambda t: t + offset_ns, referees=name == "head"
+            spool,
+            WORLD,
+            RANKS[name],
+            lambda t: t - offset_ns,
+            lambda t: t + offset_ns,
+            referees=name == "head",
         )
 
     def settle(self) -> None:
@@ -124,7 +130,9 @@ def test_a_snapshot_is_asked_of_all_and_comes_whole(machines: Machines) -> None:
     assert machines.tallies["head"].complete_ns(number) == 9_000, "in the referee's clock"
     mean = read_parts(machines.spools["head"], number, range(WORLD), torch.float32)
     torch.testing.assert_close(mean, torch.full((MODEL,), 2.0))
-    assert not [path for spool in machines.spools.values() for path in spool.folder.glob("*snapshot*")]
+    assert not [
+        path for spool in machines.spools.values() for path in spool.folder.glob("*snapshot*")
+    ]
 
 
 def test_what_else_is_told_goes_between_the_pieces_of_a_part(machines: Machines) -> None:
@@ -149,7 +157,10 @@ def test_the_end_is_told_after_the_last_snapshot_that_was_asked_for(machines: Ma
         assert (machines.tallies[name].asked, machines.tallies[name].ended) == (1, Reason.STEPS)
 
 
-@given(lost=st.lists(st.sampled_from(range(1, WORLD)), unique=True, max_size=3), sees=st.sampled_from(list(RANKS)))
+@given(
+    lost=st.lists(st.sampled_from(range(1, WORLD)), unique=True, max_size=3),
+    sees=st.sampled_from(list(RANKS)),
+)
 def test_who_is_gone_and_who_has_ended_everybody_knows(
     tmp_path_factory: pytest.TempPathFactory, lost: list[int], sees: str
 ) -> None:
@@ -170,7 +181,8 @@ def test_who_is_gone_and_who_has_ended_everybody_knows(
 
 
 def test_who_is_killed_when_all_is_over_is_not_waited_for(machines: Machines) -> None:
-    """Who ends because training is over has not left it, for its peers; its machine knows better."""
+    """Who ends because training is over has not left it, for its peers; its machine knows
+    better."""
     machines.tallies["head"].end(Reason.TIME)
     machines.settle()
     for rank in (0, 1, 3, 4):
@@ -184,7 +196,9 @@ def test_who_is_killed_when_all_is_over_is_not_waited_for(machines: Machines) ->
 
 def test_news_for_the_referee_goes_nowhere_else() -> None:
     hub = TallyHub(["head", "left", "right"], "head")
-    piece = PartPiece(rank=2, number=1, content=base64.b64encode(bytes(PIECE_BYTES)).decode(), last=True)
+    piece = PartPiece(
+        rank=2, number=1, content=base64.b64encode(bytes(PIECE_BYTES)).decode(), last=True
+    )
     assert hub.route("left", piece) == ("head",)
     assert hub.route("left", PartGiven(rank=2, number=1, time_ns=0)) == ("head",)
     assert hub.route("head", Counted(rank=0, samples=1, steps=1)) == ()

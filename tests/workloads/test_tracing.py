@@ -32,7 +32,14 @@ from laggard.workloads.tracing.collect import collect
 from laggard.workloads.tracing.inet_diag import Connection, established, open_in_namespace
 from laggard.workloads.tracing.link_sampler import LinkSampler
 from laggard.workloads.tracing.recorder import SHORT_OTHER_NS, WARM_UP_STEPS, Recorder
-from laggard.workloads.tracing.stream import CAPACITY, LINK_ROW, SPAN_ROW, STEP_ROW, RowStream, read_rows
+from laggard.workloads.tracing.stream import (
+    CAPACITY,
+    LINK_ROW,
+    SPAN_ROW,
+    STEP_ROW,
+    RowStream,
+    read_rows,
+)
 
 MS = 1_000_000
 
@@ -52,7 +59,9 @@ def test_a_stream_is_read_as_written(tmp_path: Path) -> None:
     assert tuple(rows[7].tolist()) == step_row(7)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(part=st.floats(0, 1))
 def test_a_stream_cut_anywhere_gives_its_whole_batches(tmp_path: Path, part: float) -> None:
     stream = RowStream(tmp_path / "s", STEP_ROW)
@@ -83,7 +92,11 @@ def test_writing_imports_nothing(tmp_path: Path) -> None:
         "print('pandas' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **ENVIRONMENT}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **ENVIRONMENT},
     )
     assert done.stdout.strip() == "False"
 
@@ -103,7 +116,12 @@ def test_the_recorder_tiles_time(tmp_path: Path) -> None:
     recorder.end_phase(now)
     recorder.close()
     spans = pd.DataFrame(read_rows(Spool(tmp_path).spans(1), SPAN_ROW))
-    assert [list(Phase)[code].value for code in spans.phase] == ["fetch", "forward", "other", "comm"] * 2
+    assert [list(Phase)[code].value for code in spans.phase] == [
+        "fetch",
+        "forward",
+        "other",
+        "comm",
+    ] * 2
     assert (spans.start_ns[1:].to_numpy() == (spans.start_ns + spans.dur_ns)[:-1].to_numpy()).all()
     assert spans.seq.tolist() == [0, 1, 2, 3] * 2
     assert spans["flags"].tolist() == [2] * 4 + [0] * 4
@@ -137,7 +155,14 @@ def test_recording_is_cheap(tmp_path: Path) -> None:
         began = time.thread_time()
         for step in range(attempt * 200, attempt * 200 + 200):
             recorder.begin_step(step)
-            for phase in (Phase.FETCH, Phase.PREP, Phase.FORWARD, Phase.BACKWARD, Phase.COMM, Phase.OPTIMIZER):
+            for phase in (
+                Phase.FETCH,
+                Phase.PREP,
+                Phase.FORWARD,
+                Phase.BACKWARD,
+                Phase.COMM,
+                Phase.OPTIMIZER,
+            ):
                 recorder.enter(phase, work=1)
             recorder.end_step(Learnt(1.0), 1, 1)
         rounds.append((time.thread_time() - began) / 200)
@@ -181,7 +206,10 @@ def test_pauses_add_up_and_verdicts_arrive(tmp_path: Path) -> None:
         rank.arrive(0, evaluation_gate(evaluation), arrival_ns)
         assert evaluator.last_arrival_ns(evaluation_gate(evaluation)) == arrival_ns
         assert evaluator.asked == (11 + evaluation, bool(evaluation))
-        total_ns += evaluator.open(evaluation_gate(evaluation), Verdict(evaluation), arrival_ns) - arrival_ns
+        total_ns += (
+            evaluator.open(evaluation_gate(evaluation), Verdict(evaluation), arrival_ns)
+            - arrival_ns
+        )
         assert rank.wait(evaluation_gate(evaluation)).verdict is Verdict(evaluation)
     assert rank.paused_ns == total_ns
 
@@ -192,7 +220,10 @@ def test_lines_and_whole_files(tmp_path: Path) -> None:
     append_line(tmp_path / "lines", {"step": 2, "accuracy": None})
     with (tmp_path / "lines").open("ab") as file:
         file.write(b'{"step": 3, "lo')
-    assert read_lines(tmp_path / "lines") == [{"step": 1, "loss": 0.5}, {"step": 2, "accuracy": None}]
+    assert read_lines(tmp_path / "lines") == [
+        {"step": 1, "loss": 0.5},
+        {"step": 2, "accuracy": None},
+    ]
     write_whole(tmp_path / "whole", b"abc")
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
@@ -212,7 +243,9 @@ def of(client: socket.socket) -> Connection:
         return next(c for c in established(diagnosis) if c.src_port == port)
 
 
-def test_the_kernel_tells_by_netlink_what_it_tells_the_owner(connection: tuple[socket.socket, socket.socket]) -> None:
+def test_the_kernel_tells_by_netlink_what_it_tells_the_owner(
+    connection: tuple[socket.socket, socket.socket],
+) -> None:
     """TCP_INFO of the socket itself is the oracle."""
     client, peer = connection
     client.sendall(b"x" * 50_000)
@@ -280,9 +313,15 @@ def unshare_network() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="entering another network namespace needs root")
-def test_a_namespace_shows_only_its_own_connections(connection: tuple[socket.socket, socket.socket]) -> None:
+def test_a_namespace_shows_only_its_own_connections(
+    connection: tuple[socket.socket, socket.socket],
+) -> None:
     code = "import time; print('up', flush=True); time.sleep(60)"
-    other = subprocess.Popen([sys.executable, "-c", code], preexec_fn=unshare_network, stdout=subprocess.PIPE)  # noqa: PLW1509 - no threads that matter here
+    other = subprocess.Popen(
+        [sys.executable, "-c", code],
+        preexec_fn=unshare_network,
+        stdout=subprocess.PIPE,  # noqa: PLW1509
+    )
     try:
         assert other.stdout is not None
         other.stdout.readline()

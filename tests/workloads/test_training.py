@@ -47,7 +47,8 @@ def test_digits_are_learnt(accurate: Training) -> None:
 
 
 def test_spans_tile_every_rank(accurate: Training) -> None:
-    """No gaps, no overlap, in order; a step begins where the one before it, or its evaluation, ended."""
+    """No gaps, no overlap, in order; a step begins where the one before it, or its evaluation,
+    ended."""
     spans = accurate.table("spans")
     main = spans[spans.lane == Lane.MAIN]
     assert (main.dur_ns >= 0).all()
@@ -64,7 +65,11 @@ def test_phases_of_a_step(accurate: Training) -> None:
     done = accurate.done()
     order = ["fetch", "prep", "comm", "forward", "backward", "comm", "optimizer"]
     for (step, _), of_step in spans.groupby(["step", "rank"]):
-        phases = [phase for phase in of_step.sort_values("seq").phase if phase not in ("other", "evaluate")]
+        phases = [
+            phase
+            for phase in of_step.sort_values("seq").phase
+            if phase not in ("other", "evaluate")
+        ]
         assert phases == order
         assert list(of_step.sort_values("seq").seq) == list(range(len(of_step)))
         warm_up = bool((of_step["flags"] & int(Flag.WARM_UP)).any())
@@ -111,7 +116,10 @@ def test_connections_are_sampled(accurate: Training) -> None:
     assert (links.time_ns >= 0).all()
     assert set(links.src) <= {host.name for host in accurate.hosts}
     assert (
-        links.groupby(["src_port", "dst_port"]).bytes_acked.apply(lambda acked: acked.diff().min()).dropna() >= 0
+        links.groupby(["src_port", "dst_port"])
+        .bytes_acked.apply(lambda acked: acked.diff().min())
+        .dropna()
+        >= 0
     ).all()
 
 
@@ -147,7 +155,9 @@ def test_steps_stop_training(train: Train) -> None:
 
 def test_training_ends_with_a_checkpoint_when_its_machines_are_about_to_go(train: Train) -> None:
     """Rank 0 waits until every machine knows of the last step, which here this test says."""
-    training = train({**DIGITS, "stop": {"time": "60s"}, "evaluate_every": 10**9}, 2, wait=False, relayed=True)
+    training = train(
+        {**DIGITS, "stop": {"time": "60s"}, "evaluate_every": 10**9}, 2, wait=False, relayed=True
+    )
     training.go()
     training.wait_for(lambda: bool(read_lines(training.spool.progress)))
     gates = Gates(training.spool.gates, 2)
@@ -168,9 +178,12 @@ def test_training_ends_with_a_checkpoint_when_its_machines_are_about_to_go(train
 
 @pytest.fixture(scope="module")
 def checkpointed(train: Train, tmp_path_factory: pytest.TempPathFactory) -> tuple[Training, Drive]:
-    """An MLP whose first rank has a drive, on which a batch takes 6 ms to read and a checkpoint 10 ms and more to write."""
+    """An MLP whose first rank has a drive, on which a batch takes 6 ms to read and a checkpoint 10
+    ms and more to write."""
     path = tmp_path_factory.mktemp("drive") / "drive"
-    drive = make_drive(path, DriveLimits(1.0, 8.0, read_latency_ms=2.0, write_latency_ms=1.0), sharers=2)
+    drive = make_drive(
+        path, DriveLimits(1.0, 8.0, read_latency_ms=2.0, write_latency_ms=1.0), sharers=2
+    )
     workload = {**DIGITS, "stop": {"steps": 30}, "checkpoint_every": 7, "evaluate_every": 10**9}
     return train(workload, 2, change={"drive": str(path)}), drive
 
@@ -182,14 +195,24 @@ def test_the_drive_is_waited_for_in_fetches(checkpointed: tuple[Training, Drive]
     assert len(fetches) > 50
     assert fetches.dur_ns.min() >= (2.0 + 64 * 64 / 1e3) * 1e6
     counted = drive.counters()
-    assert (counted.read_accesses, counted.read_bytes) == (60, 64 * spans[spans.phase == "fetch"].work.sum())
+    assert (counted.read_accesses, counted.read_bytes) == (
+        60,
+        64 * spans[spans.phase == "fetch"].work.sum(),
+    )
 
 
-def test_checkpoints_are_written_within_the_step_by_the_first_rank(checkpointed: tuple[Training, Drive]) -> None:
+def test_checkpoints_are_written_within_the_step_by_the_first_rank(
+    checkpointed: tuple[Training, Drive],
+) -> None:
     training, drive = checkpointed
     spans = training.table("spans")
     written = spans[spans.phase == "checkpoint"]
-    assert list(zip(written.step, written["rank"], strict=True)) == [(6, 0), (13, 0), (20, 0), (27, 0)]
+    assert list(zip(written.step, written["rank"], strict=True)) == [
+        (6, 0),
+        (13, 0),
+        (20, 0),
+        (27, 0),
+    ]
     size = training.spool.checkpoint.stat().st_size
     assert (drive.counters().write_bytes, drive.counters().write_accesses) == (4 * size, 4)
     assert written.dur_ns.min() >= (1.0 + size / 8e3) * 1e6
@@ -211,18 +234,23 @@ def test_time_stops_training_at_the_same_step_everywhere(train: Train) -> None:
 
 def test_dilated_time_is_recorded_undilated(train: Train) -> None:
     training = train({**DIGITS, "stop": {"time": "500ms"}}, 2, dilation=3.0)
-    wall_s = (training.done()["end_ns"] - training.done()["zero_ns"] - training.done()["paused_ns"]) / 1e9
+    wall_s = (
+        training.done()["end_ns"] - training.done()["zero_ns"] - training.done()["paused_ns"]
+    ) / 1e9
     assert wall_s == pytest.approx(3 * training.done()["makespan_s"])
     assert training.done()["makespan_s"] >= 0.5
     training.collect(3.0)
-    spans = pd.read_parquet(training.folder / "run" / "spans.parquet").sort_values(["rank", "start_ns", "step", "seq"])
+    spans = pd.read_parquet(training.folder / "run" / "spans.parquet").sort_values(
+        ["rank", "start_ns", "step", "seq"]
+    )
     for _, of_rank in spans.groupby("rank"):
         start, duration = of_rank.start_ns.to_numpy(), of_rank.dur_ns.to_numpy()
         assert np.array_equal(start[1:], start[:-1] + duration[:-1])
 
 
 def test_a_dead_peer_is_an_error_at_once_and_the_trace_survives(train: Train) -> None:
-    # Ranks that wait for an evaluation have no connection open to notice with; whoever runs them sees the death then.
+    # Ranks that wait for an evaluation have no connection open to notice with; whoever runs them
+    # sees the death then.
     training = train({**DIGITS, "stop": {"time": "60s"}, "evaluate_every": 10**9}, 3, wait=False)
     training.go()
     training.wait_for(lambda: bool(read_lines(training.spool.progress)))
@@ -293,7 +321,12 @@ def own_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_heartbeat_tells_who_hangs(train: Train, own_code: Path) -> None:
-    workload = {"model": "own_workload:model", "dataset": "own_workload:data", "batch_size": 32, "stop": {"steps": 100}}
+    workload = {
+        "model": "own_workload:model",
+        "dataset": "own_workload:data",
+        "batch_size": 32,
+        "stop": {"steps": 100},
+    }
     training = train(workload, 4, path=own_code, wait=False)
     training.go()
     training.wait_for(lambda: suspected(training, 1.0) != ())
@@ -312,7 +345,12 @@ def suspected(training: Training, patience_s: float) -> tuple[int, ...]:
 
 
 def test_a_worker_that_fails_says_why(train: Train, own_code: Path) -> None:
-    workload = {"model": "own_workload:broken", "dataset": "own_workload:data", "batch_size": 32, "stop": {"steps": 10}}
+    workload = {
+        "model": "own_workload:broken",
+        "dataset": "own_workload:data",
+        "batch_size": 32,
+        "stop": {"steps": 10},
+    }
     training = train(workload, 2, path=own_code, wait=False)
     statuses = training.forkery.wait([*training.pids, training.aside[0]], 20)
     os.kill(training.aside[1], signal.SIGKILL)
@@ -322,7 +360,8 @@ def test_a_worker_that_fails_says_why(train: Train, own_code: Path) -> None:
 
 
 def test_workers_start_with_little_cpu_time(train: Train) -> None:
-    """A worker may have a twentieth of a core: what it does itself before the first step must be small."""
+    """A worker may have a twentieth of a core: what it does itself before the first step must be
+    small."""
     training = train({**DIGITS, "model": "resnet8", "stop": {"steps": 1}}, 4, wait=False)
     training.wait_for(lambda: all(training.spool.ready(rank).exists() for rank in range(4)))
     ticks = os.sysconf("SC_CLK_TCK")

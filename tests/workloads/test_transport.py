@@ -59,7 +59,9 @@ def echoing(plan: EndpointPlan) -> Iterator[list[Message]]:
                     if message is not None:
                         heard.append(message)
                         if message.kind == ASK:
-                            endpoint.send(message.sender, Message(TELL, 1, message.values, message.tensor))
+                            endpoint.send(
+                                message.sender, Message(TELL, 1, message.values, message.tensor)
+                            )
         except BaseException as error:  # noqa: BLE001 - told below, in the test's own thread
             failed.append(error)
             ready.set()
@@ -89,7 +91,13 @@ def test_a_message_is_read_as_it_was_written(
     written = Message(kind, version, tuple(values), tensor)
     header, *rest = pack(written, 7)
     read = unpack(bytes(header), bytearray(rest[0]) if rest else None, 3)
-    assert (read.kind, read.version, read.values, read.sender, read.number) == (kind, version, tuple(values), 3, 7)
+    assert (read.kind, read.version, read.values, read.sender, read.number) == (
+        kind,
+        version,
+        tuple(values),
+        3,
+        7,
+    )
     assert (read.tensor is None) == (tensor is None)
     if tensor is not None:
         assert read.tensor is not None
@@ -111,10 +119,16 @@ def test_a_tensor_comes_back_and_senders_are_known(plans: tuple[EndpointPlan, ..
         assert (answer.kind, answer.version, answer.values, answer.sender) == (TELL, 1, (8, -9), 2)
         assert first.receive().tensor is None
         assert [(each.sender, each.version) for each in heard] == [(1, 5), (0, 6)]
-        assert (second.sent_bytes[2], second.received_bytes[2], first.sent_bytes[2]) == (4000, 4000, 0)
+        assert (second.sent_bytes[2], second.received_bytes[2], first.sent_bytes[2]) == (
+            4000,
+            4000,
+            0,
+        )
 
 
-def test_payload_agrees_with_what_the_kernel_says_was_acknowledged(plans: tuple[EndpointPlan, ...]) -> None:
+def test_payload_agrees_with_what_the_kernel_says_was_acknowledged(
+    plans: tuple[EndpointPlan, ...],
+) -> None:
     """Both ways, 6 MB in four messages."""
     values = torch.rand(1_500_000 // 4)
     with echoing(plans[2]), Endpoint(plans[0]) as endpoint:
@@ -162,7 +176,8 @@ def knock(address: str, change: Callable[[zmq.Socket[bytes]], None]) -> list[int
 
 
 def test_a_stranger_can_neither_push_nor_read(plans: tuple[EndpointPlan, ...]) -> None:
-    """Without keys, with keys of its own, and with keys of its own and the right name of the server."""
+    """Without keys, with keys of its own, and with keys of its own and the right name of the
+    server."""
 
     def keyed(server: bytes) -> Callable[[zmq.Socket[bytes]], None]:
         def change(stranger: zmq.Socket[bytes]) -> None:
@@ -202,7 +217,9 @@ def test_a_node_listens_at_its_own_address_alone(plans: tuple[EndpointPlan, ...]
             socket.create_connection(("127.0.0.2", int(port)), 2)
 
 
-def test_a_node_that_goes_is_missed_and_a_silent_one_is_not_waited_for(plans: tuple[EndpointPlan, ...]) -> None:
+def test_a_node_that_goes_is_missed_and_a_silent_one_is_not_waited_for(
+    plans: tuple[EndpointPlan, ...],
+) -> None:
     with echoing(plans[2]), Endpoint(plans[1].model_copy(update={"timeout_s": 0.3})) as impatient:
         impatient.connect(2)
         impatient.deliver(2, Message(TELL))
@@ -221,8 +238,11 @@ def test_a_node_that_goes_is_missed_and_a_silent_one_is_not_waited_for(plans: tu
             server.send(0, Message(TELL))
 
 
-def test_a_server_stays_until_workers_have_counted_what_they_sent(plans: tuple[EndpointPlan, ...]) -> None:
-    """The kernel forgets what was acknowledged as soon as either end closes; a worker with a small share of a core counts late."""
+def test_a_server_stays_until_workers_have_counted_what_they_sent(
+    plans: tuple[EndpointPlan, ...],
+) -> None:
+    """The kernel forgets what was acknowledged as soon as either end closes; a worker with a small
+    share of a core counts late."""
     counted: list[int] = []
 
     def work() -> None:
@@ -278,11 +298,14 @@ def test_a_node_that_went_may_come_back(plans: tuple[EndpointPlan, ...]) -> None
             assert server.receive().version == 9
             until_s = time.monotonic() + 5.0
             server.settle(10.0)
-            assert time.monotonic() < until_s, "what its earlier connections took along is not waited for"
+            assert time.monotonic() < until_s, (
+                "what its earlier connections took along is not waited for"
+            )
 
 
 def test_a_connection_that_is_replaced_counts_no_more(plans: tuple[EndpointPlan, ...]) -> None:
-    """A node is back before its end was noticed: what comes over its old connection is not heard, nor its end missed."""
+    """A node is back before its end was noticed: what comes over its old connection is not heard,
+    nor its end missed."""
     with Endpoint(plans[2], listens=True) as server, Endpoint(plans[0]) as second:
         with Endpoint(plans[0]) as first:
             first.connect(2)

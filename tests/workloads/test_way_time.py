@@ -1,4 +1,5 @@
-"""What the kernel says of how long bytes were on their way, against links of known rates and receivers that dawdle."""
+"""What the kernel says of how long bytes were on their way, against links of known rates and
+receivers that dawdle."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ STOPPED_S = 2.0
 
 
 def send_models(continuum: Continuum) -> list[tuple[float, float]]:
-    """For a receiver that is there, and one that is stopped for two seconds: how long until it had said that it had a model, and how long that was on its way."""
+    """For a receiver that is there, and one that is stopped for two seconds: how long until it had
+    said that it had a model, and how long that was on its way."""
     import torch
 
     from laggard.workloads.transport.endpoint import Endpoint
@@ -30,12 +32,17 @@ def send_models(continuum: Continuum) -> list[tuple[float, float]]:
     from laggard.workloads.transport.keys import make_endpoints
 
     first, second = continuum.hosts[:2]
-    links = dict.fromkeys([(first.name, second.name), (second.name, first.name)], Constraint(DELAY_MS, RATE_MBPS))
+    links = dict.fromkeys(
+        [(first.name, second.name), (second.name, first.name)], Constraint(DELAY_MS, RATE_MBPS)
+    )
     backend = UserspaceBackend.start(LinkPlan(continuum.hosts, links), continuum.namespaces)
     plans = make_endpoints((f"{first.address}:5000", f"{second.address}:5000"), timeout_s=20.0)
 
     def receive() -> int:
-        with entered(continuum.namespaces[second.name]), Endpoint(plans[1], listens=True) as endpoint:
+        with (
+            entered(continuum.namespaces[second.name]),
+            Endpoint(plans[1], listens=True) as endpoint,
+        ):
             while True:
                 endpoint.take(0.02)
 
@@ -43,7 +50,9 @@ def send_models(continuum: Continuum) -> list[tuple[float, float]]:
     found = []
     with entered(continuum.namespaces[first.name]), Endpoint(plans[0]) as sender:
         sender.connect(1)
-        sender.deliver(1, Message(2, 0, (), torch.zeros(MODEL_BYTES // 4)))  # meets it, and opens the windows
+        sender.deliver(
+            1, Message(2, 0, (), torch.zeros(MODEL_BYTES // 4))
+        )  # meets it, and opens the windows
         for stopped in (False, True):
             if stopped:
                 os.kill(receiver, signal.SIGSTOP)
@@ -60,7 +69,9 @@ def send_models(continuum: Continuum) -> list[tuple[float, float]]:
 @pytest.mark.alone
 def test_a_receiver_that_dawdles_makes_no_link_slow() -> None:
     (took_s, on_its_way_s), (with_a_stop_s, on_its_way_then_s) = in_sandbox(send_models)
-    assert 0.95 * ONE_WAY_S < on_its_way_s < took_s, "a queue that overflows makes it longer, and the link is why"
+    assert 0.95 * ONE_WAY_S < on_its_way_s < took_s, (
+        "a queue that overflows makes it longer, and the link is why"
+    )
     assert on_its_way_s > 0.8 * took_s
     assert with_a_stop_s > STOPPED_S - 0.1
     assert on_its_way_then_s < with_a_stop_s - 0.6 * STOPPED_S

@@ -1,12 +1,17 @@
 """How often ranks should average their models for an objective, in which manner, and why; pure.
 
-An average that is left out saves what it takes and costs progress: between two averages ranks drift apart. How much is no measurement of a few steps, so it is
-a parameter, `drift`: the part of a step's progress that each further step without an average costs (J. Wang, G. Joshi, "Adaptive communication strategies to
-achieve the best error-runtime trade-off in local-update SGD", SysML 2019, derive the same form: a term in 1 / period and one in period - 1).
+An average that is left out saves what it takes and costs progress: between two averages ranks drift
+apart. How much is no measurement of a few steps, so it is a parameter, `drift`: the part of a
+step's progress that each further step without an average costs (J. Wang, G. Joshi, "Adaptive
+communication strategies to achieve the best error-runtime trade-off in local-update SGD", SysML
+2019, derive the same form: a term in 1 / period and one in period - 1).
 
-Where nobody waits for averages they still take of every rank's processor and of everybody's links: `effort` says how much of a second's training a second of
-averaging is taken to be worth. Where computers are unequal most of that second is the slowest's, which learns least: it counts as what it is of the time of those who learn. Where all wait for averages, and for the slowest,
-their time is training's. Where an average of all takes many steps models have drifted apart by the time it is over, and one slow rank holds it up for all: there two by two is better (AD-PSGD).
+Where nobody waits for averages they still take of every rank's processor and of everybody's links:
+`effort` says how much of a second's training a second of averaging is taken to be worth. Where
+computers are unequal most of that second is the slowest's, which learns least: it counts as what it
+is of the time of those who learn. Where all wait for averages, and for the slowest, their time is
+training's. Where an average of all takes many steps models have drifted apart by the time it is
+over, and one slow rank holds it up for all: there two by two is better (AD-PSGD).
 """
 
 from __future__ import annotations
@@ -30,10 +35,13 @@ STILL_PAIRS = 0.5
 """Part of the steps from which on two by two is better for which it stays so."""
 
 PROBE = 0.1
-"""Part of the time that averages of all may be under way where models go two by two: they only tell what they take, and are in the way."""
+"""Part of the time that averages of all may be under way where models go two by two: they only tell
+what they take, and are in the way."""
 
 WAYS = 4.0
-"""How many times as long as a model of two is on the slowest way, there and back, an average of all is expected to take, whose parts go every way at once: 2 to 6 times were measured on the columns of experiments/strategies."""
+"""How many times as long as a model of two is on the slowest way, there and back, an average of all
+is expected to take, whose parts go every way at once: 2 to 6 times were measured on the columns of
+experiments/strategies."""
 
 ObjectiveName = Literal["makespan", "cost", "fairness"]
 
@@ -92,7 +100,9 @@ class Costs:
 
     @property
     def average_work_s(self) -> float:
-        """What an average takes of a rank's time, in the mean over what all learn: a quick rank has done its part as much sooner as its steps are quicker than the slowest's."""
+        """What an average takes of a rank's time, in the mean over what all learn: a quick rank has
+        done its part as much sooner as its steps are quicker than the slowest's.
+        """
         return self.average_s * harmonic_mean(self.steps_s) / self.slowest_s
 
     @property
@@ -107,7 +117,8 @@ class Choice:
 
     Attributes:
         terms: what to do from now on.
-        gain: how many times less the objective is expected to cost than with what was done before; 1 where nothing changes.
+        gain: how many times less the objective is expected to cost than with what was done before;
+            1 where nothing changes.
         reason: a sentence.
     """
 
@@ -117,8 +128,12 @@ class Choice:
 
 
 def first_terms(objective: ObjectiveName) -> Terms:
-    """Until an average has been timed; where time is the objective, two by two meanwhile, since that may take long."""
-    return Terms(1, {"makespan": Manner.PAIRS, "cost": Manner.BESIDE, "fairness": Manner.WAITING}[objective])
+    """Until an average has been timed; where time is the objective, two by two meanwhile, since
+    that may take long.
+    """
+    return Terms(
+        1, {"makespan": Manner.PAIRS, "cost": Manner.BESIDE, "fairness": Manner.WAITING}[objective]
+    )
 
 
 @dataclass(frozen=True)
@@ -127,7 +142,8 @@ class Seen:
 
     Attributes:
         steps_s: what a step takes, of each rank that has said so.
-        trips_s: how long models of an exchange of two were on their way, there and back, of each rank that began one and has said so.
+        trips_s: how long models of an exchange of two were on their way, there and back, of each
+            rank that began one and has said so.
         awaited: ranks that begin exchanges.
         passed_s: what the leader's steps have taken.
     """
@@ -156,8 +172,10 @@ class Opening:
 def open_averages(seen: Seen, rules: Rules, first: Terms) -> Opening:
     """Whether to time an average of all.
 
-    It takes no less than the models of two are on the slowest way, which it goes too, there and back, and some `WAYS` times that. To find that out by an average itself would keep slow links busy with it for many steps. One that is
-    made all the same, after many steps, tells what it takes, and moves no model (see `Terms.only_timed`).
+    It takes no less than the models of two are on the slowest way, which it goes too, there and
+    back, and some `WAYS` times that. To find that out by an average itself would keep slow links
+    busy with it for many steps. One that is made all the same, after many steps, tells what it
+    takes, and moves no model (see `Terms.only_timed`).
 
     Args:
         seen: what is known.
@@ -169,30 +187,42 @@ def open_averages(seen: Seen, rules: Rules, first: Terms) -> Opening:
     if ratio < rules.pairs_from and len(seen.trips_s) < seen.awaited:
         if passed < rules.longest:
             return Opening(begins=False, terms=first)
-        ratio = float(rules.longest)  # who has said nothing for so long has a way, or a computer, as slow as that
+        ratio = float(
+            rules.longest
+        )  # who has said nothing for so long has a way, or a computer, as slow as that
     if ratio < rules.pairs_from:
         return Opening(begins=True, terms=first)
     pairs = _pairs(WAYS * ratio, rules)
-    reason = f"{_told(pairs)}: models of two are on their way to each other {ratio:.2g} times a step, and those of an average of all no less"
+    reason = (
+        f"{_told(pairs)}: models of two are on their way to each other {ratio:.2g} times a step,"
+        " and those of an average of all no less"
+    )
     return Opening(passed >= pairs.steps, pairs, reason)
 
 
 def price(terms: Terms, costs: Costs, rules: Rules) -> float:
-    """What the progress of one step of each rank costs where all are averaged: seconds, or money where that is the objective and anything has a price."""
+    """What the progress of one step of each rank costs where all are averaged: seconds, or money
+    where that is the objective and anything has a price.
+    """
     if terms.waits:
-        return (1 + rules.drift * (terms.steps - 1)) * (costs.slowest_s + costs.average_s / terms.steps)
+        return (1 + rules.drift * (terms.steps - 1)) * (
+            costs.slowest_s + costs.average_s / terms.steps
+        )
     between = max(terms.steps, costs.average_steps)
     needed = 1 + rules.drift * (between - 1)
     worth_s = costs.step_s + rules.effort * costs.average_work_s / between
     if not rules.priced:
         return needed * worth_s
-    return needed * (rules.rent_per_s * worth_s + rules.price_per_byte * costs.average_bytes / between)
+    return needed * (
+        rules.rent_per_s * worth_s + rules.price_per_byte * costs.average_bytes / between
+    )
 
 
 def choose(costs: Costs, rules: Rules, current: Terms) -> Choice:
     """The cheapest terms, unless the present ones are nearly as cheap.
 
-    Where fairness is the objective, all wait for each other, so that all learn alike, and the quickest of such terms are the best. Where time is, ranks may average two by two.
+    Where fairness is the objective, all wait for each other, so that all learn alike, and the
+    quickest of such terms are the best. Where time is, ranks may average two by two.
 
     Args:
         costs: what was measured.
@@ -243,10 +273,16 @@ def _told(terms: Terms) -> str:
 def _because(costs: Costs, rules: Rules) -> str:
     told = f"an average of all takes {costs.average_steps:.2g} times a step"
     if costs.slowest_s > (1 + WORTH_CHANGING) * costs.step_s:
-        told += f", of which the slowest worker's takes {costs.slowest_s / costs.step_s:.2g} times the middle one's"
+        told += (
+            f", of which the slowest worker's takes {costs.slowest_s / costs.step_s:.2g} times the"
+            " middle one's"
+        )
     if rules.objective == "cost" and rules.price_per_byte > 0:
         rent = max(rules.rent_per_s * costs.step_s, 1e-30)
-        told += f", and its bytes cost {rules.price_per_byte * costs.average_bytes / rent:.2g} times the hosts' rent for a step"
+        told += (
+            f", and its bytes cost {rules.price_per_byte * costs.average_bytes / rent:.2g} times"
+            " the hosts' rent for a step"
+        )
     return told
 
 

@@ -1,1 +1,3 @@
-"""Batches shared out by speed: what a rank's steps cost, what allocation makes the slowest step short, and its exchange."""
+"""Batches shared out by speed: what a rank's steps cost, what allocation makes the slowest step
+short, and its exchange.
+"""

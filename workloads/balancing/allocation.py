@@ -1,7 +1,8 @@
 """Who takes how many samples of a batch, so that the slowest step is as short as it can be: pure.
 
-C. Chen, Q. Weng, W. Wang, B. Li, B. Li, "Semi-dynamic load balancing: efficient distributed learning in non-dedicated environments",
-SoCC 2020 (LB-BSP). Costs are affine and not proportional, as the paper's are on GPUs: a small batch is not proportionally cheap.
+C. Chen, Q. Weng, W. Wang, B. Li, B. Li, "Semi-dynamic load balancing: efficient distributed
+learning in non-dedicated environments", SoCC 2020 (LB-BSP). Costs are affine and not proportional,
+as the paper's are on GPUs: a small batch is not proportionally cheap.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ class AffineCost:
 
     def __post_init__(self) -> None:
         if not (0 <= self.fixed_s < math.inf and 0 < self.sample_s < math.inf):
-            raise ValueError(f"{self}: the fixed part is 0 or more, that of a sample more than 0, and both finite")
+            raise ValueError(
+                f"{self}: the fixed part is 0 or more, that of a sample more than 0, and both"
+                " finite"
+            )
 
     def of(self, samples: int) -> float:
         """Seconds of a step."""
@@ -36,17 +40,19 @@ class AffineCost:
 def balance(costs: Sequence[AffineCost], batch: int, least: int = 1) -> tuple[int, ...]:
     """Sizes n_i of sum `batch` that minimise the largest cost, then the second largest, and so on.
 
-    A rank with no samples, or with fewer than `least`, computes `least` all the same, since every rank takes part in every step. So these cost
-    nothing, and a rank that is above everybody's level without any gets them and no more. Only of a batch too small for all do some get none.
+    A rank with no samples, or with fewer than `least`, computes `least` all the same, since every
+    rank takes part in every step. So these cost nothing, and a rank that is above everybody's level
+    without any gets them and no more. Only of a batch too small for all do some get none.
 
     Args:
         costs: of every rank.
         batch: samples to share out.
-        least: fewest samples that a model can be trained on; nobody gets a number between 0 and it, unless the batch is that small.
+        least: fewest samples that a model can be trained on; nobody gets a number between 0 and it,
+            unless the batch is that small.
 
     Returns:
-        Sizes by rank. Of equal costs the first ranks get the samples that are left over. The same on all machines: it takes additions,
-        products and quotients of IEEE doubles only.
+        Sizes by rank. Of equal costs the first ranks get the samples that are left over. The same
+        on all machines: it takes additions, products and quotients of IEEE doubles only.
     """
     takers = _takers(costs, batch, least)
     sizes = [0] * len(costs)
@@ -80,7 +86,9 @@ def even(batch: int, ranks: int) -> tuple[int, ...]:
 def _takers(costs: Sequence[AffineCost], batch: int, least: int) -> list[int]:
     """The ranks that get samples: all, or of a batch too small for that the quickest."""
     many = min(len(costs), max(batch // least, 1))
-    return sorted(sorted(range(len(costs)), key=lambda rank: (costs[rank].of(least + 1), rank))[:many])
+    return sorted(
+        sorted(range(len(costs)), key=lambda rank: (costs[rank].of(least + 1), rank))[:many]
+    )
 
 
 def _level_s(costs: Sequence[AffineCost], extra: int, least: int) -> float:

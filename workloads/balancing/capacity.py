@@ -1,8 +1,10 @@
 """What a rank's step costs now, from its last steps: pure.
 
-A step of n samples takes a + b n seconds. How the two relate is a matter of model and machine and changes seldom; how large they are changes
-whenever somebody takes part of the machine. So a change of speed drops what was seen before it, but keeps the ratio a / b that was learnt. Where such changes are undone again and again, by the
-time that shares have followed one it is over. Then what counts is what steps cost on the average.
+A step of n samples takes a + b n seconds. How the two relate is a matter of model and machine and
+changes seldom; how large they are changes whenever somebody takes part of the machine. So a change
+of speed drops what was seen before it, but keeps the ratio a / b that was learnt. Where such
+changes are undone again and again, by the time that shares have followed one it is over. Then what
+counts is what steps cost on the average.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from statistics import fmean, median, pstdev
 from laggard.workloads.balancing.allocation import AffineCost
 
 DEPARTURE = 1.5
-"""A step that takes so many times its usual, or that part of it, departs: more than steady hosts scatter by."""
+"""A step that takes so many times its usual, or that part of it, departs: more than steady hosts
+scatter by."""
 
 CONFIRMED = 2
 """So many departing steps one after another, to the same side, are a change of speed."""
@@ -24,10 +27,12 @@ FEWEST = 3
 """Steps that a slope rests on at either end."""
 
 SPREAD = 1.15
-"""Sizes closer to each other than this are alike: they say nothing of the slope, and together of the level."""
+"""Sizes closer to each other than this are alike: they say nothing of the slope, and together of
+the level."""
 
 MOST_FIXED = 1000.0
-"""The fixed part is worth the samples of so many batches at most: a sample always costs something."""
+"""The fixed part is worth the samples of so many batches at most: a sample always costs
+something."""
 
 UNSTEADY = 4
 """For so many windows after changes that were undone, changes are taken for a moment's."""
@@ -44,17 +49,25 @@ class Capacity:
 
     Args:
         window: last steps that it is judged by.
-        ratio: a / b in samples, until steps of different sizes have told; 0 (all cost is of samples) where nothing is known.
+        ratio: a / b in samples, until steps of different sizes have told; 0 (all cost is of
+            samples) where nothing is known.
     """
 
     def __init__(self, window: int, ratio: float = 0.0) -> None:
         self._seen: deque[tuple[int, float]] = deque(maxlen=window)
         self._ratio = ratio
         self._prepared: set[int] = set()
-        self._window, self._last_side, self._since_change, self._undone, self._unsteady = window, 0, 0, 0, 0
+        self._window, self._last_side, self._since_change, self._undone, self._unsteady = (
+            window,
+            0,
+            0,
+            0,
+            0,
+        )
 
     def observe(self, samples: int, seconds: float) -> None:
-        """A step is done; the first one of a size tells nothing, since libraries prepare themselves for its shapes in it.
+        """A step is done; the first one of a size tells nothing, since libraries prepare themselves
+        for its shapes in it.
 
         Args:
             samples: that it computed, one at least.
@@ -74,7 +87,9 @@ class Capacity:
             self._change(sides.pop(), alike[-CONFIRMED][0])
 
     def _change(self, side: int, first: int) -> None:
-        """The speed has changed: what was seen before the first step with the new one is dropped, unless such changes come and go."""
+        """The speed has changed: what was seen before the first step with the new one is dropped,
+        unless such changes come and go.
+        """
         undone = side == -self._last_side and self._since_change <= self._window
         self._undone = self._undone + 1 if undone else 0
         if self._undone >= CONFIRMED:
@@ -86,11 +101,16 @@ class Capacity:
 
     @property
     def departs(self) -> bool:
-        """Whether the last step departs from the usual of its size: perhaps a change of speed, which the next will tell."""
+        """Whether the last step departs from the usual of its size: perhaps a change of speed,
+        which the next will tell.
+        """
         if not self._seen or self._unsteady:
             return False
         *before, (_, last_s) = self._alike(self._seen[-1][0])
-        return len(before) >= CONFIRMED and _side(last_s, median(seconds for _, seconds in before)) != 0
+        return (
+            len(before) >= CONFIRMED
+            and _side(last_s, median(seconds for _, seconds in before)) != 0
+        )
 
     def estimate(self) -> AffineCost | None:
         """What steps cost, through the usual of the present size; None before there was any."""
@@ -99,27 +119,38 @@ class Capacity:
         size = self._seen[-1][0]
         usual_s = median(seconds for _, seconds in self._alike(size))
         if self._unsteady:
-            usual_s = fmean(seconds * (self._ratio + size) / (self._ratio + each) for each, seconds in self._seen)
+            usual_s = fmean(
+                seconds * (self._ratio + size) / (self._ratio + each)
+                for each, seconds in self._seen
+            )
         slope = self._slope()
         if slope is not None:
-            self._ratio = usual_s / min(max(slope, usual_s / (size * MOST_FIXED)), usual_s / size) - size
+            self._ratio = (
+                usual_s / min(max(slope, usual_s / (size * MOST_FIXED)), usual_s / size) - size
+            )
         sample_s = usual_s / (self._ratio + size)
         return AffineCost(max(usual_s - sample_s * size, 0.0), sample_s)
 
     @property
     def error(self) -> float:
-        """Standard error of the usual of the present size, as a part of it; from the median deviation, of what is taken for normal noise."""
+        """Standard error of the usual of the present size, as a part of it; from the median
+        deviation, of what is taken for normal noise.
+        """
         alike = [seconds for _, seconds in self._alike(self._seen[-1][0])] if self._seen else []
         if not alike:
             return 0.0
-        if self._unsteady:  # slow moments last for some steps: so many steps are not as many chances
+        if (
+            self._unsteady
+        ):  # slow moments last for some steps: so many steps are not as many chances
             return pstdev(alike) / fmean(alike) * math.sqrt(STEPS_OF_A_MOMENT / len(alike))
         usual_s = median(alike)
         deviation_s = median(abs(seconds - usual_s) for seconds in alike)
         return _NORMAL * deviation_s / usual_s * math.sqrt(math.pi / 2 / len(alike))
 
     def _alike(self, samples: int) -> list[tuple[int, float]]:
-        """Place of, and seconds that this size would have taken in, the steps of about this size."""
+        """Place of, and seconds that this size would have taken in, the steps of about this
+        size.
+        """
         return [
             (place, seconds * (self._ratio + samples) / (self._ratio + size))
             for place, (size, seconds) in enumerate(self._seen)
@@ -127,7 +158,9 @@ class Capacity:
         ]
 
     def _slope(self) -> float | None:
-        """Seconds per sample, by Theil and Sen: the median over pairs of steps of different sizes; None where there are too few."""
+        """Seconds per sample, by Theil and Sen: the median over pairs of steps of different sizes;
+        None where there are too few.
+        """
         sizes = sorted(size for size, _ in self._seen)
         if len(sizes) < 2 * FEWEST or sizes[-FEWEST] < SPREAD * sizes[FEWEST - 1]:
             return None

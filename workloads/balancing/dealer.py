@@ -1,7 +1,8 @@
-"""A server's part in sharing out batches by speed: workers push what their steps cost, and are answered with their part of the next batch.
+"""A server's part in sharing out batches by speed: workers push what their steps cost, and are
+answered with their part of the next batch.
 
-Workers are not all in the same step, so other shares hold from the first step on that nobody has been answered with: every sample of a
-batch is one worker's, whatever step each is in.
+Workers are not all in the same step, so other shares hold from the first step on that nobody has
+been answered with: every sample of a batch is one worker's, whatever step each is in.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ class Dealer:
         note: told of changes, by the first step with them, a sentence each.
     """
 
-    def __init__(self, parameters: BalancedBatches, shares: Shares, note: Callable[[int, str], None]) -> None:
+    def __init__(
+        self, parameters: BalancedBatches, shares: Shares, note: Callable[[int, str], None]
+    ) -> None:
         self._parameters, self._note = parameters, note
         self._since = [(0, shares)]
         self._found = [Found()] * shares.partition.world_size
@@ -33,9 +36,13 @@ class Dealer:
         self._begun = 0
 
     def hear(self, rank: int, step: int, found: Found) -> None:
-        """A worker has pushed what a step brought, and says what its steps cost; once all have that are there, shares may change."""
+        """A worker has pushed what a step brought, and says what its steps cost; once all have that
+        are there, shares may change.
+        """
         self._told[rank] = step
-        if found.cost is not None:  # what the rank cost before it was away holds until it knows better
+        if (
+            found.cost is not None
+        ):  # what the rank cost before it was away holds until it knows better
             self._found[rank] = found
         if min(self._told.values()) >= self._next:
             self._look()
@@ -59,7 +66,8 @@ class Dealer:
             since = self._begun + 1
             self._since.append((since, revised))
             self._note(since, revised.told_after(before))
-        # One step off its usual may be the first of many: the next tells, so look again when it has.
+        # One step off its usual may be the first of many: the next tells, so look again when it
+        # has.
         soon = any(found.departs for found in self._found)
         period = min(CONFIRMED, self._parameters.every) if soon else self._parameters.every
         self._next = min(self._told.values()) + period

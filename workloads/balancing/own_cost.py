@@ -1,4 +1,6 @@
-"""What a rank's own steps cost, as it tells the others, or a server: timed from its trace, in a form that travels."""
+"""What a rank's own steps cost, as it tells the others, or a server: timed from its trace, in a
+form that travels.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,12 @@ class Found:
 
     @property
     def numbers(self) -> tuple[float, float, float, float]:
-        """Both parts in seconds, the error, 1 for a departure; a cost of nothing where there is none."""
-        fixed_s, sample_s = (0.0, 0.0) if self.cost is None else (self.cost.fixed_s, self.cost.sample_s)
+        """Both parts in seconds, the error, 1 for a departure; a cost of nothing where there is
+        none.
+        """
+        fixed_s, sample_s = (
+            (0.0, 0.0) if self.cost is None else (self.cost.fixed_s, self.cost.sample_s)
+        )
         return fixed_s, sample_s, self.error, float(self.departs)
 
     @classmethod
@@ -50,7 +56,12 @@ class Found:
     def whole_numbers(self) -> tuple[int, int, int, int]:
         """As `numbers`, in picoseconds and millionths."""
         fixed_s, sample_s, error, departs = self.numbers
-        return round(fixed_s * _PS), max(round(sample_s * _PS), int(sample_s > 0)), round(error * _PPM), int(departs)
+        return (
+            round(fixed_s * _PS),
+            max(round(sample_s * _PS), int(sample_s > 0)),
+            round(error * _PPM),
+            int(departs),
+        )
 
 
 class OwnCost:
@@ -58,7 +69,8 @@ class OwnCost:
 
     Args:
         window: last steps that it is judged by.
-        recorder: the trace; its meter, where there is one by the first step, tells the fixed part of a step beforehand.
+        recorder: the trace; its meter, where there is one by the first step, tells the fixed part
+            of a step beforehand.
     """
 
     def __init__(self, window: int, recorder: Recorder) -> None:
@@ -76,7 +88,9 @@ class OwnCost:
         own_ns, self._own_ns = self._own_ns, self._recorder.own_ns
         if self._capacity is None:
             meter = self._recorder.meter
-            self._capacity = Capacity(self._window, meter.full_speed.fixed_samples if meter is not None else 0.0)
+            self._capacity = Capacity(
+                self._window, meter.full_speed.fixed_samples if meter is not None else 0.0
+            )
         elif step >= WARM_UP_STEPS:
             self._capacity.observe(computed, (self._own_ns - own_ns) / 1e9)
 

@@ -1,4 +1,6 @@
-"""Who takes how many samples of every batch, by what the ranks' steps cost, and when others are worth a change: pure."""
+"""Who takes how many samples of every batch, by what the ranks' steps cost, and when others are
+worth a change: pure.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,13 @@ class Shares:
         return self._of(self.partition.samples_in(step))
 
     def revised(self, found: Sequence[Found], least_gain: float) -> Self | None:
-        """Other shares, for what the ranks have found; None where somebody has found nothing yet, or they would not save enough.
+        """Other shares, for what the ranks have found; None where somebody has found nothing yet,
+        or they would not save enough.
 
         Args:
             found: by all ranks.
-            least_gain: part of the slowest rank's step that they must save; and more than chance can make of costs that are so uncertain.
+            least_gain: part of the slowest rank's step that they must save; and more than chance
+                can make of costs that are so uncertain.
         """
         costs = tuple(each.cost for each in found if each.cost is not None)
         if len(costs) < len(found):
@@ -57,8 +61,9 @@ class Shares:
         batch = self.partition.batch_size
         sizes = self._of(batch)
         return (
-            f"shares of {min(sizes)} to {max(sizes)} of {batch} samples, by speed: the slowest rank's own work takes "
-            f"{self.slowest_s(self.costs) * 1e3:.3g} ms instead of {before.slowest_s(self.costs) * 1e3:.3g} ms"
+            f"shares of {min(sizes)} to {max(sizes)} of {batch} samples, by speed: the slowest"
+            f" rank's own work takes {self.slowest_s(self.costs) * 1e3:.3g} ms instead of"
+            f" {before.slowest_s(self.costs) * 1e3:.3g} ms"
         )
 
     def _of(self, batch: int) -> tuple[int, ...]:
@@ -66,5 +71,7 @@ class Shares:
 
 
 @lru_cache(maxsize=8)
-def _sizes(costs: tuple[AffineCost, ...] | None, batch: int, ranks: int, least: int) -> tuple[int, ...]:
+def _sizes(
+    costs: tuple[AffineCost, ...] | None, batch: int, ranks: int, least: int
+) -> tuple[int, ...]:
     return even(batch, ranks) if costs is None else balance(costs, batch, least)

@@ -1,4 +1,6 @@
-"""The mean of several ranks' vectors, exchanged in compressed form, the same bits on all of them."""
+"""The mean of several ranks' vectors, exchanged in compressed form, the same bits on all of
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from laggard.workloads.compress.codec import Codec, Remembering
 
 
 class CompressedMean:
-    """Payloads that can be summed travel by all-reduce, others by all-gather; what a rank leaves out it sends later.
+    """Payloads that can be summed travel by all-reduce, others by all-gather; what a rank leaves
+    out it sends later.
 
     Args:
         codec: how vectors are encoded.
@@ -36,7 +39,9 @@ class CompressedMean:
     def room(self, like: torch.Tensor) -> torch.Tensor:
         """Room for what `exchange` returns, for vectors such as `like`."""
         payload = self._codec.blank(like)
-        return payload if self._codec.summable else payload.new_empty(self._members * payload.numel())
+        return (
+            payload if self._codec.summable else payload.new_empty(self._members * payload.numel())
+        )
 
     def decode(self, exchanged: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """The mean of the vectors, as far as they were sent; added up by rank."""
@@ -44,7 +49,9 @@ class CompressedMean:
 
 
 def summed(codec: Codec, exchanged: torch.Tensor, members: int, like: torch.Tensor) -> torch.Tensor:
-    """The sum of what so many ranks sent, exchanged by all-reduce or all-gather as the codec allows."""
+    """The sum of what so many ranks sent, exchanged by all-reduce or all-gather as the codec
+    allows.
+    """
     if codec.summable:
         return codec.decode(exchanged, like)
     total = torch.zeros_like(like)

@@ -18,7 +18,8 @@ class Codec(Protocol):
     """A vector as a payload, and back; both ends know the vector's length and type.
 
     Attributes:
-        summable: whether the sum of payloads is the payload of the sum, so that an all-reduce may carry them.
+        summable: whether the sum of payloads is the payload of the sum, so that an all-reduce may
+            carry them.
     """
 
     @property
@@ -31,7 +32,9 @@ class Codec(Protocol):
         """A vector such as `like` from a payload."""
 
     def add(self, payload: torch.Tensor, total: torch.Tensor) -> None:
-        """Add the vector that a payload stands for to `total`, at the cost of what was sent of it."""
+        """Add the vector that a payload stands for to `total`, at the cost of what was sent of
+        it.
+        """
 
     def blank(self, like: torch.Tensor) -> torch.Tensor:
         """Room for the payload of a vector such as `like`."""
@@ -70,9 +73,11 @@ def _places_of_largest(magnitudes: torch.Tensor, count: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Largest:
-    """The largest numbers by magnitude, then their places: bytes, of k numbers and of k whole numbers of 32 bits.
+    """The largest numbers by magnitude, then their places: bytes, of k numbers and of k whole
+    numbers of 32 bits.
 
-    S. U. Stich, J.-B. Cordonnier, M. Jaggi, "Sparsified SGD with memory", NeurIPS 2018: the operator top_k.
+    S. U. Stich, J.-B. Cordonnier, M. Jaggi, "Sparsified SGD with memory", NeurIPS 2018: the
+    operator top_k.
 
     Attributes:
         fraction: k = ceil(fraction * n) numbers of n are sent, and one at least.
@@ -111,7 +116,8 @@ class Largest:
 class Remembering:
     """A codec with error feedback: what a payload leaves out is added to the next vector.
 
-    Stich et al., NeurIPS 2018, algorithm 1; Y. Lin et al., "Deep Gradient Compression", ICLR 2018, section 3.
+    Stich et al., NeurIPS 2018, algorithm 1; Y. Lin et al., "Deep Gradient Compression", ICLR 2018,
+    section 3.
 
     Args:
         codec: what encodes.
@@ -156,7 +162,9 @@ def codec_of(compression: Fp16 | TopK) -> Codec:
 
 def vector_codec(compression: Fp16 | TopK | PowerSGD | None) -> Codec | None:
     """The same, where vectors are what is compressed; PowerSGD takes matrices."""
-    return None if compression is None or isinstance(compression, PowerSGD) else codec_of(compression)
+    return (
+        None if compression is None or isinstance(compression, PowerSGD) else codec_of(compression)
+    )
 
 
 def size_bytes(tensor: torch.Tensor) -> int:

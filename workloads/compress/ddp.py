@@ -1,8 +1,10 @@
-"""Compressed gradients within DistributedDataParallel: communication hooks, of torch where it has them, that count what they send.
+"""Compressed gradients within DistributedDataParallel: communication hooks, of torch where it has
+them, that count what they send.
 
-DDP calls a hook when the backward pass has filled a bucket. What the hook does before it returns (encoding) is therefore part of the backward
-pass, and what its future does (decoding) part of the communication. Bytes are those of the tensors that this rank hands to
-collectives: a vector for an all-reduce, its own part for an all-gather.
+DDP calls a hook when the backward pass has filled a bucket. What the hook does before it returns
+(encoding) is therefore part of the backward pass, and what its future does (decoding) part of the
+communication. Bytes are those of the tensors that this rank hands to collectives: a vector for an
+all-reduce, its own part for an all-gather.
 """
 
 from __future__ import annotations
@@ -56,10 +58,12 @@ class HalfHook:
 
 
 class PowerSGDHook:
-    """T. Vogels, S. P. Karimireddy, M. Jaggi, "PowerSGD", NeurIPS 2019: torch's `powerSGD_hook`, its error feedback and warm start on.
+    """T. Vogels, S. P. Karimireddy, M. Jaggi, "PowerSGD", NeurIPS 2019: torch's `powerSGD_hook`,
+    its error feedback and warm start on.
 
-    It begins collectives from within those before, so that with several buckets ranks could begin them in different orders, and gloo
-    would mix them up: DDP is to have one bucket (`bucket_cap_mb`).
+    It begins collectives from within those before, so that with several buckets ranks could begin
+    them in different orders, and gloo would mix them up: DDP is to have one bucket
+    (`bucket_cap_mb`).
     """
 
     def __init__(self, compression: PowerSGD) -> None:
@@ -77,7 +81,10 @@ class PowerSGDHook:
         """See `BucketHook`."""
         from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
 
-        begun, before = self._state.iter >= self._state.start_powerSGD_iter, self._state.total_numel_after_compression
+        begun, before = (
+            self._state.iter >= self._state.start_powerSGD_iter,
+            self._state.total_numel_after_compression,
+        )
         buffer = bucket.buffer()
         reduced = powerSGD_hook(self._state, bucket)
         numbers = self._state.total_numel_after_compression - before if begun else buffer.numel()
@@ -88,7 +95,8 @@ class PowerSGDHook:
 class TopKHook:
     """The largest numbers of every bucket, with error feedback, exchanged by all-gather.
 
-    What is left out is remembered by parameter, since DDP rearranges its buckets after the first step.
+    What is left out is remembered by parameter, since DDP rearranges its buckets after the first
+    step.
     """
 
     def __init__(self, compression: TopK) -> None:
@@ -119,7 +127,9 @@ class TopKHook:
             remembering.rest = torch.cat([self._rests[parameter] for parameter in parameters])
         payload = remembering.encode(values)
         assert remembering.rest is not None
-        rests = torch.split_with_sizes(remembering.rest, [parameter.numel() for parameter in parameters])
+        rests = torch.split_with_sizes(
+            remembering.rest, [parameter.numel() for parameter in parameters]
+        )
         self._rests.update(zip(parameters, rests, strict=True))
         return payload
 

@@ -1,4 +1,6 @@
-"""What `compress:` of a strategy can say: every compression's parameters, each with a default; imports nothing heavy."""
+"""What `compress:` of a strategy can say: every compression's parameters, each with a default;
+imports nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from laggard.workloads.section import NameOrMapping, Section, named
 from laggard.yaml_source import AT
 
 FIRST_POWERSGD_STEP = 2
-"""DDP rearranges its buckets after the first step, and what PowerSGD remembers of them would not fit any more."""
+"""DDP rearranges its buckets after the first step, and what PowerSGD remembers of them would not
+fit any more."""
 
 
 class Fp16(Section):
@@ -22,14 +25,18 @@ class Fp16(Section):
 
 
 class TopK(Section):
-    """The largest numbers and where they stand; the rest is kept and added to what is sent next (Stich et al., NeurIPS 2018)."""
+    """The largest numbers and where they stand; the rest is kept and added to what is sent next
+    (Stich et al., NeurIPS 2018).
+    """
 
     name: Literal["topk"] = "topk"
     fraction: float = Field(default=0.01, gt=0, le=1, description="of the numbers, that are sent")
 
 
 class PowerSGD(Section):
-    """Every layer's gradient as a product of two thin matrices, with error feedback (Vogels et al., NeurIPS 2019); torch's own."""
+    """Every layer's gradient as a product of two thin matrices, with error feedback (Vogels et al.,
+    NeurIPS 2019); torch's own.
+    """
 
     name: Literal["powersgd"] = "powersgd"
     rank: int = Field(default=2, ge=1, le=1024, description="columns of the thin matrices")
@@ -58,7 +65,9 @@ def compression_named(value: object) -> object:
         near = difflib.get_close_matches(str(name), COMPRESSION_NAMES, n=1)
         fix = f"did you mean `{near[0]}`?" if near else f"use {', '.join(COMPRESSION_NAMES)}"
         place = ("name",) if isinstance(value, dict) and name is not None else ()
-        raise PydanticCustomError("no_such_compression", "no such compression — {fix}", {"fix": fix, AT: place})
+        raise PydanticCustomError(
+            "no_such_compression", "no such compression — {fix}", {"fix": fix, AT: place}
+        )
     return mapping
 
 
@@ -74,4 +83,8 @@ def told(compression: Compression) -> str:
     """Name and parameters, for people: `topk (fraction 0.01)`."""
     values = compression.model_dump()
     name = str(values.pop("name"))
-    return f"{name} ({', '.join(f'{key} {value}' for key, value in values.items())})" if values else name
+    return (
+        f"{name} ({', '.join(f'{key} {value}' for key, value in values.items())})"
+        if values
+        else name
+    )

@@ -1,4 +1,6 @@
-"""Gradients and buffers as the one tensor of a message: the gradients compressed, the buffers as they are."""
+"""Gradients and buffers as the one tensor of a message: the gradients compressed, the buffers as
+they are.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from laggard.workloads.compress.codec import Codec
 
 
 class Parcel:
-    """Packs vectors of gradients, then buffers (see `FlatState`): BatchNorm's few statistics are no gradients, and stay whole.
+    """Packs vectors of gradients, then buffers (see `FlatState`): BatchNorm's few statistics are no
+    gradients, and stay whole.
 
     Args:
         codec: of the gradients; the sender's remembers what it left out.
@@ -30,4 +33,6 @@ class Parcel:
         gradients, buffers = self._like[: self._gradients], self._like[self._gradients :]
         split = buffers.numel() * buffers.element_size()
         payload = packed[split:].view(self._codec.blank(gradients).dtype)
-        return torch.cat([self._codec.decode(payload, gradients), packed[:split].view(buffers.dtype)])
+        return torch.cat(
+            [self._codec.decode(payload, gradients), packed[:split].view(buffers.dtype)]
+        )

@@ -1,6 +1,8 @@
-"""The datasets that `workload.yaml` can name, prepared once per run and then opened by every worker.
+"""The datasets that `workload.yaml` can name, prepared once per run and then opened by every
+worker.
 
-A worker may have a twentieth of a core, so whatever can be done once is done by `prepare_data`, in a process of its own.
+A worker may have a twentieth of a core, so whatever can be done once is done by `prepare_data`, in
+a process of its own.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ def open_data(workload: Workload, spool: Path, patience_s: float = 300.0) -> Dat
     deadline_s = time.monotonic() + patience_s
     while not (folder / COMPLETE).exists():
         if time.monotonic() > deadline_s:
-            raise WorkerError(f"the dataset was not prepared within {patience_s:.0f} s", -1, "the evaluator")
+            raise WorkerError(
+                f"the dataset was not prepared within {patience_s:.0f} s", -1, "the evaluator"
+            )
         time.sleep(POLL_S)
     if isinstance(workload.dataset, ImageFolder):
         from laggard.workloads.datasets import image_folder

@@ -86,7 +86,9 @@ def load_arrays(folder: Path) -> Data:
     def split(name: str) -> ArraySplit:
         inputs = np.load(folder / f"{name}_inputs.npy", mmap_mode="r")
         labels = np.load(folder / f"{name}_labels.npy")
-        return ArraySplit(inputs, labels, meaning["scale"], meaning["shift"], vocabulary is not None)
+        return ArraySplit(
+            inputs, labels, meaning["scale"], meaning["shift"], vocabulary is not None
+        )
 
     train = split("train")
     return Data(train, split("test"), train.inputs.shape[1:], meaning["classes"], vocabulary)
@@ -98,14 +100,20 @@ def check_arrays(arrays: Arrays, name: str) -> None:
     Raises:
         InputError: lengths, shapes or labels do not agree.
     """
-    sets = (("training", arrays.train_inputs, arrays.train_labels), ("test", arrays.test_inputs, arrays.test_labels))
+    sets = (
+        ("training", arrays.train_inputs, arrays.train_labels),
+        ("test", arrays.test_inputs, arrays.test_labels),
+    )
     for what, inputs, labels in sets:
         if len(inputs) != len(labels) or len(labels) == 0:
             raise InputError(
-                f"{name}: {len(inputs)} {what} samples and {len(labels)} labels — give as many of both, at least one"
+                f"{name}: {len(inputs)} {what} samples and {len(labels)} labels — give as many of"
+                " both, at least one"
             )
         if labels.min() < 0 or labels.max() >= arrays.classes:
-            raise InputError(f"{name}: {what} labels must be whole numbers from 0 to {arrays.classes - 1}")
+            raise InputError(
+                f"{name}: {what} labels must be whole numbers from 0 to {arrays.classes - 1}"
+            )
     if arrays.train_inputs.shape[1:] != arrays.test_inputs.shape[1:]:
         raise InputError(
             f"{name}: training samples are {arrays.train_inputs.shape[1:]} and test samples "

@@ -1,4 +1,6 @@
-"""CIFAR-10, binary version (Krizhevsky, 2009): rows of one label byte and 3072 pixel bytes, in files mapped into memory."""
+"""CIFAR-10, binary version (Krizhevsky, 2009): rows of one label byte and 3072 pixel bytes, in
+files mapped into memory.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class CifarSplit:
     def prepare(self, raw: Raw) -> Batch:
         """Pixels as floats of mean 0 and deviation 1."""
         assert not isinstance(raw.inputs, tuple)
-        images = torch.from_numpy(np.ascontiguousarray(raw.inputs)).view(-1, *SHAPE).float().div_(255)
+        images = (
+            torch.from_numpy(np.ascontiguousarray(raw.inputs)).view(-1, *SHAPE).float().div_(255)
+        )
         mean, deviation = (torch.tensor(value).view(3, 1, 1) for value in (MEAN, DEVIATION))
         return Batch(images.sub_(mean).div_(deviation), torch.from_numpy(raw.labels))
 
@@ -57,8 +61,8 @@ def load(folder: Path) -> Data:
     train, test = sorted(folder.glob("data_batch_*.bin")), sorted(folder.glob("test_batch.bin"))
     if not train or not test:
         raise InputError(
-            f"{folder}: no CIFAR-10 here — it should hold data_batch_1.bin … and test_batch.bin, from the binary version "
-            "at https://www.cs.toronto.edu/~kriz/cifar.html"
+            f"{folder}: no CIFAR-10 here — it should hold data_batch_1.bin … and test_batch.bin,"
+            " from the binary version at https://www.cs.toronto.edu/~kriz/cifar.html"
         )
     return Data(CifarSplit(_map(train)), CifarSplit(_map(test)), SHAPE, CLASSES)
 
@@ -69,10 +73,13 @@ def _map(files: list[Path]) -> tuple[Rows, ...]:
         size = file.stat().st_size
         if size == 0 or size % ROW_BYTES:
             raise InputError(
-                f"{file}: {size} bytes are no whole number of {ROW_BYTES}-byte rows — fetch the file again"
+                f"{file}: {size} bytes are no whole number of {ROW_BYTES}-byte rows — fetch the"
+                " file again"
             )
         rows = np.memmap(file, dtype=np.uint8, mode="r").reshape(-1, ROW_BYTES)
         if rows[:, 0].max() >= CLASSES:
-            raise InputError(f"{file}: a label above {CLASSES - 1} — this is not the binary version of CIFAR-10")
+            raise InputError(
+                f"{file}: a label above {CLASSES - 1} — this is not the binary version of CIFAR-10"
+            )
         mapped.append(rows)
     return tuple(mapped)

@@ -1,7 +1,8 @@
 """What a dataset gives a worker: samples to fetch, and their preparation into tensors.
 
-Fetching is what storage does (reading rows or files); preparing is what the processor does (decoding, scaling). They are separate
-so that a slow disk and a slow core are told apart in the trace.
+Fetching is what storage does (reading rows or files); preparing is what the processor does
+(decoding, scaling). They are separate so that a slow disk and a slow core are told apart in the
+trace.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Raw:
 
     @property
     def accesses(self) -> int:
-        """How many times storage was turned to: once per file, or once for rows, which lie in one piece."""
+        """How many times storage was turned to: once per file, or once for rows, which lie in one
+        piece.
+        """
         return len(self.inputs) if isinstance(self.inputs, tuple) else 1
 
 

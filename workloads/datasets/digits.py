@@ -1,4 +1,6 @@
-"""1797 real 8x8 images of handwritten digits, which come with scikit-learn (Alpaydin and Kaynak, UCI, 1998)."""
+"""1797 real 8x8 images of handwritten digits, which come with scikit-learn (Alpaydin and Kaynak,
+UCI, 1998).
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,15 @@ SPLIT_SEED = 0
 
 
 def load() -> Arrays:
-    """The images, shuffled once (neighbours share a writer) and split into 1437 to train and 360 to test.
+    """The images, shuffled once (neighbours share a writer) and split into 1437 to train and 360 to
+    test.
 
     Raises:
         PrerequisiteError: scikit-learn is not installed.
     """
-    rows = np.loadtxt(gzip.decompress(_file().read_bytes()).decode().splitlines(), delimiter=",", dtype=np.int64)
+    rows = np.loadtxt(
+        gzip.decompress(_file().read_bytes()).decode().splitlines(), delimiter=",", dtype=np.int64
+    )
     rows = rows[np.random.default_rng(SPLIT_SEED).permutation(len(rows))]
     images, labels = rows[:, :-1].astype(np.uint8).reshape(-1, 1, 8, 8), rows[:, -1]
     return Arrays(
@@ -36,7 +41,9 @@ def load() -> Arrays:
 
 
 def _file() -> Path:
-    """Where scikit-learn keeps the images; importing it would cost the start of every run a second."""
+    """Where scikit-learn keeps the images; importing it would cost the start of every run a
+    second.
+    """
     package = importlib.util.find_spec("sklearn")
     places = package.submodule_search_locations if package is not None else None
     for place in places or ():

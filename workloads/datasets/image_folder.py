@@ -1,4 +1,6 @@
-"""A folder of image files, one folder per class; files are read when fetched and decoded when prepared."""
+"""A folder of image files, one folder per class; files are read when fetched and decoded when
+prepared.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ Labelled = list[tuple[str, int]]
 
 @dataclass(frozen=True)
 class FileSplit:
-    """Image files [n] and labels [n]; images are resized to `size` x `size` pixels of three channels."""
+    """Image files [n] and labels [n]; images are resized to `size` x `size` pixels of three
+    channels.
+    """
 
     files: tuple[Path, ...]
     labels: Indices
@@ -58,7 +62,9 @@ def _decode(content: bytes, size: int) -> np.ndarray[tuple[int, ...], np.dtype[n
         with Image.open(io.BytesIO(content)) as image:
             return np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise InputError(f"image_folder: a file of {len(content)} bytes is no image: {error} — remove it") from error
+        raise InputError(
+            f"image_folder: a file of {len(content)} bytes is no image: {error} — remove it"
+        ) from error
 
 
 def index(spec: ImageFolder, seed: int, target: Path) -> None:
@@ -79,8 +85,8 @@ def index(spec: ImageFolder, seed: int, target: Path) -> None:
         test, train = [every[i] for i in order[:cut]], [every[i] for i in order[cut:]]
     if not train or not test:
         raise InputError(
-            f"{root}: {len(train)} images to train and {len(test)} to test — both are needed, as train/CLASS/*.png and "
-            "test/CLASS/*.png or as CLASS/*.png"
+            f"{root}: {len(train)} images to train and {len(test)} to test — both are needed, as"
+            " train/CLASS/*.png and test/CLASS/*.png or as CLASS/*.png"
         )
     listing = {"train": train, "test": test, "classes": classes, "size": spec.size}
     write_whole(target / INDEX, json.dumps(listing).encode())
@@ -97,19 +103,26 @@ def load(folder: Path) -> Data:
 
     def split(pairs: Labelled) -> FileSplit:
         return FileSplit(
-            tuple(Path(path) for path, _ in pairs), np.array([label for _, label in pairs], dtype=np.int64), size
+            tuple(Path(path) for path, _ in pairs),
+            np.array([label for _, label in pairs], dtype=np.int64),
+            size,
         )
 
-    return Data(split(listing["train"]), split(listing["test"]), (3, size, size), len(listing["classes"]))
+    return Data(
+        split(listing["train"]), split(listing["test"]), (3, size, size), len(listing["classes"])
+    )
 
 
 def _classes(root: Path) -> list[str]:
     if not root.is_dir():
         raise InputError(f"{root}: no such folder — give one with a folder per class")
-    classes = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    classes = sorted(
+        path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")
+    )
     if len(classes) < 2:
         raise InputError(
-            f"{root}: {len(classes)} folders — a classifier needs a folder for each of at least two classes"
+            f"{root}: {len(classes)} folders — a classifier needs a folder for each of at least two"
+            " classes"
         )
     return classes
 

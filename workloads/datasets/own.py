@@ -1,8 +1,9 @@
 """The user's own data: `package.module:callable`, called with the seed.
 
-It returns either the arrays themselves, `(train_inputs, train_labels, test_inputs, test_labels)` with float images
-[n, channels, height, width] or integer tokens [n, length], or a `Data` of its own splits, whose `fetch` returns samples as they are stored:
-their bytes are what a host's emulated drive is charged with.
+It returns either the arrays themselves, `(train_inputs, train_labels, test_inputs, test_labels)`
+with float images [n, channels, height, width] or integer tokens [n, length], or a `Data` of its own
+splits, whose `fetch` returns samples as they are stored: their bytes are what a host's emulated
+drive is charged with.
 """
 
 from __future__ import annotations
@@ -29,8 +30,14 @@ def load(name: str, seed: int) -> Arrays | Data:
     if not isinstance(returned, tuple) or len(returned) != 4:
         raise InputError(f"{name} returned a {type(returned).__name__} — {RULE}")
     train_inputs, train_labels, test_inputs, test_labels = (np.asarray(part) for part in returned)
-    if train_inputs.ndim not in (2, 4) or train_inputs.dtype.kind not in "fiu" or train_labels.dtype.kind not in "iu":
-        raise InputError(f"{name} returned {train_inputs.dtype} samples of shape {train_inputs.shape} — {RULE}")
+    if (
+        train_inputs.ndim not in (2, 4)
+        or train_inputs.dtype.kind not in "fiu"
+        or train_labels.dtype.kind not in "iu"
+    ):
+        raise InputError(
+            f"{name} returned {train_inputs.dtype} samples of shape {train_inputs.shape} — {RULE}"
+        )
     is_tokens = train_inputs.ndim == 2
     if is_tokens and train_inputs.dtype.kind == "f":
         raise InputError(f"{name} returned tokens that are not whole numbers — {RULE}")
@@ -41,7 +48,9 @@ def load(name: str, seed: int) -> Arrays | Data:
         test_inputs=test_inputs,
         test_labels=test_labels,
         classes=int(labels.max(initial=0)) + 1,
-        vocabulary=int(max(train_inputs.max(initial=0), test_inputs.max(initial=0))) + 1 if is_tokens else None,
+        vocabulary=int(max(train_inputs.max(initial=0), test_inputs.max(initial=0))) + 1
+        if is_tokens
+        else None,
     )
     check_arrays(arrays, name)
     return arrays

@@ -13,7 +13,8 @@ BIAS = 0.5
 
 
 def generate(spec: Synthetic, seed: int) -> Arrays:
-    """Images: one random pattern per class under Gaussian noise. Tokens: half of them drawn from the class's own slice.
+    """Images: one random pattern per class under Gaussian noise. Tokens: half of them drawn from
+    the class's own slice.
 
     Args:
         spec: sizes.
@@ -21,7 +22,9 @@ def generate(spec: Synthetic, seed: int) -> Arrays:
     """
     random = np.random.default_rng((seed, 0xDA7A))
     labels = random.integers(0, spec.classes, spec.train + spec.test)
-    inputs = _images(spec, labels, random) if spec.kind == "images" else _tokens(spec, labels, random)
+    inputs = (
+        _images(spec, labels, random) if spec.kind == "images" else _tokens(spec, labels, random)
+    )
     is_tokens = spec.kind == "tokens"
     return Arrays(
         train_inputs=inputs[: spec.train],
@@ -35,7 +38,9 @@ def generate(spec: Synthetic, seed: int) -> Arrays:
     )
 
 
-def _images(spec: Synthetic, labels: npt.NDArray[np.int64], random: np.random.Generator) -> npt.NDArray[np.uint8]:
+def _images(
+    spec: Synthetic, labels: npt.NDArray[np.int64], random: np.random.Generator
+) -> npt.NDArray[np.uint8]:
     shape = (spec.channels, spec.size, spec.size)
     patterns = random.uniform(64, 192, (spec.classes, *shape)).astype(np.float32)
     images = np.empty((len(labels), *shape), dtype=np.uint8)
@@ -46,7 +51,9 @@ def _images(spec: Synthetic, labels: npt.NDArray[np.int64], random: np.random.Ge
     return images
 
 
-def _tokens(spec: Synthetic, labels: npt.NDArray[np.int64], random: np.random.Generator) -> npt.NDArray[np.int32]:
+def _tokens(
+    spec: Synthetic, labels: npt.NDArray[np.int64], random: np.random.Generator
+) -> npt.NDArray[np.int32]:
     shape = (len(labels), spec.length)
     anywhere = random.integers(0, spec.vocabulary, shape)
     width = max(1, spec.vocabulary // spec.classes)

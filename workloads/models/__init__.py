@@ -1,4 +1,5 @@
-"""The models that `workload.yaml` can name, each in its own file, and the user's own by `package.module:callable`.
+"""The models that `workload.yaml` can name, each in its own file, and the user's own by
+`package.module:callable`.
 
 This module imports no torch until a model is built, so that a scenario is checked quickly.
 """
@@ -23,7 +24,8 @@ def build_model(
     """A model with weights drawn from `seed`, so that every rank and the evaluator build the same.
 
     Args:
-        name: one of `MODEL_NAMES`, or `package.module:callable`, called with `input_shape` and `classes`.
+        name: one of `MODEL_NAMES`, or `package.module:callable`, called with `input_shape` and
+            `classes`.
         input_shape: (channels, height, width) of an image, or (length,) of a token sequence.
         classes: number of outputs.
         seed: of torch's generator.
@@ -46,7 +48,9 @@ def build_model(
 
         return Transformer(input_shape, classes, vocabulary)
     if len(input_shape) != 3:
-        raise InputError(f"model {name} takes images, and this dataset gives tokens — use the transformer")
+        raise InputError(
+            f"model {name} takes images, and this dataset gives tokens — use the transformer"
+        )
     module = importlib.import_module(f"laggard.workloads.models.{name}")
     built = module.build(input_shape, classes)
     assert isinstance(built, nn.Module)

@@ -16,4 +16,9 @@ def build(input_shape: tuple[int, ...], classes: int) -> nn.Module:
         input_shape: (channels, height, width).
         classes: number of outputs.
     """
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, classes))
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(math.prod(input_shape), HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, classes),
+    )

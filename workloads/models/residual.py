@@ -1,4 +1,6 @@
-"""The basic residual block and a stack of them (He et al., "Deep residual learning for image recognition", 2016)."""
+"""The basic residual block and a stack of them (He et al., "Deep residual learning for image
+recognition", 2016).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class BasicBlock(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels_in != channels_out:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out)
+                nn.Conv2d(channels_in, channels_out, 1, stride, bias=False),
+                nn.BatchNorm2d(channels_out),
             )
 
     def forward(self, x_nchw: torch.Tensor) -> torch.Tensor:
@@ -35,8 +38,11 @@ class BasicBlock(nn.Module):
         return torch.relu(self.residual(x_nchw) + self.shortcut(x_nchw))
 
 
-def residual_network(channels_in: int, classes: int, widths: tuple[int, ...], blocks_per_stage: int) -> nn.Module:
-    """A 3x3 stem, stages of basic blocks (all but the first halve the image), global average, one dense layer.
+def residual_network(
+    channels_in: int, classes: int, widths: tuple[int, ...], blocks_per_stage: int
+) -> nn.Module:
+    """A 3x3 stem, stages of basic blocks (all but the first halve the image), global average, one
+    dense layer.
 
     Args:
         channels_in: channels of the images.
@@ -54,4 +60,6 @@ def residual_network(channels_in: int, classes: int, widths: tuple[int, ...], bl
         for block in range(blocks_per_stage):
             layers.append(BasicBlock(channels, width, 2 if stage > 0 and block == 0 else 1))
             channels = width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)
+    )

@@ -1,4 +1,6 @@
-"""ResNet-8: the CIFAR residual network of depth 6n + 2 with n = 1 (He et al., 2016, section 4.2)."""
+"""ResNet-8: the CIFAR residual network of depth 6n + 2 with n = 1 (He et al., 2016, section
+4.2).
+"""
 
 from __future__ import annotations
 

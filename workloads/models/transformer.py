@@ -1,4 +1,6 @@
-"""A small pre-norm transformer encoder (Vaswani et al., 2017) over tokens, or over patches (Dosovitskiy et al., 2021)."""
+"""A small pre-norm transformer encoder (Vaswani et al., 2017) over tokens, or over patches
+(Dosovitskiy et al., 2021).
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,23 @@ class Transformer(nn.Module):
         self.embed, length = _embedding(input_shape, vocabulary)
         self.position = nn.Parameter(torch.randn(length, WIDTH) * 0.02)
         layer = nn.TransformerEncoderLayer(
-            WIDTH, HEADS, 2 * WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+            WIDTH,
+            HEADS,
+            2 * WIDTH,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
         )
-        self.encoder = nn.TransformerEncoder(layer, LAYERS, norm=nn.LayerNorm(WIDTH), enable_nested_tensor=False)
+        self.encoder = nn.TransformerEncoder(
+            layer, LAYERS, norm=nn.LayerNorm(WIDTH), enable_nested_tensor=False
+        )
         self.head = nn.Linear(WIDTH, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, channels, height, width) floats or (batch, length) integers to (batch, classes)."""
+        """(batch, channels, height, width) floats or (batch, length) integers to (batch,
+        classes).
+        """
         hidden_blw: torch.Tensor = self.encoder(self.embed(x) + self.position)
         logits: torch.Tensor = self.head(hidden_blw.mean(dim=1))
         return logits
@@ -45,12 +57,18 @@ class Transformer(nn.Module):
 def _embedding(input_shape: tuple[int, ...], vocabulary: int | None) -> tuple[nn.Module, int]:
     if len(input_shape) == 1:
         if vocabulary is None:
-            raise InputError("the transformer needs to know how many different tokens there are — give `vocabulary`")
+            raise InputError(
+                "the transformer needs to know how many different tokens there are — give"
+                " `vocabulary`"
+            )
         return nn.Embedding(vocabulary, WIDTH), input_shape[0]
     channels, height, width = input_shape
     patch = 2 if height < SMALL_IMAGE else 4
     if height % patch or width % patch:
-        raise InputError(f"images of {height}x{width} do not divide into patches of {patch}x{patch} — resize them")
+        raise InputError(
+            f"images of {height}x{width} do not divide into patches of {patch}x{patch} — resize"
+            " them"
+        )
     patches = nn.Sequential(nn.Conv2d(channels, WIDTH, patch, patch), nn.Flatten(2), _Transpose())
     return patches, (height // patch) * (width // patch)
 

@@ -1,4 +1,6 @@
-"""VGG-11 (Simonyan and Zisserman, "Very deep convolutional networks", 2015, configuration A), with one dense layer."""
+"""VGG-11 (Simonyan and Zisserman, "Very deep convolutional networks", 2015, configuration A), with
+one dense layer.
+"""
 
 from __future__ import annotations
 
@@ -25,4 +27,6 @@ def build(input_shape: tuple[int, ...], classes: int) -> nn.Module:
         if size >= 2:
             layers.append(nn.MaxPool2d(2))
             size //= 2
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)
+    )

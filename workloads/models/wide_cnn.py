@@ -1,4 +1,6 @@
-"""The small convolutional network with three times the channels: much to compute, little to send; what a slow host is hard on."""
+"""The small convolutional network with three times the channels: much to compute, little to send;
+what a slow host is hard on.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from laggard.workloads.models.cnn import convolutional
 
 
 def build(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Convolutional network of 48 and 96 channels; 141 k parameters on 1x8x8 images, and no layer that mixes samples.
+    """Convolutional network of 48 and 96 channels; 141 k parameters on 1x8x8 images, and no layer
+    that mixes samples.
 
     Args:
         input_shape: (channels, height, width).

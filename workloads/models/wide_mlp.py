@@ -1,4 +1,6 @@
-"""Three dense layers, wide: much to send (5.4 MB of float32), little to compute; what a far link is hard on."""
+"""Three dense layers, wide: much to send (5.4 MB of float32), little to compute; what a far link is
+hard on.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ def take_up(parameters: Parameters, seat: Seat) -> Strategy:
 
     Args:
         parameters: what `workload.yaml` says of it.
-        seat: what the rank trains with; all ranks call this together, since it may open connections.
+        seat: what the rank trains with; all ranks call this together, since it may open
+            connections.
     """
     return cast("Strategy", _class(parameters)(parameters, seat))
 
@@ -51,7 +52,9 @@ def take_up_with_server(parameters: Parameters, seat: Seat) -> ServedStrategy:
 
 
 def take_up_among_peers(parameters: Parameters, seat: Seat) -> PeerStrategy:
-    """One rank's side of a strategy without a server whose ranks take steps of their own (see `take_up`)."""
+    """One rank's side of a strategy without a server whose ranks take steps of their own (see
+    `take_up`).
+    """
     return cast("PeerStrategy", _class(parameters)(parameters, seat))
 
 

@@ -1,7 +1,8 @@
-"""Asynchronous decentralised parallel SGD: ranks average their models two by two in a thread beside the training, and wait for nobody.
+"""Asynchronous decentralised parallel SGD: ranks average their models two by two in a thread beside
+the training, and wait for nobody.
 
-X. Lian et al., "Asynchronous Decentralized Parallel Stochastic Gradient Descent", ICML 2018, algorithm 1, and the threads and the bipartite graph of its
-section on implementation.
+X. Lian et al., "Asynchronous Decentralized Parallel Stochastic Gradient Descent", ICML 2018,
+algorithm 1, and the threads and the bipartite graph of its section on implementation.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from laggard.workloads.transport.frames import Message
 
 
 class ADPSGD(BesideTraining):
-    """x_i <- x_i - lr * g_i(x_i as it was read), and beside it x_i, x_j <- (x_i + x_j) / 2 for random pairs (see exchange.py).
+    """x_i <- x_i - lr * g_i(x_i as it was read), and beside it x_i, x_j <- (x_i + x_j) / 2 for
+    random pairs (see exchange.py).
 
     An active rank begins an exchange for each of its updates, or as many as there is time for.
 
@@ -27,7 +29,9 @@ class ADPSGD(BesideTraining):
 
     def __init__(self, parameters: ADPSGDParameters, seat: Seat) -> None:
         super().__init__(seat)
-        self._pairing = Pairing(seat, parameters.graph, parameters.timeout_s, self._current, self._lock)
+        self._pairing = Pairing(
+            seat, parameters.graph, parameters.timeout_s, self._current, self._lock
+        )
         self._meet({seat.rank, *self._there})
 
     def _meet(self, there: Collection[int]) -> None:

@@ -1,8 +1,11 @@
-"""Measures the continuum while it trains, and has models averaged in the manner and as often as suits it and the objective best.
+"""Measures the continuum while it trains, and has models averaged in the manner and as often as
+suits it and the objective best.
 
-Ours, out of Overlap Local-SGD (all, nobody waiting) and AD-PSGD (two by two). What is measured is how long ranks' steps and the averages
-of all take, and before there was one, exchanges of two, for what that takes of slow links cannot be had back; who leads the averages decides from it, by the pure functions in `workloads/adaptive/`, and tells all with the next one. It reads nothing but the ranks' own clocks: neither the
-scenario nor the analysis.
+Ours, out of Overlap Local-SGD (all, nobody waiting) and AD-PSGD (two by two). What is measured is
+how long ranks' steps and the averages of all take, and before there was one, exchanges of two, for
+what that takes of slow links cannot be had back; who leads the averages decides from it, by the
+pure functions in `workloads/adaptive/`, and tells all with the next one. It reads nothing but the
+ranks' own clocks: neither the scenario nor the analysis.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ from laggard.workloads.transport.frames import Message
 
 READY_PART = 0.5
 LATEST = 5
-"""Averages whose middle one says what an average takes: a rank that is slow for a moment holds one up, and makes no link slow."""
+"""Averages whose middle one says what an average takes: a rank that is slow for a moment holds one
+up, and makes no link slow."""
 
 OVERDUE_S = 10.0
 """After which a rank no longer waits for one partner, and tries another."""
@@ -42,19 +46,24 @@ class Adaptive(Overlapping):
     """As `Overlapping`, on terms that follow what is measured; where these say so, two by two.
 
     Args:
-        parameters: what an average left out costs, what one that is made, and when another manner is better.
+        parameters: what an average left out costs, what one that is made, and when another manner
+            is better.
         seat: what this rank trains with.
     """
 
     def __init__(self, parameters: AdaptiveParameters, seat: Seat) -> None:
         self._parameters = parameters
-        super().__init__(seat, first_terms(seat.objective.name), READY_PART, self._decide, self._open)
+        super().__init__(
+            seat, first_terms(seat.objective.name), READY_PART, self._decide, self._open
+        )
         self._averages_ns: deque[int] = deque(maxlen=LATEST)
         self._reasoned = False
 
     @property
     def weight(self) -> float:
-        """By samples since the last average; like any other's where models are averaged two by two, which keeps the plain mean (see `PeerStrategy`)."""
+        """By samples since the last average; like any other's where models are averaged two by two,
+        which keeps the plain mean (see `PeerStrategy`).
+        """
         return 1.0 if self._member.terms.manner is Manner.PAIRS else super().weight
 
     def _meet(self, there: Collection[int]) -> None:
@@ -88,12 +97,17 @@ class Adaptive(Overlapping):
 
     @property
     def _trip_ns(self) -> int | None:
-        """Who begins exchanges has had one before it says that it is ready, as long as models go two by two and nothing else has been timed.
+        """Who begins exchanges has had one before it says that it is ready, as long as models go
+        two by two and nothing else has been timed.
 
-        What counts is the time on the way, taken to be the same back, without that of the two computers: a slow one has its share of an average of all by itself, and links have all of it.
+        What counts is the time on the way, taken to be the same back, without that of the two
+        computers: a slow one has its share of an average of all by itself, and links have all of
+        it.
         """
         there = sorted({self._seat.rank, *self._there})
-        if self._member.terms != first_terms(self._seat.objective.name) or not is_active(there, self._seat.rank):
+        if self._member.terms != first_terms(self._seat.objective.name) or not is_active(
+            there, self._seat.rank
+        ):
             return 0
         if self._member.terms.manner is not Manner.PAIRS or len(there) < 2:
             return 0

@@ -1,4 +1,5 @@
-"""Synchronous data parallelism: every step averages all ranks' gradients (torch DistributedDataParallel, untouched but for hooks).
+"""Synchronous data parallelism: every step averages all ranks' gradients (torch
+DistributedDataParallel, untouched but for hooks).
 
 S. Li et al., "PyTorch Distributed: experiences on accelerating data parallel training", VLDB 2020.
 """
@@ -30,7 +31,8 @@ LOGGER = logging.getLogger(__name__)
 
 
 class AllReduce(MeetsInEveryStep):
-    """w <- w - lr * (1/N) * sum of the gradients of all N samples of the batch, wherever they were computed.
+    """w <- w - lr * (1/N) * sum of the gradients of all N samples of the batch, wherever they were
+    computed.
 
     Args:
         parameters: what to record, and what gradients are compressed with.
@@ -49,14 +51,23 @@ class AllReduce(MeetsInEveryStep):
         )
         self._ddp.listener = self
         self._buffer_bytes = broadcast_bytes(self._ddp)
-        self._gradient_bytes = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+        self._gradient_bytes = sum(
+            p.numel() * p.element_size() for p in model.parameters() if p.requires_grad
+        )
         self._computed = self._sent_bytes = 0
         traces = parameters.trace_buckets and seat.backend == "gloo"
-        self._hook = bucket_hook(parameters.compress) if traces or parameters.compress is not None else None
+        self._hook = (
+            bucket_hook(parameters.compress) if traces or parameters.compress is not None else None
+        )
         if self._hook is not None:
-            have_buckets_reduced(self._ddp, self._hook, seat.recorder if traces else None, time.monotonic_ns)
+            have_buckets_reduced(
+                self._ddp, self._hook, seat.recorder if traces else None, time.monotonic_ns
+            )
         if parameters.trace_buckets and not traces:
-            LOGGER.warning("gradient buckets are not recorded: NCCL does not tell the host when one was reduced")
+            LOGGER.warning(
+                "gradient buckets are not recorded: NCCL does not tell the host when one was"
+                " reduced"
+            )
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Forward, backward, average, update (see `Strategy`)."""
@@ -88,7 +99,9 @@ class AllReduce(MeetsInEveryStep):
         self._recorder.enter(Phase.COMM, group=group, payload_bytes=self._payload_bytes())
 
     def _payload_bytes(self) -> int:
-        """Of the step whose gradients have just been computed: by then DDP has handed over every bucket."""
+        """Of the step whose gradients have just been computed: by then DDP has handed over every
+        bucket.
+        """
         if self._hook is None:
             return self._gradient_bytes
         before, self._sent_bytes = self._sent_bytes, self._hook.sent_bytes

@@ -67,7 +67,9 @@ class RuledAmongPeers(AmongPeers):
         return None if self._peers.over else self._steps.step
 
     def join(self) -> None:
-        """Take up the model of one who is there, and begin with the step that it is in (see `OwnPaceStrategy`)."""
+        """Take up the model of one who is there, and begin with the step that it is in (see
+        `OwnPaceStrategy`).
+        """
         standing = self._peers.join()
         if standing is not None:
             step, model = standing

@@ -1,4 +1,6 @@
-"""What has come to a rank in one step, and which of it was waited for: where what is waited for is not all that comes."""
+"""What has come to a rank in one step, and which of it was waited for: where what is waited for is
+not all that comes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ class Arrivals:
         recorder: told of waiting, and of what was carried.
 
     Attributes:
-        unseen: whether the message that is being handed over had come before this rank began to listen.
+        unseen: whether the message that is being handed over had come before this rank began to
+            listen.
     """
 
     def __init__(self, peers: Peers, recorder: Recorder) -> None:
@@ -31,7 +34,8 @@ class Arrivals:
         """Listen until something is so; the message that made it so was waited for.
 
         Returns:
-            Whether it is so (False: training is over), and the rank that was waited for, -1 for none.
+            Whether it is so (False: training is over), and the rank that was waited for, -1 for
+            none.
 
         Raises:
             TransportError: as `Peers.wait` does.
@@ -53,7 +57,11 @@ class Arrivals:
         so = self._peers.wait(until, hear)
         came, self._came = self._came, []
         if last is not None:
-            return so, self._peers.tell_wait(since_ns, [*(each for each in came if each is not last), last])
+            return so, self._peers.tell_wait(
+                since_ns, [*(each for each in came if each is not last), last]
+            )
         if came:
-            self._recorder.attribute(came[-1].sender, sum(message.payload_bytes for message in came))
+            self._recorder.attribute(
+                came[-1].sender, sum(message.payload_bytes for message in came)
+            )
         return so, NOBODY

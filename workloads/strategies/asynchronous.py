@@ -1,6 +1,8 @@
-"""A server that keeps the model and waits for nobody: every gradient is applied when it comes, however old the model that it is of.
+"""A server that keeps the model and waits for nobody: every gradient is applied when it comes,
+however old the model that it is of.
 
-M. Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014; with eventual consistency.
+M. Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014; with
+eventual consistency.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ from laggard.workloads.strategies.server_rule import ServerRule, StalenessRule
 
 
 class Asynchronous(Served):
-    """w <- w - lr * (n_k/N) * g_k(w of when worker k read it), whenever a g_k comes; n_k of a batch's N samples are worker k's."""
+    """w <- w - lr * (n_k/N) * g_k(w of when worker k read it), whenever a g_k comes; n_k of a
+    batch's N samples are worker k's.
+    """
 
     @staticmethod
     def rule(_: AsynchronousParameters, world_size: int) -> ServerRule:

@@ -1,12 +1,15 @@
 """One rank's part in averages of all ranks' models that nobody waits for; pure.
 
-Every rank tells the lowest one that is there, the leader, when it has taken enough steps since the last average. When enough ranks have, the leader has all
-begin one: each brings its model as it is at that moment, weighted by the samples that it has learnt from since the last, and goes on training meanwhile. When
-the mean has come round, the rank's model moves by the mean less what it brought: what was learnt meanwhile stays in it.
+Every rank tells the lowest one that is there, the leader, when it has taken enough steps since the
+last average. When enough ranks have, the leader has all begin one: each brings its model as it is
+at that moment, weighted by the samples that it has learnt from since the last, and goes on training
+meanwhile. When the mean has come round, the rank's model moves by the mean less what it brought:
+what was learnt meanwhile stays in it.
 
-Who has learnt nothing new counts nothing, and is told the mean like all others. Where the terms say so ranks wait, all the same, so that all learn alike. The leader may
-change the terms with every average. If a member is lost, or the leader, the average is given up by all who do not have it
-yet, and what they have learnt counts in the next.
+Who has learnt nothing new counts nothing, and is told the mean like all others. Where the terms say
+so ranks wait, all the same, so that all learn alike. The leader may change the terms with every
+average. If a member is lost, or the leader, the average is given up by all who do not have it yet,
+and what they have learnt counts in the next.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from laggard.workloads.transport.frames import Message
 
 READY, BEGIN, PART = 2, 3, 4
 PART_BYTES = 1 << 18
-"""Of a model that one rank averages for all, at least: what a message costs by itself should not count beside it."""
+"""Of a model that one rank averages for all, at least: what a message costs by itself should not
+count beside it."""
 
 WORD_BITS = 62
 """Ranks told of in one number of a message."""
@@ -74,14 +78,17 @@ class Terms:
     def only_timed(self) -> bool:
         """Whether averages of all are made for no more than to know what they take.
 
-        They come seldom where models go two by two, since they take many steps. Such a mean is of models of long ago: it would put back what exchanges have done since.
+        They come seldom where models go two by two, since they take many steps. Such a mean is of
+        models of long ago: it would put back what exchanges have done since.
         """
         return self.manner is Manner.PAIRS and self.steps > 1
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """An average that is over for this rank: what its model is to move by, None where it was given up or only timed; and the samples that are to count again then."""
+    """An average that is over for this rank: what its model is to move by, None where it was given
+    up or only timed; and the samples that are to count again then.
+    """
 
     move: torch.Tensor | None
     samples: int
@@ -106,7 +113,8 @@ class Untimed:
 
     Attributes:
         step_ns: what a step takes, by rank, of those that have said so.
-        trip_ns: how long models of an exchange of two were on their way, there and back, by the rank that began it, of those that have said so.
+        trip_ns: how long models of an exchange of two were on their way, there and back, by the
+            rank that began it, of those that have said so.
         taken: steps that the leader has taken since the beginning, or since the last average.
     """
 
@@ -154,9 +162,11 @@ class AverageMember:
         terms: to begin with.
         ready_part: part of the ranks that must be ready; where they wait, all must.
         bring: the model as it is now, and what it counts.
-        settle: told what became of an average, once it is over and before the model is brought again.
+        settle: told what became of an average, once it is over and before the model is brought
+            again.
         lead: what the terms are to be from now on, where this rank is the leader.
-        first: as long as no average has been timed: the terms on which one is to begin, None where none is yet.
+        first: as long as no average has been timed: the terms on which one is to begin, None where
+            none is yet.
         clock_ns: the time.
         begun: number of the average before the first that this rank may lead.
 
@@ -203,7 +213,9 @@ class AverageMember:
         Args:
             steps: how many.
             step_ns: what each took, in the mean.
-            trip_ns: how long models of an exchange of two were on their way, there and back; None where it is to have one before it is ready for an average of all, 0 where it has none.
+            trip_ns: how long models of an exchange of two were on their way, there and back; None
+                where it is to have one before it is ready for an average of all, 0 where it has
+                none.
         """
         self._taken, self._step_ns, self._trip_ns = self._taken + steps, step_ns, trip_ns
         self._note_pace(self._rank, step_ns, trip_ns or 0)
@@ -214,7 +226,9 @@ class AverageMember:
     def waits(self) -> bool:
         """Whether this rank may not take another step now."""
         return (
-            self.terms.waits and len(self._there) > 1 and (self._joined is not None or self._taken >= self.terms.steps)
+            self.terms.waits
+            and len(self._there) > 1
+            and (self._joined is not None or self._taken >= self.terms.steps)
         )
 
     def hear(self, message: Message) -> None:
@@ -230,7 +244,11 @@ class AverageMember:
             self._call()
         elif message.kind == BEGIN:
             steps, manner, *words = message.values
-            self._follow(_Call(message.sender, message.version, members_of(words), Terms(steps, Manner(manner))))
+            self._follow(
+                _Call(
+                    message.sender, message.version, members_of(words), Terms(steps, Manner(manner))
+                )
+            )
         elif message.kind == PART:
             assert message.tensor is not None
             leader, is_mean, weight = message.values
@@ -238,7 +256,9 @@ class AverageMember:
             self._hear_part((leader, message.version), message.sender, part)
 
     def admit(self, rank: int) -> None:
-        """A rank is there, after all or again; it takes part from the next average on, and may be who leads them."""
+        """A rank is there, after all or again; it takes part from the next average on, and may be
+        who leads them.
+        """
         self._there.add(rank)
         self._gone.discard(rank)
         if rank == self._leader:
@@ -296,7 +316,12 @@ class AverageMember:
         """As the leader, begin an average if enough are ready, and the last is over here."""
         part = 1.0 if self.terms.waits else self._ready_part
         wanted = max(1, math.ceil(part * len(self._there)))
-        if self._leader != self._rank or self._joined is not None or len(self._ready) < wanted or len(self._there) < 2:
+        if (
+            self._leader != self._rank
+            or self._joined is not None
+            or len(self._ready) < wanted
+            or len(self._there) < 2
+        ):
             return
         terms = self._terms_to_call_on()
         if terms is None:
@@ -313,16 +338,20 @@ class AverageMember:
     def _terms_to_call_on(self) -> Terms | None:
         if self._average_ns is not None:
             return self._lead(Measured(self._average_ns, dict(self._steps_ns)), self.terms)
-        return self._first(Untimed(dict(self._steps_ns), dict(self._trips_ns), self._taken), self.terms)
+        return self._first(
+            Untimed(dict(self._steps_ns), dict(self._trips_ns), self._taken), self.terms
+        )
 
     def _follow(self, call: _Call) -> None:
         self._calls.append(call)
         self._join()
 
     def _join(self) -> None:
-        """Take part in the next average, once the last is over, and all its members have made themselves known.
+        """Take part in the next average, once the last is over, and all its members have made
+        themselves known.
 
-        Who has not by the time of the next one is lost: without this rank the leader cannot have ended that which it waits with.
+        Who has not by the time of the next one is lost: without this rank the leader cannot have
+        ended that which it waits with.
         """
         while self._joined is None and self._calls:
             unknown = set(self._calls[0].members) - self._there - self._gone
@@ -331,7 +360,11 @@ class AverageMember:
             call = self._calls.popleft()
             key = (call.leader, call.number)
             early = self._early.pop(key, [])
-            self._early = {other: held for other, held in self._early.items() if other[0] != key[0] or other > key}
+            self._early = {
+                other: held
+                for other, held in self._early.items()
+                if other[0] != key[0] or other > key
+            }
             # Also where a member is gone: the leader has forgotten who was ready.
             self._taken, self._told, self.terms = 0, NOBODY, call.terms
             self._followed[call.leader] = call.number
@@ -339,7 +372,9 @@ class AverageMember:
                 continue
             brought = self._bring()
             owners = owners_of(call.members, call.number, brought.model)
-            average = DirectAverage(call.members, self._rank, brought.model, brought.samples, owners)
+            average = DirectAverage(
+                call.members, self._rank, brought.model, brought.samples, owners
+            )
             self._joined = _Joined(call, brought, average, self._clock_ns())
             self._send(average.begin())
             for sender, part in early:
@@ -377,7 +412,9 @@ class AverageMember:
 
 
 def owners_of(members: tuple[int, ...], number: int, model: torch.Tensor) -> tuple[int, ...]:
-    """Which members average a part each: as few as make it worth a message, and others in the next average."""
+    """Which members average a part each: as few as make it worth a message, and others in the next
+    average.
+    """
     count = min(max(model.numel() * model.element_size() // PART_BYTES, 1), len(members))
     return tuple(members[(number + place) % len(members)] for place in range(count))
 
@@ -393,5 +430,8 @@ def words_of(members: Collection[int]) -> tuple[int, ...]:
 def members_of(words: Collection[int]) -> tuple[int, ...]:
     """The ranks that the numbers of a message say, in ascending order."""
     return tuple(
-        place * WORD_BITS + bit for place, word in enumerate(words) for bit in range(WORD_BITS) if word >> bit & 1
+        place * WORD_BITS + bit
+        for place, word in enumerate(words)
+        for bit in range(WORD_BITS)
+        if word >> bit & 1
     )

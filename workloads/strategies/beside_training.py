@@ -20,9 +20,11 @@ from laggard.workloads.transport.frames import Message
 
 
 class BesideTraining(AmongPeers, ABC):
-    """A rank that reads its model, learns from it, and puts what it has learnt into the model as others have made it meanwhile.
+    """A rank that reads its model, learns from it, and puts what it has learnt into the model as
+    others have made it meanwhile.
 
-    How many updates by others lie between is the staleness. The lock is held for no longer than two vectors are added.
+    How many updates by others lie between is the staleness. The lock is held for no longer than two
+    vectors are added.
 
     Args:
         seat: what it trains with.
@@ -43,7 +45,9 @@ class BesideTraining(AmongPeers, ABC):
         self._peers.resident = self
 
     def join(self) -> None:
-        """Take up the model of one who is there, and begin with the step that it is in (see `OwnPaceStrategy`)."""
+        """Take up the model of one who is there, and begin with the step that it is in (see
+        `OwnPaceStrategy`).
+        """
         standing = self._peers.join()
         if standing is not None:
             self._step, model = standing
@@ -85,7 +89,9 @@ class BesideTraining(AmongPeers, ABC):
             self._held = after
         self._peers.wake()
         self._step = step + 1
-        return Learnt(loss, read_version=read.version, applied_version=after.version, staleness=staleness)
+        return Learnt(
+            loss, read_version=read.version, applied_version=after.version, staleness=staleness
+        )
 
     @contextmanager
     def _model_to_itself(self) -> Iterator[None]:
@@ -106,7 +112,9 @@ class BesideTraining(AmongPeers, ABC):
         self._held = reading
 
     def _take_turn(self) -> None:
-        """What the thread beside does: it hears, notes who is gone, and exchanges what is to be exchanged."""
+        """What the thread beside does: it hears, notes who is gone, and exchanges what is to be
+        exchanged.
+        """
         self._peers.listen(self._hear, BESIDE_WAIT_S)
         if self.account is not None:
             self.account.answer(lambda: self._current.reading.model)
@@ -130,7 +138,9 @@ class BesideTraining(AmongPeers, ABC):
 
     @abstractmethod
     def _note_loss(self, rank: int) -> None:
-        """Another one is gone, and all that it had sent has been heard; the lock is held, by the thread beside."""
+        """Another one is gone, and all that it had sent has been heard; the lock is held, by the
+        thread beside.
+        """
 
     @abstractmethod
     def _exchange_models(self) -> None:

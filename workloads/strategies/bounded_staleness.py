@@ -1,6 +1,8 @@
-"""Stale synchronous parallel: workers may be ahead of the slowest, but by no more than so many steps.
+"""Stale synchronous parallel: workers may be ahead of the slowest, but by no more than so many
+steps.
 
-Q. Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server", NIPS 2013.
+Q. Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server",
+NIPS 2013.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ from laggard.workloads.strategies.server_rule import ServerRule, StalenessRule
 
 
 class BoundedStaleness(Served):
-    """As `asynchronous`, but a worker begins step c only when all have finished step c - s - 1. With s = 0: `parameter_server`."""
+    """As `asynchronous`, but a worker begins step c only when all have finished step c - s - 1.
+    With s = 0: `parameter_server`.
+    """
 
     @staticmethod
     def rule(parameters: BoundedStalenessParameters, world_size: int) -> ServerRule:

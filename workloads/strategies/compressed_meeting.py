@@ -1,4 +1,6 @@
-"""How ranks that train by themselves meet when what they send is compressed: they send what they have moved since they last agreed."""
+"""How ranks that train by themselves meet when what they send is compressed: they send what they
+have moved since they last agreed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from laggard.workloads.strategies.strategy import Seat
 
 
 class CompressedMeeting:
-    """The mean of some ranks' moves, compressed with error feedback, and of their buffers, which are few and stay whole.
+    """The mean of some ranks' moves, compressed with error feedback, and of their buffers, which
+    are few and stay whole.
 
     Vectors are moves, then buffers (see `FlatState`). All members end with the same bits.
 
@@ -51,9 +54,14 @@ class CompressedMeeting:
 
     def exchange(self, vector: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """What all members have sent, encoded, and the mean of their buffers; the same on each."""
-        sent, buffers = self._mean.encode(vector[: self._moves]), vector[self._moves :] / self._members
+        sent, buffers = (
+            self._mean.encode(vector[: self._moves]),
+            vector[self._moves :] / self._members,
+        )
         self._settle()
-        self._seat.recorder.enter(Phase.COMM, group=number, payload_bytes=size_bytes(sent) + size_bytes(buffers))
+        self._seat.recorder.enter(
+            Phase.COMM, group=number, payload_bytes=size_bytes(sent) + size_bytes(buffers)
+        )
         exchanged = self._mean.exchange(sent)
         if buffers.numel():
             dist.all_reduce(buffers, group=self._group)

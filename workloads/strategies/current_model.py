@@ -1,4 +1,6 @@
-"""A rank's model that others move while the rank learns: what was learnt from an older one goes into the present one; pure."""
+"""A rank's model that others move while the rank learns: what was learnt from an older one goes
+into the present one; pure.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ class Reading:
 class CurrentModel:
     """Models are replaced, never changed in place.
 
-    An average of all and exchanges of two may be under way together. Both pull a model the same way, and both pulls would carry it as far out on the other
-    side: so the mean stands for all that exchanges have moved since the model was brought into it. What was learnt meanwhile stays.
+    An average of all and exchanges of two may be under way together. Both pull a model the same
+    way, and both pulls would carry it as far out on the other side: so the mean stands for all that
+    exchanges have moved since the model was brought into it. What was learnt meanwhile stays.
 
     Args:
         model: to begin with, of one dimension, on the host.
@@ -62,7 +65,9 @@ class CurrentModel:
         self._brought, self._moved = False, None
 
     def take_mean(self, by: torch.Tensor) -> None:
-        """The average is there: the mean less what was brought, instead of what exchanges have moved since."""
+        """The average is there: the mean less what was brought, instead of what exchanges have
+        moved since.
+        """
         moved = by if self._moved is None else by - self._moved
         self._brought, self._moved = False, None
         self.means += 1

@@ -1,7 +1,9 @@
-"""DiLoCo: many inner steps of every rank by itself, then one outer step along the mean of what they moved.
+"""DiLoCo: many inner steps of every rank by itself, then one outer step along the mean of what they
+moved.
 
-A. Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", arXiv:2311.08105, algorithm 1. The inner optimizer is
-the workload's (the paper's: AdamW), the outer one Nesterov's momentum.
+A. Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models",
+arXiv:2311.08105, algorithm 1. The inner optimizer is the workload's (the paper's: AdamW), the outer
+one Nesterov's momentum.
 """
 
 from __future__ import annotations
@@ -37,9 +39,13 @@ class DiLoCo:
         self._gradient = LocalGradient(seat)
         self._state = FlatState(seat.model)
         codec, settle = vector_codec(parameters.compress), self._gradient.settle
-        self._weights = SampleWeights(by_samples=codec is None and parameters.balanced_batches is not None)
+        self._weights = SampleWeights(
+            by_samples=codec is None and parameters.balanced_batches is not None
+        )
         self._compressed = (
-            None if codec is None else CompressedMeeting(codec, seat, self._state.parameters, settle, seat.world_size)
+            None
+            if codec is None
+            else CompressedMeeting(codec, seat, self._state.parameters, settle, seat.world_size)
         )
         self._shared = torch.nn.Parameter(self._state.read()[: self._state.parameters])
         self._outer = torch.optim.SGD(

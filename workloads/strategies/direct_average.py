@@ -1,7 +1,9 @@
-"""The weighted mean of the vectors of some ranks in two rounds: some members, or all, average a part each and tell all others; as one member sees it, pure.
+"""The weighted mean of the vectors of some ranks in two rounds: some members, or all, average a
+part each and tell all others; as one member sees it, pure.
 
-Of the bytes that a ring all-reduce sends this sends as many, in 2 messages one after the other and not in 2 (n - 1): who is slow to answer is waited for twice, and a slow
-link delays what goes over it and nothing else (M. Ryabinin et al., "Moshpit SGD", NeurIPS 2021, call it butterfly all-reduce).
+Of the bytes that a ring all-reduce sends this sends as many, in 2 messages one after the other and
+not in 2 (n - 1): who is slow to answer is waited for twice, and a slow link delays what goes over
+it and nothing else (M. Ryabinin et al., "Moshpit SGD", NeurIPS 2021, call it butterfly all-reduce).
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ class Part:
 
     Attributes:
         rank: whose it becomes.
-        is_mean: whether it is everybody's mean; else it is the sender's own, for the receiver to average.
+        is_mean: whether it is everybody's mean; else it is the sender's own, for the receiver to
+            average.
         weight: of what it is; 0 where nobody counts.
         values: shape [a member's part], which nobody changes.
     """
@@ -58,7 +61,11 @@ class DirectAverage:
     def begin(self) -> list[Part]:
         """What to send first."""
         others = zip(self._owners, self._mine, strict=True)
-        parts = [Part(rank, False, self._own_weight, values) for rank, values in others if rank != self._rank]
+        parts = [
+            Part(rank, False, self._own_weight, values)
+            for rank, values in others
+            if rank != self._rank
+        ]
         return parts + self._finish()
 
     def hear(self, sender: int, part: Part) -> list[Part]:
@@ -77,7 +84,9 @@ class DirectAverage:
             return []
         mean = self._sum / max(self._weight, 1)
         self._note_mean(self._rank, self._weight, mean)
-        return [Part(rank, True, self._weight, mean) for rank in self._members if rank != self._rank]
+        return [
+            Part(rank, True, self._weight, mean) for rank in self._members if rank != self._rank
+        ]
 
     def _note_mean(self, owner: int, weight: int, values: torch.Tensor) -> None:
         self._means[owner] = values

@@ -1,13 +1,18 @@
-"""Ranks that average their models two by two while they train, nobody waiting for anybody: one rank's part of the protocol, pure.
+"""Ranks that average their models two by two while they train, nobody waiting for anybody: one
+rank's part of the protocol, pure.
 
-An active rank offers its model a; a passive one, whose model is p, moves by (a - p) / 2 in the moment in which it hears of it, and answers with the p from
-before. When the answer comes, the active rank moves by (p - a) / 2 of the very same a and p. Both moves are added to whatever the models have become by
-then: a gradient applied meanwhile is not lost, without one both have the mean (a + p) / 2, and the sum of the two models is what it was up to rounding.
+An active rank offers its model a; a passive one, whose model is p, moves by (a - p) / 2 in the
+moment in which it hears of it, and answers with the p from before. When the answer comes, the
+active rank moves by (p - a) / 2 of the very same a and p. Both moves are added to whatever the
+models have become by then: a gradient applied meanwhile is not lost, without one both have the mean
+(a + p) / 2, and the sum of the two models is what it was up to rounding.
 
-An answer that is late is not dropped, since its sender has moved already: it is applied when it comes. Until then that partner is offered nothing, and
-another is; with two answers overdue none is, since an offer made on top of three that are open could move models apart instead of
-together (with k open ones an active rank keeps 1 - k/2 of the model that it had). Who is gone never answers: its exchange is dropped by both sides. Where the rank
-takes a mean of all meanwhile, the model that it offered is no longer its own, and the answer moves nothing (see current_model.py).
+An answer that is late is not dropped, since its sender has moved already: it is applied when it
+comes. Until then that partner is offered nothing, and another is; with two answers overdue none is,
+since an offer made on top of three that are open could move models apart instead of together (with
+k open ones an active rank keeps 1 - k/2 of the model that it had). Who is gone never answers: its
+exchange is dropped by both sides. Where the rank takes a mean of all meanwhile, the model that it
+offered is no longer its own, and the answer moves nothing (see current_model.py).
 """
 
 from __future__ import annotations
@@ -84,7 +89,9 @@ class Exchange:
         return len(self._open)
 
     def offer(self, now_ns: int) -> Parcel | None:
-        """Begin an exchange with a partner chosen at random; None where this rank is passive, waits for an answer, or has no partner left."""
+        """Begin an exchange with a partner chosen at random; None where this rank is passive, waits
+        for an answer, or has no partner left.
+        """
         waits = any(now_ns - each.since_ns < self._timeout_ns for each in self._open.values())
         if waits or len(self._open) >= MOST_OPEN or not is_active(self._there, self._rank):
             return None
@@ -98,7 +105,9 @@ class Exchange:
         return Parcel(partner, self._begun, mine)
 
     def hear_offer(self, sender: int, number: int, theirs: torch.Tensor) -> Parcel | None:
-        """Move halfway to a model that was offered, and answer with the one from before; None, and nothing moves, where the sender is gone."""
+        """Move halfway to a model that was offered, and answer with the one from before; None, and
+        nothing moves, where the sender is gone.
+        """
         if sender not in self._there:
             return None
         before = self.current.reading.model
@@ -118,7 +127,9 @@ class Exchange:
         self._there = sorted({*self._there, rank})
 
     def leave(self, rank: int) -> None:
-        """A rank is gone, and all that it had sent has been heard; the roles are made anew of those who are there."""
+        """A rank is gone, and all that it had sent has been heard; the roles are made anew of those
+        who are there.
+        """
         if rank in self._there:
             self._there.remove(rank)
         self._open = {number: each for number, each in self._open.items() if each.partner != rank}

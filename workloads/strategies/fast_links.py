@@ -1,7 +1,9 @@
-"""Decentralised training over unequal links: each rank averages its model with one other in each step, often over fast links, seldom over slow ones.
+"""Decentralised training over unequal links: each rank averages its model with one other in each
+step, often over fast links, seldom over slow ones.
 
-P. Zhou et al., "Communication-efficient Decentralized Machine Learning over Heterogeneous Networks" (NetMax), ICDE 2021, with the pairs of SAPS-PSGD (Z. Tang et
-al., ICDCS 2020): see link_policy.py for how often, and fast_links_rule.py for how ranks agree.
+P. Zhou et al., "Communication-efficient Decentralized Machine Learning over Heterogeneous Networks"
+(NetMax), ICDE 2021, with the pairs of SAPS-PSGD (Z. Tang et al., ICDCS 2020): see link_policy.py
+for how often, and fast_links_rule.py for how ranks agree.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from laggard.workloads.transport.frames import Message
 class FastLinks(RuledAmongPeers):
     """x_i <- (x_i + x_j) / 2 with the partner j of this step, then - lr * g_i(x_i before).
 
-    Models travel while the gradient is computed, and a rank waits for its partner of this step and for nobody else. All take the same steps, so that in the long
-    run nobody is faster than the slowest computer: it is links that are chosen here.
+    Models travel while the gradient is computed, and a rank waits for its partner of this step and
+    for nobody else. All take the same steps, so that in the long run nobody is faster than the
+    slowest computer: it is links that are chosen here.
 
     Args:
         parameters: of the policy.
@@ -36,9 +39,14 @@ class FastLinks(RuledAmongPeers):
     """
 
     def __init__(self, parameters: FastLinksParameters, seat: Seat) -> None:
-        self._rule: FastLinksRule[torch.Tensor] = FastLinksRule(seat.rank, seat.world_size, parameters, seat.seed)
+        self._rule: FastLinksRule[torch.Tensor] = FastLinksRule(
+            seat.rank, seat.world_size, parameters, seat.seed
+        )
         super().__init__(seat, self._rule)
-        self._arrivals, self._times = Arrivals(self._peers, seat.recorder), LinkTimes(seat.world_size)
+        self._arrivals, self._times = (
+            Arrivals(self._peers, seat.recorder),
+            LinkTimes(seat.world_size),
+        )
         self._row = torch.empty(0)
         self._peers.resident = self
 
@@ -48,7 +56,9 @@ class FastLinks(RuledAmongPeers):
             self._peers.send(rank, stamped(Word.MEASURED.value, told, torch.from_numpy(row)))
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
-        """Send, forward, backward, wait for the partner, average, update (see `OwnPaceStrategy`)."""
+        """Send, forward, backward, wait for the partner, average, update (see
+        `OwnPaceStrategy`).
+        """
         assert step == self._rule.step
         recorder, row = self._seat.recorder, self._times.row
         self._mine, self._row = self._state.read().cpu(), torch.from_numpy(row)

@@ -1,11 +1,15 @@
-"""How ranks pair off step by step without waiting for anybody but their partners, and agree on how; of one rank, and pure.
+"""How ranks pair off step by step without waiting for anybody but their partners, and agree on how;
+of one rank, and pure.
 
-In step k all draw the same matching from the same policy. Every so many steps each tells all others what it has measured, and the policy made of that holds from
-a whole period later on, so that hardly anybody waits for it. Where a rank is lost while it tells, policies may differ for a period: who is offered a model by
-anybody but its partner of that step refuses it, and the other goes on alone. So whoever is furthest behind can always go on.
+In step k all draw the same matching from the same policy. Every so many steps each tells all others
+what it has measured, and the policy made of that holds from a whole period later on, so that hardly
+anybody waits for it. Where a rank is lost while it tells, policies may differ for a period: who is
+offered a model by anybody but its partner of that step refuses it, and the other goes on alone. So
+whoever is furthest behind can always go on.
 
-Who joins tells what it has measured from its first step on, and is told what others have told of that step and later ones; it trains by itself until a policy
-is made of that, unless all still have the first one.
+Who joins tells what it has measured from its first step on, and is told what others have told of
+that step and later ones; it trains by itself until a policy is made of that, unless all still have
+the first one.
 """
 
 from __future__ import annotations
@@ -27,7 +31,9 @@ _REMEMBERED = 4
 
 
 class Word(Enum):
-    """What ranks tell each other of a step: here is my model; I exchange with somebody else; here is what I have measured."""
+    """What ranks tell each other of a step: here is my model; I exchange with somebody else; here
+    is what I have measured.
+    """
 
     OFFER = 2
     REFUSAL = 3
@@ -82,13 +88,17 @@ class FastLinksRule(Generic[Model]):
         self.partner = drawn if drawn in self._there else None
         if self.partner is not None:
             sends.append(Send(self.partner, Word.OFFER, self.step))
-        for step, rank in [offer for offer in self._offers if offer[0] == self.step and offer[1] != self.partner]:
+        for step, rank in [
+            offer for offer in self._offers if offer[0] == self.step and offer[1] != self.partner
+        ]:
             del self._offers[step, rank]
             sends.append(Send(rank, Word.REFUSAL, step))
         if self.step and self.step % self.parameters.every == 0:
             self.hear_measured(self.rank, self.step, measured)
             self._remember(measured)
-            sends += [Send(rank, Word.MEASURED, self.step) for rank in sorted(self._there - {self.rank})]
+            sends += [
+                Send(rank, Word.MEASURED, self.step) for rank in sorted(self._there - {self.rank})
+            ]
         return tuple(sends)
 
     def hear_offer(self, rank: int, step: int, model: Model) -> tuple[Send, ...]:
@@ -115,29 +125,39 @@ class FastLinksRule(Generic[Model]):
             self.partner = None
 
     def begin_late(self, step: int, there: Collection[int]) -> None:
-        """Begin with a step of a training that is under way, and with these others; before `begin`."""
+        """Begin with a step of a training that is under way, and with these others; before
+        `begin`.
+        """
         self.step, self._since[self.rank] = step, step
         self._there = {self.rank, *there}
         if step > self.parameters.every:
             self.policy = Policy((), (), np.empty(0))
 
     def join(self, rank: int, step: int) -> tuple[tuple[int, FloatArray], ...]:
-        """A rank is there, after all or again, and begins with a step; returns what it is to be told: of which steps what was measured here, if anything."""
+        """A rank is there, after all or again, and begins with a step; returns what it is to be
+        told: of which steps what was measured here, if anything.
+        """
         self.leave(rank)
         self._there.add(rank)
         self._since[rank] = step
         every = self.parameters.every
         nothing = np.full(self.world_size + 1, np.nan)
         return tuple(
-            (told, self._told.get(told, nothing)) for told in range(every, self.step + 1, every) if told >= step
+            (told, self._told.get(told, nothing))
+            for told in range(every, self.step + 1, every)
+            if told >= step
         )
 
     def _remember(self, measured: FloatArray) -> None:
         oldest = self.step - _REMEMBERED * self.parameters.every
-        self._told = {step: row for step, row in {**self._told, self.step: measured}.items() if step >= oldest}
+        self._told = {
+            step: row for step, row in {**self._told, self.step: measured}.items() if step >= oldest
+        }
 
     def may_end(self) -> bool:
-        """Whether the partner's model is there, or no partner is, and what the next step's policy is made of."""
+        """Whether the partner's model is there, or no partner is, and what the next step's policy
+        is made of.
+        """
         met = self.partner is None or (self.step, self.partner) in self._offers
         told = self._told_for(self.step + 1)
         return met and (told is None or self._telling(told) <= set(self._measured.get(told, {})))
@@ -156,7 +176,9 @@ class FastLinksRule(Generic[Model]):
         return {rank for rank in self._there if self._since.get(rank, 0) <= step}
 
     def _told_for(self, step: int) -> int | None:
-        """The step whose measurements a policy is made of that holds from this step on; None where the policy stays."""
+        """The step whose measurements a policy is made of that holds from this step on; None where
+        the policy stays.
+        """
         told = step - self.parameters.every
         since = self._since.get(self.rank, 0)
         return told if step % self.parameters.every == 0 and told > 0 and told >= since else None
@@ -164,4 +186,6 @@ class FastLinksRule(Generic[Model]):
     def _plan(self, rows: dict[int, FloatArray]) -> None:
         """Of everybody's rows, also of who has left since: the others have them too."""
         ranks, times_s = exchange_times(rows)
-        self.policy = plan_pairs(ranks, times_s, mixing=self.parameters.mixing, explore=self.parameters.explore)
+        self.policy = plan_pairs(
+            ranks, times_s, mixing=self.parameters.mixing, explore=self.parameters.explore
+        )

@@ -1,4 +1,6 @@
-"""A model as one vector: its parameters, then its buffers of real numbers (BatchNorm's running statistics)."""
+"""A model as one vector: its parameters, then its buffers of real numbers (BatchNorm's running
+statistics).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class FlatState:
         """The gradients where `read` has parameters, then the buffers; in the host's memory."""
         count = len(self._gradient_of)
         gradients = [_gradient(parameter) for parameter in self._gradient_of]
-        return torch.cat([tensor.flatten() for tensor in (*gradients, *self._tensors[count:])]).cpu()
+        return torch.cat(
+            [tensor.flatten() for tensor in (*gradients, *self._tensors[count:])]
+        ).cpu()
 
     def write_gradients(self, gradients: torch.Tensor) -> None:
         """Give the parameters their gradients, shape [parameters]."""
@@ -55,9 +59,11 @@ class FlatState:
             offset += tensor.numel()
 
     def write_average(self, average: torch.Tensor, sent: torch.Tensor) -> None:
-        """Make the model an average that its own state went into as it was when it was `sent`, both shape [parameters + buffers] on the host.
+        """Make the model an average that its own state went into as it was when it was `sent`, both
+        shape [parameters + buffers] on the host.
 
-        BatchNorm's statistics have moved in a forward pass since, and keep what they moved by. `average` is changed.
+        BatchNorm's statistics have moved in a forward pass since, and keep what they moved by.
+        `average` is changed.
         """
         count = self.parameters
         state = self.read()

@@ -1,7 +1,8 @@
-"""Decentralised parallel SGD: no server and no collective, each rank averages its model with its neighbours'.
+"""Decentralised parallel SGD: no server and no collective, each rank averages its model with its
+neighbours'.
 
-X. Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms? A Case Study for Decentralized Parallel Stochastic Gradient Descent",
-NIPS 2017, algorithm 1.
+X. Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms? A Case Study for
+Decentralized Parallel Stochastic Gradient Descent", NIPS 2017, algorithm 1.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ MODEL = 2
 
 
 class Gossip(AmongPeers):
-    """x_i <- sum over neighbours j of W_ij x_j, then - lr * g_i(x_i before); W is symmetric and its rows sum to 1.
+    """x_i <- sum over neighbours j of W_ij x_j, then - lr * g_i(x_i before); W is symmetric and its
+    rows sum to 1.
 
-    Models are sent before the gradient is computed, so that they travel meanwhile. Where a rank is lost or joins, the graph is made anew of those who are
-    there; then a neighbour's model may be of a later step than one's own.
+    Models are sent before the gradient is computed, so that they travel meanwhile. Where a rank is
+    lost or joins, the graph is made anew of those who are there; then a neighbour's model may be of
+    a later step than one's own.
 
     Args:
         parameters: the graph.
@@ -43,7 +46,9 @@ class Gossip(AmongPeers):
         self._peers.resident = self
 
     def join(self) -> None:
-        """Take up the model of one who is there, and begin with the step that it is in (see `OwnPaceStrategy`)."""
+        """Take up the model of one who is there, and begin with the step that it is in (see
+        `OwnPaceStrategy`).
+        """
         standing = self._peers.join()
         if standing is not None:
             self._step, model = standing
@@ -59,7 +64,9 @@ class Gossip(AmongPeers):
         self._told.discard(rank)
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
-        """Send, forward, backward, wait for the neighbours, average, update (see `OwnPaceStrategy`)."""
+        """Send, forward, backward, wait for the neighbours, average, update (see
+        `OwnPaceStrategy`).
+        """
         recorder = self._seat.recorder
         mine = self._mine = self._state.read().cpu()
         self._told = set()
@@ -67,7 +74,11 @@ class Gossip(AmongPeers):
         loss = self._gradient.compute(batch, share)
         since_ns = recorder.enter(Phase.COMM)
         complete = self._peers.wait(lambda: self._all_heard(mine), self._hear)
-        models = sorted((self._heard[rank][0] for rank in self._neighbours()), key=_sent_ns) if complete else []
+        models = (
+            sorted((self._heard[rank][0] for rank in self._neighbours()), key=_sent_ns)
+            if complete
+            else []
+        )
         waited_for = self._peers.tell_wait(since_ns, models)
         recorder.enter(Phase.OPTIMIZER)
         if complete:
@@ -94,14 +105,18 @@ class Gossip(AmongPeers):
         """Whether every neighbour's model of this step is there, or of a later one."""
         self._tell(mine)
         for rank in self._neighbours():
-            self._heard[rank] = [message for message in self._heard[rank] if message.version >= self._step]
+            self._heard[rank] = [
+                message for message in self._heard[rank] if message.version >= self._step
+            ]
         return all(self._heard[rank] for rank in self._neighbours())
 
     def _mix(self, mine: torch.Tensor, models: list[Message]) -> None:
         there = sorted({self._seat.rank, *self._peers.present})
         weights = mixing_weights(self._graph, there, self._seat.rank)
         mixed = mine * weights[self._seat.rank]
-        for message in sorted(models, key=_sender):  # not as they came, so that the same training gives the same sums
+        for message in sorted(
+            models, key=_sender
+        ):  # not as they came, so that the same training gives the same sums
             assert message.tensor is not None
             mixed += message.tensor * weights[message.sender]
         self._state.write_average(mixed, mine)

@@ -1,4 +1,6 @@
-"""Who is whose neighbour, and with which weights models are averaged, so that their mean over all ranks stays as it is; pure."""
+"""Who is whose neighbour, and with which weights models are averaged, so that their mean over all
+ranks stays as it is; pure.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,9 @@ def neighbours(graph: Graph, ranks: Sequence[int], rank: int) -> tuple[int, ...]
 def mixing_weights(graph: Graph, ranks: Sequence[int], rank: int) -> dict[int, float]:
     """A rank's row of the mixing matrix W: of itself and its neighbours.
 
-    Metropolis-Hastings: W_ij = 1 / (1 + max(degree i, degree j)) between neighbours, and what is left to 1 on the diagonal; symmetric, so that
-    columns sum to 1 as rows do (Xiao, Boyd, "Fast linear iterations for distributed averaging", 2004).
+    Metropolis-Hastings: W_ij = 1 / (1 + max(degree i, degree j)) between neighbours, and what is
+    left to 1 on the diagonal; symmetric, so that columns sum to 1 as rows do (Xiao, Boyd, "Fast
+    linear iterations for distributed averaging", 2004).
 
     Args:
         graph: see `neighbours`.
@@ -36,19 +39,24 @@ def mixing_weights(graph: Graph, ranks: Sequence[int], rank: int) -> dict[int, f
     """
     beside = neighbours(graph, ranks, rank)
     degree = len(beside)
-    weights = {other: 1 / (1 + max(degree, len(neighbours(graph, ranks, other)))) for other in beside}
+    weights = {
+        other: 1 / (1 + max(degree, len(neighbours(graph, ranks, other)))) for other in beside
+    }
     return {**weights, rank: 1 - sum(weights.values())}
 
 
 def is_active(ranks: Sequence[int], rank: int) -> bool:
-    """Whether a rank begins exchanges, or else answers them: every second one begins, in the order of those who are there."""
+    """Whether a rank begins exchanges, or else answers them: every second one begins, in the order
+    of those who are there.
+    """
     return ranks.index(rank) % 2 == 0
 
 
 def partners(graph: Graph, ranks: Sequence[int], rank: int) -> tuple[int, ...]:
     """The neighbours of a rank that have the other role (see `is_active`).
 
-    These edges make a bipartite graph that is connected, whoever is there: it holds the path along `ranks`.
+    These edges make a bipartite graph that is connected, whoever is there: it holds the path along
+    `ranks`.
 
     Args:
         graph: see `neighbours`.
@@ -56,4 +64,6 @@ def partners(graph: Graph, ranks: Sequence[int], rank: int) -> tuple[int, ...]:
         rank: one of them.
     """
     role = is_active(ranks, rank)
-    return tuple(other for other in neighbours(graph, ranks, rank) if is_active(ranks, other) is not role)
+    return tuple(
+        other for other in neighbours(graph, ranks, rank) if is_active(ranks, other) is not role
+    )

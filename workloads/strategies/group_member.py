@@ -1,14 +1,20 @@
-"""One rank's part in averaging models in groups: it asks for a group, and averages with its members; pure.
+"""One rank's part in averaging models in groups: it asks for a group, and averages with its
+members; pure.
 
-The group generator is the lowest rank that is there, whose part this is too: it follows `GroupRule`. If a member of a group is lost, or the generator, those
-who are still in the group leave it with the models that they came with, and whoever waited for a group asks the next generator. A member that had all
-chunks by then has the mean: no part of a mean is ever applied. Groups are known by generator and number, so that what comes of a group that was left is not heard.
+The group generator is the lowest rank that is there, whose part this is too: it follows
+`GroupRule`. If a member of a group is lost, or the generator, those who are still in the group
+leave it with the models that they came with, and whoever waited for a group asks the next
+generator. A member that had all chunks by then has the mean: no part of a mean is ever applied.
+Groups are known by generator and number, so that what comes of a group that was left is not heard.
 
-Ranks may join, and not all hear of it at once. A request ends with a group, with the loss of who was asked, or when that one declines it; nothing else ends
-it, since others might be in a group with who made it. So who hears of a lower rank than the one it has asked withdraws its request, and asks anew when that
-is declined, if it is not too late. Who was the generator until a lower rank came declines what it has been asked, and keeps what it is asked after that by
-those who have not heard: until they withdraw it, or the lower rank is gone again. Ranks that come ask for nothing before all others know them, so that whoever is in
-a group with one does. Every life of a rank has a session: what is said in another than the present one is not heard.
+Ranks may join, and not all hear of it at once. A request ends with a group, with the loss of who
+was asked, or when that one declines it; nothing else ends it, since others might be in a group with
+who made it. So who hears of a lower rank than the one it has asked withdraws its request, and asks
+anew when that is declined, if it is not too late. Who was the generator until a lower rank came
+declines what it has been asked, and keeps what it is asked after that by those who have not heard:
+until they withdraw it, or the lower rank is gone again. Ranks that come ask for nothing before all
+others know them, so that whoever is in a group with one does. Every life of a rank has a session:
+what is said in another than the present one is not heard.
 """
 
 from __future__ import annotations
@@ -26,7 +32,8 @@ from laggard.workloads.strategies.sessions import in_session, session_of, withou
 from laggard.workloads.transport.frames import Message
 
 READY, GROUP, CHUNK, DECLINED, WITHDRAWN = 2, 3, 4, 5, 6
-"""Kinds of messages. All but chunks tell the session of their sender: groups in their number, the others as their version."""
+"""Kinds of messages. All but chunks tell the session of their sender: groups in their number, the
+others as their version."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,8 @@ class GroupMember:
         rank: whose.
         sessions: of all ranks that are there, by rank; this one too.
         size: members of a group.
-        rounds: groups of each rank, on average, after which those must be joined whose models have not mixed.
+        rounds: groups of each rank, on average, after which those must be joined whose models have
+            not mixed.
 
     Attributes:
         outbox: what to send, in order: to whom, and what.
@@ -105,7 +113,9 @@ class GroupMember:
             self._ask(now_ns)
 
     def admit(self, rank: int, session: int, now_ns: int) -> None:
-        """A rank is there, after all or again; of the loss of its last life, if it had one, this rank may not have heard."""
+        """A rank is there, after all or again; of the loss of its last life, if it had one, this
+        rank may not have heard.
+        """
         self.leave(rank, now_ns)
         self._sessions[rank] = session
         if self._rule is not None and rank > self._rank:
@@ -144,7 +154,9 @@ class GroupMember:
     def _lead(self) -> None:
         if self._generator == self._rank and self._rule is None:
             a_round = -(-len(self._sessions) // self._size)
-            self._rule = GroupRule(self._sessions.keys(), self._size, self._rounds * a_round, self._formed)
+            self._rule = GroupRule(
+                self._sessions.keys(), self._size, self._rounds * a_round, self._formed
+            )
 
     def _give_up_office(self, rule: GroupRule, now_ns: int) -> None:
         self._rule, self._formed = None, rule.formed
@@ -191,7 +203,12 @@ class GroupMember:
         last, *told = message.values
         members = {without_session(each): session_of(each) for each in told}
         all_there = all(self._sessions.get(each) == session for each, session in members.items())
-        self._join(message.sender, Group(message.version, tuple(members), last), now_ns, all_there=all_there)
+        self._join(
+            message.sender,
+            Group(message.version, tuple(members), last),
+            now_ns,
+            all_there=all_there,
+        )
 
     def _join(self, generator: int, group: Group, now_ns: int, *, all_there: bool = True) -> None:
         if self._model is None or self._joined is not None or generator != self._asked_of:
@@ -199,7 +216,11 @@ class GroupMember:
         key, ring = (generator, group.number), RingAverage(group.members, self._rank, self._model)
         self._joined = _Joined(key, group, ring, now_ns)
         early = self._early.pop(key, [])
-        self._early = {other: held for other, held in self._early.items() if other[0] == generator and other > key}
+        self._early = {
+            other: held
+            for other, held in self._early.items()
+            if other[0] == generator and other > key
+        }
         if not all_there:
             self._conclude(self._model)
             return
@@ -220,7 +241,12 @@ class GroupMember:
     def _send(self, chunk: Chunk | None) -> None:
         if chunk is not None and self._joined is not None:
             generator, number = self._joined.key
-            self.outbox.append((self._joined.ring.next, Message(CHUNK, number, (generator, chunk.turn), chunk.part)))
+            self.outbox.append(
+                (
+                    self._joined.ring.next,
+                    Message(CHUNK, number, (generator, chunk.turn), chunk.part),
+                )
+            )
 
     def _finish(self) -> None:
         if self._joined is not None and self._joined.ring.complete:

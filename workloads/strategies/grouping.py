@@ -1,7 +1,8 @@
 """Which ranks average their models together: the rule of who asks for a group, pure.
 
-Whoever is ready is grouped with those who are ready too, so that nobody waits for a slow rank as such. Were it only that, two halves of the ranks could go
-on for ever without a word: after so many groups in which not all models have mixed, a group must join ranks that have not, and waits for one.
+Whoever is ready is grouped with those who are ready too, so that nobody waits for a slow rank as
+such. Were it only that, two halves of the ranks could go on for ever without a word: after so many
+groups in which not all models have mixed, a group must join ranks that have not, and waits for one.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ class Group:
 
 
 class GroupRule:
-    """The line of those who are ready, and the groups that it becomes. The first in line is in the next group.
+    """The line of those who are ready, and the groups that it becomes. The first in line is in the
+    next group.
 
     Args:
         there: the ranks.
         size: members of a group, or all where there are fewer.
-        patience: groups after which, if they have not mixed all models, each further one joins ranks that they have not; so after
-            `patience` + ranks - 1 groups at most all have mixed, and counting begins anew.
+        patience: groups after which, if they have not mixed all models, each further one joins
+            ranks that they have not; so after `patience` + ranks - 1 groups at most all have mixed,
+            and counting begins anew.
         formed: number of the last group before.
 
     Attributes:
@@ -98,7 +101,9 @@ class GroupRule:
 
     def _mix(self, members: list[int]) -> None:
         joined, label = {self._mixed[rank] for rank in members}, self._mixed[members[0]]
-        self._mixed = {rank: label if each in joined else each for rank, each in self._mixed.items()}
+        self._mixed = {
+            rank: label if each in joined else each for rank, each in self._mixed.items()
+        }
         self._since += 1
         self._note_whether_mixed()
 

@@ -1,6 +1,7 @@
 """Hierarchical local SGD: averages within a tier often, over the far links between tiers seldom.
 
-T. Lin, S. U. Stich, K. K. Patel, M. Jaggi, "Don't use large mini-batches, use local SGD", ICLR 2020, section 5 and appendix.
+T. Lin, S. U. Stich, K. K. Patel, M. Jaggi, "Don't use large mini-batches, use local SGD", ICLR
+2020, section 5 and appendix.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from laggard.workloads.strategies.strategy import Seat
 
 
 class Hierarchical:
-    """w_k <- w_k - lr * g_k; w_k <- the mean of its tier every `tier_steps`, the mean of all every `wan_steps`.
+    """w_k <- w_k - lr * g_k; w_k <- the mean of its tier every `tier_steps`, the mean of all every
+    `wan_steps`.
 
-    The mean of all travels between the first ranks of the tiers only: sum within each tier, sum of the tiers' sums, then back.
+    The mean of all travels between the first ranks of the tiers only: sum within each tier, sum of
+    the tiers' sums, then back.
 
     Args:
         parameters: how often, and what moves are compressed with.
@@ -48,7 +51,10 @@ class Hierarchical:
         self._leaders = dist.new_group([ranks[0] for ranks in members])
         codec = vector_codec(parameters.compress)
         by_samples = codec is None and parameters.balanced_batches is not None
-        self._in_tier, self._in_all = SampleWeights(by_samples=by_samples), SampleWeights(by_samples=by_samples)
+        self._in_tier, self._in_all = (
+            SampleWeights(by_samples=by_samples),
+            SampleWeights(by_samples=by_samples),
+        )
         self._moves = None if codec is None else self._compressed(codec)
 
     def _compressed(self, codec: Codec) -> _TierMoves:
@@ -97,7 +103,8 @@ class Hierarchical:
             self._collective(2 * self._tiers, lambda: dist.all_reduce(mine, group=self._leaders))
         if len(self._members) > 1:
             self._collective(
-                self._tiers + self._tier, lambda: dist.broadcast(mine, self._members[0], group=self._within)
+                self._tiers + self._tier,
+                lambda: dist.broadcast(mine, self._members[0], group=self._within),
             )
         self._in_tier.mean(mine, self._seat.world_size)  # which begins anew, too
         self._write(self._in_all.mean(mine, self._seat.world_size))
@@ -114,7 +121,9 @@ class Hierarchical:
         return torch.cat([moves.by_tier, mean[count:]])
 
     def _agreed_by_all(self, moves: _TierMoves) -> torch.Tensor:
-        """The last mean of all plus the mean of what first ranks say their tiers have moved since, as they have told the other ranks of theirs."""
+        """The last mean of all plus the mean of what first ranks say their tiers have moved since,
+        as they have told the other ranks of theirs.
+        """
         count, vector = self._state.parameters, self._agreed_by_tier(moves)
         if self._tiers == 1:
             return vector
@@ -142,7 +151,9 @@ class Hierarchical:
         if len(self._members) > 1:
             self._collective(self._tier, lambda: dist.all_reduce(state, group=self._within))
 
-    def _collective(self, number: int, do: Callable[[], object], payload_bytes: int | None = None) -> None:
+    def _collective(
+        self, number: int, do: Callable[[], object], payload_bytes: int | None = None
+    ) -> None:
         size = self._state.bytes if payload_bytes is None else payload_bytes
         self._seat.recorder.enter(Phase.COMM, group=number, payload_bytes=size)
         do()
@@ -161,7 +172,9 @@ class Hierarchical:
 
 @dataclass
 class _TierMoves:
-    """Compressed averages: how they are made, and the parameters that a tier's ranks, and all ranks, last agreed upon."""
+    """Compressed averages: how they are made, and the parameters that a tier's ranks, and all
+    ranks, last agreed upon.
+    """
 
     within: CompressedMeeting
     across: CompressedMeeting
@@ -175,4 +188,7 @@ def ranks_of_tiers(tiers: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     Args:
         tiers: the tier of every rank, in rank order.
     """
-    return tuple(tuple(rank for rank, other in enumerate(tiers) if other == tier) for tier in dict.fromkeys(tiers))
+    return tuple(
+        tuple(rank for rank, other in enumerate(tiers) if other == tier)
+        for tier in dict.fromkeys(tiers)
+    )

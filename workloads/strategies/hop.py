@@ -1,6 +1,8 @@
-"""Hop: decentralised training that bears slow workers, by models that may be old, neighbours that are not waited for, and steps left out.
+"""Hop: decentralised training that bears slow workers, by models that may be old, neighbours that
+are not waited for, and steps left out.
 
-Q. Luo, J. Lin, Y. Zhuo, X. Qian, "Hop: Heterogeneity-aware Decentralized Training", ASPLOS 2019; the rules are in hop_rule.py.
+Q. Luo, J. Lin, Y. Zhuo, X. Qian, "Hop: Heterogeneity-aware Decentralized Training", ASPLOS 2019;
+the rules are in hop_rule.py.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ BEGUN = 2
 class Hop(RuledAmongPeers):
     """x_i <- weighted mean of the own model and those that are there, then - lr * g_i(x_i before).
 
-    With no staleness and no backups it is `Gossip`, bit for bit. Who is behind all its neighbours leaves steps out; its gradient counts all the same. In
-    `steps.parquet`, staleness is by how many steps the oldest model that went into the average was behind, or the own gradient after a jump.
+    With no staleness and no backups it is `Gossip`, bit for bit. Who is behind all its neighbours
+    leaves steps out; its gradient counts all the same. In `steps.parquet`, staleness is by how many
+    steps the oldest model that went into the average was behind, or the own gradient after a jump.
 
     Args:
         parameters: graph and bounds.
@@ -46,7 +49,9 @@ class Hop(RuledAmongPeers):
         self._rule.join(rank)
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
-        """Send, forward, backward, wait as long as must be, average, update (see `OwnPaceStrategy`)."""
+        """Send, forward, backward, wait as long as must be, average, update (see
+        `OwnPaceStrategy`).
+        """
         assert step == self._rule.step
         recorder, skipped = self._seat.recorder, self._left_out
         self._mine = self._state.read().cpu()

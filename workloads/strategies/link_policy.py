@@ -1,9 +1,12 @@
 """Which ranks exchange models how often, given what an exchange takes over each link; pure.
 
-After P. Zhou et al., "Communication-efficient Decentralized Machine Learning over Heterogeneous Networks" (NetMax), ICDE 2021: the expected time of a
-step is made small while the second eigenvalue of the expected mixing matrix, which says how fast models become one, stays within a bound. As in Z. Tang et
-al., "Communication-Efficient Decentralized Learning with Sparsification and Adaptive Peer Selection" (SAPS-PSGD), ICDCS 2020, ranks are paired off in each step: the
-two of a pair average their models, so every mixing matrix is symmetric and doubly stochastic, and the mean of all models stays as it is.
+After P. Zhou et al., "Communication-efficient Decentralized Machine Learning over Heterogeneous
+Networks" (NetMax), ICDE 2021: the expected time of a step is made small while the second eigenvalue
+of the expected mixing matrix, which says how fast models become one, stays within a bound. As in Z.
+Tang et al., "Communication-Efficient Decentralized Learning with Sparsification and Adaptive Peer
+Selection" (SAPS-PSGD), ICDCS 2020, ranks are paired off in each step: the two of a pair average
+their models, so every mixing matrix is symmetric and doubly stochastic, and the mean of all models
+stays as it is.
 """
 
 from __future__ import annotations
@@ -36,25 +39,38 @@ class Policy:
     probabilities: FloatArray
 
     def partner(self, rank: int, seed: int, step: int) -> int | None:
-        """Whom a rank exchanges models with in a step; None where it is nobody. Everybody who has this policy draws the same matching."""
+        """Whom a rank exchanges models with in a step; None where it is nobody. Everybody who has
+        this policy draws the same matching.
+        """
         if rank not in self.ranks or not self.matchings:
             return None
-        drawn = np.random.default_rng((seed, step)).choice(len(self.matchings), p=self.probabilities)
+        drawn = np.random.default_rng((seed, step)).choice(
+            len(self.matchings), p=self.probabilities
+        )
         place = self.ranks.index(rank)
-        others = [self.ranks[one + other - place] for one, other in self.matchings[drawn] if place in {one, other}]
+        others = [
+            self.ranks[one + other - place]
+            for one, other in self.matchings[drawn]
+            if place in {one, other}
+        ]
         return others[0] if others else None
 
 
-def plan_pairs(ranks: tuple[int, ...], times_s: FloatArray, *, mixing: float, explore: float) -> Policy:
+def plan_pairs(
+    ranks: tuple[int, ...], times_s: FloatArray, *, mixing: float, explore: float
+) -> Policy:
     """The policy for these links.
 
-    Matchings are drawn as a Gibbs distribution has it, p ~ exp(-time / temperature), of all with the same expected time the one that prefers least. Colder is
-    faster, and mixes less; the coldest of a ladder of temperatures that mixes enough is taken. At the end of the ladder all matchings are alike.
+    Matchings are drawn as a Gibbs distribution has it, p ~ exp(-time / temperature), of all with
+    the same expected time the one that prefers least. Colder is faster, and mixes less; the coldest
+    of a ladder of temperatures that mixes enough is taken. At the end of the ladder all matchings
+    are alike.
 
     Args:
         ranks: who is there.
         times_s: what an exchange between two takes, symmetric, shape [ranks, ranks].
-        mixing: least spectral gap of the expected mixing matrix, as a part of the gap where all matchings are alike; in (0, 1].
+        mixing: least spectral gap of the expected mixing matrix, as a part of the gap where all
+            matchings are alike; in (0, 1].
         explore: part of the steps in which all matchings are alike; in (0, 1].
     """
     matchings = disjoint_pairs(times_s)
@@ -74,9 +90,11 @@ def plan_pairs(ranks: tuple[int, ...], times_s: FloatArray, *, mixing: float, ex
 
 
 def disjoint_pairs(times_s: FloatArray) -> tuple[Pairs, ...]:
-    """Matchings that have every pair in one of them at least, and as many pairs each as there can be; fast pairs are together.
+    """Matchings that have every pair in one of them at least, and as many pairs each as there can
+    be; fast pairs are together.
 
-    A greedy colouring of the pairs from the fastest on; then whoever is left over in a matching is paired off too, the fastest first.
+    A greedy colouring of the pairs from the fastest on; then whoever is left over in a matching is
+    paired off too, the fastest first.
 
     Args:
         times_s: what an exchange between two takes, symmetric, shape [n, n].
@@ -100,16 +118,20 @@ def _lowest(bits: int) -> int:
     return (bits & -bits).bit_length() - 1
 
 
-def _colour(i: int, j: int, number: int, colours: list[list[tuple[int, int]]], free: list[int]) -> None:
+def _colour(
+    i: int, j: int, number: int, colours: list[list[tuple[int, int]]], free: list[int]
+) -> None:
     colours[number].append((i, j))
     free[i] &= ~(1 << number)
     free[j] &= ~(1 << number)
 
 
 def spectral_gap(size: int, matchings: tuple[Pairs, ...], probabilities: FloatArray) -> float:
-    """1 - the second eigenvalue of the expected mixing matrix: the part of the models' variance that a step is expected to take away, at least.
+    """1 - the second eigenvalue of the expected mixing matrix: the part of the models' variance
+    that a step is expected to take away, at least.
 
-    A step's matrix W is a projection, W'W = W, so that E[W] is all that is needed (Boyd et al., "Randomized gossip algorithms", 2006).
+    A step's matrix W is a projection, W'W = W, so that E[W] is all that is needed (Boyd et al.,
+    "Randomized gossip algorithms", 2006).
     """
     expected = np.eye(size)
     for pairs, probability in zip(matchings, probabilities, strict=True):
@@ -122,11 +144,13 @@ def spectral_gap(size: int, matchings: tuple[Pairs, ...], probabilities: FloatAr
 def exchange_times(rows: Mapping[int, FloatArray]) -> tuple[tuple[int, ...], FloatArray]:
     """What an exchange takes between any two, from what each has measured.
 
-    Both wait for the slower way, and for the slower one's gradient, which is computed while models travel. A way that nobody knows yet is as fast as the other
-    way; a link that nobody knows, as the fastest, so that it will be tried.
+    Both wait for the slower way, and for the slower one's gradient, which is computed while models
+    travel. A way that nobody knows yet is as fast as the other way; a link that nobody knows, as
+    the fastest, so that it will be tried.
 
     Args:
-        rows: of each rank: seconds that a model takes to it from every rank, NaN where it does not know, then seconds that its gradient takes.
+        rows: of each rank: seconds that a model takes to it from every rank, NaN where it does not
+            know, then seconds that its gradient takes.
 
     Returns:
         The ranks, ascending, and seconds, symmetric, shape [ranks, ranks].

@@ -1,4 +1,6 @@
-"""What it takes a model to come from each of the others, smoothed, from transfers that are seen to end; pure."""
+"""What it takes a model to come from each of the others, smoothed, from transfers that are seen to
+end; pure.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ SMOOTHING = 0.3
 
 
 class LinkTimes:
-    """One rank's measurements; all models are of one size, so that seconds say what bytes per second would.
+    """One rank's measurements; all models are of one size, so that seconds say what bytes per
+    second would.
 
     Args:
         world_size: number of ranks.
@@ -21,7 +24,9 @@ class LinkTimes:
         self._row: FloatArray = np.full(world_size + 1, np.nan)
 
     def came(self, rank: int, seconds: float, *, unseen: bool) -> None:
-        """A model has come from a rank; unseen, it was there before anybody looked, and took no longer than this."""
+        """A model has come from a rank; unseen, it was there before anybody looked, and took no
+        longer than this.
+        """
         if not (unseen and self._row[rank] <= seconds):
             self._smooth(rank, seconds)
 

@@ -12,7 +12,8 @@ from laggard.workloads.tracing.device_clock import device_clock
 
 
 class LocalGradient:
-    """Computes gradients of the loss on one rank's samples, scaled so that the ranks' mean is that of the whole batch.
+    """Computes gradients of the loss on one rank's samples, scaled so that the ranks' mean is that
+    of the whole batch.
 
     Args:
         seat: whose model, and who is told.
@@ -23,7 +24,8 @@ class LocalGradient:
         self._clock = device_clock(seat.device)
 
     def compute(self, batch: Batch, share: Share, loss_scale: float | None = None) -> float:
-        """Leave the gradients in the parameters; returns the mean loss over this rank's samples, NaN where it has none.
+        """Leave the gradients in the parameters; returns the mean loss over this rank's samples,
+        NaN where it has none.
 
         Args:
             batch: this rank's samples.
@@ -42,7 +44,9 @@ class LocalGradient:
         return summed.item() / counted if counted else float("nan")
 
     def learn(self, batch: Batch, share: Share, loss_scale: float | None = None) -> float:
-        """Compute the gradients and have the rank's own optimizer follow them; takes and returns what `compute` does."""
+        """Compute the gradients and have the rank's own optimizer follow them; takes and returns
+        what `compute` does.
+        """
         loss = self.compute(batch, share, loss_scale)
         self._seat.recorder.enter(Phase.OPTIMIZER)
         self._seat.optimizer.step()

@@ -1,6 +1,7 @@
 """Local SGD: ranks train by themselves, and every H steps their models become their mean.
 
-T. Lin, S. U. Stich, K. K. Patel, M. Jaggi, "Don't use large mini-batches, use local SGD", ICLR 2020: with `after`, post-local SGD.
+T. Lin, S. U. Stich, K. K. Patel, M. Jaggi, "Don't use large mini-batches, use local SGD", ICLR
+2020: with `after`, post-local SGD.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from laggard.workloads.strategies.strategy import Seat
 
 
 class LocalSGD:
-    """w_k <- w_k - lr * g_k in every step; w_k <- (1/K) * sum of all w_k in every H-th one, and in the last.
+    """w_k <- w_k - lr * g_k in every step; w_k <- (1/K) * sum of all w_k in every H-th one, and in
+    the last.
 
-    Compressed, the mean is the last one plus the mean of what ranks say they have moved since; what they leave out they say later.
+    Compressed, the mean is the last one plus the mean of what ranks say they have moved since; what
+    they leave out they say later.
 
     Args:
         parameters: H, when it begins, and what moves are compressed with.
@@ -38,7 +41,9 @@ class LocalSGD:
         self._gradient = LocalGradient(seat)
         self._state = FlatState(seat.model)
         codec = vector_codec(parameters.compress)
-        self._weights = SampleWeights(by_samples=codec is None and parameters.balanced_batches is not None)
+        self._weights = SampleWeights(
+            by_samples=codec is None and parameters.balanced_batches is not None
+        )
         if codec is None:
             self._meet = self._average
             return

@@ -1,7 +1,9 @@
-"""Local SGD whose averages are made while ranks train on: nobody waits, neither for slow ranks nor for slow links.
+"""Local SGD whose averages are made while ranks train on: nobody waits, neither for slow ranks nor
+for slow links.
 
-J. Wang, H. Liang, G. Joshi, "Overlap Local-SGD: An Algorithmic Approach to Hide Communication Delays in Distributed SGD", ICASSP 2020; here ranks need not take
-the same number of steps between two averages, and count by the samples that they have learnt from (B. McMahan et al., AISTATS 2017).
+J. Wang, H. Liang, G. Joshi, "Overlap Local-SGD: An Algorithmic Approach to Hide Communication
+Delays in Distributed SGD", ICASSP 2020; here ranks need not take the same number of steps between
+two averages, and count by the samples that they have learnt from (B. McMahan et al., AISTATS 2017).
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ NEW = 0.25
 
 
 class Overlapping(BesideTraining):
-    """x_i <- x_i - lr * g_i(x_i as it was read), and beside it x_i <- x_i + (mean of all x_j as they were brought) - (x_i as it was brought).
+    """x_i <- x_i - lr * g_i(x_i as it was read), and beside it x_i <- x_i + (mean of all x_j as
+    they were brought) - (x_i as it was brought).
 
     Args:
         seat: what this rank trains with.
@@ -46,7 +49,9 @@ class Overlapping(BesideTraining):
         first: the terms of the first average, once it may begin (see there).
     """
 
-    def __init__(self, seat: Seat, terms: Terms, ready_part: float, lead: Lead = keep, first: Open = at_once) -> None:
+    def __init__(
+        self, seat: Seat, terms: Terms, ready_part: float, lead: Lead = keep, first: Open = at_once
+    ) -> None:
         super().__init__(seat)
         self._terms, self._ready_part, self._lead, self._first = terms, ready_part, lead, first
         self._meet({seat.rank, *self._there})
@@ -61,7 +66,9 @@ class Overlapping(BesideTraining):
 
     @property
     def _trip_ns(self) -> int | None:
-        """What an exchange of two took; None where one is to come before this rank is ready for an average of all."""
+        """What an exchange of two took; None where one is to come before this rank is ready for an
+        average of all.
+        """
         return 0
 
     def _bring(self) -> Brought:

@@ -1,4 +1,6 @@
-"""Exchanges of models two by two beside the training, as messages: what `ad_psgd` always does, and `adaptive` where that is better."""
+"""Exchanges of models two by two beside the training, as messages: what `ad_psgd` always does, and
+`adaptive` where that is better.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from laggard.workloads.strategies.strategy import Seat
 from laggard.workloads.transport.frames import Message
 
 OFFER, ANSWER = 5, 6
-"""Kinds of messages, of which no strategy that exchanges models has another with the same number; version: the number of the exchange."""
+"""Kinds of messages, of which no strategy that exchanges models has another with the same number;
+version: the number of the exchange."""
 
 
 class Pairing:
@@ -25,17 +28,32 @@ class Pairing:
     Args:
         seat: what it trains with.
         graph: who may exchange with whom.
-        timeout_s: virtual seconds after which it no longer waits for one partner, and tries another.
+        timeout_s: virtual seconds after which it no longer waits for one partner, and tries
+            another.
         current: its model.
         lock: held while that is moved.
 
     Attributes:
-        way_ns: how long the last offer that was made `timed` was on its way (see `Endpoint.under_way_ns`), once `note_way` has seen that it has come; 0 before.
+        way_ns: how long the last offer that was made `timed` was on its way (see
+            `Endpoint.under_way_ns`), once `note_way` has seen that it has come; 0 before.
     """
 
-    def __init__(self, seat: Seat, graph: Graph, timeout_s: float, current: CurrentModel, lock: threading.Lock) -> None:
+    def __init__(
+        self,
+        seat: Seat,
+        graph: Graph,
+        timeout_s: float,
+        current: CurrentModel,
+        lock: threading.Lock,
+    ) -> None:
         assert seat.peers is not None
-        self._rank, self._peers, self._graph, self._current, self._lock = seat.rank, seat.peers, graph, current, lock
+        self._rank, self._peers, self._graph, self._current, self._lock = (
+            seat.rank,
+            seat.peers,
+            graph,
+            current,
+            lock,
+        )
         self._timeout_ns = round(timeout_s * seat.dilation * 1e9)
         self._chance = random.Random(torch.initial_seed())  # noqa: S311 - no secret
         self._owed = False
@@ -44,7 +62,9 @@ class Pairing:
 
     def meet(self, there: Collection[int]) -> None:
         """These ranks are there, this one among them, which has just come."""
-        self._exchange = Exchange(self._rank, there, self._graph, self._timeout_ns, self._current, self._chance)
+        self._exchange = Exchange(
+            self._rank, there, self._graph, self._timeout_ns, self._current, self._chance
+        )
 
     def admit(self, rank: int) -> None:
         """Another one is there, after all or again; the lock is held."""
@@ -59,7 +79,9 @@ class Pairing:
         self._owed = True
 
     def begin(self, *, timed: bool = False) -> None:
-        """Begin the exchange that is owed, if there is time; `timed` where nothing else but other such exchanges goes over its link."""
+        """Begin the exchange that is owed, if there is time; `timed` where nothing else but other
+        such exchanges goes over its link.
+        """
         with self._lock:
             offered = self._exchange.offer(time.monotonic_ns()) if self._owed else None
         if offered is None:
@@ -71,7 +93,9 @@ class Pairing:
             self._timed = offered.rank, number, before_ns
 
     def note_way(self) -> bool:
-        """Look whether a timed offer has come, and put down how long it was on its way; long before the answer, which may lie with a slow computer first."""
+        """Look whether a timed offer has come, and put down how long it was on its way; long before
+        the answer, which may lie with a slow computer first.
+        """
         if self._timed is None:
             return False
         rank, number, before_ns = self._timed

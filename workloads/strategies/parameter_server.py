@@ -1,6 +1,7 @@
 """A server that keeps the model: workers push gradients and pull the model, all in step.
 
-M. Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014; with bulk synchronous consistency.
+M. Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014; with bulk
+synchronous consistency.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from laggard.workloads.strategies.server_rule import ServerRule, StalenessRule
 
 
 class ParameterServer(Served):
-    """w <- w - lr * (1/N) * sum of the gradients of all N samples of the batch, once the last of them is there."""
+    """w <- w - lr * (1/N) * sum of the gradients of all N samples of the batch, once the last of
+    them is there.
+    """
 
     @staticmethod
     def rule(_: ParameterServerParameters, world_size: int) -> ServerRule:

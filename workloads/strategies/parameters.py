@@ -1,4 +1,5 @@
-"""What `strategy:` in `workload.yaml` can say: every strategy's parameters, each with a default; imports nothing heavy.
+"""What `strategy:` in `workload.yaml` can say: every strategy's parameters, each with a default;
+imports nothing heavy.
 
 The class that does it is in the file of the strategy's name beside this one.
 """
@@ -29,7 +30,8 @@ class Parameters(Section):
     Attributes:
         served: whether a server keeps the model.
         meshed: whether every rank speaks with every other over the transport of messages.
-        beside: whether a thread beside the training exchanges models, of which each step ends with a copy.
+        beside: whether a thread beside the training exchanges models, of which each step ends with
+            a copy.
         bears_churn: whether workers may be lost, or leave and join, while the others train.
     """
 
@@ -40,14 +42,20 @@ class Parameters(Section):
 
     @property
     def pace(self) -> Pace:
-        """`lockstep`, where all ranks take the same steps and meet in some of them, or `own`, where each has its own."""
+        """`lockstep`, where all ranks take the same steps and meet in some of them, or `own`, where
+        each has its own.
+        """
         return "lockstep"
 
     def told(self) -> str:
         """Name and parameters, for people: `local_sgd, steps 8`."""
         values = self.model_dump(exclude={"compress"})
         name = str(values.pop("name"))
-        said = (_told(key, value) for key, value in values.items() if value is not False and value is not None)
+        said = (
+            _told(key, value)
+            for key, value in values.items()
+            if value is not False and value is not None
+        )
         return ", ".join([name, *said])
 
 
@@ -60,17 +68,26 @@ def _told(key: str, value: object) -> str:
 class BalancedBatches(Section):
     """Ranks take shares of a batch that fit their speeds (LB-BSP: Chen et al., SoCC 2020)."""
 
-    every: Every = Field(default=8, description="steps between two exchanges of what steps cost; at the next meeting")
-    window: int = Field(default=32, ge=6, le=10_000, description="last steps that a rank judges its speed by")
+    every: Every = Field(
+        default=8, description="steps between two exchanges of what steps cost; at the next meeting"
+    )
+    window: int = Field(
+        default=32, ge=6, le=10_000, description="last steps that a rank judges its speed by"
+    )
     least_gain: float = Field(
-        default=0.02, ge=0, lt=1, description="part of the slowest step that other shares must save, beyond chance"
+        default=0.02,
+        ge=0,
+        lt=1,
+        description="part of the slowest step that other shares must save, beyond chance",
     )
 
 
 class TrueOrMapping:
     """Tells the JSON Schema that `true` stands for a mapping of defaults, and `false` for none."""
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
         return {"anyOf": [{"type": "boolean"}, handler(schema)]}
 
 
@@ -79,10 +96,15 @@ def _switched(value: object) -> object:
 
 
 class BalancedParameters(Parameters):
-    """Base of strategies whose ranks can share out a batch by their speeds: they take the same steps, or a server knows in which each is."""
+    """Base of strategies whose ranks can share out a batch by their speeds: they take the same
+    steps, or a server knows in which each is.
+    """
 
-    balanced_batches: Annotated[BalancedBatches | None, BeforeValidator(_switched), TrueOrMapping()] = Field(
-        default=None, description="shares of a batch by the ranks' measured speeds, and not even ones"
+    balanced_batches: Annotated[
+        BalancedBatches | None, BeforeValidator(_switched), TrueOrMapping()
+    ] = Field(
+        default=None,
+        description="shares of a batch by the ranks' measured speeds, and not even ones",
     )
 
 
@@ -101,7 +123,10 @@ class CompressibleParameters(Parameters):
     @model_validator(mode="after")
     def _can_be_compressed(self) -> Self:
         if self.compress is not None and self.compress.name not in self.compressions:
-            rule = f"with {self.model_dump()['name']} ranks send vectors, and powersgd compresses layers' matrices"
+            rule = (
+                f"with {self.model_dump()['name']} ranks send vectors, and powersgd compresses"
+                " layers' matrices"
+            )
             fix = f"use {' or '.join(self.compressions)}, or `name: allreduce`"
             raise PydanticCustomError(
                 "cannot_compress", "{rule} — {fix}", {"rule": rule, "fix": fix, AT: ("compress",)}
@@ -109,44 +134,69 @@ class CompressibleParameters(Parameters):
         return self
 
     def told(self) -> str:
-        """Name and parameters, for people: `local_sgd, steps 8, after 0, compress topk (fraction 0.01)`."""
-        return super().told() + (f", compress {compression_told(self.compress)}" if self.compress is not None else "")
+        """Name and parameters, for people: `local_sgd, steps 8, after 0, compress topk (fraction
+        0.01)`.
+        """
+        return super().told() + (
+            f", compress {compression_told(self.compress)}" if self.compress is not None else ""
+        )
 
 
 class AllReduceParameters(BalancedParameters, CompressibleParameters):
-    """Every step averages all ranks' gradients: torch's DistributedDataParallel (Li et al., VLDB 2020)."""
+    """Every step averages all ranks' gradients: torch's DistributedDataParallel (Li et al., VLDB
+    2020).
+    """
 
     compressions: ClassVar[tuple[str, ...]] = COMPRESSION_NAMES
     name: Literal["allreduce"] = "allreduce"
-    trace_buckets: bool = Field(default=False, description="also record every gradient bucket; costs a hook per bucket")
+    trace_buckets: bool = Field(
+        default=False, description="also record every gradient bucket; costs a hook per bucket"
+    )
 
 
 class LocalSGDParameters(BalancedParameters, CompressibleParameters):
-    """Ranks train by themselves and average their models now and then (post-local SGD: Lin et al., ICLR 2020)."""
+    """Ranks train by themselves and average their models now and then (post-local SGD: Lin et al.,
+    ICLR 2020).
+    """
 
     name: Literal["local_sgd"]
     steps: Every = Field(default=8, description="steps between two averages of all ranks' models")
-    after: int = Field(default=0, ge=0, description="until that many steps are done, the models are averaged in each")
+    after: int = Field(
+        default=0,
+        ge=0,
+        description="until that many steps are done, the models are averaged in each",
+    )
 
 
 class HierarchicalParameters(BalancedParameters, CompressibleParameters):
-    """Local SGD on two levels: averages within a tier often, across tiers seldom (Lin et al., ICLR 2020)."""
+    """Local SGD on two levels: averages within a tier often, across tiers seldom (Lin et al., ICLR
+    2020).
+    """
 
     name: Literal["hierarchical"]
-    tier_steps: Every = Field(default=1, description="steps between two averages of the models of one tier's ranks")
-    wan_steps: Every = Field(default=8, description="steps between two averages of all ranks' models")
+    tier_steps: Every = Field(
+        default=1, description="steps between two averages of the models of one tier's ranks"
+    )
+    wan_steps: Every = Field(
+        default=8, description="steps between two averages of all ranks' models"
+    )
 
     @model_validator(mode="after")
     def _far_is_seldom(self) -> Self:
         if self.wan_steps < self.tier_steps:
-            rule = f"tiers are averaged every {self.tier_steps} steps, and all of them no more often — raise wan_steps"
+            rule = (
+                f"tiers are averaged every {self.tier_steps} steps, and all of them no more often —"
+                " raise wan_steps"
+            )
             key = "wan_steps" if "wan_steps" in self.model_fields_set else "tier_steps"
             raise PydanticCustomError("far_is_seldom", rule, {AT: (key,)})
         return self
 
 
 class DiLoCoParameters(BalancedParameters, CompressibleParameters):
-    """Ranks train by themselves; what they moved is averaged seldom, and an outer Nesterov step taken (Douillard et al. 2023)."""
+    """Ranks train by themselves; what they moved is averaged seldom, and an outer Nesterov step
+    taken (Douillard et al. 2023).
+    """
 
     name: Literal["diloco"]
     steps: Every = Field(default=50, description="inner steps between two outer ones")
@@ -155,7 +205,9 @@ class DiLoCoParameters(BalancedParameters, CompressibleParameters):
 
 
 class ParameterServerParameters(BalancedParameters, CompressibleParameters):
-    """A server keeps the model; workers push gradients and pull it, all in step (Li et al., OSDI 2014)."""
+    """A server keeps the model; workers push gradients and pull it, all in step (Li et al., OSDI
+    2014).
+    """
 
     served: ClassVar[bool] = True
     bears_churn: ClassVar[bool] = True
@@ -163,7 +215,9 @@ class ParameterServerParameters(BalancedParameters, CompressibleParameters):
 
 
 class AsynchronousParameters(CompressibleParameters):
-    """A server applies every gradient when it comes, and nobody waits for anybody (Li et al., OSDI 2014)."""
+    """A server applies every gradient when it comes, and nobody waits for anybody (Li et al., OSDI
+    2014).
+    """
 
     served: ClassVar[bool] = True
     bears_churn: ClassVar[bool] = True
@@ -176,13 +230,18 @@ class AsynchronousParameters(CompressibleParameters):
 
 
 class BoundedStalenessParameters(BalancedParameters, CompressibleParameters):
-    """Workers may be ahead of the slowest, by no more than so many steps (SSP: Ho et al., NIPS 2013)."""
+    """Workers may be ahead of the slowest, by no more than so many steps (SSP: Ho et al., NIPS
+    2013).
+    """
 
     served: ClassVar[bool] = True
     bears_churn: ClassVar[bool] = True
     name: Literal["bounded_staleness"]
     staleness: int = Field(
-        default=4, ge=0, le=100_000_000, description="steps that a worker may be ahead of the slowest"
+        default=4,
+        ge=0,
+        le=100_000_000,
+        description="steps that a worker may be ahead of the slowest",
     )
 
     @property
@@ -192,12 +251,16 @@ class BoundedStalenessParameters(BalancedParameters, CompressibleParameters):
 
 
 class BackupWorkersParameters(BalancedParameters, CompressibleParameters):
-    """Every step takes the first gradients that come and drops those of the slowest workers (Chen et al. 2016)."""
+    """Every step takes the first gradients that come and drops those of the slowest workers (Chen
+    et al. 2016).
+    """
 
     served: ClassVar[bool] = True
     bears_churn: ClassVar[bool] = True
     name: Literal["backup_workers"]
-    backups: int = Field(default=1, ge=0, le=10_000, description="workers whose gradients a step does not wait for")
+    backups: int = Field(
+        default=1, ge=0, le=10_000, description="workers whose gradients a step does not wait for"
+    )
 
     @property
     def pace(self) -> Pace:
@@ -206,14 +269,18 @@ class BackupWorkersParameters(BalancedParameters, CompressibleParameters):
 
 
 class RingAllReduceParameters(BalancedParameters):
-    """As `allreduce`, carried by the transport that the strategies without collectives use: tells what is the transport's and what theirs."""
+    """As `allreduce`, carried by the transport that the strategies without collectives use: tells
+    what is the transport's and what theirs.
+    """
 
     meshed: ClassVar[bool] = True
     name: Literal["ring_allreduce"]
 
 
 class GossipParameters(Parameters):
-    """Every rank averages its model with its neighbours' in each step (D-PSGD: Lian et al., NIPS 2017)."""
+    """Every rank averages its model with its neighbours' in each step (D-PSGD: Lian et al., NIPS
+    2017).
+    """
 
     meshed: ClassVar[bool] = True
     bears_churn: ClassVar[bool] = True
@@ -227,13 +294,17 @@ class GossipParameters(Parameters):
 
 
 class ADPSGDParameters(Parameters):
-    """Ranks average their models two by two beside the training, and wait for nobody (AD-PSGD: Lian et al., ICML 2018)."""
+    """Ranks average their models two by two beside the training, and wait for nobody (AD-PSGD: Lian
+    et al., ICML 2018).
+    """
 
     meshed: ClassVar[bool] = True
     beside: ClassVar[bool] = True
     bears_churn: ClassVar[bool] = True
     name: Literal["ad_psgd"]
-    graph: Graph = Field(default="complete", description="who may average with whom, of those of the other role")
+    graph: Graph = Field(
+        default="complete", description="who may average with whom, of those of the other role"
+    )
     timeout_s: DurationS = Field(
         default=10.0,
         gt=0,
@@ -248,7 +319,9 @@ class ADPSGDParameters(Parameters):
 
 
 class PartialReduceParameters(Parameters):
-    """Who has finished a step averages its model with others who have, in small groups (Prague: Luo et al., ASPLOS 2020)."""
+    """Who has finished a step averages its model with others who have, in small groups (Prague: Luo
+    et al., ASPLOS 2020).
+    """
 
     meshed: ClassVar[bool] = True
     bears_churn: ClassVar[bool] = True
@@ -260,7 +333,9 @@ class PartialReduceParameters(Parameters):
         default=16,
         ge=1,
         le=100_000_000,
-        description="steps after which workers whose models have not mixed are grouped, and waited for",
+        description=(
+            "steps after which workers whose models have not mixed are grouped, and waited for"
+        ),
     )
 
     @property
@@ -270,15 +345,26 @@ class PartialReduceParameters(Parameters):
 
 
 class HopParameters(Parameters):
-    """As `gossip`, but nobody waits for late neighbours as long as they are within bounds (Hop: Luo et al., ASPLOS 2019)."""
+    """As `gossip`, but nobody waits for late neighbours as long as they are within bounds (Hop: Luo
+    et al., ASPLOS 2019).
+    """
 
     meshed: ClassVar[bool] = True
     bears_churn: ClassVar[bool] = True
     name: Literal["hop"]
     graph: Graph = Field(default="ring", description="who is whose neighbour")
-    staleness: int = Field(default=4, ge=0, le=10_000, description="steps that a neighbour's model may be old")
-    backups: int = Field(default=0, ge=0, le=10_000, description="neighbours that a step does not wait for")
-    skip: int = Field(default=4, ge=0, le=10_000, description="steps that who is behind leaves out at once, at most")
+    staleness: int = Field(
+        default=4, ge=0, le=10_000, description="steps that a neighbour's model may be old"
+    )
+    backups: int = Field(
+        default=0, ge=0, le=10_000, description="neighbours that a step does not wait for"
+    )
+    skip: int = Field(
+        default=4,
+        ge=0,
+        le=10_000,
+        description="steps that who is behind leaves out at once, at most",
+    )
     ahead: Every = Field(default=8, description="steps that a worker may be ahead of a neighbour")
 
     @property
@@ -290,33 +376,55 @@ class HopParameters(Parameters):
     def _bounds_leave_room_for_each_other(self) -> Self:
         chosen = self.model_fields_set
         if self.ahead <= self.staleness:
-            rule = f"models of {self.staleness} steps ago are never taken by who may be only {self.ahead} steps ahead — make ahead {self.staleness + 1} or more"
+            rule = (
+                f"models of {self.staleness} steps ago are never taken by who may be only"
+                f" {self.ahead} steps ahead — make ahead {self.staleness + 1} or more"
+            )
             raise PydanticCustomError(
                 "ahead_of_staleness", rule, {AT: ("ahead" if "ahead" in chosen else "staleness",)}
             )
-        if self.skip and "skip" in chosen and not self.staleness and (not self.backups or self.ahead == 1):
-            rule = "no worker is ever two steps behind its neighbours, so none is left out — raise staleness, or backups and ahead"
+        if (
+            self.skip
+            and "skip" in chosen
+            and not self.staleness
+            and (not self.backups or self.ahead == 1)
+        ):
+            rule = (
+                "no worker is ever two steps behind its neighbours, so none is left out — raise"
+                " staleness, or backups and ahead"
+            )
             raise PydanticCustomError("nothing_to_skip", rule, {AT: ("skip",)})
         if self.backups > 1 and self.graph == "ring":
-            rule = "in a ring everybody has two neighbours, and waits for one of them at least — make it 1 or less"
+            rule = (
+                "in a ring everybody has two neighbours, and waits for one of them at least — make"
+                " it 1 or less"
+            )
             raise PydanticCustomError("too_many_backups", rule, {AT: ("backups",)})
         return self
 
 
 class FastLinksParameters(Parameters):
-    """In each step workers are paired off and average their models, often over fast links and seldom over slow ones (NetMax: Zhou et al., ICDE 2021)."""
+    """In each step workers are paired off and average their models, often over fast links and
+    seldom over slow ones (NetMax: Zhou et al., ICDE 2021).
+    """
 
     meshed: ClassVar[bool] = True
     bears_churn: ClassVar[bool] = True
     name: Literal["fast_links"]
-    every: Every = Field(default=20, description="steps between two agreements on who meets whom how often")
+    every: Every = Field(
+        default=20, description="steps between two agreements on who meets whom how often"
+    )
     mixing: float = Field(
         default=0.5,
         gt=0,
         le=1,
-        description="how fast models become one, at least, as a part of what it is without preferences",
+        description=(
+            "how fast models become one, at least, as a part of what it is without preferences"
+        ),
     )
-    explore: float = Field(default=0.1, gt=0, le=1, description="part of the steps without preferences")
+    explore: float = Field(
+        default=0.1, gt=0, le=1, description="part of the steps without preferences"
+    )
 
     @property
     def pace(self) -> Pace:
@@ -325,17 +433,24 @@ class FastLinksParameters(Parameters):
 
 
 class OverlapLocalSGDParameters(Parameters):
-    """Workers train by themselves, and average all models now and then without waiting for it (Overlap Local-SGD: Wang et al., ICASSP 2020)."""
+    """Workers train by themselves, and average all models now and then without waiting for it
+    (Overlap Local-SGD: Wang et al., ICASSP 2020).
+    """
 
     meshed: ClassVar[bool] = True
     beside: ClassVar[bool] = True
     bears_churn: ClassVar[bool] = True
     name: Literal["overlap_local_sgd"]
     steps: Every = Field(
-        default=1, description="steps since the last average after which a worker is ready for the next"
+        default=1,
+        description="steps since the last average after which a worker is ready for the next",
     )
     ready_part: float = Field(
-        default=0.5, ge=0, le=1, alias="ready", description="part of the workers that must be ready for it"
+        default=0.5,
+        ge=0,
+        le=1,
+        alias="ready",
+        description="part of the workers that must be ready for it",
     )
 
     @property
@@ -345,28 +460,41 @@ class OverlapLocalSGDParameters(Parameters):
 
 
 class AdaptiveParameters(Parameters):
-    """Measures the continuum while it trains, and averages models in the manner and as often as suits it and the objective best."""
+    """Measures the continuum while it trains, and averages models in the manner and as often as
+    suits it and the objective best.
+    """
 
     meshed: ClassVar[bool] = True
     beside: ClassVar[bool] = True
     bears_churn: ClassVar[bool] = True
     name: Literal["adaptive"]
     drift: float = Field(
-        default=0.04, ge=0, le=1, description="part of a step's progress lost per further step without an average"
+        default=0.04,
+        ge=0,
+        le=1,
+        description="part of a step's progress lost per further step without an average",
     )
     effort: float = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="seconds of training that a second of averaging is worth, where nobody waits for it",
+        description=(
+            "seconds of training that a second of averaging is worth, where nobody waits for it"
+        ),
     )
     longest: Every = Field(
-        default=32, description="steps between two averages of all workers, at most, unless models go two by two"
+        default=32,
+        description=(
+            "steps between two averages of all workers, at most, unless models go two by two"
+        ),
     )
     pairs: float = Field(
         default=3.0,
         gt=0,
-        description="steps that an average of all takes from which on workers average their models two by two instead",
+        description=(
+            "steps that an average of all takes from which on workers average their models two by"
+            " two instead"
+        ),
     )
 
     @property
@@ -434,7 +562,8 @@ def _by_name() -> dict[str, type[Parameters]]:
 
 
 def strategy_named(value: object) -> object:
-    """What `strategy:` says as a mapping with a known name; without one it is the all-reduce, and so it is with a compression's bare name.
+    """What `strategy:` says as a mapping with a known name; without one it is the all-reduce, and
+    so it is with a compression's bare name.
 
     Raises:
         PydanticCustomError: no strategy has this name, or this one has no batches to balance.
@@ -448,13 +577,19 @@ def strategy_named(value: object) -> object:
         mapping = {str(mapping["name"]): True, **mapping, "name": "allreduce"}
     name = mapping.get("name", "allreduce")
     if name not in STRATEGY_NAMES:
-        known = (*STRATEGY_NAMES, *SHORTHANDS, *(() if isinstance(value, dict) else COMPRESSION_NAMES))
+        known = (
+            *STRATEGY_NAMES,
+            *SHORTHANDS,
+            *(() if isinstance(value, dict) else COMPRESSION_NAMES),
+        )
         near = difflib.get_close_matches(str(name), known, n=1)
         fix = f"did you mean `{near[0]}`?" if near else f"use {', '.join(STRATEGY_NAMES)}"
         if name in COMPRESSION_NAMES:
             fix = f"{name} is a compression: write `compress: {{name: {name}, ...}}`"
         place = ("name",) if isinstance(value, dict) else ()
-        raise PydanticCustomError("no_such_strategy", "no such strategy — {fix}", {"fix": fix, AT: place})
+        raise PydanticCustomError(
+            "no_such_strategy", "no such strategy — {fix}", {"fix": fix, AT: place}
+        )
     if mapping.get("balanced_batches") and name not in balancing():
         rule = "with {name} all workers' shares of a batch are even — remove it, or use {others}"
         told = {"name": name, "others": ", ".join(balancing()), AT: ("balanced_batches",)}

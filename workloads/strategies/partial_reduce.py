@@ -1,8 +1,10 @@
-"""Partial all-reduce: whoever has finished a step averages its model with others who have, in a small group, and waits for nobody else.
+"""Partial all-reduce: whoever has finished a step averages its model with others who have, in a
+small group, and waits for nobody else.
 
-Q. Luo et al., "Prague: High-Performance Heterogeneity-Aware Asynchronous Decentralized Training", ASPLOS 2020: groups by a generator. X. Miao et al.,
-"Heterogeneity-Aware Distributed Machine Learning Training via Partial Reduce", SIGMOD 2021: groups of those who are ready, and joined where they would
-keep apart.
+Q. Luo et al., "Prague: High-Performance Heterogeneity-Aware Asynchronous Decentralized Training",
+ASPLOS 2020: groups by a generator. X. Miao et al., "Heterogeneity-Aware Distributed Machine
+Learning Training via Partial Reduce", SIGMOD 2021: groups of those who are ready, and joined where
+they would keep apart.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from laggard.workloads.transport.frames import Message
 class PartialReduce(AmongPeers):
     """x_i <- x_i - lr * g_i(x_i), then the mean of its group's models (see group_member.py).
 
-    A thread of its own speaks with the others, so that the generator answers at once while its rank computes.
+    A thread of its own speaks with the others, so that the generator answers at once while its rank
+    computes.
 
     Args:
         parameters: size of the groups, and when they must mix.
@@ -46,7 +49,9 @@ class PartialReduce(AmongPeers):
         self._peers.resident = self
 
     def join(self) -> None:
-        """Take up the model of one who is there, and begin with the step that it is in (see `OwnPaceStrategy`)."""
+        """Take up the model of one who is there, and begin with the step that it is in (see
+        `OwnPaceStrategy`).
+        """
         self._standing = self._peers.join() or self._standing
         self._step, model = self._standing
         self._member, self._there = self._meet_those_present()
@@ -63,7 +68,9 @@ class PartialReduce(AmongPeers):
 
     def _meet_those_present(self) -> tuple[GroupMember, set[int]]:
         there, parameters = set(self._peers.present), self._parameters
-        sessions = {rank: self._peers.session_of(rank) for rank in sorted(there | {self._seat.rank})}
+        sessions = {
+            rank: self._peers.session_of(rank) for rank in sorted(there | {self._seat.rank})
+        }
         return GroupMember(self._seat.rank, sessions, parameters.group, parameters.rounds), there
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
@@ -96,7 +103,9 @@ class PartialReduce(AmongPeers):
         return self._outcome
 
     def _tell(self, outcome: Outcome | None, since_ns: int) -> int:
-        """Until it was told of its group this rank waited for who joined last; what is left was the averaging. Returns whom it waited for."""
+        """Until it was told of its group this rank waited for who joined last; what is left was the
+        averaging. Returns whom it waited for.
+        """
         if outcome is None:
             return NOBODY
         recorder, told_ns = self._seat.recorder, max(outcome.told_ns, since_ns)
@@ -105,7 +114,9 @@ class PartialReduce(AmongPeers):
         return outcome.waited_for
 
     def _take_turn(self) -> None:
-        """What the thread beside does: it hears, notes who is gone, and asks for a group where one is wanted."""
+        """What the thread beside does: it hears, notes who is gone, and asks for a group where one
+        is wanted.
+        """
         self._peers.listen(self._hear, BESIDE_WAIT_S)
         for rank in self._there - self._peers.present:
             self._there.remove(rank)

@@ -1,4 +1,6 @@
-"""The other ranks, for strategies whose ranks send each other messages: who is there, and waiting that ends when training does."""
+"""The other ranks, for strategies whose ranks send each other messages: who is there, and waiting
+that ends when training does.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,12 @@ WAIT_S = 0.02
 """How long to listen before looking whether training is over."""
 
 BESIDE_WAIT_S = 0.1
-"""The same for a thread beside the training. Every message wakes it, and every step; to look more often costs, at a few hundred microseconds a time, 12 % of a processor that is 3 % of a core."""
+"""The same for a thread beside the training. Every message wakes it, and every step; to look more
+often costs, at a few hundred microseconds a time, 12 % of a processor that is 3 % of a core."""
 
 SWITCH_S = 1e-4
-"""How long the thread that trains keeps the interpreter from one that exchanges models beside it."""
+"""How long the thread that trains keeps the interpreter from one that exchanges models beside
+it."""
 
 Heard = Callable[[Message], None]
 Standing = tuple[int, torch.Tensor]
@@ -52,24 +56,30 @@ class _Word(IntEnum):
     """Version: the step that the model is of."""
 
     COMES = 3
-    """The sender is there from now on, and wants to begin with the receiver's step, or if that is later, with the version; then the number of its session.
-    Answered with WELCOMES."""
+    """The sender is there from now on, and wants to begin with the receiver's step, or if that is
+    later, with the version; then the number of its session. Answered with WELCOMES."""
 
     JOINS = 4
-    """The sender is there from now on, and begins with the step that is the version; then the number of its session. Answered with WELCOMES."""
+    """The sender is there from now on, and begins with the step that is the version; then the
+    number of its session. Answered with WELCOMES."""
 
     WELCOMES = 5
-    """Version: the step to begin with. What had come from the sender before was for whoever had this rank before."""
+    """Version: the step to begin with. What had come from the sender before was for whoever had
+    this rank before."""
 
 
 class Resident(Protocol):
     """What a strategy does about ranks that join."""
 
     def standing(self) -> Standing:
-        """The step that this rank is in, and a model to begin it with: parameters and buffers on the host, which stay as they are."""
+        """The step that this rank is in, and a model to begin it with: parameters and buffers on
+        the host, which stay as they are.
+        """
 
     def admit(self, rank: int, step: int) -> None:
-        """A rank is there, after all or again, and begins with a step: what it was told, and what was known of it, was in another life."""
+        """A rank is there, after all or again, and begins with a step: what it was told, and what
+        was known of it, was in another life.
+        """
 
 
 class Peers:
@@ -134,10 +144,11 @@ class Peers:
             missing.discard(self._endpoint.receive().sender)
 
     def join(self) -> Standing | None:
-        """Come into a training that is under way, as one of those who are there; the first of them is asked for the model.
+        """Come into a training that is under way, as one of those who are there; the first of them
+        is asked for the model.
 
-        Who is there is read from the tally. This rank puts itself down before it looks for whom else to tell, so that of two who join at once one
-        at least tells the other.
+        Who is there is read from the tally. This rank puts itself down before it looks for whom
+        else to tell, so that of two who join at once one at least tells the other.
 
         Returns:
             The step to begin with, and the model; None where training is over.
@@ -191,7 +202,11 @@ class Peers:
 
     def _hear(self, host: int, answer: _Word, deadline_s: float) -> Message | None:
         """What it answers; None where it cannot any more, or training is over."""
-        while not self.over and host in self._others() - self._endpoint.departed and time.monotonic() < deadline_s:
+        while (
+            not self.over
+            and host in self._others() - self._endpoint.departed
+            and time.monotonic() < deadline_s
+        ):
             message = self._endpoint.take(WAIT_S)
             if message is None or message.kind != HELLO or not message.values:
                 continue
@@ -201,7 +216,13 @@ class Peers:
                 self._left_lying.append(message)
         return None
 
-    def _say(self, rank: int, values: tuple[int, ...], version: int = 0, tensor: torch.Tensor | None = None) -> None:
+    def _say(
+        self,
+        rank: int,
+        values: tuple[int, ...],
+        version: int = 0,
+        tensor: torch.Tensor | None = None,
+    ) -> None:
         with suppress(TransportError):  # who is gone by now is noted with all others that are
             self._endpoint.send(rank, Message(HELLO, version, values, tensor))
 
@@ -211,7 +232,9 @@ class Peers:
 
     @property
     def is_known(self) -> bool:
-        """Whether all who are there know that this rank is; one that joins has to be welcomed by each of them first."""
+        """Whether all who are there know that this rank is; one that joins has to be welcomed by
+        each of them first.
+        """
         return not self._deaf_to & self.present
 
     @property
@@ -228,14 +251,19 @@ class Peers:
         return bool(self._tally.ended)
 
     def beside(self, turn: Callable[[], None], *, tells_sends: bool = True) -> None:
-        """Have a thread of its own do something again and again until training is over; the connections are that thread's from now on.
+        """Have a thread of its own do something again and again until training is over; the
+        connections are that thread's from now on.
 
-        With `tells_sends`, every tensor that it sends is recorded on `Lane.BESIDE`, from when it was sent until its receiver has said that it came.
+        With `tells_sends`, every tensor that it sends is recorded on `Lane.BESIDE`, from when it
+        was sent until its receiver has said that it came.
         """
-        # The interpreter gives way to a waiting thread after 5 ms: longer than many steps, and an exchange needs it ten times.
+        # The interpreter gives way to a waiting thread after 5 ms: longer than many steps, and an
+        # exchange needs it ten times.
         sys.setswitchinterval(SWITCH_S)
         self._tells_sends = tells_sends
-        self._thread = threading.Thread(target=self._take_turns, args=(turn,), name="exchange", daemon=True)
+        self._thread = threading.Thread(
+            target=self._take_turns, args=(turn,), name="exchange", daemon=True
+        )
         self._thread.start()
 
     def _take_turns(self, turn: Callable[[], None]) -> None:
@@ -327,7 +355,8 @@ class Peers:
         """Listen until something is so; returns whether it is, or else training is over.
 
         Raises:
-            TransportError: it is not so for longer than any step may take, or somebody is gone who cannot be done without.
+            TransportError: it is not so for longer than any step may take, or somebody is gone who
+                cannot be done without.
         """
         deadline_s = time.monotonic() + self._endpoint.plan.timeout_s
         self.listen(heard)
@@ -335,14 +364,18 @@ class Peers:
             if self.over:
                 return False
             if time.monotonic() > deadline_s:
-                raise TransportError(f"rank {self.rank} waited for its peers for {self._endpoint.plan.timeout_s:g} s")
+                raise TransportError(
+                    f"rank {self.rank} waited for its peers for {self._endpoint.plan.timeout_s:g} s"
+                )
             self.listen(heard, WAIT_S)
         return True
 
     def tell_wait(self, since_ns: int, messages: Sequence[Message]) -> int:
-        """Record what this rank did since `since_ns`, when it began to wait for these messages, the last of which came last.
+        """Record what this rank did since `since_ns`, when it began to wait for these messages, the
+        last of which came last.
 
-        Until that one was sent it waited for its sender; what is left was the way. A message's first value is when it was sent (`stamped`).
+        Until that one was sent it waited for its sender; what is left was the way. A message's
+        first value is when it was sent (`stamped`).
 
         Returns:
             The rank that was waited for; -1 for none.
@@ -352,10 +385,14 @@ class Peers:
         last, payload_bytes = messages[-1], sum(message.payload_bytes for message in messages)
         sent_ns = min(last.values[0], time.monotonic_ns())
         if sent_ns <= since_ns:
-            self._recorder.enter(Phase.COMM, peer=last.sender, payload_bytes=payload_bytes, at_ns=since_ns)
+            self._recorder.enter(
+                Phase.COMM, peer=last.sender, payload_bytes=payload_bytes, at_ns=since_ns
+            )
             return NOBODY
         self._recorder.enter(Phase.COMM, peer=last.sender, at_ns=since_ns)
-        self._recorder.enter(Phase.COMM, peer=last.sender, payload_bytes=payload_bytes, at_ns=sent_ns)
+        self._recorder.enter(
+            Phase.COMM, peer=last.sender, payload_bytes=payload_bytes, at_ns=sent_ns
+        )
         return last.sender
 
     def _tell_arrivals(self) -> None:
@@ -366,7 +403,9 @@ class Peers:
             self._recorder.sent_beside(since_ns, now_ns, rank, payload_bytes)
 
     def part(self, tell_traffic: Callable[[], None]) -> None:
-        """Training is over: stay until what everybody has sent has come, and has been counted, since a closed connection is forgotten."""
+        """Training is over: stay until what everybody has sent has come, and has been counted,
+        since a closed connection is forgotten.
+        """
         self.close()
         self._endpoint.settle(PART_S)
         self._tell_arrivals()
@@ -395,6 +434,8 @@ class Peers:
             self._tally.leave(rank, self._sessions[rank])
 
 
-def stamped(kind: int, version: int, tensor: torch.Tensor | None = None, further: tuple[int, ...] = ()) -> Message:
+def stamped(
+    kind: int, version: int, tensor: torch.Tensor | None = None, further: tuple[int, ...] = ()
+) -> Message:
     """A message whose first value says when it is sent (see `Peers.tell_wait`)."""
     return Message(kind, version, (time.monotonic_ns(), *further), tensor)

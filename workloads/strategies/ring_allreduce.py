@@ -1,7 +1,9 @@
-"""The synchronous baseline over the transport of messages: a ring of ranks, each of which speaks to the next.
+"""The synchronous baseline over the transport of messages: a ring of ranks, each of which speaks to
+the next.
 
-P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009. Beside `allreduce` (torch DDP over gloo) it tells
-what of a strategy's figures is the transport's: the update is the same, but nothing overlaps with the backward pass.
+P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC
+2009. Beside `allreduce` (torch DDP over gloo) it tells what of a strategy's figures is the
+transport's: the update is the same, but nothing overlaps with the backward pass.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ class RingAllReduce(MeetsInEveryStep):
         recorder, seat = self._seat.recorder, self._seat
         told = torch.zeros(seat.world_size, len(numbers), dtype=torch.float64)
         told[seat.rank] = torch.tensor(numbers, dtype=torch.float64)
-        recorder.enter(Phase.COMM, group=group, payload_bytes=self._ring.payload_bytes(told.view(-1)))
+        recorder.enter(
+            Phase.COMM, group=group, payload_bytes=self._ring.payload_bytes(told.view(-1))
+        )
         self._ring.sum(told.view(-1))
         recorder.enter(Phase.OTHER)
         rows: list[list[float]] = told.tolist()
@@ -88,12 +92,15 @@ class Ring:
         return sum(chunks[(self._peers.rank - turn) % self._world].nbytes for turn in turns)
 
     def sum(self, vector: torch.Tensor) -> None:
-        """Make a vector, of the host's memory, the sum of all ranks' vectors; bit for bit the same on all."""
+        """Make a vector, of the host's memory, the sum of all ranks' vectors; bit for bit the same
+        on all.
+        """
         chunks = torch.tensor_split(vector, self._world)
         rank, world = self._peers.rank, self._world
         for turn in range(2 * (world - 1)):
             sends, takes = (rank - turn) % world, (rank - turn - 1) % world
-            # What is sent must stay as it is until it is acknowledged, and the chunk itself is written again later.
+            # What is sent must stay as it is until it is acknowledged, and the chunk itself is
+            # written again later.
             self._peers.send(self._next, Message(CHUNK, self._round, (), chunks[sends].clone()))
             came = self._take(self._round)
             if turn < world - 1:

@@ -1,4 +1,6 @@
-"""The mean of the vectors of some ranks: a ring all-reduce as one of its members sees it, pure (Patarasuk and Yuan, JPDC 2009)."""
+"""The mean of the vectors of some ranks: a ring all-reduce as one of its members sees it, pure
+(Patarasuk and Yuan, JPDC 2009).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ class Chunk:
 
 
 class RingAverage:
-    """Each chunk goes round once to be summed, and once to be told; the mean is the same on all members, bit for bit.
+    """Each chunk goes round once to be summed, and once to be told; the mean is the same on all
+    members, bit for bit.
 
     Args:
         members: in the order of the ring.

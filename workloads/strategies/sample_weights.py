@@ -1,8 +1,10 @@
 """How much each rank's model counts where ranks that trained by themselves average their models.
 
-Where all take even shares of a batch they count alike, and a rank's gradient is scaled by its share, so that averaging in every step is data-parallel
-training to the last bit of momentum. Where shares are balanced by speed they may differ tenfold, and so would the ranks' local steps: there each takes
-steps of the mean gradient of its own samples, and counts by the samples that it has learnt from (B. McMahan et al., AISTATS 2017).
+Where all take even shares of a batch they count alike, and a rank's gradient is scaled by its
+share, so that averaging in every step is data-parallel training to the last bit of momentum. Where
+shares are balanced by speed they may differ tenfold, and so would the ranks' local steps: there
+each takes steps of the mean gradient of its own samples, and counts by the samples that it has
+learnt from (B. McMahan et al., AISTATS 2017).
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class SampleWeights:
         self._samples += len(share.indices)
 
     def weigh(self, vector: torch.Tensor) -> torch.Tensor:
-        """What this rank adds to the sum, with its weight at the end where that is not the same for all."""
+        """What this rank adds to the sum, with its weight at the end where that is not the same for
+        all.
+        """
         if not self._by_samples:
             return vector
         return torch.cat([vector * self._samples, vector.new_tensor([self._samples])])

@@ -1,4 +1,6 @@
-"""The workers' side of all strategies with a server: push a gradient, compressed or not, wait for the model, which is whole."""
+"""The workers' side of all strategies with a server: push a gradient, compressed or not, wait for
+the model, which is whole.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +26,20 @@ class Kind(enum.IntEnum):
 
     HELLO = 1
     PUSH = 2
-    """Version read; clock, samples, samples of the whole batch, and where batches are shared out by speed what a step costs (`Found`);
-    gradients, then buffers, or a `Parcel` of them."""
+    """Version read; clock, samples, samples of the whole batch, and where batches are shared out by
+    speed what a step costs (`Found`); gradients, then buffers, or a `Parcel` of them."""
 
     MODEL = 3
-    """Version; the worker's next clock, whom it waited for, steps left out, version its push went into (-1: dropped), its staleness, and for
-    how many nanoseconds the server held it; where batches are shared out by speed the worker's first place in the next batch, and how many."""
+    """Version; the worker's next clock, whom it waited for, steps left out, version its push went
+    into (-1: dropped), its staleness, and for how many nanoseconds the server held it; where
+    batches are shared out by speed the worker's first place in the next batch, and how many."""
 
     STOP = 4
     """As MODEL, without a model."""
 
     JOIN = 5
-    """As HELLO, of a worker that was not there when training began, or has been away; answered like PUSH."""
+    """As HELLO, of a worker that was not there when training began, or has been away; answered like
+    PUSH."""
 
 
 class Served:
@@ -47,7 +51,8 @@ class Served:
 
     Attributes:
         next_step: the step to take next; None once training is over.
-        next_part: places of its batch that the server has dealt this rank; None where shares are even.
+        next_part: places of its batch that the server has dealt this rank; None where shares are
+            even.
     """
 
     def __init__(self, parameters: CompressibleParameters, seat: Seat) -> None:
@@ -59,12 +64,16 @@ class Served:
         self._gradient, self._state = LocalGradient(seat), FlatState(seat.model)
         codec = vector_codec(parameters.compress)
         self._parcel = (
-            None if codec is None else Parcel(Remembering(codec), self._state.parameters, self._state.read_gradients())
+            None
+            if codec is None
+            else Parcel(Remembering(codec), self._state.parameters, self._state.read_gradients())
         )
         # Who waits for all is at a barrier of all.
         self._group = 0 if parameters.pace == "lockstep" else NO_GROUP
         self._version = self._left_out = 0
-        balanced = parameters.balanced_batches if isinstance(parameters, BalancedParameters) else None
+        balanced = (
+            parameters.balanced_batches if isinstance(parameters, BalancedParameters) else None
+        )
         self._own_cost = None if balanced is None else OwnCost(balanced.window, seat.recorder)
 
     def join(self) -> None:
@@ -82,7 +91,12 @@ class Served:
         gradients = self._state.read_gradients()
         packed = gradients if self._parcel is None else self._parcel.pack(gradients)
         recorder.enter(Phase.COMM, peer=server, payload_bytes=packed.nbytes)
-        values = (step, len(share.indices), share.batch_size, *self._cost_of(step, len(batch.labels)))
+        values = (
+            step,
+            len(share.indices),
+            share.batch_size,
+            *self._cost_of(step, len(batch.labels)),
+        )
         self._endpoint.deliver(server, Message(Kind.PUSH, self._version, values, packed))
         answer = self._receive()
         read, self._version = self._version, answer.version
@@ -92,7 +106,9 @@ class Served:
         return self._told(loss, read, answer)
 
     def _cost_of(self, step: int, computed: int) -> tuple[int, ...]:
-        """What this rank's steps cost, with its own work of this one done; nothing where shares are even."""
+        """What this rank's steps cost, with its own work of this one done; nothing where shares are
+        even.
+        """
         if self._own_cost is None:
             return ()
         self._own_cost.observe(step, computed)
@@ -109,7 +125,9 @@ class Served:
             self._gradient.settle()
 
     def _receive(self) -> Message:
-        """The server's answer; at one's own pace, how long the server held it back is a span that carries nothing."""
+        """The server's answer; at one's own pace, how long the server held it back is a span that
+        carries nothing.
+        """
         recorder, server = self._seat.recorder, self._seat.world_size
         since_ns = recorder.enter(Phase.COMM, group=self._group, peer=server)
         answer = self._endpoint.receive()
@@ -119,7 +137,9 @@ class Served:
         waited_for, held_ns = answer.values[1], answer.values[5]
         recorder.attribute(waited_for if waited_for >= 0 else server, 0)
         resumed_ns = min(since_ns + held_ns, time.monotonic_ns())
-        recorder.enter(Phase.COMM, peer=server, payload_bytes=answer.payload_bytes, at_ns=resumed_ns)
+        recorder.enter(
+            Phase.COMM, peer=server, payload_bytes=answer.payload_bytes, at_ns=resumed_ns
+        )
         return answer
 
     def _told(self, loss: float, read_version: int, answer: Message) -> Learnt:

@@ -1,8 +1,10 @@
-"""When a server applies which worker's gradient, and when it lets whom go on: the rules of the strategies with a server, pure.
+"""When a server applies which worker's gradient, and when it lets whom go on: the rules of the
+strategies with a server, pure.
 
-A worker's clock is the number of the step it is in. It pushes the gradient of its clock, then waits for an answer: the model, and its next
-clock. A rule is told of pushes, one after another, and says which gradients become updates and who is answered. Workers may leave and
-come back; who joins waits for an answer too, which brings it up to date.
+A worker's clock is the number of the step it is in. It pushes the gradient of its clock, then waits
+for an answer: the model, and its next clock. A rule is told of pushes, one after another, and says
+which gradients become updates and who is answered. Workers may leave and come back; who joins waits
+for an answer too, which brings it up to date.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from laggard.workloads.learnt import NOBODY
 
 @dataclass(frozen=True)
 class Push:
-    """A worker's gradient: of which clock, of how many samples, of how many in that clock's whole batch."""
+    """A worker's gradient: of which clock, of how many samples, of how many in that clock's whole
+    batch.
+    """
 
     rank: int
     clock: int
@@ -26,7 +30,8 @@ class Push:
 
 @dataclass(frozen=True)
 class Update:
-    """Gradients of one clock that make one step of the optimizer, in the order in which they are summed.
+    """Gradients of one clock that make one step of the optimizer, in the order in which they are
+    summed.
 
     `fraction` is the part of a whole step that it is: the step's size is scaled by it.
     """
@@ -42,7 +47,9 @@ class Update:
 
 @dataclass(frozen=True)
 class Answer:
-    """A worker goes on: with which clock, for whom it had waited, and how many steps it leaves out."""
+    """A worker goes on: with which clock, for whom it had waited, and how many steps it leaves
+    out.
+    """
 
     rank: int
     clock: int
@@ -68,15 +75,18 @@ class ServerRule(Protocol):
         """A worker is gone: nobody waits for it any longer, and what it pushed stays."""
 
     def join(self, rank: int) -> Reaction:
-        """A worker that had left is there again, and is answered with its clock, at once or later: never one that it has pushed before."""
+        """A worker that had left is there again, and is answered with its clock, at once or later:
+        never one that it has pushed before.
+        """
 
 
 @dataclass
 class StalenessRule:
     """No worker is more than `staleness` clocks ahead of the slowest; None: they never wait.
 
-    A worker at clock c sees every update of clocks up to c - s - 1, its own, and of the others what has come but that of the last clock that
-    anybody may be in (Ho et al., NIPS 2013, section 3). With s = 0 that leaves whole clocks, summed by rank: bulk synchronous parallel.
+    A worker at clock c sees every update of clocks up to c - s - 1, its own, and of the others what
+    has come but that of the last clock that anybody may be in (Ho et al., NIPS 2013, section 3).
+    With s = 0 that leaves whole clocks, summed by rank: bulk synchronous parallel.
     """
 
     world_size: int
@@ -97,7 +107,9 @@ class StalenessRule:
 
     def push(self, push: Push) -> Reaction:
         """See `ServerRule`."""
-        self._finished[push.rank] = self._waiting[push.rank] = self._unpushed[push.rank] = push.clock + 1
+        self._finished[push.rank] = self._waiting[push.rank] = self._unpushed[push.rank] = (
+            push.clock + 1
+        )
         self._held.append(push)
         return self._react(push.rank)
 
@@ -109,7 +121,9 @@ class StalenessRule:
         return self._react(rank)
 
     def join(self, rank: int) -> Reaction:
-        """See `ServerRule`: it begins where the slowest is, so that it holds nobody up who is not held up already."""
+        """See `ServerRule`: it begins where the slowest is, so that it holds nobody up who is not
+        held up already.
+        """
         self._finished[rank] = self._waiting[rank] = max(self.complete, self._unpushed.get(rank, 0))
         return self._react(rank)
 
@@ -119,7 +133,10 @@ class StalenessRule:
         freed.sort(key=lambda push: (push.clock, push.rank))
         updates = (tuple(pushes) for _, pushes in groupby(freed, key=lambda push: push.clock))
         answered = [rank for rank, clock in sorted(self._waiting.items()) if self._may_begin(clock)]
-        answers = [Answer(rank, self._waiting.pop(rank), NOBODY if rank == cause else cause) for rank in answered]
+        answers = [
+            Answer(rank, self._waiting.pop(rank), NOBODY if rank == cause else cause)
+            for rank in answered
+        ]
         return Reaction(tuple(_in_proportion(pushes) for pushes in updates), tuple(answers))
 
     def _may_be_seen(self, clock: int) -> bool:
@@ -136,7 +153,9 @@ def _in_proportion(pushes: tuple[Push, ...]) -> Update:
 
 @dataclass
 class BackupRule:
-    """Every step takes the first N = workers - backups gradients and drops the rest (Chen et al. 2016)."""
+    """Every step takes the first N = workers - backups gradients and drops the rest (Chen et al.
+    2016).
+    """
 
     world_size: int
     backups: int
@@ -152,7 +171,9 @@ class BackupRule:
     def push(self, push: Push) -> Reaction:
         """See `ServerRule`."""
         if push.clock < self._clock:
-            return Reaction(answers=(Answer(push.rank, self._clock, skipped=self._clock - push.clock - 1),))
+            return Reaction(
+                answers=(Answer(push.rank, self._clock, skipped=self._clock - push.clock - 1),)
+            )
         self._arrived.append(push)
         return self._react(push.rank)
 
@@ -162,7 +183,9 @@ class BackupRule:
         return self._react(rank)
 
     def join(self, rank: int) -> Reaction:
-        """See `ServerRule`: it begins with the step that is under way; where its gradient of that is there already, with the next."""
+        """See `ServerRule`: it begins with the step that is under way; where its gradient of that
+        is there already, with the next.
+        """
         self._left.discard(rank)
         has_pushed = any(push.rank == rank for push in self._arrived)
         return Reaction() if has_pushed else Reaction(answers=(Answer(rank, self._clock),))

@@ -1,4 +1,6 @@
-"""Numbers with a session in front: what one life of a rank has counted is told from what its other lives did."""
+"""Numbers with a session in front: what one life of a rank has counted is told from what its other
+lives did.
+"""
 
 from __future__ import annotations
 

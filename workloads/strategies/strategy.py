@@ -40,7 +40,8 @@ class Seat:
         device: where the model is, and batches will be.
         backend: what carries collectives.
         last_step: the last step that is allowed (from 0), where their number ends the training.
-        endpoint: what carries messages to the server, node `world_size`, where the strategy has one.
+        endpoint: what carries messages to the server, node `world_size`, where the strategy has
+            one.
         peers: the other ranks, where the strategy sends them messages.
         dilation: real seconds per virtual second.
         seed: the same on all ranks.
@@ -72,9 +73,10 @@ class Seat:
 class Strategy(Protocol):
     """One rank's side of a training strategy whose ranks all take the same steps.
 
-    It enters the recorder's phases from the forward pass on: everything that it sends or waits for is in `Phase.COMM`. A collective of
-    all ranks, or of some, has a number of its own within the step (`group`), the same for its members and for nobody else: by these the
-    analysis knows who waited for whom.
+    It enters the recorder's phases from the forward pass on: everything that it sends or waits for
+    is in `Phase.COMM`. A collective of all ranks, or of some, has a number of its own within the
+    step (`group`), the same for its members and for nobody else: by these the analysis knows who
+    waited for whom.
     """
 
     @property
@@ -99,7 +101,8 @@ class Strategy(Protocol):
         """
 
     def meets(self, step: int) -> int:
-        """The first step, from `step` on, that no rank can finish before every rank has begun it, and after which all have one model.
+        """The first step, from `step` on, that no rank can finish before every rank has begun it,
+        and after which all have one model.
 
         There training ends. In other steps the mean of the ranks' models is evaluated.
         """
@@ -108,8 +111,8 @@ class Strategy(Protocol):
 class OwnPaceStrategy(Protocol):
     """One rank's side of a strategy whose ranks each take steps of their own.
 
-    It is told by others (a server, or its peers) when training is over. Phases are recorded as in `Strategy`; what waits for a peer and not for
-    a collective has no `group`, but a `peer`.
+    It is told by others (a server, or its peers) when training is over. Phases are recorded as in
+    `Strategy`; what waits for a peer and not for a collective has no `group`, but a `peer`.
     """
 
     @property
@@ -118,10 +121,14 @@ class OwnPaceStrategy(Protocol):
 
     @property
     def next_step(self) -> int | None:
-        """The number of the step to take next: its batch is this rank's share of that step. None: training is over."""
+        """The number of the step to take next: its batch is this rank's share of that step. None:
+        training is over.
+        """
 
     def join(self) -> None:
-        """Be brought up to date by those who train already: the model, and `next_step`. Only a rank that comes late is told to."""
+        """Be brought up to date by those who train already: the model, and `next_step`. Only a rank
+        that comes late is told to.
+        """
 
     def step(self, step: int, batch: Batch, share: Share) -> Learnt:
         """Learn from one batch, as in `Strategy`."""
@@ -132,7 +139,9 @@ class ServedStrategy(OwnPaceStrategy, Protocol):
 
     @property
     def next_part(self) -> range | None:
-        """Places of the next step's batch that the server has dealt this rank; None: shares are even."""
+        """Places of the next step's batch that the server has dealt this rank; None: shares are
+        even.
+        """
 
 
 class PeerStrategy(OwnPaceStrategy, Protocol):

@@ -1,4 +1,6 @@
-"""Turns what the processes of a training streamed into the tables of the run folder, in virtual time from the first step."""
+"""Turns what the processes of a training streamed into the tables of the run folder, in virtual
+time from the first step.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ import pyarrow.parquet as pq
 
 from laggard.clocks import ClockFit
 from laggard.hosts import Host
-from laggard.span_schema import ROW_GROUP_ROWS, Flag, Phase, host_schema, link_schema, span_schema, step_schema
+from laggard.span_schema import (
+    ROW_GROUP_ROWS,
+    Flag,
+    Phase,
+    host_schema,
+    link_schema,
+    span_schema,
+    step_schema,
+)
 from laggard.virtual_time import Dilation
 from laggard.workloads.spool import Spool, of_all_lives, read_lines
 from laggard.workloads.tracing.device_classes import with_device_classes
@@ -24,7 +34,8 @@ Integers = npt.NDArray[np.int64]
 _DEVICE_CLASS = "cpu"
 
 SUSPECT_NS = 1_000_000
-"""A span is marked where its clock may be off by more: a millisecond is what findings about waits can bear."""
+"""A span is marked where its clock may be off by more: a millisecond is what findings about waits
+can bear."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,9 @@ def collect(
     cpu_shares: Mapping[str, float] | None = None,
     sampled: Sequence[str] = (),
 ) -> Collected:
-    """`collect_from` of a training whose processes all ran on this machine, and so had one clock."""
+    """`collect_from` of a training whose processes all ran on this machine, and so had one
+    clock.
+    """
     source = Source(Spool(spool_folder), tuple(range(len(hosts_by_rank))), ClockFit.identity())
     return collect_from([source], run_folder, hosts_by_rank, dilation, cpu_shares, sampled)
 
@@ -72,7 +85,8 @@ def collect_from(
     cpu_shares: Mapping[str, float] | None = None,
     sampled: Sequence[str] = (),
 ) -> Collected:
-    """Write `spans.parquet`, `steps.parquet`, `links.parquet` and `hosts.parquet`, and `decisions.json`; also of a training that was killed.
+    """Write `spans.parquet`, `steps.parquet`, `links.parquet` and `hosts.parquet`, and
+    `decisions.json`; also of a training that was killed.
 
     Args:
         sources: what the training streamed, by machine; that of rank 0 comes first.
@@ -80,7 +94,8 @@ def collect_from(
         hosts_by_rank: every rank's host.
         dilation: between real and virtual time.
         cpu_shares: virtual share of one core by host name; 1 where absent.
-        sampled: hosts as the link sampler numbered them; those of the ranks, in their order, when absent.
+        sampled: hosts as the link sampler numbered them; those of the ranks, in their order, when
+            absent.
 
     Returns:
         Numbers of rows.
@@ -94,8 +109,14 @@ def collect_from(
     clock = _Clock(zero_ns or 0, dilation.factor)
     links = links[links["time_ns"] >= clock.zero_ns]
     _write(run_folder / "spans.parquet", _span_table(spans, steps, clock))
-    _write(run_folder / "steps.parquet", _step_table(steps, clock, read_lines(sources[0].spool.evaluations)))
-    _write(run_folder / "links.parquet", _link_table(links, clock, sampled or _sampled_hosts(hosts_by_rank)))
+    _write(
+        run_folder / "steps.parquet",
+        _step_table(steps, clock, read_lines(sources[0].spool.evaluations)),
+    )
+    _write(
+        run_folder / "links.parquet",
+        _link_table(links, clock, sampled or _sampled_hosts(hosts_by_rank)),
+    )
     _write_decisions(run_folder / "decisions.json", sources, clock)
     clocks = dict.fromkeys(range(len(hosts_by_rank)), ClockFit.identity())
     clocks |= {rank: source.clock for source in sources for rank in source.ranks}
@@ -107,11 +128,15 @@ def collect_from(
 
 
 def _write_decisions(path: Path, sources: Sequence[Source], clock: _Clock) -> None:
-    """What a strategy decided while it trained, by the rank that says so for all, or by a server; no file where it decided nothing."""
+    """What a strategy decided while it trained, by the rank that says so for all, or by a server;
+    no file where it decided nothing.
+    """
     told = []
     for source in sources:
         lines = read_lines(source.spool.decisions)
-        time_ns = source.clock.to_reference(np.array([line["time_ns"] for line in lines], dtype=np.int64))
+        time_ns = source.clock.to_reference(
+            np.array([line["time_ns"] for line in lines], dtype=np.int64)
+        )
         since_s = clock.since_zero(time_ns) / 1e9
         told += [
             {"step": line["step"], "at_s": round(at_s, 3), "told": line["told"]}
@@ -122,7 +147,9 @@ def _write_decisions(path: Path, sources: Sequence[Source], clock: _Clock) -> No
 
 
 def _spans_of(source: Source) -> Rows:
-    """A machine's spans, in the reference clock; those whose instants cannot be trusted are marked."""
+    """A machine's spans, in the reference clock; those whose instants cannot be trusted are
+    marked.
+    """
     rows = _streamed([source.spool.spans(rank) for rank in source.ranks], SPAN_ROW)
     start_ns = rows["start_ns"].copy()
     end_ns = source.clock.to_reference(start_ns + rows["dur_ns"])
@@ -162,7 +189,9 @@ class _Clock:
     factor: float
 
     def since_zero(self, times_ns: Integers) -> Integers:
-        """Virtual nanoseconds since the first step; equal times stay equal, so spans that touched still do."""
+        """Virtual nanoseconds since the first step; equal times stay equal, so spans that touched
+        still do.
+        """
         return np.floor((times_ns - self.zero_ns) / self.factor).astype(np.int64)
 
     def shorter(self, durations: Integers) -> Integers:
@@ -192,10 +221,13 @@ def _step_key(rows: Rows) -> Integers:
 
 def _step_table(rows: Rows, clock: _Clock, evaluations: Sequence[Mapping[str, object]]) -> pa.Table:
     rows = rows[np.lexsort((rows["rank"], rows["step"]))]
-    # Ranks in lockstep are evaluated after a step of all; else an evaluation stands where the push was that it came after.
+    # Ranks in lockstep are evaluated after a step of all; else an evaluation stands where the push
+    # was that it came after.
     accuracy_of = {(line["step"], line.get("rank")): line["accuracy"] for line in evaluations}
     places = zip(rows["step"].tolist(), rows["rank"].tolist(), strict=True)
-    accuracies = [accuracy_of.get((step, None), accuracy_of.get((step, rank))) for step, rank in places]
+    accuracies = [
+        accuracy_of.get((step, None), accuracy_of.get((step, rank))) for step, rank in places
+    ]
     special = {
         "start_ns": clock.since_zero(rows["start_ns"]),
         "end_ns": clock.since_zero(rows["end_ns"]),
@@ -212,7 +244,14 @@ def _sampled_hosts(hosts_by_rank: Sequence[Host]) -> list[str]:
 def _link_table(rows: Rows, clock: _Clock, names: Sequence[str]) -> pa.Table:
     rows = rows[np.argsort(rows["time_ns"], kind="stable")]
     hosts = pa.array(names, pa.string())
-    durations = ("rtt_us", "min_rtt_us", "last_send_ms", "busy_us", "rwnd_limited_us", "sndbuf_limited_us")
+    durations = (
+        "rtt_us",
+        "min_rtt_us",
+        "last_send_ms",
+        "busy_us",
+        "rwnd_limited_us",
+        "sndbuf_limited_us",
+    )
     special = {
         "time_ns": clock.since_zero(rows["time_ns"]),
         "src": hosts.take(pa.array(rows["src"])),
@@ -225,10 +264,19 @@ def _link_table(rows: Rows, clock: _Clock, names: Sequence[str]) -> pa.Table:
 
 
 def _host_table(
-    hosts_by_rank: Sequence[Host], cpu_shares: Mapping[str, float], clocks: Mapping[int, ClockFit], spans: Rows
+    hosts_by_rank: Sequence[Host],
+    cpu_shares: Mapping[str, float],
+    clocks: Mapping[int, ClockFit],
+    spans: Rows,
 ) -> pa.Table:
-    """Offset of each rank's clock when training began, and the largest error that it can have had meanwhile."""
-    ends = np.array([spans["start_ns"].min(), spans["start_ns"].max()]) if len(spans) else np.zeros(2, dtype=np.int64)
+    """Offset of each rank's clock when training began, and the largest error that it can have had
+    meanwhile.
+    """
+    ends = (
+        np.array([spans["start_ns"].min(), spans["start_ns"].max()])
+        if len(spans)
+        else np.zeros(2, dtype=np.int64)
+    )
     rows = [
         {
             "rank": rank,
@@ -238,7 +286,9 @@ def _host_table(
             "device_class": _DEVICE_CLASS,
             "cpu_share": cpu_shares.get(host.name, 1.0),
             "clock_offset_ns": _offset_ns(clocks[rank], ends),
-            "clock_error_ns": round(float(clocks[rank].error_ns(clocks[rank].to_local(ends)).max())),
+            "clock_error_ns": round(
+                float(clocks[rank].error_ns(clocks[rank].to_local(ends)).max())
+            ),
         }
         for rank, host in enumerate(hosts_by_rank)
     ]
@@ -251,7 +301,10 @@ def _offset_ns(clock: ClockFit, times_ns: Integers) -> int:
 
 def _table(schema: pa.Schema, rows: Rows, special: Mapping[str, object]) -> pa.Table:
     fields = rows.dtype.names or ()
-    columns = [special[name] if name in special else np.ascontiguousarray(rows[name]) for name in schema.names]
+    columns = [
+        special[name] if name in special else np.ascontiguousarray(rows[name])
+        for name in schema.names
+    ]
     assert all(name in special or name in fields for name in schema.names)
     arrays = [
         column if isinstance(column, pa.Array) else pa.array(column).cast(schema.field(name).type)
@@ -261,9 +314,13 @@ def _table(schema: pa.Schema, rows: Rows, special: Mapping[str, object]) -> pa.T
 
 
 def _write(path: Path, table: pa.Table) -> None:
-    texts = [f.name for f in table.schema if pa.types.is_string(f.type) or pa.types.is_dictionary(f.type)]
+    texts = [
+        f.name for f in table.schema if pa.types.is_string(f.type) or pa.types.is_dictionary(f.type)
+    ]
     deltas = {
-        f.name: "DELTA_BINARY_PACKED" for f in table.schema if pa.types.is_int32(f.type) or pa.types.is_int64(f.type)
+        f.name: "DELTA_BINARY_PACKED"
+        for f in table.schema
+        if pa.types.is_int32(f.type) or pa.types.is_int64(f.type)
     }
     partial = path.with_name(f".{path.name}.partial")
     pq.write_table(

@@ -1,13 +1,16 @@
-"""When a backward pass has computed its last gradient, and when DDP broadcasts buffers; torch keeps both to itself.
+"""When a backward pass has computed its last gradient, and when DDP broadcasts buffers; torch keeps
+both to itself.
 
-`backward()` returns only after the peers, so timing the call charges their lateness to an innocent rank. A callback that the autograd
-engine runs when the pass is done, queued before DDP queues its own, runs at the instant that DDP calls `backward_compute_time_end`
-(within microseconds: the tests compare them), costs a twentieth of reading DDP's own log, is in our clock, and lets the heartbeat tell
-who computes from who waits.
+`backward()` returns only after the peers, so timing the call charges their lateness to an innocent
+rank. A callback that the autograd engine runs when the pass is done, queued before DDP queues its
+own, runs at the instant that DDP calls `backward_compute_time_end` (within microseconds: the tests
+compare them), costs a twentieth of reading DDP's own log, is in our clock, and lets the heartbeat
+tell who computes from who waits.
 
-On CUDA all of this happens while kernels are launched, ahead of the device: autograd's own thread makes the callback when it has launched the
-pass, on the stream that the pass was computed on and before DDP makes that stream wait for the collectives. Who wants to know when
-the device had its last gradient settles the device's clock there (device_clock.py).
+On CUDA all of this happens while kernels are launched, ahead of the device: autograd's own thread
+makes the callback when it has launched the pass, on the stream that the pass was computed on and
+before DDP makes that stream wait for the collectives. Who wants to know when the device had its
+last gradient settles the device's clock there (device_clock.py).
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ if TYPE_CHECKING:
 
 
 def on_backward_computed(loss: torch.Tensor, callback: Callable[[], None]) -> None:
-    """Call `callback` once, when the backward pass from `loss` has computed its gradients and before it waits for peers."""
+    """Call `callback` once, when the backward pass from `loss` has computed its gradients and
+    before it waits for peers.
+    """
     engine = torch.autograd.Variable._execution_engine  # noqa: SLF001 - nothing public tells
 
     def queue(_: torch.Tensor) -> None:
@@ -43,7 +48,9 @@ class BroadcastListener(Protocol):
 
 
 class ObservedDDP(DistributedDataParallel):
-    """DDP that tells when it broadcasts the buffers of BatchNorm, which it does within `forward`; nothing else is changed."""
+    """DDP that tells when it broadcasts the buffers of BatchNorm, which it does within `forward`;
+    nothing else is changed.
+    """
 
     listener: BroadcastListener | None = None
 
@@ -82,12 +89,16 @@ class BucketHook(Protocol):
 
 
 def have_buckets_reduced(
-    ddp: DistributedDataParallel, by: BucketHook, listener: BucketListener | None, clock: Callable[[], int]
+    ddp: DistributedDataParallel,
+    by: BucketHook,
+    listener: BucketListener | None,
+    clock: Callable[[], int],
 ) -> None:
     """Have DDP average its buckets by a communication hook, and tell of every bucket.
 
-    This is the host's view. Gloo's futures end when a bucket is reduced. NCCL's end when it is launched, so that with NCCL the spans
-    would say nothing, and with CUDA tensors over gloo they begin when the host, ahead of the device, hands a bucket over.
+    This is the host's view. Gloo's futures end when a bucket is reduced. NCCL's end when it is
+    launched, so that with NCCL the spans would say nothing, and with CUDA tensors over gloo they
+    begin when the host, ahead of the device, hands a bucket over.
 
     Args:
         ddp: whose buckets.

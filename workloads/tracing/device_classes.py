@@ -1,4 +1,6 @@
-"""What kind of device each rank computed on, in the table of hosts: ranks with GPUs left word in their spools."""
+"""What kind of device each rank computed on, in the table of hosts: ranks with GPUs left word in
+their spools.
+"""
 
 from __future__ import annotations
 
@@ -25,4 +27,6 @@ def with_device_classes(hosts: pa.Table, sources: Sequence[Source]) -> pa.Table:
     words = {rank: source.spool.device_class(rank) for source in sources for rank in source.ranks}
     models = {rank: word.read_text() for rank, word in words.items() if word.exists()}
     classes = [models.get(rank, CPU) for rank in hosts.column("rank").to_pylist()]
-    return hosts.set_column(hosts.schema.get_field_index(_COLUMN), _COLUMN, pa.array(classes, pa.string()))
+    return hosts.set_column(
+        hosts.schema.get_field_index(_COLUMN), _COLUMN, pa.array(classes, pa.string())
+    )

@@ -1,8 +1,9 @@
 """When a device has done what it was told to.
 
-A CUDA kernel is launched by a call that returns at once, so the instant of the return says nothing. The end of a phase is the instant at
-which the host has seen an event that was recorded on the compute stream there. Nothing else is waited for: collectives run on
-streams of their own, so DDP's all-reduce of one bucket goes on under the backward pass of the next.
+A CUDA kernel is launched by a call that returns at once, so the instant of the return says nothing.
+The end of a phase is the instant at which the host has seen an event that was recorded on the
+compute stream there. Nothing else is waited for: collectives run on streams of their own, so DDP's
+all-reduce of one bucket goes on under the backward pass of the next.
 
 A kernel on the processor has run when the call returns; its clock costs an empty call.
 """
@@ -18,7 +19,9 @@ class DeviceClock(Protocol):
     """Makes the host's clock tell when a device's work was done."""
 
     def settle(self) -> None:
-        """Return once the device has computed all that it was told to; what it communicates goes on."""
+        """Return once the device has computed all that it was told to; what it communicates goes
+        on.
+        """
 
 
 class HostClock:
@@ -37,11 +40,14 @@ class CudaClock:
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.current_stream(device)
-        # Blocking: a wait that spins would take a limited host's share from the threads that communicate.
+        # Blocking: a wait that spins would take a limited host's share from the threads that
+        # communicate.
         self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call] # torch leaves it unannotated
 
     def settle(self) -> None:
-        """Wait for the stream up to here; from whichever thread, as autograd's callbacks come from one of its own."""
+        """Wait for the stream up to here; from whichever thread, as autograd's callbacks come from
+        one of its own.
+        """
         self._event.record(self._stream)
         self._event.synchronize()
 

@@ -1,4 +1,6 @@
-"""Reads what other processes stream while they stream it: the batches that have come since the last look."""
+"""Reads what other processes stream while they stream it: the batches that have come since the last
+look.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ import pyarrow as pa
 from laggard.workloads.tracing.stream import Rows, records
 
 MOST_BYTES = 4 << 20
-"""Read in one look, so that a look is short even where much has piled up; the rest is there at the next."""
+"""Read in one look, so that a look is short even where much has piled up; the rest is there at the
+next."""
 
 
 class RowFollower:

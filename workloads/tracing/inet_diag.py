@@ -1,7 +1,9 @@
-"""Asks a kernel for its established TCP connections by netlink (sock_diag(7)), which needs no privilege.
+"""Asks a kernel for its established TCP connections by netlink (sock_diag(7)), which needs no
+privilege.
 
-Plain structs instead of a netlink library: a sampler that runs beside the training must cost next to nothing. Layouts are those of
-`linux/inet_diag.h` and of `struct tcp_info` in `linux/tcp.h`, to which kernels only append.
+Plain structs instead of a netlink library: a sampler that runs beside the training must cost next
+to nothing. Layouts are those of `linux/inet_diag.h` and of `struct tcp_info` in `linux/tcp.h`, to
+which kernels only append.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ _INFO_BYTES = _INFO_TAIL_AT + _INFO_TAIL.size
 
 
 class Connection(NamedTuple):
-    """One end of a connection; times in the unit of the name, the delivery rate in bytes per second; the inode is its socket's."""
+    """One end of a connection; times in the unit of the name, the delivery rate in bytes per
+    second; the inode is its socket's.
+    """
 
     inode: int
     src: bytes
@@ -62,7 +66,8 @@ class Connection(NamedTuple):
 
 
 def open_in_namespace(namespace: Path | None) -> socket.socket:
-    """A socket to the kernel's diagnosis of one network namespace; it keeps to that namespace for ever.
+    """A socket to the kernel's diagnosis of one network namespace; it keeps to that namespace for
+    ever.
 
     Args:
         namespace: its file; None for the caller's own.
@@ -75,13 +80,17 @@ def open_in_namespace(namespace: Path | None) -> socket.socket:
         if namespace is not None:
             _enter(os.open(namespace, os.O_RDONLY | os.O_CLOEXEC), close=True)
         try:
-            diagnosis = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG)
+            diagnosis = socket.socket(
+                socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG
+            )
         finally:
             if namespace is not None:
                 _enter(here, close=False)
     except OSError as error:
         where = "here" if namespace is None else f"in {namespace}"
-        raise PrerequisiteError(f"TCP connections {where} cannot be asked for: {error}", "modprobe tcp_diag") from error
+        raise PrerequisiteError(
+            f"TCP connections {where} cannot be asked for: {error}", "modprobe tcp_diag"
+        ) from error
     finally:
         os.close(here)
     diagnosis.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
@@ -106,8 +115,12 @@ def established(diagnosis: socket.socket) -> Iterator[Connection]:
     Raises:
         PrerequisiteError: the kernel refuses.
     """
-    request = _REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), 0, 1 << _TCP_ESTABLISHED)
-    header = _HEADER.pack(_HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST_DUMP, 1, 0)
+    request = _REQUEST.pack(
+        socket.AF_INET, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), 0, 1 << _TCP_ESTABLISHED
+    )
+    header = _HEADER.pack(
+        _HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST_DUMP, 1, 0
+    )
     diagnosis.send(header + request)
     while True:
         answer = diagnosis.recv(_RECEIVE_BYTES)
@@ -119,7 +132,8 @@ def established(diagnosis: socket.socket) -> Iterator[Connection]:
             if kind == _NLMSG_ERROR:
                 number = -struct.unpack_from("=i", answer, offset + _HEADER.size)[0]
                 raise PrerequisiteError(
-                    f"the kernel does not list TCP connections: {os.strerror(number)}", "modprobe tcp_diag"
+                    f"the kernel does not list TCP connections: {os.strerror(number)}",
+                    "modprobe tcp_diag",
                 )
             connection = _parse(answer, offset + _HEADER.size, offset + length)
             if connection is not None:

@@ -1,4 +1,5 @@
-"""Streams the state of every connection between the workers' hosts, as the sending kernels see it: the evidence for a link.
+"""Streams the state of every connection between the workers' hosts, as the sending kernels see it:
+the evidence for a link.
 
 A process outside the hosts' shares; it holds one netlink socket per host's network namespace.
 """
@@ -34,7 +35,10 @@ def main(argument: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", force=True
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(message)s",
+        force=True,
     )
     gc.freeze()
     spool = Spool(Path(plan.spool))
@@ -56,15 +60,20 @@ class LinkSampler:
 
     Args:
         plan: which hosts.
-        stream: gets a row per connection between them and sample; hosts are numbered as in the plan.
+        stream: gets a row per connection between them and sample; hosts are numbered as in the
+            plan.
     """
 
     def __init__(self, plan: LinkSamplerPlan, stream: RowStream) -> None:
         self.samples = 0
         self._stream = stream
-        self._numbers = {socket.inet_aton(host.address): number for number, host in enumerate(plan.hosts)}
+        self._numbers = {
+            socket.inet_aton(host.address): number for number, host in enumerate(plan.hosts)
+        }
         namespaces = {host.namespace: None for host in plan.hosts}
-        self._sockets = [open_in_namespace(Path(name) if name is not None else None) for name in namespaces]
+        self._sockets = [
+            open_in_namespace(Path(name) if name is not None else None) for name in namespaces
+        ]
 
     def sample(self) -> None:
         """Ask every host's kernel once; a row's fields follow those of `Connection`."""

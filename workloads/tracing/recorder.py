@@ -1,7 +1,8 @@
 """Records what a worker does, phase after phase, at a microsecond or two each.
 
-The main lane is a line without gaps: entering a phase ends the one before it at the same instant. Times are CLOCK_MONOTONIC nanoseconds
-of this machine; collection makes them relative to the first step, and virtual.
+The main lane is a line without gaps: entering a phase ends the one before it at the same instant.
+Times are CLOCK_MONOTONIC nanoseconds of this machine; collection makes them relative to the first
+step, and virtual.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from laggard.workloads.tracing.stream import SPAN_ROW, STEP_ROW, RowStream
 
 WARM_UP_STEPS = 5
 SHORT_OTHER_NS = 20_000
-"""A stretch of nothing in particular that is shorter than this is counted to the phase before it."""
+"""A stretch of nothing in particular that is shorter than this is counted to the phase before
+it."""
 
-_OWN = tuple(phase.code for phase in Phase if phase not in (Phase.COMM, Phase.CHECKPOINT, Phase.EVALUATE))
+_OWN = tuple(
+    phase.code for phase in Phase if phase not in (Phase.COMM, Phase.CHECKPOINT, Phase.EVALUATE)
+)
 _COMPUTE = frozenset(phase.code for phase in COMPUTE_PHASES)
 
 
@@ -59,7 +63,9 @@ class Recorder:
 
     @property
     def own_ns(self) -> int:
-        """What this rank has done by itself so far: everything but communication, checkpoints and evaluations."""
+        """What this rank has done by itself so far: everything but communication, checkpoints and
+        evaluations.
+        """
         return sum(self.spent_ns[code] for code in _OWN)
 
     def begin_step(self, step: int, at_ns: int | None = None) -> int:
@@ -104,14 +110,20 @@ class Recorder:
             When it began.
         """
         now_ns = self.end_phase(at_ns)
-        self._phase, self._start_ns, self._described = phase.code, now_ns, (group, payload_bytes, work, peer)
+        self._phase, self._start_ns, self._described = (
+            phase.code,
+            now_ns,
+            (group, payload_bytes, work, peer),
+        )
         self._heartbeat.beat(self._step, self._phase, now_ns)
         if self.meter is not None and self._phase in _COMPUTE:
             self.meter.begin()
         return now_ns
 
     def attribute(self, peer: int, payload_bytes: int) -> None:
-        """The phase that is open turns out to have been about this rank, and to have carried so much."""
+        """The phase that is open turns out to have been about this rank, and to have carried so
+        much.
+        """
         group, _, work, _ = self._described
         self._described = group, payload_bytes, work, peer
 
@@ -147,7 +159,9 @@ class Recorder:
         self._buckets.append((start_ns, end_ns, payload_bytes))
 
     def sent_beside(self, start_ns: int, end_ns: int, peer: int, payload_bytes: int) -> None:
-        """What a thread beside the training sent to a peer, on a lane of its own; may be called from that thread."""
+        """What a thread beside the training sent to a peer, on a lane of its own; may be called
+        from that thread.
+        """
         self._beside.append((start_ns, end_ns, peer, payload_bytes))
 
     def end_step(self, learnt: Learnt, samples: int, batch_size: int) -> None:

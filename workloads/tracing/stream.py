@@ -1,4 +1,6 @@
-"""Rows of numpy records streamed to an Arrow IPC file that needs no footer: readable up to where a kill cut it."""
+"""Rows of numpy records streamed to an Arrow IPC file that needs no footer: readable up to where a
+kill cut it.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class RowStream:
         self.rows = np.zeros(CAPACITY, dtype=row)
         self.count = 0
         self._file = pa.OSFile(str(path), "wb")
-        self._schema = pa.schema([(name, pa.from_numpy_dtype(row[name])) for name in row.names or ()])
+        self._schema = pa.schema(
+            [(name, pa.from_numpy_dtype(row[name])) for name in row.names or ()]
+        )
         self._writer = pa.ipc.new_stream(self._file, self._schema)
         self._flushed_ns = time.monotonic_ns()
 
@@ -81,9 +85,14 @@ class RowStream:
         self._file.close()
 
 
-def _column(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]], kind: pa.DataType) -> pa.Array:
-    # pa.array() would import pandas first: more than a second in the middle of a throttled worker's training.
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+def _column(
+    values: np.ndarray[tuple[int, ...], np.dtype[np.generic]], kind: pa.DataType
+) -> pa.Array:
+    # pa.array() would import pandas first: more than a second in the middle of a throttled worker's
+    # training.
+    return pa.Array.from_buffers(
+        kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))]
+    )
 
 
 def read_rows(path: Path, row: np.dtype[np.void]) -> Rows:

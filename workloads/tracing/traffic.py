@@ -1,4 +1,6 @@
-"""What a process says that it sent, beside what its kernel says was acknowledged by the receivers: at the end of training, while connections are open."""
+"""What a process says that it sent, beside what its kernel says was acknowledged by the receivers:
+at the end of training, while connections are open.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,10 @@ class Traffic:
 
     Attributes:
         node: rank, or number of ranks for the server.
-        payload_bytes: of the tensors that it sent; None where a library carried them and does not tell.
-        acked_bytes: by the kernels of its peers, headers of the messages and acknowledgements of theirs included, those of TCP not.
+        payload_bytes: of the tensors that it sent; None where a library carried them and does not
+            tell.
+        acked_bytes: by the kernels of its peers, headers of the messages and acknowledgements of
+            theirs included, those of TCP not.
     """
 
     node: int
@@ -32,7 +36,9 @@ def write_traffic(spool: Spool, node: int, endpoint: Endpoint | None) -> None:
     """Put down a process's traffic."""
     payload_bytes = None if endpoint is None else sum(endpoint.sent_bytes.values())
     acked_bytes = sum(each.bytes_acked for each in own_established())
-    write_whole(spool.traffic(node), json.dumps(asdict(Traffic(node, payload_bytes, acked_bytes))).encode())
+    write_whole(
+        spool.traffic(node), json.dumps(asdict(Traffic(node, payload_bytes, acked_bytes))).encode()
+    )
 
 
 def read_traffic(spool: Spool, nodes: int) -> tuple[Traffic, ...]:

@@ -1,1 +1,3 @@
-"""Messages between the processes of a training outside collectives: ZeroMQ over TCP on the emulated links, authenticated by CURVE."""
+"""Messages between the processes of a training outside collectives: ZeroMQ over TCP on the emulated
+links, authenticated by CURVE.
+"""

@@ -1,8 +1,10 @@
-"""One node's sockets: encrypted, deaf to strangers, with acknowledgements and a count of what was sent.
+"""One node's sockets: encrypted, deaf to strangers, with acknowledgements and a count of what was
+sent.
 
-CURVE (https://rfc.zeromq.org/spec/26/) authenticates both ends: who connects knows the public key of whom it connects to, and a node hears only
-those whose public keys it was given. ZeroMQ's send returns when a message is queued; here the receiver acknowledges every message as soon
-as it takes it from the network, so that the end of a send can be waited for. An endpoint belongs to one thread.
+CURVE (https://rfc.zeromq.org/spec/26/) authenticates both ends: who connects knows the public key
+of whom it connects to, and a node hears only those whose public keys it was given. ZeroMQ's send
+returns when a message is queued; here the receiver acknowledges every message as soon as it takes
+it from the network, so that the end of a send can be waited for. An endpoint belongs to one thread.
 """
 
 from __future__ import annotations
@@ -33,13 +35,15 @@ class Endpoint:
 
     Args:
         plan: which node this is, and who the others are.
-        listens: whether others may connect to it, at its own address on the experiment network and no other.
+        listens: whether others may connect to it, at its own address on the experiment network and
+            no other.
 
     Attributes:
         sent_bytes: of tensors, by the node that they were sent to.
         received_bytes: of tensors, by the node that they came from.
-        gone: nodes whose connection with this one has broken, until there is another: one that this node calls is back when its keys are
-            proved anew, one that calls this node when it is heard again.
+        gone: nodes whose connection with this one has broken, until there is another: one that this
+            node calls is back when its keys are proved anew, one that calls this node when it is
+            heard again.
     """
 
     def __init__(self, plan: EndpointPlan, *, listens: bool = False) -> None:
@@ -70,7 +74,9 @@ class Endpoint:
     def _listen(self) -> None:
         self._authenticator = ThreadAuthenticator(self._context)
         self._authenticator.start()
-        self._authenticator.configure_curve_callback(domain="*", credentials_provider=_Ring(self.plan.public_keys))
+        self._authenticator.configure_curve_callback(
+            domain="*", credentials_provider=_Ring(self.plan.public_keys)
+        )
         door = self._socket(zmq.ROUTER)
         door.curve_server = True
         door.router_mandatory = True
@@ -93,7 +99,8 @@ class Endpoint:
         made.curve_secretkey = self.plan.secret_key.encode()
         made.curve_publickey = self.plan.public_keys[self.plan.node].encode()
         made.linger = _LINGER_MS
-        # Or a send would drop or block where a queue is full; who sends waits for acknowledgements instead.
+        # Or a send would drop or block where a queue is full; who sends waits for acknowledgements
+        # instead.
         made.sndhwm = made.rcvhwm = 0
         return made
 
@@ -142,7 +149,9 @@ class Endpoint:
         while (node, number) in self._unacknowledged:
             self._require(node)
             if not self._poll(deadline_s - time.monotonic()) and time.monotonic() > deadline_s:
-                raise TransportError(f"node {node} did not acknowledge within {self.plan.timeout_s:g} s")
+                raise TransportError(
+                    f"node {node} did not acknowledge within {self.plan.timeout_s:g} s"
+                )
         if (node, number) in self._given_up:
             raise TransportError(f"node {node} is gone: connection reset by peer")
 
@@ -155,27 +164,37 @@ class Endpoint:
         os.eventfd_write(self._bell, 1)
 
     def settle(self, timeout_s: float) -> None:
-        """Wait until all that was sent to those who are still there is acknowledged, at most so long; what comes meanwhile stays to be taken."""
+        """Wait until all that was sent to those who are still there is acknowledged, at most so
+        long; what comes meanwhile stays to be taken.
+        """
         deadline_s = time.monotonic() + timeout_s
-        while any(node not in self.gone for node, _ in self._unacknowledged) and time.monotonic() < deadline_s:
+        while (
+            any(node not in self.gone for node, _ in self._unacknowledged)
+            and time.monotonic() < deadline_s
+        ):
             self._poll(deadline_s - time.monotonic())
 
     def receive(self) -> Message:
         """The next message, from whomever.
 
         Raises:
-            TransportError: none came in time, or the only node that this one is connected to is gone.
+            TransportError: none came in time, or the only node that this one is connected to is
+                gone.
         """
         deadline_s = time.monotonic() + self.plan.timeout_s
         while (message := self.take(deadline_s - time.monotonic())) is None:
             for node in self._called:
                 self._require(node)
             if time.monotonic() > deadline_s:
-                raise TransportError(f"node {self.plan.node} heard nothing for {self.plan.timeout_s:g} s")
+                raise TransportError(
+                    f"node {self.plan.node} heard nothing for {self.plan.timeout_s:g} s"
+                )
         return message
 
     def take(self, timeout_s: float = 0.0) -> Message | None:
-        """The next message, waiting for it at most so long; None where there is none, or where a node went."""
+        """The next message, waiting for it at most so long; None where there is none, or where a
+        node went.
+        """
         self._poll(0.0)  # what has arrived is acknowledged before what came earlier is worked on
         if not self._inbox:
             self._poll(timeout_s)
@@ -191,7 +210,9 @@ class Endpoint:
             raise TransportError(f"node {node} is gone: connection reset by peer")
 
     def _poll(self, timeout_s: float) -> bool:
-        """Take from the network what there is, waiting for something; whether there was anything."""
+        """Take from the network what there is, waiting for something; whether there was
+        anything.
+        """
         ready = self._poller.poll(math.ceil(max(0.0, timeout_s) * 1e3))
         for found, _ in ready:
             if found == self._bell:
@@ -218,9 +239,13 @@ class Endpoint:
             self._accept(unpack(frames[0].bytes, payload, sender))
 
     def _admit(self, node: int, identity: bytes, descriptor: int) -> None:
-        """A node speaks over a connection that it has not used before: what comes late over an older one is not heard any more."""
+        """A node speaks over a connection that it has not used before: what comes late over an
+        older one is not heard any more.
+        """
         if self._door_monitor is not None:
-            self._note_severed(self._door_monitor)  # all told so far of this descriptor is about whoever had it before
+            self._note_severed(
+                self._door_monitor
+            )  # all told so far of this descriptor is about whoever had it before
         for monitor in [each for each, called in self._monitors.items() if called == node]:
             self._note_severed(monitor)
         if node in self._identities:
@@ -231,7 +256,9 @@ class Endpoint:
         self.gone.discard(node)
 
     def _give_up(self, node: int) -> None:
-        """What was sent over a connection that is no more will not be acknowledged, be there another or not."""
+        """What was sent over a connection that is no more will not be acknowledged, be there
+        another or not.
+        """
         lost = {each for each in self._unacknowledged if each[0] == node}
         self._unacknowledged -= lost
         self._given_up |= lost
@@ -260,9 +287,11 @@ class Endpoint:
                     self._give_up(node)
 
     def under_way_ns(self, node: int) -> int:
-        """How long this process has had bytes on their way to a node's machine that its kernel had not acknowledged, all in all.
+        """How long this process has had bytes on their way to a node's machine that its kernel had
+        not acknowledged, all in all.
 
-        Neither how quickly the two processes are counts in it, nor time in which the receiver's took nothing from its kernel.
+        Neither how quickly the two processes are counts in it, nor time in which the receiver's
+        took nothing from its kernel.
 
         Raises:
             PrerequisiteError: this machine's kernel does not tell.

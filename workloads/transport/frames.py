@@ -12,7 +12,15 @@ ACKNOWLEDGEMENT = 0
 
 _HEADER = struct.Struct("<BbIqH")
 _NONE = -1
-_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8)
+_TYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+)
 _VALUES = tuple(struct.Struct(f"<{count}q") for count in range(17))
 
 
@@ -43,7 +51,9 @@ class Message:
 
 
 def pack(message: Message, number: int) -> list[bytes | memoryview]:
-    """The frames of a message; the tensor's memory is not copied, and must stay as it is until the message is acknowledged."""
+    """The frames of a message; the tensor's memory is not copied, and must stay as it is until the
+    message is acknowledged.
+    """
     tensor = message.tensor
     kind = _NONE if tensor is None else _TYPES.index(tensor.dtype)
     header = _HEADER.pack(message.kind, kind, number, message.version, len(message.values))

@@ -1,5 +1,5 @@
-"""Keys of one run: made by the controller, told to each process over the private pipe that it is started through, on
-another machine over that one's SSH session before, and never written down.
+"""Keys of one run: made by the controller, told to each process over the private pipe that it is
+started through, on another machine over that one's SSH session before, and never written down.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ def make_endpoints(addresses: Sequence[str], timeout_s: float) -> tuple[Endpoint
     publics = tuple(public.decode() for public, _ in pairs)
     return tuple(
         EndpointPlan(
-            node=node, addresses=tuple(addresses), public_keys=publics, secret_key=secret.decode(), timeout_s=timeout_s
+            node=node,
+            addresses=tuple(addresses),
+            public_keys=publics,
+            secret_key=secret.decode(),
+            timeout_s=timeout_s,
         )
         for node, (_, secret) in enumerate(pairs)
     )

@@ -9,7 +9,8 @@ FIRST_PORT = 28400
 
 
 class EndpointPlan(BaseModel):
-    """One node's place in the exchange. Nodes are the ranks, by their number, and after them the server, if there is one.
+    """One node's place in the exchange. Nodes are the ranks, by their number, and after them the
+    server, if there is one.
 
     Attributes:
         node: its number.

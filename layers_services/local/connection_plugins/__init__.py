@@ -1,1 +1,3 @@
-"""Found by Ansible through `ANSIBLE_CONNECTION_PLUGINS`; see `laggard.layers_services.local.provider`."""
+"""Found by Ansible through `ANSIBLE_CONNECTION_PLUGINS`; see
+`laggard.layers_services.local.provider`.
+"""

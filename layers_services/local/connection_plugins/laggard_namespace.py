@@ -39,7 +39,9 @@ class Connection(LocalConnection):  # type: ignore[misc] # ansible-core ships no
         # The sandbox maps whoever started it to root, so `become: true` has nothing to do.
         self.default_user = "root"
 
-    def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> tuple[int, bytes, bytes]:
+    def exec_command(
+        self, cmd: str, in_data: bytes | None = None, sudoable: bool = True
+    ) -> tuple[int, bytes, bytes]:
         """Run `cmd` as one shell command inside the namespaces."""
         name = self.get_option("namespace")
         network, host_name = _NETWORK / name, _HOST_NAME / name
@@ -48,6 +50,10 @@ class Connection(LocalConnection):  # type: ignore[misc] # ansible-core ships no
             if not path.exists():
                 raise AnsibleConnectionFailure(f"host {name} has no namespace at {path}")
         # One quoted argument: of an unquoted compound command only the first part would run inside.
-        entered = shlex.join(["nsenter", f"--net={network}", f"--uts={host_name}", "--", "/bin/sh", "-c", cmd])
-        result: tuple[int, bytes, bytes] = super().exec_command(entered, in_data=in_data, sudoable=sudoable)
+        entered = shlex.join(
+            ["nsenter", f"--net={network}", f"--uts={host_name}", "--", "/bin/sh", "-c", cmd]
+        )
+        result: tuple[int, bytes, bytes] = super().exec_command(
+            entered, in_data=in_data, sudoable=sudoable
+        )
         return result

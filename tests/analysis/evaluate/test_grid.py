@@ -1,4 +1,5 @@
-"""The grid: what it is made of, that a seed decides all of it, and that any beginning of it is a fair sample."""
+"""The grid: what it is made of, that a seed decides all of it, and that any beginning of it is a
+fair sample."""
 
 from __future__ import annotations
 
@@ -29,10 +30,14 @@ GRID = full_grid(7)
 
 
 def test_every_combination_is_in_it_five_times() -> None:
-    cells = Counter((c.family, c.kind, c.magnitude, c.length, c.workers, c.crowd, c.noise) for c in GRID)
+    cells = Counter(
+        (c.family, c.kind, c.magnitude, c.length, c.workers, c.crowd, c.noise) for c in GRID
+    )
     wanted = [
         (family, kind, m, length, workers, crowd, noise)
-        for family, kind, m, workers, crowd, noise in product(FAMILIES, KINDS, MAGNITUDES, WORKERS, CROWDS, NOISES)
+        for family, kind, m, workers, crowd, noise in product(
+            FAMILIES, KINDS, MAGNITUDES, WORKERS, CROWDS, NOISES
+        )
         for length in (LENGTHS if kind == "dynamic" else (STEPS,))
         if family != "network" or crowd == "minority"
     ]
@@ -69,7 +74,9 @@ def test_a_case_is_what_it_says(case: Case) -> None:
     ranks = [cause.rank for cause in spec.injections if cause.family != "network"]
     assert len(set(ranks)) == len(ranks)
     families = {cause.family for cause in spec.injections}
-    assert families == {"none": set(), "both": {"compute", "network"}}.get(case.family, {case.family})
+    assert families == {"none": set(), "both": {"compute", "network"}}.get(
+        case.family, {case.family}
+    )
     if ranks:
         assert (len(ranks) > case.workers / 2) == (case.crowd == "majority")
         assert len(ranks) <= 3 * case.workers / 4
@@ -84,7 +91,11 @@ def test_a_case_is_what_it_says(case: Case) -> None:
 @settings(max_examples=100, deadline=None)
 def test_some_class_of_hosts_is_left_to_be_slow_against(case: Case) -> None:
     spec = case.spec()
-    slow = {cause.rank for cause in spec.injections if cause.rank is not None and cause.family != "network"}
+    slow = {
+        cause.rank
+        for cause in spec.injections
+        if cause.rank is not None and cause.family != "network"
+    }
     firsts = [sum(tier.hosts for tier in spec.tiers[:n]) for n in range(len(spec.tiers))]
     shares = [
         len(slow & set(range(first, first + tier.hosts))) / tier.hosts
@@ -96,7 +107,9 @@ def test_some_class_of_hosts_is_left_to_be_slow_against(case: Case) -> None:
 def test_another_seed_draws_another_grid() -> None:
     other = full_grid(8)
     assert [case.number for case in other] != [case.number for case in GRID]
-    assert {case.spec().seed for case in other[:50]}.isdisjoint(case.spec().seed for case in GRID[:50])
+    assert {case.spec().seed for case in other[:50]}.isdisjoint(
+        case.spec().seed for case in GRID[:50]
+    )
 
 
 def test_tiers_of_any_size() -> None:

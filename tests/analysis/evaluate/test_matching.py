@@ -27,7 +27,9 @@ from .made import event, finding
         ((100, 120), 0.0),
     ],
 )
-def test_overlap_is_shared_steps_over_steps_of_either(found: tuple[int, int], expected: float) -> None:
+def test_overlap_is_shared_steps_over_steps_of_either(
+    found: tuple[int, int], expected: float
+) -> None:
     assert overlap(event(10, 19), finding(*found)) == pytest.approx(expected)
 
 
@@ -54,15 +56,21 @@ def test_nothing_and_nothing() -> None:
 
 stretches = st.tuples(st.integers(0, 12), st.integers(0, 8)).map(lambda t: (t[0], t[0] + t[1]))
 families = st.sampled_from(["compute", "storage"])
-some_events = st.lists(st.builds(lambda s, r, f: event(*s, r, f), stretches, st.integers(0, 1), families), max_size=4)
+some_events = st.lists(
+    st.builds(lambda s, r, f: event(*s, r, f), stretches, st.integers(0, 1), families), max_size=4
+)
 some_findings = st.lists(
     st.builds(lambda s, r, f: finding(*s, r, f), stretches, st.integers(0, 1), families), max_size=4
 )
 
 
-def worth(events: list[Event], findings: list[Finding], pairs: list[tuple[int, int]]) -> tuple[int, float]:
+def worth(
+    events: list[Event], findings: list[Finding], pairs: list[tuple[int, int]]
+) -> tuple[int, float]:
     common = [
-        overlap(events[e], findings[f]) + (events[e].label == (findings[f].family, findings[f].kind)) for e, f in pairs
+        overlap(events[e], findings[f])
+        + (events[e].label == (findings[f].family, findings[f].kind))
+        for e, f in pairs
     ]
     return len(pairs), sum(common)
 
@@ -72,7 +80,11 @@ def best_of_all(events: list[Event], findings: list[Finding]) -> tuple[int, floa
     slots = [*range(len(findings)), *[-1] * len(events)]
     tried = []
     for given_ in set(permutations(slots, len(events))):
-        pairs = [(e, f) for e, f in enumerate(given_) if f >= 0 and overlap(events[e], findings[f]) >= LEAST_OVERLAP]
+        pairs = [
+            (e, f)
+            for e, f in enumerate(given_)
+            if f >= 0 and overlap(events[e], findings[f]) >= LEAST_OVERLAP
+        ]
         tried.append(worth(events, findings, pairs))
     return max(tried)
 

@@ -1,4 +1,5 @@
-"""The bound of what could be seen, against likelihood-ratio tests played many times on Gaussian series."""
+"""The bound of what could be seen, against likelihood-ratio tests played many times on Gaussian
+series."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ def log_likelihood_ratio(values: FloatArray, shift: float, sigma: float) -> Floa
 
 
 def error_rates(length: int, magnitude: float, sigma: float) -> tuple[float, float]:
-    """False alarms and misses of the most powerful test whose threshold is set for `FALSE_ALARM`."""
+    """False alarms and misses of the most powerful test whose threshold is set for
+    `FALSE_ALARM`."""
     rng = np.random.default_rng(length)
     shift, plays = math.log(magnitude), 200_000
     quiet = log_likelihood_ratio(sigma * rng.standard_normal((plays, length)), shift, sigma)

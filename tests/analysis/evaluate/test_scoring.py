@@ -68,12 +68,19 @@ def test_the_dearest_rank_is_one_that_was_slow_then(top: object, named: bool) ->
 
 
 @pytest.mark.parametrize(("link", "named"), [(LINK, True), (LINK[::-1], False), (None, False)])
-def test_the_dearest_link_is_one_that_was_slow_then(link: tuple[str, str] | None, named: bool) -> None:
+def test_the_dearest_link_is_one_that_was_slow_then(
+    link: tuple[str, str] | None, named: bool
+) -> None:
     slow = event(10, 19, rank=None, family="network")
     found = finding(10, 19, rank=None, family="network", link=link)
     assert judge([slow], [finding(0, 99, rank=1), found], 100, None).link_named == named
     assert judge([slow], [], 100, None).link_named is False
-    assert judge([event(10, 19, rank=None, family="network", detectable=False)], [found], 100, None).link_named is None
+    assert (
+        judge(
+            [event(10, 19, rank=None, family="network", detectable=False)], [found], 100, None
+        ).link_named
+        is None
+    )
 
 
 def test_a_score_by_hand() -> None:
@@ -95,19 +102,30 @@ def test_a_score_by_hand() -> None:
     assert whole.precision == pytest.approx(5 / 7)
     assert whole.recall == pytest.approx(5 / 7)
     assert whole.f1 == pytest.approx(5 / 7)
-    # Compute dynamic: 2 right, 1 false, 1 missed; storage dynamic: 1, 1, 1; network dynamic: 1, 0, 1.
+    # Compute dynamic: 2 right, 1 false, 1 missed; storage dynamic: 1, 1, 1; network dynamic: 1, 0,
+    # 1.
     assert whole.label_macro_f1 == pytest.approx((4 / 6 + 2 / 4 + 2 / 3) / 3)
     assert (whole.top1, whole.link_top1) == (1.0, 0.5)
     assert (whole.onset_delay_steps, whole.onset_error_steps_p90) == (0.5, pytest.approx(3.4))
     assert whole.false_alarms_per_1000_steps == pytest.approx(2.0)
-    assert (whole.cost_error_p50, whole.cost_error_p90) == (pytest.approx(0.02), pytest.approx(0.028))
+    assert (whole.cost_error_p50, whole.cost_error_p90) == (
+        pytest.approx(0.02),
+        pytest.approx(0.028),
+    )
     assert whole.undetectable_share == pytest.approx(2 / 9)
 
 
 def test_of_nothing_nothing_is_said() -> None:
     empty = score([])
     assert (empty.cases, empty.events, empty.undetectable) == (0, 0, 0)
-    assert empty.f1 is empty.precision is empty.top1 is empty.cost_error_p50 is empty.undetectable_share is None
+    assert (
+        empty.f1
+        is empty.precision
+        is empty.top1
+        is empty.cost_error_p50
+        is empty.undetectable_share
+        is None
+    )
     assert empty.false_alarms_per_1000_steps is None
 
 
@@ -134,10 +152,19 @@ def test_every_event_and_finding_counts_once(
         assert share is None or 0.0 <= share <= 1.0
 
 
-@given(st.lists(st.tuples(spans, st.integers(0, 5)), min_size=1, max_size=6, unique_by=lambda t: t[1]))
+@given(
+    st.lists(st.tuples(spans, st.integers(0, 5)), min_size=1, max_size=6, unique_by=lambda t: t[1])
+)
 @settings(max_examples=30, deadline=None)
 def test_who_finds_all_and_no_more_has_full_marks(truth: list[tuple[tuple[int, int], int]]) -> None:
-    verdict = judge([event(*s, rank) for s, rank in truth], [finding(*s, rank) for s, rank in truth], 120, 0.0)
+    verdict = judge(
+        [event(*s, rank) for s, rank in truth], [finding(*s, rank) for s, rank in truth], 120, 0.0
+    )
     whole = score([verdict])
-    assert (whole.f1, whole.label_macro_f1, whole.top1, whole.onset_delay_steps) == (1.0, 1.0, 1.0, 0.0)
+    assert (whole.f1, whole.label_macro_f1, whole.top1, whole.onset_delay_steps) == (
+        1.0,
+        1.0,
+        1.0,
+        0.0,
+    )
     assert verdict.errors == 0

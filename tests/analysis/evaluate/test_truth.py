@@ -1,4 +1,5 @@
-"""What is said to be true of a generated run, and that nothing but the injections differs from its pair."""
+"""What is said to be true of a generated run, and that nothing but the injections differs from its
+pair."""
 
 from __future__ import annotations
 
@@ -36,9 +37,24 @@ MANY = (
 
 def test_labels() -> None:
     compute, storage, pair, link = events_of(replace(SPEC, injections=MANY))
-    assert (compute.label, compute.rank, compute.first, compute.last) == (("compute", "dynamic"), 5, 50, 79)
-    assert (storage.label, storage.rank, storage.first, storage.last) == (("storage", "deterministic"), 1, 3, 199)
-    assert (pair.label, pair.rank, pair.first, pair.last) == (("network", "dynamic"), None, 150, 199)
+    assert (compute.label, compute.rank, compute.first, compute.last) == (
+        ("compute", "dynamic"),
+        5,
+        50,
+        79,
+    )
+    assert (storage.label, storage.rank, storage.first, storage.last) == (
+        ("storage", "deterministic"),
+        1,
+        3,
+        199,
+    )
+    assert (pair.label, pair.rank, pair.first, pair.last) == (
+        ("network", "dynamic"),
+        None,
+        150,
+        199,
+    )
     assert pair.links == {("edge.trainer.1.4", "cloud.trainer.1.1")}
     assert link.label == ("network", "deterministic")
     assert link.links == {("fog.trainer.1.1", "fog.trainer.1.2")}
@@ -49,12 +65,16 @@ def test_labels() -> None:
 def test_what_is_too_slight_is_said_to_be() -> None:
     noisy = Noise(sigma=0.15, transfer_sigma=0.15)
     slight = Injection("compute", 1.2, 50, 59, rank=5), Injection("compute", 1.2, 50, 99, rank=6)
-    assert [event.detectable for event in events_of(replace(SPEC, noise=noisy, injections=slight))] == [False, True]
+    assert [
+        event.detectable for event in events_of(replace(SPEC, noise=noisy, injections=slight))
+    ] == [False, True]
 
 
 def test_the_noise_that_the_bound_is_given_is_that_of_the_series() -> None:
     noise = replace(QUIET, sigma=0.1, transfer_sigma=0.08, fetch_sigma=0.12)
-    spec = TraceSpec(tiers=(Tier("edge", 8),), steps=2000, steps_per_epoch=10**6, noise=noise, warm_up_steps=0)
+    spec = TraceSpec(
+        tiers=(Tier("edge", 8),), steps=2000, steps_per_epoch=10**6, noise=noise, warm_up_steps=0
+    )
     spans = generate_run(spec).spans
 
     def sigma(*phases: Phase) -> float:
@@ -68,9 +88,15 @@ def test_the_noise_that_the_bound_is_given_is_that_of_the_series() -> None:
     assert series_sigma("network", spec) == 0.08
 
 
-@given(st.sets(st.sampled_from(MANY)), st.integers(0, 2**31), st.sampled_from(["none", "shares", "drawn", "shift"]))
+@given(
+    st.sets(st.sampled_from(MANY)),
+    st.integers(0, 2**31),
+    st.sampled_from(["none", "shares", "drawn", "shift"]),
+)
 @settings(max_examples=25, deadline=None)
-def test_without_an_injection_all_else_is_the_same(causes: set[Injection], seed: int, imbalance: str) -> None:
+def test_without_an_injection_all_else_is_the_same(
+    causes: set[Injection], seed: int, imbalance: str
+) -> None:
     spec = replace(SPEC, seed=seed, imbalance=imbalance, steps=60)  # type: ignore[arg-type]
     hosts = hosts_of(spec)
     slow = simulate(replace(spec, injections=tuple(causes)), hosts)
@@ -82,16 +108,24 @@ def test_without_an_injection_all_else_is_the_same(causes: set[Injection], seed:
         expected = np.ones_like(ratio)
         for cause in causes:
             if cause.family == ("storage" if slot == 0 else "compute") and slot != 7:
-                expected[cause.first : None if cause.last is None else cause.last + 1, cause.rank] *= cause.factor
+                expected[
+                    cause.first : None if cause.last is None else cause.last + 1, cause.rank
+                ] *= cause.factor
         assert ratio == pytest.approx(expected)
     assert slow.makespan_s >= pair.makespan_s - 1e-9
 
 
 def test_without_noise_the_pair_shows_what_was_put_in() -> None:
     spec = TraceSpec(
-        tiers=LEVEL, steps=100, noise=QUIET, evaluate_every=0, injections=(Injection("storage", 6.0, 20, 59, rank=3),)
+        tiers=LEVEL,
+        steps=100,
+        noise=QUIET,
+        evaluate_every=0,
+        injections=(Injection("storage", 6.0, 20, 59, rank=3),),
     )
-    assert generate_makespan_s(spec) - paired_makespan_s(spec) == pytest.approx(40 * 5 * spec.fetch_s)
+    assert generate_makespan_s(spec) - paired_makespan_s(spec) == pytest.approx(
+        40 * 5 * spec.fetch_s
+    )
 
 
 def test_the_makespan_alone_is_that_of_the_run() -> None:
@@ -107,7 +141,9 @@ def test_the_analysis_is_given_no_label() -> None:
     slow, pair = generate_run(replace(SPEC, injections=MANY)), generate_run(SPEC)
     assert slow.record is not None
     assert pair.record is not None
-    assert slow.record.model_copy(update={"outcome": None}) == pair.record.model_copy(update={"outcome": None})
+    assert slow.record.model_copy(update={"outcome": None}) == pair.record.model_copy(
+        update={"outcome": None}
+    )
     assert (slow.hosts, slow.fidelity, slow.decisions, slow.folder) == (
         pair.hosts,
         pair.fidelity,

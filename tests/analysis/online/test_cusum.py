@@ -1,4 +1,5 @@
-"""Page's test against its theory: how seldom it is wrong, how soon it is right, and what spikes may do to it."""
+"""Page's test against its theory: how seldom it is wrong, how soon it is right, and what spikes may
+do to it."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.analysis.online.cusum import LEAST_EVIDENCE_STEPS, advance, reached, steps_between_alarms, thresholds
+from laggard.analysis.online.cusum import (
+    LEAST_EVIDENCE_STEPS,
+    advance,
+    reached,
+    steps_between_alarms,
+    thresholds,
+)
 
 RNG = np.random.default_rng
 
@@ -17,7 +24,8 @@ RNG = np.random.default_rng
 def run_lengths(
     allowance: float, threshold: float, paths: int, most: int
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Steps until a textbook CUSUM of normal noise first reaches its threshold, without our bounds on a step."""
+    """Steps until a textbook CUSUM of normal noise first reaches its threshold, without our bounds
+    on a step."""
     rng, total = RNG(1), np.zeros(paths)
     length = np.full(paths, float(most))
     for step in range(most):
@@ -28,7 +36,8 @@ def run_lengths(
 
 @pytest.mark.parametrize(("allowance", "steps"), [(0.25, 300.0), (0.5, 500.0), (1.0, 400.0)])
 def test_thresholds_keep_the_rate_of_false_alarms(allowance: float, steps: float) -> None:
-    """Siegmund's approximation is good to a few percent; the mean of censored run lengths is that of an exponential."""
+    """Siegmund's approximation is good to a few percent; the mean of censored run lengths is that
+    of an exponential."""
     threshold = float(thresholds(allowance, steps))
     lengths = run_lengths(allowance, threshold, 4000, int(3 * steps))
     mean = lengths.sum() / (lengths < 3 * steps).sum()
@@ -45,11 +54,15 @@ def test_a_threshold_solves_its_equation(allowance: float, steps: float) -> None
 
 def test_more_series_are_given_longer() -> None:
     assert steps_between_alarms(10, per_1000=0.5) == 20_000
-    assert float(thresholds(0.5, steps_between_alarms(100))) > float(thresholds(0.5, steps_between_alarms(10)))
+    assert float(thresholds(0.5, steps_between_alarms(100))) > float(
+        thresholds(0.5, steps_between_alarms(10))
+    )
 
 
 @given(st.floats(0.02, 50.0), st.floats(1.0, 1e6))
-def test_no_spike_is_high_enough_to_raise_an_alarm_before_the_seventh_step(threshold: float, height: float) -> None:
+def test_no_spike_is_high_enough_to_raise_an_alarm_before_the_seventh_step(
+    threshold: float, height: float
+) -> None:
     total, bound = np.zeros(1), np.array([threshold])
     for _ in range(LEAST_EVIDENCE_STEPS - 1):
         total = advance(total, np.array([height * threshold]), bound)

@@ -1,4 +1,5 @@
-"""The detector on runs whose stragglers are known: what it tells, when, and that it cannot see ahead."""
+"""The detector on runs whose stragglers are known: what it tells, when, and that it cannot see
+ahead."""
 
 from __future__ import annotations
 
@@ -23,10 +24,21 @@ TIERS = (Tier("cloud", 2), Tier("fog", 2), Tier("edge", 4))
 
 
 def run_of(
-    *injections: Injection, steps: int = 240, seed: int = 3, tiers: tuple[Tier, ...] = TIERS, **noise: float
+    *injections: Injection,
+    steps: int = 240,
+    seed: int = 3,
+    tiers: tuple[Tier, ...] = TIERS,
+    **noise: float,
 ) -> Run:
     return generate_run(
-        TraceSpec(tiers=tiers, steps=steps, fetch_s=0.02, noise=Noise(**noise), injections=injections, seed=seed)
+        TraceSpec(
+            tiers=tiers,
+            steps=steps,
+            fetch_s=0.02,
+            noise=Noise(**noise),
+            injections=injections,
+            seed=seed,
+        )
     )
 
 
@@ -36,10 +48,17 @@ def told(run: Run) -> list[tuple[str, str, int | None]]:
 
 @pytest.mark.parametrize("family", ["compute", "storage"])
 @pytest.mark.parametrize("factor", [1.5, 2.0, 4.0])
-def test_a_slow_worker_is_told_of_within_a_few_steps_and_when_it_is_over(family: str, factor: float) -> None:
+def test_a_slow_worker_is_told_of_within_a_few_steps_and_when_it_is_over(
+    family: str, factor: float
+) -> None:
     run = run_of(Injection(family, factor, 120, 179, rank=5))  # type: ignore[arg-type]
     (alarm,) = alarms_of(run)
-    assert (alarm.family, alarm.kind, alarm.rank, alarm.host) == (family, "dynamic", 5, "edge.trainer.1.2")
+    assert (alarm.family, alarm.kind, alarm.rank, alarm.host) == (
+        family,
+        "dynamic",
+        5,
+        "edge.trainer.1.2",
+    )
     assert alarm.since_step == pytest.approx(120, abs=2)
     assert 126 <= alarm.raised_step <= 132
     assert alarm.last_step == pytest.approx(179, abs=2)
@@ -78,7 +97,9 @@ def test_without_samples_no_link_is_named() -> None:
 def test_slower_hosts_are_told_of_once_there_are_steps_enough() -> None:
     run = run_of(tiers=(Tier("cloud", 2), Tier("edge", 3, 3.0)))
     alarms = alarms_of(run)
-    assert [(a.family, a.kind, a.rank) for a in alarms] == [("compute", "deterministic", rank) for rank in (2, 3, 4)]
+    assert [(a.family, a.kind, a.rank) for a in alarms] == [
+        ("compute", "deterministic", rank) for rank in (2, 3, 4)
+    ]
     assert all(20 <= a.raised_step <= 32 and a.last_step is None for a in alarms)
     assert [a.slowdown for a in alarms] == pytest.approx([3.0] * 3, rel=0.08)
 
@@ -87,18 +108,24 @@ def test_a_slow_link_is_told_of_once_there_are_steps_enough() -> None:
     run = run_of(Injection("network", 4.0, 0, None, tiers=("fog", "edge")))
     (alarm,) = alarms_of(run)
     assert (alarm.family, alarm.kind) == ("network", "deterministic")
-    assert alarm.link in {("fog.trainer.1.2", "edge.trainer.1.1"), ("edge.trainer.1.1", "fog.trainer.1.2")}
+    assert alarm.link in {
+        ("fog.trainer.1.2", "edge.trainer.1.1"),
+        ("edge.trainer.1.1", "fog.trainer.1.2"),
+    }
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_is_told_of_level_runs(seed: int) -> None:
-    """Spikes of twice the time for up to three steps, drift that all share, hosts that differ by a percent."""
+    """Spikes of twice the time for up to three steps, drift that all share, hosts that differ by a
+    percent."""
     assert told(run_of(seed=seed, steps=400)) == []
 
 
 def test_unequal_batches_are_nobodys_slowness() -> None:
     for imbalance in ("shares", "drawn", "shift"):
-        spec = TraceSpec(tiers=TIERS, steps=300, imbalance=imbalance, noise=Noise(sigma=0.03), seed=9)  # type: ignore[arg-type]
+        spec = TraceSpec(
+            tiers=TIERS, steps=300, imbalance=imbalance, noise=Noise(sigma=0.03), seed=9
+        )  # type: ignore[arg-type]
         assert told(generate_run(spec)) == [], imbalance
 
 
@@ -112,14 +139,17 @@ def upto(run: Run, step: int) -> Run:
     """The run as if it had been killed after a step."""
     end_ns = int(run.spans.end_ns[run.spans.step == step].max())
     return dataclasses.replace(
-        run, spans=run.spans.where(run.spans.step <= step), links=run.links.where(run.links.time_ns <= end_ns)
+        run,
+        spans=run.spans.where(run.spans.step <= step),
+        links=run.links.where(run.links.time_ns <= end_ns),
     )
 
 
 def test_it_cannot_see_ahead() -> None:
     """What is told by step 150 is the same whatever happens later."""
     whole = run_of(
-        Injection("compute", 2.0, 100, 180, rank=2), Injection("network", 4.0, 160, 200, tiers=("fog", "edge"))
+        Injection("compute", 2.0, 100, 180, rank=2),
+        Injection("network", 4.0, 160, 200, tiers=("fog", "edge")),
     )
     early = [alarm for alarm in alarms_of(whole) if alarm.raised_step <= 150]
     cut = alarms_of(upto(whole, 150))
@@ -137,7 +167,9 @@ def test_parts_are_as_good_as_the_whole() -> None:
     parts = [
         row
         for begin in range(0, 40, 7)
-        for row in lockstep_rows(run.spans.where((run.spans.step >= begin) & (run.spans.step < begin + 7)), world)
+        for row in lockstep_rows(
+            run.spans.where((run.spans.step >= begin) & (run.spans.step < begin + 7)), world
+        )
     ]
     assert len(whole) == len(parts) == 40
     for one, other in zip(whole, parts, strict=True):
@@ -146,7 +178,8 @@ def test_parts_are_as_good_as_the_whole() -> None:
 
 
 def test_steps_are_those_that_the_analysis_sees() -> None:
-    """The same compute and transfers as the timeline's and the transfers', which the findings are made of."""
+    """The same compute and transfers as the timeline's and the transfers', which the findings are
+    made of."""
     run = run_of(steps=60)
     timeline = build_timeline(run)
     transfers = measure_transfers(timeline)
@@ -176,7 +209,11 @@ def test_ranks_of_their_own_pace_are_watched_each_by_its_own_steps() -> None:
     seconds = [np.exp(0.05 * rng.standard_normal(count)) for count in (300, 300, 150)]
     seconds[2] *= 2.0
     seconds[0][200:260] *= 3.0
-    run = as_run(strategy("asynchronous"), simulated(None, seconds, [np.full(len(s), 1e-3) for s in seconds]), 300.0)
+    run = as_run(
+        strategy("asynchronous"),
+        simulated(None, seconds, [np.full(len(s), 1e-3) for s in seconds]),
+        300.0,
+    )
     alarms = {(alarm.kind, alarm.rank): alarm for alarm in alarms_of(run)}
     assert set(alarms) == {("deterministic", 2), ("dynamic", 0)}
     assert alarms["dynamic", 0].since_step == pytest.approx(200, abs=2)

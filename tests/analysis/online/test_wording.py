@@ -78,6 +78,10 @@ def test_told(alarms: list[Alarm], known: tuple[int, ...], expected: list[str]) 
 
 
 def test_of_many_hosts_some_are_named() -> None:
-    alarms = [alarm(number, f"edge.trainer.1.{number}", kind="deterministic") for number in range(1, 31)]
+    alarms = [
+        alarm(number, f"edge.trainer.1.{number}", kind="deterministic") for number in range(1, 31)
+    ]
     (text,) = told(alarms, frozenset(), {each.host: "edge" for each in alarms if each.host})
-    assert text.startswith("edge.trainer.1.1, edge.trainer.1.2, edge.trainer.1.3 and 27 more compute 2.0x slower")
+    assert text.startswith(
+        "edge.trainer.1.1, edge.trainer.1.2, edge.trainer.1.3 and 27 more compute 2.0x slower"
+    )
