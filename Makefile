@@ -47,7 +47,7 @@ unit: install
 	$(call TWICE,"alone and not uml")
 
 schemas: install
-	$(BIN)/python -m laggard.experiments.schemas
+	$(BIN)/python -m laggard.scenario.json_schemas
 
 freeze: install
 	@{ echo '# Exact versions that are tested together. After a deliberate change: make freeze, make test, commit.'; \

@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.analysis.compare_runs import Estimate, estimate, estimate_difference
-from laggard.errors import LaggardError
-from laggard.experiments.campaign import run_campaign, told
+from laggard.analysis.findings.compare_runs import Estimate, estimate_difference, estimate_mean
+from laggard.campaign.sweep import format_combination, run_campaign
+from laggard.core.errors import LaggardError
 
 CAMPAIGN = Path(__file__).with_suffix(".yaml")
 BASELINE = "allreduce"
@@ -103,7 +103,7 @@ def told_seeds(of: Accuracies) -> str:
 
 def mean(of: Accuracies) -> str:
     """Mean, in per cent."""
-    return f"{100 * estimate(list(of.by_seed.values())).mean:.2f} %"
+    return f"{100 * estimate_mean(list(of.by_seed.values())).mean:.2f} %"
 
 
 def points(of: Estimate) -> str:
@@ -137,7 +137,9 @@ def main(arguments: Sequence[str]) -> None:
         help="where run folders and the campaign's state are kept",
     )
     asked = parser.parse_args(arguments)
-    table, failed = run_campaign(CAMPAIGN, asked.runs, lambda *run: print(told(*run), flush=True))
+    table, failed = run_campaign(
+        CAMPAIGN, asked.runs, lambda *run: print(format_combination(*run), flush=True)
+    )
     print("\n".join(lines(learnt(table))))
     if failed:
         print(

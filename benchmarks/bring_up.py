@@ -38,7 +38,7 @@ def measure(scenario: Path, runs: Path) -> tuple[float, dict[str, float]]:
     command = [
         sys.executable,
         "-m",
-        "laggard.experiments.cli",
+        "laggard.cli.main",
         "run",
         str(scenario),
         "--json",

@@ -23,8 +23,8 @@ TRACES = ("AR", "SE", "ST")
 OURS = """
 import json, sys
 from pathlib import Path
-from laggard.analysis.formats.bytedance import read_operations
-from laggard.analysis.reference_bytedance import slowdowns
+from laggard.analysis.formats.bytedance.parquet_file.parquet_file import read_operations
+from laggard.analysis.replay.bytedance.slowdowns import slowdowns
 json.dump(slowdowns(read_operations(Path(sys.argv[1]))).document(), sys.stdout)
 """
 

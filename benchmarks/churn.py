@@ -24,8 +24,8 @@ from pathlib import Path
 import pandas as pd
 import psutil
 
-from laggard.experiments.run_apart import run_apart
-from laggard.workloads.strategies.parameters import STRATEGY_NAMES, bearing_churn
+from laggard.campaign.run_subprocess import run_in_subprocess
+from laggard.workloads.strategies.parameters import STRATEGY_NAMES, list_churn_strategies
 
 SCENARIO = Path(__file__).parents[1] / "experiments" / "homogeneous"
 LEAVES_S, JOINS_S, ENDS_S = 5.0, 8.0, 14.0
@@ -75,15 +75,15 @@ def overrides(name: str, *, churns: bool) -> list[str]:
 def command(verb: str, settings: Sequence[str], *options: str) -> list[str]:
     """What to start."""
     words = [word for each in settings for word in ("--set", each)]
-    return [sys.executable, "-m", "laggard.experiments.cli", verb, str(SCENARIO), *options, *words]
+    return [sys.executable, "-m", "laggard.cli.main", verb, str(SCENARIO), *options, *words]
 
 
 def borne(name: str, runs: Path) -> str:
     """The line of a strategy that goes on without a worker."""
-    ended = run_apart(SCENARIO, overrides(name, churns=True), runs)
-    if ended.status not in (0, 3) or ended.answer is None:
+    ended = run_in_subprocess(SCENARIO, overrides(name, churns=True), runs)
+    if ended.status not in (0, 3) or ended.result is None:
         return f"| `{name}` | exit status {ended.status} | | | | |"
-    folder = Path(str(ended.answer["folder"]))
+    folder = Path(str(ended.result["folder"]))
     churn = {each["kind"]: each for each in json.loads((folder / "run.json").read_text())["churn"]}
     left_s, joined_s = churn["left"]["effective_s"], churn["joined"]["effective_s"]
     steps = pd.read_parquet(folder / "steps.parquet")
@@ -153,7 +153,7 @@ def main() -> None:
     )
     parser.add_argument("strategies", nargs="*", default=STRATEGY_NAMES)
     asked = parser.parse_args()
-    bearing = [name for name in asked.strategies if name in bearing_churn()]
+    bearing = [name for name in asked.strategies if name in list_churn_strategies()]
     print(
         "| strategy | the others' steps a second: before · without · again with it | their longest"
         " step, s | brought up to date after | its first step, theirs then | staleness at most: its"

@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.clock_stamps import Exchange
-from laggard.hosts import Host
+from laggard.core.clock_timestamps import ClockExchange
+from laggard.core.hosts import Host
 from laggard.layers_services.clock_exchange import Exchanger, Responder, exchange
 from laggard.layers_services.local import sandbox
 from laggard.layers_services.local.namespaces import create_namespaces
@@ -183,7 +183,7 @@ def show(nodes: Sequence[Node], folder: Path) -> None:
     # Only now, since numpy starts threads, and the sandbox is entered by forks.
     import numpy as np
 
-    from laggard.clocks import fit_clock
+    from laggard.core.clock_fit import fit_clock
 
     print(
         "| link back | load | true skew (s) | estimated (s) | true drift (ppm) | estimated (ppm) |"
@@ -193,7 +193,7 @@ def show(nodes: Sequence[Node], folder: Path) -> None:
     inside, shares, ratios, slowest_ms = 0, [], [], []
     for node in nodes:
         seen = Seen(*json.loads((folder / node.host.name).read_text(encoding="utf-8")))
-        exchanges = [Exchange.from_json(line) for line in seen.exchanges]
+        exchanges = [ClockExchange.from_json(line) for line in seen.exchanges]
         fit = fit_clock(exchanges)
         # From a tenth of the run before its first exchange to a tenth after its last.
         true_ns = [
@@ -206,7 +206,7 @@ def show(nodes: Sequence[Node], folder: Path) -> None:
         middle = INSTANTS // 2
         drift_ppm = (1 / (1 + node.drift_ppb / SECOND) - 1) * 1e6
         pieces = ", ".join(
-            f"{piece.drift_ppm:+.1f} ± {piece.drift_error_ppm:.1f}" for piece in fit.pieces
+            f"{piece.drift_ppm:+.1f} ± {piece.drift_error_ppm:.1f}" for piece in fit.drift_pieces
         )
         print(
             f"| {node.back_ms:g} ms | {'flood' if node.loaded else 'none'} |"

@@ -13,8 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from laggard.analysis.analyse_run import analyse_run
-from laggard.analysis.generate import QUIET, Injection, Tier, TraceSpec, generate_run
+from laggard.analysis.evaluate.synthetic.run_generator import (
+    QUIET,
+    Injection,
+    Tier,
+    TraceSpec,
+    generate_run,
+)
+from laggard.analysis.findings.analyze_run import analyze_run
 
 STEPS, WARM_UP = 600, 3
 COMPUTE_S = 0.002 + 0.020 + 0.040 + 0.003
@@ -75,7 +81,7 @@ def main() -> None:
     print("| slow | times | expected, s | found, s | off by | largest share, of 1/k | findings |")
     print("|---|---|---|---|---|---|---|")
     for case in cases():
-        analysis = analyse_run(generate_run(case.spec))
+        analysis = analyze_run(generate_run(case.spec))
         costs = [finding.cost_s for finding in analysis.findings]
         expected, found = (case.factor - 1) * COMPUTE_S * case.steps, sum(costs)
         off, share = found / expected - 1, max(costs) / expected * case.slow

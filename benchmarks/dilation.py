@@ -61,7 +61,7 @@ def run(scenario: Path, runs: Path, factor: int) -> tuple[list[float], list[str]
     command = [
         sys.executable,
         "-m",
-        "laggard.experiments.cli",
+        "laggard.cli.main",
         "run",
         str(scenario),
         "--json",

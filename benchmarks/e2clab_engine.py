@@ -33,7 +33,7 @@ from three_layers import HOSTS, write_scenario
 if TYPE_CHECKING:
     from enoslib import Networks, Roles
 
-    from laggard.hosts import Host
+    from laggard.core.hosts import Host
 
 STAGES = ("infrastructure", "network", "prepare", "launch", "finalize")
 ENGINES: tuple[Engine, ...] = ("e2clab", "laggard")
@@ -119,6 +119,8 @@ def by_laggard(scenario: Path, watch: Watch) -> None:
     import e2clab.services
     import e2clab.workflow  # noqa: F401 - as above, not timed
 
+    from laggard.core.virtual_time import Dilation
+    from laggard.core.yaml_source import parse_yaml, validate_model
     from laggard.layers_services.e2clab_bridge import STAGES as WORKFLOW_STAGES
     from laggard.layers_services.e2clab_bridge import run_workflow
     from laggard.layers_services.e2clab_services import deploy_services
@@ -127,11 +129,9 @@ def by_laggard(scenario: Path, watch: Watch) -> None:
     from laggard.network_emulation.constraints import plan_links
     from laggard.network_emulation.link_emulator import UserspaceBackend
     from laggard.network_emulation.model import Heterogeneity, Network
-    from laggard.virtual_time import Dilation
-    from laggard.yaml_source import parse_yaml, validated
 
     hosts = _hosts(scenario)
-    layers = validated(
+    layers = validate_model(
         parse_yaml((scenario / "layers_services.yaml").read_bytes(), "layers"), LayersServices
     )
     with watch.stage("infrastructure"):
@@ -139,7 +139,7 @@ def by_laggard(scenario: Path, watch: Watch) -> None:
         roles, _ = enoslib_roles(hosts)
         services = deploy_services(layers, roles, hosts, run_plugins=False)
     with watch.stage("network"):
-        network = validated(
+        network = validate_model(
             parse_yaml((scenario / "network.yaml").read_bytes(), "network"), Network
         )
         links = UserspaceBackend.start(
@@ -160,12 +160,12 @@ def by_laggard(scenario: Path, watch: Watch) -> None:
 
 
 def _hosts(scenario: Path) -> tuple[Host, ...]:
+    from laggard.core.yaml_source import parse_yaml, validate_model
     from laggard.layers_services.compile import compile_hosts
     from laggard.layers_services.model import LayersServices
-    from laggard.yaml_source import parse_yaml, validated
 
     path = scenario / "layers_services.yaml"
-    return compile_hosts(validated(parse_yaml(path.read_bytes(), str(path)), LayersServices))
+    return compile_hosts(validate_model(parse_yaml(path.read_bytes(), str(path)), LayersServices))
 
 
 def inside(engine: Engine, scenario: Path) -> int:

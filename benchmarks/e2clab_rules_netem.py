@@ -33,7 +33,7 @@ INSIDE = """
     from laggard.network_emulation.constraints import plan_links
     from laggard.network_emulation.model import Heterogeneity, Network
     from laggard.network_emulation.netem import NetemBackend
-    from laggard.yaml_source import parse_yaml, validated
+    from laggard.core.yaml_source import parse_yaml, validated
 
     def rules(symmetric):
         lines = ["networks:"]

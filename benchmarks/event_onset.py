@@ -31,8 +31,9 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path.insert(0, str(REPOSITORY / "src"))
 
-from laggard.errors import EmulationError  # noqa: E402
-from laggard.hosts import Host  # noqa: E402
+from laggard.core.errors import EmulationError  # noqa: E402
+from laggard.core.hosts import Host  # noqa: E402
+from laggard.core.virtual_time import Dilation  # noqa: E402
 from laggard.layers_services.local.namespaces import create_namespaces  # noqa: E402
 from laggard.network_emulation.backend import LinkBackend  # noqa: E402
 from laggard.network_emulation.dynamics import Scheduler  # noqa: E402
@@ -42,7 +43,6 @@ from laggard.network_emulation.links import Constraint, LinkPlan, Pair  # noqa: 
 from laggard.network_emulation.measure import PRIORITY, busy_cores  # noqa: E402
 from laggard.network_emulation.probes.endpoint import Endpoint, listener_in, socket_in  # noqa: E402
 from laggard.network_emulation.realtime import become_punctual  # noqa: E402
-from laggard.virtual_time import Dilation  # noqa: E402
 
 CHANGES = 200
 SHORT, LONG = Constraint(delay_ms=10.0), Constraint(delay_ms=30.0)

@@ -15,9 +15,9 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from laggard.analysis.load import load_run
-from laggard.experiments.analysing import find
-from laggard.experiments.run_apart import run_apart
+from laggard.analysis.tables.load_run import load_run
+from laggard.campaign.run_subprocess import run_in_subprocess
+from laggard.run_folder.analyze import analyze_if_trained
 from laggard.workloads.strategies.parameters import STRATEGY_NAMES
 
 SCENARIO = Path(__file__).resolve().parents[1] / "experiments/quickstart"
@@ -55,8 +55,8 @@ def main() -> None:
 def explain(strategy: str, scenario: Path, steps: int, runs: Path) -> bool:
     """One run: its row, and whether the model is within the goal."""
     overrides = [f"workload.strategy={strategy}", f"workload.stop={{steps: {steps}}}"]
-    ended = run_apart(scenario, overrides, runs, limit_s=TOO_LONG_S, keeps_errors=True)
-    answer = ended.answer or {"status": f"exit status {ended.status}", "error": ended.errors}
+    ended = run_in_subprocess(scenario, overrides, runs, limit_s=TOO_LONG_S, capture_errors=True)
+    answer = ended.result or {"status": f"exit status {ended.status}", "error": ended.errors}
     if not answer.get("folder"):
         print(
             f"| `{strategy}` | {answer.get('status')}: {answer.get('error')} | | | | | | |",
@@ -70,7 +70,7 @@ def row(folder: Path) -> bool:
     """Print a run's row; whether the model is within the goal."""
     run = load_run(folder)
     assert run.record is not None
-    analysis = find(run)
+    analysis = analyze_if_trained(run)
     cells = [f"`{run.record.strategy.name}`", run.record.status]
     if analysis is None:
         print("| " + " | ".join(cells) + " | | | | | | |", flush=True)

@@ -13,9 +13,9 @@ import csv
 import sys
 from pathlib import Path
 
-from laggard.analysis.figures.canvas import WIDE_IN, house_style, new_figure, to_png
-from laggard.analysis.figures.palette import TIERS
-from laggard.experiments.campaign import run_campaign, told
+from laggard.analysis.report.style.canvas import WIDE_IN, house_style, new_figure, to_png
+from laggard.analysis.report.style.palette import TIERS
+from laggard.campaign.sweep import format_combination, run_campaign
 
 CAMPAIGN = Path(__file__).with_suffix(".yaml")
 MODELS = {"cnn": "cnn, 0.15 MB", "wide_mlp": "wide_mlp, 5.4 MB"}
@@ -93,7 +93,9 @@ def main() -> None:
     """Run, tell, draw."""
     runs = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("runs")
     table, _ = run_campaign(
-        CAMPAIGN, runs, lambda combination, row: print(told(combination, row), flush=True)
+        CAMPAIGN,
+        runs,
+        lambda combination, row: print(format_combination(combination, row), flush=True),
     )
     found = speeds(table)
     print(markdown(found))

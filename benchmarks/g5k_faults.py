@@ -23,16 +23,16 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from laggard.errors import LaggardError  # noqa: E402
-from laggard.hosts import Host  # noqa: E402
+from laggard.core.errors import LaggardError  # noqa: E402
+from laggard.core.hosts import Host  # noqa: E402
+from laggard.core.run_schema import ReservedJob  # noqa: E402
+from laggard.core.yaml_source import parse_yaml, validate_model  # noqa: E402
 from laggard.layers_services.compile import compile_hosts  # noqa: E402
 from laggard.layers_services.g5k_api import Pace  # noqa: E402
 from laggard.layers_services.g5k_plan import plan_g5k  # noqa: E402
 from laggard.layers_services.g5k_request import G5kOptions, G5kPlan, JobReference  # noqa: E402
 from laggard.layers_services.local import sandbox  # noqa: E402
 from laggard.layers_services.model import LayersServices  # noqa: E402
-from laggard.run_schema import HeldJob  # noqa: E402
-from laggard.yaml_source import parse_yaml, validated  # noqa: E402
 from tests.testbed.faults import Fault  # noqa: E402
 from tests.testbed.oar import Timing  # noqa: E402
 from tests.testbed.stand_in import PASSWORD, StandIn, stand_in  # noqa: E402
@@ -141,11 +141,11 @@ def play(name: str, grid: StandIn, home: Path) -> Row:
     os.environ["HOME"] = str(home)
     for fault, details in case.faults:
         grid.inject(fault, **details)
-    layers = validated(parse_yaml(case.scenario, "layers_services.yaml"), LayersServices)
+    layers = validate_model(parse_yaml(case.scenario, "layers_services.yaml"), LayersServices)
     plan, hosts = plan_g5k(layers, case.options), compile_hosts(layers)
-    told: list[tuple[HeldJob, ...]] = []
+    told: list[tuple[ReservedJob, ...]] = []
 
-    def tell(jobs: tuple[HeldJob, ...]) -> None:
+    def tell(jobs: tuple[ReservedJob, ...]) -> None:
         told.append(jobs)
         if case.interrupted and any(job.job_id and not job.released for job in jobs):
             raise KeyboardInterrupt
@@ -191,7 +191,9 @@ def play(name: str, grid: StandIn, home: Path) -> Row:
     )
 
 
-def _use_again(plan: G5kPlan, hosts: Sequence[Host], jobs: Sequence[HeldJob], grid: StandIn) -> int:
+def _use_again(
+    plan: G5kPlan, hosts: Sequence[Host], jobs: Sequence[ReservedJob], grid: StandIn
+) -> int:
     """Use these jobs as a later run would, give them back, and count what is still held."""
     from laggard.layers_services.g5k import reserve
 
@@ -201,7 +203,7 @@ def _use_again(plan: G5kPlan, hosts: Sequence[Host], jobs: Sequence[HeldJob], gr
     return len(grid.held_jobs())
 
 
-def _nothing_is_told(jobs: tuple[HeldJob, ...]) -> None:
+def _nothing_is_told(jobs: tuple[ReservedJob, ...]) -> None:
     raise AssertionError(f"a job that was there is nobody's to release: {jobs}")
 
 

@@ -116,7 +116,7 @@ def main() -> int:
     hosts = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     with tempfile.TemporaryDirectory() as name:
         scenario = write(Path(name) / "hundred", hosts)
-        command = [sys.executable, "-m", "laggard.experiments.cli", "run", str(scenario), "--json"]
+        command = [sys.executable, "-m", "laggard.cli.main", "run", str(scenario), "--json"]
         began = time.monotonic()
         run = subprocess.Popen(
             [*command, "--runs", f"{name}/runs"],

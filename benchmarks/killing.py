@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from laggard.experiments.run_store import list_runs
+from laggard.run_folder.store import list_runs
 
 SCENARIO = Path(__file__).parent.parent / "experiments" / "quickstart"
 LONGEST_S = 15.0
@@ -62,7 +62,7 @@ def strike(seed: int, runs: Path) -> str:
     command = [
         sys.executable,
         "-m",
-        "laggard.experiments.cli",
+        "laggard.cli.main",
         "run",
         str(SCENARIO),
         "--json",

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations
 from pathlib import Path
 
-from laggard.hosts import Host
+from laggard.core.hosts import Host
 from laggard.layers_services.local import sandbox
 from laggard.layers_services.local.namespaces import create_namespaces
 from laggard.network_emulation.forked import end_companion, fork_companion

@@ -26,7 +26,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path.insert(0, str(REPOSITORY / "src"))
 
-from laggard.hosts import Host  # noqa: E402
+from laggard.core.hosts import Host  # noqa: E402
+from laggard.core.virtual_time import Dilation  # noqa: E402
 from laggard.layers_services.local.namespaces import create_namespaces  # noqa: E402
 from laggard.network_emulation.backend import LinkBackend  # noqa: E402
 from laggard.network_emulation.forked import run_forked  # noqa: E402
@@ -47,7 +48,6 @@ from laggard.network_emulation.probes.endpoint import Endpoint  # noqa: E402
 from laggard.network_emulation.probes.stream import RateProbe  # noqa: E402
 from laggard.network_emulation.realtime import become_punctual  # noqa: E402
 from laggard.network_emulation.tcp import configure_tcp_of  # noqa: E402
-from laggard.virtual_time import Dilation  # noqa: E402
 
 DELAYS_MS = (0.0, 1.0, 5.0, 25.0, 100.0)
 RATES_MBPS = (1.0, 10.0, 100.0, 1000.0)

@@ -23,14 +23,14 @@ INSIDE = """
     import time
     from laggard.layers_services.local.provider import enoslib_roles, use_namespace_connection
     use_namespace_connection()
-    from laggard.experiments.scenario import load_scenario
+    from laggard.scenario.load import load_scenario
     from laggard.layers_services.local import sandbox
     from laggard.layers_services.local.namespaces import create_namespaces
     from laggard.network_emulation.constraints import dilate_links
     from laggard.network_emulation.fidelity import verify_links
     from laggard.network_emulation.netem import NetemBackend
     from laggard.network_emulation.tcp import configure_tcp_of
-    from laggard.virtual_time import Dilation
+    from laggard.core.virtual_time import Dilation
 
     def measure(name, factor, answer):
         dilation = Dilation(float(factor))

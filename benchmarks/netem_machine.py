@@ -61,7 +61,7 @@ def say(text):
     print("..", text, pathlib.Path("/proc/uptime").read_text().split()[0], file=sys.stderr, flush=True)
 
 def measure(name, factor):
-    from laggard.experiments.scenario import load_scenario
+    from laggard.scenario.load import load_scenario
     from laggard.layers_services.local import sandbox
     from laggard.layers_services.local.janitor import run_name
     from laggard.network_emulation.compute.cgroups import prepare_cgroups
@@ -88,7 +88,7 @@ def inside(scenario, cpu, cgroups, answer):
     from laggard.network_emulation.fidelity import verify_links
     from laggard.network_emulation.netem import NetemBackend
     from laggard.network_emulation.tcp import configure_tcp_of
-    from laggard.virtual_time import Dilation
+    from laggard.core.virtual_time import Dilation
     dilation = Dilation(cpu.dilation)
     namespaces = create_namespaces(scenario.hosts, "bridge")
     plan = dilate_links(scenario.links, dilation)

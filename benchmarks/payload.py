@@ -14,9 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from laggard.analysis.load import load_run
-from laggard.experiments.run_apart import run_apart
-from laggard.span_schema import Phase
+from laggard.analysis.tables.load_run import load_run
+from laggard.campaign.run_subprocess import run_in_subprocess
+from laggard.core.span_schema import Phase
 from laggard.workloads.strategies.parameters import STRATEGY_NAMES
 
 SCENARIO = Path(__file__).parents[1] / "experiments" / "quickstart"
@@ -35,13 +35,13 @@ def main(names: list[str]) -> None:
 def row(name: str, runs: Path) -> str:
     """One strategy's line."""
     settings = {"strategy": name, "stop": {"steps": STEPS}, "evaluate_every": 10**9}
-    ended = run_apart(
+    ended = run_in_subprocess(
         SCENARIO, [f"workload.{key}={json.dumps(value)}" for key, value in settings.items()], runs
     )
     # 3: the emulation slipped, which changes when things were sent, and not how much
-    if ended.status not in (0, 3) or ended.answer is None:
+    if ended.status not in (0, 3) or ended.result is None:
         return f"| `{name}` | exit status {ended.status} | | | |"
-    folder = Path(str(ended.answer["folder"]))
+    folder = Path(str(ended.result["folder"]))
     if not (folder / "spans.parquet").exists():
         return f"| `{name}` | did not train | | | |"
     traffic = json.loads((folder / "counters.json").read_text())["traffic"]

@@ -49,10 +49,10 @@ INSIDE = """
         here = pathlib.Path("/mnt/bed")
         (here / "small").mkdir(parents=True)
         os.chdir(here)
-        from laggard.experiments.remote.ground import RemoteOptions
-        from laggard.experiments.remote.run import execute_remote
-        from laggard.experiments.scenario import load_scenario
-        from tests.experiments.remote_bed import SCENARIO
+        from laggard.remote.provision import RemoteOptions
+        from laggard.remote.run import execute_remote
+        from laggard.scenario.load import load_scenario
+        from tests.remote.remote_scenario import SCENARIO
         from tests.testbed.nodes import NodeSpec, start_nodes
 
         files = {

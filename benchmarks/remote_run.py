@@ -22,9 +22,9 @@ sys.path.insert(0, str(REPOSITORY))
 
 def on_grid5000(folder: Path) -> dict[str, object]:
     """A run on the stand-in, inside a sandbox: seconds by stage, API calls, jobs left."""
-    from laggard.experiments.remote.ground import RemoteOptions
-    from laggard.experiments.remote.run import execute_remote
-    from laggard.experiments.scenario import load_scenario
+    from laggard.remote.provision import RemoteOptions
+    from laggard.remote.run import run_remote
+    from laggard.scenario.load import load_scenario
     from tests.testbed.stand_in import stand_in
 
     with stand_in(folder / "n", {"gemini": 2, "parasilo": 3}) as grid:
@@ -37,7 +37,7 @@ def on_grid5000(folder: Path) -> dict[str, object]:
 
         enoslib.set_config(g5k_auto_jump=False)
         options = RemoteOptions(folder / "runs", "g5k", quiet=True)
-        record, _ = execute_remote(load_scenario(folder / "small"), options)
+        record, _ = run_remote(load_scenario(folder / "small"), options)
         stages = {stage.name: stage.seconds for stage in record.stages}
         left = len(grid.held_jobs())
         return {"g5k": stages, "status": record.status, "calls": len(grid.calls()), "left": left}
@@ -45,9 +45,9 @@ def on_grid5000(folder: Path) -> dict[str, object]:
 
 def on_own_machines(folder: Path) -> dict[str, object]:
     """Two runs on machines of an inventory, inside a sandbox: seconds by stage."""
-    from laggard.experiments.remote.ground import RemoteOptions
-    from laggard.experiments.remote.run import execute_remote
-    from laggard.experiments.scenario import load_scenario
+    from laggard.remote.provision import RemoteOptions
+    from laggard.remote.run import run_remote
+    from laggard.scenario.load import load_scenario
     from tests.testbed.nodes import NodeSpec, start_nodes
 
     own_ssh(folder / "ssh")
@@ -62,7 +62,7 @@ def on_own_machines(folder: Path) -> dict[str, object]:
         options = RemoteOptions(folder / "runs", "ssh", folder / "inventory.yaml", quiet=True)
         found: dict[str, object] = {}
         for name in ("ssh", "ssh, again"):
-            record, _ = execute_remote(load_scenario(folder / "small"), options)
+            record, _ = run_remote(load_scenario(folder / "small"), options)
             found[name] = {stage.name: stage.seconds for stage in record.stages}
         return found
 
@@ -99,7 +99,7 @@ def main() -> int:
     """Print the table."""
     from laggard.layers_services.local import sandbox
     from laggard.layers_services.wheels import Platform, default_cache, wheel_set
-    from tests.experiments.remote_bed import SCENARIO
+    from tests.remote.remote_scenario import SCENARIO
 
     wheel_set(
         Platform((sys.version_info[0], sys.version_info[1]), os.uname().machine, (2, 36))

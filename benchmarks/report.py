@@ -18,8 +18,8 @@ TIMES = 7
 CODE = """
 import sys, time
 from pathlib import Path
-from laggard.analysis.load import load_run
-from laggard.analysis.findings import analyse
+from laggard.analysis.tables.load_run import load_run
+from laggard.analysis.findings.analysis_result.analysis_result import analyse
 run = load_run(Path(sys.argv[1])); found = analyse(run)
 analysed = time.process_time()
 from laggard.analysis.report import write_report
@@ -30,8 +30,8 @@ sys.stdout.write(f"{analysed} {time.process_time() - analysed}")
 
 def generated(folder: Path) -> Path:
     """A run made by the trace generator."""
-    from laggard.analysis.generate import Injection, TraceSpec, generate_run
-    from laggard.analysis.store import write_run
+    from laggard.analysis.evaluate.synthetic.run_generator import Injection, TraceSpec, generate_run
+    from laggard.analysis.tables.write_run import write_run
 
     burst = Injection("compute", 2.0, 120, 165, rank=5)
     return write_run(generate_run(TraceSpec(steps=300, injections=(burst,))), folder / "run")

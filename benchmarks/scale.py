@@ -22,11 +22,16 @@ from typing import TypeVar
 
 import pyarrow.parquet as pq
 
-from laggard.analysis import store
-from laggard.analysis.columns import Columns
-from laggard.analysis.generate import Injection, Tier, TraceSpec, generate_run
-from laggard.analysis.load import Run
-from laggard.span_schema import ROW_GROUP_ROWS, span_schema, step_schema
+from laggard.analysis.evaluate.synthetic.run_generator import (
+    Injection,
+    Tier,
+    TraceSpec,
+    generate_run,
+)
+from laggard.analysis.tables import write_run
+from laggard.analysis.tables.columns import Columns
+from laggard.analysis.tables.load_run import RunData
+from laggard.core.span_schema import ROW_GROUP_ROWS, span_schema, step_schema
 
 _C = TypeVar("_C", bound=Columns)
 
@@ -38,7 +43,7 @@ PART_STEPS = 2048
 SLOW_ALL_ALONG, SLOW_FOR_A_WHILE = 7, 11
 
 
-def part_of(steps: int, ranks: int, seed: int) -> Run:
+def part_of(steps: int, ranks: int, seed: int) -> RunData:
     """Some steps: one rank is slow all along, and in every fourth part another one for a hundred
     steps.
     """
@@ -62,7 +67,7 @@ def part_of(steps: int, ranks: int, seed: int) -> Run:
     return generate_run(spec)
 
 
-def parts(spans: int, ranks: int) -> Iterator[Run]:
+def parts(spans: int, ranks: int) -> Iterator[RunData]:
     """A run of so many spans, in order."""
     steps, first, start_ns = spans // (ranks * SPANS_OF_A_STEP), 0, 0
     for seed in range(-(-steps // PART_STEPS)):
@@ -91,8 +96,10 @@ def write(spans: int, ranks: int, folder: Path) -> int:
         pq.ParquetWriter(folder / "steps.parquet", step_schema(), compression="zstd") as step_file,
     ):
         for part in parts(spans, ranks):
-            span_file.write_table(store.span_table(part.spans), row_group_size=ROW_GROUP_ROWS)
-            step_file.write_table(store.table_of(part.steps, step_schema()))
+            span_file.write_table(
+                write_run.to_span_table(part.spans), row_group_size=ROW_GROUP_ROWS
+            )
+            step_file.write_table(write_run.to_arrow_table(part.steps, step_schema()))
             written, last = written + len(part.spans), part
     assert last is not None
     record = last.record
@@ -101,14 +108,14 @@ def write(spans: int, ranks: int, folder: Path) -> int:
     makespan_s = float(last.spans.end_ns.max()) * 1e-9
     outcome = record.outcome.model_copy(update={"makespan_s": makespan_s})
     kept = record.model_copy(update={"outcome": outcome, "id": f"generated-{spans}"})
-    store.write_hosts(last.hosts, folder)
+    write_run.write_hosts(last.hosts, folder)
     (folder / "run.json").write_text(kept.model_dump_json(indent=2), encoding="utf-8")
     return written
 
 
 def analysed(folder: Path, out: Path) -> tuple[float, float, float]:
     """Seconds, processor seconds and peak memory in GiB of `laggard analyze`."""
-    words = [sys.executable, "-m", "laggard.experiments.cli", "analyze", str(folder)]
+    words = [sys.executable, "-m", "laggard.cli.main", "analyze", str(folder)]
     began = time.monotonic()
     with (out / "said.txt").open("wb") as said:
         child = os.posix_spawn(

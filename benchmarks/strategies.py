@@ -14,7 +14,7 @@ With `--limit` DDP is not run, unless it is named, and runs are cut after so lon
 nothing is run; the table is printed as Markdown; `--each` prints every seed by itself (`<`: cut,
 `~`: slipped); `--bytes` prints what was sent until the accuracy was there, as a part of DDP's;
 `--slipped` counts runs whose emulation slipped where there is none that did not; `--bounds` prints
-what is possible at all (`experiments/bound.py`).
+what is possible at all (`benchmarks/strategy_comparison/speed_bound.py`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laggard.errors import INTERRUPTED, LaggardError
-from laggard.experiments import comparison
-from laggard.experiments.comparison import Contender, Result, Trial
-from laggard.experiments.scenario import Scenario
+from strategy_comparison import trials
+from strategy_comparison.trials import Contender, Result, Trial
+
+from laggard.core.errors import EXIT_INTERRUPTED, LaggardError
+from laggard.scenario.load import Scenario
 
 if TYPE_CHECKING:
-    from laggard.analysis.comparison import Comparison
+    from strategy_comparison.speedups import Comparison
 
 HERE = Path(__file__).resolve().parents[1] / "experiments/strategies"
 BASELINE = "allreduce"
@@ -98,12 +99,11 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def chosen(asked: argparse.Namespace) -> tuple[list[comparison.Column], list[Contender]]:
+def chosen(asked: argparse.Namespace) -> tuple[list[trials.Column], list[Contender]]:
     """The columns and strategies that were named, or all."""
-    columns = {column.name: column for column in comparison.load_columns(HERE / "columns.yaml")}
+    columns = {column.name: column for column in trials.load_columns(HERE / "columns.yaml")}
     contenders = {
-        contender.name: contender
-        for contender in comparison.load_contenders(HERE / "contenders.yaml")
+        contender.name: contender for contender in trials.load_contenders(HERE / "contenders.yaml")
     }
     unknown = sorted(set(asked.columns or ()) - set(columns))
     if unknown:
@@ -145,8 +145,8 @@ def compare(asked: argparse.Namespace, everything: Sequence[Trial]) -> None:
     """
     until_s = time.monotonic() + (asked.within or float("inf"))
     for trial in everything:
-        while comparison.is_due(trial, results := comparison.read_results(asked.out), asked.tries):
-            limit = asked.limit or comparison.limit_s(trial, results, BASELINE)
+        while trials.is_due(trial, results := trials.read_results(asked.out), asked.tries):
+            limit = asked.limit or trials.get_time_limit_s(trial, results, BASELINE)
             if limit is None:
                 print(
                     f"{' '.join(map(str, trial.key))}: left out, since {BASELINE} is not done"
@@ -157,8 +157,8 @@ def compare(asked: argparse.Namespace, everything: Sequence[Trial]) -> None:
             if time.monotonic() > until_s:
                 return
             with turn(asked.lock):
-                result = comparison.run_trial(trial, limit, asked.runs)
-            comparison.append_result(asked.out, result)
+                result = trials.run_trial(trial, limit, asked.runs)
+            trials.append_result(asked.out, result)
             print(told(result), flush=True)
 
 
@@ -168,7 +168,7 @@ def usable(table: Path, asked: argparse.Namespace) -> list[Result]:
     """
     results = [
         result
-        for result in comparison.read_results(table)
+        for result in trials.read_results(table)
         if result.makespan_s
         and (asked.seeds is None or result.seed in asked.seeds)
         and (asked.columns is None or result.column in asked.columns)
@@ -191,7 +191,7 @@ def print_bytes(results: Sequence[Result]) -> None:
         for result in results
         if not result.is_cut and result.bytes_sent
     }
-    columns = [column.name for column in comparison.load_columns(HERE / "columns.yaml")]
+    columns = [column.name for column in trials.load_columns(HERE / "columns.yaml")]
     rows = []
     for strategy in sorted({strategy for _, strategy, _ in sent} - {BASELINE}):
         cells = []
@@ -211,12 +211,13 @@ def report(results: Sequence[Result], figure: Path | None, against: str) -> None
     """Print the table of the results, and draw it; how fast any could be is known against the
     baseline alone.
     """
-    from laggard.analysis.comparison import markdown
-    from laggard.analysis.figures.canvas import WIDE_IN, house_style, to_png
-    from laggard.analysis.figures.comparison import draw_comparison
+    from strategy_comparison.heatmap import draw_comparison
+    from strategy_comparison.speedups import format_markdown
+
+    from laggard.analysis.report.style.canvas import WIDE_IN, house_style, to_png
 
     made = compare_results(results, against, mean_shares() if against == BASELINE else {})
-    print(markdown(made))
+    print(format_markdown(made))
     if figure is not None:
         with house_style():
             figure.write_bytes(to_png(draw_comparison(made, WIDE_IN)))
@@ -226,14 +227,14 @@ def compare_results(
     results: Sequence[Result], against: str, shares: Mapping[str, float]
 ) -> Comparison:
     """The table of these results."""
-    from laggard.analysis.comparison import Timing, compare
+    from strategy_comparison.speedups import RunTiming, compare_strategies
 
-    order = [column.name for column in comparison.load_columns(HERE / "columns.yaml")]
+    order = [column.name for column in trials.load_columns(HERE / "columns.yaml")]
     timings = [
-        Timing(r.column, r.strategy, r.seed, r.makespan_s, r.steps, r.is_cut, r.step_cpu_s)
+        RunTiming(r.column, r.strategy, r.seed, r.makespan_s, r.steps, r.is_cut, r.step_cpu_s)
         for r in results
     ]
-    return compare(timings, against, shares, order)
+    return compare_strategies(timings, against, shares, order)
 
 
 def print_each(results: Sequence[Result]) -> None:
@@ -289,11 +290,11 @@ def told_each(
     slipped: Collection[tuple[str, str, int]],
 ) -> str:
     """The ratios of a column and strategy, of all seeds."""
-    from laggard.analysis.comparison import cell_text
+    from strategy_comparison.speedups import format_ratio
 
     cells = {seed: made.cells.get((which[1], which[0])) for seed, made in of_seed.items()}
     return " · ".join(
-        "–" if cell is None else cell_text(cell) + ("~" if (*which, seed) in slipped else "")
+        "–" if cell is None else format_ratio(cell) + ("~" if (*which, seed) in slipped else "")
         for seed, cell in cells.items()
     )
 
@@ -318,29 +319,30 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def mean_shares() -> dict[str, float]:
     """By column, the share of a core that a worker has, on average."""
-    from laggard.experiments.bound import host_levels, mean
+    from strategy_comparison.speed_bound import compute_mean, host_levels
 
     shares = {name: host_levels(scenario) for name, scenario in scenarios()}
-    return {name: sum(map(mean, levels)) / len(levels) for name, levels in shares.items()}
+    return {name: sum(map(compute_mean, levels)) / len(levels) for name, levels in shares.items()}
 
 
 def scenarios() -> Iterator[tuple[str, Scenario]]:
     """The columns, with what they set."""
-    from laggard.experiments.scenario import load_scenario
+    from laggard.scenario.load import load_scenario
 
-    for column in comparison.load_columns(HERE / "columns.yaml"):
+    for column in trials.load_columns(HERE / "columns.yaml"):
         settings = [f"{key}={json.dumps(value)}" for key, value in column.settings.items()]
         yield column.name, load_scenario(column.scenario, settings)
 
 
 def bounds(table: Path) -> None:
     """Print what is possible on every column, and what DDP should and did take for a step."""
-    from laggard.experiments.bound import bound
+    from strategy_comparison.speed_bound import compute_bound
+
     from laggard.workloads.models import build_model
 
     results = [
         r
-        for r in comparison.read_results(table)
+        for r in trials.read_results(table)
         if r.strategy == BASELINE and r.status == "done" and r.steps
     ]
     print(
@@ -355,7 +357,7 @@ def bounds(table: Path) -> None:
         cpu_s = statistics.median(result.step_cpu_s for result in known)
         model = build_model(scenario.workload.model, (1, 8, 8), 10, 1)
         size_bytes = sum(4 * parameter.numel() for parameter in model.parameters())
-        found, batch = bound(scenario, cpu_s, size_bytes), scenario.workload.batch_size
+        found, batch = compute_bound(scenario, cpu_s, size_bytes), scenario.workload.batch_size
         best_s, ddp_s = batch / found.best_samples_per_s, batch / found.allreduce_samples_per_s
         measured_s = statistics.median(result.makespan_s / result.steps for result in known)
         cells = [f"{1e3 * cpu_s:.1f}", *(f"{v:.3f}" for v in (best_s, ddp_s, measured_s))]
@@ -382,7 +384,7 @@ def main() -> None:
         bounds(asked.bounds)
         return
     columns, contenders = chosen(asked)
-    everything = comparison.trials(columns, contenders, asked.seeds or [1, 2, 3], BASELINE)
+    everything = trials.list_trials(columns, contenders, asked.seeds or [1, 2, 3], BASELINE)
     compare(
         asked,
         [trial for trial in everything if asked.limit is None or trial.contender in contenders],
@@ -395,4 +397,4 @@ if __name__ == "__main__":
     except LaggardError as error:
         sys.exit(str(error))
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(EXIT_INTERRUPTED)

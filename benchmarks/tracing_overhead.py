@@ -37,9 +37,9 @@ def train(rank: int, folder: str, model_name: str, blocks: int, block: int) -> N
     from laggard.workloads.models import build_model
     from laggard.workloads.partition import Partition
     from laggard.workloads.spool import Spool
-    from laggard.workloads.strategies import allreduce
+    from laggard.workloads.strategies.collective import allreduce
     from laggard.workloads.strategies.parameters import AllReduceParameters
-    from laggard.workloads.strategies.strategy import Seat
+    from laggard.workloads.strategies.strategy import TrainingContext
     from laggard.workloads.tracing.recorder import Recorder
 
     class Toggled(Recorder):
@@ -68,7 +68,7 @@ def train(rank: int, folder: str, model_name: str, blocks: int, block: int) -> N
     partition = Partition(samples=10 * BATCH, batch_size=BATCH, world_size=2, seed=1)
     with Toggled(Spool(Path(folder)), rank, 2) as recorder:
         strategy = allreduce.AllReduce(
-            AllReduceParameters(), Seat(rank, ("a", "a"), model, optimizer, recorder)
+            AllReduceParameters(), TrainingContext(rank, ("a", "a"), model, optimizer, recorder)
         )
         called_back: Callable[..., None] = allreduce.on_backward_computed
         allreduce.on_backward_computed = lambda *args: called_back(*args) if recorder.on else None  # type: ignore[assignment]
@@ -96,7 +96,7 @@ def train(rank: int, folder: str, model_name: str, blocks: int, block: int) -> N
 
 def measure(model: str, steps: int, block: int) -> tuple[float, float, float, float]:
     """Overhead, the ends of its interval, and the median unrecorded step in seconds."""
-    from laggard.analysis.compare_runs import estimate
+    from laggard.analysis.findings.compare_runs import estimate_mean
 
     blocks = max(steps // block, WARM_UP_BLOCKS + 4)
     with tempfile.TemporaryDirectory() as folder:
@@ -112,7 +112,7 @@ def measure(model: str, steps: int, block: int) -> tuple[float, float, float, fl
         medians = np.load(f"{folder}/medians.npy")[WARM_UP_BLOCKS:]
     pairs = len(medians) // 2
     recorded, bare = medians[: 2 * pairs : 2], medians[1 : 2 * pairs : 2]
-    found = estimate(np.log(recorded / bare).tolist())
+    found = estimate_mean(np.log(recorded / bare).tolist())
     low, high = (value if value is not None else math.nan for value in (found.low, found.high))
     return math.expm1(found.mean), math.expm1(low), math.expm1(high), float(np.median(bare))
 

@@ -1,5 +1,5 @@
 """Asks a reference node what time it is, over UDP, and answers such questions: the exchanges that
-`laggard.clocks` fits.
+`laggard.core.clock_fit` fits.
 
 A burst is a few datagrams, each sent when the one before was answered, or should have been: the
 first wakes the machines up and the others find them awake. What matters is the fastest exchange in
@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from laggard.clock_stamps import Exchange
-from laggard.errors import DeploymentError
+from laggard.core.clock_timestamps import ClockExchange
+from laggard.core.errors import DeploymentError
 
 CLOCK_PORT = 28319
 """UDP port of the responder; below the ports that Linux gives to clients."""
@@ -206,7 +206,7 @@ class Exchanger:
         """Questions that may still be answered."""
         return len(self._waiting)
 
-    def step(self) -> tuple[Exchange, ...]:
+    def step(self) -> tuple[ClockExchange, ...]:
         """Take the answers that came and ask what is due, without blocking."""
         exchanges = self._receive()
         now_s = time.monotonic()
@@ -230,7 +230,7 @@ class Exchanger:
     def _is_through(self) -> bool:
         return not self._burst_left and self._bursts_left == 0
 
-    def _spare(self, exchanges: Sequence[Exchange]) -> None:
+    def _spare(self, exchanges: Sequence[ClockExchange]) -> None:
         """End an endless exchanger's burst when the others could hardly be faster than what
         came.
         """
@@ -268,7 +268,7 @@ class Exchanger:
         while self._waiting and (oldest := next(iter(self._waiting.items())))[1][1] < before_s:
             del self._waiting[oldest[0]]
 
-    def _receive(self) -> tuple[Exchange, ...]:
+    def _receive(self) -> tuple[ClockExchange, ...]:
         found = []
         for _ in range(_AT_ONCE):
             try:
@@ -287,7 +287,7 @@ class Exchanger:
         self.answered += len(found)
         return tuple(found)
 
-    def _understand(self, size: int, returned_ns: int) -> Exchange | None:
+    def _understand(self, size: int, returned_ns: int) -> ClockExchange | None:
         kind, nonce, number, received_ns, answered_ns = _DATAGRAM.unpack_from(self._buffer)
         if (
             size != _DATAGRAM.size
@@ -298,7 +298,7 @@ class Exchanger:
             return None
         sent_ns, _ = self._waiting.pop(number)
         return (
-            Exchange(sent_ns, received_ns, answered_ns, returned_ns)
+            ClockExchange(sent_ns, received_ns, answered_ns, returned_ns)
             if answered_ns >= received_ns
             else None
         )
@@ -320,7 +320,7 @@ def exchange(
     spacing_s: float = 0.1,
     patience_s: float = 1.0,
     clock: Clock = time.monotonic_ns,
-) -> tuple[Exchange, ...]:
+) -> tuple[ClockExchange, ...]:
     """Ask the reference and wait for the answers: 40 exchanges in half a second, unless told
     otherwise.
 
@@ -349,15 +349,15 @@ def exchange(
     return tuple(found)
 
 
-def _net_ns(exchange_: Exchange) -> int:
+def _net_ns(exchange_: ClockExchange) -> int:
     """Time on the way, there and back."""
     return (
         exchange_.returned_ns - exchange_.sent_ns - (exchange_.answered_ns - exchange_.received_ns)
     )
 
 
-def _drive(exchanger: Exchanger, patience_s: float) -> list[Exchange]:
-    found: list[Exchange] = []
+def _drive(exchanger: Exchanger, patience_s: float) -> list[ClockExchange]:
+    found: list[ClockExchange] = []
     with select.epoll() as poll:
         poll.register(exchanger.fileno(), select.EPOLLIN)
         while (due_s := exchanger.due_s) is not None:

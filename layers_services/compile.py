@@ -11,7 +11,7 @@ import ipaddress
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from laggard.hosts import Host
+from laggard.core.hosts import Host
 from laggard.layers_services.model import Layer, LayersServices, Service
 
 NETWORK = ipaddress.IPv4Network("10.77.0.0/16")

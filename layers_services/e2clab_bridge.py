@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from laggard.errors import DeploymentError
-from laggard.hosts import Host
+from laggard.core.errors import DeploymentError
+from laggard.core.hosts import Host
+from laggard.core.yaml_source import parse_yaml, validate_model
 from laggard.layers_services import workflow_env
 from laggard.layers_services.ansible_runs import failure_reason, working_in
 from laggard.layers_services.e2clab_services import DeployedServices, register_hosts
 from laggard.layers_services.model import Workflow
 from laggard.layers_services.play_facts import can_see_facts
-from laggard.yaml_source import parse_yaml, validated
 
 if TYPE_CHECKING:
     from enoslib import Roles
@@ -80,7 +80,7 @@ def run_workflow(
         DeploymentError: a task failed or a host could not be reached.
         ScenarioError: the file is not a workflow, or there is no such set of variables.
     """
-    workflow = validated(parse_yaml(workflow_file.read_bytes(), str(workflow_file)), Workflow)
+    workflow = validate_model(parse_yaml(workflow_file.read_bytes(), str(workflow_file)), Workflow)
     sets = workflow_file.resolve().with_name(workflow_env.FILE)
     variables = {} if app_conf is None else workflow_env.variables_of(sets, app_conf)
     if not any(getattr(play, stage) for play in workflow.plays):

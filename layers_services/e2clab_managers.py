@@ -17,19 +17,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from laggard.errors import DeploymentError, Problem
+from laggard.core.errors import DeploymentError, Problem
+from laggard.core.run_schema import ReservedJob
+from laggard.core.yaml_source import YamlSource
 from laggard.layers_services.ansible_runs import failure_reason, working_in
 from laggard.layers_services.e2clab_bridge import Stage
 from laggard.layers_services.model import LayersServices, Metadata
-from laggard.run_schema import HeldJob
-from laggard.yaml_source import Source
 
 if TYPE_CHECKING:
     from enoslib import Networks, Roles
 
 Testbed = Literal["local", "ssh", "g5k"]
 
-UNPLACED = Source("layers_services.yaml", None, {})
+UNPLACED = YamlSource("layers_services.yaml", None, {})
 
 _log = logging.getLogger(__name__)
 _WATCHED: Mapping[str, str] = {
@@ -62,7 +62,7 @@ class _Job(NamedTuple):
 class _Jobs:
     """What E2Clab's kwollect manager takes for E2Clab's Grid'5000 provider."""
 
-    jobs: Sequence[HeldJob]
+    jobs: Sequence[ReservedJob]
 
     def get_jobs(self) -> list[_Job]:
         return [_Job(job.site, job.job_id) for job in self.jobs]
@@ -85,7 +85,7 @@ class _Manager(Protocol):
 
 
 def manager_problems(
-    layers: LayersServices, testbed: Testbed, source: Source = UNPLACED
+    layers: LayersServices, testbed: Testbed, source: YamlSource = UNPLACED
 ) -> tuple[Problem, ...]:
     """Why managers of a scenario cannot run on a testbed, as far as the file alone tells; nothing
     is started or imported.
@@ -103,7 +103,7 @@ def manager_problems(
         refusal = _refusal(name, testbed)
         if refusal:
             rule, fix = refusal
-            problems.append(source.problem((name,), rule, fix, value=name))
+            problems.append(source.locate_problem((name,), rule, fix, value=name))
         else:
             problems += _setting_problems(name, settings, layers, source)
     return tuple(problems)
@@ -147,7 +147,7 @@ def _refusal(name: str, testbed: Testbed) -> tuple[str, str] | None:
 
 
 def _setting_problems(
-    name: str, settings: Metadata, layers: LayersServices, source: Source
+    name: str, settings: Metadata, layers: LayersServices, source: YamlSource
 ) -> Iterator[Problem]:
     """What of a manager's settings E2Clab's schema refuses, or its class would pass over without a
     word.
@@ -159,7 +159,7 @@ def _setting_problems(
     watched = _WATCHED[name]
     if watched not in roles:
         rule = f"it watches the hosts with the role `{watched}`, and no service has it"
-        yield source.problem(
+        yield source.locate_problem(
             (name,), rule, f"write `roles: [{watched}]` at the services to watch", value=name
         )
     if name in _KEEPERS and settings.get("type") != "dstat" and _KEEPERS[name] not in roles:
@@ -171,16 +171,16 @@ def _setting_problems(
             f"add a service with `roles: [{_KEEPERS[name]}]`: Laggard reserves no machine besides"
             " the services'"
         )
-        yield source.problem((name,), rule, fix, value=name)
+        yield source.locate_problem((name,), rule, fix, value=name)
 
 
-def _type_problems(name: str, settings: Metadata, source: Source) -> Iterator[Problem]:
+def _type_problems(name: str, settings: Metadata, source: YamlSource) -> Iterator[Problem]:
     if name == "monitoring":
         yield from _monitoring_problems(settings, source)
     elif name == "provenance":
         for key in ("provider", "dataflow_spec"):
             if not isinstance(settings.get(key), str):
-                yield source.problem(
+                yield source.locate_problem(
                     (name, key),
                     f"`{key}` is missing, or no text",
                     "see E2Clab's provenance manager",
@@ -189,24 +189,26 @@ def _type_problems(name: str, settings: Metadata, source: Source) -> Iterator[Pr
         yield from _kwollect_problems(settings, source)
 
 
-def _monitoring_problems(settings: Metadata, source: Source) -> Iterator[Problem]:
+def _monitoring_problems(settings: Metadata, source: YamlSource) -> Iterator[Problem]:
     if settings.get("type") not in ("dstat", "tig", "tpg"):
-        yield source.problem(
+        yield source.locate_problem(
             ("monitoring", "type"), "monitoring is of type dstat, tig or tpg", "write `type: dstat`"
         )
     if settings.get("network") == "private":
         rule = "a network for monitoring alone is made by E2Clab's own reservation only"
-        yield source.problem(("monitoring", "network"), rule, "write `network: shared`")
+        yield source.locate_problem(("monitoring", "network"), rule, "write `network: shared`")
 
 
-def _kwollect_problems(settings: Metadata, source: Source) -> Iterator[Problem]:
+def _kwollect_problems(settings: Metadata, source: YamlSource) -> Iterator[Problem]:
     metrics = settings.get("metrics")
     if not isinstance(metrics, list) or not all(isinstance(metric, str) for metric in metrics):
         fix = "write `metrics: [wattmetre_power_watt]`, or [all]"
-        yield source.problem(("kwollect", "metrics"), "kwollect collects a list of metrics", fix)
+        yield source.locate_problem(
+            ("kwollect", "metrics"), "kwollect collects a list of metrics", fix
+        )
     if "start" in settings and "end" not in settings:
         rule = "with `start` and without `end` E2Clab's class collects nothing, and only logs it"
-        yield source.problem(("kwollect", "start"), rule, "add `end: finalize`")
+        yield source.locate_problem(("kwollect", "start"), rule, "add `end: finalize`")
 
 
 @dataclass
@@ -278,7 +280,7 @@ def start_managers(
     artifacts_dir: Path,
     output_dir: Path,
     *,
-    jobs: Sequence[HeldJob] = (),
+    jobs: Sequence[ReservedJob] = (),
     workspace: Path | None = None,
 ) -> RunningManagers:
     """Deploy the managers that a scenario asks for, as E2Clab does after its services.

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from laggard.errors import DeploymentError, Problem
-from laggard.hosts import Host
+from laggard.core.errors import DeploymentError, Problem
+from laggard.core.hosts import Host
+from laggard.core.yaml_source import YamlSource
 from laggard.layers_services.ansible_runs import failure_reason, working_in
 from laggard.layers_services.compile import repeated
 from laggard.layers_services.model import LayersServices, Service
-from laggard.yaml_source import Source
 
 if TYPE_CHECKING:
     from enoslib import Roles
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 DEFAULT = "Default"
 """E2Clab's class for services that have none of their own."""
 
-UNPLACED = Source("layers_services.yaml", None, {})
+UNPLACED = YamlSource("layers_services.yaml", None, {})
 
 Information = Mapping[str, Mapping[str, object]]
 _Metadata = dict[str, object]
@@ -91,7 +91,7 @@ def service_warnings(
     layers: LayersServices,
     *,
     run_plugins: bool,
-    source: Source = UNPLACED,
+    source: YamlSource = UNPLACED,
     registered: frozenset[str] | None = None,
 ) -> tuple[Problem, ...]:
     """Services whose own class will not be run, by name.
@@ -118,14 +118,14 @@ def service_warnings(
                     " machine's file system"
                 )
                 fix = "its hosts are registered as by `Default`; the class runs on g5k and ssh"
-                found.append(source.problem((*key, "name"), rule, fix, value=service.name))
+                found.append(source.locate_problem((*key, "name"), rule, fix, value=service.name))
             elif service.env and service.name not in known:
                 rule = (
                     f"`env` is for a service class `{service.name}`, and E2Clab has none here: it"
                     f" deploys `{DEFAULT}`"
                 )
                 fix = f"e2clab services add {service.name}.py, with the e2clab beside this laggard"
-                found.append(source.problem((*key, "env"), rule, fix, value=service.name))
+                found.append(source.locate_problem((*key, "env"), rule, fix, value=service.name))
     return tuple(found)
 
 

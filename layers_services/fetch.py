@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.errors import DeploymentError
+from laggard.core.errors import DeploymentError
 
 ATTEMPTS = 5
 _FIRST_PAUSE_S = 0.5

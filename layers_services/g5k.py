@@ -18,8 +18,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from laggard.errors import DeploymentError, InputError, LaggardError
-from laggard.hosts import Host
+from laggard.core.errors import DeploymentError, InputError, LaggardError
+from laggard.core.hosts import Host
+from laggard.core.run_schema import ReservedJob
 from laggard.layers_services.g5k_api import OVER, Job, Pace, instant, job_of, live_jobs, patiently
 from laggard.layers_services.g5k_conf import build_conf, client_is_ready
 from laggard.layers_services.g5k_faults import explaining
@@ -28,14 +29,13 @@ from laggard.layers_services.g5k_request import G5kPlan
 from laggard.layers_services.machine import Machine
 from laggard.layers_services.release import destroy, held, how_to_release, release, still_held
 from laggard.layers_services.usage_rules import DATE, ZONE
-from laggard.run_schema import HeldJob
 
 if TYPE_CHECKING:
     from enoslib import G5k, Networks, Roles
 
 log = logging.getLogger(__name__)
 
-Told = Callable[[tuple[HeldJob, ...]], None]
+Told = Callable[[tuple[ReservedJob, ...]], None]
 
 PATIENCE_S = 900.0
 SLOT_TRIES = 3
@@ -64,13 +64,13 @@ class Reservation:
     machines: tuple[Machine, ...]
     roles: Roles
     networks: Networks
-    jobs: tuple[HeldJob, ...]
+    jobs: tuple[ReservedJob, ...]
     owned: bool
     ends_at_s: float
     deployed: bool
     pace: Pace = field(default_factory=Pace)
 
-    def release(self) -> tuple[HeldJob, ...]:
+    def release(self) -> tuple[ReservedJob, ...]:
         """Give the nodes back, and whatever else has the jobs' name; the jobs afterwards, as
         `release.release`.
 
@@ -99,14 +99,14 @@ class _Ledger:
         self.nodes = {
             site: sum(g.nodes for g in plan.groups if g.site == site) for site in plan.sites
         }
-        self.jobs: dict[str, HeldJob] = {}
+        self.jobs: dict[str, ReservedJob] = {}
         self.asked_twice: set[str] = set()
 
     def expect(self, site: str) -> None:
         """Before the submission to a site: a run that dies now may leave a job of this name
         there.
         """
-        self.jobs[site] = HeldJob(
+        self.jobs[site] = ReservedJob(
             testbed="g5k", site=site, job_id=0, name=self.name, nodes=self.nodes[site]
         )
         self._tell()
@@ -127,7 +127,7 @@ class _Ledger:
             ]
             release((held(job, self.name, 0) for job in twins), self.pace)
 
-    def give_back(self) -> tuple[HeldJob, ...]:
+    def give_back(self) -> tuple[ReservedJob, ...]:
         """End everything of this name at the sites that were asked for nodes; what is still
         held.
         """
@@ -285,7 +285,7 @@ def _submitted(
     raise AssertionError("unreachable: the last try returns or raises")
 
 
-def _over(jobs: Sequence[HeldJob]) -> tuple[HeldJob, ...]:
+def _over(jobs: Sequence[ReservedJob]) -> tuple[ReservedJob, ...]:
     return tuple(job.model_copy(update={"released": True}) for job in jobs)
 
 

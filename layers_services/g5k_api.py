@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
-from laggard.errors import DeploymentError, InputError, LaggardError, PrerequisiteError
+from laggard.core.errors import DeploymentError, InputError, LaggardError, PrerequisiteError
 
 log = logging.getLogger(__name__)
 

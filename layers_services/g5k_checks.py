@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import get_args
 
-from laggard.errors import Problem
+from laggard.core.errors import Problem
+from laggard.core.yaml_source import KeyPath, YamlSource
 from laggard.layers_services.g5k_reference import (
     EXOTIC,
     Cluster,
@@ -27,7 +28,6 @@ from laggard.layers_services.g5k_request import (
 )
 from laggard.layers_services.model import LayersServices
 from laggard.layers_services.usage_rules import DATE, Queue
-from laggard.yaml_source import KeyPath, Source
 
 _JOB_TYPE: KeyPath = ("environment", "g5k", "job_type")
 _TESTBEDS = {
@@ -38,7 +38,7 @@ _TESTBEDS = {
 }
 
 
-def provider_problems(layers: LayersServices, source: Source) -> Iterator[Problem]:
+def provider_problems(layers: LayersServices, source: YamlSource) -> Iterator[Problem]:
     """Services of testbeds on which Laggard cannot reserve, named."""
     environment = layers.environment
     there = [name for name in ("g5k", *_TESTBEDS) if getattr(environment, name) is not None]
@@ -51,7 +51,7 @@ def provider_problems(layers: LayersServices, source: Source) -> Iterator[Proble
             " Grid'5000 only"
         )
         fix = "add `g5k: {cluster: ...}`, or run it with --on ssh, or here"
-        yield source.problem(("environment", first), rule, fix, value=first)
+        yield source.locate_problem(("environment", first), rule, fix, value=first)
         return
     told: set[KeyPath] = set()
     for placed in placed_services(layers):
@@ -60,18 +60,22 @@ def provider_problems(layers: LayersServices, source: Source) -> Iterator[Proble
             told.add(placed.at)
             rule = f"it is for {_TESTBEDS[provider]}, where Laggard cannot reserve"
             value = f"service {placed.service.name}"
-            yield source.problem(
+            yield source.locate_problem(
                 (*placed.at, "environment"), rule, "write `environment: g5k`, and a cluster", value
             )
 
 
-def setting_problems(settings: Settings, options: G5kOptions, source: Source) -> Iterator[Problem]:
+def setting_problems(
+    settings: Settings, options: G5kOptions, source: YamlSource
+) -> Iterator[Problem]:
     """What does not fit in the reservation as a whole."""
 
     def problem(option: str, key: str, value: str, rule: str, fix: str) -> Problem:
         if getattr(options, option):
             return Problem(f"--{option.replace('_', '-')}", 0, 0, value, rule, fix)
-        return source.problem(("environment", "g5k", key), rule, fix, value=f"{key}: {value}")
+        return source.locate_problem(
+            ("environment", "g5k", key), rule, fix, value=f"{key}: {value}"
+        )
 
     if seconds_of(settings.walltime) == 0:
         rule = "a walltime is HH:MM:SS, and more than nothing"
@@ -96,11 +100,11 @@ def setting_problems(settings: Settings, options: G5kOptions, source: Source) ->
     elif DEPLOY in settings.job_types and settings.env_name is None:
         rule = f"a job of type `{DEPLOY}` needs to know what to deploy"
         fix = "add `env_name: debian12-nfs`, or leave `deploy` out"
-        yield source.problem(_JOB_TYPE, rule, fix)
+        yield source.locate_problem(_JOB_TYPE, rule, fix)
 
 
 def group_problems(
-    groups: Sequence[MachineGroup], settings: Settings, source: Source, known: Reference
+    groups: Sequence[MachineGroup], settings: Settings, source: YamlSource, known: Reference
 ) -> Iterator[Problem]:
     """What the clusters cannot give: their queue, their job types, their number of nodes, a server
     twice.
@@ -112,14 +116,14 @@ def group_problems(
 
 
 def cluster_problem(
-    name: str, at: KeyPath, source: Source, known: Reference, queue: str
+    name: str, at: KeyPath, source: YamlSource, known: Reference, queue: str
 ) -> Problem:
     """A cluster that Grid'5000 does not have."""
     rule = f"Grid'5000 has no cluster `{name}` (its reference data of {known.date})"
-    return source.problem(at, rule, _nearest(name, known, queue), value=f"cluster: {name}")
+    return source.locate_problem(at, rule, _nearest(name, known, queue), value=f"cluster: {name}")
 
 
-def server_problem(name: str, at: KeyPath, source: Source, known: Reference) -> Problem | None:
+def server_problem(name: str, at: KeyPath, source: YamlSource, known: Reference) -> Problem | None:
     """A server that Grid'5000 does not have, or that is not named in full."""
     parsed = parse_server(name)
     if parsed is None:
@@ -130,15 +134,15 @@ def server_problem(name: str, at: KeyPath, source: Source, known: Reference) -> 
             if short and cluster
             else "such as gros-1.nancy.grid5000.fr"
         )
-        return source.problem(
+        return source.locate_problem(
             at, "a server is named cluster-number.site.grid5000.fr", fix, value=name
         )
     cluster = known.by_name.get(parsed[0])
     if cluster is None:
         rule = f"Grid'5000 has no cluster `{parsed[0]}` (its reference data of {known.date})"
-        return source.problem(at, rule, _nearest(parsed[0], known, "default"), value=name)
+        return source.locate_problem(at, rule, _nearest(parsed[0], known, "default"), value=name)
     if cluster.site != parsed[2]:
-        return source.problem(
+        return source.locate_problem(
             at,
             f"{cluster.name} is at {cluster.site}",
             f"write {cluster.server(parsed[1])}",
@@ -146,14 +150,14 @@ def server_problem(name: str, at: KeyPath, source: Source, known: Reference) -> 
         )
     if not cluster.has(parsed[1]):
         rule = f"{cluster.name} has the nodes {cluster.numbers}"
-        return source.problem(
+        return source.locate_problem(
             at, rule, f"such as {cluster.server(_closest(parsed[1], cluster))}", value=name
         )
     return None
 
 
 def _cluster_problems(
-    group: MachineGroup, cluster: Cluster, settings: Settings, source: Source
+    group: MachineGroup, cluster: Cluster, settings: Settings, source: YamlSource
 ) -> Iterator[Problem]:
     value, at = f"cluster {cluster.name}", (*group.at, "servers" if group.servers else "cluster")
     if source.at(at) is None:
@@ -161,7 +165,7 @@ def _cluster_problems(
     if cluster.exotic and EXOTIC not in settings.job_types:
         rule = f"{cluster.name} is exotic: its nodes are given to jobs of type `{EXOTIC}` only"
         types = ", ".join((*settings.job_types, EXOTIC))
-        yield source.problem(at, rule, f"write `job_type: [{types}]` under `g5k:`", value)
+        yield source.locate_problem(at, rule, f"write `job_type: [{types}]` under `g5k:`", value)
     if settings.queue in get_args(Queue) and settings.queue not in (*cluster.queues, "besteffort"):
         rule = (
             f"{cluster.name} is not in the {settings.queue} queue, it is in"
@@ -173,22 +177,22 @@ def _cluster_problems(
             if usable
             else "choose another"
         )
-        yield source.problem(at, rule, fix, value)
+        yield source.locate_problem(at, rule, fix, value)
     if DEPLOY in settings.job_types and not cluster.deploy:
-        yield source.problem(
+        yield source.locate_problem(
             at,
             f"nothing can be deployed on {cluster.name}",
             "leave `env_name` and `deploy` out",
             value,
         )
     if settings.kavlan and not cluster.kavlan:
-        yield source.problem(
+        yield source.locate_problem(
             at, f"{cluster.name} cannot be put into a VLAN", "leave --kavlan out", value
         )
 
 
 def _count_problems(
-    groups: Sequence[MachineGroup], settings: Settings, source: Source, known: Reference
+    groups: Sequence[MachineGroup], settings: Settings, source: YamlSource, known: Reference
 ) -> Iterator[Problem]:
     wanted: Counter[str] = Counter()
     for group in groups:
@@ -202,16 +206,16 @@ def _count_problems(
             value = f"{needed} nodes of {cluster.name}"
             fix = f"take at most {cluster.nodes}{_larger(cluster, needed, settings, known)}"
             rule = f"{cluster.name}, at {cluster.site}, has {_nodes(cluster.nodes)}"
-            yield source.problem((*group.at, "quantity"), rule, fix, value)
+            yield source.locate_problem((*group.at, "quantity"), rule, fix, value)
 
 
-def _servers_twice(groups: Sequence[MachineGroup], source: Source) -> Iterator[Problem]:
+def _servers_twice(groups: Sequence[MachineGroup], source: YamlSource) -> Iterator[Problem]:
     seen: set[str] = set()
     for group in groups:
         for server in group.servers:
             if server in seen:
                 rule = "one machine cannot be two hosts"
-                yield source.problem(
+                yield source.locate_problem(
                     (*group.at, "servers"), rule, "name each server once, and no `repeat`", server
                 )
             seen.add(server)

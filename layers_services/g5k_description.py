@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
+from laggard.core.run_schema import Record
 from laggard.layers_services.g5k_reference import Cluster, Reference
 from laggard.layers_services.g5k_reference import reference as shipped
 from laggard.layers_services.g5k_request import G5kPlan, MachineGroup
 from laggard.layers_services.usage_rules import NOT_MODELLED, UsageFinding, check_usage
-from laggard.run_schema import Record
 
 _NETWORKS = {
     "prod": "production network",

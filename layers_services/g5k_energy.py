@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from laggard.core.run_schema import HostEnergy
 from laggard.layers_services.g5k_api import Pace, patiently
 from laggard.layers_services.g5k_conf import client_is_ready
 from laggard.layers_services.g5k_reference import reference
 from laggard.layers_services.machine import Machine
-from laggard.run_schema import HostEnergy
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from laggard.errors import DeploymentError, LaggardError, PrerequisiteError
+from laggard.core.errors import DeploymentError, LaggardError, PrerequisiteError
 from laggard.layers_services.g5k_api import causes, explained, response_code, said
 from laggard.layers_services.g5k_request import G5kPlan
 from laggard.layers_services.usage_rules import DATE

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from laggard.errors import DeploymentError
-from laggard.hosts import Host
+from laggard.core.errors import DeploymentError
+from laggard.core.hosts import Host
 from laggard.layers_services.compile import role_names
 from laggard.layers_services.g5k_api import Job, Pace, patiently
 from laggard.layers_services.g5k_conf import build_conf

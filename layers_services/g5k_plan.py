@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import get_args
 
-from laggard.errors import Problem, ScenarioError
+from laggard.core.errors import Problem, ScenarioError
+from laggard.core.yaml_source import KeyPath, YamlSource
 from laggard.layers_services.compile import NETWORK_ROLE
 from laggard.layers_services.g5k_checks import (
     cluster_problem,
@@ -38,18 +39,17 @@ from laggard.layers_services.g5k_request import (
 )
 from laggard.layers_services.model import G5k, LayersServices
 from laggard.layers_services.usage_rules import Queue
-from laggard.yaml_source import KeyPath, Source
 
 __all__ = ["G5kOptions", "G5kPlan", "MachineGroup", "plan_g5k"]
 
 DEFAULT_WALLTIME = "01:00:00"
-UNPLACED = Source("layers_services.yaml", None, {})
+UNPLACED = YamlSource("layers_services.yaml", None, {})
 
 
 def plan_g5k(
     layers: LayersServices,
     options: G5kOptions | None = None,
-    source: Source = UNPLACED,
+    source: YamlSource = UNPLACED,
     reference: Reference | None = None,
 ) -> G5kPlan:
     """Plan a reservation.
@@ -117,7 +117,7 @@ def _settings(layers: LayersServices, options: G5kOptions) -> Settings:
 
 
 def _groups(
-    layers: LayersServices, settings: Settings, source: Source, known: Reference
+    layers: LayersServices, settings: Settings, source: YamlSource, known: Reference
 ) -> tuple[list[MachineGroup], list[Problem]]:
     groups: list[MachineGroup] = []
     problems: list[Problem] = []
@@ -133,7 +133,9 @@ def _groups(
         if name is None:
             rule = "Grid'5000 needs to know which cluster or servers this service runs on"
             fix = "add `cluster:` here, or to `g5k:` for all services"
-            problems.append(source.problem(placed.at, rule, fix, value=f"service {service.name}"))
+            problems.append(
+                source.locate_problem(placed.at, rule, fix, value=f"service {service.name}")
+            )
         elif name not in known.by_name:
             problems.append(cluster_problem(name, at, source, known, settings.queue))
         else:
@@ -232,13 +234,13 @@ def _reused(
     return tuple(found), problems
 
 
-def _warnings(settings: Settings, source: Source) -> Iterator[Problem]:
+def _warnings(settings: Settings, source: YamlSource) -> Iterator[Problem]:
     unused = (
         ("firewall_rules", "Laggard opens no port to the outside"),
         ("ipv6", "Laggard's experiments use IPv4"),
     )
     for key, rule in unused:
         if getattr(settings.g5k, key):
-            yield source.problem(
+            yield source.locate_problem(
                 ("environment", "g5k", key), rule, "nothing to do unless your services need it"
             )

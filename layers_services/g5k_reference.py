@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
-from laggard.run_schema import Record
+from laggard.core.run_schema import Record
 
 FILE = Path(__file__).with_name("g5k_reference.json")
 EXOTIC = "exotic"

@@ -10,14 +10,14 @@ from datetime import datetime
 from typing import Literal
 from zoneinfo import ZoneInfo
 
-from laggard.errors import Problem
-from laggard.hosts import Host
+from laggard.core.errors import Problem
+from laggard.core.hosts import Host
+from laggard.core.yaml_source import KeyPath
 from laggard.layers_services.compile import compile_hosts, repeated
 from laggard.layers_services.g5k_reference import Reference
 from laggard.layers_services.g5k_reference import reference as shipped
 from laggard.layers_services.model import G5k, LayersServices, Service
 from laggard.layers_services.usage_rules import DATE, ZONE, ClusterUse, Queue
-from laggard.yaml_source import KeyPath
 
 DEPLOY = "deploy"
 """The job type that lets another system be put on the nodes."""

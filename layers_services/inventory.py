@@ -28,11 +28,11 @@ from pydantic import (
     model_validator,
 )
 
-from laggard.errors import Problem, ScenarioError
-from laggard.hosts import Host, pattern_fault, select
+from laggard.core.errors import Problem, ScenarioError
+from laggard.core.hosts import Host, find_pattern_error, select_hosts
+from laggard.core.yaml_source import KeyPath, YamlSource, parse_yaml, validate_model
 from laggard.layers_services.compile import NETWORK_ROLE, role_names
 from laggard.layers_services.machine import Access, Machine
-from laggard.yaml_source import KeyPath, Source, parse_yaml, validated
 
 if TYPE_CHECKING:
     from enoslib import Networks, Roles
@@ -93,7 +93,7 @@ def _address_fault(value: str) -> str | None:
 
 
 def _is_pattern(value: str) -> str:
-    fault = pattern_fault(value)
+    fault = find_pattern_error(value)
     if fault is not None:
         raise ValueError(f"{fault} — write it as in network.yaml")
     return value
@@ -209,7 +209,7 @@ class Inventory:
     """
 
     machines: tuple[Candidate, ...]
-    source: Source
+    source: YamlSource
 
 
 def resolve_ipv4(name: str) -> str:
@@ -235,7 +235,7 @@ def parse_inventory(
         ScenarioError: every problem of the file, with line and column.
     """
     source = parse_yaml(data, str(path))
-    listed = validated(source, ListedMachines).machines
+    listed = validate_model(source, ListedMachines).machines
     problems: list[Problem] = []
     machines: list[Candidate] = []
     for i, machine in enumerate(listed):
@@ -245,7 +245,7 @@ def parse_inventory(
             problems.extend(error.problems)
     if not listed:
         problems.append(
-            source.problem(
+            source.locate_problem(
                 ("machines",), "no machine is listed", "list them, one `- {ssh: name}` each"
             )
         )
@@ -258,7 +258,7 @@ def parse_inventory(
 def _candidate(
     machine: ListedMachine,
     key: KeyPath,
-    source: Source,
+    source: YamlSource,
     folder: Path,
     resolve: Callable[[str], str],
 ) -> Candidate:
@@ -300,7 +300,7 @@ def _jump(gateway: str, key: Path | None) -> str:
     return shlex.join(("ssh", "-W", "%h:%p", "-p", port or "22", *identity, *options, login))
 
 
-def _resolved(name: str, key: KeyPath, source: Source, resolve: Callable[[str], str]) -> str:
+def _resolved(name: str, key: KeyPath, source: YamlSource, resolve: Callable[[str], str]) -> str:
     fix = "write `address:` too, the machine's address on the experiment's network"
     try:
         address = name if _is_ip(name) else resolve(name)
@@ -314,12 +314,12 @@ def _resolved(name: str, key: KeyPath, source: Source, resolve: Callable[[str], 
     return address
 
 
-def _refused(source: Source, key: KeyPath, rule: str, fix: str) -> ScenarioError:
-    return ScenarioError((source.problem(key, rule, fix),))
+def _refused(source: YamlSource, key: KeyPath, rule: str, fix: str) -> ScenarioError:
+    return ScenarioError((source.locate_problem(key, rule, fix),))
 
 
 def _listed_twice(
-    listed: Sequence[ListedMachine], machines: Sequence[Candidate], source: Source
+    listed: Sequence[ListedMachine], machines: Sequence[Candidate], source: YamlSource
 ) -> Iterator[Problem]:
     addresses: dict[str, int] = {}
     ways: dict[tuple[str, int, str | None], int] = {}
@@ -328,14 +328,14 @@ def _listed_twice(
         if first != i:
             key = "ssh" if written.address is None else "address"
             rule = f"machine {first + 1} has this address too, {machine.address}"
-            yield source.problem(
+            yield source.locate_problem(
                 ("machines", i, key), rule, "list every machine once, with an address of its own"
             )
             continue
         first = ways.setdefault((written.connects_to, written.port, written.gateway), i)
         if first != i:
             rule = f"machine {first + 1} is reached in the same way, so it is the same machine"
-            yield source.problem(("machines", i, "ssh"), rule, "list every machine once")
+            yield source.locate_problem(("machines", i, "ssh"), rule, "list every machine once")
 
 
 def assign(inventory: Inventory, hosts: Sequence[Host]) -> tuple[Machine, ...]:
@@ -354,7 +354,7 @@ def assign(inventory: Inventory, hosts: Sequence[Host]) -> tuple[Machine, ...]:
     """
     patterns = {machine.pattern for machine in inventory.machines}
     allowed = {
-        pattern: {host.name for host in (select(pattern, hosts) if pattern else hosts)}
+        pattern: {host.name for host in (select_hosts(pattern, hosts) if pattern else hosts)}
         for pattern in patterns
     }
     fits = [
@@ -381,7 +381,7 @@ def _too_few(missing: Sequence[str], inventory: Inventory) -> Problem:
     lack = "1 host lacks" if len(missing) == 1 else f"{len(missing)} hosts lack"
     rule = f"{lack} a machine: {names}{more}; {listed} listed"
     fix = f"list {len(missing)} more that may be these, or widen their `hosts:`"
-    return inventory.source.problem(("machines",), rule, fix, value="machines")
+    return inventory.source.locate_problem(("machines",), rule, fix, value="machines")
 
 
 def _match(fits: Sequence[Sequence[int]]) -> Mapping[int, int]:

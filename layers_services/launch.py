@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Self
 
-from laggard.errors import DeploymentError
+from laggard.core.errors import DeploymentError
 from laggard.layers_services.fork_server import (
     Answer,
     Exit,

@@ -8,7 +8,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.hosts import Host
+from laggard.core.hosts import Host
 
 
 @dataclass(frozen=True)

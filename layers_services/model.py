@@ -29,7 +29,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from laggard.yaml_source import AT
+from laggard.core.yaml_source import ERROR_SUBKEY
 
 MAX_HOSTS = 10_000
 _RESERVED = {"all", "ungrouped"}
@@ -251,7 +251,7 @@ class LayersServices(_Strict):
         if twice:
             second = [i for i, layer in enumerate(self.layers) if layer.name.lower() == twice[0]][1]
             rule = "this layer is there twice (case does not matter) — put its services together"
-            raise PydanticCustomError("twice", rule, {AT: ("layers", second, "name")})
+            raise PydanticCustomError("twice", rule, {ERROR_SUBKEY: ("layers", second, "name")})
         machines = sum(layer.machines for layer in self.layers)
         if machines > MAX_HOSTS:
             raise ValueError(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from laggard.errors import DeploymentError
+from laggard.core.errors import DeploymentError
 from laggard.layers_services.gpus import Gpu, parse_gpu, why_not
 from laggard.layers_services.machine import Machine
 from laggard.layers_services.remote_task import run_on_nodes

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from laggard.errors import DeploymentError
+from laggard.core.errors import DeploymentError
 from laggard.layers_services.install_on_node import ANSWER_MARK, Answer, Request
 from laggard.layers_services.machine import Access, Machine
 from laggard.layers_services.node_facts import (

@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from laggard.errors import LaggardError, PrerequisiteError
+from laggard.core.errors import LaggardError, PrerequisiteError
+from laggard.core.run_schema import ReservedJob
 from laggard.layers_services.g5k_api import (
     OVER,
     Job,
@@ -20,7 +21,6 @@ from laggard.layers_services.g5k_api import (
     live_jobs,
     short,
 )
-from laggard.run_schema import HeldJob
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +37,8 @@ def job_name(run_id: str) -> str:
 
 
 def release(
-    jobs: Iterable[HeldJob], pace: Pace | None = None, wait_s: float = WAIT_S
-) -> tuple[HeldJob, ...]:
+    jobs: Iterable[ReservedJob], pace: Pace | None = None, wait_s: float = WAIT_S
+) -> tuple[ReservedJob, ...]:
     """End jobs and wait until the testbed says that they are over.
 
     A request that fails is made again, and one that has no effect too. A job of number 0 is looked
@@ -54,8 +54,8 @@ def release(
         What is not released has been logged, with the command that ends it.
     """
     pace = pace or Pace()
-    done: list[HeldJob] = []
-    pending: list[HeldJob] = []
+    done: list[ReservedJob] = []
+    pending: list[ReservedJob] = []
     for job in jobs:
         if job.released:
             done.append(job)
@@ -70,7 +70,7 @@ def release(
 
 def find_jobs(
     name: str = "", sites: Sequence[str] = (), pace: Pace | None = None
-) -> tuple[HeldJob, ...]:
+) -> tuple[ReservedJob, ...]:
     """Jobs that hold nodes, by their name on the testbed.
 
     Args:
@@ -86,11 +86,11 @@ def find_jobs(
         LaggardError: the API does not even name its sites, or refuses the user.
     """
     pace = pace or Pace()
-    found: list[HeldJob] = []
+    found: list[ReservedJob] = []
     for site in sites or all_sites(pace):
         there = _named(name, site, pace)
         found += (
-            [HeldJob(testbed="g5k", site=site, job_id=0, name=name, nodes=0)]
+            [ReservedJob(testbed="g5k", site=site, job_id=0, name=name, nodes=0)]
             if there is None
             else there
         )
@@ -98,12 +98,12 @@ def find_jobs(
 
 
 def destroy(
-    jobs: Iterable[HeldJob] = (),
+    jobs: Iterable[ReservedJob] = (),
     name: str = "",
     sites: Sequence[str] = (),
     pace: Pace | None = None,
     wait_s: float = WAIT_S,
-) -> tuple[HeldJob, ...]:
+) -> tuple[ReservedJob, ...]:
     """Release these jobs and whatever else the testbed holds under this name.
 
     Args:
@@ -125,24 +125,24 @@ def destroy(
     )
 
 
-def still_held(jobs: Iterable[HeldJob]) -> tuple[HeldJob, ...]:
+def still_held(jobs: Iterable[ReservedJob]) -> tuple[ReservedJob, ...]:
     """Those that the testbed has not confirmed to be over."""
     return tuple(job for job in jobs if not job.released)
 
 
-def how_to_release(jobs: Iterable[HeldJob]) -> str:
+def how_to_release(jobs: Iterable[ReservedJob]) -> str:
     """What the user can do about jobs that stay held, one line each."""
     return "\n".join(_by_hand(job) for job in jobs)
 
 
-def held(job: Job, name: str, nodes: int) -> HeldJob:
+def held(job: Job, name: str, nodes: int) -> ReservedJob:
     """A job of the API as a run folder records it."""
     assigned = fact(job, "assigned_nodes")
     count = len(assigned) if isinstance(assigned, list) and assigned else nodes
-    return HeldJob(testbed="g5k", site=job.site, job_id=int(job.uid), name=name, nodes=count)
+    return ReservedJob(testbed="g5k", site=job.site, job_id=int(job.uid), name=name, nodes=count)
 
 
-def _by_hand(job: HeldJob) -> str:
+def _by_hand(job: ReservedJob) -> str:
     what = (
         f"job {job.job_id} at {job.site}"
         if job.job_id
@@ -154,7 +154,7 @@ def _by_hand(job: HeldJob) -> str:
     )
 
 
-def _named(name: str, site: str, pace: Pace) -> list[HeldJob] | None:
+def _named(name: str, site: str, pace: Pace) -> list[ReservedJob] | None:
     """Live jobs of this name; None where the site does not say."""
     try:
         jobs = live_jobs(site, pace, name)
@@ -174,7 +174,7 @@ def _named(name: str, site: str, pace: Pace) -> list[HeldJob] | None:
 class _Ending:
     """One job on its way out."""
 
-    def __init__(self, job: HeldJob) -> None:
+    def __init__(self, job: ReservedJob) -> None:
         self.job = job
         self.over = False
         self.reason = "not asked yet"
@@ -207,7 +207,7 @@ class _Ending:
             )
 
 
-def _end(jobs: Sequence[HeldJob], pace: Pace, wait_s: float) -> tuple[HeldJob, ...]:
+def _end(jobs: Sequence[ReservedJob], pace: Pace, wait_s: float) -> tuple[ReservedJob, ...]:
     deadline = time.monotonic() + wait_s
     endings = [_Ending(job) for job in jobs]
     quick = replace(pace, attempts=1)
@@ -236,5 +236,5 @@ def _delete(job: Job) -> None:
             raise
 
 
-def _over(job: HeldJob) -> HeldJob:
+def _over(job: ReservedJob) -> ReservedJob:
     return job.model_copy(update={"released": True})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from laggard.errors import DeploymentError
+from laggard.core.errors import DeploymentError
 from laggard.layers_services.machine import Machine
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class RemoteProcesses:
             ]:  # a pipe takes long lines in pieces, and another thread's would come between
                 process.write(f"{line}\n")
 
-    def hear(self, timeout_s: float) -> Heard | None:
+    def poll_events(self, timeout_s: float) -> Heard | None:
         """The next line of any of them; None if none came within `timeout_s` seconds."""
         try:
             return self._heard.get(timeout=timeout_s) if timeout_s > 0 else self._heard.get_nowait()

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laggard.errors import DeploymentError
+from laggard.core.errors import DeploymentError
 
 if TYPE_CHECKING:
     from enoslib import Roles

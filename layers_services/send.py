@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.errors import DeploymentError
+from laggard.core.errors import DeploymentError
 from laggard.layers_services.machine import Access
 
 _TRIES = 3

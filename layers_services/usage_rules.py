@@ -26,7 +26,7 @@ from datetime import date, datetime, time, timedelta, tzinfo
 from typing import Literal
 from zoneinfo import ZoneInfo
 
-from laggard.run_schema import Record
+from laggard.core.run_schema import Record
 
 ZONE = "Europe/Paris"
 DAY_BEGINS, DAY_ENDS = time(9), time(19)

@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from laggard.errors import DeploymentError, PrerequisiteError
+from laggard.core.errors import DeploymentError, PrerequisiteError
 from laggard.layers_services.node_facts import PythonVersion
 
 ARCHITECTURES = ("x86_64", "aarch64")

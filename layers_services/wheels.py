@@ -27,7 +27,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from laggard.errors import DeploymentError, PrerequisiteError
+from laggard.core.errors import DeploymentError, PrerequisiteError
 from laggard.layers_services.own_wheel import build_own_wheel
 from laggard.layers_services.wheel_plan import (
     WORKER_DISTRIBUTIONS,

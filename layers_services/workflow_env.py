@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pydantic import ConfigDict, RootModel, StrictBool, StrictFloat, StrictInt, StrictStr
 
-from laggard.errors import Problem, ScenarioError
-from laggard.yaml_source import parse_yaml, validated
+from laggard.core.errors import Problem, ScenarioError
+from laggard.core.yaml_source import parse_yaml, validate_model
 
 FILE = "workflow_env.yaml"
 """E2Clab's name for it (`e2clab.constants.ConfFiles`)."""
@@ -43,7 +43,7 @@ def variables_of(file: Path, app_conf: str) -> Mapping[str, Variable]:
         rule = f"`{app_conf}` is a set of variables of {FILE}, and there is no such file"
         raise ScenarioError((Problem(str(file), 0, 0, "", rule, "add it beside workflow.yaml"),))
     source = parse_yaml(file.read_bytes(), str(file))
-    sets = validated(source, WorkflowEnvironment).root
+    sets = validate_model(source, WorkflowEnvironment).root
     if app_conf not in sets:
         near = difflib.get_close_matches(app_conf, sets, n=1)
         fix = (
@@ -52,6 +52,10 @@ def variables_of(file: Path, app_conf: str) -> Mapping[str, Variable]:
             else f"the sets are {', '.join(sets) or 'none at all'}"
         )
         raise ScenarioError(
-            (source.problem((), "there is no such set of variables here", fix, value=app_conf),)
+            (
+                source.locate_problem(
+                    (), "there is no such set of variables here", fix, value=app_conf
+                ),
+            )
         )
     return sets[app_conf]

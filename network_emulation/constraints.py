@@ -16,8 +16,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from laggard.errors import Problem, ScenarioError
-from laggard.hosts import Host, pattern_fault, select
+from laggard.core.errors import Problem, ScenarioError
+from laggard.core.hosts import Host, find_pattern_error, select_hosts
+from laggard.core.yaml_source import KeyPath, YamlSource
 from laggard.network_emulation.bursts import least_burst_packets
 from laggard.network_emulation.links import (
     PACKET_BYTES,
@@ -46,7 +47,6 @@ from laggard.network_emulation.model import (
     TraceEvent,
 )
 from laggard.network_emulation.profiles import profiles
-from laggard.yaml_source import KeyPath, Source
 
 __all__ = [
     "PACKET_BYTES",
@@ -66,8 +66,8 @@ __all__ = [
 MAX_PAIRS = 1_000_000
 """Ordered pairs that one rule may name; beyond it neither `tc` nor memory would cope."""
 
-UNPLACED_NETWORK = Source("network.yaml", None, {})
-UNPLACED_HETEROGENEITY = Source("heterogeneity.yaml", None, {})
+UNPLACED_NETWORK = YamlSource("network.yaml", None, {})
+UNPLACED_HETEROGENEITY = YamlSource("heterogeneity.yaml", None, {})
 
 _Directed = LinkRule | TimedLinkEvent | RandomLinkEvent | TraceEvent
 
@@ -77,29 +77,31 @@ class Draft:
     """A plan being put together, and what is wrong with it so far."""
 
     hosts: tuple[Host, ...]
-    network: Source
-    heterogeneity: Source
+    network: YamlSource
+    heterogeneity: YamlSource
     pairs: dict[Pair, Constraint] = field(default_factory=dict)
     access: dict[str, AccessLink] = field(default_factory=dict)
     shared: list[SharedLink] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
-    def select(self, source: Source, key: KeyPath, pattern: str) -> tuple[Host, ...]:
+    def select(self, source: YamlSource, key: KeyPath, pattern: str) -> tuple[Host, ...]:
         """Hosts of a pattern; none is a problem at `key`."""
-        fault = pattern_fault(pattern)
+        fault = find_pattern_error(pattern)
         if fault is not None:
-            self.problems.append(source.problem(key, fault, "write it like edge.*", value=pattern))
+            self.problems.append(
+                source.locate_problem(key, fault, "write it like edge.*", value=pattern)
+            )
             return ()
-        chosen = select(pattern, self.hosts)
+        chosen = select_hosts(pattern, self.hosts)
         if not chosen:
             fix = _meant(pattern, self.hosts) if self.hosts else ""
             self.problems.append(
-                source.problem(key, "this pattern matches no host", fix, value=pattern)
+                source.locate_problem(key, "this pattern matches no host", fix, value=pattern)
             )
         return chosen
 
     def ordered(
-        self, source: Source, key: KeyPath, src: str, dst: str, symmetric: bool
+        self, source: YamlSource, key: KeyPath, src: str, dst: str, symmetric: bool
     ) -> list[Pair]:
         """Ordered pairs of a rule; a rule whose both ends are one host is a problem."""
         senders = self.select(source, (*key, "src"), src)
@@ -109,14 +111,14 @@ class Draft:
                 f"{len(senders)} x {len(receivers)} links, and one rule names at most {MAX_PAIRS}"
             )
             self.problems.append(
-                source.problem(key, rule, "use fewer hosts", value=f"{src} to {dst}")
+                source.locate_problem(key, rule, "use fewer hosts", value=f"{src} to {dst}")
             )
             return []
         pairs = [(s.name, d.name) for s in senders for d in receivers if s.name != d.name]
         if senders and receivers and not pairs:
             rule = "src and dst are the same single host, and a host has no link to itself"
             self.problems.append(
-                source.problem(key, rule, "name two hosts", value=f"{src} to {dst}")
+                source.locate_problem(key, rule, "name two hosts", value=f"{src} to {dst}")
             )
         return [*pairs, *((d, s) for s, d in pairs)] if symmetric else pairs
 
@@ -125,8 +127,8 @@ def plan_links(
     network: Network,
     heterogeneity: Heterogeneity,
     hosts: Sequence[Host],
-    network_source: Source = UNPLACED_NETWORK,
-    heterogeneity_source: Source = UNPLACED_HETEROGENEITY,
+    network_source: YamlSource = UNPLACED_NETWORK,
+    heterogeneity_source: YamlSource = UNPLACED_HETEROGENEITY,
 ) -> LinkPlan:
     """Compile the rules of both files to one plan for all links, in virtual units.
 
@@ -182,7 +184,7 @@ def _add_link(draft: Draft, key: KeyPath, rule: LinkRule) -> None:
         )
         shown = f"{rule.jitter_ms:g} ms"
         draft.problems.append(
-            draft.heterogeneity.problem((*key, "jitter"), rule_text, fix, value=shown)
+            draft.heterogeneity.locate_problem((*key, "jitter"), rule_text, fix, value=shown)
         )
     if rule.burst_packets is not None:
         for pair, constraint in changed.items():
@@ -217,7 +219,7 @@ def _too_short(
         f" {burst_packets:g} in a row on average"
     )
     draft.problems.append(
-        draft.heterogeneity.problem(
+        draft.heterogeneity.locate_problem(
             key, rule, f"lower the loss, or write a burst of {least:g} or more"
         )
     )
@@ -239,7 +241,7 @@ def _upward(draft: Draft, key: KeyPath, src: str, dst: str) -> list[Pair]:
     if both is not None:
         rule = f"up is from src to dst, and {both[0]} and {both[1]} are in both"
         draft.problems.append(
-            draft.heterogeneity.problem(
+            draft.heterogeneity.locate_problem(
                 (*key, "profile"), rule, "name two groups without common hosts"
             )
         )
@@ -255,7 +257,7 @@ def _add_shared(draft: Draft, key: KeyPath, rule: SharedRule) -> None:
     if left and right and not forth:
         text = "both ends are the same single host, and a host has no link to itself"
         draft.problems.append(
-            draft.heterogeneity.problem((*key, "between"), text, "name two groups")
+            draft.heterogeneity.locate_problem((*key, "between"), text, "name two groups")
         )
         return
     taken = {pair: link.name for link in draft.shared for pair in link.pairs}
@@ -266,7 +268,9 @@ def _add_shared(draft: Draft, key: KeyPath, rule: SharedRule) -> None:
             " most one"
         )
         draft.problems.append(
-            draft.heterogeneity.problem((*key, "between"), text, "narrow one of the patterns")
+            draft.heterogeneity.locate_problem(
+                (*key, "between"), text, "narrow one of the patterns"
+            )
         )
         return
     name = f"shared-{key[-1]}"
@@ -325,7 +329,9 @@ def _require_delay(
         rule = f"jitter is at most the delay it varies, and {src} to {dst} has {has_ms:g} ms then"
         fix = "lower the jitter, or let the event set a longer delay"
         draft.problems.append(
-            draft.heterogeneity.problem((*key, "jitter"), rule, fix, value=f"{jitter_ms:g} ms")
+            draft.heterogeneity.locate_problem(
+                (*key, "jitter"), rule, fix, value=f"{jitter_ms:g} ms"
+            )
         )
 
 
@@ -359,16 +365,18 @@ def _require_tables(draft: Draft, heterogeneity: Heterogeneity) -> None:
                 " back to that from another"
             )
             fix = "give these links a jitter with `distribution: normal` or `pareto`, or none"
-            draft.problems.append(draft.heterogeneity.problem(("dynamic", i, "profile"), rule, fix))
+            draft.problems.append(
+                draft.heterogeneity.locate_problem(("dynamic", i, "profile"), rule, fix)
+            )
 
 
 def _event_pairs(draft: Draft, event: TimedLinkEvent | RandomLinkEvent) -> set[Pair]:
-    if pattern_fault(event.src) or pattern_fault(event.dst):
+    if find_pattern_error(event.src) or find_pattern_error(event.dst):
         return set()
     pairs = {
         (s.name, d.name)
-        for s in select(event.src, draft.hosts)
-        for d in select(event.dst, draft.hosts)
+        for s in select_hosts(event.src, draft.hosts)
+        for d in select_hosts(event.dst, draft.hosts)
     }
     return pairs | {(dst, src) for src, dst in pairs} if event.both_ways else pairs
 

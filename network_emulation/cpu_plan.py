@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from laggard.errors import InputError
+from laggard.core.errors import InputError
 from laggard.network_emulation.dilation import best_placement
 
 _ROUNDING = 1e-9

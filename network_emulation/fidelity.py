@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from laggard.core.run_schema import FidelityCheck
+from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.bursts import variance_ratio
 from laggard.network_emulation.jitter import SPREAD, delay_grid_ms, median_of_sum_ms
 from laggard.network_emulation.links import (
@@ -44,8 +46,6 @@ from laggard.network_emulation.measure import (
 )
 from laggard.network_emulation.probes.datagrams import DATAGRAM_WIRE_BYTES
 from laggard.network_emulation.probes.echo import LARGE_BYTES
-from laggard.run_schema import FidelityCheck
-from laggard.virtual_time import Dilation
 
 RTT_PAIRS = 24
 """Pairs whose round trip is measured, unless more tiers than that need one."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
-from laggard.errors import EmulationError, LaggardError
+from laggard.core.errors import EmulationError, LaggardError
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15

@@ -10,7 +10,7 @@ until it is a part of the whole run.
 
 When a training ended is known after the fact: whether it has come far enough is seen by evaluating
 a model of a moment that is past by then, while ranks go on, part and tear down. What of that is not
-of the run is told apart at the end (`Guard.slips`).
+of the run is told apart at the end (`Guard.violations`).
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class _Record:
     gap_ns: int
     _slips: dict[tuple[SlipKind, str], list[Slip]] = field(default_factory=dict)
 
-    def enter(self, slip: Slip) -> None:
+    def add(self, slip: Slip) -> None:
         known = self._slips.setdefault((slip.kind, slip.where), [])
         if known and slip.first_ns <= known[-1].last_ns + self.gap_ns:
             known[-1] = replace(
@@ -183,7 +183,7 @@ class _Record:
             known.append(slip)
 
     @property
-    def slips(self) -> tuple[Slip, ...]:
+    def violations(self) -> tuple[Slip, ...]:
         """In order of time."""
         return _in_order(slip for slips in self._slips.values() for slip in slips)
 
@@ -200,7 +200,7 @@ class Guard:
         self._record = _Record(limits.window * _NS)
         self._whole: deque[tuple[int, list[Slip]]] = deque(maxlen=_REMEMBERED)
 
-    def enter(self, sample: Sample) -> None:
+    def add(self, sample: Sample) -> None:
         """Look at one more sample."""
         if self._window:
             self._note(_clocks(self._window[-1], sample), self._window[-1], sample)
@@ -219,9 +219,9 @@ class Guard:
         """What is known to have slipped by now, in order of time; until there is a window, clocks
         only.
         """
-        return self._record.slips
+        return self._record.violations
 
-    def slips(self, end_ns: int | None = None) -> tuple[Slip, ...]:
+    def violations(self, end_ns: int | None = None) -> tuple[Slip, ...]:
         """Everything that slipped, in order of time, now that there is an end; what is shorter than
         a window is looked at as a whole.
 
@@ -237,16 +237,16 @@ class Guard:
                 else _until(end_ns, each, self._limits)
             )
             if slip is not None:
-                record.enter(slip)
+                record.add(slip)
         for slip in self._of_short_run(end_ns):
-            record.enter(slip)
-        told = {(slip.kind, slip.where) for slip in record.slips}
+            record.add(slip)
+        told = {(slip.kind, slip.where) for slip in record.violations}
         whole = next(
             (slips for at_ns, slips in reversed(self._whole) if end_ns is None or at_ns <= end_ns),
             [],
         )
         return _in_order(
-            [*record.slips, *(slip for slip in whole if (slip.kind, slip.where) not in told)]
+            [*record.violations, *(slip for slip in whole if (slip.kind, slip.where) not in told)]
         )
 
     def _of_short_run(self, end_ns: int | None) -> list[Slip]:
@@ -262,9 +262,9 @@ class Guard:
     def _note(self, slips: Sequence[Slip], before: Sample, now: Sample) -> None:
         for slip in slips:
             self._found.append(_Found(slip, before.at_ns, now.at_ns))
-            self._record.enter(slip)
+            self._record.add(slip)
         while len(self._found) > _REMEMBERED:
-            self._settled.enter(self._found.popleft().slip)
+            self._settled.add(self._found.popleft().slip)
 
 
 def _until(end_ns: int, found: _Found, limits: Limits) -> Slip | None:

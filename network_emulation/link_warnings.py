@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from laggard.errors import Problem
-from laggard.hosts import Host, bare_groups, select
+from laggard.core.errors import Problem
+from laggard.core.hosts import Host, find_ambiguous_groups, select_hosts
+from laggard.core.yaml_source import KeyPath, YamlSource
 from laggard.network_emulation.constraints import UNPLACED_HETEROGENEITY, UNPLACED_NETWORK
 from laggard.network_emulation.links import LinkPlan, Pair
 from laggard.network_emulation.model import (
@@ -19,7 +20,6 @@ from laggard.network_emulation.model import (
     TimedHostEvent,
     TraceEvent,
 )
-from laggard.yaml_source import KeyPath, Source
 
 _NO_UNIT = re.compile(r"[\d.]*[1-9][\d.]*", re.ASCII)
 
@@ -29,8 +29,8 @@ def link_warnings(
     network: Network,
     heterogeneity: Heterogeneity,
     talking: Sequence[str],
-    network_source: Source = UNPLACED_NETWORK,
-    heterogeneity_source: Source = UNPLACED_HETEROGENEITY,
+    network_source: YamlSource = UNPLACED_NETWORK,
+    heterogeneity_source: YamlSource = UNPLACED_HETEROGENEITY,
 ) -> tuple[Problem, ...]:
     """What is allowed but probably not meant.
 
@@ -74,7 +74,7 @@ def link_warnings(
     )
 
 
-def _unitless(source: Source, key: KeyPath) -> Iterable[Problem]:
+def _unitless(source: YamlSource, key: KeyPath) -> Iterable[Problem]:
     for name, unit, fix in (
         ("delay", "microseconds", "10ms"),
         ("rate", "bits a second", "100mbit"),
@@ -82,24 +82,27 @@ def _unitless(source: Source, key: KeyPath) -> Iterable[Problem]:
         written = source.at((*key, name))
         if isinstance(written, str) and _NO_UNIT.fullmatch(written.strip()):
             rule = f"a {name} without a unit is in {unit}, as tc reads it"
-            yield source.problem((*key, name), rule, f"write the unit, such as {fix}")
+            yield source.locate_problem((*key, name), rule, f"write the unit, such as {fix}")
 
 
 def _bare(
-    source: Source, key: KeyPath, patterns: Sequence[tuple[str | int, str]], hosts: Sequence[Host]
+    source: YamlSource,
+    key: KeyPath,
+    patterns: Sequence[tuple[str | int, str]],
+    hosts: Sequence[Host],
 ) -> list[Problem]:
     return [
-        source.problem(
+        source.locate_problem(
             (*key, where), "a bare group name reaches only its first host in E2Clab", f"for all of them write {term}.*",
             value=pattern,
         )
         for where, pattern in patterns
-        for term in bare_groups(pattern, hosts)
+        for term in find_ambiguous_groups(pattern, hosts)
     ]  # fmt: skip
 
 
 def _lossless_bursts(
-    plan: LinkPlan, heterogeneity: Heterogeneity, source: Source
+    plan: LinkPlan, heterogeneity: Heterogeneity, source: YamlSource
 ) -> Iterable[Problem]:
     bursty = [
         (i, rule)
@@ -117,20 +120,22 @@ def _lossless_bursts(
     for i, rule in bursty:
         if not lossy & _pairs(rule, plan.hosts):
             fix = "give them a loss in network.yaml or in an event, or remove the burst"
-            yield source.problem(
+            yield source.locate_problem(
                 ("deterministic", i, "burst"), "these links never lose a packet", fix
             )
 
 
 def _pairs(rule: LinkRule | LinkEvent, hosts: Sequence[Host]) -> set[Pair]:
     forth = {
-        (src.name, dst.name) for src in select(rule.src, hosts) for dst in select(rule.dst, hosts)
+        (src.name, dst.name)
+        for src in select_hosts(rule.src, hosts)
+        for dst in select_hosts(rule.dst, hosts)
     }
     both_ways = rule.symmetric if isinstance(rule, LinkRule) else rule.both_ways
     return forth | {(dst, src) for src, dst in forth} if both_ways else forth
 
 
-def _unruled(plan: LinkPlan, talking: Sequence[str], source: Source) -> Iterable[Problem]:
+def _unruled(plan: LinkPlan, talking: Sequence[str], source: YamlSource) -> Iterable[Problem]:
     active = [host for host in plan.hosts if host.name in set(talking)]
     missing: dict[tuple[str, str], list[bool]] = {}
     for src in active:
@@ -149,4 +154,4 @@ def _unruled(plan: LinkPlan, talking: Sequence[str], source: Source) -> Iterable
                 f"add a rule from {src_layer}.* to {dst_layer}.*, or `symmetric: true` to the one"
                 " that returns"
             )
-            yield source.problem(("networks",), rule, fix, value=shown)
+            yield source.locate_problem(("networks",), rule, fix, value=shown)

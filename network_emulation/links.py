@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from laggard.hosts import Host
+from laggard.core.hosts import Host
+from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.jitter import REACH, Distribution
-from laggard.virtual_time import Dilation
 
 Pair = tuple[str, str]
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.backend import LinkCounters
 from laggard.network_emulation.jitter import delay_grid_ms, median_of_sum_ms
 from laggard.network_emulation.links import Constraint, LinkPlan, Pair, dilate_constraint
 from laggard.network_emulation.probes.echo import EchoProbe
-from laggard.virtual_time import Dilation
 
 _ECHOES = 6
 _SPACING_MS = 10.0

@@ -24,21 +24,21 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from laggard.network_emulation.jitter import Distribution
-from laggard.network_emulation.profiles import ProfileName
-from laggard.units import (
+from laggard.core.units import (
     DelayMs,
+    DelayWithUnitMs,
     DurationS,
     LatencyMs,
     LossPercent,
     RateMbps,
+    RateWithUnitMbps,
     Share,
     SizeBytes,
     ThroughputMBps,
-    WrittenDelayMs,
-    WrittenRateMbps,
 )
-from laggard.yaml_source import AT
+from laggard.core.yaml_source import ERROR_SUBKEY
+from laggard.network_emulation.jitter import Distribution
+from laggard.network_emulation.profiles import ProfileName
 
 MAX_BURST_PACKETS = 10_000.0
 
@@ -125,8 +125,8 @@ class HostRule(_Storage):
     hosts: Pattern
     cpu: Share | None = Field(default=None, description="share of one core, as speed")
     memory_bytes: SizeBytes | None = Field(alias="memory", default=None)
-    uplink_mbps: WrittenRateMbps | None = Field(alias="uplink", default=None)
-    downlink_mbps: WrittenRateMbps | None = Field(alias="downlink", default=None)
+    uplink_mbps: RateWithUnitMbps | None = Field(alias="uplink", default=None)
+    downlink_mbps: RateWithUnitMbps | None = Field(alias="downlink", default=None)
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -138,7 +138,7 @@ class SharedRule(_Strict):
     """One bottleneck that all pairs between two groups of hosts share."""
 
     between: tuple[Pattern, Pattern]
-    shared_mbps: WrittenRateMbps = Field(alias="shared")
+    shared_mbps: RateWithUnitMbps = Field(alias="shared")
 
 
 class LinkRule(_Strict):
@@ -148,7 +148,7 @@ class LinkRule(_Strict):
 
     src: Pattern
     dst: Pattern
-    jitter_ms: WrittenDelayMs | None = Field(alias="jitter", default=None)
+    jitter_ms: DelayWithUnitMs | None = Field(alias="jitter", default=None)
     distribution: Distribution = Field(
         default="uniform",
         description=(
@@ -189,13 +189,13 @@ def _nothing_beside_a_profile(value: object) -> object:
                 "a profile is always both ways, up from src to dst and down from dst to src —"
                 " remove it"
             )
-            raise PydanticCustomError("beside_profile", rule, {AT: (key,)})
+            raise PydanticCustomError("beside_profile", rule, {ERROR_SUBKEY: (key,)})
         if key in _LINK_KEYS:
             rule = (
                 "a profile says all of a link — remove it, or write it into an entry of its own, or"
                 " remove the profile"
             )
-            raise PydanticCustomError("beside_profile", rule, {AT: (key,)})
+            raise PydanticCustomError("beside_profile", rule, {ERROR_SUBKEY: (key,)})
     return value
 
 
@@ -230,10 +230,10 @@ class _HostChange(_Storage):
 class _LinkChange(_Strict):
     src: Pattern
     dst: Pattern
-    delay_ms: WrittenDelayMs | None = Field(alias="delay", default=None)
-    rate_mbps: WrittenRateMbps | None = Field(alias="rate", default=None)
+    delay_ms: DelayWithUnitMs | None = Field(alias="delay", default=None)
+    rate_mbps: RateWithUnitMbps | None = Field(alias="rate", default=None)
     loss_percent: LossPercent | None = Field(alias="loss", default=None)
-    jitter_ms: WrittenDelayMs | None = Field(alias="jitter", default=None)
+    jitter_ms: DelayWithUnitMs | None = Field(alias="jitter", default=None)
     profile: ProfileName | None = None
     symmetric: bool = Field(default=False, strict=True)
 

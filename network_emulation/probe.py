@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Literal
 
-from laggard.errors import PrerequisiteError
+from laggard.core.errors import PrerequisiteError
 
 Requested = Literal["auto", "netem", "userspace"]
 BackendName = Literal["netem", "userspace"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
 from typing import Self
 
-from laggard.errors import EmulationError
+from laggard.core.errors import EmulationError
 from laggard.network_emulation.forked import end_companion, fork_companion
 from laggard.network_emulation.links import Pair
 from laggard.network_emulation.measure import PRIORITY

@@ -20,11 +20,11 @@ from pydantic import (
     model_validator,
 )
 
+from laggard.core.units import DelayWithUnitMs, LossPercent, RateWithUnitMbps
+from laggard.core.yaml_source import parse_yaml, validate_model
 from laggard.network_emulation.bursts import least_burst_packets
 from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.links import Constraint
-from laggard.units import LossPercent, WrittenDelayMs, WrittenRateMbps
-from laggard.yaml_source import parse_yaml, validated
 
 FILE = Path(__file__).with_name("profiles.yaml")
 
@@ -38,9 +38,9 @@ class _Strict(BaseModel):
 class Direction(_Strict):
     """One way of a link, in the words of the scenario files."""
 
-    delay_ms: WrittenDelayMs = Field(alias="delay")
-    rate_mbps: WrittenRateMbps = Field(alias="rate")
-    jitter_ms: WrittenDelayMs = Field(alias="jitter", default=0.0)
+    delay_ms: DelayWithUnitMs = Field(alias="delay")
+    rate_mbps: RateWithUnitMbps = Field(alias="rate")
+    jitter_ms: DelayWithUnitMs = Field(alias="jitter", default=0.0)
     distribution: Distribution = "uniform"
     loss_percent: LossPercent = Field(alias="loss", default=0.0)
     burst_packets: float = Field(alias="burst", default=1.0, ge=1)
@@ -89,7 +89,7 @@ class _Profiles(RootModel[dict[str, Profile]]):
 @cache
 def profiles() -> Mapping[str, Profile]:
     """All profiles by name, in the file's order."""
-    return validated(parse_yaml(FILE.read_bytes(), FILE.name), _Profiles).root
+    return validate_model(parse_yaml(FILE.read_bytes(), FILE.name), _Profiles).root
 
 
 def _known(name: str) -> str:

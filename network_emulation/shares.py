@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from laggard.errors import ScenarioError
-from laggard.hosts import Host
+from laggard.core.errors import ScenarioError
+from laggard.core.hosts import Host
+from laggard.core.yaml_source import YamlSource
 from laggard.network_emulation.constraints import UNPLACED_HETEROGENEITY, UNPLACED_NETWORK, Draft
 from laggard.network_emulation.model import Heterogeneity, HostRule, RandomHostEvent, TimedHostEvent
-from laggard.yaml_source import Source
 
 
 def plan_shares(
-    heterogeneity: Heterogeneity, hosts: Sequence[Host], source: Source = UNPLACED_HETEROGENEITY
+    heterogeneity: Heterogeneity, hosts: Sequence[Host], source: YamlSource = UNPLACED_HETEROGENEITY
 ) -> Mapping[str, float]:
     """CPU share (of one core) of every host, in virtual units; 1.0 where no entry names it; later
     entries win.

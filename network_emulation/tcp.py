@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.errors import EmulationError
+from laggard.core.errors import EmulationError
+from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.forked import run_forked
 from laggard.network_emulation.host_namespace import entered
-from laggard.virtual_time import Dilation
 
 DEVICE = "eth0"
 _IPV4 = Path("/proc/sys/net/ipv4")

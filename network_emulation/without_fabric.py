@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from laggard.errors import Problem
+from laggard.core.errors import Problem
+from laggard.core.yaml_source import YamlSource
 from laggard.network_emulation.links import LinkPlan, SharedLink
 from laggard.network_emulation.model import Heterogeneity, SharedRule
-from laggard.yaml_source import Source
 
 _FIX = (
     "share it among pairs that one host sends or receives, give the hosts uplinks or downlinks, or"
@@ -91,7 +91,7 @@ def impossible_links(plan: LinkPlan) -> Mapping[str, str]:
 
 
 def bottleneck_problems(
-    plan: LinkPlan, heterogeneity: Heterogeneity, source: Source
+    plan: LinkPlan, heterogeneity: Heterogeneity, source: YamlSource
 ) -> tuple[Problem, ...]:
     """What `heterogeneity.yaml` asks for and real machines cannot have between them.
 
@@ -104,7 +104,7 @@ def bottleneck_problems(
 
 
 def _problems(
-    reasons: Mapping[str, str], heterogeneity: Heterogeneity, source: Source
+    reasons: Mapping[str, str], heterogeneity: Heterogeneity, source: YamlSource
 ) -> Iterator[Problem]:
     for i, entry in enumerate(heterogeneity.rules):
         if not isinstance(entry, SharedRule):
@@ -114,7 +114,7 @@ def _problems(
         )  # as `plan_links` names the links of an entry
         reason = next((reason for name, reason in reasons.items() if named.fullmatch(name)), "")
         if reason:
-            yield source.problem(
+            yield source.locate_problem(
                 ("deterministic", i, "between"), reason, _FIX, value=" and ".join(entry.between)
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis
 import pytest
 
-pytest_plugins = ["tests.users"]
+pytest_plugins = ["tests.users", "tests.command_line"]
 
 SKIPPED = 6
 """Exit status of a run in which only skipping was wrong; apart from pytest's own, since running

@@ -123,11 +123,11 @@ def _imported_by(statement: str) -> set[str]:
 @pytest.mark.parametrize(
     "statement",
     [
-        "import laggard.experiments.cli",
-        "import laggard.experiments.plan",
-        "import laggard.experiments.run_store",
+        "import laggard.cli.main",
+        "import laggard.scenario.run_plan",
+        "import laggard.run_folder.store",
         (
-            "from pathlib import Path; from laggard.experiments.scenario import load_scenario; "
+            "from pathlib import Path; from laggard.scenario.load import load_scenario; "
             f"load_scenario(Path({str(REPOSITORY / 'experiments/quickstart')!r}))"
         ),
     ],

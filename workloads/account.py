@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.spool import Spool, write_whole
-from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.tally import Tally
 
 

@@ -6,7 +6,7 @@ import importlib
 import re
 from collections.abc import Callable
 
-from laggard.errors import InputError
+from laggard.core.errors import InputError
 
 CALLABLE_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
 

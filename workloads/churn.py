@@ -10,8 +10,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from laggard.hosts import Host, select
-from laggard.units import DurationS
+from laggard.core.hosts import Host, select_hosts
+from laggard.core.units import DurationS
 from laggard.workloads.section import Section
 
 
@@ -81,7 +81,7 @@ def turns(
     named = [
         Turn(entry.at_s, host.name, entry.joins is not None, i)
         for i, entry in enumerate(churn)
-        for host in select(entry.pattern, hosts)
+        for host in select_hosts(entry.pattern, hosts)
         if host.name in training
     ]
     return tuple(sorted(named, key=lambda turn: (turn.at_s, turn.entry)))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 
-from laggard.work import WorkCounter
+from laggard.core.work_counter import WorkCounter
 from laggard.workloads.full_speed import FullSpeed
 
 
@@ -29,17 +29,17 @@ class ComputeMeter:
 
     def begin(self) -> None:
         """A phase of computing begins."""
-        self._counter.set_computes(True)
+        self._counter.set_computing(True)
         self._began_ns = time.thread_time_ns()
 
     def end(self) -> None:
         """It is over."""
         self._cpu_ns += time.thread_time_ns() - self._began_ns
-        self._counter.set_computes(False)
+        self._counter.set_computing(False)
 
     def rest(self) -> None:
         """This rank is not computing, whatever its counter said before it could."""
-        self._counter.set_computes(False)
+        self._counter.set_computing(False)
 
     def finish(self, samples: int) -> None:
         """The computing of a step of so many samples is done."""

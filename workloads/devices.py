@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from laggard.errors import InputError
+from laggard.core.errors import InputError
 from laggard.workloads.plan import Backend, WorkerPlan
 
 CPU = "cpu"

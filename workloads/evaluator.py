@@ -25,12 +25,12 @@ from laggard.workloads.datasets.dataset import Data, Split
 from laggard.workloads.gates import POLL_S, Gates, Reason, Verdict, evaluation_gate
 from laggard.workloads.model_state import load_state
 from laggard.workloads.models import build_model
+from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.partition import Partition
 from laggard.workloads.plan import EvaluatorPlan
 from laggard.workloads.referee import Judge, Referee
 from laggard.workloads.spool import Spool, append_line, read_lines
 from laggard.workloads.stopping import accuracy_reached
-from laggard.workloads.strategies.flat_state import FlatState
 
 LOGGER = logging.getLogger(__name__)
 EVALUATION_BATCH = 512
@@ -63,9 +63,9 @@ def main(argument: str) -> None:
         workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary
     )
     strategy = workload.strategy
-    if strategy.served or strategy.pace == "own":
+    if strategy.uses_server or strategy.pace == "own":
         os.nice(19)
-    if strategy.served:
+    if strategy.uses_server:
         _serve_beside(plan, data, model)
     elif strategy.pace == "own":
         _referee(plan, data, model).run()

@@ -2,9 +2,9 @@
 time on each core.
 
 A share of a core is to mean a speed, also where the same step takes more CPU time because its host
-is held back (`laggard.work`). Workers of one machine and one model differ by nothing but chance
-here, so what all of them measured is taken together; steps of other sizes cost what lies on the
-line through the two sizes measured.
+is held back (`laggard.core.work_counter`). Workers of one machine and one model differ by nothing
+but chance here, so what all of them measured is taken together; steps of other sizes cost what lies
+on the line through the two sizes measured.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from laggard.workloads.datasets.dataset import Batch, Split
+from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.partition import Indices
-from laggard.workloads.strategies.flat_state import FlatState
 
 WARM_UP = 2
 REPEATS = 6

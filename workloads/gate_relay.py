@@ -94,7 +94,7 @@ class GateRelay:
         """Whether rank 0 runs here."""
         return 0 in self._ranks
 
-    def news(self) -> Iterator[GateNews]:
+    def poll_updates(self) -> Iterator[GateNews]:
         """What was written into this memory since the last call, and others must know."""
         for rank, known in self._arrived.items():
             gate, time_ns = self._gates.arrival(rank)
@@ -116,7 +116,7 @@ class GateRelay:
             self._last_step_told = True
             yield LastStep(step=last[0], reason=last[1])
 
-    def take(self, news: GateNews) -> GateNews | None:
+    def apply_update(self, news: GateNews) -> GateNews | None:
         """Write what another machine's memory says into this one; returns what to answer, if
         anything.
         """

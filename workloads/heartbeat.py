@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from laggard.span_schema import Phase
+from laggard.core.span_schema import Phase
 
 BEAT = struct.Struct("<qqqq")
 PHASES = tuple(Phase)

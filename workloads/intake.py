@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from laggard.drive import Drive
-from laggard.span_schema import Phase
+from laggard.core.emulated_drive import Drive
+from laggard.core.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch, Split
 from laggard.workloads.partition import Indices, Share
 from laggard.workloads.tracing.recorder import Recorder

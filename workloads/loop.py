@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from laggard.drive import Drive
-from laggard.span_schema import Phase
+from laggard.core.emulated_drive import Drive
+from laggard.core.span_schema import Phase
 from laggard.workloads.account import write_part
 from laggard.workloads.balancing.balancer import Balancer
 from laggard.workloads.gates import Gates, Opening, Reason, Verdict, evaluation_gate
 from laggard.workloads.intake import Intake
 from laggard.workloads.model_state import save_state
+from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.partition import Partition
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.spool import Spool, append_line
 from laggard.workloads.stopping import is_last_by_steps, is_last_by_time
-from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.strategy import Strategy
 from laggard.workloads.tracing.recorder import Recorder
 
@@ -103,9 +103,9 @@ class Loop:
         if is_last_by_steps(step, self.plan.workload.stop):
             self.gates.name_last_step(step, Reason.STEPS)
         elif is_last_by_time(elapsed_s, self.plan.workload.stop):
-            self.gates.name_last_step(self.strategy.meets(step), Reason.TIME)
+            self.gates.name_last_step(self.strategy.next_synchronization(step), Reason.TIME)
         elif self.gates.stop_asked:
-            self.gates.name_last_step(self.strategy.meets(step), Reason.WALLTIME)
+            self.gates.name_last_step(self.strategy.next_synchronization(step), Reason.WALLTIME)
 
     def _step(self, step: int, begun_ns: int) -> None:
         sizes = self.balancer.sizes(step) if self.balancer is not None else None
@@ -119,7 +119,11 @@ class Loop:
         if self.plan.rank == 0 and every is not None and (step + 1) % every == 0:
             self._checkpoint(step)
         if self.balancer is not None:
-            self.balancer.finish(step, len(batch.labels), meets=self.strategy.meets(step) == step)
+            self.balancer.finish(
+                step,
+                len(batch.labels),
+                synchronizes=self.strategy.next_synchronization(step) == step,
+            )
         recorder.end_step(learnt, len(share.indices), share.batch_size)
         if self.plan.rank == 0:
             self._tell_progress(step, learnt.loss)
@@ -138,7 +142,7 @@ class Loop:
         """Whether there is a model to evaluate: one of all ranks, or parts of one that the
         evaluator can read.
         """
-        return not self.plan.relayed or self.strategy.meets(step) == step
+        return not self.plan.relayed or self.strategy.next_synchronization(step) == step
 
     def _evaluate(self, step: int, *, final: bool) -> Opening:
         """Wait while the model is evaluated: that of all ranks, or, between their meetings, the
@@ -147,7 +151,7 @@ class Loop:
         number, gate = self._evaluations, evaluation_gate(self._evaluations)
         self._evaluations += 1
         arrival_ns = self.recorder.enter(Phase.EVALUATE, group=number)
-        if self.strategy.meets(step) != step:
+        if self.strategy.next_synchronization(step) != step:
             state = FlatState(self.strategy.model).read()
             write_part(self.spool, number, self.plan.rank, state, self.strategy.weight)
         elif self.plan.rank == 0:

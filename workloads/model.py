@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
-from laggard.units import DurationS
+from laggard.core.units import DurationS
 from laggard.workloads.callables import is_callable_name
 from laggard.workloads.churn import ChurnEntry
 from laggard.workloads.compress.parameters import COMPRESSION_NAMES
@@ -18,7 +18,7 @@ from laggard.workloads.strategies.parameters import (
     STRATEGY_NAMES,
     AllReduceParameters,
     StrategyParameters,
-    strategy_named,
+    parse_strategy,
 )
 
 DATASET_NAMES = ("digits", "synthetic", "cifar10", "image_folder")
@@ -187,7 +187,7 @@ class Workload(Section):
     )
     strategy: Annotated[
         StrategyParameters,
-        BeforeValidator(strategy_named),
+        BeforeValidator(parse_strategy),
         NameOrMapping(*STRATEGY_NAMES, *SHORTHANDS, *COMPRESSION_NAMES),
     ] = AllReduceParameters()
     placement: Placement = Placement()

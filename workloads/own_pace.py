@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from laggard.workloads.account import Account
 from laggard.workloads.intake import Intake
 from laggard.workloads.partition import Share
-from laggard.workloads.strategies.strategy import OwnPaceStrategy
+from laggard.workloads.strategies.strategy import AsyncStrategy
 from laggard.workloads.tracing.recorder import Recorder
 
 
@@ -32,7 +32,7 @@ class OwnPace:
 
     intake: Intake
     share_of: Callable[[int], Share]
-    strategy: OwnPaceStrategy
+    strategy: AsyncStrategy
     recorder: Recorder
     account: Account | None = None
 

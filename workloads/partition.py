@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 
-from laggard.workloads.balancing.allocation import even
+from laggard.workloads.balancing.allocation import split_evenly
 
 if TYPE_CHECKING:
     from laggard.workloads.model import Workload
@@ -80,7 +80,7 @@ class Partition:
             ValueError: the sizes are not those of a batch of this step.
         """
         batch = self._batch(step)
-        dealt = even(len(batch), self.world_size) if sizes is None else sizes
+        dealt = split_evenly(len(batch), self.world_size) if sizes is None else sizes
         if len(dealt) != self.world_size or min(dealt) < 0 or sum(dealt) != len(batch):
             raise ValueError(
                 f"sizes {list(dealt)}: step {step} has {len(batch)} samples for {self.world_size}"

@@ -11,8 +11,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from laggard.errors import InputError
-from laggard.hosts import Host, select
+from laggard.core.errors import InputError
+from laggard.core.hosts import Host, select_hosts
 from laggard.workloads.churn import absent_at_start, turns
 from laggard.workloads.model import Placement, Workload
 from laggard.workloads.transport.plan import FIRST_PORT, EndpointPlan
@@ -27,24 +27,24 @@ PRELOAD = (
     "laggard.workloads.worker",
     "laggard.workloads.evaluator",
     "laggard.workloads.tracing.link_sampler",
-    "laggard.workloads.strategies.allreduce",
-    "laggard.workloads.strategies.local_sgd",
-    "laggard.workloads.strategies.hierarchical",
-    "laggard.workloads.strategies.diloco",
+    "laggard.workloads.strategies.collective.allreduce",
+    "laggard.workloads.strategies.collective.local_sgd",
+    "laggard.workloads.strategies.collective.hierarchical",
+    "laggard.workloads.strategies.collective.diloco",
     "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
     "laggard.workloads.server",
-    "laggard.workloads.strategies.parameter_server",
-    "laggard.workloads.strategies.asynchronous",
-    "laggard.workloads.strategies.bounded_staleness",
-    "laggard.workloads.strategies.backup_workers",
-    "laggard.workloads.strategies.ring_allreduce",
-    "laggard.workloads.strategies.gossip",
-    "laggard.workloads.strategies.ad_psgd",
-    "laggard.workloads.strategies.overlap_local_sgd",
-    "laggard.workloads.strategies.partial_reduce",
-    "laggard.workloads.strategies.hop",
-    "laggard.workloads.strategies.fast_links",
-    "laggard.workloads.strategies.adaptive",
+    "laggard.workloads.strategies.server.parameter_server",
+    "laggard.workloads.strategies.server.asynchronous",
+    "laggard.workloads.strategies.server.bounded_staleness",
+    "laggard.workloads.strategies.server.backup_workers",
+    "laggard.workloads.strategies.collective.ring_allreduce",
+    "laggard.workloads.strategies.peer.gossip",
+    "laggard.workloads.strategies.background.ad_psgd",
+    "laggard.workloads.strategies.background.overlap_local_sgd",
+    "laggard.workloads.strategies.peer.partial_reduce",
+    "laggard.workloads.strategies.peer.hop",
+    "laggard.workloads.strategies.peer.fast_links",
+    "laggard.workloads.strategies.background.adaptive",
 )
 """What the process that workers are forked from imports. `torch._dynamo` is what
 DistributedDataParallel would otherwise import in every worker, at 1.3 CPU seconds each."""
@@ -115,7 +115,8 @@ class WorkerPlan(TrainingPlan):
         timeout_s: real seconds after which a collective that does not move is an error.
         device: what it computes on, as torch names it.
         backend: what carries the collectives of all ranks.
-        drive: file of its host's drive (`laggard.drive`); None where that is not limited.
+        drive: file of its host's drive (`laggard.core.emulated_drive`); None where that is not
+            limited.
         shared: whether its host is held to a share of a core; the rank then measures its full speed
             first, and counts its work.
         endpoint: its place in the exchange of messages, where the strategy sends any.
@@ -196,7 +197,7 @@ class LinkSamplerPlan(ProcessPlan):
 def unmatched_patterns(placement: Placement, hosts: Sequence[Host]) -> tuple[str, ...]:
     """The patterns of a placement that name no host."""
     patterns = (*placement.workers, *((placement.server,) if placement.server else ()))
-    return tuple(pattern for pattern in patterns if not select(pattern, hosts))
+    return tuple(pattern for pattern in patterns if not select_hosts(pattern, hosts))
 
 
 def place(placement: Placement, hosts: Sequence[Host]) -> tuple[Host, ...]:
@@ -213,7 +214,9 @@ def place(placement: Placement, hosts: Sequence[Host]) -> tuple[Host, ...]:
             f"placement: {unmatched[0]} names no host — the hosts are"
             f" {known}{', …' * (len(hosts) > 8)}"
         )
-    chosen = {host.name: host for pattern in placement.workers for host in select(pattern, hosts)}
+    chosen = {
+        host.name: host for pattern in placement.workers for host in select_hosts(pattern, hosts)
+    }
     return tuple(host for host in chosen.values() for _ in range(placement.per_host))
 
 
@@ -285,7 +288,7 @@ def place_server(placement: Placement, hosts: Sequence[Host]) -> Host:
         InputError: a pattern names no host.
     """
     ranks = place(placement, hosts)
-    return select(placement.server, hosts)[0] if placement.server else ranks[0]
+    return select_hosts(placement.server, hosts)[0] if placement.server else ranks[0]
 
 
 def plan_addresses(
@@ -293,7 +296,7 @@ def plan_addresses(
 ) -> tuple[str, ...]:
     """Where every node of the exchange listens: the ranks, then the server, if there is one."""
     nodes = [*place(workload.placement, hosts)]
-    if workload.strategy.served:
+    if workload.strategy.uses_server:
         nodes.append(place_server(workload.placement, hosts))
     return tuple(f"{host.address}:{first_port + node}" for node, host in enumerate(nodes))
 
@@ -313,7 +316,7 @@ def join_exchange(
         worker.model_copy(update={"endpoint": endpoint})
         for worker, endpoint in zip(workers, endpoints[: len(workers)], strict=True)
     )
-    if not first.workload.strategy.served:
+    if not first.workload.strategy.uses_server:
         return joined, None
     server = ServerPlan(
         world_size=first.world_size,
@@ -344,7 +347,7 @@ def sampled_hosts(workload: Workload, hosts: Sequence[Host]) -> tuple[str, ...]:
     order, then the server's.
     """
     nodes = [*place(workload.placement, hosts)]
-    if workload.strategy.served:
+    if workload.strategy.uses_server:
         nodes.append(place_server(workload.placement, hosts))
     return tuple(dict.fromkeys(host.name for host in nodes))
 

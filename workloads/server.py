@@ -17,13 +17,13 @@ from functools import partial
 import torch
 from torch import nn
 
-from laggard.errors import TransportError
-from laggard.workloads.balancing.dealer import Dealer
-from laggard.workloads.balancing.own_cost import Found
+from laggard.core.errors import TransportError
+from laggard.workloads.balancing.cost_monitor import CostReport
+from laggard.workloads.balancing.server_balancer import ServerBalancer
 from laggard.workloads.balancing.shares import Shares
-from laggard.workloads.compress.codec import vector_codec
+from laggard.workloads.compress.codec import create_vector_codec
+from laggard.workloads.compress.gradient_packer import GradientPacker
 from laggard.workloads.compress.parameters import Compression
-from laggard.workloads.compress.parcel import Parcel
 from laggard.workloads.datasets import open_data
 from laggard.workloads.decisions import note_decision
 from laggard.workloads.gates import START_GATE, Gates, Reason
@@ -31,15 +31,21 @@ from laggard.workloads.intake import fewest_samples
 from laggard.workloads.learnt import UNKNOWN
 from laggard.workloads.model_state import save_state
 from laggard.workloads.models import build_model
+from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.optimizers import build_optimizer
 from laggard.workloads.partition import Partition
 from laggard.workloads.plan import ServerPlan
 from laggard.workloads.spool import Spool, append_line, read_lines, write_whole
-from laggard.workloads.strategies import server_rule
-from laggard.workloads.strategies.flat_state import FlatState
 from laggard.workloads.strategies.parameters import BalancedParameters, CompressibleParameters
-from laggard.workloads.strategies.served import Kind
-from laggard.workloads.strategies.server_rule import Answer, Push, Reaction, ServerRule, Update
+from laggard.workloads.strategies import create_server_rule
+from laggard.workloads.strategies.server.push_pull import ServerMessageKind
+from laggard.workloads.strategies.server.update_rule import (
+    Push,
+    Reaction,
+    ServerReply,
+    ServerUpdateRule,
+    Update,
+)
 from laggard.workloads.tracing.traffic import write_traffic
 from laggard.workloads.transport.endpoint import Endpoint
 from laggard.workloads.transport.frames import Message
@@ -84,7 +90,7 @@ def main(argument: str) -> None:
     compression = strategy.compress if isinstance(strategy, CompressibleParameters) else None
     keeper = ModelKeeper(model, optimizer, plan.world_size, compression)
     with Endpoint(plan.endpoint, listens=True) as endpoint:
-        rule = server_rule(workload.strategy, plan.world_size)
+        rule = create_server_rule(workload.strategy, plan.world_size)
         server = Server(
             plan,
             rule,
@@ -97,12 +103,14 @@ def main(argument: str) -> None:
         server.run()
 
 
-def _dealer(plan: ServerPlan, shares: Shares) -> Dealer | None:
+def _dealer(plan: ServerPlan, shares: Shares) -> ServerBalancer | None:
     """Who deals out batches by speed, where that is wanted."""
     strategy = plan.workload.strategy
     if not isinstance(strategy, BalancedParameters) or strategy.balanced_batches is None:
         return None
-    return Dealer(strategy.balanced_batches, shares, partial(note_decision, Spool(plan.spool_path)))
+    return ServerBalancer(
+        strategy.balanced_batches, shares, partial(note_decision, Spool(plan.spool_path))
+    )
 
 
 class ModelKeeper:
@@ -127,8 +135,10 @@ class ModelKeeper:
         self._state = FlatState(model)
         self._pushed: dict[tuple[int, int], torch.Tensor] = {}
         self._read: torch.Tensor | None = None
-        codec = vector_codec(compression)
-        self._parcel = None if codec is None else Parcel(codec, self._state.parameters, self.read())
+        codec = create_vector_codec(compression)
+        self._packer = (
+            None if codec is None else GradientPacker(codec, self._state.parameters, self.read())
+        )
 
     def hold(self, push: Push, tensor: torch.Tensor) -> None:
         """Keep a worker's gradient (and buffers) until it is applied."""
@@ -145,7 +155,7 @@ class ModelKeeper:
         total = torch.zeros_like(self.read())
         for push in update.pushes:
             pushed = self._pushed.pop((push.rank, push.clock))
-            total += pushed if self._parcel is None else self._parcel.unpack(pushed)
+            total += pushed if self._packer is None else self._packer.unpack(pushed)
         self.version += 1
         if not update.samples:
             return
@@ -185,15 +195,15 @@ class Server:
         keeper: the model.
         partition: how many samples a step has.
         endpoint: how it speaks to workers.
-        dealer: shares out batches by speed; None where shares are even.
+        balancer: shares out batches by speed; None where shares are even.
     """
 
     plan: ServerPlan
-    rule: ServerRule
+    rule: ServerUpdateRule
     keeper: ModelKeeper
     partition: Partition
     endpoint: Endpoint
-    dealer: Dealer | None = None
+    balancer: ServerBalancer | None = None
     samples: int = 0
     _reads: dict[int, int] = field(default_factory=dict)
     _fates: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -208,7 +218,7 @@ class Server:
         self._left = set(range(self.plan.world_size)) - set(self.plan.absent)
         self._blocked: set[int] = set()
         for rank in self.plan.absent:
-            self.rule.leave(rank)
+            self.rule.remove_member(rank)
 
     def run(self) -> None:
         """Serve until the stopping rule; then let all workers go, have the last snapshot evaluated,
@@ -229,9 +239,13 @@ class Server:
 
     def _take_one(self) -> Reason:
         message = self.endpoint.take(POLL_S)
-        if message is not None and message.kind == Kind.PUSH and message.sender in self._left:
+        if (
+            message is not None
+            and message.kind == ServerMessageKind.PUSH
+            and message.sender in self._left
+        ):
             return self._pushed(message)
-        if message is not None and message.kind in (Kind.JOIN, Kind.PUSH):
+        if message is not None and message.kind in (ServerMessageKind.JOIN, ServerMessageKind.PUSH):
             return self._joined(message.sender)
         for rank in sorted(self.endpoint.departed & self._left):
             reason = self._lost(rank)
@@ -243,8 +257,8 @@ class Server:
 
     def _pushed(self, message: Message) -> Reason:
         clock, samples, batch_size, *cost = message.values
-        if self.dealer is not None:
-            self.dealer.hear(message.sender, clock, Found.of_whole_numbers(cost))
+        if self.balancer is not None:
+            self.balancer.record_cost(message.sender, clock, CostReport.from_integers(cost))
         push = Push(message.sender, clock, samples, batch_size)
         assert message.tensor is not None
         self.keeper.hold(push, message.tensor)
@@ -257,11 +271,11 @@ class Server:
         LOGGER.warning("rank %d is gone; the others go on without it", rank)
         self._left.discard(rank)
         self._blocked.discard(rank)
-        if self.dealer is not None:
-            self.dealer.leave(rank)
+        if self.balancer is not None:
+            self.balancer.remove_member(rank)
         if not self._left and not self.plan.workload.churn:
             raise TransportError("no worker is left: all connections were reset by peers")
-        return self._follow(self.rule.leave(rank), Push(rank, UNKNOWN, 0, 0))
+        return self._follow(self.rule.remove_member(rank), Push(rank, UNKNOWN, 0, 0))
 
     def _joined(self, rank: int) -> Reason:
         """A worker asks to be brought up to date; or pushes after it had been given up, which comes
@@ -272,7 +286,7 @@ class Server:
         LOGGER.info("rank %d joins at version %d", rank, self.keeper.version)
         self._left.add(rank)
         self._wait_for_answer(rank)
-        return self._follow(self.rule.join(rank), Push(rank, UNKNOWN, 0, 0))
+        return self._follow(self.rule.add_member(rank), Push(rank, UNKNOWN, 0, 0))
 
     def _wait_for_answer(self, rank: int) -> None:
         self._fates[rank] = (UNKNOWN, 0)
@@ -295,11 +309,11 @@ class Server:
                 return reason
             if self.samples // self._evaluate_every > before // self._evaluate_every:
                 self._snapshot(cause.rank, cause.clock, time.monotonic_ns(), final=False)
-        for answer in reaction.answers:
+        for answer in reaction.replies:
             self._answer(answer, cause)
         return Reason.NONE
 
-    def _answer(self, answer: Answer, cause: Push) -> None:
+    def _answer(self, answer: ServerReply, cause: Push) -> None:
         if self._fates[answer.rank][0] == UNKNOWN and answer.rank == cause.rank:
             self.keeper.forget(cause)
         fate = self._fates[answer.rank]
@@ -310,12 +324,13 @@ class Server:
             *fate,
             self._held_ns(answer.rank),
         )
-        if self.dealer is not None:
-            part = self.dealer.part(answer.rank, answer.clock)
+        if self.balancer is not None:
+            part = self.balancer.assign_range(answer.rank, answer.clock)
             values = (*values, part.start, len(part))
         self._blocked.discard(answer.rank)
         self._tell(
-            answer.rank, Message(Kind.MODEL, self.keeper.version, values, self.keeper.read())
+            answer.rank,
+            Message(ServerMessageKind.MODEL, self.keeper.version, values, self.keeper.read()),
         )
 
     def _tell(self, rank: int, message: Message) -> None:
@@ -377,11 +392,14 @@ class Server:
         while self._left and time.monotonic() < deadline_s:
             for rank in self._blocked & self._left:
                 values = (UNKNOWN, UNKNOWN, 0, *self._fates[rank], self._held_ns(rank))
-                self._tell(rank, Message(Kind.STOP, self.keeper.version, values))
+                self._tell(rank, Message(ServerMessageKind.STOP, self.keeper.version, values))
                 told.add(rank)
             self._left -= self._blocked | self.endpoint.departed
             message = self.endpoint.take(POLL_S) if self._left else None
-            if message is not None and message.kind in (Kind.PUSH, Kind.JOIN):
+            if message is not None and message.kind in (
+                ServerMessageKind.PUSH,
+                ServerMessageKind.JOIN,
+            ):
                 self._left.add(message.sender)
                 self._wait_for_answer(message.sender)
         return told

@@ -54,7 +54,8 @@ class Spool:
         return self.folder / f"snapshot-{number}.rank-{rank}"
 
     def work(self, rank: int, life: int = 0) -> Path:
-        """Counts the work of a rank that is held to a share (`laggard.work`), as `spans`."""
+        """Counts the work of a rank that is held to a share (`laggard.core.work_counter`), as
+        `spans`."""
         return _of_life(self.folder / f"work-{rank}", life)
 
     @property

@@ -130,7 +130,7 @@ class TallyRelay:
         self._counted_s = 0.0
         self._asked, self._is_over = 0, False
 
-    def news(self) -> Iterator[TallyNews]:
+    def poll_updates(self) -> Iterator[TallyNews]:
         """What was written into this memory since the last call, and others must know; of a part,
         one piece at a time.
         """
@@ -202,7 +202,7 @@ class TallyRelay:
         """
         self._tally.leave(rank, self._tally.session(rank))
 
-    def take(self, news: TallyNews) -> None:
+    def apply_update(self, news: TallyNews) -> None:
         """Write what another machine's memory says into this one."""
         if isinstance(news, Counted):
             self._tally.count(news.rank, news.samples, news.steps)

@@ -18,13 +18,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from laggard.drive import Drive, sharpen_sleeps
-from laggard.errors import DeploymentError
-from laggard.work import WorkCounter
+from laggard.core.emulated_drive import Drive, minimize_timer_slack
+from laggard.core.errors import DeploymentError
+from laggard.core.work_counter import WorkCounter
 from laggard.workloads.account import Account
 from laggard.workloads.balancing.balancer import Balancer
 from laggard.workloads.balancing.shares import Shares
-from laggard.workloads.compress.codec import Remembering, vector_codec
+from laggard.workloads.compress.codec import ErrorFeedbackCodec, create_vector_codec
 from laggard.workloads.compute_meter import ComputeMeter
 from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.dataset import Data
@@ -48,18 +48,27 @@ from laggard.workloads.own_pace import OwnPace
 from laggard.workloads.partition import Partition, Share
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.spool import Spool, read_lines, write_whole
-from laggard.workloads.strategies import take_up, take_up_among_peers, take_up_with_server
-from laggard.workloads.strategies.beside_training import BesideTraining
+from laggard.workloads.strategies import (
+    create_peer_strategy,
+    create_server_strategy,
+    create_strategy,
+)
+from laggard.workloads.strategies.background.background_exchange import BackgroundExchange
+from laggard.workloads.strategies.collective.ring_allreduce import RingAllReduce
 from laggard.workloads.strategies.parameters import (
     AllReduceParameters,
     BalancedParameters,
     CompressibleParameters,
     Parameters,
 )
-from laggard.workloads.strategies.peers import Peers
-from laggard.workloads.strategies.ring_allreduce import RingAllReduce
-from laggard.workloads.strategies.served import Kind
-from laggard.workloads.strategies.strategy import OwnPaceStrategy, Seat, ServedStrategy, Strategy
+from laggard.workloads.strategies.peer_connections import PeerConnections
+from laggard.workloads.strategies.server.push_pull import ServerMessageKind
+from laggard.workloads.strategies.strategy import (
+    AsyncStrategy,
+    ServerStrategy,
+    Strategy,
+    TrainingContext,
+)
 from laggard.workloads.tally import Tally
 from laggard.workloads.tracing.recorder import Recorder
 from laggard.workloads.tracing.traffic import write_traffic
@@ -94,7 +103,7 @@ def main(argument: str) -> None:
             with _process_group(plan):
                 _train_in_lockstep(bench, spool)
                 write_traffic(spool, plan.rank, None)
-        elif plan.workload.strategy.served:
+        elif plan.workload.strategy.uses_server:
             _train_with_server(bench, spool, plan.endpoint)
         else:
             _train_among_peers(bench, spool, plan.endpoint)
@@ -110,14 +119,16 @@ class _Bench:
     gates: Gates
     drive: Drive | None
 
-    def seat(self, endpoint: Endpoint | None = None, peers: Peers | None = None) -> Seat:
+    def context(
+        self, endpoint: Endpoint | None = None, peers: PeerConnections | None = None
+    ) -> TrainingContext:
         plan, data, workload = self.plan, self.data, self.plan.workload
         device = torch.device(plan.device)
         model = build_model(
             workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary
         ).to(device)
         torch.manual_seed(workload.seed * 1_000_003 + plan.rank)
-        return Seat(
+        return TrainingContext(
             rank=plan.rank,
             tiers=plan.tiers,
             model=model,
@@ -131,10 +142,10 @@ class _Bench:
             dilation=plan.dilation,
             seed=workload.seed,
             objective=workload.objective,
-            note=self.note,
+            record_decision=self.record_decision,
         )
 
-    def note(self, step: int, sentence: str) -> None:
+    def record_decision(self, step: int, sentence: str) -> None:
         """Put down what has been decided, once for all ranks."""
         note_decision(Spool(self.plan.spool_path), step, sentence)
 
@@ -145,9 +156,13 @@ class _Bench:
         """
         return self.plan.shared and self.plan.device == CPU
 
-    def intake(self, seat: Seat) -> Intake:
+    def intake(self, context: TrainingContext) -> Intake:
         return Intake(
-            self.data.train, self.recorder, seat.device, fewest_samples(seat.model), self.drive
+            self.data.train,
+            self.recorder,
+            context.device,
+            fewest_samples(context.model),
+            self.drive,
         )
 
     @property
@@ -155,15 +170,15 @@ class _Bench:
         return Partition.of(self.plan.workload, len(self.data.train), self.plan.world_size)
 
 
-def _train_in_lockstep(bench: _Bench, spool: Spool, peers: Peers | None = None) -> None:
+def _train_in_lockstep(bench: _Bench, spool: Spool, peers: PeerConnections | None = None) -> None:
     plan, gates = bench.plan, bench.gates
-    seat = bench.seat(peers=peers)
-    strategy = take_up(plan.workload.strategy, seat)
+    context = bench.context(peers=peers)
+    strategy = create_strategy(plan.workload.strategy, context)
     loop = Loop(
-        plan, bench.intake(seat), bench.partition, strategy, bench.recorder, gates, bench.drive
+        plan, bench.intake(context), bench.partition, strategy, bench.recorder, gates, bench.drive
     )
-    zero_ns = _begin_with_all(bench, seat, spool)
-    loop.balancer = _balancer(bench, seat, strategy)
+    zero_ns = _begin_with_all(bench, context, spool)
+    loop.balancer = _balancer(bench, context, strategy)
     ending = loop.run(zero_ns)
     if plan.rank == 0:
         _write_done(plan, spool, gates, zero_ns, ending)
@@ -174,39 +189,41 @@ def _train_with_server(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
     plan = bench.plan
     with Endpoint(told) as endpoint:
         endpoint.connect(plan.world_size)
-        seat = bench.seat(endpoint)
-        strategy = take_up_with_server(plan.workload.strategy, seat)
+        context = bench.context(endpoint)
+        strategy = create_server_strategy(plan.workload.strategy, context)
         loop = OwnPace(
-            bench.intake(seat), partial(_dealt, bench, strategy), strategy, bench.recorder
+            bench.intake(context), partial(_dealt, bench, strategy), strategy, bench.recorder
         )
         if plan.late:
-            begun_ns = _join_late(bench, seat, strategy, spool)
+            begun_ns = _join_late(bench, context, strategy, spool)
         else:
-            endpoint.deliver(plan.world_size, Message(Kind.HELLO))
-            begun_ns = _begin_with_all(bench, seat, spool)
+            endpoint.deliver(plan.world_size, Message(ServerMessageKind.HELLO))
+            begun_ns = _begin_with_all(bench, context, spool)
         taken = loop.run(begun_ns)
         write_traffic(spool, plan.rank, endpoint)
         LOGGER.info("the server ended training after %d steps of this rank", taken)
 
 
-def _dealt(bench: _Bench, strategy: ServedStrategy, step: int) -> Share:
+def _dealt(bench: _Bench, strategy: ServerStrategy, step: int) -> Share:
     """This rank's share of a step: the part that the server has dealt it, or an even one."""
-    if strategy.next_part is None:
+    if strategy.next_batch_range is None:
         return bench.partition.share(step, bench.plan.rank)
-    return bench.partition.part(step, strategy.next_part)
+    return bench.partition.part(step, strategy.next_batch_range)
 
 
-def _begin_with_all(bench: _Bench, seat: Seat, spool: Spool) -> int:
+def _begin_with_all(bench: _Bench, context: TrainingContext, spool: Spool) -> int:
     """Measure at full speed what is to be held to a share, then begin with all others; returns when
     the first step begins.
     """
-    _measure_full_speed(bench, seat, spool)
+    _measure_full_speed(bench, context, spool)
     zero_ns = _start_together(bench.plan, spool, bench.gates)
     _count_work(bench, spool)
     return zero_ns
 
 
-def _join_late(bench: _Bench, seat: Seat, strategy: OwnPaceStrategy, spool: Spool) -> int:
+def _join_late(
+    bench: _Bench, context: TrainingContext, strategy: AsyncStrategy, spool: Spool
+) -> int:
     """Be brought up to date by those who train already; returns when this rank's own training
     begins.
 
@@ -215,7 +232,7 @@ def _join_late(bench: _Bench, seat: Seat, strategy: OwnPaceStrategy, spool: Spoo
     """
     plan = bench.plan
     if not (spool.full_speed.exists() and read_timed(spool.full_speed)):
-        _measure_full_speed(bench, seat, spool)
+        _measure_full_speed(bench, context, spool)
     strategy.join()
     _count_work(bench, spool)
     if bench.recorder.meter is not None:
@@ -237,12 +254,12 @@ def _train_among_peers(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
     with (
         Endpoint(told, listens=True) as endpoint,
         closing(
-            Peers(
+            PeerConnections(
                 endpoint,
                 plan.world_size,
                 bench.recorder,
                 tally,
-                bears_loss=own,
+                supports_loss=own,
                 absent=plan.absent,
                 session=plan.session,
                 first_step=_steps_begun(plan, spool),
@@ -250,12 +267,12 @@ def _train_among_peers(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
         ) as peers,
     ):
         if not plan.late:
-            peers.meet()
+            peers.connect_all()
         if own:
             _train_under_referee(bench, spool, peers, tally)
         else:
             _train_in_lockstep(bench, spool, peers)
-        peers.part(partial(write_traffic, spool, plan.rank, endpoint))
+        peers.wait_before_exit(partial(write_traffic, spool, plan.rank, endpoint))
 
 
 def _steps_begun(plan: WorkerPlan, spool: Spool) -> int:
@@ -266,18 +283,18 @@ def _steps_begun(plan: WorkerPlan, spool: Spool) -> int:
     return last.step + 1 if last.time_ns else 0
 
 
-def _train_under_referee(bench: _Bench, spool: Spool, peers: Peers, tally: Tally) -> None:
-    plan, seat = bench.plan, bench.seat(peers=peers)
-    strategy = take_up_among_peers(plan.workload.strategy, seat)
-    account = Account(plan.rank, tally, spool, seat.model, lambda: strategy.weight)
-    if isinstance(strategy, BesideTraining):
+def _train_under_referee(bench: _Bench, spool: Spool, peers: PeerConnections, tally: Tally) -> None:
+    plan, context = bench.plan, bench.context(peers=peers)
+    strategy = create_peer_strategy(plan.workload.strategy, context)
+    account = Account(plan.rank, tally, spool, context.model, lambda: strategy.weight)
+    if isinstance(strategy, BackgroundExchange):
         strategy.account, account.between_steps = account, False
     share_of = partial(bench.partition.share, rank=plan.rank)
-    loop = OwnPace(bench.intake(seat), share_of, strategy, bench.recorder, account)
+    loop = OwnPace(bench.intake(context), share_of, strategy, bench.recorder, account)
     begun_ns = (
-        _join_late(bench, seat, strategy, spool)
+        _join_late(bench, context, strategy, spool)
         if plan.late
-        else _begin_with_all(bench, seat, spool)
+        else _begin_with_all(bench, context, spool)
     )
     taken = loop.run(begun_ns)
     LOGGER.info("the referee ended training after %d steps of this rank", taken)
@@ -321,7 +338,7 @@ def _drive(plan: WorkerPlan) -> Drive | nullcontext[None]:
     """The host's drive, where it is limited."""
     if plan.drive is None:
         return nullcontext()
-    sharpen_sleeps()
+    minimize_timer_slack()
     return Drive(Path(plan.drive))
 
 
@@ -341,18 +358,18 @@ def _process_group(plan: WorkerPlan) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def _measure_full_speed(bench: _Bench, seat: Seat, spool: Spool) -> None:
+def _measure_full_speed(bench: _Bench, context: TrainingContext, spool: Spool) -> None:
     """Before anything holds this rank back: what its steps take, and a counter for what they
     will.
     """
     if not bench.counts:
         return
-    plan, fewest = bench.plan, fewest_samples(seat.model)
+    plan, fewest = bench.plan, fewest_samples(context.model)
     learn = learner_on_a_copy(
-        seat.model,
+        context.model,
         partial(build_optimizer, plan.workload.optimizer),
         encoder_of_steps(plan.workload.strategy),
-        reads=plan.workload.strategy.beside,
+        reads=plan.workload.strategy.background_exchange,
     )
     indices = pad(bench.partition.share(0, plan.rank).indices, fewest)
     with alone_on_core(spool.full_speed):
@@ -366,9 +383,9 @@ def encoder_of_steps(strategy: Parameters) -> Callable[[torch.Tensor], torch.Ten
     """
     if not isinstance(strategy, CompressibleParameters):
         return None
-    codec = vector_codec(strategy.compress)
-    each_step = strategy.served or isinstance(strategy, AllReduceParameters)
-    return Remembering(codec).encode if codec is not None and each_step else None
+    codec = create_vector_codec(strategy.compress)
+    each_step = strategy.uses_server or isinstance(strategy, AllReduceParameters)
+    return ErrorFeedbackCodec(codec).encode if codec is not None and each_step else None
 
 
 def _count_work(bench: _Bench, spool: Spool) -> None:
@@ -378,14 +395,14 @@ def _count_work(bench: _Bench, spool: Spool) -> None:
         bench.recorder.meter = ComputeMeter(counter, fit(read_timed(spool.full_speed)))
 
 
-def _balancer(bench: _Bench, seat: Seat, strategy: Strategy) -> Balancer | None:
+def _balancer(bench: _Bench, context: TrainingContext, strategy: Strategy) -> Balancer | None:
     """What shares out batches by speed, where that is wanted."""
     parameters = bench.plan.workload.strategy
     if not isinstance(parameters, BalancedParameters) or parameters.balanced_batches is None:
         return None
-    shares = Shares(bench.partition, fewest_samples(seat.model))
-    tell_all = strategy.tell_all if isinstance(strategy, RingAllReduce) else None
-    return Balancer(parameters.balanced_batches, seat, shares, tell_all)
+    shares = Shares(bench.partition, fewest_samples(context.model))
+    all_gather = strategy.all_gather if isinstance(strategy, RingAllReduce) else None
+    return Balancer(parameters.balanced_batches, context, shares, all_gather)
 
 
 def _start_together(plan: WorkerPlan, spool: Spool, gates: Gates) -> int:

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from laggard.analysis.evaluate.truth import Event
-from laggard.run_schema import Finding
+from laggard.analysis.evaluate.ground_truth import InjectedEvent
+from laggard.core.run_schema import Finding
 
 LEAST_OVERLAP = 0.5
 
 
-def overlap(event: Event, finding: Finding) -> float:
+def compute_overlap(event: InjectedEvent, finding: Finding) -> float:
     """Steps shared over steps that either has; 0 where the places differ."""
     if event.rank != finding.rank:
         return 0.0
@@ -27,7 +27,9 @@ def overlap(event: Event, finding: Finding) -> float:
     return max(shared, 0) / either
 
 
-def match(events: Sequence[Event], findings: Sequence[Finding]) -> tuple[tuple[int, int], ...]:
+def match_findings(
+    events: Sequence[InjectedEvent], findings: Sequence[Finding]
+) -> tuple[tuple[int, int], ...]:
     """Pairs events with findings.
 
     Args:
@@ -42,7 +44,9 @@ def match(events: Sequence[Event], findings: Sequence[Finding]) -> tuple[tuple[i
 
     if not events or not findings:
         return ()
-    shared = np.array([[overlap(event, finding) for finding in findings] for event in events])
+    shared = np.array(
+        [[compute_overlap(event, finding) for finding in findings] for event in events]
+    )
     named = np.array([[event.label == (f.family, f.kind) for f in findings] for event in events])
     may = shared >= LEAST_OVERLAP
     # One more pair outweighs all that other pairs can have in common, which is 2 each.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laggard.analysis.evaluate.online import OnlineVerdict
-from laggard.analysis.evaluate.verdict import Verdict
+from laggard.analysis.evaluate.alarm_judgment import AlarmJudgment
+from laggard.analysis.evaluate.finding_judgment import CaseJudgment
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Score:
     online_false_alarms_per_1000_steps: float | None = None
 
 
-def score(verdicts: Sequence[Verdict]) -> Score:
+def compute_score(verdicts: Sequence[CaseJudgment]) -> Score:
     """Adds up the verdicts of runs.
 
     Args:
@@ -81,74 +81,78 @@ def score(verdicts: Sequence[Verdict]) -> Score:
     """
     found = sum(len(v.found) for v in verdicts)
     missed = sum(len(v.missed) for v in verdicts)
-    false = sum(len(v.false) for v in verdicts)
+    false = sum(len(v.false_positives) for v in verdicts)
     undetectable = sum(v.undetectable for v in verdicts)
     clean = [v for v in verdicts if v.clean_steps]
     delays = [delay for v in verdicts for delay in v.onset_delays]
     errors = [v.cost_error for v in verdicts if v.cost_error is not None]
-    alarms = _share(1000 * sum(len(v.false) for v in clean), sum(v.clean_steps for v in clean))
-    online = _online(verdicts)
-    online_false = sum(v.online.false for v in clean if v.online is not None)
+    alarms = _divide_or_none(
+        1000 * sum(len(v.false_positives) for v in clean), sum(v.clean_steps for v in clean)
+    )
+    online = _sum_alarm_judgments(verdicts)
+    online_false = sum(v.online.false_positives for v in clean if v.online is not None)
     online_clean = sum(v.clean_steps for v in clean if v.online is not None)
     return Score(
         cases=len(verdicts),
         events=found + missed,
-        precision=_share(found, found + false),
-        recall=_share(found, found + missed),
-        f1=_f1(found, false, missed),
-        label_macro_f1=_label_macro_f1(verdicts),
-        top1=_mean([v.rank_named for v in verdicts if v.rank_named is not None]),
-        link_top1=_mean([v.link_named for v in verdicts if v.link_named is not None]),
-        onset_delay_steps=_quantile(delays, 0.5),
-        onset_error_steps_p90=_quantile([abs(delay) for delay in delays], 0.9),
+        precision=_divide_or_none(found, found + false),
+        recall=_divide_or_none(found, found + missed),
+        f1=_compute_f1(found, false, missed),
+        label_macro_f1=_compute_label_macro_f1(verdicts),
+        top1=_compute_mean([v.rank_named for v in verdicts if v.rank_named is not None]),
+        link_top1=_compute_mean([v.link_named for v in verdicts if v.link_named is not None]),
+        onset_delay_steps=_compute_quantile(delays, 0.5),
+        onset_error_steps_p90=_compute_quantile([abs(delay) for delay in delays], 0.9),
         false_alarms_per_1000_steps=alarms,
-        cost_error_p50=_quantile(errors, 0.5),
-        cost_error_p90=_quantile(errors, 0.9),
+        cost_error_p50=_compute_quantile(errors, 0.5),
+        cost_error_p90=_compute_quantile(errors, 0.9),
         undetectable=undetectable,
-        undetectable_share=_share(undetectable, found + missed + undetectable),
-        online_precision=_share(online.found, online.found + online.false),
-        online_recall=_share(online.found, online.found + online.missed),
-        online_f1=_f1(online.found, online.false, online.missed),
-        online_delay_steps=_quantile(online.delays, 0.5),
-        online_delay_steps_mean=_mean(online.delays),
-        online_delay_steps_p90=_quantile(online.delays, 0.9),
-        online_false_alarms_per_1000_steps=_share(1000 * online_false, online_clean),
+        undetectable_share=_divide_or_none(undetectable, found + missed + undetectable),
+        online_precision=_divide_or_none(online.found, online.found + online.false_positives),
+        online_recall=_divide_or_none(online.found, online.found + online.missed),
+        online_f1=_compute_f1(online.found, online.false_positives, online.missed),
+        online_delay_steps=_compute_quantile(online.delays, 0.5),
+        online_delay_steps_mean=_compute_mean(online.delays),
+        online_delay_steps_p90=_compute_quantile(online.delays, 0.9),
+        online_false_alarms_per_1000_steps=_divide_or_none(1000 * online_false, online_clean),
     )
 
 
-def _online(verdicts: Sequence[Verdict]) -> OnlineVerdict:
+def _sum_alarm_judgments(verdicts: Sequence[CaseJudgment]) -> AlarmJudgment:
     """Of all runs that the detector was asked of, together."""
-    told = [v.online for v in verdicts if v.online is not None]
-    return OnlineVerdict(
-        found=sum(each.found for each in told),
-        missed=sum(each.missed for each in told),
-        false=sum(each.false for each in told),
-        delays=tuple(delay for each in told for delay in each.delays),
+    reported = [v.online for v in verdicts if v.online is not None]
+    return AlarmJudgment(
+        found=sum(each.found for each in reported),
+        missed=sum(each.missed for each in reported),
+        false_positives=sum(each.false_positives for each in reported),
+        delays=tuple(delay for each in reported for delay in each.delays),
     )
 
 
-def _label_macro_f1(verdicts: Sequence[Verdict]) -> float | None:
-    right = [true for v in verdicts for true, told in v.found if true == told]
-    false = [told for v in verdicts for true, told in v.found if true != told]
-    missed = [true for v in verdicts for true, told in v.found if true != told]
-    false += [label for v in verdicts for label in v.false]
+def _compute_label_macro_f1(verdicts: Sequence[CaseJudgment]) -> float | None:
+    right = [true for v in verdicts for true, reported in v.found if true == reported]
+    false = [reported for v in verdicts for true, reported in v.found if true != reported]
+    missed = [true for v in verdicts for true, reported in v.found if true != reported]
+    false += [label for v in verdicts for label in v.false_positives]
     missed += [label for v in verdicts for label in v.missed]
     labels = sorted({*right, *missed})
-    each = [_f1(right.count(label), false.count(label), missed.count(label)) for label in labels]
-    return _mean([value for value in each if value is not None])
+    each = [
+        _compute_f1(right.count(label), false.count(label), missed.count(label)) for label in labels
+    ]
+    return _compute_mean([value for value in each if value is not None])
 
 
-def _f1(found: int, false: int, missed: int) -> float | None:
-    return _share(2 * found, 2 * found + false + missed)
+def _compute_f1(found: int, false: int, missed: int) -> float | None:
+    return _divide_or_none(2 * found, 2 * found + false + missed)
 
 
-def _share(part: float, whole: float) -> float | None:
+def _divide_or_none(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def _compute_mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def _quantile(values: Sequence[float], part: float) -> float | None:
+def _compute_quantile(values: Sequence[float], part: float) -> float | None:
     return float(np.quantile(values, part)) if values else None

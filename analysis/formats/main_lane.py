@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from laggard.analysis.columns import IntArray
-from laggard.span_schema import NO_GROUP, NO_PEER, Flag, Lane, Phase
+from laggard.analysis.tables.columns import IntArray
+from laggard.core.span_schema import NO_GROUP, NO_PEER, Flag, Lane, Phase
 
-LEAST_BESIDE_NS = 10_000
+MIN_OVERLAP_NS = 10_000
 """Less is what clocks and rounding make of pieces that follow each other."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TraceSpan:
     """A span of one rank in one step, in nanoseconds of any clock."""
 
     phase: Phase
@@ -35,7 +35,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Busy:
+class BusyTimes:
     """When a rank works, whatever on: starts in order, and the latest end of all that began no
     later, in nanoseconds, [N].
     """
@@ -44,12 +44,12 @@ class Busy:
     latest_ends_ns: IntArray
 
     @classmethod
-    def of(cls, starts_ns: IntArray, ends_ns: IntArray) -> Busy:
+    def from_intervals(cls, starts_ns: IntArray, ends_ns: IntArray) -> BusyTimes:
         """From starts and ends in any order, which may overlap."""
         order = np.argsort(starts_ns, kind="stable")
         return cls(starts_ns[order], np.maximum.accumulate(ends_ns[order]))
 
-    def held_up_from(self, launch_ns: int, end_ns: int) -> int:
+    def exposed_from(self, launch_ns: int, end_ns: int) -> int:
         """From when on the rank does nothing but wait for a collective: between its launch and its
         end; the end if never.
         """
@@ -58,58 +58,58 @@ class Busy:
         return min(max(launch_ns, last), end_ns)
 
 
-def held_up(collective: Piece, busy: Busy) -> tuple[Piece, ...]:
+def split_exposed(collective: TraceSpan, busy: BusyTimes) -> tuple[TraceSpan, ...]:
     """The part of a collective that a rank was held up by, and, where the rest was beside its work,
     all of it on a lane of its own.
     """
-    begins_ns = busy.held_up_from(collective.start_ns, collective.end_ns)
+    begins_ns = busy.exposed_from(collective.start_ns, collective.end_ns)
     exposed = replace(collective, start_ns=begins_ns)
-    if begins_ns - collective.start_ns <= LEAST_BESIDE_NS:
+    if begins_ns - collective.start_ns <= MIN_OVERLAP_NS:
         return (exposed,)
     return exposed, replace(collective, lane=Lane.BUCKETS, flags=Flag.ASYNC)
 
 
-def lay_out(work: Iterable[Piece], meetings: Iterable[Piece]) -> tuple[Piece, ...]:
+def build_main_lane(work: Iterable[TraceSpan], waits: Iterable[TraceSpan]) -> tuple[TraceSpan, ...]:
     """Work and meetings on one lane, in order of time.
 
     Args:
         work: what the rank did; of two pieces that overlap, the one that began first keeps its
             time.
-        meetings: when the rank was held up; they come before work, and one that began before the
+        waits: when the rank was held up; they come before work, and one that began before the
             last had ended begins at its end.
 
     Returns:
         Pieces that do not overlap; meetings may be empty, work is not.
     """
-    held = in_line(sorted(meetings, key=lambda piece: (piece.start_ns, piece.end_ns)))
-    done = in_line(sorted(work, key=lambda piece: (piece.start_ns, piece.end_ns)))
-    rest = tuple(piece for piece in cut(done, held) if piece.end_ns > piece.start_ns)
-    return tuple(sorted((*held, *rest), key=lambda piece: (piece.start_ns, piece.end_ns)))
+    waiting = serialize_spans(sorted(waits, key=lambda span: (span.start_ns, span.end_ns)))
+    done = serialize_spans(sorted(work, key=lambda span: (span.start_ns, span.end_ns)))
+    rest = tuple(span for span in subtract_spans(done, waiting) if span.end_ns > span.start_ns)
+    return tuple(sorted((*waiting, *rest), key=lambda span: (span.start_ns, span.end_ns)))
 
 
-def in_line(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+def serialize_spans(spans: Iterable[TraceSpan]) -> tuple[TraceSpan, ...]:
     """Each begins no earlier than the one before it ends; one that ended before is empty, at that
     end.
     """
-    placed: list[Piece] = []
-    for piece in pieces:
-        start_ns = max(piece.start_ns, placed[-1].end_ns) if placed else piece.start_ns
-        placed.append(replace(piece, start_ns=start_ns, end_ns=max(piece.end_ns, start_ns)))
+    placed: list[TraceSpan] = []
+    for span in spans:
+        start_ns = max(span.start_ns, placed[-1].end_ns) if placed else span.start_ns
+        placed.append(replace(span, start_ns=start_ns, end_ns=max(span.end_ns, start_ns)))
     return tuple(placed)
 
 
-def cut(pieces: Sequence[Piece], holes: Sequence[Piece]) -> Iterator[Piece]:
+def subtract_spans(spans: Sequence[TraceSpan], holes: Sequence[TraceSpan]) -> Iterator[TraceSpan]:
     """What is left of pieces outside the holes; both are in line. An empty hole cuts a piece in
     two.
     """
     first = 0
-    for piece in pieces:
-        while first < len(holes) and holes[first].end_ns <= piece.start_ns:
+    for span in spans:
+        while first < len(holes) and holes[first].end_ns <= span.start_ns:
             first += 1
-        at_ns = piece.start_ns
+        at_ns = span.start_ns
         for hole in holes[first:]:
-            if hole.start_ns >= piece.end_ns:
+            if hole.start_ns >= span.end_ns:
                 break
-            yield replace(piece, start_ns=at_ns, end_ns=max(hole.start_ns, at_ns))
+            yield replace(span, start_ns=at_ns, end_ns=max(hole.start_ns, at_ns))
             at_ns = max(at_ns, hole.end_ns)
-        yield replace(piece, start_ns=at_ns, end_ns=max(piece.end_ns, at_ns))
+        yield replace(span, start_ns=at_ns, end_ns=max(span.end_ns, at_ns))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from laggard.analysis.report.tone import Verdict
-from laggard.run_schema import FidelityCheck
+from laggard.analysis.report.status_message import StatusMessage
+from laggard.core.run_schema import FidelityCheck
 
 MOST_SHOWN = 12
 _NAMES = {
@@ -48,44 +48,44 @@ class FidelityPart:
     misses are always shown.
     """
 
-    verdict: Verdict
+    verdict: StatusMessage
     kinds: tuple[KindRow, ...]
     shown: tuple[CheckRow, ...]
     folded: tuple[CheckRow, ...]
 
 
-def fidelity_part(checks: Sequence[FidelityCheck], *, slipped: bool = False) -> FidelityPart:
+def build_fidelity_part(checks: Sequence[FidelityCheck], *, violated: bool = False) -> FidelityPart:
     """What the emulation gave against what it was asked for before training; misses come first.
 
     Args:
         checks: what was measured.
-        slipped: whether the emulation did not keep to it while training ran.
+        violated: whether the emulation did not keep to it while training ran.
     """
     ordered = sorted(checks, key=lambda c: c.ok)
     kinds = dict.fromkeys(c.kind for c in checks)
-    rows = tuple(_row(check) for check in ordered)
+    rows = tuple(_build_check_row(check) for check in ordered)
     few = len(rows) <= MOST_SHOWN
     return FidelityPart(
-        verdict=_verdict(checks, slipped),
-        kinds=tuple(_kind_row([c for c in checks if c.kind == kind]) for kind in kinds),
+        verdict=_summarize_checks(checks, violated),
+        kinds=tuple(_build_kind_row([c for c in checks if c.kind == kind]) for kind in kinds),
         shown=rows if few else tuple(row for row in rows if not row.ok),
         folded=() if few else rows,
     )
 
 
-def _verdict(checks: Sequence[FidelityCheck], slipped: bool) -> Verdict:
+def _summarize_checks(checks: Sequence[FidelityCheck], violated: bool) -> StatusMessage:
     missed = sum(not c.ok for c in checks)
     if not checks:
-        return Verdict(
+        return StatusMessage(
             "Not measured: nothing says that this run's network and hosts were as asked for.",
             "care",
         )
     if missed:
-        return Verdict(
+        return StatusMessage(
             f"No: {missed} of {len(checks)} measured quantities missed their tolerance.", "bad"
         )
-    if slipped:
-        return Verdict(
+    if violated:
+        return StatusMessage(
             "Not throughout: it was within tolerance before training, and slipped while training"
             " ran.",
             "bad",
@@ -95,37 +95,37 @@ def _verdict(checks: Sequence[FidelityCheck], slipped: bool) -> Verdict:
         if len(checks) == 1
         else f"all {len(checks)} measured quantities are"
     )
-    return Verdict(f"Yes: {number} within tolerance.", "good")
+    return StatusMessage(f"Yes: {number} within tolerance.", "good")
 
 
-def _kind_row(checks: Sequence[FidelityCheck]) -> KindRow:
-    worst = max(checks, key=_use_of_tolerance)
+def _build_kind_row(checks: Sequence[FidelityCheck]) -> KindRow:
+    worst = max(checks, key=_compute_tolerance_use)
     within = sum(c.ok for c in checks)
     return KindRow(
         name=_NAMES[worst.kind],
         within=f"{within} of {len(checks)}",
-        error=_amount(abs(worst.measured - worst.requested), worst.unit),
-        allowed=_amount(worst.tolerance, worst.unit),
+        error=_format_amount(abs(worst.measured - worst.requested), worst.unit),
+        allowed=_format_amount(worst.tolerance, worst.unit),
         missed=within < len(checks),
     )
 
 
-def _use_of_tolerance(check: FidelityCheck) -> float:
+def _compute_tolerance_use(check: FidelityCheck) -> float:
     return abs(check.measured - check.requested) / max(check.tolerance, 1e-12)
 
 
-def _row(check: FidelityCheck) -> CheckRow:
+def _build_check_row(check: FidelityCheck) -> CheckRow:
     return CheckRow(
         name=_NAMES[check.kind],
         where=check.src if check.dst is None else f"{check.src} → {check.dst}",
-        requested=_amount(check.requested, check.unit),
-        measured=_amount(check.measured, check.unit),
-        tolerance="± " + _amount(check.tolerance, check.unit),
+        requested=_format_amount(check.requested, check.unit),
+        measured=_format_amount(check.measured, check.unit),
+        tolerance="± " + _format_amount(check.tolerance, check.unit),
         detail=check.detail,
         ok=check.ok,
     )
 
 
-def _amount(value: float, unit: str) -> str:
+def _format_amount(value: float, unit: str) -> str:
     text = f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
     return f"{text}{'' if unit in {'x', '×'} else ' '}{unit}".strip()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from laggard.analysis.findings import Analysis
-from laggard.analysis.load import Run
-from laggard.analysis.wording import bytes_text, percent_text, seconds_text
-from laggard.run_schema import Outcome
+from laggard.analysis.findings.analysis_result import AnalysisResult
+from laggard.analysis.tables.load_run import RunData
+from laggard.core.run_schema import RunOutcome
+from laggard.core.text_format import format_bytes, format_percent, format_seconds
 
 _STOPPED_BY = {
     "accuracy": "accuracy reached",
@@ -26,22 +26,26 @@ class Tile:
     remark: str = ""
 
 
-def outcome_tiles(run: Run, analysis: Analysis | None) -> tuple[Tile, ...]:
+def build_outcome_tiles(run: RunData, analysis: AnalysisResult | None) -> tuple[Tile, ...]:
     """What the run achieved; of a run that did not end, what its spans say."""
     outcome = run.record.outcome if run.record is not None else None
     if outcome is not None:
         dilated = run.record is not None and run.record.dilation != 1
-        return (*_achieved(outcome, dilated=dilated), *_drawn(run), *_lost(analysis))
+        return (
+            *_build_outcome_tiles(outcome, dilated=dilated),
+            *_build_energy_tiles(run),
+            *_build_loss_tiles(analysis),
+        )
     if analysis is None:
         return ()
     return (
-        Tile(_makespan_name(run), seconds_text(analysis.makespan_s)),
+        Tile(_format_makespan_name(run), format_seconds(analysis.makespan_s)),
         Tile("Steps", f"{len(analysis.steps)}", "finished by every rank"),
-        *_lost(analysis),
+        *_build_loss_tiles(analysis),
     )
 
 
-def _makespan_name(run: Run) -> str:
+def _format_makespan_name(run: RunData) -> str:
     return (
         "Makespan"
         if run.record is not None and run.record.origin is not None
@@ -49,26 +53,28 @@ def _makespan_name(run: Run) -> str:
     )
 
 
-def _achieved(outcome: Outcome, *, dilated: bool) -> tuple[Tile, ...]:
+def _build_outcome_tiles(outcome: RunOutcome, *, dilated: bool) -> tuple[Tile, ...]:
     known = [
         Tile(
             "Makespan",
-            seconds_text(outcome.makespan_s),
+            format_seconds(outcome.makespan_s),
             "virtual time" if dilated else "first step to last",
         ),
         Tile("Steps", f"{outcome.steps}", f"stopped by: {_STOPPED_BY[outcome.stopped_by]}"),
         Tile("Throughput", f"{outcome.samples_per_s:.4g}", "samples per second"),
-        Tile("Sent", bytes_text(outcome.bytes_sent), "over the network"),
+        Tile("Sent", format_bytes(outcome.bytes_sent), "over the network"),
         Tile("Fairness", f"{outcome.fairness:.2f}", "Jain's index; 1 is even"),
     ]
     if outcome.accuracy is not None:
-        known.insert(2, Tile("Accuracy", percent_text(outcome.accuracy), "at the last evaluation"))
+        known.insert(
+            2, Tile("Accuracy", format_percent(outcome.accuracy), "at the last evaluation")
+        )
     if outcome.cost is not None:
         known.append(Tile("Price", f"{outcome.cost:.3g}", "in the unit of the scenario's prices"))
     return tuple(known)
 
 
-def _drawn(run: Run) -> tuple[Tile, ...]:
+def _build_energy_tiles(run: RunData) -> tuple[Tile, ...]:
     drawn = run.record.energy if run.record is not None else ()
     if not drawn:
         return ()
@@ -82,15 +88,15 @@ def _drawn(run: Run) -> tuple[Tile, ...]:
     return (Tile("Energy", f"{kilojoules:.3g} kJ", who),)
 
 
-def _lost(analysis: Analysis | None) -> tuple[Tile, ...]:
+def _build_loss_tiles(analysis: AnalysisResult | None) -> tuple[Tile, ...]:
     if analysis is None or analysis.makespan_s <= 0 or not analysis.costed:
         return ()
     lost = Tile(
         "Lost to stragglers",
-        percent_text(max(analysis.lost_s, 0.0) / analysis.makespan_s),
-        f"{seconds_text(max(analysis.lost_s, 0.0))} of the makespan",
+        format_percent(max(analysis.lost_s, 0.0) / analysis.makespan_s),
+        f"{format_seconds(max(analysis.lost_s, 0.0))} of the makespan",
     )
-    relied = "costs can be relied on" if analysis.reliable else "costs are not to be relied on"
+    relied = "costs can be relied on" if analysis.is_reliable else "costs are not to be relied on"
     return lost, Tile(
         "Explained", f"{100 * analysis.explained:.1f} %", f"of the makespan, by the model; {relied}"
     )

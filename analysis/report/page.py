@@ -7,21 +7,26 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from laggard.analysis.answer import (
-    answer,
-    decision_sentences,
-    finding_sentences,
-    remainder_sentences,
+from laggard.analysis.findings.analysis_result import AnalysisResult
+from laggard.analysis.findings.answer import (
+    format_answer,
+    format_decisions,
+    format_findings,
+    format_remainder,
 )
-from laggard.analysis.figures import TIMELINE, DrawnFigure
-from laggard.analysis.findings import Analysis
-from laggard.analysis.load import Run
-from laggard.analysis.report.fidelity import FidelityPart, fidelity_part
-from laggard.analysis.report.outcome import Tile, outcome_tiles
-from laggard.analysis.report.setup import Table, facts, hosts_line, setup_tables
-from laggard.analysis.report.stragglers import MOST_ROWS, StragglerRow, straggler_rows
-from laggard.analysis.report.timeline import TimelinePart, timeline_part
-from laggard.analysis.report.tone import Tone, Verdict
+from laggard.analysis.report.fidelity import FidelityPart, build_fidelity_part
+from laggard.analysis.report.figures import TIMELINE, DrawnFigure
+from laggard.analysis.report.outcome import Tile, build_outcome_tiles
+from laggard.analysis.report.run_setup import (
+    ReportTable,
+    build_setup_tables,
+    format_hosts_line,
+    list_facts,
+)
+from laggard.analysis.report.status_message import StatusMessage, Tone
+from laggard.analysis.report.stragglers import MOST_ROWS, StragglerRow, build_straggler_rows
+from laggard.analysis.report.timeline.document import TimelinePart, build_timeline_part
+from laggard.analysis.tables.load_run import RunData
 
 
 @dataclass(frozen=True)
@@ -46,13 +51,13 @@ class Page:
     scenario: str
     run_id: str
     hosts_line: str
-    status: Verdict
-    notices: tuple[Verdict, ...]
+    status: StatusMessage
+    notices: tuple[StatusMessage, ...]
     answer: tuple[str, ...]
     error: str
     contents: tuple[tuple[str, str], ...]
     outcome: tuple[Tile, ...]
-    analysed: bool
+    analyzed: bool
     costed: bool
     uncosted: str
     stragglers: tuple[StragglerRow, ...]
@@ -63,10 +68,12 @@ class Page:
     command: str
     facts: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]
-    tables: tuple[Table, ...]
+    tables: tuple[ReportTable, ...]
 
 
-def build_page(run: Run, analysis: Analysis | None, figures: Sequence[DrawnFigure]) -> Page:
+def build_page(
+    run: RunData, analysis: AnalysisResult | None, figures: Sequence[DrawnFigure]
+) -> Page:
     """Collects what the report says.
 
     Args:
@@ -78,85 +85,91 @@ def build_page(run: Run, analysis: Analysis | None, figures: Sequence[DrawnFigur
         The page's values.
     """
     record = run.record
-    outcome = outcome_tiles(run, analysis)
-    opening, notices = _opening(run, analysis)
+    outcome = build_outcome_tiles(run, analysis)
+    opening, notices = _split_answer(run, analysis)
     imported = record is not None and record.origin is not None
     return Page(
         scenario=record.scenario if record is not None else run.folder.parent.name or "run",
         run_id=record.id if record is not None else run.folder.name,
-        hosts_line=hosts_line(run),
-        status=_status(run),
+        hosts_line=format_hosts_line(run),
+        status=_format_status(run),
         notices=notices,
         answer=opening,
         error=(record.error or "") if record is not None else "",
-        contents=_contents(
+        contents=_list_contents(
             outcome=bool(outcome),
-            analysed=analysis is not None,
+            analyzed=analysis is not None,
             emulated=not imported,
             figures=bool(figures),
         ),
         outcome=outcome,
-        analysed=analysis is not None,
+        analyzed=analysis is not None,
         costed=analysis is not None and analysis.costed,
-        uncosted=_uncosted(run),
-        stragglers=straggler_rows(run, analysis) if analysis is not None else (),
+        uncosted=_explain_missing_costs(run),
+        stragglers=build_straggler_rows(run, analysis) if analysis is not None else (),
         stragglers_left_out=max(0, len(analysis.findings) - MOST_ROWS)
         if analysis is not None
         else 0,
         notes=analysis.notes if analysis is not None else (),
         fidelity=None
         if imported
-        else fidelity_part(
-            run.fidelity, slipped=record is not None and record.status == "unfaithful"
+        else build_fidelity_part(
+            run.fidelity, violated=record is not None and record.status == "unfaithful"
         ),
-        figures=tuple(_figure(drawn, run, analysis) for drawn in figures),
+        figures=tuple(_build_figure_part(drawn, run, analysis) for drawn in figures),
         command=shlex.join(record.command) if record is not None else "",
-        facts=facts(run),
+        facts=list_facts(run),
         warnings=record.warnings if record is not None else (),
-        tables=setup_tables(run),
+        tables=build_setup_tables(run),
     )
 
 
-def _uncosted(run: Run) -> str:
+def _explain_missing_costs(run: RunData) -> str:
     """Why what causes cost is not computed, where it is not."""
     if run.record is not None and run.record.origin is not None:
         return "Not computed: the replay does not know all that this trace's workers wait for."
     return "Not computed: that takes workers that are all there, to the end."
 
 
-def _opening(run: Run, analysis: Analysis | None) -> tuple[tuple[str, ...], tuple[Verdict, ...]]:
+def _split_answer(
+    run: RunData, analysis: AnalysisResult | None
+) -> tuple[tuple[str, ...], tuple[StatusMessage, ...]]:
     """The answer proper, and how the run ended as notices above it."""
     if analysis is None:
-        return answer(run, None), ()
-    said = (*finding_sentences(run, analysis), *decision_sentences(run))
+        return format_answer(run, None), ()
+    answer_sentences = (*format_findings(run, analysis), *format_decisions(run))
     state = [
-        s for s in answer(run, analysis) if s not in said and s not in remainder_sentences(analysis)
+        s
+        for s in format_answer(run, analysis)
+        if s not in answer_sentences and s not in format_remainder(analysis)
     ]
-    care = [Verdict(text, "care") for text in remainder_sentences(analysis)]
-    return said, (*(Verdict(text, "bad") for text in state), *care)
+    care = [StatusMessage(text, "care") for text in format_remainder(analysis)]
+    return answer_sentences, (*(StatusMessage(text, "bad") for text in state), *care)
 
 
-def _status(run: Run) -> Verdict:
+def _format_status(run: RunData) -> StatusMessage:
     status = run.record.status if run.record is not None else "interrupted"
     tones: dict[str, Tone] = {"done": "good", "failed": "bad", "unfaithful": "bad"}
-    return Verdict(status, tones.get(status, "care"))
+    return StatusMessage(status, tones.get(status, "care"))
 
 
-def _contents(
-    *, outcome: bool, analysed: bool, emulated: bool, figures: bool
+def _list_contents(
+    *, outcome: bool, analyzed: bool, emulated: bool, figures: bool
 ) -> tuple[tuple[str, str], ...]:
     parts = (
         ("outcome", "Outcome", outcome),
-        ("stragglers", "Stragglers", analysed),
+        ("stragglers", "Stragglers", analyzed),
         ("fidelity", "Fidelity", emulated),
         ("figures", "Figures", figures),
         ("how", "How it was run", True),
         ("words", "Words", True),
     )
-    return tuple((anchor, title) for anchor, title, there in parts if there)
+    return tuple((anchor, title) for anchor, title, is_present in parts if is_present)
 
 
-def _figure(drawn: DrawnFigure, run: Run, analysis: Analysis | None) -> FigurePart:
+def _build_figure_part(
+    drawn: DrawnFigure, run: RunData, analysis: AnalysisResult | None
+) -> FigurePart:
     zoomed = analysis if drawn.kind.name == TIMELINE else None
     return FigurePart(
         name=drawn.kind.name,
@@ -165,7 +178,7 @@ def _figure(drawn: DrawnFigure, run: Run, analysis: Analysis | None) -> FigurePa
         caption=drawn.caption,
         wide=_data_uri(drawn.wide_svg),
         narrow=_data_uri(drawn.narrow_svg),
-        timeline=None if zoomed is None else timeline_part(run, zoomed),
+        timeline=None if zoomed is None else build_timeline_part(run, zoomed),
     )
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from laggard.analysis.findings import Analysis
-from laggard.analysis.load import Run
-from laggard.analysis.step_clock import StepClock, finding_window_s, step_clock
-from laggard.analysis.wording import percent_text, ratio_text, seconds_text
-from laggard.run_schema import Alarm, Finding
+from laggard.analysis.findings.analysis_result import AnalysisResult
+from laggard.analysis.tables.load_run import RunData
+from laggard.analysis.tables.timelines.step_clock import (
+    StepClock,
+    get_finding_window_s,
+    get_step_clock,
+)
+from laggard.core.run_schema import Alarm, Finding
+from laggard.core.text_format import format_percent, format_ratio, format_seconds
 
 MOST_ROWS = 60
 
@@ -26,27 +30,29 @@ class StragglerRow:
     masked: bool
 
 
-def straggler_rows(run: Run, analysis: Analysis) -> tuple[StragglerRow, ...]:
+def build_straggler_rows(run: RunData, analysis: AnalysisResult) -> tuple[StragglerRow, ...]:
     """Rows of the dearest findings; those under 1 % last."""
-    clock = step_clock(run)
+    clock = get_step_clock(run)
     order = sorted(analysis.findings, key=lambda f: (f.masked, -f.cost_s))
-    return tuple(_row(run, finding, clock, analysis) for finding in order[:MOST_ROWS])
+    return tuple(_build_row(run, finding, clock, analysis) for finding in order[:MOST_ROWS])
 
 
-def _row(run: Run, finding: Finding, clock: StepClock, analysis: Analysis) -> StragglerRow:
-    share = percent_text(finding.cost_s / analysis.makespan_s) if analysis.makespan_s > 0 else "?"
+def _build_row(
+    run: RunData, finding: Finding, clock: StepClock, analysis: AnalysisResult
+) -> StragglerRow:
+    share = format_percent(finding.cost_s / analysis.makespan_s) if analysis.makespan_s > 0 else "?"
     return StragglerRow(
-        who=_who(finding),
+        who=_format_subject(finding),
         what=finding.family + (" (masked)" if finding.masked else ""),
-        when=_when(run, finding, clock),
-        slowdown=ratio_text(finding.slowdown),
-        cost=f"{seconds_text(finding.cost_s)} ({share})",
-        confidence=percent_text(finding.confidence),
+        when=_format_time(run, finding, clock),
+        slowdown=format_ratio(finding.slowdown),
+        cost=f"{format_seconds(finding.cost_s)} ({share})",
+        confidence=format_percent(finding.confidence),
         masked=finding.masked,
     )
 
 
-def _who(finding: Finding) -> str:
+def _format_subject(finding: Finding) -> str:
     if finding.link is not None:
         return f"{finding.link[0]} → {finding.link[1]}"
     if finding.host is None:
@@ -54,28 +60,28 @@ def _who(finding: Finding) -> str:
     return finding.host if finding.rank is None else f"{finding.host} (rank {finding.rank})"
 
 
-def _when(run: Run, finding: Finding, clock: StepClock) -> str:
-    told = _told(run, finding)
+def _format_time(run: RunData, finding: Finding, clock: StepClock) -> str:
+    alarm_time = _format_alarm_time(run, finding)
     if finding.kind == "deterministic":
-        return f"the whole run{told}"
-    start, end = finding_window_s(run, finding, clock)
+        return f"the whole run{alarm_time}"
+    start, end = get_finding_window_s(run, finding, clock)
     return (
-        f"{seconds_text(start)} to {seconds_text(end)}, steps"
-        f" {finding.first_step}-{finding.last_step}{told}"
+        f"{format_seconds(start)} to {format_seconds(end)}, steps"
+        f" {finding.first_step}-{finding.last_step}{alarm_time}"
     )
 
 
-def _told(run: Run, finding: Finding) -> str:
+def _format_alarm_time(run: RunData, finding: Finding) -> str:
     """When it was told of while the run went on."""
-    alarm = alarm_of(run, finding)
+    alarm = find_alarm(run, finding)
     return (
         ""
         if alarm is None or alarm.told_s is None
-        else f"; told of at {seconds_text(alarm.told_s)}"
+        else f"; told of at {format_seconds(alarm.told_s)}"
     )
 
 
-def alarm_of(run: Run, finding: Finding) -> Alarm | None:
+def find_alarm(run: RunData, finding: Finding) -> Alarm | None:
     """The first alarm that told of a finding: of the same place, family and kind, and of some of
     its steps.
     """
@@ -91,15 +97,18 @@ def alarm_of(run: Run, finding: Finding) -> Alarm | None:
             alike
             and begun
             and going
-            and (finding.kind == "dynamic" or _between(run, alarm) == _between(run, finding))
+            and (
+                finding.kind == "dynamic"
+                or _list_link_tiers(run, alarm) == _list_link_tiers(run, finding)
+            )
         ):
             return alarm
     return None
 
 
-def _between(run: Run, told: Alarm | Finding) -> frozenset[str]:
+def _list_link_tiers(run: RunData, alarm_time: Alarm | Finding) -> frozenset[str]:
     """The tiers that a link lies between: of the links of a pair that is slow all along, each may
     name another.
     """
     tiers = {host.host: host.tier for host in run.hosts}
-    return frozenset(tiers.get(end, end) for end in told.link or ())
+    return frozenset(tiers.get(end, end) for end in alarm_time.link or ())

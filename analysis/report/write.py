@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laggard.analysis.findings import Analysis
-from laggard.analysis.load import Run
+from laggard.analysis.findings.analysis_result import AnalysisResult
+from laggard.analysis.tables.load_run import RunData
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -22,7 +22,7 @@ _STEPS = re.compile(r"(?<=\bsteps )(\d+)-(?=\d)")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|min|[kMGT]?B|Mbit/s)(?!\w))")
 
 
-def write_report(run: Run, analysis: Analysis | None, folder: Path) -> Path:
+def write_report(run: RunData, analysis: AnalysisResult | None, folder: Path) -> Path:
     """Writes the report of a run: one page that needs no network, and its figures as files.
 
     Args:
@@ -35,17 +35,17 @@ def write_report(run: Run, analysis: Analysis | None, folder: Path) -> Path:
     Returns:
         The path of `report.html`.
     """
-    from laggard.analysis.figures import draw_all, kinds_for
+    from laggard.analysis.report.figures import save_figures, select_figure_kinds
     from laggard.analysis.report.page import build_page
 
     folder.mkdir(parents=True, exist_ok=True)
     figures = (
-        draw_all(run, analysis, folder / "figures", kinds_for(run, analysis))
+        save_figures(run, analysis, folder / "figures", select_figure_kinds(run, analysis))
         if analysis is not None
         else ()
     )
     page = build_page(run, analysis, figures)
-    return _replace(folder / "report.html", render(page))
+    return _replace_file(folder / "report.html", render_page(page))
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Script:
     digest: str
 
 
-def render(page: object) -> str:
+def render_page(page: object) -> str:
     """The page as HTML; every value is escaped by the template engine, the style sheet and the
     scripts alone are taken as they are.
     """
@@ -96,7 +96,7 @@ def keep_units(value: object) -> object:
     return _STEPS.sub("\\1-\N{WORD JOINER}", _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", value))
 
 
-def _replace(path: Path, text: str) -> Path:
+def _replace_file(path: Path, text: str) -> Path:
     """Readers see the old page or the new one, never half of one."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(text, encoding="utf-8")

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.errors import PrerequisiteError
+from laggard.core.errors import PrerequisiteError
 
 _CONTAINER = "run the container with `--privileged`, or run Laggard outside the container"
 

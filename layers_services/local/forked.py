@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from laggard.errors import DeploymentError
+from laggard.core.errors import DeploymentError
 from laggard.layers_services.local import syscalls
 
 

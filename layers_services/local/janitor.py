@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
-from laggard.errors import DeploymentError
+from laggard.core.errors import DeploymentError
 from laggard.layers_services.local import syscalls
 from laggard.layers_services.local.forked import end_with, fork
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from laggard.errors import DeploymentError
-from laggard.hosts import Host
+from laggard.core.errors import DeploymentError
+from laggard.core.hosts import Host
 from laggard.layers_services.compile import DEVICE, NETMASK, PREFIX_LENGTH6
 from laggard.layers_services.local import syscalls
 

@@ -9,7 +9,7 @@ import struct
 import sys
 from pathlib import Path
 
-from laggard.errors import PrerequisiteError
+from laggard.core.errors import PrerequisiteError
 from laggard.layers_services.local import sandbox
 
 TUN = Path("/dev/net/tun")

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laggard.errors import DeploymentError
-from laggard.hosts import Host
+from laggard.core.errors import DeploymentError
+from laggard.core.hosts import Host
 from laggard.layers_services.compile import DEVICE, PREFIX_LENGTH, static_description
 
 if TYPE_CHECKING:

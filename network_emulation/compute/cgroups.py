@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.errors import EmulationError
+from laggard.core.errors import EmulationError
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"laggard-(\d{1,10})-(\d{1,20})", re.ASCII)

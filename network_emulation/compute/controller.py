@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Literal, Self
 
-from laggard.errors import EmulationError
+from laggard.core.errors import EmulationError
 from laggard.network_emulation.compute.cgroups import CgroupSet
 from laggard.network_emulation.compute.efficiency import least_efficiency
 from laggard.network_emulation.compute.gates import Gate, QuotaGate, SignalGate
@@ -89,8 +89,8 @@ class ShareController:
             host: a host that the controller was opened with.
             pid: the process, as this process's PID namespace counts.
             family: hold whatever it starts, too.
-            work: where the process counts its work (`laggard.work`); the share is then one of its
-                speed, and not only of the core.
+            work: where the process counts its work (`laggard.core.work_counter`); the share is then
+                one of its speed, and not only of the core.
 
         Returns:
             CLOCK_MONOTONIC nanoseconds when it was in effect.

@@ -12,7 +12,7 @@ of them is warm, a host is slower than its share says.
 
 from __future__ import annotations
 
-from laggard.work import WorkCounter, WorkDone
+from laggard.core.work_counter import WorkCounter, WorkDone
 
 WARM_UP_STEPS = 2
 """The first steps of a training, in which much is done for the first time, say nothing of what CPU
@@ -78,7 +78,7 @@ class Efficiency:
         """What CPU time just used is worth, in CPU ns at full speed; nothing while the worker does
         not compute.
         """
-        if not self._counter.computes:
+        if not self._counter.is_computing:
             return 0.0
         worth_ns = cpu_ns * self.value
         self._charged_ns += worth_ns

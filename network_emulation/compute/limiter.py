@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from laggard.core.work_counter import WorkCounter
 from laggard.network_emulation.compute.efficiency import Efficiency
 from laggard.network_emulation.compute.gates import Gate
 from laggard.network_emulation.compute.ledger import CATCH_UP_NS, Ledger
@@ -24,7 +25,6 @@ from laggard.network_emulation.compute.meter import ProcessMeter
 from laggard.network_emulation.compute.tally import HostTally
 from laggard.network_emulation.dilation import load
 from laggard.network_emulation.realtime import become_punctual
-from laggard.work import WorkCounter
 
 PRIORITY = 10
 """SCHED_FIFO priority; below the link emulator's, whose work is more urgent and as short."""

@@ -17,7 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, Pipe
 
-from laggard.errors import EmulationError
+from laggard.core.errors import EmulationError
+from laggard.core.run_schema import FidelityCheck
+from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.compute.controller import Mechanism, ShareController
 from laggard.network_emulation.compute.phases import (
     PhaseSet,
@@ -28,8 +30,6 @@ from laggard.network_emulation.compute.phases import (
     run_phases,
 )
 from laggard.network_emulation.forked import end_companion, fork_companion
-from laggard.run_schema import FidelityCheck
-from laggard.virtual_time import Dilation
 
 QUOTA_TOLERANCE = 0.05
 """Relative error allowed where the kernel stops hosts (`cgroup-quota`)."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from laggard.drive import DriveLimits
+from laggard.core.emulated_drive import DriveLimits
 from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.links import Constraint, Pair
 

@@ -14,8 +14,8 @@ import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
-from laggard.errors import Problem, ScenarioError
-from laggard.hosts import Host, select
+from laggard.core.errors import Problem, ScenarioError
+from laggard.core.hosts import Host, select_hosts
 from laggard.network_emulation.dynamics.changes import (
     Quantity,
     Target,
@@ -89,7 +89,7 @@ def _occurrences(
     event: HostEvent | LinkEvent, hosts: Sequence[Host], plan: LinkPlan, horizon_s: float
 ) -> Iterator[tuple[tuple[Target, ...], _Spans]]:
     if isinstance(event, TimedHostEvent | RandomHostEvent):
-        names = tuple(host.name for host in select(event.hosts, hosts))
+        names = tuple(host.name for host in select_hosts(event.hosts, hosts))
         if isinstance(event, TimedHostEvent):
             yield names, _once(event.at_s, event.for_s, horizon_s)
             return
@@ -106,7 +106,11 @@ def _occurrences(
 
 
 def _links(event: LinkEvent, hosts: Sequence[Host], plan: LinkPlan) -> tuple[Target, ...]:
-    pairs = [(s.name, d.name) for s in select(event.src, hosts) for d in select(event.dst, hosts)]
+    pairs = [
+        (s.name, d.name)
+        for s in select_hosts(event.src, hosts)
+        for d in select_hosts(event.dst, hosts)
+    ]
     both = [*pairs, *((d, s) for s, d in pairs)] if event.both_ways else pairs
     return tuple(pair for pair in dict.fromkeys(both) if pair in plan.pairs)
 
@@ -120,7 +124,11 @@ def _profiled(
     horizon_s: float,
 ) -> Iterator[TimedChange]:
     """Up and down at the same moments, each an event of its own, beginning with `number`."""
-    up = {(s.name, d.name) for s in select(event.src, hosts) for d in select(event.dst, hosts)}
+    up = {
+        (s.name, d.name)
+        for s in select_hosts(event.src, hosts)
+        for d in select_hosts(event.dst, hosts)
+    }
     ways = ((profiles()[profile].up, True), (profiles()[profile].down, False))
     for targets, spans in _occurrences(event, hosts, plan, horizon_s):
         for begin_s, end_s in spans:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, Protocol
 
-from laggard.drive import DriveLimits
-from laggard.errors import EmulationError
+from laggard.core.emulated_drive import DriveLimits
+from laggard.core.errors import EmulationError
+from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.backend import LinkBackend
 from laggard.network_emulation.dynamics.changes import (
     Overlay,
@@ -26,7 +27,6 @@ from laggard.network_emulation.dynamics.changes import (
 )
 from laggard.network_emulation.links import Constraint, Pair, dilate_constraint
 from laggard.network_emulation.storage.plan import dilate_limits
-from laggard.virtual_time import Dilation
 
 _log = logging.getLogger(__name__)
 _STOP_TIMEOUT_S = 10.0

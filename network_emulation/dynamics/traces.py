@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.errors import Problem, ScenarioError
+from laggard.core.errors import Problem, ScenarioError
 from laggard.network_emulation.dynamics.changes import Quantity, Values
 from laggard.network_emulation.model import Heterogeneity, TraceEvent
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.errors import EmulationError
-from laggard.hosts import Host
+from laggard.core.errors import EmulationError
+from laggard.core.hosts import Host
+from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.backend import LinkCounters, LinkHealth
 from laggard.network_emulation.forked import (
     PackedError,
@@ -33,7 +34,6 @@ from laggard.network_emulation.link_emulator.topology import Topology, build_top
 from laggard.network_emulation.link_emulator.tun import DEVICE
 from laggard.network_emulation.links import Constraint, LinkPlan, Pair
 from laggard.network_emulation.tcp import TcpSettings, apply_tcp
-from laggard.virtual_time import Dilation
 
 PREFIX_LENGTH = 16
 PREFIX_LENGTH6 = 64

@@ -14,7 +14,7 @@ import socket
 import struct
 from dataclasses import dataclass
 
-from laggard.errors import EmulationError
+from laggard.core.errors import EmulationError
 from laggard.network_emulation.forked import PackedError
 from laggard.network_emulation.links import Constraint
 

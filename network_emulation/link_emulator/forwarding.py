@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from laggard.errors import LaggardError
+from laggard.core.errors import LaggardError
 from laggard.network_emulation.forked import pack_error
 from laggard.network_emulation.link_emulator import control, frame
 from laggard.network_emulation.link_emulator.clock import Timer

@@ -13,7 +13,7 @@ import os
 import struct
 from pathlib import Path
 
-from laggard.errors import EmulationError, PrerequisiteError
+from laggard.core.errors import EmulationError, PrerequisiteError
 from laggard.network_emulation.host_namespace import entered
 
 DEVICE = "eth0"

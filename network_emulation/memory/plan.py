@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from laggard.errors import Problem
-from laggard.hosts import Host, select
+from laggard.core.errors import Problem
+from laggard.core.hosts import Host, select_hosts
+from laggard.core.yaml_source import YamlSource
 from laggard.network_emulation.model import Heterogeneity, HostRule
-from laggard.yaml_source import Source
 
 LEAST_WORKER_BYTES = 240 << 20
 """What a worker cannot do without: one of an MLP on digits held 237 MiB (PyTorch 2.13), and 232
@@ -22,13 +22,13 @@ def plan_memory(heterogeneity: Heterogeneity, hosts: Sequence[Host]) -> Mapping[
     return {
         host.name: rule.memory_bytes
         for _, rule in _limited(heterogeneity)
-        for host in select(rule.hosts, hosts)
+        for host in select_hosts(rule.hosts, hosts)
         if rule.memory_bytes is not None
     }
 
 
 def memory_problems(
-    heterogeneity: Heterogeneity, workers: Sequence[str], hosts: Sequence[Host], source: Source
+    heterogeneity: Heterogeneity, workers: Sequence[str], hosts: Sequence[Host], source: YamlSource
 ) -> Iterator[Problem]:
     """Limits that no worker could even start within.
 
@@ -40,7 +40,7 @@ def memory_problems(
     """
     carried = Counter(workers)
     for i, rule in _limited(heterogeneity):
-        most = max((carried[host.name] for host in select(rule.hosts, hosts)), default=0)
+        most = max((carried[host.name] for host in select_hosts(rule.hosts, hosts)), default=0)
         if most and (rule.memory_bytes or 0) < most * LEAST_WORKER_BYTES:
             several = f", and {most} of them run there" if most > 1 else ""
             needed = (
@@ -48,11 +48,11 @@ def memory_problems(
                 f" anything{several}"
             )
             fix = f"make it {most * LEAST_WORKER_BYTES >> 20}MiB or more"
-            yield source.problem(("deterministic", i, "memory"), needed, fix)
+            yield source.locate_problem(("deterministic", i, "memory"), needed, fix)
 
 
 def memory_warnings(
-    heterogeneity: Heterogeneity, workers: Sequence[str], hosts: Sequence[Host], source: Source
+    heterogeneity: Heterogeneity, workers: Sequence[str], hosts: Sequence[Host], source: YamlSource
 ) -> Iterator[Problem]:
     """Limits that act on nothing, since only workers are watched; the arguments are those of
     `memory_problems`.
@@ -62,8 +62,8 @@ def memory_warnings(
         f" {'none runs there' if workers else 'your own programs are not'}"
     )
     for i, entry in _limited(heterogeneity):
-        if {host.name for host in select(entry.hosts, hosts)}.isdisjoint(workers):
-            yield source.problem(("deterministic", i, "memory"), rule)
+        if {host.name for host in select_hosts(entry.hosts, hosts)}.isdisjoint(workers):
+            yield source.locate_problem(("deterministic", i, "memory"), rule)
 
 
 def _limited(heterogeneity: Heterogeneity) -> Iterator[tuple[int, HostRule]]:

@@ -15,7 +15,7 @@ from typing import Literal
 from enoslib.objects import Host as EnosHost
 from enoslib.objects import Network as EnosNetwork
 
-from laggard.errors import EmulationError
+from laggard.core.errors import EmulationError
 from laggard.network_emulation.backend import LinkCounters, LinkHealth
 from laggard.network_emulation.links import Constraint, LinkPlan, Pair
 from laggard.network_emulation.netem.execute import Execute, InNamespaces

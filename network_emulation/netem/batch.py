@@ -8,7 +8,7 @@ import select
 import subprocess
 from collections.abc import Sequence
 
-from laggard.errors import EmulationError
+from laggard.core.errors import EmulationError
 
 _SENTINEL = "qdisc show dev lo invisible\n"
 """Prints one line, when all before it is done, where `lo` is up."""

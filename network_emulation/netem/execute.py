@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from laggard.errors import EmulationError
+from laggard.core.errors import EmulationError
 from laggard.network_emulation.netem.batch import TcBatch, failure
 
 NAMED_NAMESPACES = Path("/run/netns")

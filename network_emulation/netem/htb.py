@@ -25,7 +25,7 @@ from enoslib.objects import Host as EnosHost
 from enoslib.objects import Roles
 from enoslib.service.emul.htb import DEFAULT_RATE, HTBConstraint, HTBSource, NetemHTB
 
-from laggard.errors import EmulationError
+from laggard.core.errors import EmulationError
 from laggard.network_emulation.links import PACKET_BYTES, QUEUE_PACKETS, Constraint
 from laggard.network_emulation.netem.filters import discovery_filters, ipv6_filter, match_ipv6
 

@@ -15,7 +15,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from laggard.errors import EmulationError
+from laggard.core.errors import EmulationError
+from laggard.core.units import parse_delay_ms, parse_rate_mbps
 from laggard.network_emulation.links import PACKET_BYTES, QUEUE_PACKETS
 from laggard.network_emulation.netem.filters import (
     by_address,
@@ -24,7 +25,6 @@ from laggard.network_emulation.netem.filters import (
     match_ipv6,
 )
 from laggard.network_emulation.netem.htb import as_batch, burst_bytes, rate_text
-from laggard.units import parse_delay_ms, parse_rate_mbps
 
 DEVICE_PREFIX = "laggard-in"
 

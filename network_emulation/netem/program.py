@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from enoslib.objects import Host as EnosHost
 from enoslib.objects import Network as EnosNetwork
 
-from laggard.errors import EmulationError
-from laggard.hosts import Host
+from laggard.core.errors import EmulationError
+from laggard.core.hosts import Host
 from laggard.network_emulation.bursts import gilbert
 from laggard.network_emulation.links import QUEUE_PACKETS, Constraint, LinkPlan, Pair
 from laggard.network_emulation.netem.filters import ipv6_filter, match_ipv6

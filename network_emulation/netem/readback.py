@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from laggard.errors import EmulationError
+from laggard.core.errors import EmulationError
+from laggard.core.units import parse_delay_ms, parse_loss_percent, parse_rate_mbps
 from laggard.network_emulation.netem.filters import by_address
 from laggard.network_emulation.netem.htb import LinkConstraint, LinkSource
-from laggard.units import parse_delay_ms, parse_loss_percent, parse_rate_mbps
 
 _TOLERANCE = 0.005
 

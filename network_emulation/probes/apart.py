@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from laggard.errors import EmulationError
+from laggard.core.errors import EmulationError
 from laggard.network_emulation.links import PACKET_BYTES
 from laggard.network_emulation.probes.stream import (
     TCP_PAYLOAD_BYTES,

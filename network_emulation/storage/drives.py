@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from laggard.drive import Drive, DriveCounters, DriveLimits, make_drive
-from laggard.errors import EmulationError
+from laggard.core.emulated_drive import Drive, DriveCounters, DriveLimits, make_drive
+from laggard.core.errors import EmulationError
 
 
 class DriveSet:
@@ -59,10 +59,10 @@ class DriveSet:
         """What every drive was asked for."""
         return {host: drive.counters() for host, drive in self._drives.items()}
 
-    def forget(self) -> None:
+    def reset_counters(self) -> None:
         """Count from zero again."""
         for drive in self._drives.values():
-            drive.forget()
+            drive.reset_counters()
 
     def close(self) -> None:
         """Leave the drives; their files go with the folder."""

@@ -13,12 +13,12 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from statistics import median
 
-from laggard.drive import Direction, Drive, DriveLimits, sharpen_sleeps
-from laggard.errors import EmulationError
+from laggard.core.emulated_drive import Direction, Drive, DriveLimits, minimize_timer_slack
+from laggard.core.errors import EmulationError
+from laggard.core.run_schema import FidelityCheck
+from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.forked import end_companion, fork_companion
 from laggard.network_emulation.storage.plan import dilate_limits
-from laggard.run_schema import FidelityCheck
-from laggard.virtual_time import Dilation
 
 TOLERANCE = 0.05
 """Relative error allowed."""
@@ -169,7 +169,7 @@ def _start(path: Path, asked: list[Asked]) -> tuple[int, Connection]:
 
 def _probe(path: Path, asked: list[Asked], unrelated: Connection, connection: Connection) -> int:
     unrelated.close()
-    sharpen_sleeps()
+    minimize_timer_slack()
     with suppress(BrokenPipeError), Drive(path) as drive:
         connection.send_bytes(pickle.dumps([_time(drive, each) for each in asked]))
     return 0

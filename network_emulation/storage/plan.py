@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from laggard.drive import DriveLimits
-from laggard.errors import Problem
-from laggard.hosts import Host, select
+from laggard.core.emulated_drive import DriveLimits
+from laggard.core.errors import Problem
+from laggard.core.hosts import Host, select_hosts
+from laggard.core.virtual_time import Dilation
+from laggard.core.yaml_source import YamlSource
 from laggard.network_emulation.model import Heterogeneity, HostRule, RandomHostEvent, TimedHostEvent
-from laggard.virtual_time import Dilation
-from laggard.yaml_source import Source
 
 KEYS: Mapping[str, str] = {
     "read_mb_per_s": "read",
@@ -42,7 +42,7 @@ def plan_drives(heterogeneity: Heterogeneity, hosts: Sequence[Host]) -> Mapping[
     limits: dict[str, DriveLimits] = {}
     for _, _, entry in _entries(heterogeneity):
         lasting = written(entry) if isinstance(entry, HostRule) else {}
-        for host in select(entry.hosts, hosts) if written(entry) else ():
+        for host in select_hosts(entry.hosts, hosts) if written(entry) else ():
             limits[host.name] = replace(limits.get(host.name, DriveLimits()), **lasting)
     return {host.name: limits[host.name] for host in hosts if host.name in limits}
 
@@ -72,7 +72,7 @@ def storage_warnings(
     workers: Sequence[str],
     writers: Sequence[str],
     hosts: Sequence[Host],
-    source: Source,
+    source: YamlSource,
 ) -> Iterator[Problem]:
     """Entries that act on nothing, since only workers read and write through a drive.
 
@@ -86,12 +86,12 @@ def storage_warnings(
     unheld = "your own programs read and write as fast as this machine does"
     rule = f"only Laggard's workers are held to it: {'none runs there' if workers else unheld}"
     for section, i, entry in _entries(heterogeneity):
-        names = {host.name for host in select(entry.hosts, hosts)}
+        names = {host.name for host in select_hosts(entry.hosts, hosts)}
         for name in written(entry):
             if names.isdisjoint(workers):
-                yield source.problem((section, i, KEYS[name]), rule)
+                yield source.locate_problem((section, i, KEYS[name]), rule)
             elif name.startswith("write") and names.isdisjoint(writers):
-                yield source.problem((section, i, KEYS[name]), *_NOTHING_WRITTEN)
+                yield source.locate_problem((section, i, KEYS[name]), *_NOTHING_WRITTEN)
 
 
 def _entries(heterogeneity: Heterogeneity) -> Iterator[tuple[str, int, _HostEntry]]:

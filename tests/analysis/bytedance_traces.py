@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from laggard.analysis.formats.operations import Operations, OpType
+from laggard.analysis.formats.bytedance.operations import Operations, OpType
 
 STEPS, FORWARD_S, BACKWARD_S, OPTIMIZER_S, TRANSFER_S = 4, 0.020, 0.040, 0.003, 0.010
 Row = dict[str, float]
@@ -24,7 +24,7 @@ def table(rows: Sequence[Row]) -> Operations:
     columns = {f.name: np.array([row[f.name] for row in rows]) for f in fields(Operations)}
     return Operations(
         **{name: c if name.endswith("_s") else c.astype(np.int64) for name, c in columns.items()}
-    ).in_order()
+    ).to_sorted()
 
 
 def _row(

@@ -8,26 +8,31 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from laggard.analysis.columns import FloatArray
-from laggard.analysis.findings import Analysis
-from laggard.analysis.generate import Injection, Tier, TraceSpec, generate_run
-from laggard.analysis.load import Run
-from laggard.analysis.time_split import TimeSplit
-from laggard.run_schema import FidelityCheck, Finding, Outcome, Stage
-from laggard.span_schema import COMPUTE_PHASES, Phase
+from laggard.analysis.evaluate.synthetic.run_generator import (
+    Injection,
+    Tier,
+    TraceSpec,
+    generate_run,
+)
+from laggard.analysis.findings.analysis_result import AnalysisResult
+from laggard.analysis.tables.columns import FloatArray
+from laggard.analysis.tables.load_run import RunData
+from laggard.analysis.tables.timelines.time_split import TimeSplit
+from laggard.core.run_schema import FidelityCheck, Finding, RunOutcome, StageDuration
+from laggard.core.span_schema import COMPUTE_PHASES, Phase
 
 STEPS = 300
 BURST = (120, 165)
 
 
-def _sum_over(run: Run, phases: set[Phase], steps: int) -> FloatArray:
+def _sum_over(run: RunData, phases: set[Phase], steps: int) -> FloatArray:
     table = np.zeros((steps, run.world_size))
     rows = run.spans.where(np.isin(run.spans.phase, [p.code for p in phases]))
     np.add.at(table, (rows.step, rows.rank), rows.dur_ns / 1e9)
     return table
 
 
-def _arrivals(run: Run, steps: int) -> tuple[FloatArray, FloatArray]:
+def _arrivals(run: RunData, steps: int) -> tuple[FloatArray, FloatArray]:
     """Wait and transfer of the gradient collective, [S, W]."""
     rows = run.spans.where((run.spans.phase == Phase.COMM.code) & (run.spans.group == 1))
     start, end = (np.zeros((steps, run.world_size)) for _ in range(2))
@@ -37,8 +42,8 @@ def _arrivals(run: Run, steps: int) -> tuple[FloatArray, FloatArray]:
 
 
 def analysis_by_hand(
-    run: Run, findings: tuple[Finding, ...], unexplained: float = 0.004
-) -> Analysis:
+    run: RunData, findings: tuple[Finding, ...], unexplained: float = 0.004
+) -> AnalysisResult:
     """An analysis of a generated run whose findings are given."""
     steps = int(run.steps.step.max()) + 1
     compute = _sum_over(run, set(COMPUTE_PHASES), steps)
@@ -52,7 +57,7 @@ def analysis_by_hand(
     assert run.record.outcome is not None
     makespan = run.record.outcome.makespan_s
     cost = sum(f.cost_s for f in findings)
-    return Analysis(
+    return AnalysisResult(
         findings=findings,
         hosts=run.hosts,
         steps=np.arange(steps),
@@ -77,7 +82,7 @@ def analysis_by_hand(
         outside_clock_s=2.5,
         replayed_s=makespan,
         without_causes_s=makespan - cost,
-        modelled_s=makespan * (1 - unexplained),
+        modeled_s=makespan * (1 - unexplained),
     )
 
 
@@ -164,7 +169,7 @@ def _quickstart_findings() -> tuple[Finding, ...]:
 
 
 @pytest.fixture(scope="session")
-def quickstart_run() -> Run:
+def quickstart_run() -> RunData:
     """Two cloud, two fog and four slow edge hosts; the links from edge to cloud are slow for 46
     steps."""
     spec = TraceSpec(
@@ -175,7 +180,7 @@ def quickstart_run() -> Run:
     )
     run = generate_run(spec)
     assert run.record is not None
-    outcome = Outcome(
+    outcome = RunOutcome(
         **(run.record.outcome or pytest.fail("no outcome")).model_dump() | {"cost": 0.0123}
     )
     record = run.record.model_copy(
@@ -195,7 +200,10 @@ def quickstart_run() -> Run:
             "testbed": "local",
             "backend": "userspace",
             "dilation": 1.5,
-            "stages": (Stage(name="bring-up", seconds=1.3), Stage(name="training", seconds=88.1)),
+            "stages": (
+                StageDuration(name="bring-up", seconds=1.3),
+                StageDuration(name="training", seconds=88.1),
+            ),
             "hosts": ({"kernel": "6.1.0", "cpu": "AMD EPYC 7702", "cores": 2, "smt": None},),
         }
     )
@@ -203,13 +211,13 @@ def quickstart_run() -> Run:
 
 
 @pytest.fixture(scope="session")
-def quickstart_analysis(quickstart_run: Run) -> Analysis:
+def quickstart_analysis(quickstart_run: RunData) -> AnalysisResult:
     """The findings that the run was made with."""
     return analysis_by_hand(quickstart_run, _quickstart_findings())
 
 
 @pytest.fixture(scope="session")
-def level_run() -> Run:
+def level_run() -> RunData:
     """A run without stragglers."""
     return generate_run(
         TraceSpec(tiers=(Tier("cloud", 2), Tier("fog", 2), Tier("edge", 4)), steps=200, seed=5)
@@ -217,6 +225,6 @@ def level_run() -> Run:
 
 
 @pytest.fixture(scope="session")
-def level_analysis(level_run: Run) -> Analysis:
+def level_analysis(level_run: RunData) -> AnalysisResult:
     """Nothing found."""
     return analysis_by_hand(level_run, ())

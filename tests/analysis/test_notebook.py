@@ -10,8 +10,8 @@ import pytest
 from nbclient import NotebookClient
 
 import laggard.analysis
-from laggard.analysis.load import Run
-from laggard.analysis.store import write_run
+from laggard.analysis.tables.load_run import RunData
+from laggard.analysis.tables.write_run import write_run
 
 NOTEBOOKS = Path(laggard.analysis.__file__).with_name("notebooks")
 
@@ -26,7 +26,7 @@ def test_the_notebooks_as_shipped_have_no_outputs(name: str) -> None:
 
 @pytest.mark.slow
 def test_the_notebook_answers_and_redraws_every_figure(
-    quickstart_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quickstart_run: RunData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = executed(
         "stragglers",
@@ -40,7 +40,7 @@ def test_the_notebook_answers_and_redraws_every_figure(
 
 @pytest.mark.slow
 def test_stalls_add_up_for_every_worker(
-    quickstart_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quickstart_run: RunData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = executed(
         "stalls",
@@ -55,7 +55,7 @@ def test_stalls_add_up_for_every_worker(
 
 @pytest.mark.slow
 def test_what_if_answers(
-    quickstart_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quickstart_run: RunData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = executed(
         "what_if",
@@ -70,7 +70,7 @@ def test_what_if_answers(
 
 @pytest.mark.slow
 def test_runs_are_compared(
-    quickstart_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quickstart_run: RunData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = [write_run(quickstart_run, tmp_path / name) for name in ("one", "other")]
     shown = executed(

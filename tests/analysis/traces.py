@@ -6,9 +6,15 @@ import dataclasses
 
 import numpy as np
 
-from laggard.analysis.columns import BoolArray
-from laggard.analysis.generate import QUIET, Injection, Noise, Tier, TraceSpec
-from laggard.analysis.load import Run
+from laggard.analysis.evaluate.synthetic.run_generator import (
+    QUIET,
+    Injection,
+    Noise,
+    Tier,
+    TraceSpec,
+)
+from laggard.analysis.tables.columns import BoolArray
+from laggard.analysis.tables.load_run import RunData
 
 LEVEL = (Tier("cloud", 2), Tier("fog", 2), Tier("edge", 4))
 CONTINUUM = (Tier("cloud", 2), Tier("fog", 2, 1.5), Tier("edge", 4, 4.0))
@@ -26,7 +32,7 @@ def quiet(world: int, steps: int, *injections: Injection) -> TraceSpec:
     )
 
 
-def keep_spans(run: Run, keep: BoolArray) -> Run:
+def keep_spans(run: RunData, keep: BoolArray) -> RunData:
     """The run with only some of its spans."""
     return dataclasses.replace(run, spans=run.spans.where(np.flatnonzero(keep)))
 

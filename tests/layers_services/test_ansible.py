@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 HEAD = """
     import json, os, sys
     from pathlib import Path
-    from laggard.errors import LaggardError
+    from laggard.core.errors import LaggardError
     from laggard.layers_services.compile import compile_hosts
     from laggard.layers_services.e2clab_bridge import run_workflow
     from laggard.layers_services.local import namespaces, sandbox

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from laggard.clock_stamps import Exchange
-from laggard.errors import DeploymentError
+from laggard.core.clock_timestamps import ClockExchange
+from laggard.core.errors import DeploymentError
 from laggard.layers_services.clock_exchange import (
     BURST,
     CLOCK_PORT,
@@ -67,9 +67,9 @@ def readable(*waiting: Responder | Exchanger | socket.socket) -> bool:
     return bool(select.select(waiting, [], [], 5.0)[0])
 
 
-def talk(exchanger: Exchanger, responder: Responder) -> list[Exchange]:
+def talk(exchanger: Exchanger, responder: Responder) -> list[ClockExchange]:
     """Drive both to the end in one thread."""
-    found: list[Exchange] = []
+    found: list[ClockExchange] = []
     while (due_s := exchanger.due_s) is not None or exchanger.waiting:
         select.select([exchanger, responder], [], [], due_s)
         responder.answer()
@@ -195,7 +195,7 @@ def test_lost_late_doubled_and_forged_datagrams_do_no_harm(
         for answer in reversed(answers[2:]):  # the first two are lost
             middleman.deliver(answer)
             middleman.deliver(answer)
-        found: list[Exchange] = []
+        found: list[ClockExchange] = []
         while len(found) < BURST - 2 or exchanger.foreign < len(foreign) + BURST - 2:
             assert readable(exchanger)
             found += exchanger.step()
@@ -256,7 +256,7 @@ def test_serving_ends_with_the_other_end_of_a_pipe() -> None:
     child = fork_companion("test-clock", answer)
     os.close(reading)
     deadline_s = time.monotonic() + 10.0
-    found: tuple[Exchange, ...] = ()
+    found: tuple[ClockExchange, ...] = ()
     while not found and time.monotonic() < deadline_s:
         try:
             found = exchange(LOOPBACK, port, bursts=2, spacing_s=0.01, patience_s=0.1)
@@ -287,7 +287,7 @@ SKEWS = {EDGE1: (-700 * SECOND, 150_000), EDGE2: (300 * SECOND, -90_000)}
 class Observed:
     """What a node saw, and true times with what its clock showed then."""
 
-    exchanges: tuple[Exchange, ...]
+    exchanges: tuple[ClockExchange, ...]
     true_ns: tuple[int, ...]
     local_ns: tuple[int, ...]
 
@@ -339,7 +339,7 @@ def over_links(continuum: Continuum, loaded: bool) -> dict[str, Observed]:
 
 def ask(
     continuum: Continuum, edge: str, clock: SkewedClock, patience_s: float = 1.0
-) -> tuple[Exchange, ...]:
+) -> tuple[ClockExchange, ...]:
     own, reference = continuum.endpoints[edge].address, continuum.endpoints[CLOUD].address
     with entered(continuum.namespaces[edge]):
         return exchange(
@@ -348,7 +348,7 @@ def ask(
 
 
 def during(
-    continuum: Continuum, clocks: dict[str, SkewedClock], found: dict[str, list[Exchange]]
+    continuum: Continuum, clocks: dict[str, SkewedClock], found: dict[str, list[ClockExchange]]
 ) -> None:
     """Both nodes' exchangers in one event loop, as an agent has it."""
     exchangers = {}
@@ -409,7 +409,7 @@ def test_the_truth_is_inside_the_bound_over_shaped_links(scene: object) -> None:
     # here, since the sandbox must be entered by a process without numpy's threads
     import numpy as np
 
-    from laggard.clocks import fit_clock
+    from laggard.core.clock_fit import fit_clock
 
     seen = in_sandbox(scene)  # type: ignore[arg-type]
     for edge, observed in seen.items():
@@ -417,14 +417,14 @@ def test_the_truth_is_inside_the_bound_over_shaped_links(scene: object) -> None:
         local, truth = np.array(observed.local_ns), np.array(observed.true_ns)
         wrong, bound = np.abs(fit.to_reference(local) - truth), fit.error_ns(local)
         assert (wrong <= bound + READING_NS).all(), edge
-        assert fit.suspect == ()
-        assert len(fit.pieces) == 1
+        assert fit.suspect_intervals == ()
+        assert len(fit.drift_pieces) == 1
         round_trip_ns = sum(DELAYS_MS[edge]) * 1e6
         # The half of an empty link's round trip is what nobody can know; the rest is scheduling and
         # the drift.
         assert (bound[2:13] < round_trip_ns / 2 + 5e6).all(), edge
-        assert fit.pieces[0].drift_ppm == pytest.approx(
-            -SKEWS[edge][1] / 1e3, abs=fit.pieces[0].drift_error_ppm + 1.0
+        assert fit.drift_pieces[0].drift_ppm == pytest.approx(
+            -SKEWS[edge][1] / 1e3, abs=fit.drift_pieces[0].drift_error_ppm + 1.0
         )
         if scene is over_loaded_links:
             slowest = max(each.returned_ns - each.sent_ns for each in observed.exchanges)

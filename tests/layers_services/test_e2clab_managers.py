@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from laggard.core.yaml_source import parse_yaml, validate_model
 from laggard.layers_services.e2clab_managers import Testbed, manager_problems
 from laggard.layers_services.model import LayersServices
-from laggard.yaml_source import parse_yaml, validated
 
 if TYPE_CHECKING:
     from tests.users import Runner
@@ -34,7 +34,7 @@ IOTLAB = "monitoring_iotlab: {profiles: [{name: p, archi: a8}]}\n"
 
 def problems(text: str, testbed: Testbed) -> list[str]:
     source = parse_yaml(text, "layers_services.yaml")
-    found = manager_problems(validated(source, LayersServices), testbed, source)
+    found = manager_problems(validate_model(source, LayersServices), testbed, source)
     return [str(problem) for problem in found]
 
 
@@ -106,14 +106,14 @@ def test_settings_that_would_collect_nothing_are_refused(text: str, rule: str) -
 HEAD = """
     import http.server, json, os, sys, threading, time
     from pathlib import Path
-    from laggard.errors import LaggardError
+    from laggard.core.errors import LaggardError
     from laggard.layers_services.compile import compile_hosts
     from laggard.layers_services.e2clab_managers import start_managers
     from laggard.layers_services.local import namespaces, sandbox
     from laggard.layers_services.local.provider import enoslib_roles, use_namespace_connection
     from laggard.layers_services.model import LayersServices
-    from laggard.run_schema import HeldJob
-    from laggard.yaml_source import parse_yaml, validated
+    from laggard.core.run_schema import HeldJob
+    from laggard.core.yaml_source import parse_yaml, validated
 
     here = Path.cwd()
     layers = validated(parse_yaml((here / "layers_services.yaml").read_bytes(), "layers"), LayersServices)

@@ -1,4 +1,4 @@
-"""`laggard.hosts.select` against E2Clab's own look-up on the same roles."""
+"""`laggard.core.hosts.select_hosts` against E2Clab's own look-up on the same roles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from laggard.hosts import select
+from laggard.core.hosts import select_hosts
 from laggard.layers_services.compile import compile_hosts
 from laggard.layers_services.model import LayersServices
 
@@ -64,7 +64,7 @@ def test_patterns_select_what_e2clab_selects(own_runner: Runner) -> None:
     theirs = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
     assert [each["pattern"] for each in theirs] == list(PATTERNS), result.stderr
     ours = [
-        {"pattern": pattern, "found": sorted(host.name for host in select(pattern, hosts))}
+        {"pattern": pattern, "found": sorted(host.name for host in select_hosts(pattern, hosts))}
         for pattern in PATTERNS
     ]
     assert ours == theirs

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from laggard.core.yaml_source import parse_yaml, validate_model
 from laggard.layers_services.e2clab_services import registered_classes, service_warnings
 from laggard.layers_services.model import LayersServices
-from laggard.yaml_source import parse_yaml, validated
 
 if TYPE_CHECKING:
     from tests.users import Runner
@@ -52,14 +52,14 @@ class Broken(Service):
 HEAD = """
     import json, os, subprocess, sys
     from pathlib import Path
-    from laggard.errors import LaggardError
+    from laggard.core.errors import LaggardError
     from laggard.layers_services import e2clab_services
     from laggard.layers_services.compile import compile_hosts
     from laggard.layers_services.e2clab_bridge import run_workflow
     from laggard.layers_services.local import namespaces, sandbox, syscalls
     from laggard.layers_services.local.provider import enoslib_roles, use_namespace_connection
     from laggard.layers_services.model import LayersServices
-    from laggard.yaml_source import parse_yaml, validated
+    from laggard.core.yaml_source import parse_yaml, validated
 
     here = Path.cwd()
 
@@ -271,7 +271,7 @@ def test_a_selector_without_registered_services_is_told(own_runner: Runner, sele
 
 
 SOURCE = parse_yaml(SCENARIO, "layers_services.yaml")
-LAYERS = validated(SOURCE, LayersServices)
+LAYERS = validate_model(SOURCE, LayersServices)
 
 
 @pytest.mark.parametrize(

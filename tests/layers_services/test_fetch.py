@@ -8,7 +8,7 @@ import json
 import pytest
 
 from laggard.layers_services.fetch import _quoted
-from tests.experiments.remote_bed import REPOSITORY
+from tests.remote.remote_scenario import REPOSITORY
 from tests.testbed.nodes import lacking
 from tests.users import Runner
 
@@ -16,8 +16,8 @@ SCRIPT = f"""
     import hashlib, json, subprocess, sys
     from pathlib import Path
     sys.path.insert(0, {str(REPOSITORY)!r})
-    from laggard.errors import DeploymentError
-    from laggard.hosts import Host
+    from laggard.core.errors import DeploymentError
+    from laggard.core.hosts import Host
     from laggard.layers_services.fetch import RemoteFile, fetch_files
     from laggard.layers_services.local import sandbox
     from laggard.layers_services.ssh_config import write_ssh_config

@@ -29,14 +29,14 @@ HEAD = """
     from pathlib import Path
     import enoslib
     from benchmarks import g5k_faults
-    from laggard.errors import LaggardError
+    from laggard.core.errors import LaggardError
     from laggard.layers_services.compile import compile_hosts
     from laggard.layers_services.g5k_api import Pace
     from laggard.layers_services.g5k_plan import plan_g5k
     from laggard.layers_services.g5k_request import G5kOptions
     from laggard.layers_services.model import LayersServices
     from laggard.layers_services.release import destroy, find_jobs, how_to_release, release, still_held
-    from laggard.run_schema import HeldJob
+    from laggard.core.run_schema import HeldJob
     from tests.testbed.faults import Fault
     from tests.testbed.stand_in import stand_in
     from tests.testbed.scripts import in_sandbox

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.hosts import Host
+from laggard.core.hosts import Host
 from laggard.layers_services.g5k_energy import METRICS, Sample, energy_j, metered
 from laggard.layers_services.machine import Access, Machine
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.errors import ScenarioError
+from laggard.core.errors import ScenarioError
+from laggard.core.yaml_source import parse_yaml, validate_model
 from laggard.layers_services.compile import compile_hosts, role_names
 from laggard.layers_services.g5k_description import describe_g5k
 from laggard.layers_services.g5k_plan import plan_g5k
 from laggard.layers_services.g5k_reference import parse_server, reference, shortened, spelled_out
 from laggard.layers_services.g5k_request import G5kOptions, G5kPlan, parse_job, seconds_of
 from laggard.layers_services.model import LayersServices
-from laggard.yaml_source import parse_yaml, validated
 
 steady = settings(derandomize=True, deadline=None)
 NIGHT = datetime(2026, 11, 23, 20, tzinfo=ZoneInfo("Europe/Paris"))
@@ -38,7 +38,7 @@ layers:
 
 def plan(text: str, options: G5kOptions | None = None) -> G5kPlan:
     source = parse_yaml(text, "layers_services.yaml")
-    return plan_g5k(validated(source, LayersServices), options, source)
+    return plan_g5k(validate_model(source, LayersServices), options, source)
 
 
 def refused(text: str, options: G5kOptions | None = None) -> list[str]:
@@ -77,7 +77,8 @@ def test_a_plan() -> None:
 def test_every_host_is_in_one_group_that_answers_to_its_roles() -> None:
     planned = plan(GOOD)
     hosts = {
-        host.name: host for host in compile_hosts(validated(parse_yaml(GOOD, "l"), LayersServices))
+        host.name: host
+        for host in compile_hosts(validate_model(parse_yaml(GOOD, "l"), LayersServices))
     }
     assert sorted(name for group in planned.groups for name in group.hosts) == sorted(hosts)
     for group in planned.groups:

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.errors import ScenarioError
-from laggard.hosts import Host
+from laggard.core.errors import ScenarioError
+from laggard.core.hosts import Host
+from laggard.core.yaml_source import YamlSource
 from laggard.layers_services.compile import compile_hosts
 from laggard.layers_services.inventory import (
     Inventory,
@@ -27,7 +28,6 @@ from laggard.layers_services.inventory import (
 )
 from laggard.layers_services.machine import Access, Machine
 from laggard.layers_services.model import LayersServices
-from laggard.yaml_source import Source
 
 if TYPE_CHECKING:
     from tests.users import Runner
@@ -311,7 +311,7 @@ def test_ssh_understands_what_it_is_told(key_folder: Path) -> None:
 def test_enoslibs_roles(own_runner: Runner) -> None:
     result = own_runner.run("""
     import json
-    from laggard.hosts import Host
+    from laggard.core.hosts import Host
     from laggard.layers_services.inventory import enoslib_roles_of
     from laggard.layers_services.machine import Access, Machine
     hosts = [Host(f"edge.trainer.1.{i}", "edge", "trainer", 1, i, f"10.0.0.{i}", ("gpu",), 2) for i in (1, 2)]
@@ -351,6 +351,6 @@ def test_enoslibs_roles(own_runner: Runner) -> None:
 
 
 def test_a_problem_names_the_file_for_an_assignment_too() -> None:
-    inventory = Inventory((), Source("mine.yaml", None, {}))
+    inventory = Inventory((), YamlSource("mine.yaml", None, {}))
     with pytest.raises(ScenarioError, match=r"mine\.yaml:1:1: machines: 1 host lacks a machine"):
         assign(inventory, hosts_of(edge=1))

@@ -116,7 +116,7 @@ def test_an_import_that_fails_is_told(own_runner: Runner) -> None:
     lines = run(
         own_runner,
         """
-        from laggard.errors import DeploymentError
+        from laggard.core.errors import DeploymentError
         for ask in (lambda server: server.wait_ready(30), lambda server: server.spawn(spec("hello"))):
             with ForkServer.start(["work", "no_such_module"], log=Path("server.log")) as server:
                 try:
@@ -133,7 +133,7 @@ def test_why_the_imports_failed_is_told_by_a_server_that_is_gone(own_runner: Run
     lines = run(
         own_runner,
         """
-        from laggard.errors import DeploymentError
+        from laggard.core.errors import DeploymentError
         with ForkServer.start(["work", "no_such_module"], log=Path("server.log")) as server:
             os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
             try:
@@ -153,7 +153,7 @@ def test_imports_that_start_threads_are_refused(own_runner: Runner) -> None:
     lines = run(
         own_runner,
         """
-        from laggard.errors import DeploymentError
+        from laggard.core.errors import DeploymentError
         with ForkServer.start(["threaded", "work"]) as server:
             server.wait_ready(30)
             try:
@@ -170,7 +170,7 @@ def test_waiting_for_imports_has_an_end(own_runner: Runner) -> None:
     lines = run(
         own_runner,
         """
-        from laggard.errors import DeploymentError
+        from laggard.core.errors import DeploymentError
         with ForkServer.start(["slow"]) as server:
             try:
                 server.wait_ready(0.1)
@@ -215,7 +215,7 @@ def test_a_dead_server_is_told(own_runner: Runner) -> None:
     lines = run(
         own_runner,
         """
-        from laggard.errors import DeploymentError
+        from laggard.core.errors import DeploymentError
         with ForkServer.start(["work"]) as server:
             server.wait_ready(30)
             os.kill(server.pid, signal.SIGKILL)
@@ -234,7 +234,7 @@ def test_refuses_to_start_from_a_process_with_threads(own_runner: Runner) -> Non
         own_runner,
         """
         import threading
-        from laggard.errors import DeploymentError
+        from laggard.core.errors import DeploymentError
         threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
         try:
             ForkServer.start(["work"])
@@ -285,7 +285,7 @@ def test_torch_ranks_reduce_over_their_links(runner: Runner) -> None:
         textwrap.dedent(HEAD)
         + textwrap.dedent("""
         import json
-        from laggard.hosts import Host
+        from laggard.core.hosts import Host
         from laggard.layers_services.local import namespaces, sandbox
         hosts = [Host(f"edge.a.1.{n}", "edge", "a", 1, n, f"10.77.0.{n}", ipv6=(f"fd77::{n}",)) for n in range(1, 5)]
         def function():

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.errors import ScenarioError
+from laggard.core.errors import ScenarioError
+from laggard.core.yaml_source import YamlValue, parse_yaml, validate_model
 from laggard.layers_services.model import MAX_HOSTS, LayersServices, Workflow
-from laggard.yaml_source import YamlValue, parse_yaml, validated
 
 steady = settings(derandomize=True, deadline=None)
 GOOD = """
@@ -31,7 +31,7 @@ kwollect: {metrics: [all]}
 
 
 def layers(text: str) -> LayersServices:
-    return validated(parse_yaml(text, "layers_services.yaml"), LayersServices)
+    return validate_model(parse_yaml(text, "layers_services.yaml"), LayersServices)
 
 
 def test_a_good_file() -> None:
@@ -127,7 +127,7 @@ WORKFLOW = """
 
 
 def workflow(text: str) -> Workflow:
-    return validated(parse_yaml(text, "workflow.yaml"), Workflow)
+    return validate_model(parse_yaml(text, "workflow.yaml"), Workflow)
 
 
 def test_good_workflows() -> None:
@@ -172,7 +172,7 @@ json_values = st.recursive(
 @given(data=st.data())
 def test_whatever_is_written_gives_a_model_or_located_problems(data: st.DataObject) -> None:
     source = parse_yaml(GOOD, "layers_services.yaml")
-    keys = sorted(source.places, key=str)
+    keys = sorted(source.positions, key=str)
     key = data.draw(st.sampled_from([each for each in keys if each and each[-1] != "#key"]))
     value: YamlValue = copy.deepcopy(source.value)
     parent = value
@@ -180,7 +180,7 @@ def test_whatever_is_written_gives_a_model_or_located_problems(data: st.DataObje
         parent = parent[part]  # type: ignore[index,call-overload]
     parent[key[-1]] = data.draw(json_values)  # type: ignore[index,call-overload]
     try:
-        validated(source, LayersServices, value)
+        validate_model(source, LayersServices, value)
     except ScenarioError as error:
         problems = error.problems
     else:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from laggard.errors import DeploymentError
-from laggard.hosts import Host
+from laggard.core.errors import DeploymentError
+from laggard.core.hosts import Host
 from laggard.layers_services.local.namespaces import create_namespaces, host_name_of
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 HEAD = """
     import json, os, socket, sys, time
     from pathlib import Path
-    from laggard.hosts import Host
+    from laggard.core.hosts import Host
     from laggard.layers_services.local import namespaces, sandbox, syscalls
 
     def hosts(count):

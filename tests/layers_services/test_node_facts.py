@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from laggard.errors import DeploymentError
-from laggard.hosts import Host
+from laggard.core.errors import DeploymentError
+from laggard.core.hosts import Host
+from laggard.core.run_schema import RunRecord
 from laggard.layers_services.gpus import Gpu, parse_gpu, why_not
 from laggard.layers_services.machine import Access, Machine
 from laggard.layers_services.node_facts import (
@@ -24,7 +25,6 @@ from laggard.layers_services.node_facts import (
     parse_facts,
     with_ipv6,
 )
-from laggard.run_schema import RunRecord
 
 SAID = """\
 Warning: Permanently added '10.0.0.1' (ED25519) to the list of known hosts.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from laggard.errors import DeploymentError
+from laggard.core.errors import DeploymentError
 from laggard.layers_services.gpus import Gpu
 from laggard.layers_services.node_facts import Interpreter, NodeFacts
 from laggard.layers_services.prepare import install_command, platforms
@@ -102,7 +102,7 @@ HEAD = """
     os.environ |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null", "PIP_FIND_LINKS": str(index)}
 
     import enoslib
-    from laggard.errors import LaggardError
+    from laggard.core.errors import LaggardError
     from laggard.layers_services.compile import compile_hosts
     from laggard.layers_services.inventory import assign, enoslib_roles_of, parse_inventory
     from laggard.layers_services.model import LayersServices
@@ -175,7 +175,7 @@ def test_wheels_travel_once_per_site(scripts: Scripts) -> None:
         found = {"size": wheels.size, "first": bed.prepare(stores=bed.stores), "again": bed.prepare(stores=bed.stores)}
         node = bed.prepared.nodes[third]
         found["paths"] = [node.python, node.runs]
-        code = "import laggard.span_schema as s, psutil, sys; print(psutil.__version__, s.__file__, sys.version_info[:2])"
+        code = "import laggard.core.span_schema as s, psutil, sys; print(psutil.__version__, s.__file__, sys.version_info[:2])"
         found["says"] = bed.on(third, f"{node.python} -c '{code}' && test -d {node.runs} && stat -c %a {node.runs}/..")
         found["versions"] = dict(wheels.versions)
         bed.on(second, "find /var/tmp/laggard-root -name _common.py -delete")

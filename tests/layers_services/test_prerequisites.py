@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 CHECK = """
     import sys
-    from laggard.errors import PrerequisiteError
+    from laggard.core.errors import PrerequisiteError
     from laggard.layers_services.local import prerequisites
     try:
         prerequisites.check_prerequisites(need_tun=sys.argv[1] == "tun")

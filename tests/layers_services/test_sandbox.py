@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from laggard.errors import DeploymentError
+from laggard.core.errors import DeploymentError
 from laggard.layers_services.local import sandbox
 
 if TYPE_CHECKING:
@@ -360,7 +360,7 @@ return 4
 def test_a_refused_step_names_the_grant(own_runner: Runner) -> None:
     result = own_runner.run("""
         import errno
-        from laggard.errors import PrerequisiteError
+        from laggard.core.errors import PrerequisiteError
         from laggard.layers_services.local import sandbox, syscalls
         def refuse(*arguments):
             raise OSError(errno.EPERM, "no")

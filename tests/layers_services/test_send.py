@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.errors import DeploymentError
+from laggard.core.errors import DeploymentError
 from laggard.layers_services.machine import Access
 from laggard.layers_services.send import parse_listing, plan_sending, quoted, send
 

@@ -16,7 +16,7 @@ import pytest
 from packaging.utils import canonicalize_name
 
 import laggard
-from laggard.errors import DeploymentError, LaggardError, PrerequisiteError
+from laggard.core.errors import DeploymentError, LaggardError, PrerequisiteError
 from laggard.layers_services.own_wheel import build_own_wheel, pack
 from laggard.layers_services.wheel_plan import (
     WORKER_DISTRIBUTIONS,
@@ -426,7 +426,7 @@ def test_a_node_has_what_ranks_and_their_limiters_import() -> None:
 
 
 def test_a_node_has_what_the_agent_imports() -> None:
-    code = "import sys, laggard.experiments.remote.agent; print(*sys.modules, sep='\\n')"
+    code = "import sys, laggard.remote.agent.main; print(*sys.modules, sep='\\n')"
     said = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     ).stdout

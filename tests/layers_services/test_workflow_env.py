@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from laggard.errors import ScenarioError
+from laggard.core.errors import ScenarioError
 from laggard.layers_services.workflow_env import variables_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ WORKFLOW = """
 
 SCRIPT = """
     from pathlib import Path
-    from laggard.errors import LaggardError
+    from laggard.core.errors import LaggardError
     from laggard.layers_services.compile import compile_hosts
     from laggard.layers_services.e2clab_bridge import STAGES, run_workflow
     from laggard.layers_services.local import namespaces, sandbox

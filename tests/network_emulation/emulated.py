@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import pytest
 
-from laggard.hosts import Host
+from laggard.core.hosts import Host
 from laggard.network_emulation.probes.endpoint import Endpoint
 
 _ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from enoslib.objects import DefaultNetwork, IPAddress, NetDevice
 from enoslib.objects import Host as EnosHost
 
-from laggard.hosts import Host
+from laggard.core.hosts import Host
 
 HOSTS = tuple(
     Host(f"{layer}.trainer.1.{i}", layer, "trainer", 1, i, f"10.77.0.{n}")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laggard.core.work_counter import WorkCounter, WorkDone
 from laggard.network_emulation.compute.efficiency import (
     WARM_UP_STEPS,
     Efficiency,
@@ -17,7 +18,6 @@ from laggard.network_emulation.compute.efficiency import (
 )
 from laggard.network_emulation.compute.ledger import CATCH_UP_NS, Ledger
 from laggard.network_emulation.dilation import load
-from laggard.work import WorkCounter, WorkDone
 
 _MS = 1_000_000
 
@@ -52,7 +52,7 @@ def test_all_that_is_charged_is_what_the_steps_were_worth(
     path = tmp_path_factory.mktemp("work") / "work"
     with _warmed_up(path) as worker, WorkCounter(path) as seen:
         efficiency, charged, work = Efficiency(seen, share), 0.0, 0.0
-        worker.set_computes(True)
+        worker.set_computing(True)
         for cpu_ms, worth in steps:
             cpu_ns = cpu_ms * _MS
             for _ in range(looks):
@@ -85,7 +85,7 @@ def test_the_first_steps_of_a_training_are_neither_learnt_from_nor_made_up_for(
 ) -> None:
     with WorkCounter(tmp_path / "work") as worker, WorkCounter(tmp_path / "work") as seen:
         efficiency = Efficiency(seen, 0.2)
-        worker.set_computes(True)
+        worker.set_computing(True)
         for _ in range(WARM_UP_STEPS):
             efficiency.charge(90 * _MS)
             worker.add(10 * _MS, 90 * _MS)
@@ -101,9 +101,9 @@ def test_moving_data_is_not_work(tmp_path: Path) -> None:
     with _warmed_up(tmp_path / "work") as worker, WorkCounter(tmp_path / "work") as seen:
         efficiency = Efficiency(seen, 0.5)
         assert efficiency.charge(_MS) == 0
-        worker.set_computes(True)
+        worker.set_computing(True)
         assert efficiency.charge(_MS) > 0
-        worker.set_computes(False)
+        worker.set_computing(False)
         assert efficiency.charge(_MS) == 0
 
 
@@ -115,7 +115,7 @@ def test_one_step_of_nonsense_is_believed_within_bounds(tmp_path: Path) -> None:
         before_ns = efficiency.outstanding_ns
         assert efficiency.value <= 2
         worker.add(1, 1000 * _MS)
-        worker.set_computes(True)
+        worker.set_computing(True)
         efficiency.charge(500 * _MS)
         assert efficiency.settle() + efficiency.outstanding_ns == before_ns - 1
         worker.add(1, 0)
@@ -125,7 +125,7 @@ def test_one_step_of_nonsense_is_believed_within_bounds(tmp_path: Path) -> None:
 def test_no_host_needs_more_than_its_core_was_planned_to_give(tmp_path: Path) -> None:
     with _warmed_up(tmp_path / "work") as worker, WorkCounter(tmp_path / "work") as seen:
         efficiency = Efficiency(seen, 0.3, fullness=0.8)
-        worker.set_computes(True)
+        worker.set_computing(True)
         for _ in range(100):
             efficiency.charge(9 * _MS)
             worker.add(_MS, 9 * _MS)  # so short that nothing of it is ever warm

@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from laggard.errors import EmulationError
+from laggard.core.errors import EmulationError
+from laggard.core.work_counter import WorkCounter
 from laggard.network_emulation.compute import (
     CgroupSet,
     Mechanism,
@@ -26,7 +27,6 @@ from laggard.network_emulation.compute import (
 )
 from laggard.network_emulation.cpu_plan import usable_cores
 from laggard.network_emulation.forked import end_companion, fork_companion
-from laggard.work import WorkCounter
 
 pytestmark = pytest.mark.alone
 
@@ -131,7 +131,7 @@ def test_processes_of_one_host_share_its_share(mechanism: Mechanism) -> None:
 def _count_work(path: Path, worth: float) -> int:
     """Compute for ever, in steps of 4 ms of CPU time that do the work of `worth` times as much."""
     with WorkCounter(path) as counter:
-        counter.set_computes(True)
+        counter.set_computing(True)
         while True:
             began_ns = time.thread_time_ns()
             while time.thread_time_ns() - began_ns < 4_000_000:

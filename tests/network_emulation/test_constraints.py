@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.errors import ScenarioError
-from laggard.hosts import Host
+from laggard.core.errors import ScenarioError
+from laggard.core.hosts import Host
+from laggard.core.virtual_time import Dilation
+from laggard.core.yaml_source import YamlSource, parse_yaml, validate_model
 from laggard.network_emulation.constraints import (
     AccessLink,
     Constraint,
@@ -22,8 +24,6 @@ from laggard.network_emulation.constraints import (
 from laggard.network_emulation.link_warnings import link_warnings
 from laggard.network_emulation.model import Heterogeneity, Network
 from laggard.network_emulation.shares import plan_shares
-from laggard.virtual_time import Dilation
-from laggard.yaml_source import Source, parse_yaml, validated
 
 
 def continuum(**layers: int) -> tuple[Host, ...]:
@@ -38,12 +38,14 @@ HOSTS = continuum(cloud=1, fog=2, edge=2)
 CLOUD, FOG1, FOG2, EDGE1, EDGE2 = (host.name for host in HOSTS)
 
 
-def sources(network: str, heterogeneity: str) -> tuple[Network, Heterogeneity, Source, Source]:
+def sources(
+    network: str, heterogeneity: str
+) -> tuple[Network, Heterogeneity, YamlSource, YamlSource]:
     first, second = (
         parse_yaml(network, "network.yaml"),
         parse_yaml(heterogeneity, "heterogeneity.yaml"),
     )
-    return validated(first, Network), validated(second, Heterogeneity), first, second
+    return validate_model(first, Network), validate_model(second, Heterogeneity), first, second
 
 
 def plan(network: str = "", heterogeneity: str = "", hosts: tuple[Host, ...] = HOSTS) -> LinkPlan:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from laggard.errors import InputError
+from laggard.core.errors import InputError
 from laggard.network_emulation.cpu_plan import plan_cpus, usable_cores
 
 _QUICKSTART = {

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.drive import DriveLimits
-from laggard.errors import ScenarioError
-from laggard.hosts import Host
+from laggard.core.emulated_drive import DriveLimits
+from laggard.core.errors import ScenarioError
+from laggard.core.hosts import Host
 from laggard.network_emulation.constraints import plan_links
 from laggard.network_emulation.dynamics import (
     Overlay,

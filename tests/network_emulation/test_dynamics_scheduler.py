@@ -10,13 +10,13 @@ from dataclasses import fields
 
 import pytest
 
-from laggard.drive import DriveLimits
-from laggard.errors import EmulationError
+from laggard.core.emulated_drive import DriveLimits
+from laggard.core.errors import EmulationError
+from laggard.core.span_schema import event_schema
+from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.backend import LinkCounters, LinkHealth
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, TimedChange
 from laggard.network_emulation.links import Constraint, Pair
-from laggard.span_schema import event_schema
-from laggard.virtual_time import Dilation
 
 pytestmark = pytest.mark.alone
 

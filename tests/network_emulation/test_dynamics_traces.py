@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.errors import ScenarioError
+from laggard.core.errors import ScenarioError
 from laggard.network_emulation.dynamics import parse_trace, read_traces
 from laggard.network_emulation.model import Heterogeneity
 

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.core.run_schema import FidelityCheck
+from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.fidelity import (
     HOST_MBPS,
     ORDINARY,
@@ -52,8 +54,6 @@ from laggard.network_emulation.links import (
     tier_pairs,
 )
 from laggard.network_emulation.measure import LossCount
-from laggard.run_schema import FidelityCheck
-from laggard.virtual_time import Dilation
 from tests.network_emulation.emulated import Continuum, in_sandbox, make_hosts, needs_tun
 
 pytestmark = pytest.mark.alone

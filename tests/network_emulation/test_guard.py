@@ -43,8 +43,8 @@ def quiet(second: int) -> Sample:
 def run(change: Change, seconds: int = 40, end_s: float | None = None) -> tuple[Slip, ...]:
     guard = Guard(LIMITS)
     for second in range(seconds):
-        guard.enter(change(second, quiet(second)))
-    return guard.slips(None if end_s is None else 10 * S + round(end_s * S))
+        guard.add(change(second, quiet(second)))
+    return guard.violations(None if end_s is None else 10 * S + round(end_s * S))
 
 
 def after(second: int, begin: int, end: int) -> int:
@@ -173,8 +173,8 @@ def test_a_dilated_run_is_looked_at_in_longer_windows() -> None:
     for window, kinds in ((5, ["core missed"]), (50, [])):
         guard = Guard(replace(LIMITS, window=window))
         for second in range(200):
-            guard.enter(blink(second, quiet(second)))
-        assert [slip.kind for slip in guard.slips()] == kinds
+            guard.add(blink(second, quiet(second)))
+        assert [slip.kind for slip in guard.violations()] == kinds
 
 
 def test_a_run_shorter_than_a_window_is_looked_at() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.errors import EmulationError, PrerequisiteError
+from laggard.core.errors import EmulationError, PrerequisiteError
 from laggard.network_emulation.backend import LinkBackend
 from laggard.network_emulation.forked import end_companion, fork_companion
 from laggard.network_emulation.host_namespace import entered

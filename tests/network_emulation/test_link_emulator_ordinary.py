@@ -12,13 +12,13 @@ pytestmark = pytest.mark.alone
 
 SCRIPT = """
     import json
-    from laggard.hosts import Host
+    from laggard.core.hosts import Host
     from laggard.layers_services.local import sandbox
     from laggard.layers_services.local.namespaces import create_namespaces
     from laggard.network_emulation.fidelity import ORDINARY, verify_links
     from laggard.network_emulation.link_emulator import UserspaceBackend
     from laggard.network_emulation.links import Constraint, LinkPlan
-    from laggard.virtual_time import Dilation
+    from laggard.core.virtual_time import Dilation
 
     def controller():
         hosts = tuple(Host(f"edge.s.1.{i}", "edge", "s", 1, i, f"10.77.0.{i}") for i in (1, 2, 3))

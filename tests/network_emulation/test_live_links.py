@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.hosts import Host
+from laggard.core.hosts import Host
+from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.backend import LinkCounters
 from laggard.network_emulation.links import AccessLink, Constraint, LinkPlan, Pair
 from laggard.network_emulation.live_links import Look, group_links, live_links, round_trip_probes
-from laggard.virtual_time import Dilation
 
 HOSTS = tuple(
     Host(f"{layer}.trainer.1.{i}", layer, "trainer", 1, i, f"10.77.0.{n}")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.errors import EmulationError, PrerequisiteError
+from laggard.core.errors import EmulationError, PrerequisiteError
 from laggard.network_emulation.forked import run_forked
 from laggard.network_emulation.links import PACKET_BYTES, QUEUE_PACKETS
 from laggard.network_emulation.measure import (

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from laggard.hosts import Host
+from laggard.core.hosts import Host
+from laggard.core.yaml_source import parse_yaml, validate_model
 from laggard.network_emulation.forked import end_companion, fork_companion
 from laggard.network_emulation.memory.plan import memory_problems, memory_warnings, plan_memory
 from laggard.network_emulation.memory.watch import (
@@ -24,7 +25,6 @@ from laggard.network_emulation.memory.watch import (
     short_overruns,
 )
 from laggard.network_emulation.model import Heterogeneity
-from laggard.yaml_source import parse_yaml, validated
 
 pytestmark = pytest.mark.alone
 
@@ -39,7 +39,7 @@ deterministic:
   - {hosts: "*", cpu: 20%}
 """
 SOURCE = parse_yaml(TEXT, "heterogeneity.yaml")
-LIMITED = validated(SOURCE, Heterogeneity)
+LIMITED = validate_model(SOURCE, Heterogeneity)
 MIB = 1 << 20
 
 

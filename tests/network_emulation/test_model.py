@@ -10,7 +10,8 @@ from e2clab.schemas.network_schema import NetworkValidator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.errors import ScenarioError
+from laggard.core.errors import ScenarioError
+from laggard.core.yaml_source import parse_yaml, validate_model
 from laggard.network_emulation.model import (
     Heterogeneity,
     HostRule,
@@ -22,7 +23,6 @@ from laggard.network_emulation.model import (
     TimedLinkEvent,
     TraceEvent,
 )
-from laggard.yaml_source import parse_yaml, validated
 
 DESIGN = """\
 deterministic:
@@ -41,11 +41,11 @@ dynamic:
 
 
 def network(text: str) -> Network:
-    return validated(parse_yaml(text, "network.yaml"), Network)
+    return validate_model(parse_yaml(text, "network.yaml"), Network)
 
 
 def heterogeneity(text: str) -> Heterogeneity:
-    return validated(parse_yaml(text, "heterogeneity.yaml"), Heterogeneity)
+    return validate_model(parse_yaml(text, "heterogeneity.yaml"), Heterogeneity)
 
 
 def test_a_rule_is_parsed_into_units() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from laggard.errors import EmulationError
-from laggard.hosts import Host
+from laggard.core.errors import EmulationError
+from laggard.core.hosts import Host
 from laggard.network_emulation.links import AccessLink, Constraint, LinkPlan, Pair
 from laggard.network_emulation.netem.backend import NetemBackend
 from laggard.network_emulation.netem.execute import InNamespaces

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.errors import EmulationError
+from laggard.core.errors import EmulationError
 from laggard.network_emulation.netem.execute import InNamespaces
 
 pytestmark = pytest.mark.skipif(

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from laggard.errors import EmulationError
+from laggard.core.errors import EmulationError
 from laggard.network_emulation.netem.intake import (
     Intake,
     IntakeQueue,

@@ -16,7 +16,7 @@ from enoslib import NetemHTB
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.errors import EmulationError
+from laggard.core.errors import EmulationError
 from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.links import AccessLink, Constraint, LinkPlan, Pair, SharedLink
 from laggard.network_emulation.netem.htb import delay_text, limit_packets, loss_text, rate_text

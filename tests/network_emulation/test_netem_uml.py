@@ -185,7 +185,7 @@ def test_hosts_see_the_links_that_were_asked_for(tmp_path: Path) -> None:
 
 
 ANSIBLE = """
-    from laggard.errors import EmulationError
+    from laggard.core.errors import EmulationError
     from laggard.layers_services.local.namespaces import create_namespaces
     from laggard.layers_services.local.provider import ansible_workspace, enoslib_roles
 

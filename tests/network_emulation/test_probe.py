@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from laggard.errors import PrerequisiteError
+from laggard.core.errors import PrerequisiteError
 from laggard.network_emulation import probe
 
 

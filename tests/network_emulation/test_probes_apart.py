@@ -7,12 +7,12 @@ import time
 
 import pytest
 
+from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.constraints import dilate_links
 from laggard.network_emulation.forked import end_companion, fork_companion, run_forked
 from laggard.network_emulation.host_namespace import entered
 from laggard.network_emulation.links import Constraint, LinkPlan
 from laggard.network_emulation.probes.apart import FlowProbe, Sink, send_flow
-from laggard.virtual_time import Dilation
 from tests.network_emulation.emulated import Continuum, in_sandbox, needs_tun
 
 pytestmark = pytest.mark.alone

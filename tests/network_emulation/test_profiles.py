@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from laggard.errors import ScenarioError
-from laggard.hosts import Host
+from laggard.core.errors import ScenarioError
+from laggard.core.hosts import Host
+from laggard.core.run_schema import FidelityCheck
+from laggard.core.virtual_time import Dilation
+from laggard.core.yaml_source import parse_yaml, validate_model
 from laggard.network_emulation.constraints import Constraint, LinkPlan, plan_links
 from laggard.network_emulation.dynamics.changes import Overlay, TimedChange
 from laggard.network_emulation.dynamics.expand import expand_events
@@ -18,9 +21,6 @@ from laggard.network_emulation.jitter import delay_grid_ms
 from laggard.network_emulation.link_emulator import UserspaceBackend
 from laggard.network_emulation.model import Heterogeneity, Network
 from laggard.network_emulation.profiles import profiles
-from laggard.run_schema import FidelityCheck
-from laggard.virtual_time import Dilation
-from laggard.yaml_source import parse_yaml, validated
 from tests.network_emulation.emulated import Continuum, in_sandbox, needs_tun
 
 HOSTS = tuple(
@@ -41,8 +41,8 @@ RULE = {
 def read(heterogeneity: str, rule: dict[str, object] = RULE) -> tuple[LinkPlan, Heterogeneity]:
     first = parse_yaml(json.dumps({"networks": [rule]}), "network.yaml")
     second = parse_yaml(heterogeneity, "heterogeneity.yaml")
-    entries = validated(second, Heterogeneity)
-    return plan_links(validated(first, Network), entries, HOSTS, first, second), entries
+    entries = validate_model(second, Heterogeneity)
+    return plan_links(validate_model(first, Network), entries, HOSTS, first, second), entries
 
 
 def problem(heterogeneity: str) -> str:
@@ -95,7 +95,7 @@ def test_every_profile_is_listed_where_people_look_and_can_be_had_for_a_while() 
     root = Path(__file__).parents[2]
     texts = [
         (root / path).read_text(encoding="utf-8")
-        for path in ("README.md", "experiments/template/heterogeneity.yaml")
+        for path in ("README.md", "src/laggard/scenario/template/heterogeneity.yaml")
     ]
     for name, profile in profiles().items():
         assert all(name in text for text in texts)

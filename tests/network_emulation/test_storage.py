@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from laggard.drive import DriveLimits
-from laggard.errors import EmulationError
-from laggard.hosts import Host
+from laggard.core.emulated_drive import DriveLimits
+from laggard.core.errors import EmulationError
+from laggard.core.hosts import Host
+from laggard.core.virtual_time import Dilation
+from laggard.core.yaml_source import parse_yaml, validate_model
 from laggard.network_emulation.model import Heterogeneity
 from laggard.network_emulation.storage.drives import DriveSet
 from laggard.network_emulation.storage.measure import verify_drives
 from laggard.network_emulation.storage.plan import dilate_limits, plan_drives, storage_warnings
-from laggard.virtual_time import Dilation
-from laggard.yaml_source import parse_yaml, validated
 
 HOSTS = (
     *(Host(f"edge.w.1.{i}", "edge", "w", 1, i) for i in (1, 2)),
@@ -71,7 +71,7 @@ dynamic:
   - {at: 1s, for: 1s, hosts: "*", read: 1MB/s}
 """
     source = parse_yaml(text, "heterogeneity.yaml")
-    heterogeneity = validated(source, Heterogeneity)
+    heterogeneity = validate_model(source, Heterogeneity)
 
     def warned(
         *workers: str, writers: tuple[str, ...] = (), rule: str = "only Laggard's"
@@ -100,7 +100,7 @@ def _verify(
     with DriveSet.make(folder, {"a": dilate_limits(given, dilation)}, {}) as drives:
         checks = verify_drives({"a": asked}, drives.paths, dilation)
         assert drives.counters()["a"].read_bytes > 0
-        drives.forget()
+        drives.reset_counters()
         assert drives.counters()["a"].read_bytes == 0
     assert {(check.kind, check.src, check.dst) for check in checks} == {("storage", "a", None)}
     return [(check.unit, check.requested, check.measured, check.ok) for check in checks]

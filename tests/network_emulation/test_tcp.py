@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.link_emulator import UserspaceBackend
 from laggard.network_emulation.links import Constraint, LinkPlan
 from laggard.network_emulation.probes.endpoint import Endpoint, listener_in, socket_in
@@ -17,7 +18,6 @@ from laggard.network_emulation.tcp import (
     configure_tcp,
     configure_tcp_of,
 )
-from laggard.virtual_time import Dilation
 from tests.network_emulation.emulated import Continuum, in_sandbox, needs_tun
 
 _RTO_US = struct.Struct("8xI")

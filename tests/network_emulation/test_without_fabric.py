@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.hosts import Host
+from laggard.core.hosts import Host
+from laggard.core.yaml_source import parse_yaml, validate_model
 from laggard.network_emulation.constraints import plan_links
 from laggard.network_emulation.links import AccessLink, LinkPlan, SharedLink
 from laggard.network_emulation.model import Heterogeneity, Network
@@ -16,7 +17,6 @@ from laggard.network_emulation.without_fabric import (
     plan_inlets,
     plan_outlets,
 )
-from laggard.yaml_source import parse_yaml, validated
 
 HOSTS = tuple(
     Host(f"{layer}.trainer.1.{i}", layer, "trainer", 1, i, f"10.0.0.{n}")
@@ -29,7 +29,7 @@ CLOUD, FOG1, FOG2, EDGE1, EDGE2 = (host.name for host in HOSTS)
 
 def planned(text: str) -> tuple[LinkPlan, tuple[str, ...]]:
     source = parse_yaml(text, "heterogeneity.yaml")
-    heterogeneity = validated(source, Heterogeneity)
+    heterogeneity = validate_model(source, Heterogeneity)
     plan = plan_links(Network(networks=None), heterogeneity, HOSTS)
     return plan, tuple(str(problem) for problem in bottleneck_problems(plan, heterogeneity, source))
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from laggard.hosts import Host
+from laggard.core.hosts import Host
 from laggard.layers_services.local import syscalls
 from laggard.layers_services.machine import Access, Machine
 from tests.testbed import networks

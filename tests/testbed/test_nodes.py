@@ -206,7 +206,7 @@ def test_nodes_stop_answering_in_every_way(scripts: Scripts) -> None:
 
 def test_hosts_stand_on_nodes_in_order(scripts: Scripts) -> None:
     answer = scripts.answer("""
-    from laggard.hosts import Host
+    from laggard.core.hosts import Host
     from tests.testbed.nodes import machines
     hosts = [Host("cloud.server.1.1", "cloud", "server", 1, 1), Host("edge.trainer.1.1", "edge", "trainer", 1, 1)]
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laggard.hosts import Host
+from laggard.core.hosts import Host
 from laggard.network_emulation.probe import kernel_has_ipv6
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from laggard.hosts import Host
-from laggard.virtual_time import Dilation
+from laggard.core.hosts import Host
+from laggard.core.virtual_time import Dilation
 from laggard.workloads.model import Workload
 from laggard.workloads.plan import (
     ServerPlan,
@@ -216,7 +216,7 @@ def train(forkery: Forkery, tmp_path_factory: pytest.TempPathFactory) -> Train:
             timeout_s=60,
         )
         serving = None
-        if plans[0].workload.strategy.served or plans[0].workload.strategy.meshed:
+        if plans[0].workload.strategy.uses_server or plans[0].workload.strategy.peer_to_peer:
             addresses = plan_addresses(plans[0].workload, hosts, free_ports(world_size + 1))
             plans, serving = join_exchange(plans, hosts, make_endpoints(addresses, 60.0))
         plans = tuple(

@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from laggard.span_schema import Lane, Phase
-from laggard.workloads.balancing.allocation import AffineCost, balance
-from laggard.workloads.compress.ddp import TopKHook
-from laggard.workloads.compress.parameters import TopK
+from laggard.core.span_schema import Lane, Phase
+from laggard.workloads.balancing.allocation import AffineCost, allocate_samples
+from laggard.workloads.compress.ddp_hooks import TopKHook
+from laggard.workloads.compress.parameters import TopKParameters
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.heartbeat import read_heartbeats
 from laggard.workloads.intake import pad
@@ -25,10 +25,10 @@ from laggard.workloads.model import Workload
 from laggard.workloads.models import build_model
 from laggard.workloads.partition import Partition
 from laggard.workloads.spool import Spool
-from laggard.workloads.strategies import take_up
-from laggard.workloads.strategies.allreduce import AllReduce
+from laggard.workloads.strategies import create_strategy
+from laggard.workloads.strategies.collective.allreduce import AllReduce
 from laggard.workloads.strategies.parameters import AllReduceParameters, Parameters
-from laggard.workloads.strategies.strategy import Seat
+from laggard.workloads.strategies.strategy import TrainingContext
 from laggard.workloads.tracing.ddp_timing import ObservedDDP, have_buckets_reduced
 from laggard.workloads.tracing.recorder import Recorder
 from laggard.workloads.tracing.stream import SPAN_ROW, read_rows
@@ -74,8 +74,10 @@ def strategy_of(case: dict[str, object]) -> Parameters:
     return Workload.model_validate(workload).strategy
 
 
-def seat(case: dict[str, int], model: nn.Module, lr: float, recorder: Recorder) -> Seat:
-    return Seat(
+def context(
+    case: dict[str, int], model: nn.Module, lr: float, recorder: Recorder
+) -> TrainingContext:
+    return TrainingContext(
         rank=case["rank"],
         tiers=tuple(case.get("tiers", ["edge"] * case["world_size"])),
         model=model,
@@ -94,7 +96,7 @@ def sizes_of(
         return None
     turn = step % len(case["sample_s"])
     costs = [AffineCost(0.0, each) for each in (*case["sample_s"][turn:], *case["sample_s"][:turn])]
-    return balance(costs, partition.samples_in(step))
+    return allocate_samples(costs, partition.samples_in(step))
 
 
 def uneven(argument: str) -> None:
@@ -105,7 +107,7 @@ def uneven(argument: str) -> None:
     model = build_model(case["model"], (1, 8, 8), 10, 3).double()
     inputs, labels = problem(case["samples"])
     recorder = Recorder(Spool(folder), rank, world)
-    strategy = take_up(strategy_of(case), seat(case, model, 0.1, recorder))
+    strategy = create_strategy(strategy_of(case), context(case, model, 0.1, recorder))
     partition = Partition(case["samples"], case["batch_size"], world, 7)
     losses = []
     for step in range(case["steps"]):
@@ -128,7 +130,7 @@ class Noted:
     def __init__(self, folder: Path) -> None:
         self.folder, self.phases = folder, list[str]()
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         (beat,) = read_heartbeats(Spool(self.folder).heartbeat, 1)
         self.phases.append(beat.phase.value)
 
@@ -140,7 +142,7 @@ def settled(argument: str) -> None:
     _setup(case, folder)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
     with Recorder(Spool(folder), 0, 1) as recorder:
-        strategy = AllReduce(AllReduceParameters(), seat(case, model, 0.01, recorder))
+        strategy = AllReduce(AllReduceParameters(), context(case, model, 0.01, recorder))
         clock = Noted(folder)
         strategy._clock = clock
         recorder.begin_step(0)
@@ -172,7 +174,7 @@ def timed(argument: str) -> None:
     recorder = Recorder(Spool(folder), rank, world)
     told = {"trace_buckets": case.get("trace_buckets", False), "compress": case.get("compress")}
     parameters = AllReduceParameters.model_validate(told)
-    strategy = AllReduce(parameters, seat(case, model, 0.01, recorder))
+    strategy = AllReduce(parameters, context(case, model, 0.01, recorder))
     ddp = strategy._ddp
     ddp._set_ddp_runtime_logging_sample_rate(1)
     inputs, labels = problem(256)
@@ -213,7 +215,7 @@ def rearranged(argument: str) -> None:
     ).double()
     inputs, _ = problem(16)
     raw = torch.autograd.grad(model(inputs.double()).square().mean(), list(model.parameters()))
-    hook = TopKHook(TopK(fraction=case["fraction"]))
+    hook = TopKHook(TopKParameters(fraction=case["fraction"]))
     ddp, buckets = ObservedDDP(model), list[tuple[int, int]]()
 
     class Listener:
@@ -229,7 +231,7 @@ def rearranged(argument: str) -> None:
             for total, parameter in zip(sent, model.parameters(), strict=True)
         ]
         model.zero_grad()
-    kept = [hook._rests[parameter] for parameter in model.parameters()]
+    kept = [hook._residuals[parameter] for parameter in model.parameters()]
     vectors = {
         name: torch.cat([each.flatten() for each in of])
         for name, of in zip(("raw", "sent", "kept"), (raw, sent, kept), strict=True)
@@ -267,7 +269,7 @@ def counted(argument: str) -> None:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 1500), nn.ReLU(), nn.Linear(1500, 400))
     with Recorder(Spool(folder), rank, world) as recorder:
-        strategy = take_up(strategy_of(case), seat(case, model, 0.01, recorder))
+        strategy = create_strategy(strategy_of(case), context(case, model, 0.01, recorder))
         inputs, labels = problem(64)
         share = Partition(64, 64, world, 7).share(0, rank)
         indices = torch.from_numpy(share.indices)

@@ -21,11 +21,11 @@ class MeshRule(Protocol):
     @property
     def step(self) -> int: ...
     def sends(self) -> Sent: ...
-    def hear(self, sender: int, message: object) -> Sent: ...
-    def leave(self, rank: int) -> None: ...
-    def join(self, rank: int, step: int) -> Sent: ...
-    def begin_late(self, step: int, there: Collection[int]) -> None: ...
-    def may_end(self) -> bool: ...
+    def receive(self, sender: int, message: object) -> Sent: ...
+    def remove_member(self, rank: int) -> None: ...
+    def add_member(self, rank: int, step: int) -> Sent: ...
+    def start_at_step(self, step: int, present: Collection[int]) -> None: ...
+    def can_end(self) -> bool: ...
     def end(self) -> None: ...
 
 
@@ -76,7 +76,7 @@ class Mesh:
         self._dead = set(self.absent)
         for rank in self.alive:
             for other in self.absent:
-                self.rules[rank].leave(other)
+                self.rules[rank].remove_member(other)
         for rank in self.alive:
             self._begin(rank)
         while any(self.rules[rank].step < steps for rank in self.alive):
@@ -107,7 +107,9 @@ class Mesh:
 
     def _send(self, sender: int, messages: Sent) -> None:
         for receiver, message in messages:
-            self._bring(sender, receiver, lambda r=receiver, m=message: self._hear(r, sender, m))  # type: ignore[misc]
+            self._bring(
+                sender, receiver, lambda r=receiver, m=message: self._on_message(r, sender, m)
+            )  # type: ignore[misc]
 
     def _bring(
         self, sender: int, receiver: int, happen: Callable[[], None], *, last: bool = False
@@ -131,8 +133,8 @@ class Mesh:
 
         self._at(came, arrive)
 
-    def _hear(self, receiver: int, sender: int, message: object) -> None:
-        self._send(receiver, self.rules[receiver].hear(sender, message))
+    def _on_message(self, receiver: int, sender: int, message: object) -> None:
+        self._send(receiver, self.rules[receiver].receive(sender, message))
 
     def _start(self, rank: int) -> None:
         """Ask the first who is there, and another one if that one dies before it has answered."""
@@ -143,13 +145,13 @@ class Mesh:
             self._at(self._now + self.way(rank, host), lambda: self._knock(rank, host, life))
 
     def _knock(self, rank: int, host: int, life: int) -> None:
-        def hear() -> None:
+        def receive() -> None:
             step = max(self.rules[host].step, self._first[rank])
             self._at(self._now + self.way(host, rank), lambda: self._arrive(rank, host, step))
             self._meet(host, rank, life, step)
 
         if host not in self._dead:
-            self._inbox[host].append(hear)
+            self._inbox[host].append(receive)
             if host in self._listening:
                 self._go_on(host)
 
@@ -158,7 +160,7 @@ class Mesh:
         self._came[rank, newcomer] = max(
             self._came.get((rank, newcomer), 0.0), self._now + self.way(rank, newcomer)
         )
-        self._send(rank, self.rules[rank].join(newcomer, step))
+        self._send(rank, self.rules[rank].add_member(newcomer, step))
 
     def _arrive(self, rank: int, host: int, step: int) -> None:
         """Begin, and let everybody else know."""
@@ -168,7 +170,7 @@ class Mesh:
         self._dead.discard(rank)
         self._inbox[rank] = []
         others = [other for other in self.alive if other != rank]
-        self.rules[rank].begin_late(step, others)
+        self.rules[rank].start_at_step(step, others)
         life = self._lives[rank]
         for other in others:
             self._known[rank, other] = self._lives[other]
@@ -184,7 +186,9 @@ class Mesh:
         for newcomer in [each for each, host in self._hosts.items() if host == rank]:
             self._start(newcomer)
         for other in self.alive:
-            self._bring(rank, other, lambda other=other: self.rules[other].leave(rank), last=True)  # type: ignore[misc]
+            self._bring(
+                rank, other, lambda other=other: self.rules[other].remove_member(rank), last=True
+            )  # type: ignore[misc]
 
     def _listen(self, rank: int, life: int) -> None:
         if rank not in self._dead and life == self._lives[rank]:
@@ -196,7 +200,7 @@ class Mesh:
         for happen in inbox:
             happen()
         self._send(rank, self.rules[rank].sends())
-        if self.rules[rank].may_end():
+        if self.rules[rank].can_end():
             self._listening.discard(rank)
             self.rules[rank].end()
             self._begin(rank)

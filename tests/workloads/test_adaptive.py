@@ -12,114 +12,135 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.workloads.adaptive.choice import (
-    PERIODS,
-    Costs,
-    ObjectiveName,
-    Opening,
-    Rules,
-    Seen,
-    bytes_between_tiers,
-    choose,
-    first_terms,
-    open_averages,
-    price,
-)
 from laggard.workloads.spool import read_lines
-from laggard.workloads.strategies.average_member import PART_BYTES, Manner, Terms, owners_of
-from laggard.workloads.strategies.direct_average import DirectAverage
+from laggard.workloads.strategies.background.async_averager import (
+    MIN_PART_BYTES,
+    AveragingMode,
+    AveragingPolicy,
+    assign_owners,
+)
+from laggard.workloads.strategies.background.averaging_choice import (
+    CANDIDATE_PERIODS,
+    AveragingCosts,
+    ChoiceCriteria,
+    EarlyMeasurements,
+    FirstAverageDecision,
+    ObjectiveName,
+    choose_initial_policy,
+    choose_policy,
+    count_bytes_between_tiers,
+    decide_first_average,
+    estimate_cost,
+)
+from laggard.workloads.strategies.background.butterfly_average import ButterflyAverage
 
 if TYPE_CHECKING:
     from tests.workloads.conftest import Train
 
-RULES = Rules("makespan", drift=0.01, effort=0.2, longest=128)
+RULES = ChoiceCriteria("makespan", drift=0.01, effort=0.2, longest=128)
 TIERS = ("cloud", "cloud", "fog", "edge", "edge", "edge")
 seconds = st.floats(1e-3, 100.0)
-costs_known = st.builds(Costs, st.lists(seconds, min_size=1), seconds, st.floats(0, 1e9))
+costs_known = st.builds(AveragingCosts, st.lists(seconds, min_size=1), seconds, st.floats(0, 1e9))
 terms_known = st.builds(
-    Terms, st.sampled_from(PERIODS), st.sampled_from([Manner.BESIDE, Manner.WAITING])
+    AveragingPolicy,
+    st.sampled_from(CANDIDATE_PERIODS),
+    st.sampled_from([AveragingMode.NONBLOCKING, AveragingMode.BLOCKING]),
 )
 
 
 def test_fast_links_are_used_in_every_step() -> None:
-    choice = choose(Costs([1.0] * 4, average_s=0.01), RULES, Terms(1))
-    assert (choice.terms, choice.gain) == (Terms(1), 1.0)
+    choice = choose_policy(AveragingCosts([1.0] * 4, average_s=0.01), RULES, AveragingPolicy(1))
+    assert (choice.policy, choice.gain) == (AveragingPolicy(1), 1.0)
 
 
 @pytest.mark.parametrize("ratio", [0.5, 2.0, 10.0, 40.0])
 def test_the_period_is_that_of_the_closed_form(ratio: float) -> None:
     """(1 + k (H - 1)) (1 + e x / H) is least at H = sqrt(e x (1 - k) / k), and none begins before
     the last is over; the power of two that is chosen is next to it."""
-    terms = choose(Costs([1.0], ratio), RULES, Terms(128)).terms
+    policy = choose_policy(AveragingCosts([1.0], ratio), RULES, AveragingPolicy(128)).policy
     least = max(np.sqrt(RULES.effort * ratio * 0.99 / 0.01), ratio)
-    assert least / 2 <= max(terms.steps, ratio) <= least * 2
+    assert least / 2 <= max(policy.steps, ratio) <= least * 2
 
 
 def test_where_computers_are_unequal_an_average_costs_those_who_learn_less() -> None:
     """One rank has a quarter of the others' speed: what takes it 4 s takes these 1 s, and they
     learn twelve thirteenths."""
-    costs = Costs([1.0, 1.0, 1.0, 4.0], average_s=4.0)
+    costs = AveragingCosts([1.0, 1.0, 1.0, 4.0], average_s=4.0)
     learnt = [1.0, 1.0, 1.0, 0.25]
     assert costs.average_work_s == pytest.approx(np.average([1.0, 1.0, 1.0, 4.0], weights=learnt))
-    assert Costs([2.0] * 4, average_s=4.0).average_work_s == pytest.approx(4.0)
+    assert AveragingCosts([2.0] * 4, average_s=4.0).average_work_s == pytest.approx(4.0)
 
 
 def test_where_learning_alike_is_the_objective_all_wait() -> None:
     """(1 + k (H - 1)) (s + x / H) is least at H = sqrt(x (1 - k) / (s k)), s of the slowest."""
-    rules = Rules("fairness", drift=0.01, effort=0.2, longest=128)
-    choice = choose(Costs([1.0, 1.0, 4.0], average_s=4.0), rules, Terms(1))
+    rules = ChoiceCriteria("fairness", drift=0.01, effort=0.2, longest=128)
+    choice = choose_policy(
+        AveragingCosts([1.0, 1.0, 4.0], average_s=4.0), rules, AveragingPolicy(1)
+    )
     least = np.sqrt(4.0 * 0.99 / (4.0 * 0.01))
-    assert choice.terms.waits
-    assert least / 2 <= choice.terms.steps <= least * 2
+    assert choice.policy.waits
+    assert least / 2 <= choice.policy.steps <= least * 2
     assert "all waiting for all" in choice.reason
 
 
 @given(costs_known, terms_known, st.sampled_from(["makespan", "cost", "fairness"]))
 def test_nothing_changes_for_less_than_a_tenth(
-    costs: Costs, current: Terms, objective: str
+    costs: AveragingCosts, current: AveragingPolicy, objective: str
 ) -> None:
-    rules = Rules(objective, 0.01, 0.2, 32, rent_per_s=1e-3, price_per_byte=1e-9)  # type: ignore[arg-type]
-    choice = choose(costs, rules, current)
+    rules = ChoiceCriteria(objective, 0.01, 0.2, 32, rent_per_s=1e-3, price_per_byte=1e-9)  # type: ignore[arg-type]
+    choice = choose_policy(costs, rules, current)
     known = [
-        Terms(period, Manner.WAITING if objective == "fairness" else Manner.BESIDE)
-        for period in PERIODS
+        AveragingPolicy(
+            period, AveragingMode.BLOCKING if objective == "fairness" else AveragingMode.NONBLOCKING
+        )
+        for period in CANDIDATE_PERIODS
         if period <= 32
     ]
-    cheapest = min(price(terms, costs, rules) for terms in known)
-    assert choice.terms in known
+    cheapest = min(estimate_cost(policy, costs, rules) for policy in known)
+    assert choice.policy in known
     assert choice.gain >= 1.0
-    if choice.terms == current:
-        assert price(current, costs, rules) <= 1.1 * cheapest * (1 + 1e-9)
+    if choice.policy == current:
+        assert estimate_cost(current, costs, rules) <= 1.1 * cheapest * (1 + 1e-9)
     else:
-        assert price(choice.terms, costs, rules) == cheapest
+        assert estimate_cost(choice.policy, costs, rules) == cheapest
 
 
 def test_a_slow_minority_does_not_make_averages_rare() -> None:
     """What counts is the middle worker's step: the slow are not waited for, and count by what they
     have learnt."""
-    alike, unequal = Costs([1.0] * 8, 2.0), Costs([1.0] * 5 + [10.0] * 3, 2.0)
+    alike, unequal = AveragingCosts([1.0] * 8, 2.0), AveragingCosts([1.0] * 5 + [10.0] * 3, 2.0)
     assert (
-        choose(alike, RULES, Terms(1)).terms.steps >= choose(unequal, RULES, Terms(1)).terms.steps
+        choose_policy(alike, RULES, AveragingPolicy(1)).policy.steps
+        >= choose_policy(unequal, RULES, AveragingPolicy(1)).policy.steps
     )
-    assert "the slowest worker's takes 10 times" in choose(unequal, RULES, Terms(1)).reason
+    assert (
+        "the slowest worker's takes 10 times"
+        in choose_policy(unequal, RULES, AveragingPolicy(1)).reason
+    )
 
 
 def test_slower_links_make_it_change_its_mind_and_faster_ones_again() -> None:
-    rules, terms, seen = replace(RULES, effort=1.0), Terms(1), []
+    rules, policy, seen = replace(RULES, effort=1.0), AveragingPolicy(1), []
     for average_s in (0.02, 0.02, 8.0, 8.0, 0.02):
-        terms = choose(Costs([1.0] * 4, average_s), rules, terms).terms
-        seen.append(terms.steps)
+        policy = choose_policy(AveragingCosts([1.0] * 4, average_s), rules, policy).policy
+        seen.append(policy.steps)
     assert seen == [1, 1, 32, 32, 1]
 
 
 def test_long_averages_make_it_go_two_by_two_until_they_are_short() -> None:
     """From three steps on, and until they take less than half of that."""
-    rules, terms, seen = replace(RULES, pairs_from=3.0), Terms(1, Manner.PAIRS), []
+    rules, policy, seen = (
+        replace(RULES, pairs_from=3.0),
+        AveragingPolicy(1, AveragingMode.PAIRWISE),
+        [],
+    )
     for average_s in (2.9, 3.1, 2.9, 1.6, 1.4, 2.9, 3.1):
-        choice = choose(Costs([1.0, 1.0, 4.0], average_s), rules, terms)
-        terms = choice.terms
-        seen.append(terms.manner is Manner.PAIRS)
-        assert (terms.manner is Manner.PAIRS) == (terms == Terms(rules.longest, Manner.PAIRS))
+        choice = choose_policy(AveragingCosts([1.0, 1.0, 4.0], average_s), rules, policy)
+        policy = choice.policy
+        seen.append(policy.mode is AveragingMode.PAIRWISE)
+        assert (policy.mode is AveragingMode.PAIRWISE) == (
+            policy == AveragingPolicy(rules.longest, AveragingMode.PAIRWISE)
+        )
     assert seen == [False, True, True, True, False, False, True]
     assert choice.reason.startswith("average models two by two")
     assert "3.1 times a step" in choice.reason
@@ -127,39 +148,103 @@ def test_long_averages_make_it_go_two_by_two_until_they_are_short() -> None:
 
 def test_two_by_two_averages_of_all_take_a_tenth_of_the_time_at_most() -> None:
     """How often they come stays as it is within a factor of two."""
-    rules, terms, seen = replace(RULES, pairs_from=3.0, longest=32), Terms(1, Manner.PAIRS), []
+    rules, policy, seen = (
+        replace(RULES, pairs_from=3.0, longest=32),
+        AveragingPolicy(1, AveragingMode.PAIRWISE),
+        [],
+    )
     for average_s in (3.1, 6.0, 20.0, 12.0, 9.0, 3.1):
-        terms = choose(Costs([1.0], average_s), rules, terms).terms
-        seen.append(terms.steps)
+        policy = choose_policy(AveragingCosts([1.0], average_s), rules, policy).policy
+        seen.append(policy.steps)
     assert seen == [32, 32, 200, 200, 90, 32]
 
 
-FIRST = Terms(1, Manner.PAIRS)
+FIRST = AveragingPolicy(1, AveragingMode.PAIRWISE)
 NO_LESS = "times a step, and those of an average of all no less"
 
 
 @pytest.mark.parametrize(
-    ("trips_s", "passed_s", "opening"),
+    ("round_trips_s", "elapsed_s", "opening"),
     [
-        ([], 0, Opening(False, FIRST)),
-        ([2.9], 5, Opening(False, FIRST)),
-        ([2.9], 32, Opening(False, Terms(1280, Manner.PAIRS), f"32 {NO_LESS}")),
-        ([2.9], 1280, Opening(True, Terms(1280, Manner.PAIRS), f"32 {NO_LESS}")),
-        ([2.9, 2.8], 32, Opening(True, FIRST)),
-        ([9.0], 359, Opening(False, Terms(360, Manner.PAIRS), f"9 {NO_LESS}")),
-        ([9.0], 360, Opening(True, Terms(360, Manner.PAIRS), f"9 {NO_LESS}")),
-        ([0.1, 2.9], 5, Opening(True, FIRST)),
-        ([0.1, 3.1], 5, Opening(False, Terms(124, Manner.PAIRS), f"3.1 {NO_LESS}")),
-        ([3.1, 9.0], 359, Opening(False, Terms(360, Manner.PAIRS), f"9 {NO_LESS}")),
-        ([3.1, 9.0], 360, Opening(True, Terms(360, Manner.PAIRS), f"9 {NO_LESS}")),
-        ([3.1, 3.0], 124, Opening(True, Terms(124, Manner.PAIRS), f"3.1 {NO_LESS}")),
-        ([], 31, Opening(False, FIRST)),
-        ([], 32, Opening(False, Terms(1280, Manner.PAIRS), f"32 {NO_LESS}")),
-        ([], 1280, Opening(True, Terms(1280, Manner.PAIRS), f"32 {NO_LESS}")),
+        ([], 0, FirstAverageDecision(False, FIRST)),
+        ([2.9], 5, FirstAverageDecision(False, FIRST)),
+        (
+            [2.9],
+            32,
+            FirstAverageDecision(
+                False, AveragingPolicy(1280, AveragingMode.PAIRWISE), f"32 {NO_LESS}"
+            ),
+        ),
+        (
+            [2.9],
+            1280,
+            FirstAverageDecision(
+                True, AveragingPolicy(1280, AveragingMode.PAIRWISE), f"32 {NO_LESS}"
+            ),
+        ),
+        ([2.9, 2.8], 32, FirstAverageDecision(True, FIRST)),
+        (
+            [9.0],
+            359,
+            FirstAverageDecision(
+                False, AveragingPolicy(360, AveragingMode.PAIRWISE), f"9 {NO_LESS}"
+            ),
+        ),
+        (
+            [9.0],
+            360,
+            FirstAverageDecision(
+                True, AveragingPolicy(360, AveragingMode.PAIRWISE), f"9 {NO_LESS}"
+            ),
+        ),
+        ([0.1, 2.9], 5, FirstAverageDecision(True, FIRST)),
+        (
+            [0.1, 3.1],
+            5,
+            FirstAverageDecision(
+                False, AveragingPolicy(124, AveragingMode.PAIRWISE), f"3.1 {NO_LESS}"
+            ),
+        ),
+        (
+            [3.1, 9.0],
+            359,
+            FirstAverageDecision(
+                False, AveragingPolicy(360, AveragingMode.PAIRWISE), f"9 {NO_LESS}"
+            ),
+        ),
+        (
+            [3.1, 9.0],
+            360,
+            FirstAverageDecision(
+                True, AveragingPolicy(360, AveragingMode.PAIRWISE), f"9 {NO_LESS}"
+            ),
+        ),
+        (
+            [3.1, 3.0],
+            124,
+            FirstAverageDecision(
+                True, AveragingPolicy(124, AveragingMode.PAIRWISE), f"3.1 {NO_LESS}"
+            ),
+        ),
+        ([], 31, FirstAverageDecision(False, FIRST)),
+        (
+            [],
+            32,
+            FirstAverageDecision(
+                False, AveragingPolicy(1280, AveragingMode.PAIRWISE), f"32 {NO_LESS}"
+            ),
+        ),
+        (
+            [],
+            1280,
+            FirstAverageDecision(
+                True, AveragingPolicy(1280, AveragingMode.PAIRWISE), f"32 {NO_LESS}"
+            ),
+        ),
     ],
 )
 def test_slow_exchanges_of_two_tell_of_averages(
-    trips_s: list[float], passed_s: float, opening: Opening
+    round_trips_s: list[float], elapsed_s: float, opening: FirstAverageDecision
 ) -> None:
     """One slow one is enough. Without, all who begin them are awaited; who says nothing for as many
     steps as may lie between averages of all is slow.
@@ -168,13 +253,15 @@ def test_slow_exchanges_of_two_tell_of_averages(
     long.
     """
     rules = replace(RULES, pairs_from=3.0, longest=32)
-    found = open_averages(
-        Seen([1.0, 1.0, 4.0], trips_s, awaited=2, passed_s=passed_s), rules, FIRST
+    found = decide_first_average(
+        EarlyMeasurements([1.0, 1.0, 4.0], round_trips_s, expected_reports=2, elapsed_s=elapsed_s),
+        rules,
+        FIRST,
     )
-    assert (found.begins, found.terms) == (opening.begins, opening.terms)
+    assert (found.begins, found.policy) == (opening.begins, opening.policy)
     assert found.reason.endswith(opening.reason)
     assert bool(found.reason) == bool(opening.reason)
-    assert found.terms.only_timed == bool(found.reason)
+    assert found.policy.measures_only == bool(found.reason)
 
 
 @pytest.mark.parametrize(
@@ -183,24 +270,32 @@ def test_slow_exchanges_of_two_tell_of_averages(
 def test_two_by_two_is_for_time_alone(objective: ObjectiveName, pairs: bool) -> None:
     """Who exchanges all the time sends most, and does not learn as the others do; where nothing has
     a price, money is time."""
-    rules = Rules(objective, 0.01, 0.2, 32, rent_per_s=1e-3, price_per_byte=1e-9, pairs_from=3.0)
-    assert (choose(Costs([1.0], 100.0), rules, Terms(1)).terms.manner is Manner.PAIRS) == pairs
-    assert (first_terms(objective).manner is Manner.PAIRS) == pairs
-    free = replace(rules, rent_per_s=0.0, price_per_byte=0.0)
-    assert (choose(Costs([1.0], 100.0), free, Terms(1)).terms.manner is Manner.PAIRS) == (
-        objective != "fairness"
+    rules = ChoiceCriteria(
+        objective, 0.01, 0.2, 32, rent_per_s=1e-3, price_per_byte=1e-9, pairs_from=3.0
     )
+    assert (
+        choose_policy(AveragingCosts([1.0], 100.0), rules, AveragingPolicy(1)).policy.mode
+        is AveragingMode.PAIRWISE
+    ) == pairs
+    assert (choose_initial_policy(objective).mode is AveragingMode.PAIRWISE) == pairs
+    free = replace(rules, rent_per_s=0.0, price_per_byte=0.0)
+    assert (
+        choose_policy(AveragingCosts([1.0], 100.0), free, AveragingPolicy(1)).policy.mode
+        is AveragingMode.PAIRWISE
+    ) == (objective != "fairness")
 
 
 def test_dear_bytes_make_averages_rarer() -> None:
-    costs = Costs([1.0], average_s=0.02, average_bytes=1e7)
+    costs = AveragingCosts([1.0], average_s=0.02, average_bytes=1e7)
     cheap, dear = (
-        Rules("cost", drift=0.01, effort=0.2, longest=128, rent_per_s=1e-4, price_per_byte=each)
+        ChoiceCriteria(
+            "cost", drift=0.01, effort=0.2, longest=128, rent_per_s=1e-4, price_per_byte=each
+        )
         for each in (1e-15, 1e-9)
     )
-    assert choose(costs, cheap, Terms(1)).terms == Terms(1)
-    expected = choose(costs, dear, Terms(1))
-    assert expected.terms.steps >= 64
+    assert choose_policy(costs, cheap, AveragingPolicy(1)).policy == AveragingPolicy(1)
+    expected = choose_policy(costs, dear, AveragingPolicy(1))
+    assert expected.policy.steps >= 64
     assert "its bytes cost 1e+02 times the hosts' rent" in expected.reason
 
 
@@ -211,17 +306,19 @@ def test_bytes_between_tiers_are_those_of_averages_led_in_turn(
 ) -> None:
     """As many averages as ranks, so that each has owned each part once: counted part by part."""
     ranks = tuple(range(len(tiers)))
-    model, sent = torch.zeros(parts * PART_BYTES // 4), 0
+    model, sent = torch.zeros(parts * MIN_PART_BYTES // 4), 0
     for number in ranks:
-        owners = owners_of(ranks, number, model)
+        owners = assign_owners(ranks, number, model)
         assert len(owners) == parts
-        members = {rank: DirectAverage(ranks, rank, model, 1, owners) for rank in ranks}
+        members = {rank: ButterflyAverage(ranks, rank, model, 1, owners) for rank in ranks}
         under_way = [(rank, part) for rank in ranks for part in members[rank].begin()]
         while under_way:
             sender, part = under_way.pop(0)
             sent += (tiers[sender] != tiers[part.rank]) * part.values.nbytes
-            under_way += [(part.rank, answer) for answer in members[part.rank].hear(sender, part)]
-    assert bytes_between_tiers(tiers, model.nbytes) == pytest.approx(sent / len(tiers))
+            under_way += [
+                (part.rank, answer) for answer in members[part.rank].receive(sender, part)
+            ]
+    assert count_bytes_between_tiers(tiers, model.nbytes) == pytest.approx(sent / len(tiers))
 
 
 DIGITS = {"model": "mlp", "dataset": "digits", "batch_size": 96, "optimizer": {"lr": 0.05}}

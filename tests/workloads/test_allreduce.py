@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from laggard.span_schema import Lane, Phase
+from laggard.core.span_schema import Lane, Phase
 from laggard.workloads.models import build_model
 from laggard.workloads.partition import Partition
 from laggard.workloads.spool import Spool

@@ -15,9 +15,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from laggard.workloads.balancing.allocation import AffineCost, balance, even, slowest_s
-from laggard.workloads.balancing.balancer import GROUP
-from laggard.workloads.balancing.capacity import MOST_FIXED, Capacity
+from laggard.workloads.balancing.allocation import (
+    AffineCost,
+    allocate_samples,
+    estimate_slowest_s,
+    split_evenly,
+)
+from laggard.workloads.balancing.balancer import EXCHANGE_GROUP
+from laggard.workloads.balancing.cost_estimator import MAX_FIXED_BATCHES, CostEstimator
 from laggard.workloads.spool import read_lines
 from tests.workloads.test_allreduce import one_process, run_case
 
@@ -44,10 +49,12 @@ def all_splits(batch: int, ranks: int, least: int) -> Iterator[tuple[int, ...]]:
 def test_no_other_split_has_a_shorter_slowest_step(
     ranks: list[AffineCost], batch: int, least: int
 ) -> None:
-    sizes = balance(ranks, batch, least)
+    sizes = allocate_samples(ranks, batch, least)
     assert sizes in set(all_splits(batch, len(ranks), least))
-    best_s = min(slowest_s(ranks, split, least) for split in all_splits(batch, len(ranks), least))
-    assert slowest_s(ranks, sizes, least) == pytest.approx(best_s, rel=1e-12)
+    best_s = min(
+        estimate_slowest_s(ranks, split, least) for split in all_splits(batch, len(ranks), least)
+    )
+    assert estimate_slowest_s(ranks, sizes, least) == pytest.approx(best_s, rel=1e-12)
 
 
 @given(st.lists(costs, min_size=1, max_size=8), st.integers(0, 5000), st.integers(1, 2))
@@ -56,13 +63,15 @@ def test_a_sample_moved_makes_its_taker_the_slower(
 ) -> None:
     """Of large batches, of which not all splits can be tried: nobody can give a sample away with a
     gain."""
-    sizes = balance(ranks, batch, least)
+    sizes = allocate_samples(ranks, batch, least)
     assert sum(sizes) == batch
     assert all(size == 0 or size >= min(least, batch) for size in sizes)
     assume(batch >= len(ranks) * least)
     for giver, taker in itertools.permutations(range(len(ranks)), 2):
         if sizes[giver] > least:
-            assert ranks[taker].of(sizes[taker] + 1) >= ranks[giver].of(sizes[giver]) * (1 - 1e-12)
+            assert ranks[taker].estimate_s(sizes[taker] + 1) >= ranks[giver].estimate_s(
+                sizes[giver]
+            ) * (1 - 1e-12)
 
 
 @given(st.lists(costs, min_size=2, max_size=8), st.integers(1, 2000), st.floats(1.01, 50))
@@ -72,7 +81,7 @@ def test_who_gets_slower_gets_no_more_samples(
     first, *others = ranks
     slower = AffineCost(first.fixed_s * times, first.sample_s * times)
     assume(batch >= len(ranks))
-    assert balance([slower, *others], batch)[0] <= balance(ranks, batch)[0]
+    assert allocate_samples([slower, *others], batch)[0] <= allocate_samples(ranks, batch)[0]
 
 
 @given(costs, st.integers(1, 12), st.integers(0, 500), st.integers(1, 2))
@@ -80,7 +89,7 @@ def test_of_equal_costs_shares_are_even(
     cost: AffineCost, ranks: int, batch: int, least: int
 ) -> None:
     assume(batch >= ranks * least)
-    assert balance([cost] * ranks, batch, least) == even(batch, ranks)
+    assert allocate_samples([cost] * ranks, batch, least) == split_evenly(batch, ranks)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +113,7 @@ def test_of_equal_costs_shares_are_even(
 def test_shares(
     ranks: Sequence[AffineCost], batch: int, least: int, expected: tuple[int, ...]
 ) -> None:
-    assert balance(ranks, batch, least) == expected
+    assert allocate_samples(ranks, batch, least) == expected
 
 
 @pytest.mark.parametrize(
@@ -119,26 +128,30 @@ def about(cost: AffineCost) -> object:
     return pytest.approx((cost.fixed_s, cost.sample_s), rel=1e-6)
 
 
-def parts(capacity: Capacity) -> tuple[float, float]:
+def parts(capacity: CostEstimator) -> tuple[float, float]:
     found = capacity.estimate()
     assert found is not None
     return found.fixed_s, found.sample_s
 
 
 def shown(
-    capacity: Capacity, cost: AffineCost, sizes: Sequence[int], noise: float = 0.0, seed: int = 1
-) -> Capacity:
+    capacity: CostEstimator,
+    cost: AffineCost,
+    sizes: Sequence[int],
+    noise: float = 0.0,
+    seed: int = 1,
+) -> CostEstimator:
     dice = random.Random(seed)
     for size in sizes:
-        capacity.observe(size, cost.of(size) * (1 + dice.uniform(-noise, noise)))
+        capacity.observe(size, cost.estimate_s(size) * (1 + dice.uniform(-noise, noise)))
     return capacity
 
 
 @given(st.floats(1e-4, 1), st.floats(1e-5, 1e-2), st.integers(4, 40))
 def test_steps_of_two_sizes_give_both_parts(fixed_s: float, sample_s: float, size: int) -> None:
     truth = AffineCost(fixed_s, sample_s)
-    assume(truth.of(2 * size) > 1.01 * truth.of(size))
-    assert parts(shown(Capacity(16), truth, [size] * 5 + [2 * size] * 5)) == about(truth)
+    assume(truth.estimate_s(2 * size) > 1.01 * truth.estimate_s(size))
+    assert parts(shown(CostEstimator(16), truth, [size] * 5 + [2 * size] * 5)) == about(truth)
 
 
 @given(st.integers(0, 2**32), st.floats(0.25, 4))
@@ -146,20 +159,20 @@ def test_noise_and_disturbed_steps_do_not_count(seed: int, load: float) -> None:
     """A tenth of noise and two steps that took five times as long: what comes of it for the sizes
     seen is right to a tenth."""
     truth = AffineCost(0.02 * load, 0.001 * load)
-    capacity = shown(Capacity(16), truth, [40] * 4, 0.1, seed)
-    capacity.observe(40, 5 * truth.of(40))
+    capacity = shown(CostEstimator(16), truth, [40] * 4, 0.1, seed)
+    capacity.observe(40, 5 * truth.estimate_s(40))
     shown(capacity, truth, [20] * 4, 0.1, seed + 1)
-    capacity.observe(20, 5 * truth.of(20))
+    capacity.observe(20, 5 * truth.estimate_s(20))
     found = shown(capacity, truth, [20] * 3, 0.1, seed + 2).estimate()
     assert found is not None
-    assert found.of(20) == pytest.approx(truth.of(20), rel=0.1)
-    assert found.of(40) == pytest.approx(truth.of(40), rel=0.25)
+    assert found.estimate_s(20) == pytest.approx(truth.estimate_s(20), rel=0.1)
+    assert found.estimate_s(40) == pytest.approx(truth.estimate_s(40), rel=0.25)
 
 
 def test_of_one_size_the_ratio_is_the_one_that_was_assumed() -> None:
-    capacity = shown(Capacity(16, ratio=30.0), AffineCost(0.0, 0.1), [10] * 3)
+    capacity = shown(CostEstimator(16, ratio=30.0), AffineCost(0.0, 0.1), [10] * 3)
     assert parts(capacity) == about(AffineCost(0.75, 0.025))
-    assert Capacity(16).estimate() is None
+    assert CostEstimator(16).estimate() is None
 
 
 @given(st.sampled_from([0.2, 0.5, 2.0, 4.0]), st.integers(4, 12))
@@ -167,20 +180,20 @@ def test_a_change_of_speed_is_believed_after_two_steps_and_the_ratio_kept(
     times: float, before: int
 ) -> None:
     usual, changed = AffineCost(0.02, 0.001), AffineCost(0.02 * times, 0.001 * times)
-    capacity = shown(Capacity(16), usual, [20] * 4 + [40] * before)
+    capacity = shown(CostEstimator(16), usual, [20] * 4 + [40] * before)
     assert parts(capacity) == about(usual)
     shown(capacity, changed, [40])
-    assert capacity.departs
+    assert capacity.is_outlier
     assert parts(capacity) == about(usual)
     shown(capacity, changed, [40])
     assert parts(capacity) == about(changed)
-    assert not capacity.departs
+    assert not capacity.is_outlier
 
 
 def test_slow_moments_that_come_and_go_count_by_their_part_of_the_time() -> None:
     """A quarter of the steps takes four times as long: the first such moments are followed, the
     others are not; a change that stays is, later."""
-    capacity, usual, slow = Capacity(32), AffineCost(0.0, 0.01), AffineCost(0.0, 0.04)
+    capacity, usual, slow = CostEstimator(32), AffineCost(0.0, 0.01), AffineCost(0.0, 0.04)
     shown(capacity, usual, [20] * 13)
     shown(capacity, slow, [20] * 4)
     assert parts(capacity) == about(slow)
@@ -190,19 +203,19 @@ def test_slow_moments_that_come_and_go_count_by_their_part_of_the_time() -> None
         shown(capacity, slow, [20] * 4)
         found.append(parts(capacity)[1])
     assert found[-1] == pytest.approx(0.75 * 0.01 + 0.25 * 0.04, rel=0.01)
-    assert not capacity.departs
+    assert not capacity.is_outlier
     assert capacity.error > 0.1
     shown(capacity, slow, [20] * 32)
     assert parts(capacity) == about(slow)
 
 
 def test_the_first_step_of_a_size_tells_nothing() -> None:
-    capacity = Capacity(16)
+    capacity = CostEstimator(16)
     for size in (20, 40):
         capacity.observe(size, 9.0)
         shown(capacity, AffineCost(0.02, 0.001), [size] * 4)
     assert parts(capacity) == about(AffineCost(0.02, 0.001))
-    assert not capacity.departs
+    assert not capacity.is_outlier
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.02, 0.1])
@@ -210,7 +223,7 @@ def test_the_error_is_that_of_repeated_estimates(noise: float) -> None:
     """Against the spread of what many runs of nine steps find."""
     dice, usuals, errors = random.Random(1), [], []
     for _ in range(400):
-        capacity = Capacity(16)
+        capacity = CostEstimator(16)
         for _ in range(10):
             capacity.observe(20, 0.04 * (1 + dice.gauss(0, noise)))
         usuals.append(sum(parts(capacity)[part] * (1, 20)[part] for part in range(2)))
@@ -219,12 +232,14 @@ def test_the_error_is_that_of_repeated_estimates(noise: float) -> None:
 
 
 def test_more_samples_never_take_less_time_nor_is_any_for_nothing() -> None:
-    flat = Capacity(16)
+    flat = CostEstimator(16)
     for size in [20] * 4 + [40] * 4:
         flat.observe(size, 1.0 - size * 0.001)
     found = flat.estimate()
     assert found is not None
-    assert found.sample_s == pytest.approx(found.of(40) / (40 * MOST_FIXED), rel=0.01)
+    assert found.sample_s == pytest.approx(
+        found.estimate_s(40) / (40 * MAX_FIXED_BATCHES), rel=0.01
+    )
 
 
 SKEWED = {"sample_s": [1.0, 4.0, 2.5]}
@@ -335,9 +350,11 @@ def test_a_slow_rank_gets_fewer_samples_and_a_change_of_speed_is_followed(
         of_phase = sizes.loc[first : last - 1]
         assert is_relieved(of_phase, slow)
         settled = of_phase.iloc[-8:].median()
-        assert slowest_s(ranks, settled.astype(int)) < 1.3 * slowest_s(ranks, balance(ranks, 96))
+        assert estimate_slowest_s(ranks, settled.astype(int)) < 1.3 * estimate_slowest_s(
+            ranks, allocate_samples(ranks, 96)
+        )
     assert (sizes.loc[:5] == 32).all(axis=None)
-    exchanges = spans[(spans.phase == "comm") & (spans.group == GROUP)]
+    exchanges = spans[(spans.phase == "comm") & (spans.group == EXCHANGE_GROUP)]
     assert set(exchanges.groupby("step").size()) == {RANKS}
     assert set(exchanges.bytes) == {RANKS * 4 * 8}
     assert len(set(exchanges.step)) < 72 / 4

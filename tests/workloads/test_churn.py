@@ -197,15 +197,15 @@ def test_an_update_is_the_mean_over_those_who_are_there() -> None:
     import torch
     from torch import nn
 
+    from laggard.workloads.models.flat_state import FlatState
     from laggard.workloads.server import ModelKeeper
-    from laggard.workloads.strategies.flat_state import FlatState
-    from laggard.workloads.strategies.server_rule import Push, StalenessRule
+    from laggard.workloads.strategies.server.update_rule import BoundedStalenessRule, Push
 
     torch.manual_seed(1)
     model = nn.Linear(5, 1)
     inputs, before = torch.randn(12, 5), FlatState(model).read()
-    rule = StalenessRule(3, 0)
-    rule.leave(1)
+    rule = BoundedStalenessRule(3, 0)
+    rule.remove_member(1)
     keeper = ModelKeeper(model, torch.optim.SGD(model.parameters(), lr=0.5), 3)
     for rank in (0, 2):
         model.zero_grad()

@@ -8,11 +8,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.workloads.compress.codec import Codec, Half, Largest, Remembering, size_bytes
-from laggard.workloads.compress.parcel import Parcel
+from laggard.workloads.compress.codec import (
+    Codec,
+    ErrorFeedbackCodec,
+    HalfPrecisionCodec,
+    TopKCodec,
+    count_tensor_bytes,
+)
+from laggard.workloads.compress.gradient_packer import GradientPacker
 from laggard.workloads.transport.frames import Message, pack, unpack
 
-CODECS = [Largest(0.01), Largest(0.3), Largest(1.0), Half()]
+CODECS = [TopKCodec(0.01), TopKCodec(0.3), TopKCodec(1.0), HalfPrecisionCodec()]
 FLOATS = st.floats(-1e4, 1e4, width=32)
 vectors = st.lists(FLOATS, min_size=1, max_size=40).map(torch.tensor)
 
@@ -33,22 +39,22 @@ def test_what_was_sent_and_what_is_kept_back_are_all_there_was(
 ) -> None:
     """Exactly: the invariant that error feedback's convergence rests on (Stich et al., section
     2)."""
-    remembering, sent = Remembering(codec), torch.zeros(steps.shape[1])
+    remembering, sent = ErrorFeedbackCodec(codec), torch.zeros(steps.shape[1])
     for gradient in steps:
         sent += remembering.decode(remembering.encode(gradient), gradient)
-        assert remembering.rest is not None
-    assert torch.equal(sent + remembering.rest, steps.sum(dim=0))
+        assert remembering.residual is not None
+    assert torch.equal(sent + remembering.residual, steps.sum(dim=0))
 
 
 @given(vectors, vectors, st.floats(0.001, 1.0))
 def test_the_largest_are_sent_as_they_are_and_the_others_kept(
     first: torch.Tensor, second: torch.Tensor, fraction: float
 ) -> None:
-    codec = Largest(fraction)
-    remembering = Remembering(codec)
+    codec = TopKCodec(fraction)
+    remembering = ErrorFeedbackCodec(codec)
     for vector in (first, second[: len(first)] if len(second) >= len(first) else first):
-        whole = vector if remembering.rest is None else vector + remembering.rest
-        sent, kept = codec.decode(remembering.encode(vector), vector), remembering.rest
+        whole = vector if remembering.residual is None else vector + remembering.residual
+        sent, kept = codec.decode(remembering.encode(vector), vector), remembering.residual
         assert kept is not None
         assert torch.equal(sent + kept, whole)
         assert ((sent == 0) | (kept == 0)).all()
@@ -66,10 +72,10 @@ def _but_largest_zero(magnitudes: torch.Tensor, count: int) -> torch.Tensor:
 
 @given(vectors)
 def test_all_of_it_is_what_it_was(vector: torch.Tensor) -> None:
-    remembering = Remembering(Largest(1.0))
+    remembering = ErrorFeedbackCodec(TopKCodec(1.0))
     assert torch.equal(remembering.decode(remembering.encode(vector), vector), vector)
-    assert remembering.rest is not None
-    assert not remembering.rest.any()
+    assert remembering.residual is not None
+    assert not remembering.residual.any()
 
 
 @pytest.mark.parametrize(
@@ -85,21 +91,21 @@ def test_all_of_it_is_what_it_was(vector: torch.Tensor) -> None:
     ],
 )
 def test_how_many_are_sent(fraction: float, length: int, count: int) -> None:
-    assert Largest(fraction).count(length) == count
-    assert size_bytes(Largest(fraction).encode(torch.rand(length))) == 8 * count
+    assert TopKCodec(fraction).count(length) == count
+    assert count_tensor_bytes(TopKCodec(fraction).encode(torch.rand(length))) == 8 * count
 
 
 @given(vectors)
 def test_half_precision_is_off_by_its_rounding(vector: torch.Tensor) -> None:
     """IEEE 754 binary16: eleven bits of significand, and steps of 2^-24 below 2^-14."""
-    sent = Half().decode(Half().encode(vector), vector)
+    sent = HalfPrecisionCodec().decode(HalfPrecisionCodec().encode(vector), vector)
     assert (
         (sent - vector).abs() <= torch.maximum(vector.abs() * 2.0**-11, torch.tensor(2.0**-25))
     ).all()
 
 
 def test_what_half_precision_has_no_room_for_is_sent_later() -> None:
-    remembering, vector = Remembering(Half()), torch.tensor([1e5, -2e5, 1.0])
+    remembering, vector = ErrorFeedbackCodec(HalfPrecisionCodec()), torch.tensor([1e5, -2e5, 1.0])
     sent = torch.zeros(3)
     for each in (vector, torch.zeros(3), torch.zeros(3), torch.zeros(3)):
         sent += remembering.decode(remembering.encode(each), each)
@@ -110,27 +116,27 @@ def test_what_half_precision_has_no_room_for_is_sent_later() -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_payload_fits_its_room_and_every_type(codec: Codec, dtype: torch.dtype) -> None:
     vector = torch.linspace(-1, 1, 333, dtype=dtype)
-    payload, room = codec.encode(vector), codec.blank(vector)
+    payload, room = codec.encode(vector), codec.allocate_payload(vector)
     assert (payload.shape, payload.dtype) == (room.shape, room.dtype)
     assert codec.decode(payload, vector).dtype == dtype
-    if isinstance(codec, Largest):
-        assert size_bytes(payload) == codec.count(333) * (dtype.itemsize + 4)
+    if isinstance(codec, TopKCodec):
+        assert count_tensor_bytes(payload) == codec.count(333) * (dtype.itemsize + 4)
     else:
-        assert size_bytes(payload) == 333 * 2
+        assert count_tensor_bytes(payload) == 333 * 2
 
 
 def test_sums_of_payloads_are_payloads_of_sums_where_a_codec_says_so() -> None:
     one, other = torch.tensor([1.0, 2.0, -3.0]), torch.tensor([0.5, 8.0, 3.0])
-    codec = Half()
+    codec = HalfPrecisionCodec()
     assert codec.summable
     assert torch.equal(codec.decode(codec.encode(one) + codec.encode(other), one), one + other)
-    assert not Largest(0.1).summable
+    assert not TopKCodec(0.1).summable
 
 
 @given(vectors, st.sampled_from(CODECS))
 def test_adding_a_payload_adds_what_it_stands_for(vector: torch.Tensor, codec: Codec) -> None:
     total, payload = torch.ones_like(vector), codec.encode(vector)
-    codec.add(payload, total)
+    codec.add_decoded(payload, total)
     assert torch.equal(total, 1 + codec.decode(payload, vector))
 
 
@@ -142,7 +148,7 @@ def test_a_parcel_comes_back_with_its_buffers_untouched(
 ) -> None:
     """As a message's bytes, wherever they lie in memory."""
     vector = torch.linspace(-3, 7, 101 + buffers, dtype=dtype).cos()
-    packed = Parcel(Remembering(codec), 101, vector).pack(vector)
+    packed = GradientPacker(ErrorFeedbackCodec(codec), 101, vector).pack(vector)
     _, payload = pack(Message(1, tensor=packed), 1)
     for offset in range(3):
         header, _ = pack(Message(1, tensor=packed), 1)
@@ -150,6 +156,6 @@ def test_a_parcel_comes_back_with_its_buffers_untouched(
             bytes(header), memoryview(bytearray(offset) + bytearray(payload))[offset:], 0
         ).tensor
         assert arrived is not None
-        came = Parcel(codec, 101, vector).unpack(arrived)
+        came = GradientPacker(codec, 101, vector).unpack(arrived)
         assert torch.equal(came[101:], vector[101:])
         assert torch.equal(came[:101], codec.decode(codec.encode(vector[:101]), vector[:101]))

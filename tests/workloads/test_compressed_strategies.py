@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from laggard.workloads.models import build_model
+from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.spool import read_lines
-from laggard.workloads.strategies.flat_state import FlatState
 from tests.workloads.test_allreduce import one_process, run_case
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from laggard.errors import InputError, WorkerError
+from laggard.core.errors import InputError, WorkerError
 from laggard.workloads.datasets import open_data, prepare_data
 from laggard.workloads.datasets.dataset import Batch, Data, Split
 from laggard.workloads.model import Workload

@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import nn
 
-from laggard.errors import InputError
-from laggard.experiments.remote.planning import agent_plans
-from laggard.experiments.scenario import load_scenario
-from laggard.span_schema import Flag, Lane
+from laggard.core.errors import InputError
+from laggard.core.span_schema import Flag, Lane
+from laggard.remote.agent_plans import build_agent_plans
+from laggard.scenario.load import load_scenario
 from laggard.workloads.devices import (
     choose_backend,
     collective_environment,
@@ -122,7 +122,9 @@ def test_agents_are_told_devices_by_what_their_nodes_have() -> None:
     scenario = load_scenario(REPOSITORY / "experiments/quickstart")
     folders = {host.name: f"/runs/{host.name}" for host in scenario.hosts}
     cloud = {host.name: 2 for host in scenario.hosts if host.layer == "cloud"}
-    told = {name: plan.workers for name, plan in agent_plans(scenario, folders, cloud).items()}
+    told = {
+        name: plan.workers for name, plan in build_agent_plans(scenario, folders, cloud).items()
+    }
     assert cloud
     for name, plans in told.items():
         assert [plan.device for plan in plans] == ["cuda:0" if name in cloud else "cpu"]

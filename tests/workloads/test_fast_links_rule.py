@@ -10,9 +10,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.workloads.strategies.fast_links_rule import FastLinksRule, Send, Word
-from laggard.workloads.strategies.link_policy import FloatArray
 from laggard.workloads.strategies.parameters import FastLinksParameters
+from laggard.workloads.strategies.peer.fast_links_rule import (
+    FastLinksMessage,
+    FastLinksRule,
+    FastLinksSend,
+)
+from laggard.workloads.strategies.peer.matching_policy import FloatArray
 from tests.workloads.mesh import Mesh, Sent, come_and_go
 
 Model = tuple[int, int]
@@ -38,39 +42,44 @@ class Rank:
         self._begun = self.step
         return self._sent(self.rule.begin(self.row))
 
-    def hear(self, sender: int, message: object) -> Sent:
+    def receive(self, sender: int, message: object) -> Sent:
         assert isinstance(message, tuple)
         word, step, what = message
-        if word is Word.OFFER:
-            return self._sent(self.rule.hear_offer(sender, step, what))
-        if word is Word.REFUSAL:
+        if word is FastLinksMessage.OFFER:
+            return self._sent(self.rule.on_offer(sender, step, what))
+        if word is FastLinksMessage.REFUSAL:
             self.refusals += 1
-            self.rule.hear_refusal(sender, step)
+            self.rule.on_refusal(sender, step)
         else:
-            self.rule.hear_measured(sender, step, what)
+            self.rule.on_measurement(sender, step, what)
         return []
 
-    def _sent(self, sends: tuple[Send, ...]) -> Sent:
+    def _sent(self, sends: tuple[FastLinksSend, ...]) -> Sent:
         what = {
-            Word.OFFER: (self.rule.rank, self.step),
-            Word.REFUSAL: None,
-            Word.MEASURED: self.row,
+            FastLinksMessage.OFFER: (self.rule.rank, self.step),
+            FastLinksMessage.REFUSAL: None,
+            FastLinksMessage.MEASURED: self.row,
         }
-        return [(send.rank, (send.word, send.step, what[send.word])) for send in sends]
+        return [
+            (send.rank, (send.message_kind, send.step, what[send.message_kind])) for send in sends
+        ]
 
-    def leave(self, rank: int) -> None:
-        self.rule.leave(rank)
+    def remove_member(self, rank: int) -> None:
+        self.rule.remove_member(rank)
 
-    def join(self, rank: int, step: int) -> Sent:
-        return [(rank, (Word.MEASURED, told, row)) for told, row in self.rule.join(rank, step)]
+    def add_member(self, rank: int, step: int) -> Sent:
+        return [
+            (rank, (FastLinksMessage.MEASURED, told, row))
+            for told, row in self.rule.add_member(rank, step)
+        ]
 
-    def begin_late(self, step: int, there: Collection[int]) -> None:
+    def start_at_step(self, step: int, present: Collection[int]) -> None:
         rule = self.rule
         self.rule = FastLinksRule(rule.rank, rule.world_size, rule.parameters, rule.seed)
-        self.rule.begin_late(step, there)
+        self.rule.start_at_step(step, present)
 
-    def may_end(self) -> bool:
-        return self.rule.may_end()
+    def can_end(self) -> bool:
+        return self.rule.can_end()
 
     def end(self) -> None:
         step = self.step
@@ -169,17 +178,20 @@ def test_ranks_join_and_all_go_on(
 def test_who_is_offered_a_model_by_anybody_else_refuses_it() -> None:
     rule: FastLinksRule[str] = FastLinksRule(0, 2, FastLinksParameters(name="fast_links"), seed=0)
     nothing = np.full(3, np.nan)
-    assert rule.begin(nothing) == (Send(1, Word.OFFER, 0),)
-    assert rule.hear_offer(3, 0, "stranger") == (Send(3, Word.REFUSAL, 0),)
-    assert rule.hear_offer(3, 1, "early") == ()
-    assert not rule.may_end()
-    rule.hear_refusal(1, 0)
-    assert rule.may_end()
+    assert rule.begin(nothing) == (FastLinksSend(1, FastLinksMessage.OFFER, 0),)
+    assert rule.on_offer(3, 0, "stranger") == (FastLinksSend(3, FastLinksMessage.REFUSAL, 0),)
+    assert rule.on_offer(3, 1, "early") == ()
+    assert not rule.can_end()
+    rule.on_refusal(1, 0)
+    assert rule.can_end()
     assert rule.end() is None
-    assert set(rule.begin(nothing)) == {Send(1, Word.OFFER, 1), Send(3, Word.REFUSAL, 1)}
-    assert rule.hear_offer(1, 0, "late") == (Send(1, Word.REFUSAL, 0),)
-    assert rule.hear_offer(1, 1, "model") == ()
-    rule.leave(1)
+    assert set(rule.begin(nothing)) == {
+        FastLinksSend(1, FastLinksMessage.OFFER, 1),
+        FastLinksSend(3, FastLinksMessage.REFUSAL, 1),
+    }
+    assert rule.on_offer(1, 0, "late") == (FastLinksSend(1, FastLinksMessage.REFUSAL, 0),)
+    assert rule.on_offer(1, 1, "model") == ()
+    rule.remove_member(1)
     assert rule.end() == "model"
 
 
@@ -189,19 +201,21 @@ def test_what_was_measured_makes_the_policy_of_a_period_later() -> None:
     slow = np.full((4, 5), 9.0)
     slow[0, 1] = slow[1, 0] = slow[2, 3] = slow[3, 2] = 0.1
     slow[:, 4] = 0.0
-    told: list[Send] = []
+    told: list[FastLinksSend] = []
     for step in range(4):
-        told += [send for send in rule.begin(slow[0]) if send.word is Word.MEASURED]
+        told += [
+            send for send in rule.begin(slow[0]) if send.message_kind is FastLinksMessage.MEASURED
+        ]
         if rule.partner is not None:
-            rule.hear_offer(rule.partner, step, "model")
+            rule.on_offer(rule.partner, step, "model")
         if step == 3:
-            assert not rule.may_end()  # the others' rows are not there
+            assert not rule.can_end()  # the others' rows are not there
             for rank in (1, 2, 3):
-                rule.hear_measured(rank, 2, slow[rank])
-        assert rule.may_end()
+                rule.on_measurement(rank, 2, slow[rank])
+        assert rule.can_end()
         before = rule.policy
         rule.end()
-    assert told == [Send(rank, Word.MEASURED, 2) for rank in (1, 2, 3)]
+    assert told == [FastLinksSend(rank, FastLinksMessage.MEASURED, 2) for rank in (1, 2, 3)]
     assert np.ptp(before.probabilities) == 0
     assert rule.policy.matchings[int(rule.policy.probabilities.argmax())] == ((0, 1), (2, 3))
     assert rule.policy.probabilities.max() > 0.5

@@ -16,8 +16,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.span_schema import COMPUTE_PHASES
-from laggard.work import WorkCounter, WorkDone
+from laggard.core.span_schema import COMPUTE_PHASES
+from laggard.core.work_counter import WorkCounter, WorkDone
 from laggard.workloads.compute_meter import ComputeMeter
 from laggard.workloads.datasets.arrays import ArraySplit
 from laggard.workloads.full_speed import (

@@ -51,13 +51,13 @@ class Machines:
 
     def settle(self) -> None:
         waiting = deque(
-            (name, news) for name, relay in self.relays.items() for news in relay.news()
+            (name, news) for name, relay in self.relays.items() for news in relay.poll_updates()
         )
         while waiting:
             source, news = waiting.popleft()
             for target, passed in self.hub.route(source, news):
                 self.carried.append((source, target, passed))
-                answer = self.relays[target].take(passed)
+                answer = self.relays[target].apply_update(passed)
                 waiting.extend([(target, answer)] if answer is not None else [])
 
     def arrive(self, gate: int, times_ns: Mapping[int, int]) -> None:
@@ -106,20 +106,20 @@ def test_rank_0_begins_the_last_step_only_when_all_machines_know(machines: Machi
     head = machines.gates["head"]
     head.learn_last_step(41, Reason.TIME)
     hub, told = machines.hub, []
-    for news in machines.relays["head"].news():
+    for news in machines.relays["head"].poll_updates():
         told = list(hub.route("head", news))
     assert [(target, type(news)) for target, news in told] == [
         ("left", LastStep),
         ("right", LastStep),
     ]
-    first = machines.relays["left"].take(told[0][1])
+    first = machines.relays["left"].apply_update(told[0][1])
     assert isinstance(first, LastStepKnown)
     assert hub.route("left", first) == ()
-    second = machines.relays["right"].take(told[1][1])
+    second = machines.relays["right"].apply_update(told[1][1])
     assert isinstance(second, LastStepKnown)
     ((target, confirmed),) = hub.route("right", second)
     assert (target, confirmed) == ("head", LastStepConfirmed())
-    machines.relays["head"].take(confirmed)
+    machines.relays["head"].apply_update(confirmed)
     head.name_last_step(41, Reason.TIME)  # returns, as it is confirmed
     assert all(gates.last_step() == (41, Reason.TIME) for gates in machines.gates.values())
 
@@ -132,7 +132,7 @@ def test_a_machine_alone_confirms_itself() -> None:
 
 def test_a_stop_is_asked_of_rank_0(machines: Machines) -> None:
     assert not machines.gates["head"].stop_asked
-    machines.relays["head"].take(StopAsked())
+    machines.relays["head"].apply_update(StopAsked())
     assert machines.gates["head"].stop_asked
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.workloads.strategies.graph import Graph, mixing_weights, neighbours
-from laggard.workloads.strategies.hop_rule import Ending, HopRule, Notice
+from laggard.workloads.strategies.graph import Graph, compute_mixing_weights, find_neighbors
 from laggard.workloads.strategies.parameters import HopParameters
+from laggard.workloads.strategies.peer.hop_rule import HopRule, HopStepEnd, StepNotice
 from tests.workloads.mesh import Mesh, Sent, come_and_go
 
 Model = tuple[int, int]
@@ -25,7 +25,7 @@ class Rank:
     """A rule in the mesh; its model of a step is its name and the step."""
 
     rule: HopRule[Model]
-    endings: list[tuple[int, Ending[Model]]] = field(default_factory=list)
+    endings: list[tuple[int, HopStepEnd[Model]]] = field(default_factory=list)
 
     @property
     def step(self) -> int:
@@ -35,27 +35,27 @@ class Rank:
         step = self.rule.step
         return [
             (n.rank, (step, (self.rule.rank, step) if n.with_model else None))
-            for n in self.rule.notices()
+            for n in self.rule.build_notices()
         ]
 
-    def hear(self, sender: int, message: object) -> Sent:
+    def receive(self, sender: int, message: object) -> Sent:
         assert isinstance(message, tuple)
-        self.rule.hear(sender, *message)
+        self.rule.receive(sender, *message)
         return []
 
-    def leave(self, rank: int) -> None:
-        self.rule.leave(rank)
+    def remove_member(self, rank: int) -> None:
+        self.rule.remove_member(rank)
 
-    def join(self, rank: int, step: int) -> Sent:
-        self.rule.join(rank)
+    def add_member(self, rank: int, step: int) -> Sent:
+        self.rule.add_member(rank)
         return []
 
-    def begin_late(self, step: int, there: Collection[int]) -> None:
+    def start_at_step(self, step: int, present: Collection[int]) -> None:
         self.rule = HopRule(self.rule.rank, self.rule.world_size, self.rule.parameters)
-        self.rule.begin_late(step, there)
+        self.rule.start_at_step(step, present)
 
-    def may_end(self) -> bool:
-        return self.rule.may_end()
+    def can_end(self) -> bool:
+        return self.rule.can_end()
 
     def end(self) -> None:
         step = self.rule.step
@@ -66,7 +66,7 @@ class Rank:
 def bounds(draw: st.DrawFn, world: int) -> HopParameters:
     graph: Graph = draw(st.sampled_from(["ring", "complete"]))
     staleness = draw(st.integers(0, 4))
-    backups = draw(st.integers(0, max(0, len(neighbours(graph, range(world), 0)) - 1)))
+    backups = draw(st.integers(0, max(0, len(find_neighbors(graph, range(world), 0)) - 1)))
     ahead = staleness + draw(st.integers(1, 4))
     skip = draw(st.integers(0, 5)) if staleness or (backups and ahead > 1) else 0
     return HopParameters(
@@ -114,7 +114,7 @@ def test_no_gap_between_neighbours_is_wider_than_the_bound(
     bound = parameters.ahead if parameters.backups else parameters.staleness + 1
 
     def check(rank: int) -> None:
-        beside = neighbours(parameters.graph, range(len(ranks)), rank)
+        beside = find_neighbors(parameters.graph, range(len(ranks)), rank)
         assert all(ranks[rank].step - ranks[other].step <= bound for other in beside)
 
     mesh.begun = check
@@ -131,7 +131,7 @@ def test_ranks_are_lost_and_the_others_go_on_within_bounds(
     parameters, mesh, ranks = made
 
     def check(rank: int) -> None:
-        beside = ranks[rank].rule.neighbours  # as far as it knows; one may have died unheard
+        beside = ranks[rank].rule.neighbors  # as far as it knows; one may have died unheard
         assert all(ranks[rank].step - ranks[other].step <= parameters.ahead for other in beside)
 
     mesh.begun = check
@@ -170,7 +170,7 @@ def test_steps_begin_when_the_recurrence_says(data: st.DataObject, world: int) -
     begun = dict.fromkeys([(rank, 0) for rank in range(world)], 0.0)
     for step in range(STEPS - 1):
         for rank in range(world):
-            beside = neighbours(parameters.graph, range(world), rank)
+            beside = find_neighbors(parameters.graph, range(world), rank)
 
             def heard(other: int, of: int, rank: int = rank) -> float:
                 return begun[other, of] + ways[other * 6 + rank] if of >= 0 else 0.0
@@ -191,9 +191,9 @@ def test_without_slack_every_step_is_a_whole_one_of_gossip(world: int, graph: Gr
     Mesh(ranks, lambda r, k: 1.0 + (r * 7 + k * 3) % 5, lambda i, j: (i * 5 + j) % 4).run(STEPS)
     for name, rank in ranks.items():
         for step, ending in rank.endings:
-            assert ending.weights == mixing_weights(graph, range(world), name)
+            assert ending.weights == compute_mixing_weights(graph, range(world), name)
             assert ending.models == {
-                other: (other, step) for other in neighbours(graph, range(world), name)
+                other: (other, step) for other in find_neighbors(graph, range(world), name)
             }
             assert (ending.skipped, ending.staleness) == (0, 0)
 
@@ -202,9 +202,9 @@ def test_who_is_behind_jumps_to_where_its_neighbours_are_and_no_further_than_it_
     parameters = HopParameters(name="hop", staleness=0, backups=1, ahead=8, skip=3)
     rule: HopRule[str] = HopRule(0, 3, parameters)
     for version in range(6):
-        rule.hear(1, version, f"b{version}")
+        rule.receive(1, version, f"b{version}")
     for version in range(9):
-        rule.hear(2, version, f"c{version}")
+        rule.receive(2, version, f"c{version}")
     ending = rule.end()
     assert (rule.step, ending.skipped) == (4, 3)
     assert ending.models == {1: "b3", 2: "c3"}  # as in step 3, of which it has no model itself
@@ -217,13 +217,13 @@ def test_who_is_behind_jumps_to_where_its_neighbours_are_and_no_further_than_it_
 def test_older_models_weigh_less() -> None:
     rule: HopRule[str] = HopRule(0, 3, HopParameters(name="hop", staleness=3, skip=0))
     for step in range(3):
-        rule.hear(1, step, f"b{step}")
-        rule.hear(2, 0, "c0") if step == 0 else None
+        rule.receive(1, step, f"b{step}")
+        rule.receive(2, 0, "c0") if step == 0 else None
         ending = rule.end()
     assert ending.models == {1: "b2"}  # the other's has been taken
-    rule.hear(2, 1, "c1")
-    rule.hear(1, 3, "b3")
-    assert rule.may_end()
+    rule.receive(2, 1, "c1")
+    rule.receive(1, 3, "b3")
+    assert rule.can_end()
     ending = rule.end()
     assert ending.models == {1: "b3", 2: "c1"}
     assert ending.weights == pytest.approx(
@@ -234,23 +234,23 @@ def test_older_models_weigh_less() -> None:
 
 def test_who_is_too_far_ahead_for_a_model_is_only_told() -> None:
     rule: HopRule[str] = HopRule(0, 3, HopParameters(name="hop", staleness=2, backups=1))
-    rule.hear(1, 2, "b2")
-    rule.hear(2, 3, "c3")
-    assert rule.notices() == (Notice(1, with_model=True), Notice(2, with_model=False))
-    assert rule.notices() == ()
-    rule.leave(1)
-    assert rule.neighbours == (2,)
+    rule.receive(1, 2, "b2")
+    rule.receive(2, 3, "c3")
+    assert rule.build_notices() == (StepNotice(1, with_model=True), StepNotice(2, with_model=False))
+    assert rule.build_notices() == ()
+    rule.remove_member(1)
+    assert rule.neighbors == (2,)
 
 
 def test_who_comes_back_is_told_again_and_is_waited_for_until_it_says_something() -> None:
     rule: HopRule[str] = HopRule(0, 3, HopParameters(name="hop", staleness=0))
-    rule.hear(1, 9, "b9")
-    rule.hear(2, 0, "c0")
-    assert [notice.with_model for notice in rule.notices()] == [False, True]
-    assert rule.may_end()
-    rule.join(1)
-    assert rule.notices() == (Notice(1, with_model=True),)
-    assert not rule.may_end()
-    rule.hear(1, 0, "b0")
-    assert rule.may_end()
+    rule.receive(1, 9, "b9")
+    rule.receive(2, 0, "c0")
+    assert [notice.with_model for notice in rule.build_notices()] == [False, True]
+    assert rule.can_end()
+    rule.add_member(1)
+    assert rule.build_notices() == (StepNotice(1, with_model=True),)
+    assert not rule.can_end()
+    rule.receive(1, 0, "b0")
+    assert rule.can_end()
     assert rule.end().models == {1: "b0", 2: "c0"}

@@ -18,8 +18,8 @@ from torch.nn.functional import cross_entropy
 
 from laggard.workloads.models import build_model
 from laggard.workloads.partition import Partition
-from laggard.workloads.strategies.hierarchical import ranks_of_tiers
-from laggard.workloads.strategies.meeting import next_meeting
+from laggard.workloads.strategies.collective.hierarchical import group_ranks_by_tier
+from laggard.workloads.strategies.collective.synchronization import find_next_synchronization
 from tests.workloads.test_allreduce import run_case
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ def test_meetings_are_every_so_many_steps_and_in_the_last(
 ) -> None:
     limit = 10_000 if last is None or step > last else last
     expected = next(s for s in range(step, 20_000) if (s + 1) % every == 0 or s == limit)
-    assert next_meeting(step, every, last) == expected
+    assert find_next_synchronization(step, every, last) == expected
 
 
 def test_ranks_of_tiers() -> None:
-    assert ranks_of_tiers(["cloud", "edge", "cloud", "fog", "edge"]) == ((0, 2), (1, 4), (3,))
+    assert group_ranks_by_tier(["cloud", "edge", "cloud", "fog", "edge"]) == ((0, 2), (1, 4), (3,))
 
 
 class Textbook:

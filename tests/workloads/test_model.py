@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from laggard.errors import InputError, ScenarioError
-from laggard.hosts import Host
+from laggard.core.errors import InputError, ScenarioError
+from laggard.core.hosts import Host
+from laggard.core.yaml_source import parse_yaml, validate_model
 from laggard.workloads.callables import load_callable
 from laggard.workloads.model import Workload
 from laggard.workloads.plan import (
@@ -26,7 +27,6 @@ from laggard.workloads.plan import (
 )
 from laggard.workloads.strategies.parameters import STRATEGY_NAMES
 from laggard.workloads.transport.keys import make_endpoints
-from laggard.yaml_source import parse_yaml, validated
 
 DESIGN = """
 model: resnet8
@@ -42,7 +42,7 @@ seed: 1
 
 
 def test_the_example_of_the_design() -> None:
-    workload = validated(parse_yaml(DESIGN, "workload.yaml"), Workload)
+    workload = validate_model(parse_yaml(DESIGN, "workload.yaml"), Workload)
     assert workload.stop.time_s == 600
     assert workload.placement.workers == ("cloud.*", "fog.*", "edge.*")
     assert workload.objective.prices["gigabyte"] == 0.09
@@ -119,7 +119,7 @@ def test_refused(change: dict[str, object], says: str) -> None:
 def test_a_refusal_points_at_the_place() -> None:
     text = "model: mlp\ndataset: {name: cifar11, folder: x}\nstrategy:\n  name: magic\n"
     with pytest.raises(ScenarioError) as refused:
-        validated(parse_yaml(text, "workload.yaml"), Workload)
+        validate_model(parse_yaml(text, "workload.yaml"), Workload)
     places = {(problem.line, problem.rule) for problem in refused.value.problems}
     assert (2, "no such dataset") in places
     assert (4, "no such strategy") in places
@@ -187,7 +187,7 @@ def test_a_strategy_is_refused_where_it_stands(
     strategy: str, place: tuple[int, int], says: str
 ) -> None:
     with pytest.raises(ScenarioError) as refused:
-        validated(
+        validate_model(
             parse_yaml(f"model: mlp\ndataset: digits\nstrategy: {strategy}\n", "workload.yaml"),
             Workload,
         )
@@ -215,7 +215,7 @@ def test_a_strategy_is_refused_where_it_stands(
 )
 def test_batches_are_balanced_where_it_is_said(strategy: object, told: str) -> None:
     asked = workload(strategy=strategy)
-    assert asked.strategy.told().startswith(told)
+    assert asked.strategy.describe().startswith(told)
     assert Workload.model_validate_json(asked.model_dump_json(by_alias=True)) == asked
 
 
@@ -241,14 +241,14 @@ def test_an_optimizer_reads_as_it_was_written(name: str) -> None:
 )
 def test_a_compression_is_told_with_its_strategy(strategy: object, told: str) -> None:
     asked = workload(strategy=strategy)
-    assert asked.strategy.told() == told
+    assert asked.strategy.describe() == told
     assert Workload.model_validate_json(asked.model_dump_json(by_alias=True)) == asked
 
 
 def test_every_strategy_has_a_default_for_everything_and_says_what_it_is() -> None:
     for name in STRATEGY_NAMES:
         workload = Workload.model_validate({"model": "mlp", "dataset": "digits", "strategy": name})
-        assert workload.strategy.told().startswith(name)
+        assert workload.strategy.describe().startswith(name)
         assert Workload.model_validate_json(workload.model_dump_json(by_alias=True)) == workload
         assert inspect.getdoc(type(workload.strategy))
 

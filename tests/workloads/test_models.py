@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from laggard.errors import InputError
+from laggard.core.errors import InputError
 from laggard.workloads.intake import fewest_samples
 from laggard.workloads.model import OptimizerSpec
 from laggard.workloads.models import MODEL_NAMES, build_model

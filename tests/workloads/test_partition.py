@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.span_schema import Phase
+from laggard.core.span_schema import Phase
 from laggard.workloads.heartbeat import Beat, Heartbeat, read_heartbeats, suspects
 from laggard.workloads.intake import pad
 from laggard.workloads.model import Stop

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.span_schema import Lane
+from laggard.core.span_schema import Lane
 from laggard.workloads.heartbeat import read_heartbeats
 from laggard.workloads.models import build_model
+from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.spool import read_lines
-from laggard.workloads.strategies.flat_state import FlatState
-from laggard.workloads.strategies.graph import Graph, mixing_weights, neighbours
+from laggard.workloads.strategies.graph import Graph, compute_mixing_weights, find_neighbors
 from laggard.workloads.tracing.traffic import read_traffic
 from tests.workloads.paced import TURN_NS, wide
 
@@ -169,7 +169,7 @@ def test_batch_norm_is_learnt_too(train: Train, name: str) -> None:
 def test_models_sent_beside_are_on_a_lane_of_their_own(trained: dict[str, Training]) -> None:
     """All of them; and the main lane has nothing but waiting for the lock."""
     spans = trained["ad_psgd"].table("spans")
-    main, beside = spans[spans.lane == Lane.MAIN], spans[spans.lane == Lane.BESIDE]
+    main, beside = spans[spans.lane == Lane.MAIN], spans[spans.lane == Lane.BACKGROUND]
     assert (main.bytes == 0).all()
     state = FlatState(build_model("mlp", (1, 8, 8), 10, 1))
     assert set(beside.bytes) == {state.bytes}
@@ -189,7 +189,7 @@ def test_staleness_counts_the_averages_between_reading_and_applying(
     steps, spans = trained["ad_psgd"].table("steps"), trained["ad_psgd"].table("spans")
     assert (steps.staleness == steps.applied_version - 1 - steps.read_version).all()
     assert (steps.waited_for == -1).all()
-    beside = spans[spans.lane == Lane.BESIDE]
+    beside = spans[spans.lane == Lane.BACKGROUND]
     for rank, of_rank in steps.groupby("rank"):
         exchanges = of_rank.applied_version.max() - len(of_rank)
         # Whoever has answered has been moved, and so has whoever was answered, but for exchanges
@@ -360,8 +360,8 @@ def test_mixing_keeps_the_average_and_converges(graph: Graph, there: set[int]) -
     ranks = sorted(there)
     matrix = np.zeros((len(ranks), len(ranks)))
     for i, rank in enumerate(ranks):
-        row = mixing_weights(graph, ranks, rank)
-        assert set(row) == {rank, *neighbours(graph, ranks, rank)}
+        row = compute_mixing_weights(graph, ranks, rank)
+        assert set(row) == {rank, *find_neighbors(graph, ranks, rank)}
         for other, weight in row.items():
             matrix[i, ranks.index(other)] = weight
     np.testing.assert_allclose(matrix, matrix.T)

@@ -67,13 +67,15 @@ class Machines:
             source, news = waiting.popleft()
             for target in self.hub.route(source, news):
                 self.carried.append((source, target, news))
-                self.relays[target].take(news)
+                self.relays[target].apply_update(news)
             if not waiting:
                 waiting.extend(self._news())
 
     def _news(self) -> list[tuple[str, TallyNews]]:
         self.now_s += 2 * COUNTED_EVERY_S
-        return [(name, news) for name, relay in self.relays.items() for news in relay.news()]
+        return [
+            (name, news) for name, relay in self.relays.items() for news in relay.poll_updates()
+        ]
 
     def tally_of(self, rank: int) -> Tally:
         return next(self.tallies[name] for name, ranks in RANKS.items() if rank in ranks)
@@ -109,12 +111,12 @@ def test_a_step_is_told_no_more_often_than_it_has_to_be(machines: Machines) -> N
     relay = machines.relays["left"]
     machines.now_s = 1.0
     machines.tallies["left"].add(2, 10)
-    assert [type(news) for news in relay.news()] == [Counted]
+    assert [type(news) for news in relay.poll_updates()] == [Counted]
     machines.tallies["left"].add(2, 10)
     machines.tallies["left"].add(2, 10)
-    assert list(relay.news()) == []
+    assert list(relay.poll_updates()) == []
     machines.now_s += 2 * COUNTED_EVERY_S
-    assert list(relay.news()) == [Counted(rank=2, samples=30, steps=3)]
+    assert list(relay.poll_updates()) == [Counted(rank=2, samples=30, steps=3)]
 
 
 def test_a_snapshot_is_asked_of_all_and_comes_whole(machines: Machines) -> None:
@@ -141,7 +143,7 @@ def test_what_else_is_told_goes_between_the_pieces_of_a_part(machines: Machines)
     kinds = []
     for stage in (1, 2):
         machines.tallies["left"].reach(2, stage)
-        kinds += [type(news).__name__ for news in relay.news()]
+        kinds += [type(news).__name__ for news in relay.poll_updates()]
     assert kinds == ["PartPiece", "StageReached", "PartPiece", "StageReached"]
 
 
@@ -149,11 +151,11 @@ def test_the_end_is_told_after_the_last_snapshot_that_was_asked_for(machines: Ma
     """Who hears of the end gives the snapshot after that one."""
     machines.tallies["head"].ask()
     machines.tallies["head"].end(Reason.STEPS)
-    told = list(machines.relays["head"].news())
+    told = list(machines.relays["head"].poll_updates())
     assert told == [SnapshotAsked(number=1), TrainingOver(reason=Reason.STEPS)]
     for name in ("left", "right", "bare"):
         for news in told:
-            machines.relays[name].take(news)
+            machines.relays[name].apply_update(news)
         assert (machines.tallies[name].asked, machines.tallies[name].ended) == (1, Reason.STEPS)
 
 

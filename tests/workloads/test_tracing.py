@@ -20,10 +20,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from laggard.errors import PrerequisiteError
-from laggard.hosts import Host
-from laggard.span_schema import Lane, Phase, link_schema
-from laggard.virtual_time import Dilation
+from laggard.core.errors import PrerequisiteError
+from laggard.core.hosts import Host
+from laggard.core.span_schema import Lane, Phase, link_schema
+from laggard.core.virtual_time import Dilation
 from laggard.workloads.gates import START_GATE, Gates, Reason, Verdict, evaluation_gate
 from laggard.workloads.learnt import Learnt
 from laggard.workloads.plan import ENVIRONMENT, LinkSamplerPlan, SampledHost

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 import torch
 
-from laggard.drive import Drive, DriveLimits, make_drive
-from laggard.span_schema import Flag, Lane, span_schema, step_schema
+from laggard.core.emulated_drive import Drive, DriveLimits, make_drive
+from laggard.core.span_schema import Flag, Lane, span_schema, step_schema
 from laggard.workloads.gates import Gates, Reason
 from laggard.workloads.heartbeat import read_heartbeats, suspects
 from laggard.workloads.spool import read_lines

@@ -14,7 +14,7 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.errors import TransportError
+from laggard.core.errors import TransportError
 from laggard.workloads.server import stay_for
 from laggard.workloads.tracing.inet_diag import established, open_in_namespace, own_established
 from laggard.workloads.transport.endpoint import Endpoint

@@ -32,68 +32,79 @@ class AffineCost:
                 " finite"
             )
 
-    def of(self, samples: int) -> float:
+    def estimate_s(self, samples: int) -> float:
         """Seconds of a step."""
         return self.fixed_s + self.sample_s * samples
 
 
-def balance(costs: Sequence[AffineCost], batch: int, least: int = 1) -> tuple[int, ...]:
+def allocate_samples(
+    costs: Sequence[AffineCost], batch: int, min_samples: int = 1
+) -> tuple[int, ...]:
     """Sizes n_i of sum `batch` that minimise the largest cost, then the second largest, and so on.
 
-    A rank with no samples, or with fewer than `least`, computes `least` all the same, since every
-    rank takes part in every step. So these cost nothing, and a rank that is above everybody's level
-    without any gets them and no more. Only of a batch too small for all do some get none.
+    A rank with no samples, or with fewer than `min_samples`, computes `min_samples` all the same,
+    since every rank takes part in every step. So these cost nothing, and a rank that is above
+    everybody's level without any gets them and no more. Only of a batch too small for all do some
+    get none.
 
     Args:
         costs: of every rank.
         batch: samples to share out.
-        least: fewest samples that a model can be trained on; nobody gets a number between 0 and it,
-            unless the batch is that small.
+        min_samples: fewest samples that a model can be trained on; nobody gets a number between 0
+            and it, unless the batch is that small.
 
     Returns:
         Sizes by rank. Of equal costs the first ranks get the samples that are left over. The same
         on all machines: it takes additions, products and quotients of IEEE doubles only.
     """
-    takers = _takers(costs, batch, least)
+    takers = _select_ranks(costs, batch, min_samples)
     sizes = [0] * len(costs)
     for rank in takers:
-        sizes[rank] = min(least, batch)
+        sizes[rank] = min(min_samples, batch)
     extra = batch - sum(sizes)
-    level_s = _level_s([costs[rank] for rank in takers], extra, least)
+    level_s = _compute_level_s([costs[rank] for rank in takers], extra, min_samples)
     for rank in takers:
         # One less than fits under the level, lest rounding give more than there are.
-        sizes[rank] += max(0, int((level_s - costs[rank].of(least)) / costs[rank].sample_s) - 1)
-    queue = [(costs[rank].of(sizes[rank] + 1), rank) for rank in takers]
+        sizes[rank] += max(
+            0, int((level_s - costs[rank].estimate_s(min_samples)) / costs[rank].sample_s) - 1
+        )
+    queue = [(costs[rank].estimate_s(sizes[rank] + 1), rank) for rank in takers]
     heapq.heapify(queue)
     for _ in range(batch - sum(sizes)):
         _, rank = queue[0]
         sizes[rank] += 1
-        heapq.heapreplace(queue, (costs[rank].of(sizes[rank] + 1), rank))
+        heapq.heapreplace(queue, (costs[rank].estimate_s(sizes[rank] + 1), rank))
     return tuple(sizes)
 
 
-def slowest_s(costs: Sequence[AffineCost], sizes: Sequence[int], least: int = 1) -> float:
-    """Seconds of the slowest rank's step, with padding to `least` samples."""
-    return max(cost.of(max(size, least)) for cost, size in zip(costs, sizes, strict=True))
+def estimate_slowest_s(
+    costs: Sequence[AffineCost], sizes: Sequence[int], min_samples: int = 1
+) -> float:
+    """Seconds of the slowest rank's step, with padding to `min_samples` samples."""
+    return max(
+        cost.estimate_s(max(size, min_samples)) for cost, size in zip(costs, sizes, strict=True)
+    )
 
 
-def even(batch: int, ranks: int) -> tuple[int, ...]:
+def split_evenly(batch: int, ranks: int) -> tuple[int, ...]:
     """Sizes that differ by one at most, the first ones larger."""
     each, rest = divmod(batch, ranks)
     return tuple(each + (rank < rest) for rank in range(ranks))
 
 
-def _takers(costs: Sequence[AffineCost], batch: int, least: int) -> list[int]:
+def _select_ranks(costs: Sequence[AffineCost], batch: int, min_samples: int) -> list[int]:
     """The ranks that get samples: all, or of a batch too small for that the quickest."""
-    many = min(len(costs), max(batch // least, 1))
+    count = min(len(costs), max(batch // min_samples, 1))
     return sorted(
-        sorted(range(len(costs)), key=lambda rank: (costs[rank].of(least + 1), rank))[:many]
+        sorted(range(len(costs)), key=lambda rank: (costs[rank].estimate_s(min_samples + 1), rank))[
+            :count
+        ]
     )
 
 
-def _level_s(costs: Sequence[AffineCost], extra: int, least: int) -> float:
+def _compute_level_s(costs: Sequence[AffineCost], extra: int, min_samples: int) -> float:
     """Seconds up to which `extra` samples fill the ranks, were samples divisible."""
-    floors = sorted((cost.of(least), 1 / cost.sample_s) for cost in costs)
+    floors = sorted((cost.estimate_s(min_samples), 1 / cost.sample_s) for cost in costs)
     rate = filled = level_s = 0.0
     for (floor_s, per_s), (next_floor_s, _) in pairwise([*floors, (math.inf, 0.0)]):
         rate, filled = rate + per_s, filled + floor_s * per_s

@@ -9,9 +9,9 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from laggard.workloads.compress.parameters import Fp16, PowerSGD, TopK
+from laggard.workloads.compress.parameters import Fp16Parameters, PowerSGDParameters, TopKParameters
 
-_MOST = torch.finfo(torch.float16).max
+_MAX_FLOAT16 = torch.finfo(torch.float16).max
 
 
 class Codec(Protocol):
@@ -31,39 +31,39 @@ class Codec(Protocol):
     def decode(self, payload: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """A vector such as `like` from a payload."""
 
-    def add(self, payload: torch.Tensor, total: torch.Tensor) -> None:
+    def add_decoded(self, payload: torch.Tensor, total: torch.Tensor) -> None:
         """Add the vector that a payload stands for to `total`, at the cost of what was sent of
         it.
         """
 
-    def blank(self, like: torch.Tensor) -> torch.Tensor:
+    def allocate_payload(self, like: torch.Tensor) -> torch.Tensor:
         """Room for the payload of a vector such as `like`."""
 
 
 @dataclass(frozen=True)
-class Half:
+class HalfPrecisionCodec:
     """Half precision; what is too large for it becomes the largest that there is."""
 
     summable: bool = True
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
         """Float16, shape [n]."""
-        return values.clamp(-_MOST, _MOST).half()
+        return values.clamp(-_MAX_FLOAT16, _MAX_FLOAT16).half()
 
     def decode(self, payload: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """See `Codec`."""
         return payload.to(like.dtype)
 
-    def add(self, payload: torch.Tensor, total: torch.Tensor) -> None:
+    def add_decoded(self, payload: torch.Tensor, total: torch.Tensor) -> None:
         """See `Codec`."""
         total += payload
 
-    def blank(self, like: torch.Tensor) -> torch.Tensor:
+    def allocate_payload(self, like: torch.Tensor) -> torch.Tensor:
         """See `Codec`."""
         return torch.empty(like.numel(), dtype=torch.float16, device=like.device)
 
 
-def _places_of_largest(magnitudes: torch.Tensor, count: int) -> torch.Tensor:
+def _find_topk_indices(magnitudes: torch.Tensor, count: int) -> torch.Tensor:
     """In no order; on a processor by numpy, which takes a third of torch's time."""
     others = magnitudes.numel() - count
     if magnitudes.device.type != "cpu" or not others:
@@ -72,7 +72,7 @@ def _places_of_largest(magnitudes: torch.Tensor, count: int) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Largest:
+class TopKCodec:
     """The largest numbers by magnitude, then their places: bytes, of k numbers and of k whole
     numbers of 32 bits.
 
@@ -93,27 +93,27 @@ class Largest:
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
         """Uint8, shape [k * (bytes of a number + 4)]."""
-        places = _places_of_largest(values.detach().abs(), self.count(values.numel()))
-        return torch.cat([values[places].view(torch.uint8), places.int().view(torch.uint8)])
+        indices = _find_topk_indices(values.detach().abs(), self.count(values.numel()))
+        return torch.cat([values[indices].view(torch.uint8), indices.int().view(torch.uint8)])
 
     def decode(self, payload: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """See `Codec`; what was not sent is zero."""
         vector = torch.zeros_like(like)
-        self.add(payload, vector)
+        self.add_decoded(payload, vector)
         return vector
 
-    def add(self, payload: torch.Tensor, total: torch.Tensor) -> None:
+    def add_decoded(self, payload: torch.Tensor, total: torch.Tensor) -> None:
         """See `Codec`."""
         split = self.count(total.numel()) * total.element_size()
         total.index_add_(0, payload[split:].view(torch.int32), payload[:split].view(total.dtype))
 
-    def blank(self, like: torch.Tensor) -> torch.Tensor:
+    def allocate_payload(self, like: torch.Tensor) -> torch.Tensor:
         """See `Codec`."""
         size = self.count(like.numel()) * (like.element_size() + torch.int32.itemsize)
         return torch.empty(size, dtype=torch.uint8, device=like.device)
 
 
-class Remembering:
+class ErrorFeedbackCodec:
     """A codec with error feedback: what a payload leaves out is added to the next vector.
 
     Stich et al., NeurIPS 2018, algorithm 1; Y. Lin et al., "Deep Gradient Compression", ICLR 2018,
@@ -123,11 +123,11 @@ class Remembering:
         codec: what encodes.
 
     Attributes:
-        rest: what has been left out so far; None before the first vector.
+        residual: what has been left out so far; None before the first vector.
     """
 
     def __init__(self, codec: Codec) -> None:
-        self.rest: torch.Tensor | None = None
+        self.residual: torch.Tensor | None = None
         self._codec = codec
 
     @property
@@ -137,36 +137,44 @@ class Remembering:
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
         """The payload of this vector and the rest of those before."""
-        whole = values if self.rest is None else values + self.rest
+        whole = values if self.residual is None else values + self.residual
         payload = self._codec.encode(whole)
-        self.rest = whole - self._codec.decode(payload, whole)
+        self.residual = whole - self._codec.decode(payload, whole)
         return payload
 
     def decode(self, payload: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """See `Codec`."""
         return self._codec.decode(payload, like)
 
-    def add(self, payload: torch.Tensor, total: torch.Tensor) -> None:
+    def add_decoded(self, payload: torch.Tensor, total: torch.Tensor) -> None:
         """See `Codec`."""
-        self._codec.add(payload, total)
+        self._codec.add_decoded(payload, total)
 
-    def blank(self, like: torch.Tensor) -> torch.Tensor:
+    def allocate_payload(self, like: torch.Tensor) -> torch.Tensor:
         """See `Codec`."""
-        return self._codec.blank(like)
+        return self._codec.allocate_payload(like)
 
 
-def codec_of(compression: Fp16 | TopK) -> Codec:
+def create_codec(compression: Fp16Parameters | TopKParameters) -> Codec:
     """The encoder that `workload.yaml` asks for."""
-    return Largest(compression.fraction) if isinstance(compression, TopK) else Half()
-
-
-def vector_codec(compression: Fp16 | TopK | PowerSGD | None) -> Codec | None:
-    """The same, where vectors are what is compressed; PowerSGD takes matrices."""
     return (
-        None if compression is None or isinstance(compression, PowerSGD) else codec_of(compression)
+        TopKCodec(compression.fraction)
+        if isinstance(compression, TopKParameters)
+        else HalfPrecisionCodec()
     )
 
 
-def size_bytes(tensor: torch.Tensor) -> int:
+def create_vector_codec(
+    compression: Fp16Parameters | TopKParameters | PowerSGDParameters | None,
+) -> Codec | None:
+    """The same, where vectors are what is compressed; PowerSGD takes matrices."""
+    return (
+        None
+        if compression is None or isinstance(compression, PowerSGDParameters)
+        else create_codec(compression)
+    )
+
+
+def count_tensor_bytes(tensor: torch.Tensor) -> int:
     """Bytes of a tensor as it is sent."""
     return tensor.numel() * tensor.element_size()

@@ -10,21 +10,21 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Discriminator, Field
 from pydantic_core import PydanticCustomError
 
+from laggard.core.yaml_source import ERROR_SUBKEY
 from laggard.workloads.section import NameOrMapping, Section, named
-from laggard.yaml_source import AT
 
 FIRST_POWERSGD_STEP = 2
 """DDP rearranges its buckets after the first step, and what PowerSGD remembers of them would not
 fit any more."""
 
 
-class Fp16(Section):
+class Fp16Parameters(Section):
     """Every number in half precision: half the bytes."""
 
     name: Literal["fp16"] = "fp16"
 
 
-class TopK(Section):
+class TopKParameters(Section):
     """The largest numbers and where they stand; the rest is kept and added to what is sent next
     (Stich et al., NeurIPS 2018).
     """
@@ -33,7 +33,7 @@ class TopK(Section):
     fraction: float = Field(default=0.01, gt=0, le=1, description="of the numbers, that are sent")
 
 
-class PowerSGD(Section):
+class PowerSGDParameters(Section):
     """Every layer's gradient as a product of two thin matrices, with error feedback (Vogels et al.,
     NeurIPS 2019); torch's own.
     """
@@ -51,7 +51,7 @@ class PowerSGD(Section):
 COMPRESSION_NAMES = ("topk", "powersgd", "fp16")
 
 
-def compression_named(value: object) -> object:
+def parse_compression(value: object) -> object:
     """What `compress:` says as a mapping with a known name.
 
     Raises:
@@ -66,20 +66,20 @@ def compression_named(value: object) -> object:
         fix = f"did you mean `{near[0]}`?" if near else f"use {', '.join(COMPRESSION_NAMES)}"
         place = ("name",) if isinstance(value, dict) and name is not None else ()
         raise PydanticCustomError(
-            "no_such_compression", "no such compression — {fix}", {"fix": fix, AT: place}
+            "no_such_compression", "no such compression — {fix}", {"fix": fix, ERROR_SUBKEY: place}
         )
     return mapping
 
 
-Compression = Fp16 | TopK | PowerSGD
+Compression = Fp16Parameters | TopKParameters | PowerSGDParameters
 CompressionField = Annotated[
     Annotated[Compression, Discriminator("name")] | None,
-    BeforeValidator(compression_named),
+    BeforeValidator(parse_compression),
     NameOrMapping(*COMPRESSION_NAMES),
 ]
 
 
-def told(compression: Compression) -> str:
+def format_compression(compression: Compression) -> str:
     """Name and parameters, for people: `topk (fraction 0.01)`."""
     values = compression.model_dump()
     name = str(values.pop("name"))

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laggard.errors import WorkerError
+from laggard.core.errors import WorkerError
 from laggard.workloads.model import Cifar10, Digits, ImageFolder, Synthetic, Workload
 from laggard.workloads.spool import Spool, write_whole
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from laggard.errors import InputError
+from laggard.core.errors import InputError
 from laggard.workloads.datasets.dataset import Array, Batch, Data, Indices, Raw
 from laggard.workloads.spool import write_whole
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from laggard.errors import InputError
+from laggard.core.errors import InputError
 from laggard.workloads.datasets.dataset import Batch, Data, Indices, Raw
 
 SHAPE = (3, 32, 32)

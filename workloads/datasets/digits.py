@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from laggard.errors import PrerequisiteError
+from laggard.core.errors import PrerequisiteError
 from laggard.workloads.datasets.arrays import Arrays
 
 TRAIN_SAMPLES = 1437

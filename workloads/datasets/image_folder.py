@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from laggard.errors import InputError
+from laggard.core.errors import InputError
 from laggard.workloads.datasets.dataset import Batch, Data, Indices, Raw
 from laggard.workloads.model import ImageFolder
 from laggard.workloads.spool import write_whole

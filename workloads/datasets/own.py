@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from laggard.errors import InputError
+from laggard.core.errors import InputError
 from laggard.workloads.callables import load_callable
 from laggard.workloads.datasets.arrays import Arrays, check_arrays
 from laggard.workloads.datasets.dataset import Data

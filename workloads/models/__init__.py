@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from laggard.errors import InputError
+from laggard.core.errors import InputError
 from laggard.workloads.callables import load_callable
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from laggard.errors import InputError
+from laggard.core.errors import InputError
 
 WIDTH = 64
 HEADS = 4

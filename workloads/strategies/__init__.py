@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, cast
 from laggard.workloads.strategies.parameters import Parameters
 
 if TYPE_CHECKING:
-    from laggard.workloads.strategies.server_rule import ServerRule
-    from laggard.workloads.strategies.strategy import PeerStrategy, Seat, ServedStrategy, Strategy
+    from laggard.workloads.strategies.server.update_rule import ServerUpdateRule
+    from laggard.workloads.strategies.strategy import (
+        PeerStrategy,
+        ServerStrategy,
+        Strategy,
+        TrainingContext,
+    )
 
-CLASSES = {
+STRATEGY_CLASSES = {
     "allreduce": "AllReduce",
     "local_sgd": "LocalSGD",
     "hierarchical": "Hierarchical",
@@ -35,38 +40,38 @@ CLASSES = {
 }
 
 
-def take_up(parameters: Parameters, seat: Seat) -> Strategy:
+def create_strategy(parameters: Parameters, context: TrainingContext) -> Strategy:
     """One rank's side of a strategy whose ranks take the same steps.
 
     Args:
         parameters: what `workload.yaml` says of it.
-        seat: what the rank trains with; all ranks call this together, since it may open
+        context: what the rank trains with; all ranks call this together, since it may open
             connections.
     """
-    return cast("Strategy", _class(parameters)(parameters, seat))
+    return cast("Strategy", _load_strategy_class(parameters)(parameters, context))
 
 
-def take_up_with_server(parameters: Parameters, seat: Seat) -> ServedStrategy:
-    """One rank's side of a strategy that has a server (see `take_up`)."""
-    return cast("ServedStrategy", _class(parameters)(parameters, seat))
+def create_server_strategy(parameters: Parameters, context: TrainingContext) -> ServerStrategy:
+    """One rank's side of a strategy that has a server (see `create_strategy`)."""
+    return cast("ServerStrategy", _load_strategy_class(parameters)(parameters, context))
 
 
-def take_up_among_peers(parameters: Parameters, seat: Seat) -> PeerStrategy:
+def create_peer_strategy(parameters: Parameters, context: TrainingContext) -> PeerStrategy:
     """One rank's side of a strategy without a server whose ranks take steps of their own (see
-    `take_up`).
+    `create_strategy`).
     """
-    return cast("PeerStrategy", _class(parameters)(parameters, seat))
+    return cast("PeerStrategy", _load_strategy_class(parameters)(parameters, context))
 
 
-def server_rule(parameters: Parameters, world_size: int) -> ServerRule:
+def create_server_rule(parameters: Parameters, world_size: int) -> ServerUpdateRule:
     """The server's side of a strategy that has one."""
-    rule: ServerRule = _class(parameters).rule(parameters, world_size)  # type: ignore[attr-defined]
+    rule: ServerUpdateRule = _load_strategy_class(parameters).rule(parameters, world_size)  # type: ignore[attr-defined]
     return rule
 
 
-def _class(parameters: Parameters) -> Callable[..., object]:
+def _load_strategy_class(parameters: Parameters) -> Callable[..., object]:
     name = str(parameters.model_dump()["name"])
-    found: Callable[..., object] = getattr(
-        importlib.import_module(f"laggard.workloads.strategies.{name}"), CLASSES[name]
+    loaded: Callable[..., object] = getattr(
+        importlib.import_module(f"laggard.workloads.strategies.{name}"), STRATEGY_CLASSES[name]
     )
-    return found
+    return loaded

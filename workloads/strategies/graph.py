@@ -10,7 +10,7 @@ from typing import Literal
 Graph = Literal["ring", "complete"]
 
 
-def neighbours(graph: Graph, ranks: Sequence[int], rank: int) -> tuple[int, ...]:
+def find_neighbors(graph: Graph, ranks: Sequence[int], rank: int) -> tuple[int, ...]:
     """The neighbours of a rank.
 
     Args:
@@ -21,11 +21,11 @@ def neighbours(graph: Graph, ranks: Sequence[int], rank: int) -> tuple[int, ...]
     if graph == "complete":
         return tuple(other for other in ranks if other != rank)
     place = ranks.index(rank)
-    beside = {ranks[place - 1], ranks[(place + 1) % len(ranks)]} - {rank}
-    return tuple(sorted(beside))
+    adjacent = {ranks[place - 1], ranks[(place + 1) % len(ranks)]} - {rank}
+    return tuple(sorted(adjacent))
 
 
-def mixing_weights(graph: Graph, ranks: Sequence[int], rank: int) -> dict[int, float]:
+def compute_mixing_weights(graph: Graph, ranks: Sequence[int], rank: int) -> dict[int, float]:
     """A rank's row of the mixing matrix W: of itself and its neighbours.
 
     Metropolis-Hastings: W_ij = 1 / (1 + max(degree i, degree j)) between neighbours, and what is
@@ -33,14 +33,14 @@ def mixing_weights(graph: Graph, ranks: Sequence[int], rank: int) -> dict[int, f
     linear iterations for distributed averaging", 2004).
 
     Args:
-        graph: see `neighbours`.
+        graph: see `find_neighbors`.
         ranks: all who are there, in ascending order.
         rank: whose row.
     """
-    beside = neighbours(graph, ranks, rank)
-    degree = len(beside)
+    adjacent = find_neighbors(graph, ranks, rank)
+    degree = len(adjacent)
     weights = {
-        other: 1 / (1 + max(degree, len(neighbours(graph, ranks, other)))) for other in beside
+        other: 1 / (1 + max(degree, len(find_neighbors(graph, ranks, other)))) for other in adjacent
     }
     return {**weights, rank: 1 - sum(weights.values())}
 
@@ -52,18 +52,18 @@ def is_active(ranks: Sequence[int], rank: int) -> bool:
     return ranks.index(rank) % 2 == 0
 
 
-def partners(graph: Graph, ranks: Sequence[int], rank: int) -> tuple[int, ...]:
+def find_partners(graph: Graph, ranks: Sequence[int], rank: int) -> tuple[int, ...]:
     """The neighbours of a rank that have the other role (see `is_active`).
 
     These edges make a bipartite graph that is connected, whoever is there: it holds the path along
     `ranks`.
 
     Args:
-        graph: see `neighbours`.
+        graph: see `find_neighbors`.
         ranks: all who are there, in ascending order.
         rank: one of them.
     """
     role = is_active(ranks, rank)
     return tuple(
-        other for other in neighbours(graph, ranks, rank) if is_active(ranks, other) is not role
+        other for other in find_neighbors(graph, ranks, rank) if is_active(ranks, other) is not role
     )

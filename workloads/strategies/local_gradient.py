@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch.nn.functional import cross_entropy
 
-from laggard.span_schema import Phase
+from laggard.core.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.partition import Share
-from laggard.workloads.strategies.strategy import Seat
+from laggard.workloads.strategies.strategy import TrainingContext
 from laggard.workloads.tracing.device_clock import device_clock
 
 
@@ -16,12 +16,12 @@ class LocalGradient:
     of the whole batch.
 
     Args:
-        seat: whose model, and who is told.
+        context: whose model, and who is told.
     """
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
-        self._clock = device_clock(seat.device)
+    def __init__(self, context: TrainingContext) -> None:
+        self._context = context
+        self._clock = device_clock(context.device)
 
     def compute(self, batch: Batch, share: Share, loss_scale: float | None = None) -> float:
         """Leave the gradients in the parameters; returns the mean loss over this rank's samples,
@@ -32,15 +32,15 @@ class LocalGradient:
             share: which of them count.
             loss_scale: factor of the summed loss; the share's when absent.
         """
-        recorder, counted, computed = self._seat.recorder, len(share.indices), len(batch.labels)
+        recorder, counted, computed = self._context.recorder, len(share.indices), len(batch.labels)
         recorder.enter(Phase.FORWARD, work=computed)
-        logits = self._seat.model(batch.inputs)
+        logits = self._context.model(batch.inputs)
         summed = cross_entropy(logits[:counted], batch.labels[:counted], reduction="sum")
-        self._clock.settle()
+        self._clock.synchronize()
         recorder.enter(Phase.BACKWARD, work=computed)
-        self._seat.optimizer.zero_grad()
+        self._context.optimizer.zero_grad()
         (summed * (share.loss_scale if loss_scale is None else loss_scale)).backward()  # type: ignore[no-untyped-call]
-        self._clock.settle()
+        self._clock.synchronize()
         return summed.item() / counted if counted else float("nan")
 
     def learn(self, batch: Batch, share: Share, loss_scale: float | None = None) -> float:
@@ -48,11 +48,11 @@ class LocalGradient:
         what `compute` does.
         """
         loss = self.compute(batch, share, loss_scale)
-        self._seat.recorder.enter(Phase.OPTIMIZER)
-        self._seat.optimizer.step()
-        self.settle()
+        self._context.recorder.enter(Phase.OPTIMIZER)
+        self._context.optimizer.step()
+        self.synchronize()
         return loss
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait until the device has done what it was told to."""
-        self._clock.settle()
+        self._clock.synchronize()

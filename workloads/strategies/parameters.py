@@ -13,53 +13,53 @@ from pydantic import BeforeValidator, Discriminator, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from laggard.run_schema import Pace
-from laggard.units import DurationS
+from laggard.core.run_schema import SyncMode
+from laggard.core.units import DurationS
+from laggard.core.yaml_source import ERROR_SUBKEY
 from laggard.workloads.compress.parameters import COMPRESSION_NAMES, CompressionField
-from laggard.workloads.compress.parameters import told as compression_told
+from laggard.workloads.compress.parameters import format_compression
 from laggard.workloads.section import Section, named
 from laggard.workloads.strategies.graph import Graph
-from laggard.yaml_source import AT
 
-Every = Annotated[int, Field(ge=1, le=100_000_000)]
+StepCount = Annotated[int, Field(ge=1, le=100_000_000)]
 
 
 class Parameters(Section):
     """Base of every strategy's parameters.
 
     Attributes:
-        served: whether a server keeps the model.
-        meshed: whether every rank speaks with every other over the transport of messages.
-        beside: whether a thread beside the training exchanges models, of which each step ends with
-            a copy.
-        bears_churn: whether workers may be lost, or leave and join, while the others train.
+        uses_server: whether a server keeps the model.
+        peer_to_peer: whether every rank speaks with every other over the transport of messages.
+        background_exchange: whether a thread beside the training exchanges models, of which each
+            step ends with a copy.
+        supports_churn: whether workers may be lost, or leave and join, while the others train.
     """
 
-    served: ClassVar[bool] = False
-    meshed: ClassVar[bool] = False
-    beside: ClassVar[bool] = False
-    bears_churn: ClassVar[bool] = False
+    uses_server: ClassVar[bool] = False
+    peer_to_peer: ClassVar[bool] = False
+    background_exchange: ClassVar[bool] = False
+    supports_churn: ClassVar[bool] = False
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> SyncMode:
         """`lockstep`, where all ranks take the same steps and meet in some of them, or `own`, where
         each has its own.
         """
         return "lockstep"
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Name and parameters, for people: `local_sgd, steps 8`."""
         values = self.model_dump(exclude={"compress"})
         name = str(values.pop("name"))
-        said = (
-            _told(key, value)
+        parts = (
+            _format_parameter(key, value)
             for key, value in values.items()
             if value is not False and value is not None
         )
-        return ", ".join([name, *said])
+        return ", ".join([name, *parts])
 
 
-def _told(key: str, value: object) -> str:
+def _format_parameter(key: str, value: object) -> str:
     if not isinstance(value, dict):
         return f"{key} {value}"
     return f"{key} ({', '.join(f'{name} {each}' for name, each in value.items())})"
@@ -68,7 +68,7 @@ def _told(key: str, value: object) -> str:
 class BalancedBatches(Section):
     """Ranks take shares of a batch that fit their speeds (LB-BSP: Chen et al., SoCC 2020)."""
 
-    every: Every = Field(
+    every: StepCount = Field(
         default=8, description="steps between two exchanges of what steps cost; at the next meeting"
     )
     window: int = Field(
@@ -91,7 +91,7 @@ class TrueOrMapping:
         return {"anyOf": [{"type": "boolean"}, handler(schema)]}
 
 
-def _switched(value: object) -> object:
+def _parse_switch(value: object) -> object:
     return ({} if value else None) if isinstance(value, bool) else value
 
 
@@ -101,7 +101,7 @@ class BalancedParameters(Parameters):
     """
 
     balanced_batches: Annotated[
-        BalancedBatches | None, BeforeValidator(_switched), TrueOrMapping()
+        BalancedBatches | None, BeforeValidator(_parse_switch), TrueOrMapping()
     ] = Field(
         default=None,
         description="shares of a batch by the ranks' measured speeds, and not even ones",
@@ -121,7 +121,7 @@ class CompressibleParameters(Parameters):
     )
 
     @model_validator(mode="after")
-    def _can_be_compressed(self) -> Self:
+    def _check_compression(self) -> Self:
         if self.compress is not None and self.compress.name not in self.compressions:
             rule = (
                 f"with {self.model_dump()['name']} ranks send vectors, and powersgd compresses"
@@ -129,16 +129,18 @@ class CompressibleParameters(Parameters):
             )
             fix = f"use {' or '.join(self.compressions)}, or `name: allreduce`"
             raise PydanticCustomError(
-                "cannot_compress", "{rule} — {fix}", {"rule": rule, "fix": fix, AT: ("compress",)}
+                "cannot_compress",
+                "{rule} — {fix}",
+                {"rule": rule, "fix": fix, ERROR_SUBKEY: ("compress",)},
             )
         return self
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Name and parameters, for people: `local_sgd, steps 8, after 0, compress topk (fraction
         0.01)`.
         """
-        return super().told() + (
-            f", compress {compression_told(self.compress)}" if self.compress is not None else ""
+        return super().describe() + (
+            f", compress {format_compression(self.compress)}" if self.compress is not None else ""
         )
 
 
@@ -160,7 +162,9 @@ class LocalSGDParameters(BalancedParameters, CompressibleParameters):
     """
 
     name: Literal["local_sgd"]
-    steps: Every = Field(default=8, description="steps between two averages of all ranks' models")
+    steps: StepCount = Field(
+        default=8, description="steps between two averages of all ranks' models"
+    )
     after: int = Field(
         default=0,
         ge=0,
@@ -174,22 +178,22 @@ class HierarchicalParameters(BalancedParameters, CompressibleParameters):
     """
 
     name: Literal["hierarchical"]
-    tier_steps: Every = Field(
+    tier_steps: StepCount = Field(
         default=1, description="steps between two averages of the models of one tier's ranks"
     )
-    wan_steps: Every = Field(
+    wan_steps: StepCount = Field(
         default=8, description="steps between two averages of all ranks' models"
     )
 
     @model_validator(mode="after")
-    def _far_is_seldom(self) -> Self:
+    def _check_wan_steps(self) -> Self:
         if self.wan_steps < self.tier_steps:
             rule = (
                 f"tiers are averaged every {self.tier_steps} steps, and all of them no more often —"
                 " raise wan_steps"
             )
             key = "wan_steps" if "wan_steps" in self.model_fields_set else "tier_steps"
-            raise PydanticCustomError("far_is_seldom", rule, {AT: (key,)})
+            raise PydanticCustomError("far_is_seldom", rule, {ERROR_SUBKEY: (key,)})
         return self
 
 
@@ -199,7 +203,7 @@ class DiLoCoParameters(BalancedParameters, CompressibleParameters):
     """
 
     name: Literal["diloco"]
-    steps: Every = Field(default=50, description="inner steps between two outer ones")
+    steps: StepCount = Field(default=50, description="inner steps between two outer ones")
     outer_lr: float = Field(default=0.7, gt=0, le=10, allow_inf_nan=False)
     outer_momentum: float = Field(default=0.9, ge=0, lt=1)
 
@@ -209,8 +213,8 @@ class ParameterServerParameters(BalancedParameters, CompressibleParameters):
     2014).
     """
 
-    served: ClassVar[bool] = True
-    bears_churn: ClassVar[bool] = True
+    uses_server: ClassVar[bool] = True
+    supports_churn: ClassVar[bool] = True
     name: Literal["parameter_server"]
 
 
@@ -219,12 +223,12 @@ class AsynchronousParameters(CompressibleParameters):
     2014).
     """
 
-    served: ClassVar[bool] = True
-    bears_churn: ClassVar[bool] = True
+    uses_server: ClassVar[bool] = True
+    supports_churn: ClassVar[bool] = True
     name: Literal["asynchronous"]
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> SyncMode:
         """Every rank's own."""
         return "own"
 
@@ -234,8 +238,8 @@ class BoundedStalenessParameters(BalancedParameters, CompressibleParameters):
     2013).
     """
 
-    served: ClassVar[bool] = True
-    bears_churn: ClassVar[bool] = True
+    uses_server: ClassVar[bool] = True
+    supports_churn: ClassVar[bool] = True
     name: Literal["bounded_staleness"]
     staleness: int = Field(
         default=4,
@@ -245,7 +249,7 @@ class BoundedStalenessParameters(BalancedParameters, CompressibleParameters):
     )
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> SyncMode:
         """Every rank's own, unless nobody may be ahead."""
         return "own" if self.staleness else "lockstep"
 
@@ -255,15 +259,15 @@ class BackupWorkersParameters(BalancedParameters, CompressibleParameters):
     et al. 2016).
     """
 
-    served: ClassVar[bool] = True
-    bears_churn: ClassVar[bool] = True
+    uses_server: ClassVar[bool] = True
+    supports_churn: ClassVar[bool] = True
     name: Literal["backup_workers"]
     backups: int = Field(
         default=1, ge=0, le=10_000, description="workers whose gradients a step does not wait for"
     )
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> SyncMode:
         """Every rank's own, unless all are waited for."""
         return "own" if self.backups else "lockstep"
 
@@ -273,7 +277,7 @@ class RingAllReduceParameters(BalancedParameters):
     what is the transport's and what theirs.
     """
 
-    meshed: ClassVar[bool] = True
+    peer_to_peer: ClassVar[bool] = True
     name: Literal["ring_allreduce"]
 
 
@@ -282,13 +286,13 @@ class GossipParameters(Parameters):
     2017).
     """
 
-    meshed: ClassVar[bool] = True
-    bears_churn: ClassVar[bool] = True
+    peer_to_peer: ClassVar[bool] = True
+    supports_churn: ClassVar[bool] = True
     name: Literal["gossip"]
     graph: Graph = Field(default="ring", description="who is whose neighbour")
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> SyncMode:
         """Every rank's own: it waits for its neighbours only."""
         return "own"
 
@@ -298,9 +302,9 @@ class ADPSGDParameters(Parameters):
     et al., ICML 2018).
     """
 
-    meshed: ClassVar[bool] = True
-    beside: ClassVar[bool] = True
-    bears_churn: ClassVar[bool] = True
+    peer_to_peer: ClassVar[bool] = True
+    background_exchange: ClassVar[bool] = True
+    supports_churn: ClassVar[bool] = True
     name: Literal["ad_psgd"]
     graph: Graph = Field(
         default="complete", description="who may average with whom, of those of the other role"
@@ -313,7 +317,7 @@ class ADPSGDParameters(Parameters):
     )
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> SyncMode:
         """Every rank's own."""
         return "own"
 
@@ -323,8 +327,8 @@ class PartialReduceParameters(Parameters):
     et al., ASPLOS 2020).
     """
 
-    meshed: ClassVar[bool] = True
-    bears_churn: ClassVar[bool] = True
+    peer_to_peer: ClassVar[bool] = True
+    supports_churn: ClassVar[bool] = True
     name: Literal["partial_reduce"]
     group: int = Field(
         default=2, ge=2, le=15, description="workers that average their models together"
@@ -339,7 +343,7 @@ class PartialReduceParameters(Parameters):
     )
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> SyncMode:
         """Every rank's own: it waits for its group only."""
         return "own"
 
@@ -349,8 +353,8 @@ class HopParameters(Parameters):
     et al., ASPLOS 2019).
     """
 
-    meshed: ClassVar[bool] = True
-    bears_churn: ClassVar[bool] = True
+    peer_to_peer: ClassVar[bool] = True
+    supports_churn: ClassVar[bool] = True
     name: Literal["hop"]
     graph: Graph = Field(default="ring", description="who is whose neighbour")
     staleness: int = Field(
@@ -365,15 +369,17 @@ class HopParameters(Parameters):
         le=10_000,
         description="steps that who is behind leaves out at once, at most",
     )
-    ahead: Every = Field(default=8, description="steps that a worker may be ahead of a neighbour")
+    ahead: StepCount = Field(
+        default=8, description="steps that a worker may be ahead of a neighbour"
+    )
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> SyncMode:
         """Every rank's own."""
         return "own"
 
     @model_validator(mode="after")
-    def _bounds_leave_room_for_each_other(self) -> Self:
+    def _check_bounds(self) -> Self:
         chosen = self.model_fields_set
         if self.ahead <= self.staleness:
             rule = (
@@ -381,7 +387,9 @@ class HopParameters(Parameters):
                 f" {self.ahead} steps ahead — make ahead {self.staleness + 1} or more"
             )
             raise PydanticCustomError(
-                "ahead_of_staleness", rule, {AT: ("ahead" if "ahead" in chosen else "staleness",)}
+                "ahead_of_staleness",
+                rule,
+                {ERROR_SUBKEY: ("ahead" if "ahead" in chosen else "staleness",)},
             )
         if (
             self.skip
@@ -393,13 +401,13 @@ class HopParameters(Parameters):
                 "no worker is ever two steps behind its neighbours, so none is left out — raise"
                 " staleness, or backups and ahead"
             )
-            raise PydanticCustomError("nothing_to_skip", rule, {AT: ("skip",)})
+            raise PydanticCustomError("nothing_to_skip", rule, {ERROR_SUBKEY: ("skip",)})
         if self.backups > 1 and self.graph == "ring":
             rule = (
                 "in a ring everybody has two neighbours, and waits for one of them at least — make"
                 " it 1 or less"
             )
-            raise PydanticCustomError("too_many_backups", rule, {AT: ("backups",)})
+            raise PydanticCustomError("too_many_backups", rule, {ERROR_SUBKEY: ("backups",)})
         return self
 
 
@@ -408,10 +416,10 @@ class FastLinksParameters(Parameters):
     seldom over slow ones (NetMax: Zhou et al., ICDE 2021).
     """
 
-    meshed: ClassVar[bool] = True
-    bears_churn: ClassVar[bool] = True
+    peer_to_peer: ClassVar[bool] = True
+    supports_churn: ClassVar[bool] = True
     name: Literal["fast_links"]
-    every: Every = Field(
+    every: StepCount = Field(
         default=20, description="steps between two agreements on who meets whom how often"
     )
     mixing: float = Field(
@@ -427,7 +435,7 @@ class FastLinksParameters(Parameters):
     )
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> SyncMode:
         """Every rank's own: it waits for its partners only."""
         return "own"
 
@@ -437,11 +445,11 @@ class OverlapLocalSGDParameters(Parameters):
     (Overlap Local-SGD: Wang et al., ICASSP 2020).
     """
 
-    meshed: ClassVar[bool] = True
-    beside: ClassVar[bool] = True
-    bears_churn: ClassVar[bool] = True
+    peer_to_peer: ClassVar[bool] = True
+    background_exchange: ClassVar[bool] = True
+    supports_churn: ClassVar[bool] = True
     name: Literal["overlap_local_sgd"]
-    steps: Every = Field(
+    steps: StepCount = Field(
         default=1,
         description="steps since the last average after which a worker is ready for the next",
     )
@@ -454,7 +462,7 @@ class OverlapLocalSGDParameters(Parameters):
     )
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> SyncMode:
         """Every rank's own."""
         return "own"
 
@@ -464,9 +472,9 @@ class AdaptiveParameters(Parameters):
     suits it and the objective best.
     """
 
-    meshed: ClassVar[bool] = True
-    beside: ClassVar[bool] = True
-    bears_churn: ClassVar[bool] = True
+    peer_to_peer: ClassVar[bool] = True
+    background_exchange: ClassVar[bool] = True
+    supports_churn: ClassVar[bool] = True
     name: Literal["adaptive"]
     drift: float = Field(
         default=0.04,
@@ -482,7 +490,7 @@ class AdaptiveParameters(Parameters):
             "seconds of training that a second of averaging is worth, where nobody waits for it"
         ),
     )
-    longest: Every = Field(
+    longest: StepCount = Field(
         default=32,
         description=(
             "steps between two averages of all workers, at most, unless models go two by two"
@@ -498,7 +506,7 @@ class AdaptiveParameters(Parameters):
     )
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> SyncMode:
         """Every rank's own."""
         return "own"
 
@@ -546,22 +554,26 @@ SHORTHANDS = ("balanced_batches",)
 """Names that stand for the all-reduce with what they say."""
 
 
-def bearing_churn() -> tuple[str, ...]:
+def list_churn_strategies() -> tuple[str, ...]:
     """Names of the strategies whose workers may leave and join."""
-    return tuple(name for name, each in _by_name().items() if each.bears_churn)
+    return tuple(name for name, each in _map_parameters_by_name().items() if each.supports_churn)
 
 
-def balancing() -> tuple[str, ...]:
+def list_balancing_strategies() -> tuple[str, ...]:
     """Names of the strategies whose workers can share out batches by their speeds."""
-    return tuple(name for name, each in _by_name().items() if issubclass(each, BalancedParameters))
+    return tuple(
+        name
+        for name, each in _map_parameters_by_name().items()
+        if issubclass(each, BalancedParameters)
+    )
 
 
-def _by_name() -> dict[str, type[Parameters]]:
+def _map_parameters_by_name() -> dict[str, type[Parameters]]:
     union: tuple[type[Parameters], ...] = get_args(get_args(StrategyParameters)[0])
     return {get_args(each.model_fields["name"].annotation)[0]: each for each in union}
 
 
-def strategy_named(value: object) -> object:
+def parse_strategy(value: object) -> object:
     """What `strategy:` says as a mapping with a known name; without one it is the all-reduce, and
     so it is with a compression's bare name.
 
@@ -588,10 +600,14 @@ def strategy_named(value: object) -> object:
             fix = f"{name} is a compression: write `compress: {{name: {name}, ...}}`"
         place = ("name",) if isinstance(value, dict) else ()
         raise PydanticCustomError(
-            "no_such_strategy", "no such strategy — {fix}", {"fix": fix, AT: place}
+            "no_such_strategy", "no such strategy — {fix}", {"fix": fix, ERROR_SUBKEY: place}
         )
-    if mapping.get("balanced_batches") and name not in balancing():
+    if mapping.get("balanced_batches") and name not in list_balancing_strategies():
         rule = "with {name} all workers' shares of a batch are even — remove it, or use {others}"
-        told = {"name": name, "others": ", ".join(balancing()), AT: ("balanced_batches",)}
-        raise PydanticCustomError("not_balanced", rule, told)
+        details = {
+            "name": name,
+            "others": ", ".join(list_balancing_strategies()),
+            ERROR_SUBKEY: ("balanced_batches",),
+        }
+        raise PydanticCustomError("not_balanced", rule, details)
     return {**mapping, "name": name}

@@ -33,11 +33,11 @@ class SampleWeights:
         """Factor of the summed loss."""
         return 1 / max(len(share.indices), 1) if self._by_samples else share.loss_scale
 
-    def took(self, share: Share) -> None:
+    def add_samples(self, share: Share) -> None:
         """A step is done."""
         self._samples += len(share.indices)
 
-    def weigh(self, vector: torch.Tensor) -> torch.Tensor:
+    def apply_weight(self, vector: torch.Tensor) -> torch.Tensor:
         """What this rank adds to the sum, with its weight at the end where that is not the same for
         all.
         """

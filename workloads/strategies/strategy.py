@@ -14,19 +14,19 @@ from laggard.workloads.learnt import Learnt
 from laggard.workloads.model import Objective
 from laggard.workloads.partition import Share
 from laggard.workloads.plan import Backend
-from laggard.workloads.strategies.peers import Peers
+from laggard.workloads.strategies.peer_connections import PeerConnections
 from laggard.workloads.tracing.recorder import Recorder
 from laggard.workloads.transport.endpoint import Endpoint
 
-HOST = torch.device("cpu")
+CPU_DEVICE = torch.device("cpu")
 
 
-def _to_nobody(_step: int, _sentence: str) -> None:
+def _ignore_decision(_step: int, _sentence: str) -> None:
     """What nobody wants to know."""
 
 
 @dataclass(frozen=True)
-class Seat:
+class TrainingContext:
     """What one rank trains with.
 
     Collectives go over torch's default process group, which is open before and closed after.
@@ -46,7 +46,7 @@ class Seat:
         dilation: real seconds per virtual second.
         seed: the same on all ranks.
         objective: what training is to be good for.
-        note: told of what the strategy decides, by step, a sentence each, by one rank.
+        record_decision: told of what the strategy decides, by step, a sentence each, by one rank.
     """
 
     rank: int
@@ -54,15 +54,15 @@ class Seat:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     recorder: Recorder
-    device: torch.device = HOST
+    device: torch.device = CPU_DEVICE
     backend: Backend = "gloo"
     last_step: int | None = None
     endpoint: Endpoint | None = None
-    peers: Peers | None = None
+    peers: PeerConnections | None = None
     dilation: float = 1.0
     seed: int = 0
     objective: Objective = field(default_factory=Objective)
-    note: Callable[[int, str], None] = _to_nobody
+    record_decision: Callable[[int, str], None] = _ignore_decision
 
     @property
     def world_size(self) -> int:
@@ -100,7 +100,7 @@ class Strategy(Protocol):
             share: which of them count, and for how much.
         """
 
-    def meets(self, step: int) -> int:
+    def next_synchronization(self, step: int) -> int:
         """The first step, from `step` on, that no rank can finish before every rank has begun it,
         and after which all have one model.
 
@@ -108,7 +108,7 @@ class Strategy(Protocol):
         """
 
 
-class OwnPaceStrategy(Protocol):
+class AsyncStrategy(Protocol):
     """One rank's side of a strategy whose ranks each take steps of their own.
 
     It is told by others (a server, or its peers) when training is over. Phases are recorded as in
@@ -134,17 +134,17 @@ class OwnPaceStrategy(Protocol):
         """Learn from one batch, as in `Strategy`."""
 
 
-class ServedStrategy(OwnPaceStrategy, Protocol):
+class ServerStrategy(AsyncStrategy, Protocol):
     """One rank's side of a strategy with a server."""
 
     @property
-    def next_part(self) -> range | None:
+    def next_batch_range(self) -> range | None:
         """Places of the next step's batch that the server has dealt this rank; None: shares are
         even.
         """
 
 
-class PeerStrategy(OwnPaceStrategy, Protocol):
+class PeerStrategy(AsyncStrategy, Protocol):
     """One rank's side of a strategy without a server, whose ranks' models are each their own."""
 
     @property

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from laggard.clocks import ClockFit
-from laggard.hosts import Host
-from laggard.span_schema import (
+from laggard.core.clock_fit import ClockFit
+from laggard.core.hosts import Host
+from laggard.core.span_schema import (
     ROW_GROUP_ROWS,
     Flag,
     Phase,
@@ -25,7 +25,7 @@ from laggard.span_schema import (
     span_schema,
     step_schema,
 )
-from laggard.virtual_time import Dilation
+from laggard.core.virtual_time import Dilation
 from laggard.workloads.spool import Spool, of_all_lives, read_lines
 from laggard.workloads.tracing.device_classes import with_device_classes
 from laggard.workloads.tracing.stream import LINK_ROW, SPAN_ROW, STEP_ROW, Rows, read_rows

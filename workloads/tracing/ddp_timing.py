@@ -76,7 +76,7 @@ class BucketListener(Protocol):
 
 
 class BucketHook(Protocol):
-    """Averages gradient buckets (`workloads/compress/ddp.py`).
+    """Averages gradient buckets (`workloads/compress/ddp_hooks.py`).
 
     Attributes:
         sent_bytes: of all buckets so far.

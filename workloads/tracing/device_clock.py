@@ -18,7 +18,7 @@ import torch
 class DeviceClock(Protocol):
     """Makes the host's clock tell when a device's work was done."""
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Return once the device has computed all that it was told to; what it communicates goes
         on.
         """
@@ -27,7 +27,7 @@ class DeviceClock(Protocol):
 class HostClock:
     """Of the processor."""
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Nothing is pending."""
 
 
@@ -44,7 +44,7 @@ class CudaClock:
         # communicate.
         self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call] # torch leaves it unannotated
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait for the stream up to here; from whichever thread, as autograd's callbacks come from
         one of its own.
         """

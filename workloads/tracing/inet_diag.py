@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from laggard.errors import PrerequisiteError
+from laggard.core.errors import PrerequisiteError
 
 NETLINK_SOCK_DIAG = 4
 CLONE_NEWNET = 0x40000000

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from typing import Self
 
-from laggard.span_schema import COMPUTE_PHASES, NO_GROUP, NO_PEER, Flag, Lane, Phase
+from laggard.core.span_schema import COMPUTE_PHASES, NO_GROUP, NO_PEER, Flag, Lane, Phase
 from laggard.workloads.compute_meter import ComputeMeter
 from laggard.workloads.heartbeat import Heartbeat
 from laggard.workloads.learnt import Learnt
@@ -193,7 +193,7 @@ class Recorder:
         for sequence in range(len(self._beside)):
             start_ns, end_ns, peer, payload_bytes = self._beside.popleft()
             self._spans.append(
-                (self._step, self._rank, Lane.BESIDE, Phase.COMM.code, sequence, start_ns, end_ns - start_ns, NO_GROUP,
+                (self._step, self._rank, Lane.BACKGROUND, Phase.COMM.code, sequence, start_ns, end_ns - start_ns, NO_GROUP,
                  peer, payload_bytes, 0, self._flags)
             )  # fmt: skip
 

@@ -21,7 +21,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import recv_monitor_message
 
-from laggard.errors import TransportError
+from laggard.core.errors import TransportError
 from laggard.workloads.tracing.inet_diag import own_established
 from laggard.workloads.transport.frames import ACKNOWLEDGEMENT, Message, pack, unpack
 from laggard.workloads.transport.plan import EndpointPlan

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.analysis.evaluate.matching import LEAST_OVERLAP, match, overlap
-from laggard.analysis.evaluate.truth import Event
-from laggard.run_schema import Finding
-
-from .made import event, finding
+from laggard.analysis.evaluate.ground_truth import InjectedEvent
+from laggard.analysis.evaluate.matching import LEAST_OVERLAP, compute_overlap, match_findings
+from laggard.core.run_schema import Finding
+from tests.analysis.evaluate.sample_events import event, finding
 
 
 @pytest.mark.parametrize(
@@ -30,28 +29,28 @@ from .made import event, finding
 def test_overlap_is_shared_steps_over_steps_of_either(
     found: tuple[int, int], expected: float
 ) -> None:
-    assert overlap(event(10, 19), finding(*found)) == pytest.approx(expected)
+    assert compute_overlap(event(10, 19), finding(*found)) == pytest.approx(expected)
 
 
 def test_other_places_share_nothing() -> None:
-    assert overlap(event(10, 19, rank=0), finding(10, 19, rank=1)) == 0.0
-    assert overlap(event(10, 19, rank=None), finding(10, 19, rank=0)) == 0.0
-    assert overlap(event(10, 19, rank=None), finding(10, 19, rank=None)) == 1.0
+    assert compute_overlap(event(10, 19, rank=0), finding(10, 19, rank=1)) == 0.0
+    assert compute_overlap(event(10, 19, rank=None), finding(10, 19, rank=0)) == 0.0
+    assert compute_overlap(event(10, 19, rank=None), finding(10, 19, rank=None)) == 1.0
 
 
 def test_two_findings_of_one_event_are_one_found_and_one_too_many() -> None:
-    assert match([event(0, 99)], [finding(0, 49), finding(0, 99)]) == ((0, 1),)
+    assert match_findings([event(0, 99)], [finding(0, 49), finding(0, 99)]) == ((0, 1),)
 
 
 def test_a_class_decides_where_steps_do_not() -> None:
     events = [event(0, 99, family="compute"), event(0, 99, family="storage")]
     findings = [finding(0, 99, family="storage"), finding(0, 99, family="compute")]
-    assert match(events, findings) == ((0, 1), (1, 0))
+    assert match_findings(events, findings) == ((0, 1), (1, 0))
 
 
 def test_nothing_and_nothing() -> None:
-    assert match([], [finding(0, 9)]) == ()
-    assert match([event(0, 9)], []) == ()
+    assert match_findings([], [finding(0, 9)]) == ()
+    assert match_findings([event(0, 9)], []) == ()
 
 
 stretches = st.tuples(st.integers(0, 12), st.integers(0, 8)).map(lambda t: (t[0], t[0] + t[1]))
@@ -65,17 +64,17 @@ some_findings = st.lists(
 
 
 def worth(
-    events: list[Event], findings: list[Finding], pairs: list[tuple[int, int]]
+    events: list[InjectedEvent], findings: list[Finding], pairs: list[tuple[int, int]]
 ) -> tuple[int, float]:
     common = [
-        overlap(events[e], findings[f])
+        compute_overlap(events[e], findings[f])
         + (events[e].label == (findings[f].family, findings[f].kind))
         for e, f in pairs
     ]
     return len(pairs), sum(common)
 
 
-def best_of_all(events: list[Event], findings: list[Finding]) -> tuple[int, float]:
+def best_of_all(events: list[InjectedEvent], findings: list[Finding]) -> tuple[int, float]:
     """By trying every way to give each event another finding, or none."""
     slots = [*range(len(findings)), *[-1] * len(events)]
     tried = []
@@ -83,7 +82,7 @@ def best_of_all(events: list[Event], findings: list[Finding]) -> tuple[int, floa
         pairs = [
             (e, f)
             for e, f in enumerate(given_)
-            if f >= 0 and overlap(events[e], findings[f]) >= LEAST_OVERLAP
+            if f >= 0 and compute_overlap(events[e], findings[f]) >= LEAST_OVERLAP
         ]
         tried.append(worth(events, findings, pairs))
     return max(tried)
@@ -91,7 +90,7 @@ def best_of_all(events: list[Event], findings: list[Finding]) -> tuple[int, floa
 
 @given(some_events, some_findings)
 @settings(max_examples=60, deadline=None)
-def test_no_other_pairing_is_better(events: list[Event], findings: list[Finding]) -> None:
-    pairs = list(match(events, findings))
+def test_no_other_pairing_is_better(events: list[InjectedEvent], findings: list[Finding]) -> None:
+    pairs = list(match_findings(events, findings))
     assert len({e for e, _ in pairs}) == len({f for _, f in pairs}) == len(pairs)
     assert worth(events, findings, pairs) == pytest.approx(best_of_all(events, findings))

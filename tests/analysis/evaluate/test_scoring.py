@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.analysis.evaluate.scoring import score
-from laggard.analysis.evaluate.verdict import Verdict, judge
-
-from .made import LINK, event, finding
+from laggard.analysis.evaluate.finding_judgment import CaseJudgment, judge_findings
+from laggard.analysis.evaluate.scoring import compute_score
+from tests.analysis.evaluate.sample_events import LINK, event, finding
 
 CD, CL, SD, ND = (
     ("compute", "dynamic"),
@@ -33,10 +32,10 @@ def test_a_run_by_hand() -> None:
         finding(70, 79, rank=2),
         finding(0, 99, rank=7, kind="deterministic"),
     ]
-    assert judge(events, findings, 100, 0.02) == Verdict(
+    assert judge_findings(events, findings, 100, 0.02) == CaseJudgment(
         found=((CD, CD), (CD, SD)),
         missed=(ND,),
-        false=(CL,),
+        false_positives=(CL,),
         undetectable=2,
         onset_delays=(2, 1),
         rank_named=True,
@@ -47,8 +46,10 @@ def test_a_run_by_hand() -> None:
 
 
 def test_a_clean_run_by_hand() -> None:
-    verdict = judge([], [finding(0, 20), finding(0, 20, rank=None, family="network")], 400, None)
-    assert (verdict.false, verdict.clean_steps) == ((CD, ND), 400)
+    verdict = judge_findings(
+        [], [finding(0, 20), finding(0, 20, rank=None, family="network")], 400, None
+    )
+    assert (verdict.false_positives, verdict.clean_steps) == ((CD, ND), 400)
     assert (verdict.rank_named, verdict.link_named) == (None, None)
     assert verdict.errors == 2
 
@@ -64,7 +65,7 @@ def test_a_clean_run_by_hand() -> None:
 )
 def test_the_dearest_rank_is_one_that_was_slow_then(top: object, named: bool) -> None:
     findings = [finding(0, 99, rank=None, family="network"), top, finding(10, 19, rank=1)]
-    assert judge([event(10, 19, rank=1)], findings, 100, None).rank_named == named  # type: ignore[arg-type]
+    assert judge_findings([event(10, 19, rank=1)], findings, 100, None).rank_named == named  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("link", "named"), [(LINK, True), (LINK[::-1], False), (None, False)])
@@ -73,10 +74,10 @@ def test_the_dearest_link_is_one_that_was_slow_then(
 ) -> None:
     slow = event(10, 19, rank=None, family="network")
     found = finding(10, 19, rank=None, family="network", link=link)
-    assert judge([slow], [finding(0, 99, rank=1), found], 100, None).link_named == named
-    assert judge([slow], [], 100, None).link_named is False
+    assert judge_findings([slow], [finding(0, 99, rank=1), found], 100, None).link_named == named
+    assert judge_findings([slow], [], 100, None).link_named is False
     assert (
-        judge(
+        judge_findings(
             [event(10, 19, rank=None, family="network", detectable=False)], [found], 100, None
         ).link_named
         is None
@@ -84,10 +85,10 @@ def test_the_dearest_link_is_one_that_was_slow_then(
 
 
 def test_a_score_by_hand() -> None:
-    slowed = Verdict(
+    slowed = CaseJudgment(
         found=((CD, CD), (CD, CD), (CD, SD), (SD, SD)),
         missed=(ND, SD),
-        false=(CL,),
+        false_positives=(CL,),
         undetectable=2,
         onset_delays=(0, 2, -4),
         rank_named=True,
@@ -95,9 +96,9 @@ def test_a_score_by_hand() -> None:
         clean_steps=0,
         cost_error=0.01,
     )
-    other = Verdict(((ND, ND),), (), (), 0, (1,), None, True, 0, 0.03)
-    clean = Verdict((), (), (CD,), 0, (), None, None, 500, None)
-    whole = score([slowed, other, clean])
+    other = CaseJudgment(((ND, ND),), (), (), 0, (1,), None, True, 0, 0.03)
+    clean = CaseJudgment((), (), (CD,), 0, (), None, None, 500, None)
+    whole = compute_score([slowed, other, clean])
     assert (whole.cases, whole.events, whole.undetectable) == (3, 7, 2)
     assert whole.precision == pytest.approx(5 / 7)
     assert whole.recall == pytest.approx(5 / 7)
@@ -116,7 +117,7 @@ def test_a_score_by_hand() -> None:
 
 
 def test_of_nothing_nothing_is_said() -> None:
-    empty = score([])
+    empty = compute_score([])
     assert (empty.cases, empty.events, empty.undetectable) == (0, 0, 0)
     assert (
         empty.f1
@@ -142,12 +143,12 @@ def test_every_event_and_finding_counts_once(
 ) -> None:
     events = [event(*s, rank, detectable=seen) for s, rank, seen in truth]
     findings = [finding(*s, rank) for s, rank in told]
-    verdict = judge(events, findings, 120, None)
+    verdict = judge_findings(events, findings, 120, None)
     assert len(verdict.found) + len(verdict.missed) + verdict.undetectable == len(events)
-    assert len(verdict.found) + len(verdict.false) <= len(findings)
+    assert len(verdict.found) + len(verdict.false_positives) <= len(findings)
     if all(event.detectable for event in events):
-        assert len(verdict.found) + len(verdict.false) == len(findings)
-    whole = score([verdict])
+        assert len(verdict.found) + len(verdict.false_positives) == len(findings)
+    whole = compute_score([verdict])
     for share in (whole.precision, whole.recall, whole.f1, whole.label_macro_f1):
         assert share is None or 0.0 <= share <= 1.0
 
@@ -157,10 +158,10 @@ def test_every_event_and_finding_counts_once(
 )
 @settings(max_examples=30, deadline=None)
 def test_who_finds_all_and_no_more_has_full_marks(truth: list[tuple[tuple[int, int], int]]) -> None:
-    verdict = judge(
+    verdict = judge_findings(
         [event(*s, rank) for s, rank in truth], [finding(*s, rank) for s, rank in truth], 120, 0.0
     )
-    whole = score([verdict])
+    whole = compute_score([verdict])
     assert (whole.f1, whole.label_macro_f1, whole.top1, whole.onset_delay_steps) == (
         1.0,
         1.0,

@@ -1,0 +1,190 @@
+"""What was slow in ranks of their own pace: each rank's steps against its own usual, and against
+the fastest class's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from laggard.analysis.detection.causes import FAMILY_CODES, Cause
+from laggard.analysis.detection.intervals import MIN_STEPS, estimate_shared_drift
+from laggard.analysis.detection.lockstep_causes import (
+    MERGE_OVERLAP_SHARE,
+    MIN_MAKESPAN_SHARE,
+    LogRatioSeries,
+    find_series_causes,
+)
+from laggard.analysis.detection.reference import References, compute_log_ratio
+from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
+from laggard.analysis.tables.timelines.rank_timeline import PHASES, RankTimeline
+from laggard.core.run_schema import StragglerFamily
+from laggard.core.span_schema import Phase
+
+_COMM = Phase.COMM.code
+
+
+@dataclass(frozen=True)
+class StackedSteps:
+    """All ranks' steps side by side, each rank's n-th in row n; S is the most that any took. What
+    is beyond a rank's last is not counted.
+    """
+
+    seconds: FloatArray
+    samples: IntArray
+    counted: BoolArray
+
+    def of_rank(self, rank: int) -> FloatArray:
+        """Seconds of each phase, [S, P]."""
+        return self.seconds[:, rank]
+
+
+def stack_steps(rank_timelines: Sequence[RankTimeline]) -> StackedSteps:
+    """The work of all ranks, waiting excluded."""
+    most = max(len(rank_timeline) for rank_timeline in rank_timelines)
+    seconds = np.zeros((most, len(rank_timelines), PHASES))
+    samples, counted = (
+        np.zeros((most, len(rank_timelines)), dtype=np.int64),
+        np.zeros((most, len(rank_timelines)), dtype=np.bool_),
+    )
+    for rank, rank_timeline in enumerate(rank_timelines):
+        seconds[: len(rank_timeline), rank] = rank_timeline.before + rank_timeline.after
+        samples[: len(rank_timeline), rank] = rank_timeline.taken
+        counted[: len(rank_timeline), rank] = ~rank_timeline.warm_up
+    return StackedSteps(seconds, samples, counted)
+
+
+def find_async_causes(
+    rank_timelines: Sequence[RankTimeline],
+    work: StackedSteps,
+    references: References,
+    makespan_s: float,
+) -> tuple[Cause, ...]:
+    """Causes of all ranks; their steps are indices into a rank's own.
+
+    Args:
+        rank_timelines: of every rank.
+        work: theirs, side by side.
+        references: fitted to it.
+        makespan_s: ranks that spend under 1 % of it on a family have no cause there.
+    """
+    found: list[Cause] = []
+    drift = _measure_drift(rank_timelines, work, references, makespan_s)
+    for rank, rank_timeline in enumerate(rank_timelines):
+        usable = np.flatnonzero(work.counted[:, rank])
+        if len(usable) < MIN_STEPS:
+            continue
+        local: list[Cause] = []
+        for family in ("compute", "storage"):
+            series = _build_series(work, references, family, rank, usable)
+            codes = list(FAMILY_CODES[family])
+            if work.seconds[usable, rank][:, codes].sum() >= MIN_MAKESPAN_SHARE * makespan_s:
+                local += find_series_causes(
+                    replace(series, own=series.own - drift(rank_timeline.ready_s[usable])),
+                    family,
+                    rank,
+                )
+        found += _add_transfer_causes(
+            local, rank_timeline, work.counted[: len(rank_timeline), rank], rank, makespan_s
+        )
+    return tuple(found)
+
+
+def _build_series(
+    work: StackedSteps, references: References, family: StragglerFamily, rank: int, usable: IntArray
+) -> LogRatioSeries:
+    codes = list(FAMILY_CODES[family])
+    own = references.own.total(rank, codes)[usable]
+    fleet = references.fleet.total(rank, codes)[usable]
+    seconds = work.seconds[usable, rank][:, codes].sum(axis=1)
+    return LogRatioSeries(
+        compute_log_ratio(seconds, own), compute_log_ratio(own, fleet), usable, references.scatter
+    )
+
+
+class _DriftCurve:
+    """How much slower than usual three quarters of the ranks compute at a time (log)."""
+
+    def __init__(self, grid_s: FloatArray, drift: FloatArray) -> None:
+        self._grid_s, self._drift = grid_s, drift
+
+    def __call__(self, time_s: FloatArray) -> FloatArray:
+        return np.interp(time_s, self._grid_s, self._drift)
+
+
+def _measure_drift(
+    rank_timelines: Sequence[RankTimeline],
+    work: StackedSteps,
+    references: References,
+    makespan_s: float,
+) -> _DriftCurve:
+    usable = [np.flatnonzero(work.counted[:, rank]) for rank in range(len(rank_timelines))]
+    points = int(np.median([len(each) for each in usable]))
+    grid_s = np.linspace(0.0, makespan_s, max(points, 2))
+    logs = [
+        np.interp(
+            grid_s,
+            rank_timeline.ready_s[steps],
+            _build_series(work, references, "compute", rank, steps).own,
+        )
+        if len(steps)
+        else np.zeros(len(grid_s))
+        for rank, (rank_timeline, steps) in enumerate(zip(rank_timelines, usable, strict=True))
+    ]
+    return _DriftCurve(grid_s, estimate_shared_drift(np.stack(logs, axis=1)))
+
+
+def transfer_s(rank_timeline: RankTimeline) -> FloatArray:
+    """What a rank stands still for data in each step, once it is sent, [N]: for messages of others,
+    or to and from a server.
+    """
+    return (
+        rank_timeline.message_s
+        if rank_timeline.is_peer_to_peer
+        else rank_timeline.before[:, _COMM] + rank_timeline.after[:, _COMM]
+    )
+
+
+def usual_transfer_s(rank_timeline: RankTimeline) -> float:
+    """The same in a usual step that has any."""
+    seconds = transfer_s(rank_timeline)[~rank_timeline.warm_up]
+    return float(np.median(seconds[seconds > 0])) if (seconds > 0).any() else 0.0
+
+
+def _add_transfer_causes(
+    local: list[Cause],
+    rank_timeline: RankTimeline,
+    counted: BoolArray,
+    rank: int,
+    makespan_s: float,
+) -> list[Cause]:
+    """Slow intervals of a rank's transfers; one that comes with the rank's slow compute is charged
+    to that (see `find_transfer_causes`).
+    """
+    usable = np.flatnonzero(counted & (transfer_s(rank_timeline) > 0))
+    seconds = transfer_s(rank_timeline)[usable]
+    if len(usable) < 2 * MIN_STEPS or seconds.sum() < MIN_MAKESPAN_SHARE * makespan_s:
+        return local
+    own = compute_log_ratio(seconds, np.full(len(seconds), usual_transfer_s(rank_timeline)))
+    found = find_series_causes(
+        LogRatioSeries(own, np.zeros(len(own)), usable, 0.0), "network", rank
+    )
+    marked = list(local)
+    for cause in (each for each in found if each.kind == "dynamic"):
+        culprits = [i for i, c in enumerate(marked) if _is_starving(c, cause)]
+        if not culprits:
+            marked.append(cause)
+        for index in culprits:
+            marked[index] = replace(marked[index], burdens_transfer=(cause.first, cause.last))
+    return marked
+
+
+def _is_starving(cause: Cause, transfer: Cause) -> bool:
+    shared = cause.overlap(transfer.first, transfer.last)
+    return (
+        cause.kind == "dynamic"
+        and cause.family == "compute"
+        and shared >= MERGE_OVERLAP_SHARE * transfer.length
+    )

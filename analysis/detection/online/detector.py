@@ -1,0 +1,177 @@
+"""The detector: told of one step after the other, it raises alarms and says when what they told of
+is over.
+
+What is slow, and against what, is defined as for finished runs (`intervals`, `reference`,
+`detect`): 1.10 times a rank's own usual or, all along, the fastest device class's. What is
+different is that it must not know the future: references are of the calm steps so far, and an
+interval is told of after seven of its ten steps (`cusum`). What it holds does not grow with the
+run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from laggard.analysis.detection.intervals import MIN_RATIO, MIN_STEPS
+from laggard.analysis.detection.lockstep_causes import MERGE_OVERLAP_SHARE, MIN_MAKESPAN_SHARE
+from laggard.analysis.detection.online.alarm_book import AlarmBook, AlarmSubject, find_latest_step
+from laggard.analysis.detection.online.cusum import compute_alarm_interval
+from laggard.analysis.detection.online.fleet_comparison import compare_with_fleet
+from laggard.analysis.detection.online.machine_drift import MachineDrift
+from laggard.analysis.detection.online.series_bank import SeriesBank, StepInterval
+from laggard.analysis.detection.online.step_rows import StepRows
+from laggard.analysis.detection.online.transfer_monitor import TransferMonitor
+from laggard.analysis.tables.columns import LinkColumns
+from laggard.analysis.tables.load_run import RankHost
+from laggard.core.run_schema import Alarm, StragglerFamily
+
+FIRST_COMPARISON = 2 * MIN_STEPS
+_NEXT_COMPARISON = 1.5
+_S = 1e-9
+
+
+@dataclass
+class OnlineDetector:
+    """Watches one run.
+
+    Args:
+        hosts: where each rank runs.
+        lockstep: whether all ranks take the same steps.
+    """
+
+    hosts: tuple[RankHost, ...]
+    lockstep: bool = True
+    _next_comparison: int = FIRST_COMPARISON
+    _begin_ns: int | None = None
+    _first_normal: StepInterval | None = None
+
+    def __post_init__(self) -> None:
+        world = len(self.hosts)
+        moved = 1 if self.lockstep else world
+        each = compute_alarm_interval(2 * world + moved)
+        self._alarms = AlarmBook(self.hosts)
+        self._drift = MachineDrift(world)
+        self._compute, self._storage = SeriesBank(world, each), SeriesBank(world, each)
+        self._transfer = SeriesBank(moved, each)
+        self._collectives = TransferMonitor(self.hosts, self._alarms, self._transfer)
+
+    def update_links(self, samples: LinkColumns) -> None:
+        """TCP samples, later than those before; only they name links."""
+        self._collectives.update_links(samples)
+
+    def update(self, rows: StepRows) -> tuple[Alarm, ...]:
+        """One step of some ranks.
+
+        Args:
+            rows: what they did; in lockstep of all, step by step.
+
+        Returns:
+            Alarms that were raised by it, that it ended, or whose link is known now.
+        """
+        if not len(rows.ranks):
+            return ()
+        if self._begin_ns is None:
+            self._begin_ns = int(rows.step_times[:, 1].min())
+        if self._first_normal is None and not rows.warm_up.all():
+            self._first_normal = StepInterval(
+                int(rows.step_times[:, 0].max()),
+                int(rows.step_times[:, 1].min()),
+                find_latest_step(rows).end_ns,
+            )
+        changed = [*self._update_work(rows), *self._update_transfers(rows)]
+        if (
+            int(np.median(self._compute.learned_steps)) >= self._next_comparison
+            and self._first_normal is not None
+        ):
+            self._next_comparison = math.ceil(self._next_comparison * _NEXT_COMPARISON)
+            changed += self._compare(self._first_normal, rows)
+        return tuple(changed)
+
+    def _update_work(self, rows: StepRows) -> list[Alarm]:
+        at, compute = rows.ranks, self._compute
+        drift = self._drift.update(at, compute.log_ratios(at, rows.compute_s, rows.samples))
+        changed: list[Alarm] = []
+        for rank in compute.update(
+            at, rows.compute_s, rows.samples, rows.step_times, drift, rows.warm_up
+        ).tolist():
+            changed += self._handle_transition("compute", compute, rank, rows)
+        for rank in self._storage.update(
+            at, rows.storage_s, rows.samples, rows.step_times, 0.0, rows.warm_up
+        ).tolist():
+            changed += self._handle_transition("storage", self._storage, rank, rows)
+        return changed
+
+    def _update_transfers(self, rows: StepRows) -> list[Alarm]:
+        if self.lockstep:
+            counts = self._is_significant(self._collectives.seconds, rows)
+            return self._collectives.update(rows, self._compute, self._drift, counts=counts)
+        bank, compute = self._transfer, self._compute
+        ones = np.ones(len(rows.ranks))
+        changed: list[Alarm] = []
+        for rank in bank.update(
+            rows.ranks, rows.transfer_s, ones, rows.step_times, 0.0, rows.warm_up
+        ).tolist():
+            starved = (
+                compute.is_rising[rank]
+                and compute.steps_since_rise[rank]
+                >= MERGE_OVERLAP_SHARE * bank.steps_since_rise[rank]
+            )
+            if bank.open[rank] or not starved:
+                changed += self._handle_transition("network", bank, rank, rows)
+        return changed
+
+    def _handle_transition(
+        self, family: StragglerFamily, series: SeriesBank, rank: int, rows: StepRows
+    ) -> list[Alarm]:
+        """A series has come to where it may be slow, or as usual again."""
+        subject = AlarmSubject(family, "dynamic", rank)
+        if series.open[rank]:
+            fall = series.close_slowdown(rank)
+            return self._alarms.end_alarm(subject, fall.last, fall.level)
+        if not self._is_significant(float(series.seconds[rank]), rows):
+            return []
+        length = int(series.steps_since_rise[rank])
+        # From compute the drift is out, but it follows slowly: what came suddenly over all is not.
+        rise = series.open_slowdown(
+            rank,
+            series.shared_slowdown(length)
+            if family == "compute"
+            else self._drift.change_since(length),
+        )
+        return (
+            []
+            if rise is None
+            else [self._alarms.raise_alarm(subject, rise.level, rise.confidence, rise.first, rows)]
+        )
+
+    def _is_significant(self, seconds: float, rows: StepRows) -> bool:
+        """Whether so much is 1 % of the time since the first step."""
+        assert self._begin_ns is not None
+        return seconds >= MIN_MAKESPAN_SHARE * (find_latest_step(rows).end_ns - self._begin_ns) * _S
+
+    def _compare(self, first: StepInterval, rows: StepRows) -> list[Alarm]:
+        """Who is slower than its equals all along, and who is not any more."""
+        changed: list[Alarm] = []
+        families: tuple[tuple[StragglerFamily, SeriesBank], ...] = (
+            ("compute", self._compute),
+            ("storage", self._storage),
+        )
+        for family, bank in families:
+            for lag in compare_with_fleet(bank, self.hosts, storage=family == "storage"):
+                subject = AlarmSubject(family, "deterministic", lag.rank)
+                if (
+                    lag.slow
+                    and subject not in self._alarms
+                    and self._is_significant(float(bank.seconds[lag.rank]), rows)
+                ):
+                    changed.append(
+                        self._alarms.raise_alarm(subject, lag.level, lag.confidence, first, rows)
+                    )
+                elif subject in self._alarms and lag.level < math.log(MIN_RATIO):
+                    changed += self._alarms.end_alarm(subject, find_latest_step(rows))
+        return (
+            [*changed, *self._collectives.compare_links(first, rows)] if self.lockstep else changed
+        )

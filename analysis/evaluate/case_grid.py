@@ -1,0 +1,207 @@
+"""The cases of the evaluation: every combination of what is injected, and how much else goes on;
+values, drawn from a seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal
+
+import numpy as np
+
+from laggard.analysis.evaluate.synthetic.trace_spec import (
+    Imbalance,
+    Injection,
+    Noise,
+    Tier,
+    TraceSpec,
+)
+from laggard.core.run_schema import StragglerKind
+
+Injected = Literal["none", "compute", "network", "storage", "both"]
+Crowd = Literal["minority", "majority"]
+
+FAMILIES: tuple[Injected, ...] = ("compute", "network", "storage", "both")
+KINDS: tuple[StragglerKind, ...] = ("deterministic", "dynamic")
+MAGNITUDES = (1.2, 1.5, 2.0, 4.0)
+LENGTHS = (10, 20, 50, 100, 200)
+WORKERS = (4, 8, 16, 32, 64)
+CROWDS: tuple[Crowd, ...] = ("minority", "majority")
+NOISES = (0.02, 0.05, 0.10, 0.15)
+REPETITIONS = 5
+IMBALANCES: tuple[Imbalance, ...] = ("none", "shares", "none", "drawn", "none", "shift")
+STEPS = 400
+_LEAD_IN = 20
+_TRACE, _DRAW, _ORDER = range(3)
+_PAIRS = (("cloud", "fog"), ("fog", "edge"), ("cloud", "edge"))
+
+
+@dataclass(frozen=True)
+class EvaluationCase:
+    """One run to generate and to judge.
+
+    Attributes:
+        number: place in the grid; with `seed` it decides everything that is drawn.
+        seed: of the grid.
+        family: what is slowed: "both" is compute and network, "none" nothing.
+        kind: all run long, or for a while.
+        magnitude: by how much, as a ratio.
+        length: for how many steps, where dynamic.
+        workers: number of ranks.
+        crowd: whether few of them are slow or most.
+        noise: standard deviation of log durations from step to step.
+        imbalance: of work, where nothing is slowed.
+    """
+
+    number: int
+    seed: int
+    family: Injected
+    kind: StragglerKind
+    magnitude: float
+    length: int
+    workers: int
+    crowd: Crowd
+    noise: float
+    imbalance: Imbalance = "none"
+
+    @property
+    def name(self) -> str:
+        """What it is, in a line."""
+        around = f"{self.workers} workers, noise {self.noise:g}, #{self.seed}.{self.number}"
+        if self.family == "none":
+            return (
+                f"clean, work {'equal' if self.imbalance == 'none' else self.imbalance}, {around}"
+            )
+        span = f"{self.length} steps" if self.kind == "dynamic" else "all steps"
+        crowd = "" if self.family == "network" else f"{self.crowd}, "
+        return f"{self.family} {self.kind} x{self.magnitude:g}, {span}, {crowd}{around}"
+
+    def axes(self) -> dict[str, str]:
+        """Where it lies in the grid, for tables; clean runs have no part in what only injections
+        have.
+        """
+        axes = {"injected": self.family, "workers": str(self.workers), "noise": f"{self.noise:g}"}
+        if self.family == "none":
+            return axes | {"work": "equal" if self.imbalance == "none" else self.imbalance}
+        axes |= {"kind": self.kind, "magnitude": f"{self.magnitude:g}"}
+        if self.kind == "dynamic":
+            axes["steps"] = str(self.length)
+        return axes if self.family == "network" else axes | {"slow ranks": self.crowd}
+
+    def to_trace_spec(self) -> TraceSpec:
+        """What to generate; the same case gives the same run."""
+        spec = TraceSpec(
+            tiers=build_tiers(self.workers),
+            steps=STEPS,
+            fetch_s=0.02,
+            noise=Noise(
+                sigma=self.noise,
+                transfer_sigma=self.noise,
+                fetch_sigma=self.noise
+                * math.sqrt(0.75),  # with half of sigma, as every phase has, it makes sigma
+                link_sigma=self.noise,
+            ),
+            imbalance=self.imbalance,
+            seed=_make_generator(self, _TRACE).integers(2**31).item(),
+        )
+        return replace(spec, injections=tuple(_draw_injections(self, _make_generator(self, _DRAW))))
+
+
+def build_tiers(workers: int) -> tuple[Tier, ...]:
+    """A quarter of the ranks in the cloud, a quarter in the fog, the rest at the edge; equal
+    hosts.
+    """
+    quarter = workers // 4
+    return (Tier("cloud", quarter), Tier("fog", quarter), Tier("edge", workers - 2 * quarter))
+
+
+def _make_generator(case: EvaluationCase, purpose: int) -> np.random.Generator:
+    return np.random.default_rng((case.seed, case.number, purpose))
+
+
+def _draw_injections(case: EvaluationCase, rng: np.random.Generator) -> Iterator[Injection]:
+    if case.family in ("compute", "storage", "both"):
+        first, last = _draw_window(case, rng)
+        for rank in _draw_slow_ranks(case, rng):
+            family: Literal["compute", "storage"] = (
+                "storage" if case.family == "storage" else "compute"
+            )
+            yield Injection(family, case.magnitude, first, last, rank=rank)
+    if case.family in ("network", "both"):
+        first, last = _draw_window(case, rng)
+        if rng.random() < 0.5:
+            pair = _PAIRS[int(rng.integers(len(_PAIRS)))]
+            yield Injection("network", case.magnitude, first, last, tiers=pair)
+        else:
+            yield Injection(
+                "network", case.magnitude, first, last, rank=int(rng.integers(case.workers))
+            )
+
+
+def _draw_window(case: EvaluationCase, rng: np.random.Generator) -> tuple[int, int | None]:
+    if case.kind == "deterministic":
+        return 0, None
+    first = int(rng.integers(_LEAD_IN, STEPS - case.length + 1))
+    return first, first + case.length - 1
+
+
+def _draw_slow_ranks(case: EvaluationCase, rng: np.random.Generator) -> list[int]:
+    """Up to a quarter of the ranks, or most of them.
+
+    Most are, all run long, those of every tier but the first: slow is then defined against the
+    fastest class, of which something must be left. For a while, they are just over 60 %: what slows
+    three quarters at once is by definition the machine under them.
+    """
+    if case.crowd == "minority":
+        count = int(rng.integers(1, max(case.workers // 4, 1) + 1))
+    elif case.kind == "deterministic":
+        return list(range(build_tiers(case.workers)[0].hosts, case.workers))
+    else:
+        count = 3 * case.workers // 5 + 1
+    return sorted(rng.choice(case.workers, count, replace=False).tolist())
+
+
+def build_full_grid(seed: int) -> tuple[EvaluationCase, ...]:
+    """Every case, so ordered that each beginning of it is a fair sample.
+
+    Args:
+        seed: decides the order, and all that is drawn in the cases.
+
+    Returns:
+        After every two cases one in which nothing is injected; of the others every class as often
+        as the rest while it lasts.
+    """
+    strata = [_build_cases(seed, family, kind) for family, kind in product(FAMILIES, KINDS)]
+    slowed = [case for stratum in strata for case in stratum]
+    cases = [
+        replace(case, number=n)
+        for n, case in enumerate((*slowed, *_build_clean_cases(seed, len(slowed) // 2)))
+    ]
+    rng = np.random.default_rng((seed, len(cases), _ORDER))
+    turns = np.concatenate([rng.permutation(len(stratum)) for stratum in strata])
+    in_turn = np.lexsort((rng.random(len(slowed)), turns))
+    clean = len(slowed) + rng.permutation(len(cases) - len(slowed))
+    order = np.insert(in_turn, np.arange(2, len(slowed) + 1, 2), clean)
+    return tuple(cases[index] for index in order)
+
+
+def _build_cases(seed: int, family: Injected, kind: StragglerKind) -> list[EvaluationCase]:
+    lengths = LENGTHS if kind == "dynamic" else (STEPS,)
+    crowds: Sequence[Crowd] = CROWDS if family != "network" else ("minority",)
+    axes = product(MAGNITUDES, lengths, WORKERS, crowds, NOISES, range(REPETITIONS))
+    return [
+        EvaluationCase(0, seed, family, kind, m, length, w, crowd, noise)
+        for m, length, w, crowd, noise, _ in axes
+    ]
+
+
+def _build_clean_cases(seed: int, count: int) -> list[EvaluationCase]:
+    cells = list(product(IMBALANCES, WORKERS, NOISES))
+    chosen = (cells[index % len(cells)] for index in range(count))
+    return [
+        EvaluationCase(0, seed, "none", "dynamic", 1.0, 0, workers, "minority", noise, imbalance)
+        for imbalance, workers, noise in chosen
+    ]

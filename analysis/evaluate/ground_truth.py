@@ -1,0 +1,111 @@
+"""The truth that findings are judged by: what was injected, as events. The analysis never sees
+it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from laggard.analysis.evaluate.detectability import is_detectable
+from laggard.analysis.evaluate.synthetic.durations import is_link_slowed
+from laggard.analysis.evaluate.synthetic.run_generator import build_hosts
+from laggard.analysis.evaluate.synthetic.trace_spec import Injection, Noise, TraceSpec
+from laggard.analysis.tables.load_run import RankHost
+from laggard.core.run_schema import StragglerFamily, StragglerKind
+
+WHOLE_RUN_SHARE = 0.9
+"""Deterministic is what covers this share of the steps."""
+
+
+@dataclass(frozen=True)
+class InjectedEvent:
+    """One slowness that was put into a run.
+
+    Attributes:
+        family: of what.
+        kind: deterministic or dynamic.
+        rank: whose; None for the network.
+        links: the directed links (src, dst) that were slowed and carry traffic; any of them is a
+            right name.
+        first: its first step.
+        last: its last step, inclusive.
+        detectable: whether a test that knows when, where and how large could tell (`oracle`).
+    """
+
+    family: StragglerFamily
+    kind: StragglerKind
+    rank: int | None
+    links: frozenset[tuple[str, str]]
+    first: int
+    last: int
+    detectable: bool
+
+    @property
+    def label(self) -> tuple[StragglerFamily, StragglerKind]:
+        """Its class."""
+        return (self.family, self.kind)
+
+
+def build_events(spec: TraceSpec) -> tuple[InjectedEvent, ...]:
+    """The events of a generated run.
+
+    Args:
+        spec: what it is generated from.
+
+    Returns:
+        One per injection, in their order; warm-up steps are in none, as they are judged by nobody.
+    """
+    hosts = build_hosts(spec)
+    return tuple(_build_event(spec, hosts, injection) for injection in spec.injections)
+
+
+def _build_event(
+    spec: TraceSpec, hosts: tuple[RankHost, ...], injection: Injection
+) -> InjectedEvent:
+    first = max(injection.first, spec.warm_up_steps)
+    last = spec.steps - 1 if injection.last is None else min(injection.last, spec.steps - 1)
+    length = last - first + 1
+    covers_whole_run = length >= WHOLE_RUN_SHARE * (spec.steps - spec.warm_up_steps)
+    return InjectedEvent(
+        family=injection.family,
+        kind="deterministic" if covers_whole_run else "dynamic",
+        rank=None if injection.family == "network" else injection.rank,
+        links=_select_links(hosts, injection) if injection.family == "network" else frozenset(),
+        first=first,
+        last=last,
+        detectable=is_detectable(
+            length, injection.factor, compute_series_sigma(injection.family, spec)
+        ),
+    )
+
+
+def _select_links(hosts: tuple[RankHost, ...], injection: Injection) -> frozenset[tuple[str, str]]:
+    ring = ((rank, src, hosts[(rank + 1) % len(hosts)]) for rank, src in enumerate(hosts))
+    return frozenset(
+        (src.host, dst.host)
+        for rank, src, dst in ring
+        if is_link_slowed(injection, rank, (src.tier, dst.tier))
+    )
+
+
+def compute_series_sigma(family: StragglerFamily, spec: TraceSpec) -> float:
+    """Standard deviation, from step to step, of the log durations in which a slowness shows.
+
+    Spikes are left out: they make it harder, and who excuses less is stricter.
+
+    Args:
+        family: of what.
+        spec: of the generated run.
+
+    Returns:
+        Of a rank's compute (its own jitter, and half of it in each phase), of its reading, or of
+        the collectives.
+    """
+    noise: Noise = spec.noise
+    if family == "network":
+        return noise.transfer_sigma
+    if family == "storage":
+        return math.hypot(noise.sigma / 2, noise.fetch_sigma)
+    phases = (spec.prep_s, spec.forward_s, spec.backward_s, spec.optimizer_s)
+    return noise.sigma * math.sqrt(1.0 + sum(s * s for s in phases) / (2.0 * sum(phases)) ** 2)

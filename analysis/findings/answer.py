@@ -1,0 +1,338 @@
+"""The answer in plain sentences: who slowed the training down, when, and what it cost.
+
+Findings are told together when a reader would: same family and kind, hosts of one tier (or links
+between the same two tiers), about the same steps and slowdown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from laggard.analysis.findings.analysis_result import RELIABLE_REMAINDER, AnalysisResult
+from laggard.analysis.findings.answer_subjects import Subject, describe_hosts, describe_links
+from laggard.analysis.findings.asynchronous_sentences import format_asynchronous
+from laggard.analysis.tables.load_run import RunData
+from laggard.analysis.tables.timelines.step_clock import get_finding_window_s, get_step_clock
+from laggard.core.run_schema import Finding
+from laggard.core.text_format import (
+    capitalize_sentence,
+    format_count,
+    format_list,
+    format_percent,
+    format_ratio,
+    format_seconds,
+)
+
+MAX_SENTENCES = 6
+SAME_STEPS = 0.5
+SAME_SLOWDOWN = 1.5
+MIN_COMBINED_SHARE = 0.05
+FASTEST_RATIO = 1.1
+
+
+@dataclass(frozen=True)
+class FindingGroup:
+    """Findings that read as one, dearest first."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def first(self) -> Finding:
+        """The dearest finding: its family, kind and place are every other's too."""
+        return self.findings[0]
+
+    @property
+    def cost_s(self) -> float:
+        """Seconds of the makespan that they cost together."""
+        return sum(f.cost_s for f in self.findings)
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """First and last step of any of them."""
+        return min(f.first_step for f in self.findings), max(f.last_step for f in self.findings)
+
+    @property
+    def all_masked(self) -> bool:
+        """Whether each of them costs less than 1 % of the makespan."""
+        return all(f.masked for f in self.findings)
+
+    @property
+    def slowdown_text(self) -> str:
+        """`4.1x`, or `3.2x to 5x` where they differ by more than a tenth."""
+        least, most = min(f.slowdown for f in self.findings), max(f.slowdown for f in self.findings)
+        if most <= 1.1 * least:
+            middle = sorted(f.slowdown for f in self.findings)[len(self.findings) // 2]
+            return format_ratio(middle)
+        return f"{format_ratio(least)} to {format_ratio(most)}"
+
+
+def format_answer(run: RunData, analysis: AnalysisResult | None) -> tuple[str, ...]:
+    """The sentences that open a report, most important first.
+
+    Args:
+        run: whose state is told first when it did not end well.
+        analysis: what was found; None when there was nothing to analyse.
+
+    Returns:
+        At least one sentence, plain text.
+    """
+    state = format_state(run)
+    if analysis is None:
+        return state or (
+            "No step was finished by every rank, so there is nothing to say about stragglers.",
+        )
+    return (
+        *state,
+        *format_findings(run, analysis),
+        *format_decisions(run),
+        *format_remainder(analysis),
+    )
+
+
+def format_decisions(run: RunData) -> tuple[str, ...]:
+    """What the strategy decided last, and how often it changed its mind; nothing where it decides
+    nothing.
+    """
+    if not run.decisions or run.record is None:
+        return ()
+    last, earlier = run.decisions[-1], len(run.decisions) - 1
+    often = "once" if earlier == 1 else format_count(earlier, "time")
+    before = f" It had changed its mind {often} before; the table has all." if earlier else ""
+    return (
+        f"From step {last.step + 1} on, {run.record.strategy.name} took up: {last.told}.{before}",
+    )
+
+
+def format_state(run: RunData) -> tuple[str, ...]:
+    """How the run ended, where it did not end well, and whether the emulation can be trusted."""
+    status = run.record.status if run.record is not None else "interrupted"
+    told: list[str] = []
+    if status in {"interrupted", "running"}:
+        told.append(
+            "This run did not end: it was interrupted or is still running, and what follows is as"
+            " far as it got."
+        )
+    elif status == "failed":
+        told.append("This run failed; what follows is as far as it got.")
+    missed = sum(not check.ok for check in run.fidelity)
+    if missed:
+        total = len(run.fidelity)
+        scope_text = (
+            f"{missed} of {total} measured quantities"
+            if total > 1
+            else "the only measured quantity"
+        )
+        told.append(
+            f"The emulation missed its tolerance ({scope_text}): do not rely on the numbers."
+        )
+    elif status == "unfaithful":
+        told.append(
+            "The emulation slipped while this run trained, as told below: do not rely on the"
+            " numbers."
+        )
+    return tuple(told)
+
+
+def format_findings(run: RunData, analysis: AnalysisResult) -> tuple[str, ...]:
+    """One sentence per cause, dearest first; `No straggler: ...` where there is none; where nothing
+    is costed, what is known.
+    """
+    if not analysis.common_steps:
+        return (
+            *(_format_groups(run, analysis) if analysis.costed else ()),
+            *format_asynchronous(run, analysis),
+        )
+    return _format_groups(run, analysis)
+
+
+def _format_groups(run: RunData, analysis: AnalysisResult) -> tuple[str, ...]:
+    told, unreported = select_reported_groups(analysis)
+    if not told:
+        return (_format_no_straggler(analysis), *_format_masked(unreported))
+    sentences = [_format_group(cause, run, analysis) for cause in told[:MAX_SENTENCES]]
+    rest = told[MAX_SENTENCES:]
+    if rest:
+        share = format_percent(sum(c.cost_s for c in rest) / analysis.makespan_s)
+        more = capitalize_sentence(format_count(len(rest), "more cause"))
+        sentences.append(
+            f"{more} cost {share}{' together' if len(rest) > 1 else ''}; the table has them all."
+        )
+    return (*sentences, *_format_masked(unreported))
+
+
+def select_reported_groups(
+    analysis: AnalysisResult,
+) -> tuple[tuple[FindingGroup, ...], tuple[FindingGroup, ...]]:
+    """Causes that deserve a sentence, and those that do not, dearest first.
+
+    A cause does if one of its findings is a straggler, or if many that cost under 1 % each add up
+    to 5 %: sixty slow hosts carry a sixtieth each, and are dear all the same.
+    """
+    found = group_findings(analysis.findings, analysis)
+    costly = [
+        c for c in found if not c.all_masked or c.cost_s >= MIN_COMBINED_SHARE * analysis.makespan_s
+    ]
+    return tuple(costly), tuple(c for c in found if c not in costly)
+
+
+def format_remainder(analysis: AnalysisResult) -> tuple[str, ...]:
+    """What the findings leave unexplained, where it is more than 2 % of the makespan."""
+    share = 1.0 - analysis.explained
+    if abs(share) <= RELIABLE_REMAINDER:
+        return ()
+    if share > 0:
+        return (
+            (
+                f"{format_percent(share)} of the makespan stays unexplained, so the costs are not to"
+                " be relied on."
+            ),
+        )
+    longer = f"The model of what was found takes {format_percent(-share)} longer than the run did"
+    return (f"{longer}, so the costs are not to be relied on.",)
+
+
+def group_findings(
+    findings: Sequence[Finding], analysis: AnalysisResult
+) -> tuple[FindingGroup, ...]:
+    """Findings gathered into what a reader would call one cause, dearest first."""
+    groups: list[list[Finding]] = []
+    for finding in sorted(findings, key=lambda f: -f.cost_s):
+        home = next((g for g in groups if _is_same_cause(finding, g[0], analysis)), None)
+        if home is None:
+            groups.append([finding])
+        else:
+            home.append(finding)
+    return tuple(sorted((FindingGroup(tuple(g)) for g in groups), key=lambda c: -c.cost_s))
+
+
+def _is_same_cause(finding: Finding, other: Finding, analysis: AnalysisResult) -> bool:
+    if (finding.family, finding.kind) != (other.family, other.kind):
+        return False
+    if _get_tiers(finding, analysis) != _get_tiers(other, analysis):
+        return False
+    if not 1 / SAME_SLOWDOWN <= finding.slowdown / other.slowdown <= SAME_SLOWDOWN:
+        return False
+    if not analysis.common_steps and finding.kind == "deterministic":
+        return True
+    shared = min(finding.last_step, other.last_step) - max(finding.first_step, other.first_step) + 1
+    either = max(finding.last_step, other.last_step) - min(finding.first_step, other.first_step) + 1
+    return shared >= SAME_STEPS * either
+
+
+def _get_tiers(finding: Finding, analysis: AnalysisResult) -> frozenset[str]:
+    """The tier of a host, the two tiers of a link, nothing for a collective without one."""
+    tiers = {h.host: h.tier for h in analysis.hosts}
+    ends = finding.link if finding.link is not None else (finding.host,) if finding.host else ()
+    return frozenset(tiers.get(end, end) for end in ends) | (
+        {"a link"} if finding.link is not None else set()
+    )
+
+
+def _format_group(cause: FindingGroup, run: RunData, analysis: AnalysisResult) -> str:
+    subject = get_subject(cause, analysis)
+    share = format_percent(cause.cost_s / analysis.makespan_s) + " of the makespan"
+    if cause.first.kind == "deterministic":
+        doing = _format_verb(cause, subject, present=True)
+        each = " together, each less than 1 %" if cause.all_masked else ""
+        cost = f"{subject.pronoun} {'costs' if subject.single else 'cost'} {share}{each}"
+        against = _format_reference(cause, analysis)
+        return capitalize_sentence(
+            f"{subject.text} {doing} {cause.slowdown_text} slower{against} for the whole run;"
+            f" {cost}."
+        )
+    windows = [
+        get_finding_window_s(run, finding, get_step_clock(run)) for finding in cause.findings
+    ]
+    when = (
+        f"From {format_seconds(min(start for start, _ in windows))} to"
+        f" {format_seconds(max(end for _, end in windows))}"
+    )
+    if analysis.common_steps:
+        first, last = cause.steps
+        when += f" (steps {first}-{last})"
+    return (
+        f"{when} {subject.text} {_format_verb(cause, subject, present=False)} {cause.slowdown_text}"
+        f" slower; that cost {share}."
+    )
+
+
+def get_subject(cause: FindingGroup, analysis: AnalysisResult) -> Subject:
+    """Who or what a cause is about, as a sentence would say it."""
+    if cause.first.link is not None:
+        return describe_links(
+            [f.link for f in cause.findings if f.link is not None], analysis.hosts
+        )
+    if cause.first.host is None:
+        return Subject("communication, on links that could not be named,", single=True)
+    return describe_hosts([f.host for f in cause.findings if f.host is not None], analysis.hosts)
+
+
+def _format_verb(cause: FindingGroup, subject: Subject, *, present: bool) -> str:
+    """The verb of a family, in the number of its subject: `computes`, `were`, `fetched samples`."""
+    if cause.first.family == "network" and (
+        cause.first.link is not None or cause.first.host is None
+    ):
+        return (
+            ("is" if subject.single else "are")
+            if present
+            else ("was" if subject.single else "were")
+        )
+    verb, rest = {
+        "compute": ("compute", ""),
+        "storage": ("fetch", " samples"),
+        "network": ("transfer", ""),
+    }[cause.first.family]
+    if not present:
+        return {"compute": "computed", "fetch": "fetched", "transfer": "transferred"}[verb] + rest
+    ending = "" if not subject.single else "es" if verb.endswith("ch") else "s"
+    return verb + ending + rest
+
+
+def _format_reference(cause: FindingGroup, analysis: AnalysisResult) -> str:
+    """What a lasting slowness is slower than: the tiers of the fastest ranks, where they are
+    others.
+    """
+    if cause.first.family == "network":
+        return " than the fastest links" + (
+            " between tiers" if len({h.tier for h in analysis.hosts}) > 1 else ""
+        )
+    own = {h.tier for h in analysis.hosts if h.host in {f.host for f in cause.findings}}
+    fastest = find_fastest_tiers(analysis)
+    if cause.first.family == "storage" or not fastest or own & set(fastest):
+        return " than the fastest hosts"
+    return " than " + format_list([f"the {tier}" for tier in fastest])
+
+
+def find_fastest_tiers(analysis: AnalysisResult) -> tuple[str, ...]:
+    """Tiers that compute within a tenth of the fastest in the median step; none where some tier has
+    no name.
+    """
+    import numpy as np
+
+    usual: dict[str, list[float]] = {}
+    for host, slowdown in zip(
+        analysis.hosts, np.median(analysis.slowdown, axis=0).tolist(), strict=True
+    ):
+        usual.setdefault(host.tier, []).append(slowdown)
+    middle = {tier: float(np.median(values)) for tier, values in usual.items()}
+    if "" in middle:
+        return ()
+    return tuple(
+        tier for tier, value in middle.items() if value <= FASTEST_RATIO * min(middle.values())
+    )
+
+
+def _format_no_straggler(analysis: AnalysisResult) -> str:
+    took = f"{format_seconds(analysis.makespan_s)}, {format_count(len(analysis.steps), 'step')}"
+    return f"No straggler: nothing slow enough and long enough cost 1 % of the makespan ({took})."
+
+
+def _format_masked(unreported: Sequence[FindingGroup]) -> tuple[str, ...]:
+    count = sum(len(cause.findings) for cause in unreported)
+    if not count:
+        return ()
+    several = count > 1
+    intervals = capitalize_sentence(format_count(count, "slow interval"))
+    listing = f"the table lists {'them' if several else 'it'} as masked"
+    return (f"{intervals} cost less than 1 %{' each' if several else ''}; {listing}.",)

@@ -1,0 +1,203 @@
+"""Run folders side by side: which are repeats of one setup, what the setups are called, and the
+comparison as text and as a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from laggard.analysis.findings.analyze_run import analyze_run
+from laggard.analysis.findings.compare_runs import (
+    Estimate,
+    MeasuredRun,
+    Setup,
+    compare_runs,
+    measure_run,
+)
+from laggard.analysis.tables.load_run import load_run
+from laggard.core.errors import InputError
+from laggard.core.run_schema import RunRecord
+
+JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+
+_MAX_CAUSES = 6
+_MIN_PART = 0.01
+
+
+def compare_folders(folders: Sequence[Path]) -> tuple[tuple[Setup, ...], tuple[str, ...]]:
+    """Analyse runs and hold them against each other.
+
+    Args:
+        folders: of the runs; the first one's setup is what others are held against.
+
+    Returns:
+        The setups in the order of their first runs, and a line for each run that is left out, since
+        it was not done.
+
+    Raises:
+        InputError: no run was done.
+        RunFolderError: one is no run folder.
+    """
+    kept: list[tuple[Path, RunRecord]] = []
+    left_out: list[str] = []
+    for folder in dict.fromkeys(folders):
+        record = load_run(folder).record
+        if record is None or record.status != "done":
+            status = (
+                "it has no record"
+                if record is None
+                else f"{record.scenario} {record.id}, {record.status}"
+            )
+            left_out.append(f"{folder} is left out: {status}")
+        else:
+            kept.append((folder, record))
+    if not kept:
+        raise InputError(
+            "none of these runs was done, so there is nothing to compare — `laggard runs` lists"
+            " them"
+        )
+    names = name_setups([record for _, record in kept])
+    measured = [
+        _measure_folder(folder, name) for (folder, _), name in zip(kept, names, strict=True)
+    ]
+    return compare_runs(measured), tuple(left_out)
+
+
+def _measure_folder(folder: Path, setup: str) -> MeasuredRun:
+    run = load_run(folder)
+    return measure_run(run, analyze_run(run), setup)
+
+
+def name_setups(records: Sequence[RunRecord]) -> tuple[str, ...]:
+    """What repeats of a run have in common: scenario, strategy, testbed and what was set, seeds
+    left out; what all share is not told.
+    """
+    told = [
+        (
+            record.scenario,
+            record.strategy.told,
+            record.testbed,
+            *(f"{k}={v}" for k, v in _iterate_settings(record)),
+        )
+        for record in records
+    ]
+    shared = set.intersection(*map(set, told)) if told else set()
+    everything = shared if len({*told}) == 1 else set()
+    return tuple(
+        ", ".join(part for part in parts if part not in shared - everything) or "as it is"
+        for parts in told
+    )
+
+
+def _iterate_settings(record: RunRecord) -> Iterator[tuple[str, str]]:
+    """What was set on the command line, but for the strategy, which is told by name, and seeds."""
+    arguments = iter(record.command)
+    for argument in arguments:
+        setting = next(arguments, "") if argument == "--set" else argument.removeprefix("--set=")
+        if argument != "--set" and not argument.startswith("--set="):
+            continue
+        key, _, value = setting.partition("=")
+        if not (key.endswith("seed") or key.startswith("workload.strategy")):
+            yield key, value
+
+
+def to_comparison_document(
+    setups: Sequence[Setup], left_out: Sequence[str]
+) -> dict[str, JsonValue]:
+    """The comparison, for machines."""
+    return {"setups": [asdict(setup) for setup in setups], "left_out": list(left_out)}
+
+
+def format_comparison(setups: Sequence[Setup], left_out: Sequence[str]) -> str:
+    """The comparison, for people."""
+    lines: list[str] = []
+    for setup in setups:
+        lines += [*_format_setup(setup, setups[0]), ""]
+    return "\n".join([*lines, *left_out]).rstrip()
+
+
+def _format_setup(setup: Setup, first: Setup) -> Iterator[str]:
+    count = len(setup.seeds)
+    yield f"{setup.name} ({count} run{'s' if count > 1 else ''})"
+    faster = (
+        ""
+        if setup.faster is None
+        else f"; {_format_estimate(setup.faster, '{:.2f}')} times as fast as {first.name}"
+    )
+    yield f"  makespan {_format_estimate(setup.makespan_s, '{:.1f}')} s{faster}"
+    if setup.accuracy is not None:
+        yield f"  accuracy {_format_percent(setup.accuracy)}{_format_difference(setup.more_accurate, first)}"
+    if setup.bytes_sent is not None:
+        yield (
+            f"  sent {_format_estimate(_to_megabytes(setup.bytes_sent), '{:,.0f}')}"
+            f" MB{_format_ratio(setup.sends, first)}"
+        )
+    if setup.cost is not None:
+        yield f"  price {_format_estimate(setup.cost, '{:.3g}')}"
+    if setup.fairness is not None:
+        yield f"  fairness {_format_estimate(setup.fairness, '{:.2f}')}"
+    total = sum(part.mean for part in setup.parts_s.values())
+    parts = [
+        f"{name} {_format_estimate(part, '{:.1f}')}"
+        for name, part in setup.parts_s.items()
+        if part.mean >= _MIN_PART * total
+    ]
+    yield f"  seconds of a worker, on average: {', '.join(parts)}"
+    if setup.lost is None:
+        yield "  what slow workers cost was not computed"
+        return
+    yield f"  lost to what was found: {_format_percent(setup.lost)}"
+    for cause in setup.causes[:_MAX_CAUSES]:
+        yield f"    {100 * cause.share:.1f} %  {cause.subject} (in {cause.runs} of {count})"
+
+
+def _format_difference(points: Estimate | None, first: Setup) -> str:
+    if points is None:
+        return ""
+    return (
+        f"; {_format_estimate(_scale_estimate(points, 100), '{:+.1f}')} points against {first.name}"
+    )
+
+
+def _format_ratio(sends: Estimate | None, first: Setup) -> str:
+    return (
+        ""
+        if sends is None
+        else f"; {_format_estimate(sends, '{:.2g}')} times as much as {first.name}"
+    )
+
+
+def _to_megabytes(sent: Estimate) -> Estimate:
+    return _scale_estimate(sent, 1e-6)
+
+
+def _scale_estimate(estimate: Estimate, by: float) -> Estimate:
+    return Estimate(
+        estimate.mean * by,
+        None if estimate.low is None else estimate.low * by,
+        None if estimate.high is None else estimate.high * by,
+    )
+
+
+def _format_estimate(value: Estimate, form: str) -> str:
+    text = form.format(value.mean)
+    return (
+        text
+        if value.low is None or value.high is None
+        else f"{text} ({_format_interval(value.low, value.high, form)})"
+    )
+
+
+def _format_interval(low: float, high: float, form: str) -> str:
+    return f"{form.format(low)} to {form.format(high)}"
+
+
+def _format_percent(value: Estimate) -> str:
+    ends = (
+        ""
+        if value.low is None or value.high is None
+        else f" ({_format_interval(100 * value.low, 100 * value.high, '{:.1f}')} %)"
+    )
+    return f"{100 * value.mean:.1f} %{ends}"

@@ -1,0 +1,109 @@
+"""Operations of a training as ByteDance's StragglerAnalysis records them: one row each, per step
+and worker.
+
+The columns and types of operation are those that the readme of the published artifact names
+(https://github.com/ByteDance-Seed/StragglerAnalysis).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+
+from laggard.analysis.tables.columns import BoolArray, Columns, FloatArray, IntArray
+
+
+class OpType(enum.StrEnum):
+    """Types of operation; a column of operations holds their place in this order."""
+
+    FORWARD = "forward-compute"
+    BACKWARD = "backward-compute"
+    GRADS_REDUCE_SCATTER = "grads-reduce-scatter"
+    LAYERNORM_ALL_REDUCE = "layernorm-grads-all-reduce"
+    EMBEDDING_ALL_REDUCE = "embedding-grads-all-reduce"
+    SEPARATE_ALL_REDUCE = "separate-grads-all-reduce"
+    CLIP = "optimizer-clip-main-grad"
+    OPTIMIZER = "optimizer"
+    PARAMS_ALL_GATHER = "params-all-gather"
+    GC = "gc"
+    FORWARD_SEND = "forward-send"
+    FORWARD_RECV = "forward-recv"
+    BACKWARD_SEND = "backward-send"
+    BACKWARD_RECV = "backward-recv"
+
+    @property
+    def code(self) -> int:
+        """Place in the order of types."""
+        return _CODES[self]
+
+
+_CODES = {optype: code for code, optype in enumerate(OpType)}
+
+COMPUTE_TYPES = (OpType.FORWARD, OpType.BACKWARD)
+PIPELINE_TRANSFER_TYPES = (
+    OpType.FORWARD_SEND,
+    OpType.FORWARD_RECV,
+    OpType.BACKWARD_SEND,
+    OpType.BACKWARD_RECV,
+)
+"""Point to point, between two stages of a pipeline."""
+DATA_PARALLEL_TYPES = (
+    OpType.PARAMS_ALL_GATHER,
+    OpType.GRADS_REDUCE_SCATTER,
+    OpType.SEPARATE_ALL_REDUCE,
+)
+"""Collectives of all workers that hold the same stage."""
+COMMUNICATION_TYPES = (
+    *PIPELINE_TRANSFER_TYPES,
+    *DATA_PARALLEL_TYPES,
+    OpType.LAYERNORM_ALL_REDUCE,
+    OpType.EMBEDDING_ALL_REDUCE,
+    OpType.CLIP,
+)
+"""What counts as communication; the rest is compute."""
+
+
+@dataclass(frozen=True)
+class Operations(Columns):
+    """Operations, sorted by step, rank, start; -1 is none.
+
+    `dp_rank` and `stage` place a worker, `rank` is its number in the whole job. `start_s` and
+    `duration_s` are seconds; starts may count from each step's own start. `seq_id` numbers
+    operations of one type of a worker in a step, `mc` and `gmc` are its chunk of the model, `mb_id`
+    the microbatch.
+    """
+
+    dp_rank: IntArray
+    stage: IntArray
+    rank: IntArray
+    step: IntArray
+    optype: IntArray
+    start_s: FloatArray
+    duration_s: FloatArray
+    seq_id: IntArray
+    mc: IntArray
+    mb_id: IntArray
+    gmc: IntArray
+
+    @property
+    def end_s(self) -> FloatArray:
+        """End of every operation."""
+        ends: FloatArray = self.start_s + self.duration_s
+        return ends
+
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether the model is split into stages."""
+        return bool(len(self)) and int(self.stage.max()) > 0
+
+    def mask_types(self, *optypes: OpType) -> BoolArray:
+        """Which rows are of one of these types, [N]."""
+        return np.isin(self.optype, [optype.code for optype in optypes])
+
+    def to_sorted(self) -> Operations:
+        """Sorted by step, rank and start."""
+        return self.where(
+            np.lexsort((self.optype, self.seq_id, self.start_s, self.rank, self.step))
+        )

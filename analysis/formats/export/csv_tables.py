@@ -1,0 +1,38 @@
+"""A run's tables as CSV: the columns of the Parquet files under the same names, phases by name
+(docs/formats.md).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from laggard.analysis.tables.load_run import RunData
+from laggard.core.span_schema import Phase
+
+
+def write_csv(run: RunData, folder: Path) -> tuple[Path, ...]:
+    """Writes `spans.csv`, `steps.csv`, `links.csv` and `hosts.csv`.
+
+    Args:
+        run: a loaded run.
+        folder: made if it is not there; files in it are replaced.
+
+    Returns:
+        The files. Values that were not recorded are empty.
+    """
+    import pandas as pd
+
+    spans = run.spans.to_frame()
+    spans["phase"] = np.array([phase.value for phase in Phase])[run.spans.phase]
+    frames = {
+        "spans": spans,
+        "steps": run.steps.to_frame(),
+        "links": run.links.to_frame(),
+        "hosts": pd.DataFrame([vars(host) for host in run.hosts]),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, frame in frames.items():
+        frame.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
+    return tuple(folder / f"{name}.csv" for name in frames)

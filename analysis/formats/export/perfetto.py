@@ -1,0 +1,267 @@
+"""A run as a Chrome JSON trace, which ui.perfetto.dev and chrome://tracing open.
+
+One process per host, one thread per rank and lane; steps enclose their phases, and a collective
+encloses the wait for the last rank. Perfetto reads this format as a legacy one: events of one track
+may only nest, and a million is its limit.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from laggard.analysis.tables.columns import BoolArray, IntArray, SpanColumns
+from laggard.analysis.tables.load_run import RunData
+from laggard.analysis.tables.timelines.collective_waits import find_latest_arrivals
+from laggard.core.span_schema import Lane, Phase
+
+MOST_EVENTS = 990_000
+TRACKS_PER_RANK = 4096
+_PER_LANE = TRACKS_PER_RANK // len(Lane)
+_PHASES = tuple(Phase)
+
+ArgumentValue = str | int | float
+PerfettoEvent = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class PerfettoExport:
+    """What became of an export."""
+
+    path: Path
+    events: int
+    note: str
+
+
+def write_perfetto(run: RunData, path: Path) -> PerfettoExport:
+    """Writes the trace, gzipped.
+
+    Args:
+        run: a loaded run.
+        path: where; `trace.perfetto.json.gz` by convention.
+
+    Returns:
+        The number of events and, when later steps had to be left out, a note that says which.
+    """
+    spans, note = select_first_steps(run.spans.first(MOST_EVENTS), MOST_EVENTS)
+    if note:
+        note += f", the run has {len(run.spans)} spans"
+    zero = min(int(spans.start_ns.min()) if len(spans) else 0, 0)
+    header = {
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "run": run.record.id if run.record is not None else run.folder.name,
+            "clock": (
+                "virtual time; 0 is the first-step barrier" + (f" plus {-zero} ns" if zero else "")
+            ),
+            "note": note or "complete",
+        },
+    }
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        events = _write_events(partial, header, _format_events(run, spans, zero))
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return PerfettoExport(path, events, note)
+
+
+def _write_events(path: Path, header: Mapping[str, object], events: Iterator[str]) -> int:
+    count = 0
+    with gzip.open(path, "wt", compresslevel=5, encoding="utf-8") as out:
+        out.write(json.dumps(header)[:-1] + ', "traceEvents": [\n')
+        for event in events:
+            out.write((",\n" if count else "") + event)
+            count += 1
+        out.write("\n]}\n")
+    return count
+
+
+def select_first_steps(spans: SpanColumns, most: int) -> tuple[SpanColumns, str]:
+    """The spans of as many first steps as make at most `most` events (a span makes two at most, a
+    step one per rank).
+    """
+    if not len(spans):
+        return spans, ""
+    order = np.argsort(spans.step, kind="stable")
+    steps, first = np.unique(spans.step[order], return_index=True)
+    size = np.diff(np.append(first, len(spans)))
+    communication = spans.phase == Phase.COMM.code
+    extra = np.bincount(np.searchsorted(steps, spans.step[communication]), minlength=len(steps))
+    world = len(np.unique(spans.rank))
+    total = np.cumsum(size + extra + world + 1)
+    fits = int(np.searchsorted(total, most, side="right"))
+    if fits == len(steps):
+        return spans, ""
+    kept = max(fits, 1)
+    note = f"steps after {int(steps[kept - 1])} were left out: Perfetto opens a million events"
+    return spans.where(spans.step <= steps[kept - 1]), note
+
+
+def pack_tracks(start_ns: IntArray, end_ns: IntArray) -> IntArray:
+    """The number of a track for each span, so that spans of one track never overlap, [N]; spans
+    sorted by start.
+    """
+    ends: list[int] = []
+    track = np.zeros(len(start_ns), dtype=np.int64)
+    for index, (start, end) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):
+        free = next((number for number, busy in enumerate(ends) if busy <= start), len(ends))
+        if free == len(ends):
+            ends.append(end)
+        else:
+            ends[free] = end
+        track[index] = free
+    return track
+
+
+def _format_events(run: RunData, spans: SpanColumns, zero: int) -> Iterator[str]:
+    tracks = _assign_tracks(spans)
+    hosts = list(dict.fromkeys(host.host for host in run.hosts))
+    pids = {name: number + 1 for number, name in enumerate(hosts)}
+    pid_of_rank = np.array([pids[host.host] for host in run.hosts] or [0], dtype=np.int64)
+    yield from map(json.dumps, _build_metadata(run, spans, tracks, pids))
+    yield from _format_steps(spans, tracks, pid_of_rank, zero)
+    yield from _format_phases(spans, tracks, pid_of_rank, zero)
+    yield from _format_waits(spans, tracks, pid_of_rank, zero)
+    yield from _format_loss(run, spans, zero)
+
+
+def _assign_tracks(spans: SpanColumns) -> IntArray:
+    """Thread number of every span: per rank, the main lane first, then one thread per bucket, or
+    model sent beside, in flight at once.
+    """
+    tid = np.zeros(len(spans), dtype=np.int64)
+    for rank in np.unique(spans.rank).tolist():
+        for lane in Lane:
+            rows = np.flatnonzero((spans.rank == rank) & (spans.lane == lane))
+            rows = rows[np.lexsort((-spans.end_ns[rows], spans.start_ns[rows]))]
+            packed = pack_tracks(spans.start_ns[rows], spans.end_ns[rows])
+            tid[rows] = (
+                rank * TRACKS_PER_RANK + 1 + lane * _PER_LANE + np.minimum(packed, _PER_LANE - 1)
+            )
+    return tid
+
+
+def _build_metadata(
+    run: RunData, spans: SpanColumns, tracks: IntArray, pids: Mapping[str, int]
+) -> Iterable[PerfettoEvent]:
+    yield {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": "training"}}
+    for host in run.hosts:
+        pid = pids[host.host]
+        first = host.host not in {h.host for h in run.hosts[: host.rank]}
+        if first:
+            label = f"{host.host} ({host.tier})" if host.tier else host.host
+            yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": label}}
+            yield {
+                "ph": "M",
+                "name": "process_sort_index",
+                "pid": pid,
+                "tid": 0,
+                "args": {"sort_index": pid},
+            }
+        for tid in np.unique(tracks[spans.rank == host.rank]).tolist():
+            name = _format_track_name(host.rank, (tid - 1) % TRACKS_PER_RANK)
+            yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
+            yield {
+                "ph": "M",
+                "name": "thread_sort_index",
+                "pid": pid,
+                "tid": tid,
+                "args": {"sort_index": tid},
+            }
+
+
+def _format_track_name(rank: int, place: int) -> str:
+    lane, place = divmod(place, _PER_LANE)
+    if lane == Lane.MAIN:
+        return f"rank {rank} overlap {place}" if place else f"rank {rank}"
+    return f"rank {rank} {'buckets' if lane == Lane.BUCKETS else 'sends'} {place + 1}"
+
+
+def _format_steps(spans: SpanColumns, tracks: IntArray, pids: IntArray, zero: int) -> Iterator[str]:
+    """One enclosing bar per rank and step; evaluation is outside it."""
+    inside: BoolArray = (tracks - 1) % TRACKS_PER_RANK == 0
+    rows = spans.where(inside & (spans.phase != Phase.EVALUATE.code))
+    if not len(rows):
+        return
+    order = np.lexsort((rows.step, rows.rank))
+    rows = rows.where(order)
+    new = np.flatnonzero(np.append(True, (np.diff(rows.step) != 0) | (np.diff(rows.rank) != 0)))
+    start = np.minimum.reduceat(rows.start_ns, new)
+    end = np.maximum.reduceat(rows.end_ns, new)
+    columns = (rows.rank[new], rows.step[new], start, end)
+    for rank, step, begin, finish in zip(*(c.tolist() for c in columns), strict=True):
+        yield _format_bar(
+            f"step {step}",
+            int(pids[rank]),
+            rank * TRACKS_PER_RANK + 1,
+            begin - zero,
+            finish - begin,
+            {},
+        )
+
+
+def _format_phases(
+    spans: SpanColumns, tracks: IntArray, pids: IntArray, zero: int
+) -> Iterator[str]:
+    columns = (
+        spans.rank,
+        spans.step,
+        spans.phase,
+        spans.start_ns,
+        spans.dur_ns,
+        spans.bytes,
+        spans.work,
+        tracks,
+    )
+    for rank, step, phase, start, length, size, work, tid in zip(
+        *(c.tolist() for c in columns), strict=True
+    ):
+        args: dict[str, ArgumentValue] = {"step": step}
+        if size:
+            args["bytes"] = size
+        if work:
+            args["samples"] = work
+        yield _format_bar(_PHASES[phase].value, int(pids[rank]), tid, start - zero, length, args)
+
+
+def _format_waits(spans: SpanColumns, tracks: IntArray, pids: IntArray, zero: int) -> Iterator[str]:
+    """The part of a collective in which a rank waited for the last to arrive."""
+    communication = (spans.phase == Phase.COMM.code) & (spans.lane == Lane.MAIN)
+    rows, tids = spans.where(communication), tracks[communication]
+    waited = np.clip(find_latest_arrivals(rows) - rows.start_ns, 0, rows.dur_ns)
+    columns = (rows.rank, rows.start_ns, waited, tids)
+    for rank, start, length, tid in zip(*(c.tolist() for c in columns), strict=True):
+        if length > 0:
+            yield _format_bar("wait", int(pids[rank]), tid, start - zero, length, {})
+
+
+def _format_loss(run: RunData, spans: SpanColumns, zero: int) -> Iterator[str]:
+    """Loss of the first rank that has one, as a counter."""
+    steps = run.steps.first(MOST_EVENTS)
+    known = steps.where(np.isfinite(steps.loss))
+    if not len(known) or not len(spans):
+        return
+    rows = known.where((known.rank == known.rank[0]) & (known.step <= spans.step.max()))
+    for end, loss in zip(rows.end_ns.tolist(), rows.loss.tolist(), strict=True):
+        yield json.dumps(
+            {"ph": "C", "name": "loss", "pid": 0, "ts": (end - zero) / 1000, "args": {"loss": loss}}
+        )
+
+
+def _format_bar(
+    name: str, pid: int, tid: int, start_ns: int, length_ns: int, args: Mapping[str, ArgumentValue]
+) -> str:
+    """A complete event; its times are microseconds, to the nanosecond."""
+    head = f'{{"ph":"X","name":"{name}","pid":{pid},"tid":{tid},"ts":{_format_microseconds(start_ns)},"dur":{_format_microseconds(length_ns)}'
+    return head + (f',"args":{json.dumps(args)}}}' if args else "}")
+
+
+def _format_microseconds(nanoseconds: int) -> str:
+    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"

@@ -1,0 +1,344 @@
+"""One rank's torch.profiler trace: Chrome JSON as Kineto writes it, checked and turned into
+columns.
+
+Events are named by their place in `traceEvents`, counted from 0. Only complete events (`ph: X`)
+carry times; of the others nothing is needed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeGuard, cast
+
+import numpy as np
+
+from laggard.analysis.tables.columns import Columns, IntArray, TextArray
+from laggard.core.errors import TraceFormatError
+
+Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+
+CATEGORIES = (
+    "cpu_op",
+    "user_annotation",
+    "kernel",
+    "gpu_memcpy",
+    "gpu_memset",
+    "cuda_runtime",
+    "cuda_driver",
+)
+"""What is read; a category that is not among them is left alone."""
+_RANK_IN_NAME = re.compile(r"rank[^0-9]{0,2}(\d{1,6})", re.IGNORECASE)
+_ELEMENT_BYTES = {
+    "float": 4,
+    "double": 8,
+    "half": 2,
+    "c10::half": 2,
+    "c10::bfloat16": 2,
+    "bfloat16": 2,
+    "long int": 8,
+    "long": 8,
+    "int": 4,
+}
+_GZIP_MAGIC = b"\x1f\x8b"
+_NAME_HEAD_CHARS, _NAME_TAIL_CHARS = 64, 32
+_MAX_INT32 = np.iinfo(np.int32).max
+_MAX_TIME_NS = 1 << 61
+"""Sums of two such times are whole numbers of 64 bits."""
+
+
+@dataclass(frozen=True)
+class ProfilerEvents(Columns):
+    """Complete events, in order of their begin; `thread` is a thread of the host, or a stream of
+    the device.
+
+    `correlation` joins a kernel with the call that launched it, -1 where there is none; `elements`
+    and `bytes` are those of the inputs, 0 where they are not told.
+    """
+
+    category: IntArray
+    name: TextArray
+    thread: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    correlation: IntArray
+    elements: IntArray
+    bytes: IntArray
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """One file. `host` and `device` are empty, and `world_size` 0, where the file does not tell
+    them.
+    """
+
+    path: Path
+    rank: int
+    world_size: int
+    host: str
+    device: str
+    events: ProfilerEvents
+
+
+def read_rank_trace(path: Path, *, only_file: bool) -> RankTrace:
+    """Reads and checks the trace of one rank.
+
+    Args:
+        path: a .json or .json.gz file.
+        only_file: whether it is the only one, and is then rank 0 if it does not say its rank.
+
+    Raises:
+        TraceFormatError: it is not what it says, with the byte or the event.
+    """
+    document = _parse_document(path)
+    raw = document.get("traceEvents")
+    if not _is_list(raw):
+        raise _make_format_error(
+            path,
+            "",
+            "it has no list traceEvents",
+            "give what prof.export_chrome_trace(...) wrote, and nothing beside it",
+        )
+    distributed = document.get("distributedInfo")
+    details = distributed if isinstance(distributed, Mapping) else {}
+    base = document.get("baseTimeNanoseconds", 0)
+    if not isinstance(base, int) or abs(base) > _MAX_TIME_NS:
+        raise _make_format_error(
+            path,
+            "baseTimeNanoseconds",
+            f"{base!r} is no whole number of nanoseconds since 1970",
+            "export the trace again",
+        )
+    events = _parse_events(path, raw, base)
+    devices = document.get("deviceProperties")
+    first = devices[0] if _is_list(devices) and devices else {}
+    host, world = document.get("host_name"), details.get("world_size")
+    return RankTrace(
+        path=path,
+        rank=_parse_rank(path, details, only_file=only_file),
+        world_size=world if isinstance(world, int) and world <= _MAX_INT32 else 0,
+        host=host if isinstance(host, str) else "",
+        device=str(first.get("name", "")) if isinstance(first, Mapping) else "",
+        events=events,
+    )
+
+
+def _parse_document(path: Path) -> Mapping[str, Json]:
+    content = _read_content(path)
+    try:
+        document = cast("Json", json.loads(content, parse_constant=_reject_constant))
+    except json.JSONDecodeError as error:
+        at = len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
+        cut = at >= len(content.rstrip()) - 1 or "Unterminated" in error.msg
+        what = "the JSON ends in the middle" if cut else f"no JSON ({error.msg})"
+        raise _make_format_error(
+            path, f"byte {at} of {len(content)}", what, "copy the file again, to its end"
+        ) from error
+    except RecursionError as error:
+        raise _make_format_error(
+            path, "", "its JSON is nested too deep", "give what prof.export_chrome_trace(...) wrote"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise _make_format_error(
+            path,
+            f"byte {error.start}",
+            "no UTF-8 text",
+            "give a .json or .json.gz of torch.profiler",
+        ) from error
+    except _NotANumberError as error:
+        raise _make_format_error(
+            path, "", f"{error} is no number of JSON", "export the trace again"
+        ) from error
+    if not isinstance(document, Mapping):
+        raise _make_format_error(
+            path,
+            "",
+            "it is no object with traceEvents",
+            "give what prof.export_chrome_trace(...) wrote",
+        )
+    return document
+
+
+class _NotANumberError(ValueError):
+    pass
+
+
+def _reject_constant(name: str) -> float:
+    raise _NotANumberError(name)
+
+
+def _read_content(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise _make_format_error(
+            path, "", error.strerror or "cannot be read", "make it readable"
+        ) from error
+    if not path.name.endswith(".gz"):
+        if data.startswith(_GZIP_MAGIC):
+            raise _make_format_error(
+                path,
+                "byte 0",
+                "it is gzipped, and its name does not end in .gz",
+                "rename it to end in .json.gz",
+            )
+        return data
+    if not data.startswith(_GZIP_MAGIC):
+        raise _make_format_error(
+            path,
+            "byte 0",
+            "its name ends in .gz, and it is not gzipped",
+            "rename it to end in .json, or gzip it",
+        )
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise _make_format_error(
+            path,
+            f"byte {len(data)}, its end",
+            f"the gzip ends in the middle ({error})",
+            "copy it again",
+        ) from error
+
+
+def _parse_rank(path: Path, distributed: Mapping[str, Json], *, only_file: bool) -> int:
+    rank = distributed.get("rank")
+    if isinstance(rank, int) and 0 <= rank <= _MAX_INT32:
+        return rank
+    named = _RANK_IN_NAME.search(path.name)
+    if named:
+        return int(named[1])
+    if only_file:
+        return 0
+    raise _make_format_error(
+        path,
+        "distributedInfo.rank",
+        "neither the file nor its name tells its rank",
+        "export after init_process_group, or name the files rank0.json, rank1.json, ...",
+    )
+
+
+def _parse_events(path: Path, raw: Sequence[Json], base_ns: int) -> ProfilerEvents:
+    codes = {name: code for code, name in enumerate(CATEGORIES)}
+    rows: list[tuple[int, str, int, int, int, int, int, int]] = []
+    threads: dict[tuple[str, str], int] = {}
+    for index, event in enumerate(raw):
+        if not isinstance(event, Mapping):
+            raise _make_format_error(
+                path, f"event {index}", f"{event!r} is no object", "export the trace again"
+            )
+        code = codes.get(str(event.get("cat", "")).lower())
+        if event.get("ph") != "X" or code is None:
+            continue
+        start_us, length_us = (
+            _parse_microseconds(path, index, event, key) for key in ("ts", "dur")
+        )
+        if length_us < 0:
+            raise _make_format_error(
+                path, f"event {index}, dur", f"{length_us} is negative", "export the trace again"
+            )
+        name = event.get("name")
+        if not isinstance(name, str):
+            raise _make_format_error(
+                path, f"event {index}, name", f"{name!r} is no text", "export the trace again"
+            )
+        arguments = event.get("args")
+        arguments = arguments if isinstance(arguments, Mapping) else {}
+        place = (str(event.get("pid")), str(event.get("tid")))
+        start_ns = base_ns + round(start_us * 1000)
+        correlation = arguments.get("correlation", -1)
+        elements, size = _parse_input_sizes(arguments)
+        rows.append(
+            (
+                code,
+                _shorten_name(name),
+                threads.setdefault(place, len(threads)),
+                start_ns,
+                start_ns + round(length_us * 1000),
+                correlation
+                if isinstance(correlation, int) and 0 <= correlation <= _MAX_TIME_NS
+                else -1,
+                elements,
+                size,
+            )
+        )
+    return _to_columns(rows)
+
+
+def _shorten_name(name: str) -> str:
+    """A name's begin and end, which tell what it is: names of templated kernels are thousands of
+    characters long.
+    """
+    return (
+        name
+        if len(name) <= _NAME_HEAD_CHARS + _NAME_TAIL_CHARS
+        else name[:_NAME_HEAD_CHARS] + name[-_NAME_TAIL_CHARS:]
+    )
+
+
+def _to_columns(rows: Sequence[tuple[int, str, int, int, int, int, int, int]]) -> ProfilerEvents:
+    ordered = sorted(rows, key=lambda row: (row[3], -row[4]))
+    names = np.array([row[1] for row in ordered], dtype=np.str_)
+    places = (0, 2, 3, 4, 5, 6, 7)
+    category, *rest = (
+        np.array([row[place] for row in ordered], dtype=np.int64) for place in places
+    )
+    return ProfilerEvents(category, names, *rest)
+
+
+def _parse_microseconds(path: Path, index: int, event: Mapping[str, Json], key: str) -> float:
+    value = event.get(key)
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not abs(value) <= _MAX_TIME_NS / 1000
+    ):
+        details = "is missing" if value is None else f"{value!r} is no number of microseconds"
+        raise _make_format_error(path, f"event {index}, {key}", details, "export the trace again")
+    return float(value)
+
+
+def _parse_input_sizes(arguments: Mapping[str, Json]) -> tuple[int, int]:
+    """Elements and bytes of the inputs, of the arguments that gloo (shapes and types) or NCCL
+    (elements in) tells.
+    """
+    elements, kind = arguments.get("In msg nelems"), arguments.get("dtype")
+    if isinstance(elements, int) and isinstance(kind, str):
+        return _discard_out_of_range(elements), _discard_out_of_range(
+            elements * _ELEMENT_BYTES.get(kind.lower(), 0)
+        )
+    shapes, kinds = arguments.get("Input Dims"), arguments.get("Input type")
+    if not _is_list(shapes) or not _is_list(kinds):
+        return 0, 0
+    counts = [_count_elements(shape) for shape in shapes]
+    sizes = [_ELEMENT_BYTES.get(str(kind).lower(), 0) for kind in kinds]
+    return _discard_out_of_range(sum(counts)), _discard_out_of_range(
+        sum(count * size for count, size in zip(counts, sizes, strict=False))
+    )
+
+
+def _discard_out_of_range(size: int) -> int:
+    return size if 0 <= size <= _MAX_TIME_NS else 0
+
+
+def _count_elements(shape: Json) -> int:
+    """Of a tensor's shape, or of a list of shapes."""
+    if not _is_list(shape) or not shape:
+        return 0
+    if all(_is_list(inner) for inner in shape):
+        return sum(_count_elements(inner) for inner in shape)
+    return math.prod(size for size in shape if isinstance(size, int))
+
+
+def _is_list(value: Json) -> TypeGuard[Sequence[Json]]:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _make_format_error(path: Path, where: str, problem: str, fix: str) -> TraceFormatError:
+    return TraceFormatError(str(path), where, problem, fix)

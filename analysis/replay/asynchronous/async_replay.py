@@ -1,0 +1,187 @@
+"""Ranks of their own pace, replayed: what they need of each other stays as it was, durations may be
+others.
+
+The training is over when as much has been learnt as in the run. A rank that comes to the end of
+what it did there before goes on as it had since its warm-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from laggard.analysis.replay.asynchronous.step_dependencies import StepDependencies, sort_events
+from laggard.analysis.tables.columns import FloatArray
+from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
+
+_PRECISION = 1e-10
+
+
+@dataclass(frozen=True)
+class StepDurations:
+    """Seconds of every step of every rank, for C replays side by side, [W][C or 1, N]: before it
+    may have to wait, and behind.
+
+    By `earlier_s`, where there is any, word of what the step needs is there earlier than it was.
+    """
+
+    before: tuple[FloatArray, ...]
+    after: tuple[FloatArray, ...]
+    earlier_s: tuple[FloatArray, ...] = ()
+
+
+@dataclass(frozen=True)
+class AsyncReplay:
+    """A run that can be replayed.
+
+    Attributes:
+        rank_timelines: of every rank.
+        dependencies: what every step needs, [W][N].
+        end_s: when the training was over.
+    """
+
+    rank_timelines: tuple[RankTimeline, ...]
+    dependencies: tuple[tuple[StepDependencies, ...], ...]
+    end_s: float
+
+    @cached_property
+    def _order(self) -> tuple[tuple[int, int, bool], ...]:
+        return sort_events(self.dependencies)
+
+    def observed(self) -> StepDurations:
+        """What was measured; its makespan is the run's."""
+        return StepDurations(
+            tuple(
+                (rank_timeline.ready_s - rank_timeline.start_s)[None]
+                for rank_timeline in self.rank_timelines
+            ),
+            tuple(
+                (rank_timeline.end_s - rank_timeline.resume_s)[None]
+                for rank_timeline in self.rank_timelines
+            ),
+        )
+
+    def end_times(self, durations: StepDurations) -> tuple[FloatArray, ...]:
+        """When every step of every rank ends, [W][C, N]."""
+        count = max(len(each) for each in (*durations.before, *durations.after))
+        clock = [
+            np.full(count, float(rank_timeline.start_s[0])) for rank_timeline in self.rank_timelines
+        ]
+        ready = [np.empty((len(rank_timeline), count)) for rank_timeline in self.rank_timelines]
+        end = [np.empty((len(rank_timeline), count)) for rank_timeline in self.rank_timelines]
+        for rank, step, goes_on in self._order:
+            if not goes_on:
+                clock[rank] = ready[rank][step] = clock[rank] + durations.before[rank][:, step]
+                continue
+            earlier_s = durations.earlier_s[rank][:, step] if durations.earlier_s else 0.0
+            clock[rank] = (
+                _compute_resume_s(clock[rank], self.dependencies[rank][step], ready, end, earlier_s)
+                + durations.after[rank][:, step]
+            )
+            end[rank][step] = clock[rank]
+        return tuple(np.ascontiguousarray(each.T) for each in end)
+
+    def goal_samples(self) -> float:
+        """Samples that were learnt from until the training was over, those of steps under way in
+        part.
+        """
+        return _count_samples_by(
+            self.end_s,
+            [
+                _build_progress(rank_timeline, rank_timeline.end_s)
+                for rank_timeline in self.rank_timelines
+            ],
+        )
+
+    def compute_makespans(self, durations: StepDurations, goal_samples: float) -> FloatArray:
+        """When as many samples are learnt from, in seconds since the first step, [C]."""
+        end_times = self.end_times(durations)
+        return np.array(
+            [
+                self._over([each[c] for each in end_times], goal_samples)
+                for c in range(len(end_times[0]))
+            ]
+        )
+
+    def _over(self, end_times: Sequence[FloatArray], goal_samples: float) -> float:
+        from scipy.optimize import brentq
+
+        progress = [
+            _build_progress(rank_timeline, end)
+            for rank_timeline, end in zip(self.rank_timelines, end_times, strict=True)
+        ]
+        low, high = 0.0, self.end_s
+        while _count_samples_by(high, progress) < goal_samples:
+            low, high = high, 2 * high
+        found: float = brentq(
+            lambda time_s: _count_samples_by(time_s, progress) - goal_samples,
+            low,
+            high,
+            rtol=_PRECISION,
+        )
+        return found
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """What one rank had learnt from when, [N + 1], and how many samples a second it learns from
+    behind that.
+    """
+
+    when_s: FloatArray
+    samples_learned: FloatArray
+    rate: float
+
+
+def _build_progress(rank_timeline: RankTimeline, end_s: FloatArray) -> _Progress:
+    when, samples_learned = (
+        np.concatenate([rank_timeline.start_s[:1], end_s]),
+        np.concatenate([[0.0], np.cumsum(rank_timeline.samples)]),
+    )
+    begun = _find_first_usual_step(rank_timeline)
+    took_s = float(when[-1] - when[begun])
+    return _Progress(
+        when,
+        samples_learned,
+        float(samples_learned[-1] - samples_learned[begun]) / took_s if took_s > 0 else 0.0,
+    )
+
+
+def _count_samples_by(time_s: float, progress: Sequence[_Progress]) -> float:
+    """Samples by then, those of a step that is under way in part."""
+    total = 0.0
+    for course in progress:
+        beyond_s = max(time_s - float(course.when_s[-1]), 0.0)
+        total += (
+            float(np.interp(time_s, course.when_s, course.samples_learned)) + course.rate * beyond_s
+        )
+    return total
+
+
+def _find_first_usual_step(rank_timeline: RankTimeline) -> int:
+    """The first step that tells how fast a rank goes."""
+    usual = np.flatnonzero(~rank_timeline.warm_up)
+    return int(usual[0]) if len(usual) else 0
+
+
+def _compute_resume_s(
+    clock: FloatArray,
+    dependencies: StepDependencies,
+    ready: Sequence[FloatArray],
+    end: Sequence[FloatArray],
+    earlier_s: FloatArray | float,
+) -> FloatArray:
+    """When a rank goes on that was ready at `clock`, [C]."""
+    if not dependencies.required:
+        return clock
+    come = [
+        (end if dependency.ended else ready)[dependency.rank][dependency.step]
+        + np.maximum(dependency.lag_s - earlier_s, 0.0)
+        for dependency in dependencies.required
+    ]
+    if dependencies.spare:
+        come = list(np.sort(np.stack(come), axis=0)[: len(come) - dependencies.spare])
+    return np.asarray(np.maximum.reduce([clock, *come]))

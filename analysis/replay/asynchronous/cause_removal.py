@@ -1,0 +1,174 @@
+"""What removing causes takes off the steps of a rank: their slowness and not their jitter (see
+`replay/removal.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from laggard.analysis.detection.asynchronous_causes import (
+    StackedSteps,
+    transfer_s,
+    usual_transfer_s,
+)
+from laggard.analysis.detection.causes import FAMILY_CODES, Cause
+from laggard.analysis.detection.reference import References
+from laggard.analysis.replay.asynchronous.async_replay import AsyncReplay, StepDurations
+from laggard.analysis.replay.lockstep.cause_removal import (
+    compute_kept_share,
+    find_deterministic_partner,
+)
+from laggard.analysis.tables.columns import BoolArray, FloatArray
+from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
+from laggard.core.span_schema import Phase
+
+_COMM = Phase.COMM.code
+
+
+@dataclass(frozen=True)
+class CauseRemoval:
+    """Seconds off each step of a rank, before and behind its wait and of the message that it waits
+    for, [N], once all of `causes` are removed.
+
+    A rank's deterministic and dynamic cause overlap, so a pair has a correction of its own (which
+    may be negative).
+    """
+
+    causes: tuple[int, ...]
+    rank: int
+    before: FloatArray
+    after: FloatArray
+    message: FloatArray
+
+
+def plan_async_removals(
+    rank_timelines: Sequence[RankTimeline],
+    work: StackedSteps,
+    references: References,
+    causes: Sequence[Cause],
+) -> tuple[CauseRemoval, ...]:
+    """Works out what each cause's removal changes.
+
+    Args:
+        rank_timelines: of every rank.
+        work: theirs, side by side.
+        references: own and fleet references.
+        causes: what may be removed.
+    """
+    removals: list[CauseRemoval] = []
+    for index, cause in enumerate(causes):
+        assert cause.rank is not None
+        rank_timeline, rank = rank_timelines[cause.rank], cause.rank
+        steps = len(rank_timeline)
+        inside = cause.covers(steps) & ~rank_timeline.warm_up
+        if cause.family == "network":
+            removals.append(
+                _build_transfer_removal(
+                    index, rank, rank_timeline, inside, float(np.exp(cause.baseline))
+                )
+            )
+            continue
+        codes = list(FAMILY_CODES[cause.family])
+        seconds = work.seconds[:steps, rank][:, codes]
+        usual = references.own.of_rank(rank, codes)[:steps] * np.exp(cause.baseline)
+        if cause.kind == "dynamic":
+            alone = compute_kept_share(seconds, usual, inside)
+            removals.append(_build_removal((index,), rank, rank_timeline, codes, alone))
+            partner = find_deterministic_partner(causes, cause)
+            if partner is not None:
+                fleet = references.fleet.of_rank(rank, codes)[:steps]
+                deterministic = compute_kept_share(usual, fleet, inside)
+                both = np.minimum(
+                    np.minimum(alone, deterministic), compute_kept_share(seconds, fleet, inside)
+                )
+                removals.append(
+                    _build_removal(
+                        (partner, index),
+                        rank,
+                        rank_timeline,
+                        codes,
+                        2.0 - alone - deterministic + both,
+                    )
+                )
+            if cause.burdens_transfer is not None:
+                first, last = cause.burdens_transfer
+                burdened = (
+                    (np.arange(steps) >= first)
+                    & (np.arange(steps) <= last)
+                    & ~rank_timeline.warm_up
+                )
+                removals.append(_build_transfer_removal(index, rank, rank_timeline, burdened, 1.0))
+            continue
+        disturbed = np.zeros(steps, dtype=np.bool_)
+        for other in causes:
+            if other.kind == "dynamic" and (other.rank, other.family) == (rank, cause.family):
+                disturbed |= other.covers(steps)
+        fleet = references.fleet.of_rank(rank, codes)[:steps]
+        kept = np.minimum(
+            compute_kept_share(seconds, fleet, inside & ~disturbed),
+            compute_kept_share(usual, fleet, inside & disturbed),
+        )
+        removals.append(_build_removal((index,), rank, rank_timeline, codes, kept))
+    return tuple(removals)
+
+
+def apply_removals(
+    async_replay: AsyncReplay, removals: Sequence[CauseRemoval], removed: BoolArray
+) -> StepDurations:
+    """What steps take with causes removed, [C, causes]."""
+    observed = async_replay.observed()
+    before = [np.repeat(each, len(removed), axis=0) for each in observed.before]
+    after = [np.repeat(each, len(removed), axis=0) for each in observed.after]
+    earlier_s = [
+        np.zeros((len(removed), len(rank_timeline)))
+        for rank_timeline in async_replay.rank_timelines
+    ]
+    for removal in removals:
+        is_removed = np.logical_and.reduce(removed[:, list(removal.causes)], axis=1)[:, None]
+        before[removal.rank] -= is_removed * removal.before
+        after[removal.rank] -= is_removed * removal.after
+        earlier_s[removal.rank] += is_removed * removal.message
+    return StepDurations(
+        tuple(np.maximum(each, 0.0) for each in before),
+        tuple(np.maximum(each, 0.0) for each in after),
+        tuple(earlier_s),
+    )
+
+
+def _build_removal(
+    causes: tuple[int, ...],
+    rank: int,
+    rank_timeline: RankTimeline,
+    codes: list[int],
+    kept: FloatArray,
+) -> CauseRemoval:
+    off = 1.0 - kept
+    none = np.zeros(len(rank_timeline))
+    return CauseRemoval(
+        causes,
+        rank,
+        (rank_timeline.before[:, codes] * off).sum(axis=1),
+        (rank_timeline.after[:, codes] * off).sum(axis=1),
+        none,
+    )
+
+
+def _build_transfer_removal(
+    index: int, rank: int, rank_timeline: RankTimeline, covered: BoolArray, baseline: float
+) -> CauseRemoval:
+    """Transfers are the usual ones, at most."""
+    usual = np.full((len(rank_timeline), 1), usual_transfer_s(rank_timeline) * baseline)
+    off = 1.0 - compute_kept_share(transfer_s(rank_timeline)[:, None], usual, covered)[:, 0]
+    if rank_timeline.is_peer_to_peer:
+        none = np.zeros(len(rank_timeline))
+        return CauseRemoval((index,), rank, none, none, rank_timeline.message_s * off)
+    return CauseRemoval(
+        (index,),
+        rank,
+        rank_timeline.before[:, _COMM] * off,
+        rank_timeline.after[:, _COMM] * off,
+        np.zeros(len(rank_timeline)),
+    )

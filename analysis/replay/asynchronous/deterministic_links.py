@@ -1,0 +1,170 @@
+"""Links that were slow all along where each rank has a pace of its own, and what steps would save
+were they like the fastest class of links.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from laggard.analysis.detection.causes import Cause
+from laggard.analysis.detection.links import (
+    MIN_NAMED_SLOWDOWN,
+    MIN_RTT_RATIO,
+    SlowLinks,
+    find_slow_links,
+    get_tier_pair,
+)
+from laggard.analysis.replay.asynchronous.cause_removal import CauseRemoval
+from laggard.analysis.replay.asynchronous.link_savings import (
+    compute_link_savings,
+    has_named_senders,
+    map_host_tiers,
+)
+from laggard.analysis.replay.link_model import LinkChange, NetworkHop, estimate_run_hops
+from laggard.analysis.tables.columns import BoolArray
+from laggard.analysis.tables.load_run import RunData
+from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
+
+
+@dataclass(frozen=True)
+class DeterministicLinks:
+    """Causes, one for each tier pair that has slow links, and the changes that would make its links
+    like the fastest class, side by side.
+    """
+
+    causes: tuple[Cause, ...]
+    changes: tuple[tuple[LinkChange, ...], ...]
+
+
+def find_deterministic_links(
+    run: RunData, rank_timelines: Sequence[RankTimeline], causes: Sequence[Cause]
+) -> DeterministicLinks:
+    """Links whose kernels say that they were slower than the fastest class all along (see
+    `find_slow_links`).
+
+    Args:
+        run: with samples of its links; without there are none.
+        rank_timelines: of every rank.
+        causes: found before; the time of those of the network is left out.
+    """
+    quiet = _mask_quiet_samples(run, rank_timelines, causes)
+    if not quiet.any():
+        return DeterministicLinks((), ())
+    tiers = map_host_tiers(run)
+    slow = find_slow_links(run.links, quiet, tiers)
+    last = max(map(len, rank_timelines)) - 1
+    hops = estimate_run_hops(run, tiers) if slow.links else {}
+    found = []
+    for link in slow.links:
+        slowdown = min(link.slowdown, _measure_slowness(link.ends, slow, hops, tiers))
+        if slowdown >= MIN_NAMED_SLOWDOWN:
+            found.append(
+                Cause(
+                    "network",
+                    "deterministic",
+                    None,
+                    0,
+                    last,
+                    slowdown,
+                    link.confidence,
+                    link=link.ends,
+                )
+            )
+    return DeterministicLinks(
+        tuple(found), tuple(_plan_changes(cause, slow, hops, tiers) for cause in found)
+    )
+
+
+def _mask_quiet_samples(
+    run: RunData, rank_timelines: Sequence[RankTimeline], causes: Sequence[Cause]
+) -> BoolArray:
+    """Link samples of the training outside any slow time of the network, [N]."""
+    time_s = run.links.time_ns * 1e-9
+    quiet: BoolArray = time_s >= 0.0
+    for cause in causes:
+        if cause.family == "network" and cause.kind == "dynamic" and cause.rank is not None:
+            rank_timeline = rank_timelines[cause.rank]
+            last = min(cause.last, len(rank_timeline) - 1)
+            quiet &= (time_s < rank_timeline.start_s[cause.first]) | (
+                time_s > rank_timeline.end_s[last]
+            )
+    return quiet
+
+
+def _measure_slowness(
+    ends: tuple[str, str],
+    slow: SlowLinks,
+    hops: Mapping[tuple[str, str], NetworkHop],
+    tiers: Mapping[str, str],
+) -> float:
+    """How much slower a link is by a flow of its own, or by the least round trip; 1 where nothing
+    was measured.
+
+    Ranks of their own pace send each other now this and now that: busy time by itself makes a link
+    slow over which mostly words are sent.
+    """
+    fleet = [hop for hop in hops.values() if slow.fleet == get_tier_pair(hop.ends, tiers)]
+    if ends not in hops or not fleet:
+        return 1.0
+    rate = float(np.median([hop.rate_mbps for hop in fleet])) / hops[ends].rate_mbps
+    trip = hops[ends].rtt_ms / float(np.median([hop.rtt_ms for hop in fleet]))
+    return max(rate, trip if trip >= MIN_RTT_RATIO else 1.0)
+
+
+def _plan_changes(
+    cause: Cause,
+    slow: SlowLinks,
+    hops: Mapping[tuple[str, str], NetworkHop],
+    tiers: Mapping[str, str],
+) -> tuple[LinkChange, ...]:
+    """All links of the cause's tier pair as fast as the fastest class is, and no farther; faster
+    ones stay as they are.
+    """
+    assert cause.link is not None
+    if cause.link not in hops:
+        return ()
+    rate_mbps = hops[cause.link].rate_mbps * cause.slowdown
+    near = [hop.rtt_ms for hop in hops.values() if slow.fleet == get_tier_pair(hop.ends, tiers)]
+    rtt_ms = float(np.median(near)) if near else math.inf
+    pair = get_tier_pair(cause.link, tiers)
+    found = {}
+    for hop in hops.values():
+        back = hops.get((hop.ends[1], hop.ends[0]), hop)
+        if (
+            get_tier_pair(hop.ends, tiers) != pair
+            or max(hop.rate_mbps, back.rate_mbps) >= rate_mbps
+        ):
+            continue
+        delay_ms = min(hop.rtt_ms, back.rtt_ms, rtt_ms) / 2.0
+        first, second = sorted(hop.ends)
+        found[first, second] = LinkChange(first, second, rate_mbps=rate_mbps, delay_ms=delay_ms)
+    return tuple(found.values())
+
+
+def plan_link_removals(
+    run: RunData,
+    rank_timelines: Sequence[RankTimeline],
+    deterministic: DeterministicLinks,
+    begin: int,
+) -> tuple[CauseRemoval, ...]:
+    """What each of them being like the fastest class takes off the steps of ranks; nothing where
+    nobody waits for messages.
+
+    Args:
+        run: with samples of its links.
+        rank_timelines: of every rank.
+        deterministic: the links.
+        begin: position of the first of them among all causes.
+    """
+    if not has_named_senders(run):
+        return ()
+    return tuple(
+        CauseRemoval((begin + place,), rank, savings.before, savings.after, savings.message)
+        for place, changes in enumerate(deterministic.changes)
+        if changes
+        for rank, savings in enumerate(compute_link_savings(run, rank_timelines, changes))
+    )

@@ -1,0 +1,94 @@
+"""Ranks that go on in small groups, replayed: whoever is ready joins the line, and the first so
+many in line go on together.
+
+partial_reduce (Luo et al., ASPLOS 2020; Miao et al., SIGMOD 2021). Who is whose companion is worked
+out anew in every replay, since it hangs on who comes when. That groups must now and then join ranks
+whose models have long not mixed is left out: it binds one group in many.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from laggard.analysis.replay.asynchronous.async_replay import AsyncReplay, StepDurations
+from laggard.analysis.replay.asynchronous.step_dependencies import find_dependencies
+from laggard.analysis.tables.columns import FloatArray
+from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
+
+
+@dataclass(frozen=True)
+class GroupReplay(AsyncReplay):
+    """A run whose ranks go on in groups.
+
+    Attributes:
+        size: ranks of a group.
+        lag_s: how long after the last of a group was ready those who had waited for it usually went
+            on; it does so itself when it has been told, which is behind its wait.
+    """
+
+    size: int = 2
+    lag_s: float = 0.0
+
+    def end_times(self, durations: StepDurations) -> tuple[FloatArray, ...]:
+        """When every step of every rank ends, [W][C, N]."""
+        count = max(len(each) for each in (*durations.before, *durations.after))
+        end_times = tuple(
+            np.empty((count, len(rank_timeline))) for rank_timeline in self.rank_timelines
+        )
+        for replay in range(count):
+            before = [each[min(replay, len(each) - 1)].tolist() for each in durations.before]
+            after = [each[min(replay, len(each) - 1)].tolist() for each in durations.after]
+            for rank, end in enumerate(self._walk(before, after)):
+                end_times[rank][replay] = end
+        return end_times
+
+    def _walk(
+        self, before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]
+    ) -> list[list[float]]:
+        """One replay; once fewer have steps left than a group takes, these go on alone."""
+        end_times: list[list[float]] = [[] for _ in self.rank_timelines]
+        coming = [
+            (float(rank_timeline.start_s[0]) + before[rank][0], rank)
+            for rank, rank_timeline in enumerate(self.rank_timelines)
+        ]
+        heapq.heapify(coming)
+        queue: list[int] = []
+        while coming or queue:
+            if coming:
+                now_s, rank = heapq.heappop(coming)
+                queue.append(rank)
+            if len(queue) < min(self.size, len(queue) + len(coming)):
+                continue
+            for member in queue:
+                step = len(end_times[member])
+                end_s = now_s + (0.0 if member == rank else self.lag_s) + after[member][step]
+                end_times[member].append(end_s)
+                if step + 1 < len(self.rank_timelines[member]):
+                    heapq.heappush(coming, (end_s + before[member][step + 1], member))
+            queue = []
+        return end_times
+
+
+def build_group_replay(
+    rank_timelines: tuple[RankTimeline, ...], end_s: float, size: int
+) -> GroupReplay:
+    """A run whose ranks went on in groups of `size`.
+
+    The time for which a rank stood without another to wait for (while a group was agreed on) is
+    part of what comes behind the wait.
+    """
+    lags = [
+        dependency.lag_s
+        for rank_timeline, of_rank in zip(
+            rank_timelines, find_dependencies(rank_timelines, None), strict=True
+        )
+        for step, dependencies in enumerate(of_rank)
+        for dependency in dependencies.required
+        if rank_timeline.wait_s[step] > 0
+    ]
+    lag_s = float(np.median(lags)) if lags else 0.0
+    return GroupReplay(rank_timelines, ((),) * len(rank_timelines), end_s, size=size, lag_s=lag_s)

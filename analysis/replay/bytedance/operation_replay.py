@@ -1,0 +1,357 @@
+"""Replays operations by the dependencies of data-parallel training, with or without pipeline
+stages; launch gaps are dropped.
+
+The dependencies are those of J. Lin et al., Understanding Stragglers in Large Model Training Using
+What-if Analysis (OSDI 2025), section 3:
+
+- an operation begins when those that it depends on have ended; a collective, or a send with its
+  receive, ends a transfer after the last member began;
+- compute follows compute, and each kind of send or receive its own kind, in the order of their
+  starts;
+- compute waits for its receive, a receive for the compute before that one, a send for its compute;
+- the first forward waits for the parameters' all-gather; after the last backward come the
+  gradients' reductions, the clipping, and the optimizer.
+
+All steps and data-parallel ranks share the dependencies, which are read off the first; they are
+computed with side by side. Stages of several chunks (virtual pipelines) are refused. S steps, D
+data-parallel ranks, N operations per step and data-parallel rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+
+import numpy as np
+
+from laggard.analysis.formats.bytedance.operations import (
+    COMPUTE_TYPES,
+    DATA_PARALLEL_TYPES,
+    PIPELINE_TRANSFER_TYPES,
+    Operations,
+    OpType,
+)
+from laggard.analysis.tables.columns import FloatArray, IntArray
+from laggard.core.errors import RunFolderError
+
+_TOLERANCE_S = 5e-5
+"""Clocks of neighbouring stages agree to that; an operation beyond it belongs to no compute of its
+step."""
+_CLOCK_FAULT_S = 1e-2
+"""An end before the last begin by so much is a fault of clocks: the transfer counts as nothing."""
+_OPTYPES = tuple(OpType)
+_MATCHING = {
+    OpType.FORWARD_SEND: (OpType.FORWARD_RECV, 1),
+    OpType.BACKWARD_SEND: (OpType.BACKWARD_RECV, -1),
+}
+_OF_COMPUTE = {
+    OpType.FORWARD: (OpType.FORWARD_RECV, OpType.FORWARD_SEND),
+    OpType.BACKWARD: (OpType.BACKWARD_RECV, OpType.BACKWARD_SEND),
+}
+
+
+@dataclass(frozen=True)
+class OperationNode:
+    """One operation of every step and data-parallel rank; `start_s`, `end_s` and `chunk` are those
+    of the first.
+    """
+
+    optype: OpType
+    seq: int
+    stage: int
+    start_s: float
+    end_s: float
+    chunk: int
+
+
+@dataclass(frozen=True)
+class OperationDependencies:
+    """What waits for what.
+
+    Attributes:
+        nodes: the operations, [N].
+        rows: their rows in the table, [N, S, D].
+        after: per node, the nodes that it begins after.
+        units: nodes that end together, in an order in which all that a unit waits for is before it.
+        is_synchronized: per unit, whether its members wait for each other; else it is one operation
+            by itself.
+        is_global: per unit, whether they wait for those of all data-parallel ranks too.
+    """
+
+    nodes: tuple[OperationNode, ...]
+    rows: IntArray
+    after: tuple[tuple[int, ...], ...]
+    units: tuple[tuple[int, ...], ...]
+    is_synchronized: tuple[bool, ...]
+    is_global: tuple[bool, ...]
+
+    def durations(self, operations: Operations) -> FloatArray:
+        """What each operation takes once all that it waits for is there: compute its duration, a
+        meeting its transfer; [N, S, D] seconds.
+        """
+        taken = operations.duration_s[self.rows].copy()
+        starts, ends = operations.start_s[self.rows], operations.end_s[self.rows]
+        for unit, is_synchronized, is_global in zip(
+            self.units, self.is_synchronized, self.is_global, strict=True
+        ):
+            if not is_synchronized:
+                continue
+            members = list(unit)
+            latest = starts[members].max(axis=0)
+            if is_global:
+                latest = np.broadcast_to(latest.max(axis=1, keepdims=True), latest.shape)
+            transfer = ends[members] - latest
+            taken[members] = np.where(transfer <= -_CLOCK_FAULT_S, 0.0, transfer)
+        return taken
+
+    def step_seconds(self, taken: FloatArray) -> FloatArray:
+        """How long each step takes with these durations, from when all may begin to the last
+        optimizer's end, [S] seconds.
+
+        Args:
+            taken: seconds, [N, S, D].
+        """
+        ends = np.zeros_like(taken)
+        nothing = np.zeros(taken.shape[1:])
+        for unit, is_synchronized, is_global in zip(
+            self.units, self.is_synchronized, self.is_global, strict=True
+        ):
+            begins = [
+                np.max([ends[node] for node in self.after[member]] or [nothing], axis=0)
+                for member in unit
+            ]
+            if is_synchronized:
+                latest = np.max(begins, axis=0)
+                latest = latest.max(axis=1, keepdims=True) if is_global else latest
+                begins = [latest] * len(unit)
+            for member, begin in zip(unit, begins, strict=True):
+                ends[member] = begin + taken[member]
+        last = [n for n, node in enumerate(self.nodes) if node.optype is OpType.OPTIMIZER]
+        seconds: FloatArray = ends[last].max(axis=(0, 2))
+        return seconds
+
+
+def read_dependencies(operations: Operations) -> OperationDependencies:
+    """The dependencies of a table of operations.
+
+    Raises:
+        RunFolderError: they cannot be told from it.
+    """
+    nodes, rows = _build_nodes(operations)
+    place = {(node.optype, node.seq, node.stage): n for n, node in enumerate(nodes)}
+    stages = int(operations.stage.max()) + 1
+    parallel = any(node.optype in DATA_PARALLEL_TYPES for node in nodes)
+    after: list[list[int]] = [[] for _ in nodes]
+    for stage in range(stages):
+        own = _PipelineStage(
+            nodes, [n for n, node in enumerate(nodes) if node.stage == stage], after, stage
+        )
+        own.chain_compute()
+        own.join_links()
+        if parallel:
+            own.join_data_parallel()
+        own.chain_end(parallel=parallel)
+    return _sort_nodes(nodes, rows, after, _group_nodes(nodes, place))
+
+
+def _build_nodes(operations: Operations) -> tuple[tuple[OperationNode, ...], IntArray]:
+    """The operations of the first step and data-parallel rank, and the rows of all that are like
+    them.
+    """
+    if (operations.mc > 0).any():
+        raise RunFolderError(
+            "stages of several chunks (mc > 0, a virtual pipeline) are not replayed — give a trace"
+            " without"
+        )
+    steps, step = np.unique(operations.step, return_inverse=True)
+    dp_ranks = int(operations.dp_rank.max()) + 1
+    keys = np.column_stack([operations.optype, operations.seq_id, operations.stage])
+    unique, index = np.unique(keys, axis=0, return_inverse=True)
+    rows = np.full((len(unique), len(steps), dp_ranks), -1, dtype=np.int64)
+    rows[index.ravel(), step, operations.dp_rank] = np.arange(len(operations))
+    gaps = np.argwhere(rows < 0)
+    if len(gaps):
+        node, gap_step, dp = gaps[0].tolist()
+        optype, seq, stage = unique[node].tolist()
+        operation_name = f"{_OPTYPES[optype].value} {seq} of stage {stage}"
+        raise RunFolderError(
+            f"step {steps[gap_step]}, dp_rank {dp} has no {operation_name}, and others have — "
+            "leave steps out in which not all workers have the same operations"
+        )
+    first = operations.where(rows[:, 0, 0])
+    columns = (first.optype, first.seq_id, first.stage, first.start_s, first.end_s, first.mc)
+    values = zip(*(column.tolist() for column in columns), strict=True)
+    return (
+        tuple(
+            OperationNode(_OPTYPES[code], seq, stage, start, end, mc)
+            for code, seq, stage, start, end, mc in values
+        ),
+        rows,
+    )
+
+
+@dataclass(frozen=True)
+class _PipelineStage:
+    """One stage of the first data-parallel rank; writes its dependencies into `after`."""
+
+    nodes: Sequence[OperationNode]
+    own: Sequence[int]
+    after: list[list[int]]
+    stage: int
+
+    def find_operations(self, *optypes: OpType) -> list[int]:
+        """Its operations of these types, in the order of their starts."""
+        found = [n for n in self.own if self.nodes[n].optype in optypes]
+        return sorted(
+            found,
+            key=lambda n: (self.nodes[n].start_s, self.nodes[n].seq, self.nodes[n].optype.value),
+        )
+
+    def chain(self, nodes: Sequence[int]) -> None:
+        """Each begins after the one before."""
+        for before, node in pairwise(nodes):
+            self.after[node].append(before)
+
+    def chain_compute(self) -> None:
+        """Compute follows compute; sends and receives follow their own kind."""
+        self.chain(self.find_operations(*COMPUTE_TYPES))
+        for optype in PIPELINE_TRANSFER_TYPES:
+            self.chain(self.find_operations(optype))
+
+    def join_links(self) -> None:
+        """Receives before their compute, sends after it."""
+        for compute, (receive, send) in _OF_COMPUTE.items():
+            computes = self.find_operations(compute)
+            if not computes:
+                raise RunFolderError(
+                    f"stage {self.stage} has no {compute.value} in the first step — give whole"
+                    " steps"
+                )
+            begun = max(self.nodes[n].start_s for n in computes) + _TOLERANCE_S
+            done = min(self.nodes[n].end_s for n in computes) - _TOLERANCE_S
+            receives = [n for n in self.find_operations(receive) if self.nodes[n].start_s <= begun]
+            sends = [n for n in self.find_operations(send) if self.nodes[n].end_s >= done]
+            for links, optype in ((receives, receive), (sends, send)):
+                if links and len(links) != len(computes):
+                    raise RunFolderError(
+                        f"stage {self.stage} has {len(links)} {optype.value} for {len(computes)}"
+                        f" {compute.value} in the first step: which belongs to which cannot be told"
+                        " — give a pipeline without interleaved chunks"
+                    )
+            for number, node in enumerate(receives):
+                self.after[computes[number]].append(node)
+                self.after[node] += computes[number - 1 : number]
+            for number, node in enumerate(sends):
+                self.after[node].append(computes[number])
+        self._join_first_backward()
+
+    def _join_first_backward(self) -> None:
+        """The first exchange of the backward passes is launched behind the last forward but one
+        before them.
+        """
+        computes = self.find_operations(*COMPUTE_TYPES)
+        first = next(
+            n for n, node in enumerate(computes) if self.nodes[node].optype is OpType.BACKWARD
+        )
+        if first >= 2:
+            for optype in (OpType.BACKWARD_RECV, OpType.BACKWARD_SEND):
+                for node in self.find_operations(optype)[:1]:
+                    self.after[node].append(computes[first - 2])
+
+    def join_data_parallel(self) -> None:
+        """The first forward waits for the parameters; overlapped reductions follow the last
+        backward.
+        """
+        gathers, reductions = (
+            self.find_operations(OpType.PARAMS_ALL_GATHER),
+            self.find_operations(OpType.GRADS_REDUCE_SCATTER),
+        )
+        self.chain(self.find_operations(OpType.PARAMS_ALL_GATHER, OpType.GRADS_REDUCE_SCATTER))
+        if gathers:
+            self.after[self.find_operations(OpType.FORWARD)[0]].append(gathers[-1])
+        if reductions and self.find_operations(OpType.SEPARATE_ALL_REDUCE):
+            last = max(self.find_operations(OpType.BACKWARD), key=lambda n: self.nodes[n].end_s)
+            self.after[reductions[0]].append(last)
+
+    def chain_end(self, *, parallel: bool) -> None:
+        """From the last backward to the optimizer."""
+        collect = self.find_operations(OpType.GC)
+        embedding = self.find_operations(OpType.EMBEDDING_ALL_REDUCE)
+        reductions, separate = (
+            self.find_operations(OpType.GRADS_REDUCE_SCATTER),
+            self.find_operations(OpType.SEPARATE_ALL_REDUCE),
+        )
+        last = max(self.find_operations(*COMPUTE_TYPES), key=lambda n: self.nodes[n].end_s)
+        between = separate or (reductions if parallel else [])
+        ending = [
+            *self.find_operations(OpType.LAYERNORM_ALL_REDUCE),
+            *embedding,
+            *between,
+            *self.find_operations(OpType.CLIP),
+            *self.find_operations(OpType.OPTIMIZER),
+        ]
+        if not self.find_operations(OpType.OPTIMIZER):
+            raise RunFolderError(
+                f"stage {self.stage} has no optimizer in the first step — give whole steps"
+            )
+        self.chain([last, *collect, *ending])
+        if separate:
+            self.after[ending[0]] += reductions[-1:]
+
+
+def _group_nodes(
+    nodes: Sequence[OperationNode], place: Mapping[tuple[OpType, int, int], int]
+) -> dict[tuple[int, ...], bool]:
+    """Nodes that wait for each other, and whether for those of all data-parallel ranks."""
+    groups: dict[tuple[int, ...], bool] = {}
+    paired: set[int] = set()
+    for node in nodes:
+        if node.optype in _MATCHING:
+            receive, towards = _MATCHING[node.optype]
+            other = place.get((receive, node.seq, node.stage + towards))
+            if other is not None:
+                pair = (place[node.optype, node.seq, node.stage], other)
+                groups[pair] = False
+                paired.update(pair)
+    for n, node in enumerate(nodes):
+        if node.optype in PIPELINE_TRANSFER_TYPES and n not in paired:
+            groups[(n,)] = False
+        elif node.optype in DATA_PARALLEL_TYPES:
+            groups[(n,)] = True
+    embedding = tuple(
+        n for n, node in enumerate(nodes) if node.optype is OpType.EMBEDDING_ALL_REDUCE
+    )
+    clip = tuple(n for n, node in enumerate(nodes) if node.optype is OpType.CLIP)
+    return groups | ({embedding: False} if embedding else {}) | ({clip: True} if clip else {})
+
+
+def _sort_nodes(
+    nodes: tuple[OperationNode, ...],
+    rows: IntArray,
+    after: list[list[int]],
+    groups: Mapping[tuple[int, ...], bool],
+) -> OperationDependencies:
+    unit_of = {n: group for group in groups for n in group}
+    units = {unit_of.get(n, (n,)) for n in range(len(nodes))}
+    sorter = TopologicalSorter(
+        {
+            unit: {unit_of.get(before, (before,)) for n in unit for before in after[n]} - {unit}
+            for unit in units
+        }
+    )
+    try:
+        order = tuple(sorter.static_order())
+    except CycleError as error:
+        raise RunFolderError(
+            "operations wait for each other in a circle: their starts are in no order that could be"
+        ) from error
+    return OperationDependencies(
+        nodes=nodes,
+        rows=rows,
+        after=tuple(tuple(own) for own in after),
+        units=order,
+        is_synchronized=tuple(unit in groups for unit in order),
+        is_global=tuple(groups.get(unit, False) for unit in order),
+    )

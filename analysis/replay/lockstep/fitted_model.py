@@ -1,0 +1,157 @@
+"""The run that references and found causes alone account for.
+
+Every duration is its reference, times the slowdown of the causes acting on it, times jitter:
+fluctuation shorter than a slow interval can be. Jitter is fitted (what is left of a duration about
+its own running median) and dealt out anew, whole steps at a time, so that no observed duration is
+at its place; slow drift, and slow intervals that were not found, stay unexplained. Transfers are
+dealt out among steps that have any, about their mean: where ranks meet seldom, links as often as
+not are of two speeds, and no median is in between. Warm-up steps enter as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from laggard.analysis.detection.causes import FAMILY_CODES, Cause
+from laggard.analysis.detection.intervals import MIN_STEPS, running_mean, running_median
+from laggard.analysis.detection.reference import References, compute_log_ratio
+from laggard.analysis.detection.transfers import Transfers
+from laggard.analysis.replay.lockstep.maxplus import Schedule, compute_makespan
+from laggard.analysis.replay.lockstep.slow_sends import COMM, measure_slow_sends
+from laggard.analysis.tables.columns import FloatArray, IntArray
+from laggard.analysis.tables.timelines.phase_times import PHASES
+from laggard.analysis.tables.timelines.timeline import Timeline
+
+
+def compute_modeled_makespan(
+    timeline: Timeline,
+    references: References,
+    transfers: Transfers,
+    causes: Sequence[Cause],
+    observed: Schedule,
+    seed: int,
+) -> float:
+    """Makespan of the fitted model, in virtual seconds.
+
+    Args:
+        timeline: the run.
+        references: own and class references.
+        transfers: the collectives against their usual.
+        causes: the causes found.
+        observed: the measured schedule, whose barriers the model shares.
+        seed: of the order in which jitter is dealt out.
+
+    Returns:
+        Seconds, to be compared with `timeline.compute_makespan`.
+    """
+    rng = np.random.default_rng(seed)
+    order = _shuffle_steps(timeline, rng)
+    local = _model_local_work(timeline, references, causes, order, observed.local)
+    factor = _model_transfer_factor(timeline, transfers, causes, order)
+    return compute_makespan(replace(observed, local=local), np.append(factor, 1.0))
+
+
+def _compute_levels(
+    timeline: Timeline, references: References, causes: Sequence[Cause], rank: int
+) -> FloatArray:
+    """Reference times slowdown of a rank, [S, P]."""
+    levels = references.device.of_rank(rank, range(PHASES))
+    own = [cause for cause in causes if cause.rank == rank]
+    for cause in sorted(own, key=lambda each: each.kind == "dynamic"):
+        codes = list(FAMILY_CODES[cause.family])
+        usual = references.own.of_rank(rank, codes) * np.exp(cause.baseline)
+        if cause.kind == "deterministic":
+            levels[:, codes] = usual
+        else:
+            inside = np.s_[cause.first : cause.last + 1]
+            levels[inside, codes] = usual[inside] * cause.slowdown
+    for cause in causes:
+        if cause.rank is None and cause.kind == "dynamic":
+            slow = measure_slow_sends(timeline, rank, cause)
+            if slow is not None:
+                levels[slow.steps, COMM] *= slow.slowdown
+    seconds = timeline.of_rank(rank)
+    return np.where(timeline.warm_up[:, None] | (seconds == 0), seconds, levels)
+
+
+def _shuffle_steps(timeline: Timeline, rng: np.random.Generator) -> IntArray:
+    """For each step the step whose jitter it gets: another with as many samples; [S]."""
+    order = np.arange(len(timeline.steps))
+    usable = ~timeline.warm_up
+    for size in np.unique(timeline.samples[:, 0]):
+        same = np.flatnonzero(usable & (timeline.samples[:, 0] == size))
+        order[same] = rng.permutation(same)
+    return order
+
+
+def _extract_jitter(logs: FloatArray) -> FloatArray:
+    """What is left of a series about its running median, [S]."""
+    return logs - running_median(logs, 2 * MIN_STEPS + 1)
+
+
+def _model_local_work(
+    timeline: Timeline,
+    references: References,
+    causes: Sequence[Cause],
+    order: IntArray,
+    observed: FloatArray,
+) -> FloatArray:
+    """Modelled work before each barrier, [E + 1, W]; unrecorded time between spans stays as it
+    was.
+    """
+    modeled = observed.copy()
+    for rank in range(observed.shape[1]):
+        seconds, levels = (
+            timeline.of_rank(rank),
+            _compute_levels(timeline, references, causes, rank),
+        )
+        jitter = _extract_jitter(compute_log_ratio(seconds.sum(axis=1), levels.sum(axis=1)))
+        jitter[timeline.warm_up] = 0.0
+        scale = np.where(seconds > 0, levels / np.where(seconds > 0, seconds, 1.0), 1.0)
+        scale *= np.exp(jitter[order])[:, None]
+        modeled[:, rank] += timeline.work_before_barriers(rank, scale - 1.0)
+    return np.maximum(modeled, 0.0, out=modeled)
+
+
+def _model_transfer_factor(
+    timeline: Timeline, transfers: Transfers, causes: Sequence[Cause], order: IntArray
+) -> FloatArray:
+    """Modelled over observed transfer at each barrier, [E]."""
+    ratios = np.exp(transfers.step_logs)
+    slowness = _compute_transfer_slowness(transfers, causes)
+    is_transferring = transfers.has_transfers & ~timeline.warm_up
+    expected = np.where(is_transferring, transfers.step_seconds, 1.0) / ratios
+    transfer_kinds = np.rint(
+        8 * np.log2(expected)
+    )  # those of a tier and those of all, say, are of two kinds
+    for kind in np.unique(transfer_kinds[is_transferring]):
+        at = np.flatnonzero(is_transferring & (transfer_kinds == kind))
+        usual = ratios[at] / slowness[at]
+        jitter = usual / running_mean(usual, 2 * MIN_STEPS + 1)
+        for slow in np.unique(np.rint(64 * slowness[at])):
+            # As work is dealt out where ranks meet in every step, so that what comes together stays
+            # together.
+            alike = np.flatnonzero(np.rint(64 * slowness[at]) == slow)
+            jitter[alike] = jitter[alike][np.argsort(np.argsort(order[at[alike]]))]
+        ratios[at] = usual.mean() * slowness[at] * jitter
+    modeled = transfers.expected * ratios[timeline.barrier_step]
+    known = (transfers.seconds > 0) & ~timeline.pause & ~timeline.warm_up[timeline.barrier_step]
+    return np.where(known, modeled / np.where(known, transfers.seconds, 1.0), 1.0)
+
+
+def _compute_transfer_slowness(transfers: Transfers, causes: Sequence[Cause]) -> FloatArray:
+    """How much slower than usual a step's transfers are by the causes alone, [S]."""
+    logs = np.zeros(len(transfers.step_logs))
+    for cause in causes:
+        if cause.rank is None and cause.kind == "dynamic":
+            logs[cause.first : cause.last + 1] = cause.baseline + np.log(cause.slowdown)
+        if cause.burdens_transfer is not None:
+            first, last = cause.burdens_transfer
+            within = np.s_[first : last + 1]
+            is_transferring = transfers.step_logs[within][transfers.has_transfers[within]]
+            logs[within] = float(np.median(is_transferring)) if len(is_transferring) else 0.0
+    slowness: FloatArray = np.exp(logs)
+    return slowness

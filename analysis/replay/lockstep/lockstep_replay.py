@@ -1,0 +1,134 @@
+"""The makespan with causes removed, and each cause's share of what they cost together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from laggard.analysis.replay.lockstep.cause_removal import LinkRemoval, RemovalPlan
+from laggard.analysis.replay.lockstep.maxplus import (
+    Blocks,
+    Schedule,
+    compute_block_seconds,
+    split_blocks,
+)
+from laggard.analysis.replay.shapley import MAX_EXACT_PLAYERS, compute_shapley
+from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
+from laggard.analysis.tables.timelines.timeline import ROWS_AT_ONCE
+
+_MAX_CELLS = 4_000_000
+_MIN_FACTOR = 0.02
+
+
+@dataclass(frozen=True)
+class LockstepReplay:
+    """A run that can be replayed without some of its causes."""
+
+    schedule: Schedule
+    removals: RemovalPlan
+
+    def makespan(self, removed: BoolArray) -> float:
+        """Virtual seconds with the marked causes removed, [causes]."""
+        return float(
+            sum(
+                self._compute_seconds(part, removed[None, None, :]).sum()
+                for blocks in split_blocks(self.schedule.depends)
+                for part in blocks.parts(ROWS_AT_ONCE)
+            )
+        )
+
+    def costs(self, seed: int) -> FloatArray:
+        """Each cause's Shapley share of T - T(all removed), in virtual seconds, [causes]."""
+        rng = np.random.default_rng(seed)
+        count = len(self.removals.affected)
+        shares = np.zeros(count)
+        alike = tuple(self._group_blocks())
+        drawn_for = sum(
+            len(blocks.barriers) for blocks, active in alike if len(active) > MAX_EXACT_PLAYERS
+        )
+        for blocks, active in alike:
+            if not len(active):
+                continue
+            for part in blocks.parts(
+                _MAX_CELLS // (self.schedule.local.shape[1] * _count_coalitions(len(active)))
+            ):
+                shares[active] += self._compute_shares(part, active, rng, drawn_for)
+        return shares
+
+    def _compute_shares(
+        self, blocks: Blocks, active: IntArray, rng: np.random.Generator, drawn_for: int
+    ) -> FloatArray:
+        count = len(self.removals.affected)
+
+        def game(members: BoolArray) -> FloatArray:
+            removed = np.zeros((*members.shape[:2], count), dtype=np.bool_)
+            removed[:, :, active] = members
+            return self._compute_seconds(blocks, removed)
+
+        return compute_shapley(game, len(active), len(blocks.barriers), rng, total_blocks=drawn_for)
+
+    def _group_blocks(self) -> Iterator[tuple[Blocks, IntArray]]:
+        """Blocks of one length on which the same causes act."""
+        for blocks in split_blocks(self.schedule.depends):
+            touched = self._find_acting_causes(blocks)
+            for pattern in np.unique(touched, axis=0):
+                same = np.logical_and.reduce(touched == pattern, axis=1)
+                yield Blocks(blocks.barriers[same]), np.flatnonzero(pattern)
+
+    def _find_acting_causes(self, blocks: Blocks) -> BoolArray:
+        """Which causes act on each block, [B, causes]."""
+        touched: BoolArray = np.logical_or.reduce(
+            self.removals.affected[:, blocks.barriers], axis=2
+        )
+        return touched.T
+
+    def _compute_seconds(self, blocks: Blocks, removed: BoolArray) -> FloatArray:
+        """Seconds of each block, [C, B], with causes removed, [C, B or 1, causes]."""
+        at = blocks.barriers
+        local = np.broadcast_to(
+            self.schedule.local[at], (len(removed), *at.shape, self.schedule.local.shape[1])
+        ).copy()
+        for removal in self.removals.local:
+            is_removed = _are_all_removed(removed, removal.causes)
+            local[..., removal.rank] -= is_removed[:, :, None] * removal.seconds_at(at)
+        np.maximum(local, 0.0, out=local)
+        transfer = np.where((at > 0)[..., None], self.schedule.transfer[at - 1], 0.0)
+        transfer = transfer * self._compute_factor(at - 1, removed)[..., None]
+        return compute_block_seconds(blocks, local, transfer, self.schedule)
+
+    def _compute_factor(self, at: IntArray, removed: BoolArray) -> FloatArray:
+        """What the transfers at barriers `seconds_at`, [B, L], shrink to, [C, B, L]."""
+        factor = np.ones((*removed.shape[:2], at.shape[1]))
+        for removal in self.removals.transfer:
+            is_removed = _are_all_removed(removed, removal.causes)
+            factor = factor * np.where(is_removed[:, :, None], removal.factor[at], 1.0)
+        if self.removals.links is not None:
+            link_factor = _compute_link_factor(self.removals.links, removed)
+            factor = factor * np.where(
+                self.removals.links.affected[at], link_factor[:, :, None], 1.0
+            )
+        return factor
+
+
+def _are_all_removed(removed: BoolArray, causes: tuple[int, ...]) -> BoolArray:
+    is_removed: BoolArray = np.logical_and.reduce(removed[:, :, list(causes)], axis=2)
+    return is_removed
+
+
+def _compute_link_factor(links: LinkRemoval, removed: BoolArray) -> FloatArray:
+    """Factor on a collective's usual transfer when some slow links run at the reference rate, [C,
+    B].
+    """
+    is_removed = removed[:, :, list(links.causes)]
+    busiest = np.maximum(
+        np.where(is_removed, links.needed_s, links.busy_s).max(axis=2), links.others_s
+    )
+    before = max(float(links.busy_s.max()), links.others_s)
+    link_factor: FloatArray = np.maximum(1.0 - (before - busiest) / links.usual_s, _MIN_FACTOR)
+    return link_factor
+
+
+def _count_coalitions(players: int) -> int:
+    return 1 << players if players <= MAX_EXACT_PLAYERS else players + 1

@@ -1,0 +1,67 @@
+"""A host's share of a core, which a server and a worker there have between them: who computes at
+the same time has an even part of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from laggard.analysis.replay.simulation.event_loop import Action, EventLoop
+from laggard.analysis.replay.simulation.recorded_durations import RecordedDurations
+
+_MIN_S = 1e-12
+
+
+@dataclass
+class _ComputeJob:
+    left_s: float
+    on_done: Action
+
+
+class Processor:
+    """What is to be computed on one host.
+
+    Args:
+        loop: the time.
+        speed: when it is slow.
+    """
+
+    def __init__(self, loop: EventLoop, speed: RecordedDurations) -> None:
+        self._loop, self._speed = loop, speed
+        self._jobs: list[_ComputeJob] = []
+        self._since_s, self._turn = 0.0, 0
+
+    def submit(self, seconds: float, on_done: Action) -> None:
+        """Begin something that takes so long alone, where no time is slow; when it is done,
+        something else is to be.
+        """
+        self._advance()
+        self._jobs.append(_ComputeJob(seconds, on_done))
+        self._plan()
+
+    def _advance(self) -> None:
+        done_s = self._speed.compute_work_s(self._since_s, self._loop.now_s) / max(
+            len(self._jobs), 1
+        )
+        for job in self._jobs:
+            job.left_s -= done_s
+        self._since_s = self._loop.now_s
+
+    def _plan(self) -> None:
+        self._turn += 1
+        if self._jobs:
+            least_s = max(min(job.left_s for job in self._jobs), 0.0)
+            due_s = self._speed.compute_end_s(self._loop.now_s, least_s * len(self._jobs))
+            self._loop.schedule(due_s, partial(self._finish, self._turn))
+
+    def _finish(self, turn: int) -> None:
+        if turn != self._turn:  # others have come meanwhile
+            return
+        self._advance()
+        least_s = min(job.left_s for job in self._jobs)
+        done = [job for job in self._jobs if job.left_s <= least_s + _MIN_S]
+        self._jobs = [job for job in self._jobs if job.left_s > least_s + _MIN_S]
+        for job in done:
+            job.on_done()
+        self._plan()

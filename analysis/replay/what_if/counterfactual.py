@@ -1,0 +1,210 @@
+"""What if: a run replayed without some of its causes, with ranks and transfers of another speed, or
+links of another rate or delay.
+
+The same updates, or where each rank has a pace of its own the same number of samples, by the
+strategy's own rule of who waits for whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from laggard.analysis.detection.causes import Cause
+from laggard.analysis.detection.reference import COMPUTE_CODES
+from laggard.analysis.replay.asynchronous.async_analysis import (
+    AsyncAnalysis,
+    build_async_analysis,
+    explain_no_replay,
+)
+from laggard.analysis.replay.asynchronous.async_replay import StepDurations
+from laggard.analysis.replay.asynchronous.cause_removal import apply_removals
+from laggard.analysis.replay.asynchronous.link_savings import compute_link_savings
+from laggard.analysis.replay.link_model import LinkChange
+from laggard.analysis.replay.lockstep.all_reduce_ring import compute_transfer_factor, find_ring
+from laggard.analysis.replay.lockstep.cause_removal import compute_saved_s
+from laggard.analysis.replay.lockstep.lockstep_analysis import (
+    LockstepAnalysis,
+    build_lockstep_analysis,
+)
+from laggard.analysis.replay.lockstep.lockstep_replay import LockstepReplay
+from laggard.analysis.tables.columns import BoolArray, FloatArray
+from laggard.analysis.tables.load_run import RunData
+from laggard.core.errors import InputError, RunFolderError
+from laggard.core.span_schema import Phase
+
+_COMPUTE, _COMM = list(COMPUTE_CODES), Phase.COMM.code
+
+
+@dataclass(frozen=True)
+class Counterfactual:
+    """What is otherwise than it was.
+
+    Attributes:
+        without: causes that are gone, as positions in `RunReplay.causes`.
+        speeds: how many times as fast as it did a rank computes, by rank.
+        transfers: how many times as fast as they were all transfers are.
+        links: links, or all between two tiers, of another rate or delay.
+    """
+
+    without: frozenset[int] = frozenset()
+    speeds: Mapping[int, float] = field(default_factory=dict)
+    transfers: float = 1.0
+    links: tuple[LinkChange, ...] = ()
+
+    def __post_init__(self) -> None:
+        slowest = min([self.transfers, *self.speeds.values()])
+        if not slowest > 0:
+            raise InputError(f"{slowest} times as fast is no speed — give ratios above 0")
+
+
+@dataclass(frozen=True)
+class RunReplay:
+    """A run that can be replayed otherwise."""
+
+    analysis: LockstepAnalysis | AsyncAnalysis
+    run: RunData
+
+    @property
+    def causes(self) -> Sequence[Cause]:
+        """What was slow in it; a cause's steps are indices."""
+        return self.analysis.causes
+
+    def makespan_s(self, change: Counterfactual | None = None) -> float:
+        """Virtual seconds that it would have taken.
+
+        Raises:
+            InputError: what is asked of links contradicts itself, or names none of the run.
+            RunFolderError: the run does not tell what a link that is asked of holds up.
+        """
+        counterfactual = change or Counterfactual()
+        removed = np.isin(np.arange(len(self.causes)), list(counterfactual.without))
+        if counterfactual.links:
+            _refuse_conflicting_links(self.causes, counterfactual)
+        if isinstance(self.analysis, LockstepAnalysis):
+            return _compute_lockstep_s(self.analysis, self.run, counterfactual, removed)
+        return _compute_asynchronous_s(self.analysis, self.run, counterfactual, removed)
+
+
+def build_replay(run: RunData) -> RunReplay:
+    """Takes a run apart so that it can be replayed.
+
+    Raises:
+        RunFolderError: there is no step to replay, or nobody can say how workers waited for each
+            other.
+    """
+    if run.is_lockstep:
+        return RunReplay(build_lockstep_analysis(run), run)
+    if why := explain_no_replay(run):
+        raise RunFolderError(f"{run.folder}: {why}")
+    return RunReplay(build_async_analysis(run), run)
+
+
+def _refuse_conflicting_links(causes: Sequence[Cause], counterfactual: Counterfactual) -> None:
+    """A link cannot be as fast as others are and of a rate of its own."""
+    if any(
+        causes[place].family == "network" and causes[place].kind == "deterministic"
+        for place in counterfactual.without
+    ):
+        raise InputError(
+            "a link that was slow all along is to be gone and links are to be otherwise — ask for"
+            " one of both"
+        )
+
+
+def _compute_lockstep_s(
+    analysis: LockstepAnalysis, run: RunData, counterfactual: Counterfactual, removed: BoolArray
+) -> float:
+    schedule, removals = analysis.replay.schedule, analysis.replay.removals
+    local = schedule.local.copy()
+    for rank, speed in counterfactual.speeds.items():
+        kept = np.full((len(analysis.timeline.steps), len(_COMPUTE)), 1.0 / speed)
+        local[:, rank] -= compute_saved_s(analysis.timeline, rank, _COMPUTE, kept)
+    left = tuple(
+        replace(
+            removal,
+            seconds=removal.seconds
+            * _compute_remaining_share(
+                analysis.causes, removal.causes, removal.rank, counterfactual
+            ),
+        )
+        for removal in removals.local
+    )
+    transfer = schedule.transfer / counterfactual.transfers
+    if counterfactual.links:
+        ring = find_ring(run, analysis.timeline, analysis.transfers)
+        factor = compute_transfer_factor(
+            ring,
+            run,
+            analysis.timeline,
+            analysis.causes,
+            counterfactual.without,
+            counterfactual.links,
+        )
+        transfer = transfer * factor[:, None]
+    faster = replace(schedule, local=np.maximum(local, 0.0), transfer=transfer)
+    return LockstepReplay(faster, replace(removals, local=left)).makespan(removed)
+
+
+def _compute_asynchronous_s(
+    analysis: AsyncAnalysis, run: RunData, counterfactual: Counterfactual, removed: BoolArray
+) -> float:
+    left = [
+        _compute_remaining_share(analysis.causes, removal.causes, removal.rank, counterfactual)
+        for removal in analysis.removals
+    ]
+    removals = [
+        replace(
+            removal,
+            before=removal.before * kept,
+            after=removal.after * kept,
+            message=removal.message / counterfactual.transfers,
+        )
+        for removal, kept in zip(analysis.removals, left, strict=True)
+    ]
+    durations = apply_removals(analysis.async_replay, removals, removed[None])
+    before, after, earlier_s = (
+        list(each) for each in (durations.before, durations.after, durations.earlier_s)
+    )
+    for rank, rank_timeline in enumerate(analysis.async_replay.rank_timelines):
+        before[rank] = np.maximum(
+            before[rank] - _compute_saved_s(rank_timeline.before, rank, counterfactual), 0.0
+        )
+        after[rank] = np.maximum(
+            after[rank] - _compute_saved_s(rank_timeline.after, rank, counterfactual), 0.0
+        )
+        earlier_s[rank] = earlier_s[rank] + rank_timeline.message_s * (
+            1.0 - 1.0 / counterfactual.transfers
+        )
+    if counterfactual.links:
+        for rank, savings in enumerate(
+            compute_link_savings(run, analysis.async_replay.rank_timelines, counterfactual.links)
+        ):
+            before[rank] = np.maximum(before[rank] - savings.before, 0.0)
+            after[rank] = np.maximum(after[rank] - savings.after, 0.0)
+            earlier_s[rank] = earlier_s[rank] + savings.message
+    faster = StepDurations(tuple(before), tuple(after), tuple(earlier_s))
+    return float(
+        analysis.async_replay.compute_makespans(faster, analysis.async_replay.goal_samples())[0]
+    )
+
+
+def _compute_saved_s(seconds: FloatArray, rank: int, counterfactual: Counterfactual) -> FloatArray:
+    """Seconds off each step, [N], of what its phases took, [N, P]."""
+    computing = seconds[:, _COMPUTE].sum(axis=1) * (
+        1.0 - 1.0 / counterfactual.speeds.get(rank, 1.0)
+    )
+    saved: FloatArray = computing + seconds[:, _COMM] * (1.0 - 1.0 / counterfactual.transfers)
+    return saved
+
+
+def _compute_remaining_share(
+    causes: Sequence[Cause], named: Sequence[int], rank: int, counterfactual: Counterfactual
+) -> float:
+    """What is left of a relief's seconds when what it relieves goes faster."""
+    family = causes[named[-1]].family
+    if family == "compute":
+        return 1.0 / counterfactual.speeds.get(rank, 1.0)
+    return 1.0 / counterfactual.transfers if family == "network" else 1.0

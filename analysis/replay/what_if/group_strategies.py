@@ -1,0 +1,112 @@
+"""Strategies whose ranks learn by themselves, played: those that average with a few others who are
+ready, and those that wait for nobody.
+
+partial_reduce (Luo et al., ASPLOS 2020; Miao et al., SIGMOD 2021): the first so many in line
+average together. That groups must now and then join ranks whose models have long not mixed is left
+out: it binds one group in many. ad_psgd (Lian et al., ICML 2018) and overlap_local_sgd (Wang et
+al., ICASSP 2020) average beside the training: what is sent and received there takes nothing from a
+step, as who has a share of a core has it for its steps' work, so that nothing but steps takes time.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from laggard.analysis.replay.simulation.event_loop import EventLoop
+from laggard.analysis.replay.simulation.simulated_network import FRAMING_OVERHEAD
+from laggard.analysis.replay.simulation.simulation_input import SimulationInput, SimulationResult
+
+
+class IndependentRanks:
+    """Ranks that wait for nobody, until as much is learnt as in the run.
+
+    Args:
+        sim_input: what is played.
+    """
+
+    def __init__(self, sim_input: SimulationInput) -> None:
+        self.loop = EventLoop()
+        self.steps = [0] * sim_input.world
+        self._input, self._samples_learned = sim_input, 0.0
+
+    def simulate(self) -> SimulationResult:
+        """Plays it."""
+        for rank in range(self._input.world):
+            self._begin(rank)
+        self.loop.run()
+        return SimulationResult(self.loop.now_s, self.loop.now_s, tuple(self.steps))
+
+    def _begin(self, rank: int) -> None:
+        work, step = self._input.work, self.steps[rank]
+        self.steps[rank] += 1
+        self.loop.schedule(
+            work.ranks[rank].compute_finish_s(self.loop.now_s, step, work.rank_samples(step)),
+            partial(self._on_computed, rank),
+        )
+
+    def _on_computed(self, rank: int) -> None:
+        self._end(rank)
+
+    def _end(self, rank: int) -> None:
+        self._samples_learned += self._input.work.rank_samples(self.steps[rank] - 1)
+        self.loop.is_stopped = self._samples_learned >= self._input.work.goal * (1.0 - 1e-6)
+        if not self.loop.is_stopped:
+            self._begin(rank)
+
+
+class PartialReduceSimulation(IndependentRanks):
+    """Groups of those who are ready; the lowest rank makes them.
+
+    Args:
+        sim_input: what is played.
+        size: of a group.
+    """
+
+    def __init__(self, sim_input: SimulationInput, size: int) -> None:
+        super().__init__(sim_input)
+        self._size = min(size, sim_input.world)
+        self._queue: list[int] = []
+
+    def _on_computed(self, rank: int) -> None:
+        self.loop.schedule(
+            self.loop.now_s + self._get_latency_s(rank, 0), partial(self._join_queue, rank)
+        )
+
+    def _join_queue(self, rank: int) -> None:
+        self._queue.append(rank)
+        if len(self._queue) < self._size:
+            return
+        members, self._queue = self._queue, []
+        notified_s = self.loop.now_s + max(self._get_latency_s(0, member) for member in members)
+        finished_s = notified_s + self._compute_average_s(members, notified_s)
+        for member in members:
+            self.loop.schedule(finished_s, partial(self._end, member))
+
+    def _compute_average_s(self, members: list[int], at_s: float) -> float:
+        """A ring of the members: 2 (n - 1) rounds, in each of which all send an n-th on; the
+        slowest holds up all.
+        """
+        sim_input, count = self._input, len(members)
+        if count < 2:
+            return 0.0
+        ring = sim_input.network.ring([sim_input.hosts[member] for member in members], at_s)
+        rounds_s = []
+        for place, hop in enumerate(ring):
+            handled_s = sim_input.packing_s(members[place], 1 / count) + sim_input.packing_s(
+                members[place - 1], 1 / count
+            )
+            wire_s = (
+                sim_input.message_bytes / count * FRAMING_OVERHEAD * 8e-6 / hop.rate_mbps
+                + hop.rtt_ms / 2e3
+            )
+            rounds_s.append(handled_s + wire_s)
+        return 2 * (count - 1) * max(rounds_s)
+
+    def _get_latency_s(self, src: int, dst: int) -> float:
+        sim_input = self._input
+        return (
+            sim_input.network.hop(
+                (sim_input.hosts[src], sim_input.hosts[dst]), self.loop.now_s
+            ).rtt_ms
+            / 2e3
+        )

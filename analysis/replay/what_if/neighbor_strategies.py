@@ -1,0 +1,156 @@
+"""Gossip and Hop, played message by message: ranks send their models to neighbours as a step
+begins, and wait for theirs as it ends.
+
+gossip (Lian et al., NIPS 2017) waits for all neighbours' models of the same step; hop (Luo et al.,
+ASPLOS 2019) takes models of up to `staleness` steps ago, waits for all but `backups` of them, is
+never `ahead` steps of anybody, and leaves up to `skip` steps out when all neighbours have gone
+beyond. What is sent and received while a rank computes takes nothing from that: who has a share of
+a core has it for its steps' work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from laggard.analysis.replay.simulation.event_loop import EventLoop
+from laggard.analysis.replay.simulation.message_flows import MessageFlows
+from laggard.analysis.replay.simulation.simulation_input import SimulationInput, SimulationResult
+
+
+@dataclass(frozen=True)
+class NeighborBounds:
+    """How far ranks may be from their neighbours; as it is, those of gossip."""
+
+    complete: bool = False
+    staleness: int = 0
+    backups: int = 0
+    skip: int = 0
+    ahead: int = 1_000_000_000
+
+
+def simulate_neighbors(sim_input: SimulationInput, bounds: NeighborBounds) -> SimulationResult:
+    """Plays a training until as many samples are learnt from as in the run."""
+    training = _NeighborSimulation(sim_input, bounds)
+    training.run()
+    return SimulationResult(
+        training.loop.now_s, training.loop.now_s, tuple(rank.steps for rank in training.ranks)
+    )
+
+
+class _RankState:
+    """What a rank knows: the newest step that each neighbour is known to have begun, and the models
+    that it holds of each.
+    """
+
+    def __init__(self, neighbors: tuple[int, ...]) -> None:
+        self.neighbors = neighbors
+        self.step = self.steps = 0
+        self.known = dict.fromkeys(neighbors, -1)
+        self.received: dict[int, set[int]] = {each: set() for each in neighbors}
+        self.ready = False
+
+
+class _NeighborSimulation:
+    def __init__(self, sim_input: SimulationInput, bounds: NeighborBounds) -> None:
+        world = sim_input.world
+        self.loop = EventLoop()
+        self._input, self._bounds = sim_input, bounds
+        self._flows = MessageFlows(self.loop, sim_input.network)
+        self._samples_learned = 0.0
+        everybody = [tuple(q for q in range(world) if q != rank) for rank in range(world)]
+        ring = [
+            tuple(sorted({(rank - 1) % world, (rank + 1) % world} - {rank}))
+            for rank in range(world)
+        ]
+        self.ranks = [
+            _RankState(neighbors) for neighbors in (everybody if bounds.complete else ring)
+        ]
+
+    def run(self) -> None:
+        for rank in range(self._input.world):
+            self._begin(rank)
+        self.loop.run()
+
+    def _begin(self, rank: int) -> None:
+        state, sim_input, now_s = self.ranks[rank], self._input, self.loop.now_s
+        work, packing_s = sim_input.work.ranks[rank], sim_input.packing_s(rank)
+        packed = 0
+        for other in state.neighbors:
+            carries_model = state.known[other] <= state.step + self._bounds.staleness
+            packed += carries_model
+            self.loop.schedule(
+                work.compute_end_s(now_s, packed * packing_s),
+                partial(self._send, rank, other, state.step, carries_model),
+            )
+        done_s = work.compute_finish_s(now_s, state.steps, sim_input.work.rank_samples(state.step))
+        state.steps += 1
+        self.loop.schedule(done_s, partial(self._on_computed, rank))
+
+    def _send(self, rank: int, other: int, step: int, carries_model: bool) -> None:
+        sim_input = self._input
+        size = sim_input.message_bytes if carries_model else 0.0
+        self._flows.send(
+            sim_input.hosts[rank],
+            sim_input.hosts[other],
+            size,
+            partial(self._on_arrival, rank, other, step, carries_model),
+        )
+
+    def _on_arrival(self, rank: int, other: int, step: int, carries_model: bool) -> None:
+        if self.ranks[other].ready:  # it has nothing else to do than to take it
+            unpacked_s = self._input.work.ranks[other].compute_end_s(
+                self.loop.now_s, self._input.packing_s(other) * carries_model
+            )
+            self.loop.schedule(unpacked_s, partial(self._receive, rank, other, step, carries_model))
+        else:
+            self._receive(rank, other, step, carries_model)
+
+    def _receive(self, rank: int, other: int, step: int, carries_model: bool) -> None:
+        state = self.ranks[other]
+        state.known[rank] = max(state.known[rank], step)
+        if carries_model:
+            if self._bounds.staleness:  # only the newest is ever taken
+                state.received[rank].clear()
+            state.received[rank].add(step)
+        self._try_end_step(other)
+
+    def _on_computed(self, rank: int) -> None:
+        self.ranks[rank].ready = True
+        self._try_end_step(rank)
+
+    def _try_end_step(self, rank: int) -> None:
+        state, bounds = self.ranks[rank], self._bounds
+        known = state.known.values()
+        come = sum(each >= state.step - bounds.staleness for each in known)
+        needed = max(len(known) - bounds.backups, min(1, len(known)))
+        if (
+            not state.ready
+            or come < needed
+            or any(each < state.step + 1 - bounds.ahead for each in known)
+        ):
+            return
+        self._samples_learned += self._input.work.rank_samples(state.step)
+        if self._samples_learned >= self._input.work.goal * (1.0 - 1e-6):
+            self.loop.is_stopped = True
+            return
+        state.ready = False
+        self._take_models(state)
+        self._begin(rank)
+
+    def _take_models(self, state: _RankState) -> None:
+        """A step ends: the next is that behind it, or where all neighbours have gone beyond,
+        theirs.
+        """
+        bounds, following = self._bounds, state.step + 1
+        reached = min(
+            (max(received, default=-1) for received in state.received.values()), default=-1
+        )
+        following = max(following, min(reached, following + bounds.skip))
+        for received in state.received.values():
+            usable = [each for each in received if each >= following - 1 - bounds.staleness]
+            taken = (max if bounds.staleness else min)(usable, default=-1)
+            received -= {
+                each for each in received if each <= taken or each < following - bounds.staleness
+            }
+        state.step = following

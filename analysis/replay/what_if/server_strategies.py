@@ -1,0 +1,172 @@
+"""Strategies with a server, played message by message: workers push gradients, and a rule says when
+they count and who gets the model.
+
+The server does one thing after the other; with a worker on its host it has one share of a core.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+from laggard.analysis.replay.simulation.event_loop import Action, EventLoop
+from laggard.analysis.replay.simulation.message_flows import MessageFlows
+from laggard.analysis.replay.simulation.processor import Processor
+from laggard.analysis.replay.simulation.recorded_durations import create_constant_duration
+from laggard.analysis.replay.simulation.simulation_input import SimulationInput, SimulationResult
+
+
+class SimulatedServerRule(Protocol):
+    """When a gradient counts, and who goes on."""
+
+    def push(
+        self, rank: int, step: int
+    ) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]:
+        """A rank's gradient of a step has come: which (rank, step) count now, and which ranks begin
+        which steps.
+        """
+
+
+class SimulatedStalenessRule:
+    """Nobody is more than `staleness` steps ahead of the slowest (Ho et al., NIPS 2013); 0 is a
+    parameter server in step, None waits for nobody.
+
+    Args:
+        world: number of ranks.
+        staleness: the bound.
+    """
+
+    def __init__(self, world: int, staleness: int | None) -> None:
+        self._next, self._staleness = [0] * world, staleness
+        self._pending: list[tuple[int, int]] = []
+        self._waiting: set[int] = set()
+
+    def push(
+        self, rank: int, step: int
+    ) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]:
+        """See `SimulatedServerRule`."""
+        self._next[rank] = step + 1
+        self._waiting.add(rank)
+        self._pending.append((rank, step))
+        bound = float("inf") if self._staleness is None else min(self._next) + self._staleness
+        count = [each for each in self._pending if each[1] < bound]
+        self._pending = [each for each in self._pending if each[1] >= bound]
+        go_on = sorted(each for each in self._waiting if self._next[each] <= bound)
+        self._waiting -= set(go_on)
+        return count, [(each, self._next[each]) for each in go_on]
+
+
+class SimulatedBackupRule:
+    """Every step takes the first gradients that come, and drops those of the `backups` slowest
+    (Chen et al. 2016).
+
+    Args:
+        world: number of ranks.
+        backups: ranks that a step does not wait for.
+    """
+
+    def __init__(self, world: int, backups: int) -> None:
+        self._needed, self._step = max(world - backups, 1), 0
+        self._on_model: list[int] = []
+
+    def push(
+        self, rank: int, step: int
+    ) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]:
+        """See `SimulatedServerRule`."""
+        if step < self._step:
+            return (), [(rank, self._step)]
+        self._on_model.append(rank)
+        if len(self._on_model) < self._needed:
+            return (), ()
+        come, self._on_model = sorted(self._on_model), []
+        self._step += 1
+        return [(each, step) for each in come], [(each, self._step) for each in come]
+
+
+def simulate_server(sim_input: SimulationInput, rule: SimulatedServerRule) -> SimulationResult:
+    """Plays a training until as many samples count as in the run."""
+    training = _ServerSimulation(sim_input, rule)
+    training.run()
+    return SimulationResult(training.loop.now_s, training.loop.now_s, tuple(training.steps))
+
+
+class _ServerSimulation:
+    def __init__(self, sim_input: SimulationInput, rule: SimulatedServerRule) -> None:
+        self.loop = EventLoop()
+        self.steps = [0] * sim_input.world
+        self._input, self._rule = sim_input, rule
+        self._flows = MessageFlows(self.loop, sim_input.network)
+        self._processors = [Processor(self.loop, rank) for rank in sim_input.work.ranks]
+        host_index = (
+            sim_input.hosts.index(sim_input.server) if sim_input.server in sim_input.hosts else None
+        )
+        self._server = (
+            Processor(self.loop, create_constant_duration(0.0))
+            if host_index is None
+            else self._processors[host_index]
+        )
+        self._to_serve: deque[tuple[float, Action]] = deque()
+        self._samples_learned, self._is_serving = 0.0, False
+
+    def run(self) -> None:
+        for rank in range(self._input.world):
+            self._begin(rank, 0)
+        self.loop.run()
+
+    def _begin(self, rank: int, step: int) -> None:
+        work, packing_s = self._input.work, self._input.packing_s(rank)
+        seconds = work.ranks[rank].seconds(self.steps[rank], work.rank_samples(step))
+        self.steps[rank] += 1
+        self._processors[rank].submit(seconds + packing_s, partial(self._push, rank, step))
+
+    def _push(self, rank: int, step: int) -> None:
+        sim_input = self._input
+        come = partial(self._serve, sim_input.server_packing_s, partial(self._apply, rank, step))
+        self._flows.send(sim_input.hosts[rank], sim_input.server, sim_input.message_bytes, come)
+
+    def _serve(self, seconds: float, on_done: Action) -> None:
+        """The server does one thing after the other."""
+        self._to_serve.append((seconds, on_done))
+        if not self._is_serving:
+            self._serve_next()
+
+    def _serve_next(self) -> None:
+        self._is_serving = bool(self._to_serve)
+        if self._is_serving:
+            seconds, on_done = self._to_serve.popleft()
+            self._server.submit(seconds, partial(self._finish_service, on_done))
+
+    def _finish_service(self, on_done: Action) -> None:
+        on_done()
+        if not self.loop.is_stopped:
+            self._serve_next()
+
+    def _apply(self, rank: int, step: int) -> None:
+        counts, go_on = self._rule.push(rank, step)
+        self._samples_learned += sum(self._input.work.rank_samples(each) for _, each in counts)
+        if self._samples_learned >= self._input.work.goal * (1.0 - 1e-6):
+            self.loop.is_stopped = True
+            return
+        applying_s = self._input.applying_s * len({each for _, each in counts})
+        answers = [
+            (self._input.server_packing_s, partial(self._send_model, *each)) for each in go_on
+        ]
+        self._to_serve.extendleft(reversed([(applying_s, _do_nothing), *answers]))
+
+    def _send_model(self, rank: int, step: int) -> None:
+        sim_input = self._input
+        self._flows.send(
+            sim_input.server,
+            sim_input.hosts[rank],
+            sim_input.message_bytes,
+            partial(self._on_model, rank, step),
+        )
+
+    def _on_model(self, rank: int, step: int) -> None:
+        self._processors[rank].submit(self._input.packing_s(rank), partial(self._begin, rank, step))
+
+
+def _do_nothing() -> None:
+    """What follows from an update that nobody waits for."""

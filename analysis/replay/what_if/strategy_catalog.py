@@ -1,0 +1,157 @@
+"""The strategies that another run can be imagined under, with their parameters and their rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from laggard.analysis.replay.simulation.simulation_input import SimulationInput, SimulationResult
+from laggard.analysis.replay.what_if.group_strategies import (
+    IndependentRanks,
+    PartialReduceSimulation,
+)
+from laggard.analysis.replay.what_if.lockstep_strategies import (
+    simulate_all_reduce,
+    simulate_hierarchical,
+)
+from laggard.analysis.replay.what_if.neighbor_strategies import NeighborBounds, simulate_neighbors
+from laggard.analysis.replay.what_if.server_strategies import (
+    SimulatedBackupRule,
+    SimulatedStalenessRule,
+    simulate_server,
+)
+from laggard.core.errors import InputError
+
+Value = int | str
+Values = Mapping[str, Value]
+
+ALL_REDUCE_STRATEGIES = frozenset({"allreduce", "local_sgd", "diloco"})
+"""Strategies in whose runs all ranks make all-reduces of what the model has, by the same
+library."""
+
+
+@dataclass(frozen=True)
+class _StrategyKind:
+    """What there is to know of a strategy: its parameters as they are unless told otherwise, and
+    how it is played.
+    """
+
+    defaults: Values
+    simulate: Callable[[SimulationInput, Mapping[str, int], bool], SimulationResult]
+
+
+_BOUNDED = {"staleness": 4, "backups": 0, "skip": 4, "ahead": 8}
+_KINDS: Mapping[str, _StrategyKind] = {
+    "allreduce": _StrategyKind({}, lambda sim_input, _, __: simulate_all_reduce(sim_input, 1)),
+    "local_sgd": _StrategyKind(
+        {"steps": 8, "after": 0},
+        lambda sim_input, n, _: simulate_all_reduce(sim_input, n["steps"], n["after"]),
+    ),
+    "diloco": _StrategyKind(
+        {"steps": 50}, lambda sim_input, n, _: simulate_all_reduce(sim_input, n["steps"])
+    ),
+    "hierarchical": _StrategyKind(
+        {"tier_steps": 1, "wan_steps": 8},
+        lambda sim_input, n, _: simulate_hierarchical(sim_input, n["tier_steps"], n["wan_steps"]),
+    ),
+    "parameter_server": _StrategyKind(
+        {},
+        lambda sim_input, _, __: simulate_server(
+            sim_input, SimulatedStalenessRule(sim_input.world, 0)
+        ),
+    ),
+    "asynchronous": _StrategyKind(
+        {},
+        lambda sim_input, _, __: simulate_server(
+            sim_input, SimulatedStalenessRule(sim_input.world, None)
+        ),
+    ),
+    "bounded_staleness": _StrategyKind(
+        {"staleness": 4},
+        lambda sim_input, n, _: simulate_server(
+            sim_input, SimulatedStalenessRule(sim_input.world, n["staleness"])
+        ),
+    ),
+    "backup_workers": _StrategyKind(
+        {"backups": 1},
+        lambda sim_input, n, _: simulate_server(
+            sim_input, SimulatedBackupRule(sim_input.world, n["backups"])
+        ),
+    ),
+    "gossip": _StrategyKind(
+        {"graph": "ring"},
+        lambda sim_input, _, complete: simulate_neighbors(sim_input, NeighborBounds(complete)),
+    ),
+    "hop": _StrategyKind(
+        {"graph": "ring", **_BOUNDED},
+        lambda sim_input, n, complete: simulate_neighbors(
+            sim_input, NeighborBounds(complete, n["staleness"], n["backups"], n["skip"], n["ahead"])
+        ),
+    ),
+    "partial_reduce": _StrategyKind(
+        {"group": 2},
+        lambda sim_input, n, _: PartialReduceSimulation(sim_input, n["group"]).simulate(),
+    ),
+    "ad_psgd": _StrategyKind({}, lambda sim_input, _, __: IndependentRanks(sim_input).simulate()),
+    "overlap_local_sgd": _StrategyKind(
+        {}, lambda sim_input, _, __: IndependentRanks(sim_input).simulate()
+    ),
+}
+_MIN_VALUES = {"steps": 1, "tier_steps": 1, "wan_steps": 1, "group": 2, "ahead": 1}
+STRATEGIES = tuple(_KINDS)
+
+
+@dataclass(frozen=True)
+class AlternativeStrategy:
+    """A strategy to imagine a run under.
+
+    Attributes:
+        name: one of `STRATEGIES`.
+        parameters: as in `workload.yaml`; those that are not given are its defaults there.
+    """
+
+    name: str
+    parameters: Values = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.name not in _KINDS:
+            raise InputError(
+                f"{self.name}: no strategy that can be played — those are {', '.join(STRATEGIES)}"
+            )
+        known = _KINDS[self.name].defaults
+        for name, value in self.parameters.items():
+            if name not in known:
+                label = ", ".join(known) or "none"
+                raise InputError(
+                    f"{self.name}: {name} is no parameter that its time depends on — those are"
+                    f" {label}"
+                )
+            self._check(name, value, known[name])
+
+    def _check(self, name: str, value: Value, default: Value) -> None:
+        if isinstance(default, str):
+            if value not in ("ring", "complete"):
+                raise InputError(f"{self.name}: {name} {value} is no graph — give ring or complete")
+            return
+        least = _MIN_VALUES.get(name, 0)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InputError(
+                f"{self.name}: {name} {value} — give a whole number of {least} or more"
+            )
+
+    @property
+    def settings(self) -> Values:
+        """All parameters."""
+        return {**_KINDS[self.name].defaults, **self.parameters}
+
+    @property
+    def label(self) -> str:
+        """Name and parameters, for people."""
+        return ", ".join([self.name, *(f"{name} {value}" for name, value in self.settings.items())])
+
+    def simulate(self, sim_input: SimulationInput) -> SimulationResult:
+        """Plays it."""
+        numbers = {name: value for name, value in self.settings.items() if isinstance(value, int)}
+        return _KINDS[self.name].simulate(
+            sim_input, numbers, self.settings.get("graph") == "complete"
+        )

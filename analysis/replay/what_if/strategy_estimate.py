@@ -1,0 +1,281 @@
+"""What if a run had trained by another strategy: how long the same work would have taken.
+
+*The same work* is as many samples, in steps of as many for each worker: for strategies in lockstep
+the same number of steps of the whole, for others as many samples learnt from by all together,
+whoever learns from them. It is not the same accuracy: how many samples a strategy needs for that,
+no replay can say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from laggard.analysis.replay.asynchronous.async_analysis import MAX_REPLAYED_STEPS
+from laggard.analysis.replay.link_model import NetworkHop
+from laggard.analysis.replay.lockstep.all_reduce_ring import find_ring, slow_down_ring
+from laggard.analysis.replay.lockstep.lockstep_analysis import LockstepAnalysis
+from laggard.analysis.replay.simulation.recorded_durations import (
+    RecordedDurations,
+    fit_recorded_durations,
+)
+from laggard.analysis.replay.simulation.simulated_network import (
+    Bottleneck,
+    SimulatedNetwork,
+    SlowPeriod,
+    build_network,
+    find_ends_between_tiers,
+    require_named_links,
+)
+from laggard.analysis.replay.simulation.simulation_input import SimulationInput
+from laggard.analysis.replay.simulation.training_work import measure_work
+from laggard.analysis.replay.what_if.counterfactual import RunReplay, build_replay
+from laggard.analysis.replay.what_if.strategy_catalog import (
+    ALL_REDUCE_STRATEGIES,
+    STRATEGIES,
+    AlternativeStrategy,
+)
+from laggard.analysis.tables.load_run import RunData
+from laggard.analysis.tables.timelines.step_clock import get_step_clock
+from laggard.core.errors import RunFolderError
+from laggard.core.span_schema import Lane, Phase
+
+
+@dataclass(frozen=True)
+class DeploymentInfo:
+    """What a run's tables do not tell of its continuum.
+
+    Attributes:
+        bottlenecks: rates that several ways share.
+        server: the host that a server would be on; None: that of rank 0.
+        server_share: of a core, that the server's host has; None: as rank 0's, or that of a worker
+            there.
+    """
+
+    bottlenecks: tuple[Bottleneck, ...] = ()
+    server: str | None = None
+    server_share: float | None = None
+
+
+@dataclass(frozen=True)
+class StrategyEstimate:
+    """How long the same work would have taken by another strategy.
+
+    Attributes:
+        strategy: which.
+        makespan_s: virtual seconds; None where the run does not tell.
+        steps: that each rank would have taken.
+        extrapolated_s: of the makespan, what lies behind the end of the run, where no time is known
+            to be slow.
+        failure_reason: why the run does not tell, as a sentence.
+    """
+
+    strategy: AlternativeStrategy
+    makespan_s: float | None
+    steps: tuple[int, ...] = ()
+    extrapolated_s: float = 0.0
+    failure_reason: str = ""
+
+
+def estimate_strategies(
+    run: RunData,
+    others: Sequence[AlternativeStrategy] | None = None,
+    deployment: DeploymentInfo | None = None,
+) -> tuple[StrategyEstimate, ...]:
+    """How long the same work would have taken by other strategies.
+
+    Args:
+        run: of any strategy that can be replayed.
+        others: which; all there are, with their defaults, when absent.
+        deployment: what else is known of the continuum.
+
+    Raises:
+        RunFolderError: the run does not tell what its workers computed or sent.
+    """
+    known = deployment or DeploymentInfo()
+    inputs = _InputBuilder(run, known)
+    wanted = [AlternativeStrategy(name) for name in STRATEGIES] if others is None else others
+    return tuple(_estimate_strategy(inputs, other) for other in wanted)
+
+
+def _estimate_strategy(inputs: _InputBuilder, other: AlternativeStrategy) -> StrategyEstimate:
+    try:
+        sim_input = inputs.build_input(other)
+        result = other.simulate(sim_input)
+    except RunFolderError as error:
+        return StrategyEstimate(other, None, failure_reason=str(error))
+    return StrategyEstimate(
+        other, result.makespan_s, result.steps, max(result.end_s - sim_input.work.end_s, 0.0)
+    )
+
+
+class _InputBuilder:
+    """The scene of each strategy: what most have in common is worked out once."""
+
+    def __init__(self, run: RunData, known: DeploymentInfo) -> None:
+        if run.record is not None and run.record.origin is not None:
+            raise RunFolderError(
+                f"{run.folder}: a trace of another tool does not say what its workers sent, so no"
+                " other strategy can be played with it"
+            )
+        if len(run.steps) > MAX_REPLAYED_STEPS:
+            raise RunFolderError(
+                f"{run.folder}: all workers together took {len(run.steps)} steps, and up to"
+                f" {MAX_REPLAYED_STEPS} are played — record fewer"
+            )
+        self._run, self._replay = run, build_replay(run)
+        self._name = run.record.strategy.name if run.record is not None else "allreduce"
+        server = known.server or run.hosts[0].host
+        shares = {host.host: host.cpu_share for host in run.hosts}
+        self._base = SimulationInput(
+            work=measure_work(run),
+            hosts=tuple(host.host for host in run.hosts),
+            tiers=tuple(host.tier for host in run.hosts),
+            shares_of_core=tuple(host.cpu_share for host in run.hosts),
+            server=server,
+            server_share=known.server_share or shares.get(server, run.hosts[0].cpu_share),
+            network=SimulatedNetwork({}),
+            message_bytes=message_bytes(run),
+            pauses=_measure_pauses(self._replay.analysis)
+            if isinstance(self._replay.analysis, LockstepAnalysis)
+            else {},
+        )
+        self._shared = known.bottlenecks
+
+    def build_input(self, other: AlternativeStrategy) -> SimulationInput:
+        """What a strategy is played with.
+
+        Raises:
+            RunFolderError: the run does not tell of the links that it would use.
+        """
+        part = self._replay.analysis
+        if (
+            other.name in ALL_REDUCE_STRATEGIES
+            and self._name in ALL_REDUCE_STRATEGIES
+            and isinstance(part, LockstepAnalysis)
+        ):
+            whole = other.name == self._name == "allreduce"
+            exchange, exit_delay_s = _measure_exchange(part, whole_step=whole)
+            return replace(self._base, exchange=exchange, exit_delay_s=exit_delay_s)
+        network = build_network(self._run, self._shared)
+        return replace(
+            self._base,
+            network=replace(
+                network, slow_periods=_find_slow_periods(self._run, self._replay, network.hops)
+            ),
+        )
+
+
+def message_bytes(run: RunData) -> float:
+    """Bytes of a run's model, or of all its gradients, which are as many but for buffers.
+
+    Raises:
+        RunFolderError: what was sent was something else.
+    """
+    strategy = run.record.strategy if run.record is not None else None
+    name, parameters = (
+        (strategy.name, strategy.parameters) if strategy is not None else ("allreduce", {})
+    )
+    if parameters.get("compress") is not None:
+        raise RunFolderError(
+            f"{run.folder}: its workers sent less than their models (compress), so other"
+            " strategies' messages are not known"
+        )
+    spans = run.spans
+    carrying = (spans.phase == Phase.COMM.code) & (spans.bytes > 0)
+    sizes = spans.bytes[carrying & (spans.lane == Lane.MAIN)]
+    if name == "ad_psgd":
+        sizes = spans.bytes[carrying & (spans.lane == Lane.BACKGROUND)]
+    if name not in STRATEGIES or not len(sizes):
+        raise RunFolderError(
+            f"{run.folder}: the spans of {name} do not say how large its model is, so no other"
+            " strategy can be played with it"
+        )
+    whole = float(np.median(sizes[sizes >= sizes.max() / 2]))
+    group = parameters.get("group")
+    if name == "partial_reduce" and isinstance(group, int):
+        return whole * group / (2 * (group - 1))
+    if name in ("gossip", "hop"):
+        return float(sizes.min())
+    return whole
+
+
+def _measure_pauses(part: LockstepAnalysis) -> Mapping[int, float]:
+    timeline = part.timeline
+    steps = timeline.steps[timeline.barrier_step]
+    return {
+        int(steps[place]): float(timeline.outside[place])
+        for place in np.flatnonzero(timeline.pause)
+    }
+
+
+def _measure_exchange(
+    part: LockstepAnalysis, *, whole_step: bool
+) -> tuple[RecordedDurations, tuple[float, ...]]:
+    """The all-reduces of all ranks: the dearest of each step, or all that DDP does in one; and how
+    much later than the middle one each rank was through.
+    """
+    timeline, transfers = part.timeline, part.transfers
+    of_all = ~timeline.pause & timeline.member.all(axis=1)
+    groups = np.unique(timeline.group[of_all])
+    costliest = max(
+        groups, key=lambda group: float(transfers.seconds[timeline.group == group].sum())
+    )
+    rows = np.flatnonzero(of_all & (timeline.group == costliest))
+    step = timeline.barrier_step[rows]
+    seconds = transfers.step_seconds[step] if whole_step else transfers.seconds[rows]
+    start_s, warm_up = timeline.latest[rows], timeline.warm_up[step]
+    usual_s = float(np.median(seconds[~warm_up] if (~warm_up).any() else seconds))
+    later_s = np.median(timeline.transfer[rows] - transfers.seconds[rows][:, None], axis=0)
+    exchange = fit_recorded_durations(
+        usual_s, 0.0, start_s, start_s + seconds, seconds / max(usual_s, 1e-9), warm_up
+    )
+    return exchange, tuple(later_s.tolist())
+
+
+def _find_slow_periods(
+    run: RunData, replay: RunReplay, hops: Mapping[tuple[str, str], NetworkHop]
+) -> tuple[SlowPeriod, ...]:
+    """When links were slower than usual, as far as the analysis found it."""
+    causes = [
+        cause for cause in replay.causes if cause.family == "network" and cause.kind == "dynamic"
+    ]
+    require_named_links(causes, run.folder)
+    tiers = {host.host: host.tier for host in run.hosts}
+    found = []
+    for cause in causes:
+        if isinstance(replay.analysis, LockstepAnalysis):
+            assert cause.link is not None
+            ring = find_ring(run, replay.analysis.timeline, replay.analysis.transfers)
+            affected_ends = find_ends_between_tiers(cause.link, tiers)
+            slowed = [
+                hop.rate_mbps
+                for hop in slow_down_ring(ring, cause, run, tiers)
+                if hop.ends in affected_ends
+            ]
+            if not slowed:
+                raise RunFolderError(
+                    f"{run.folder}: {cause.link[0]} to {cause.link[1]} was slow for a while, and is"
+                    " no part of the ring"
+                )
+            steps = replay.analysis.timeline.steps
+            window = get_step_clock(run).window_s(int(steps[cause.first]), int(steps[cause.last]))
+            found.append(SlowPeriod(*window, affected_ends, min(slowed)))
+        elif cause.rank is not None:
+            host, rank_timeline = (
+                run.hosts[cause.rank].host,
+                replay.analysis.async_replay.rank_timelines[cause.rank],
+            )
+            affected_ends = frozenset(ends for ends in hops if host in ends)
+            rate = min(hops[ends].rate_mbps for ends in affected_ends) / cause.slowdown
+            found.append(
+                SlowPeriod(
+                    float(rank_timeline.start_s[cause.first]),
+                    float(rank_timeline.end_s[cause.last]),
+                    affected_ends,
+                    rate,
+                )
+            )
+    return tuple(found)

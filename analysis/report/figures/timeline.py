@@ -1,0 +1,194 @@
+"""What every rank did, from the first step to the end: the picture that a report lets one zoom
+into, where scripts run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Patch
+
+from laggard.analysis.findings.analysis_result import AnalysisResult
+from laggard.analysis.report.style import palette
+from laggard.analysis.report.style.canvas import OUTLINE, is_narrow, new_figure, set_title
+from laggard.analysis.report.style.labels import (
+    format_rank_labels,
+    row_height_in,
+    select_ranks_including,
+)
+from laggard.analysis.report.style.outline import choose_line_style, draw_outline
+from laggard.analysis.report.timeline.activity import RankActivity
+from laggard.analysis.report.timeline.activity_cells import get_activity
+from laggard.analysis.report.timeline.cause_marks import CauseMark, build_marks, group_rows
+from laggard.analysis.tables.columns import FloatArray, IntArray
+from laggard.analysis.tables.load_run import RunData
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Pixels = npt.NDArray[np.uint8]
+
+MOST_RANKS = 40
+_RANKS_OF_A_MARK = 4
+_COLUMNS = 720
+_STEP_COLUMNS = 12
+_STEPS_MIXED = 2
+_ROW_PIXELS = 20
+_BAR_PIXELS = 16
+_STRIP_PIXELS = 3
+
+
+def draw_timeline(run: RunData, analysis: AnalysisResult, width_in: float) -> Figure:
+    """Draws the whole run, one row per rank; of very many ranks, those found slow and evenly chosen
+    others.
+
+    Args:
+        run: its spans.
+        analysis: what is outlined.
+        width_in: width of the figure, in inches.
+
+    Returns:
+        The figure, drawn under the caller's style.
+    """
+    narrow = is_narrow(width_in)
+    activity, marks = get_activity(run), build_marks(run, analysis)
+    world = len(analysis.hosts)
+    shown = select_timeline_ranks(world, marks)
+    figure = new_figure(
+        width_in, 1.6 + row_height_in(len(shown)) * len(shown) + (0.5 if narrow else 0.0)
+    )
+    axes = figure.add_subplot()
+    end_s = activity.end_ns / 1e9
+    columns = _COLUMNS // 2 if narrow else _COLUMNS
+    cells = choose_cell_count(analysis, end_s, columns)
+    shares = activity.compute_shares(shown, 0.0, activity.end_ns, cells)
+    # Wide cells are several pixels wide, so that the hatches are fine.
+    pixels = paint_shares(activity, np.repeat(shares, -(-columns // cells), axis=0))
+    axes.imshow(
+        pixels,
+        aspect="auto",
+        interpolation="nearest",
+        extent=(0.0, end_s, len(shown) - 0.5, -0.5),
+        origin="upper",
+    )
+    _draw_outlines(axes, marks, shown, end_s)
+    labels = format_rank_labels(analysis.hosts, 20 if narrow else 26)
+    axes.set_yticks(range(len(shown)), [labels[rank] for rank in shown])
+    axes.tick_params(axis="y", length=0)
+    rest = "" if len(shown) == world else f"\n({len(shown)} of {world} ranks shown)"
+    axes.set_xlabel(f"seconds since the first step{rest}")
+    set_title(axes, "What every rank did, and when", width_in)
+    _add_legend(figure, activity, marks, 2 if narrow else 6)
+    return figure
+
+
+def choose_cell_count(analysis: AnalysisResult, end_s: float, most: int) -> int:
+    """How many columns show the phases of steps where there is room for them, and else mix whole
+    steps, so that nothing flickers.
+
+    Args:
+        analysis: how long steps took.
+        end_s: length of the run.
+        most: number of columns that can be told apart.
+    """
+    steps = end_s / max(compute_median_step_s(analysis), 1e-9)
+    return (
+        most if steps * _STEP_COLUMNS <= most else min(most // 3, max(int(steps / _STEPS_MIXED), 1))
+    )
+
+
+def compute_median_step_s(analysis: AnalysisResult) -> float:
+    """Median of the steps' times, of every step that of its slowest rank."""
+    return float(np.median(analysis.step_s.max(axis=1))) if analysis.step_s.size else 0.0
+
+
+def select_timeline_ranks(world: int, marks: tuple[CauseMark, ...]) -> IntArray:
+    """The ranks that have a row, in order: of very many, some of every mark, those of the narrowest
+    first.
+    """
+    narrowest = sorted(
+        (mark for mark in marks if len(mark.ranks) < world), key=lambda mark: len(mark.ranks)
+    )
+    return select_ranks_including(
+        world, MOST_RANKS, [rank for mark in narrowest for rank in mark.ranks[:_RANKS_OF_A_MARK]]
+    )
+
+
+def paint_shares(activity: RankActivity, shares: FloatArray) -> Pixels:
+    """Shares as stacked colours.
+
+    Args:
+        activity: what the shares are of.
+        compute_shares: [cells, R, series].
+
+    Returns:
+        An image, [R * pixels of a row, cells, 3]; waiting and pauses are hatched, what nothing is
+        known of is white.
+    """
+    cells, rows, _ = shares.shape
+    kinds = len(activity.kinds)
+    ink = np.array([to_rgb(paint.color) for paint in activity.kinds] + [(1.0, 1.0, 1.0)])
+    hatched = np.array([bool(paint.hatch) for paint in activity.kinds] + [False])
+    bar = _BAR_PIXELS - (_STRIP_PIXELS + 1 if activity.has_background else 0)
+    height = (np.arange(bar)[::-1] + 0.5) / bar
+    x, y = np.meshgrid(np.arange(cells), np.arange(bar))
+    image = np.ones((rows, _ROW_PIXELS, cells, 3))
+    for row in range(rows):
+        stacked = np.cumsum(shares[:, row, :kinds], axis=1)
+        kind = (stacked[None] <= height[:, None, None] + 1e-9).sum(axis=2)
+        colours = ink[kind]
+        colours[hatched[kind] & ((x + y) % 5 == 0)] = to_rgb(palette.HATCH)
+        image[row, 2 : 2 + bar] = colours
+        if activity.has_background:
+            part = shares[:, row, kinds, None]
+            image[row, 3 + bar : 3 + bar + _STRIP_PIXELS] = 1.0 - part * (
+                1.0 - np.array(to_rgb(palette.BACKGROUND_TRANSFER.color))
+            )
+    return np.asarray(np.round(255 * image), dtype=np.uint8).reshape(rows * _ROW_PIXELS, cells, 3)
+
+
+def _draw_outlines(axes: Axes, marks: tuple[CauseMark, ...], shown: IntArray, end_s: float) -> None:
+    """Solid around ranks that are slow for the whole run, dashed around what comes and goes."""
+    for mark in marks:
+        width = max(mark.last_s - mark.first_s, end_s / 200)
+        for first, last in group_rows(mark.ranks, shown):
+            draw_outline(
+                axes,
+                (mark.first_s, first - 0.45),
+                width,
+                last - first + 0.9,
+                whole_run=mark.whole_run,
+            )
+
+
+def _add_legend(
+    figure: Figure, activity: RankActivity, marks: tuple[CauseMark, ...], columns: int
+) -> None:
+    paints = (
+        (*activity.kinds, palette.BACKGROUND_TRANSFER)
+        if activity.has_background
+        else activity.kinds
+    )
+    handles: list[object] = [
+        Patch(
+            facecolor=p.color,
+            hatch=p.hatch or None,
+            edgecolor=palette.EDGE,
+            linewidth=0.4,
+            label=p.label,
+        )
+        for p in paints
+    ]
+    for whole_run, label in ((True, "slow for the whole run"), (False, "slow for a while")):
+        if any(mark.whole_run == whole_run and mark.ranks for mark in marks):
+            style = choose_line_style(whole_run=whole_run)
+            handles.append(
+                Patch(
+                    facecolor="none", edgecolor=OUTLINE, linewidth=1.4, linestyle=style, label=label
+                )
+            )
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)

@@ -1,0 +1,64 @@
+"""The canvas that every figure is drawn on: one style, two widths, no global pyplot state."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+STYLE = Path(__file__).with_name("laggard.mplstyle")
+WIDE_IN = 8.6
+NARROW_IN = 4.0
+NARROW_BELOW_IN = 6.0
+
+INK = "#1a1f27"
+MUTED = "#5b6472"
+OUTLINE = "#00429d"
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Matplotlib's settings are Laggard's inside, and what they were outside."""
+    with mpl.rc_context(fname=STYLE):
+        yield
+
+
+def new_figure(width_in: float, height_in: float) -> Figure:
+    """An empty figure with its own canvas, laid out so that nothing overlaps."""
+    figure = Figure(figsize=(width_in, height_in), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def is_narrow(width_in: float) -> bool:
+    """Whether a figure of this width is meant for a phone."""
+    return width_in < NARROW_BELOW_IN
+
+
+def set_title(axes: Axes, text: str, width_in: float) -> None:
+    """Titles a figure that must stand alone; on a phone the page's heading says it."""
+    if not is_narrow(width_in):
+        axes.set_title(text)
+
+
+def to_svg(figure: Figure) -> str:
+    """The figure as an SVG document; the same figure gives the same text."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "Laggard"})
+    return buffer.getvalue()
+
+
+def to_png(figure: Figure) -> bytes:
+    """The figure as a PNG image, for slides and printers that do not take SVG."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": "Laggard"})
+    return buffer.getvalue()

@@ -1,0 +1,85 @@
+"""Where on a picture of ranks over time the causes are that the answer tells of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from laggard.analysis.findings.analysis_result import AnalysisResult
+from laggard.analysis.findings.answer import FindingGroup, get_subject, select_reported_groups
+from laggard.analysis.tables.columns import IntArray
+from laggard.analysis.tables.load_run import RunData
+from laggard.analysis.tables.timelines.step_clock import get_finding_window_s, get_step_clock
+from laggard.core.text_format import capitalize_sentence
+
+MOST_MARKS = 6
+
+
+@dataclass(frozen=True)
+class CauseMark:
+    """One cause on the picture.
+
+    Attributes:
+        subject: who or what was slow, as a sentence begins.
+        slowdown: by how much, in words.
+        ranks: whose rows it is outlined on; none for links that are slow for the whole run, which
+            every rank feels all the time.
+        first_s: when it began, in seconds since the first step.
+        last_s: when it ended.
+        whole_run: whether it lasted the whole run.
+    """
+
+    subject: str
+    slowdown: str
+    ranks: tuple[int, ...]
+    first_s: float
+    last_s: float
+    whole_run: bool
+
+
+def build_marks(run: RunData, analysis: AnalysisResult) -> tuple[CauseMark, ...]:
+    """Marks of the dearest causes that can be seen, dearest first."""
+    marks = (_build_mark(run, analysis, cause) for cause in select_reported_groups(analysis)[0])
+    return tuple(mark for mark in marks if mark.ranks)[:MOST_MARKS]
+
+
+def group_rows(ranks: tuple[int, ...], shown: IntArray) -> list[tuple[int, int]]:
+    """Neighbouring rows of a picture that show some of the ranks: first and last row of each run of
+    them.
+    """
+    rows = np.flatnonzero(np.isin(shown, ranks))
+    if not len(rows):
+        return []
+    breaks = np.flatnonzero(np.diff(rows) > 1)
+    firsts, lasts = (
+        rows[np.concatenate([[0], breaks + 1])],
+        rows[np.concatenate([breaks, [len(rows) - 1]])],
+    )
+    return [(int(first), int(last)) for first, last in zip(firsts, lasts, strict=True)]
+
+
+def _build_mark(run: RunData, analysis: AnalysisResult, cause: FindingGroup) -> CauseMark:
+    clock = get_step_clock(run)
+    windows = [get_finding_window_s(run, finding, clock) for finding in cause.findings]
+    whole_run = cause.first.kind == "deterministic"
+    return CauseMark(
+        subject=capitalize_sentence(get_subject(cause, analysis).text.split(" (")[0].rstrip(",")),
+        slowdown=cause.slowdown_text,
+        ranks=_select_ranks(cause, analysis, whole_run=whole_run),
+        first_s=min(first for first, _ in windows),
+        last_s=max(last for _, last in windows),
+        whole_run=whole_run,
+    )
+
+
+def _select_ranks(
+    cause: FindingGroup, analysis: AnalysisResult, *, whole_run: bool
+) -> tuple[int, ...]:
+    """The ranks themselves; where links were slow for a while, all, since a collective slows
+    everyone alike.
+    """
+    own = {finding.rank for finding in cause.findings if finding.rank is not None}
+    if own and cause.first.link is None:
+        return tuple(sorted(own))
+    return () if whole_run else tuple(range(len(analysis.hosts)))

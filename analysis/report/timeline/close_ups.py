@@ -1,0 +1,77 @@
+"""Windows of a run that are worth a closer look: where findings come and go, how it began, and an
+ordinary step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from laggard.analysis.findings.analysis_result import AnalysisResult
+from laggard.analysis.report.figures.gantt import find_median_step
+from laggard.analysis.report.figures.timeline import compute_median_step_s
+from laggard.analysis.report.timeline.activity_cells import get_activity
+from laggard.analysis.report.timeline.cause_marks import CauseMark, build_marks
+from laggard.analysis.tables.load_run import RunData
+from laggard.analysis.tables.timelines.step_clock import get_step_clock
+from laggard.core.text_format import format_seconds
+
+MOST_FINDINGS = 3
+MARGIN = 0.1
+FIRST_STEPS = 5
+STEPS_AROUND = 3
+
+
+@dataclass(frozen=True)
+class CloseUp:
+    """A window, in seconds since the first step."""
+
+    label: str
+    first_s: float
+    last_s: float
+
+
+def plan_close_ups(run: RunData, analysis: AnalysisResult) -> tuple[CloseUp, ...]:
+    """The windows, most telling first; each is inside the run and has a length.
+
+    Args:
+        run: whose steps tell how long a window of a few must be.
+        analysis: what was found.
+    """
+    end_s = find_run_end_s(run)
+    step_s = compute_median_step_s(analysis) or end_s
+    passing = [mark for mark in build_marks(run, analysis) if not mark.whole_run][:MOST_FINDINGS]
+    candidates = [
+        *(_frame_whole(mark) for mark in passing),
+        *(_frame_beginning(mark, STEPS_AROUND * step_s) for mark in passing),
+        _frame_typical_step(run, analysis, step_s, end_s),
+        CloseUp("The first steps", 0.0, FIRST_STEPS * step_s),
+    ]
+    inside = (CloseUp(w.label, max(w.first_s, 0.0), min(w.last_s, end_s)) for w in candidates)
+    return tuple(window for window in inside if window.last_s > window.first_s)
+
+
+def find_run_end_s(run: RunData) -> float:
+    """Seconds from the first-step barrier to the end of the last span of training."""
+    return get_activity(run).end_ns / 1e9
+
+
+def _frame_whole(mark: CauseMark) -> CloseUp:
+    margin = MARGIN * (mark.last_s - mark.first_s)
+    when = f"{format_seconds(mark.first_s)} to {format_seconds(mark.last_s)}"
+    return CloseUp(f"{mark.subject}, {when}", mark.first_s - margin, mark.last_s + margin)
+
+
+def _frame_beginning(mark: CauseMark, around_s: float) -> CloseUp:
+    return CloseUp(
+        f"{mark.subject}: how it began", mark.first_s - around_s, mark.first_s + around_s
+    )
+
+
+def _frame_typical_step(
+    run: RunData, analysis: AnalysisResult, step_s: float, end_s: float
+) -> CloseUp:
+    if not analysis.common_steps:
+        return CloseUp("A moment midway", 0.5 * end_s - step_s, 0.5 * end_s + step_s)
+    step = find_median_step(analysis)
+    first_s, last_s = get_step_clock(run).window_s(step, step)
+    return CloseUp(f"Step {step}, of median length", first_s, last_s)

@@ -1,0 +1,173 @@
+"""The timeline that one can zoom into: the whole run in cells, some windows in finer ones, within a
+fixed number of bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from laggard.analysis.findings.analysis_result import AnalysisResult
+from laggard.analysis.report.figures.timeline import compute_median_step_s, select_timeline_ranks
+from laggard.analysis.report.style import palette
+from laggard.analysis.report.style.labels import format_rank_labels
+from laggard.analysis.report.timeline.activity import RankActivity
+from laggard.analysis.report.timeline.activity_cells import get_activity
+from laggard.analysis.report.timeline.cause_marks import CauseMark, build_marks, group_rows
+from laggard.analysis.report.timeline.close_ups import CloseUp, plan_close_ups
+from laggard.analysis.tables.columns import FloatArray, IntArray
+from laggard.analysis.tables.load_run import RunData
+
+CELL_BYTES = 300_000
+"""What the cells of all levels take in the page, whatever the run's length and number of ranks."""
+
+DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+"""A share is one character: its place here, of 63."""
+
+WHOLE_RUN_PART = 0.5
+LEAST_CELLS = 48
+FINER = 0.5
+
+
+@dataclass(frozen=True)
+class ZoomLevel:
+    """A window in equal cells, seconds since the first step."""
+
+    first_s: float
+    last_s: float
+    cells: int
+
+
+@dataclass(frozen=True)
+class TimelinePart:
+    """What the page needs of it.
+
+    Attributes:
+        document: what the script draws, as JSON.
+        kinds: the legend: what has a colour.
+        background: that of them which is drawn as a thin line below the others; None where nothing
+            is.
+        whole_run: whether anything is outlined for the whole run.
+        temporary: whether anything is for a while.
+        close_ups: windows to go to.
+        omitted_ranks: which ranks have no row; empty where all have one.
+    """
+
+    document: str
+    kinds: tuple[palette.Paint, ...]
+    background: palette.Paint | None
+    whole_run: bool
+    temporary: bool
+    close_ups: tuple[CloseUp, ...]
+    omitted_ranks: str
+
+
+def build_timeline_part(run: RunData, analysis: AnalysisResult) -> TimelinePart | None:
+    """The timeline of a run.
+
+    Args:
+        run: its spans.
+        analysis: what is marked, and looked at more closely.
+
+    Returns:
+        It; None where no rank recorded what it did.
+    """
+    activity = get_activity(run)
+    if not activity.kinds:
+        return None
+    marks = build_marks(run, analysis)
+    world = len(analysis.hosts)
+    shown = select_timeline_ranks(world, marks)
+    end_s = activity.end_ns / 1e9
+    closer = plan_close_ups(run, analysis)
+    levels = plan_levels(end_s, closer, CELL_BYTES // (len(shown) * activity.series_count))
+    labels = format_rank_labels(analysis.hosts)
+    document = {
+        "end": end_s,
+        "step": compute_median_step_s(analysis),
+        "rows": [labels[rank] for rank in shown],
+        "kinds": [
+            {"label": p.label, "colour": p.color, "hatch": p.hatch[:1]} for p in activity.kinds
+        ],
+        "beside": {
+            "label": palette.BACKGROUND_TRANSFER.label,
+            "colour": palette.BACKGROUND_TRANSFER.color,
+        }
+        if activity.has_background
+        else None,
+        "levels": [_encode_level(activity, shown, level) for level in levels],
+        "marks": [_encode_mark(mark, shown) for mark in marks],
+    }
+    return TimelinePart(
+        document=json.dumps(document, separators=(",", ":")),
+        kinds=(*activity.kinds, palette.BACKGROUND_TRANSFER)
+        if activity.has_background
+        else activity.kinds,
+        background=palette.BACKGROUND_TRANSFER if activity.has_background else None,
+        whole_run=any(mark.whole_run for mark in marks),
+        temporary=any(not mark.whole_run for mark in marks),
+        close_ups=closer,
+        omitted_ranks="" if len(shown) == world else f"{len(shown)} of {world} ranks are shown.",
+    )
+
+
+def plan_levels(end_s: float, closer: Sequence[CloseUp], columns: int) -> tuple[ZoomLevel, ...]:
+    """Shares the columns out: half to the whole run, the rest equally to windows in which cells
+    then are at most half as wide.
+
+    Args:
+        end_s: length of the run.
+        close_ups: windows, most telling first.
+        columns: how many cells a rank may have, over all levels.
+
+    Returns:
+        The whole run first; together they have `columns` cells. Where no window gains, the whole
+        run has them all.
+    """
+    rest = int(columns * (1 - WHOLE_RUN_PART))
+    kept = list(closer[: rest // LEAST_CELLS])
+    while kept:
+        each = rest // len(kept)
+        widest = FINER * end_s / (columns - rest) * each
+        finer = [window for window in kept if window.last_s - window.first_s <= widest]
+        if len(finer) == len(kept):
+            whole = ZoomLevel(0.0, end_s, columns - each * len(kept))
+            return (whole, *(ZoomLevel(window.first_s, window.last_s, each) for window in kept))
+        kept = finer
+    return (ZoomLevel(0.0, end_s, max(columns, 1)),)
+
+
+def encode_shares(shares: FloatArray, kinds: int) -> str:
+    """Shares as text: by cell, rank and series, one character each.
+
+    Args:
+        compute_shares: [cells, R, series].
+        kinds: how many of the series add up to at most 1; their characters add up to at most 63.
+    """
+    top = len(DIGITS) - 1
+    stacked = np.round(top * np.clip(np.cumsum(shares[:, :, :kinds], axis=2), 0.0, 1.0))
+    digits = np.diff(stacked, axis=2, prepend=0.0)
+    background = np.round(top * np.clip(shares[:, :, kinds:], 0.0, 1.0))
+    values = np.concatenate([digits, background], axis=2).astype(np.int64)
+    alphabet = np.frombuffer(DIGITS.encode(), dtype=np.uint8)
+    return alphabet[values].tobytes().decode()
+
+
+def _encode_level(activity: RankActivity, shown: IntArray, level: ZoomLevel) -> dict[str, object]:
+    shares = activity.compute_shares(shown, level.first_s * 1e9, level.last_s * 1e9, level.cells)
+    cells = encode_shares(shares, len(activity.kinds))
+    return {"from": level.first_s, "to": level.last_s, "n": level.cells, "cells": cells}
+
+
+def _encode_mark(mark: CauseMark, shown: IntArray) -> dict[str, object]:
+    lasts = "the whole run" if mark.whole_run else "for a while"
+    return {
+        "text": f"{mark.subject}: {mark.slowdown} slower, {lasts}",
+        "from": mark.first_s,
+        "to": mark.last_s,
+        "lasting": mark.whole_run,
+        "rows": group_rows(mark.ranks, shown),
+    }

@@ -1,0 +1,89 @@
+"""From Arrow tables, as run folders have them, to numpy columns."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from laggard.analysis.tables.columns import Columns, SpanColumns
+from laggard.core.errors import RunFolderError
+from laggard.core.span_schema import Phase
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_C = TypeVar("_C", bound=Columns)
+_LATER_COLUMNS = ("read_version", "applied_version", "waited_for")
+_PHASE_CODES = {phase.value: phase.code for phase in Phase}
+
+
+def cast_to_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with the columns of `schema`, of its types. That of a run from before strategies
+    had versions gets columns that say nothing of them.
+
+    Raises:
+        ArrowException, KeyError, ValueError: it is another table.
+    """
+    import pyarrow as pa
+
+    for name in _LATER_COLUMNS:
+        if name in schema.names and name not in table.column_names:
+            table = table.append_column(name, pa.array(np.full(len(table), -1, dtype=np.int32)))
+    return table.select(schema.names).cast(schema)
+
+
+def to_columns(kind: type[_C], table: pa.Table, path: Path) -> _C:
+    """All columns of a table.
+
+    Args:
+        kind: whose columns the table has.
+        table: as stored.
+        path: of the file, for messages.
+
+    Raises:
+        RunFolderError: a phase is none that there is.
+    """
+    return kind(**{field.name: to_array(table, field.name, path) for field in fields(kind)})
+
+
+def to_span_columns(table: pa.Table, path: Path) -> SpanColumns:
+    """A table of spans, sorted by step, rank, start (see `to_columns`)."""
+    return to_columns(SpanColumns, table, path).ordered()
+
+
+def to_array(table: pa.Table, name: str, path: Path) -> npt.NDArray[Any]:
+    """A column: integers widened to int64, null floats as NaN, null integers as 0, null text as '',
+    phases as their codes.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = table.column(name)
+    if pa.types.is_dictionary(column.type):
+        return _to_phase_codes(column, path)
+    if pa.types.is_floating(column.type):
+        return np.asarray(column.to_numpy(), dtype=np.float64)
+    if pa.types.is_string(column.type):
+        return np.asarray(pc.fill_null(column, "").to_pylist(), dtype=np.str_)
+    filled = pc.fill_null(column, False if pa.types.is_boolean(column.type) else 0)
+    values: npt.NDArray[Any] = filled.to_numpy()
+    return values if values.dtype == np.bool_ else values.astype(np.int64)
+
+
+def _to_phase_codes(column: pa.ChunkedArray, path: Path) -> npt.NDArray[Any]:
+    import pyarrow as pa
+
+    encoded = column.combine_chunks()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.chunk(0) if encoded.num_chunks else pa.array([], encoded.type)
+    names = encoded.dictionary.to_pylist()
+    unknown = [name for name in names if name not in _PHASE_CODES]
+    if unknown:
+        raise RunFolderError(f"{path}: phase {unknown[0]!r} is none of {', '.join(_PHASE_CODES)}")
+    codes = np.array([_PHASE_CODES[name] for name in names] or [0], dtype=np.int64)
+    phases: npt.NDArray[Any] = codes[np.asarray(encoded.indices.fill_null(0), dtype=np.int64)]
+    return phases

@@ -1,0 +1,247 @@
+"""Reads a run folder into immutable values; a run that was killed reads as far as it got.
+
+`events.parquet`, the injected truth, is never opened: findings must come from what a real testbed
+would also record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from laggard.analysis.tables.arrow_columns import to_columns, to_span_columns
+from laggard.analysis.tables.columns import (
+    Columns,
+    FloatArray,
+    LinkColumns,
+    SpanColumns,
+    StepColumns,
+)
+from laggard.analysis.tables.stored_tables import StoredSpans, StoredSteps, TableFile
+from laggard.core.errors import RunFolderError
+from laggard.core.run_schema import (
+    ALARMS_FILE,
+    Alarm,
+    Decision,
+    FidelityCheck,
+    Record,
+    RunRecord,
+    select_latest_alarms,
+)
+from laggard.core.span_schema import host_schema, link_schema, span_schema, step_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_ROWS_IN_MEMORY = 4_000_000
+"""A span is held in a hundred bytes."""
+
+_C = TypeVar("_C", bound=Columns)
+_R = TypeVar("_R", bound=Record)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class RankHost:
+    """Where one rank ran (a row of `hosts.parquet`).
+
+    `cpu_share` is for display: findings never read it.
+    """
+
+    rank: int
+    host: str
+    address: str
+    tier: str
+    device_class: str
+    cpu_share: float
+    clock_offset_ns: int
+    clock_error_ns: int
+
+
+@dataclass(frozen=True)
+class RunData:
+    """A run folder's contents.
+
+    Attributes:
+        folder: where it was read from.
+        record: `run.json`, or None when the run died before writing it.
+        hosts: one entry per rank, in rank order.
+        spans: every span, sorted by step, rank, start.
+        steps: per rank and step.
+        links: TCP samples; may be empty.
+        fidelity: what the emulation gave; empty when it was never measured.
+        decisions: what the strategy decided meanwhile.
+        alarms: what was told of slow workers while the run went on, each as it was told of last.
+    """
+
+    folder: Path
+    record: RunRecord | None
+    hosts: tuple[RankHost, ...]
+    spans: SpanColumns
+    steps: StepColumns
+    links: LinkColumns
+    fidelity: tuple[FidelityCheck, ...]
+    decisions: tuple[Decision, ...] = ()
+    alarms: tuple[Alarm, ...] = ()
+    _memo: dict[Callable[[RunData], object], object] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def memoize(self, make: Callable[[RunData], _T]) -> _T:
+        """What a function makes of this run; it is called the first time."""
+        if make not in self._memo:
+            self._memo[make] = make(self)
+        return cast("_T", self._memo[make])
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.hosts)
+
+    @property
+    def is_lockstep(self) -> bool:
+        """Whether all ranks took the same steps, to the end."""
+        record = self.record
+        if record is None:
+            return True
+        replayable = record.origin is None or record.origin.replayable
+        return (
+            replayable
+            and record.strategy.pace == "lockstep"
+            and not record.lost_ranks
+            and not record.churn
+        )
+
+
+def load_run(path: Path, max_rows_in_memory: int = MAX_ROWS_IN_MEMORY) -> RunData:
+    """Reads a run folder.
+
+    Args:
+        path: `runs/<scenario>/<run-id>` (a link to it will do).
+        max_rows_in_memory: tables of more rows are not held, but read as they are needed.
+
+    Returns:
+        The run; tables that a killed run did not get to write are empty.
+
+    Raises:
+        RunFolderError: not a run folder, or a file in it is not what its name says.
+    """
+    folder = path.resolve()
+    if not folder.is_dir():
+        raise RunFolderError(
+            f"{path}: a run is a folder and this is none; `laggard runs` lists those there are"
+        )
+    if not any((folder / name).is_file() for name in ("run.json", "spans.parquet")):
+        raise RunFolderError(
+            f"{path}: neither run.json nor spans.parquet is in it; give the folder of one run"
+        )
+    spans = _read_spans(folder / "spans.parquet", max_rows_in_memory)
+    return RunData(
+        folder=folder,
+        record=_read_record(folder / "run.json"),
+        hosts=_read_hosts(folder / "hosts.parquet", spans),
+        spans=spans,
+        steps=_read_steps(folder / "steps.parquet", max_rows_in_memory),
+        links=_read_columns(LinkColumns, folder / "links.parquet", link_schema()),
+        fidelity=_read_list(folder / "fidelity.json", FidelityCheck, "fidelity checks"),
+        decisions=_read_list(folder / "decisions.json", Decision, "decisions"),
+        alarms=read_alarms(folder / ALARMS_FILE),
+    )
+
+
+def _read_record(path: Path) -> RunRecord | None:
+    if not path.is_file():
+        return None
+    try:
+        return RunRecord.model_validate_json(path.read_bytes())
+    except ValueError as error:
+        raise RunFolderError(
+            f"{path}: not a run record of this version of Laggard: {error}"
+        ) from error
+
+
+def _read_list(path: Path, kind: type[_R], contents: str) -> tuple[_R, ...]:
+    from pydantic import TypeAdapter
+
+    if not path.is_file():
+        return ()
+    try:
+        return TypeAdapter(tuple[kind, ...]).validate_json(path.read_bytes())  # type: ignore[valid-type]
+    except ValueError as error:
+        raise RunFolderError(f"{path}: not a list of {contents}: {error}") from error
+
+
+def read_alarms(path: Path) -> tuple[Alarm, ...]:
+    """The alarms of `alarms.jsonl`, each as it was told of last; none where there is no file. A
+    line cut short by a kill is left out.
+
+    Raises:
+        RunFolderError: the file is not what its name says.
+    """
+    if not path.is_file():
+        return ()
+    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    try:
+        contents = [Alarm.model_validate_json(line) for line in whole.splitlines()]
+    except ValueError as error:
+        raise RunFolderError(f"{path}: not lines of alarms: {error}") from error
+    return select_latest_alarms(contents)
+
+
+def _read_columns(kind: type[_C], path: Path, schema: pa.Schema) -> _C:
+    return to_columns(kind, _read_table(path, schema), path)
+
+
+def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    """The file's table; an empty one where there is no file."""
+    return TableFile(path, schema).read_all() if path.is_file() else schema.empty_table()
+
+
+def _read_spans(path: Path, max_rows_in_memory: int) -> SpanColumns:
+    if not path.is_file():
+        return to_span_columns(span_schema().empty_table(), path)
+    file = TableFile(path, span_schema())
+    return (
+        StoredSpans(file)
+        if len(file) > max_rows_in_memory and file.groups
+        else to_span_columns(file.read_all(), path)
+    )
+
+
+def _read_steps(path: Path, max_rows_in_memory: int) -> StepColumns:
+    if not path.is_file():
+        return to_columns(StepColumns, step_schema().empty_table(), path)
+    file = TableFile(path, step_schema())
+    return (
+        StoredSteps(file)
+        if len(file) > max_rows_in_memory and file.groups
+        else to_columns(StepColumns, file.read_all(), path)
+    )
+
+
+def _read_hosts(path: Path, spans: SpanColumns) -> tuple[RankHost, ...]:
+    """Rows by rank; ranks that left spans but no row are named after themselves."""
+    rows = {row["rank"]: RankHost(**row) for row in _read_table(path, host_schema()).to_pylist()}
+    present = range(max([*rows, spans.max_rank], default=-1) + 1)
+    return tuple(rows.get(r, RankHost(r, f"rank {r}", "", "", "", 1.0, 0, 0)) for r in present)
+
+
+def create_empty_links() -> LinkColumns:
+    """A `links.parquet` without samples."""
+    text = np.array([], dtype=np.str_)
+    values: dict[str, npt.NDArray[Any]] = {
+        f.name: np.array([], dtype=np.int64) for f in fields(LinkColumns)
+    }
+    rates: FloatArray = np.array([], dtype=np.float64)
+    values |= {
+        "src": text,
+        "dst": text,
+        "delivery_rate_mbps": rates,
+        "app_limited": np.array([], dtype=np.bool_),
+    }
+    return LinkColumns(**values)

@@ -1,0 +1,245 @@
+"""Tables of a run folder that are too large to be held at once: read in parts, in the order of
+their steps, while the part before is worked on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from laggard.analysis.tables.arrow_columns import (
+    cast_to_schema,
+    to_array,
+    to_columns,
+    to_span_columns,
+)
+from laggard.analysis.tables.columns import SpanColumns, StepColumns, concatenate_tables
+from laggard.core.errors import RunFolderError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+_T = TypeVar("_T", SpanColumns, StepColumns)
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """A row group: rows, and the least and greatest of its steps, ranks and starts."""
+
+    rows: int
+    steps: tuple[int, int]
+    ranks: tuple[int, int]
+    starts_ns: tuple[int, int]
+
+
+class TableFile:
+    """A Parquet file whose row groups follow each other by step.
+
+    Attributes:
+        path: of the file.
+        schema: of its rows.
+        groups: its row groups; empty where they do not follow each other, or do not say.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.path, self.schema = path, schema
+        self._file = self._open()
+        self.groups = _read_row_groups(self._file.metadata)
+
+    def __len__(self) -> int:
+        return int(self._file.metadata.num_rows)
+
+    def read_all(self) -> pa.Table:
+        """All rows, whether or not row groups follow each other."""
+        return self.read(range(self._file.metadata.num_row_groups))
+
+    def read(self, numbers: Sequence[int], names: Sequence[str] | None = None) -> pa.Table:
+        """Row groups, by number; of all their columns or of some.
+
+        Raises:
+            RunFolderError: the file is not what its name says.
+        """
+        import pyarrow as pa
+
+        schema = (
+            self.schema if names is None else pa.schema([self.schema.field(name) for name in names])
+        )
+        present = [name for name in schema.names if name in self._file.schema_arrow.names]
+        try:
+            return cast_to_schema(
+                self._file.read_row_groups(list(numbers), columns=present), schema
+            )
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            raise _create_table_error(self.path, self.schema, error) from error
+
+    def leading_groups(self, rows: int) -> range:
+        """The first row groups, by number, that hold so many rows, if there are."""
+        ends = np.cumsum([group.rows for group in self.groups])
+        return range(min(int(np.searchsorted(ends, rows)) + 1, len(ends)))
+
+    def iterate_tables(self) -> Iterator[pa.Table]:
+        """Each row group, the next being read meanwhile."""
+        with ThreadPoolExecutor(1) as reader:
+            coming = reader.submit(self.read, [0]) if self.groups else None
+            for number in range(1, len(self.groups) + 1):
+                assert coming is not None
+                table = coming.result()
+                coming = reader.submit(self.read, [number]) if number < len(self.groups) else None
+                yield table
+
+    def _open(self) -> pq.ParquetFile:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            return pq.ParquetFile(self.path)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise _create_table_error(self.path, self.schema, error) from error
+
+
+def _create_table_error(path: Path, schema: pa.Schema, error: Exception) -> RunFolderError:
+    return RunFolderError(
+        f"{path}: not a table with the columns {', '.join(schema.names)} ({error}); collect the run"
+        " again"
+    )
+
+
+def _read_row_groups(metadata: pq.FileMetaData) -> tuple[RowGroup, ...]:
+    groups = []
+    for number in range(metadata.num_row_groups):
+        row_group = metadata.row_group(number)
+        columns = {
+            row_group.column(index).path_in_schema: row_group.column(index).statistics
+            for index in range(row_group.num_columns)
+        }
+        ranges = [columns.get(name) for name in ("step", "rank", "start_ns")]
+        if any(known is None or not known.has_min_max for known in ranges):
+            return ()
+        groups.append(
+            RowGroup(
+                row_group.num_rows,
+                *((int(known.min), int(known.max)) for known in ranges if known is not None),
+            )
+        )
+    follow = all(one.steps[1] <= other.steps[0] for one, other in pairwise(groups))
+    return tuple(groups) if follow else ()
+
+
+class _StoredColumns:
+    """A table whose columns are read when they are asked for by their names, and kept then."""
+
+    _file: TableFile
+
+    def __init__(self, file: TableFile) -> None:
+        object.__setattr__(self, "_file", file)
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    def __getattr__(self, name: str) -> npt.NDArray[Any]:
+        if name.startswith("_") or name not in self._file.schema.names:
+            raise AttributeError(name)
+        column = to_array(
+            self._file.read(range(len(self._file.groups)), [name]), name, self._file.path
+        )
+        object.__setattr__(self, name, column)
+        return column
+
+
+class StoredSpans(_StoredColumns, SpanColumns):
+    """`spans.parquet`, read when it is asked for: a column by its name, which is kept then, or all
+    in parts, of which nothing is kept.
+    """
+
+    def with_columns(self, **columns: npt.NDArray[Any]) -> Self:
+        """See `Columns.with_columns`."""
+        return cast("Self", SpanColumns(**columns))
+
+    def parts(self) -> Iterator[Self]:
+        """See `Columns.parts`."""
+        tables = (to_span_columns(table, self._file.path) for table in self._file.iterate_tables())
+        return cast("Iterator[Self]", split_at_steps(tables))
+
+    def first(self, count: int) -> Self:
+        """See `Columns.first`."""
+        return self._read_spans(self._file.leading_groups(count))
+
+    def of_steps(self, first: int, last: int) -> Self:
+        """See `SpanColumns.of_steps`."""
+        groups = self._file.groups
+        spans = self._read_spans(
+            [
+                n
+                for n, group in enumerate(groups)
+                if group.steps[0] <= last and group.steps[1] >= first
+            ]
+        )
+        return spans.where((spans.step >= first) & (spans.step <= last))
+
+    def overlapping(self, first_ns: float, last_ns: float) -> Self:
+        """See `SpanColumns.overlapping`; a span is in the row group that it began in, or, as those
+        of a step are together, in one beside it.
+        """
+        groups = self._file.groups
+        inside = [
+            n
+            for n, group in enumerate(groups)
+            if group.starts_ns[0] <= last_ns and group.starts_ns[1] >= first_ns
+        ]
+        chosen = (
+            {n for number in inside for n in (number - 1, number)} if inside else {len(groups) - 1}
+        )
+        return self._read_spans(sorted(n for n in chosen if n >= 0))
+
+    @property
+    def max_rank(self) -> int:
+        """See `SpanColumns.max_rank`."""
+        return max((group.ranks[1] for group in self._file.groups), default=-1)
+
+    def _read_spans(self, numbers: Sequence[int]) -> Self:
+        return cast("Self", to_span_columns(self._file.read(numbers), self._file.path))
+
+
+class StoredSteps(_StoredColumns, StepColumns):
+    """`steps.parquet`, the same way."""
+
+    def with_columns(self, **columns: npt.NDArray[Any]) -> Self:
+        """See `Columns.with_columns`."""
+        return cast("Self", StepColumns(**columns))
+
+    def parts(self) -> Iterator[Self]:
+        """See `Columns.parts`."""
+        tables = (
+            to_columns(StepColumns, table, self._file.path) for table in self._file.iterate_tables()
+        )
+        return cast("Iterator[Self]", split_at_steps(tables))
+
+    def first(self, count: int) -> Self:
+        """See `Columns.first`."""
+        table = self._file.read(self._file.leading_groups(count))
+        return cast("Self", to_columns(StepColumns, table, self._file.path))
+
+
+def split_at_steps(tables: Iterable[_T]) -> Iterator[_T]:
+    """The same rows, cut between steps: what a table has of its last step comes with the next
+    one.
+    """
+    kept: _T | None = None
+    for table in tables:
+        rows = table if kept is None else concatenate_tables([kept, table])
+        if not len(rows):
+            continue
+        cut = int(np.searchsorted(rows.step, rows.step[-1]))
+        if cut:
+            yield rows.where(np.s_[:cut])
+        kept = rows.where(np.s_[cut:])
+    if kept is not None:
+        yield kept

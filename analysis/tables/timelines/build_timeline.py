@@ -1,0 +1,318 @@
+"""From a run's spans to its timeline: each part of the spans by itself, and then one after the
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray, SpanColumns
+from laggard.analysis.tables.load_run import RunData
+from laggard.analysis.tables.timelines.phase_times import (
+    PHASES,
+    SCATTERED,
+    PhaseTimes,
+    PlaceArray,
+    ScatteredSpans,
+    SecondsArray,
+)
+from laggard.analysis.tables.timelines.timeline import Timeline, find_latest_arrival
+from laggard.core.errors import RunFolderError
+from laggard.core.span_schema import Flag, Lane, Phase
+
+_S = 1e-9
+_SYNC_PHASES = (Phase.COMM.code, Phase.EVALUATE.code)
+_STEP_FIELDS, _BARRIER_FIELDS = (
+    ("steps", "warm_up", "samples"),
+    ("barrier_step", "group", "member", "arrival", "finish"),
+)
+_SCATTERED_FIELDS = (
+    "scattered_step",
+    "scattered_rank",
+    "scattered_phase",
+    "scattered_seconds",
+    "scattered_place",
+)
+_FIELDS = (*_STEP_FIELDS, *_BARRIER_FIELDS, *_SCATTERED_FIELDS)
+_N = TypeVar("_N", np.float32, np.uint8)
+
+
+@dataclass(frozen=True)
+class TimelineChunk:
+    """Some steps of a run: the fields of `Timeline`, barriers in any order, those who are no
+    members without times (NaN).
+    """
+
+    steps: IntArray
+    warm_up: BoolArray
+    samples: IntArray
+    barrier_step: IntArray
+    group: IntArray
+    member: BoolArray
+    arrival: FloatArray
+    finish: FloatArray
+    work: PhaseTimes
+    end: FloatArray
+
+
+def build_timeline(run: RunData) -> Timeline:
+    """Arranges a run's spans.
+
+    Args:
+        run: a loaded run. Steps beyond the last that every rank finished are left out.
+
+    Returns:
+        The timeline.
+
+    Raises:
+        RunFolderError: some rank recorded no step.
+    """
+    last = np.full(run.world_size, -1)
+    builder = TimelineBuilder(run.world_size)
+    for spans in iterate_kept_spans(run):
+        np.maximum.at(last, spans.rank, spans.step)
+        builder.add(build_part(spans, run.world_size))
+    if not len(last) or last.min() < 0:
+        lacking = [host.host for host, step in zip(run.hosts, last, strict=True) if step < 0]
+        raise RunFolderError(
+            f"{run.folder}: no training step was finished by {', '.join(lacking) or 'any rank'}; "
+            "there is nothing to analyse (its logs folder says how far the run got)"
+        )
+    if last.max() > last.min():
+        builder = TimelineBuilder(run.world_size)
+        for spans in iterate_kept_spans(run, int(last.min())):
+            builder.add(build_part(spans, run.world_size))
+    return builder.timeline()
+
+
+def iterate_kept_spans(run: RunData, until: int | None = None) -> Iterator[SpanColumns]:
+    """Main-lane spans of the steps that their ranks finished, from the first-step barrier on, in
+    parts; up to a step.
+    """
+    for spans in run.spans.parts():
+        kept = ((spans.flags & Flag.TRUNCATED) == 0) & (spans.lane == Lane.MAIN)
+        kept &= (spans.start_ns >= 0) & (spans.step >= 0)
+        if until is not None:
+            kept &= spans.step <= until
+        if kept.any():
+            yield (spans if kept.all() else spans.where(kept)).ordered()
+
+
+def build_part(spans: SpanColumns, world: int) -> TimelineChunk:
+    """What some steps were.
+
+    Args:
+        spans: in order, of the main lane; one at least.
+        world: number of ranks.
+    """
+    begins = np.flatnonzero(np.diff(spans.step, prepend=spans.step[0] - 1))
+    steps, step = (
+        spans.step[begins],
+        np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(spans)))),
+    )
+    cell = step * world + spans.rank
+    turns = np.flatnonzero(np.diff(cell, prepend=-1))
+    samples = np.zeros(len(steps) * world, dtype=np.int64)
+    samples[cell[turns]] = np.maximum.reduceat(spans.work, turns)
+    warm_up = np.zeros(len(steps), dtype=np.bool_)
+    warm_up[step[(spans.flags & Flag.WARM_UP) != 0]] = True
+    barrier_step, group, member, arrival, finish, used = _find_barriers(spans, step, world)
+    end = np.zeros(world)
+    np.maximum.at(end, spans.rank, spans.end_ns * _S)
+    return TimelineChunk(
+        steps=steps,
+        warm_up=warm_up,
+        samples=samples.reshape(len(steps), world),
+        barrier_step=barrier_step,
+        group=group,
+        member=member,
+        arrival=arrival,
+        finish=finish,
+        work=_build_phase_times(
+            spans, step, _count_places(used, cell, turns), used, (len(steps), world)
+        ),
+        end=end,
+    )
+
+
+def _find_barriers(
+    spans: SpanColumns, step: IntArray, world: int
+) -> tuple[IntArray, IntArray, BoolArray, FloatArray, FloatArray, BoolArray]:
+    """Barriers, and which spans belong to them.
+
+    Collectives that several ranks reached, and pauses that all did: a strategy numbers the
+    collectives of a step, so that those with one number are parts of one.
+    """
+    rows = np.flatnonzero(np.isin(spans.phase, _SYNC_PHASES) & (spans.group >= 0))
+    group = np.where(
+        spans.phase[rows] == Phase.EVALUATE.code, -1 - spans.group[rows], spans.group[rows]
+    )
+    lowest = int(group.min(initial=0))
+    several = int(group.max(initial=0)) - lowest + 1
+    keys, index = np.unique(step[rows] * several + (group - lowest), return_inverse=True)
+    index = index.reshape(-1)
+    arrival = np.full((len(keys), world), np.nan)
+    finish = arrival.copy()
+    arrival[index, spans.rank[rows]] = spans.start_ns[rows] * _S
+    finish[index, spans.rank[rows]] = spans.end_ns[rows] * _S
+    member = ~np.isnan(arrival)
+    of_step, number = keys // several, keys % several + lowest
+    real = member.sum(axis=1) >= np.where(number < 0, world, min(2, world))
+    used = np.zeros(len(spans), dtype=np.bool_)
+    used[rows[real[index]]] = True
+    return (
+        of_step[real],
+        np.maximum(number[real], -1),
+        member[real],
+        arrival[real],
+        finish[real],
+        used,
+    )
+
+
+def _count_places(used: BoolArray, cell: IntArray, turns: IntArray) -> IntArray:
+    """How many barriers of its step each span's rank had come to before."""
+    before: IntArray = np.cumsum(used) - used
+    place: IntArray = before - np.repeat(before[turns], np.diff(np.append(turns, len(cell))))
+    return place
+
+
+def _build_phase_times(
+    spans: SpanColumns, step: IntArray, place: IntArray, used: BoolArray, shape: tuple[int, int]
+) -> PhaseTimes:
+    rows = np.flatnonzero(~used)
+    world, phase, rank, taken = (
+        shape[1],
+        spans.phase[rows],
+        spans.rank[rows],
+        spans.dur_ns[rows] * _S,
+    )
+    cell = (phase * shape[0] + step[rows]) * world + rank
+    size = PHASES * shape[0] * world
+    seconds = (
+        np.bincount(cell, weights=taken, minlength=size).astype(np.float32).reshape(PHASES, *shape)
+    )
+    places = np.zeros(size, dtype=np.uint8)
+    places[cell] = np.minimum(place[rows], SCATTERED - 1)
+    several = np.zeros(size, dtype=np.bool_)
+    several[cell[places[cell] != place[rows]]] = True
+    places[several] = SCATTERED
+    apart = several[cell]
+    scattered = ScatteredSpans(
+        step[rows][apart], rank[apart], phase[apart], taken[apart], place[rows][apart]
+    )
+    occurring = np.flatnonzero(np.bincount(phase, minlength=PHASES)).tolist()
+    of_phase = places.reshape(PHASES, *shape)
+    return PhaseTimes(
+        shape=shape,
+        seconds={code: seconds[code].copy() for code in occurring},
+        place={code: of_phase[code].copy() for code in occurring},
+        scattered=scattered,
+        sent_s=_sum_sent_s(spans.where(rows[phase == Phase.COMM.code]), world),
+    )
+
+
+def _sum_sent_s(sends: SpanColumns, world: int) -> FloatArray:
+    others = world + 2
+    peer = np.where((sends.peer < 0) | (sends.peer > world), world + 1, sends.peer)
+    sent = np.bincount(
+        sends.rank * others + peer, weights=sends.dur_ns * _S, minlength=world * others
+    )
+    return sent.astype(np.float64).reshape(world, others)
+
+
+class TimelineBuilder:
+    """Pieces one after the other. A field is held once: its parts go when it is put together."""
+
+    def __init__(self, world: int) -> None:
+        self._world = world
+        self._parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in _FIELDS}
+        self._seconds: dict[int, dict[int, SecondsArray]] = {}
+        self._place: dict[int, dict[int, PlaceArray]] = {}
+        self._sent_s = np.zeros((world, world + 2))
+        self._end = np.zeros(world)
+        self._count = 0
+
+    def add(self, chunk: TimelineChunk) -> None:
+        """Add the next."""
+        first = self._count
+        scattered = chunk.work.scattered
+        moved = {
+            "barrier_step": chunk.barrier_step + first,
+            "scattered_step": scattered.step + first,
+            "scattered_rank": scattered.rank,
+            "scattered_phase": scattered.phase,
+            "scattered_seconds": scattered.seconds,
+            "scattered_place": scattered.place,
+        }
+        for name, parts in self._parts.items():
+            parts.append(moved[name] if name in moved else getattr(chunk, name))
+        for code, seconds in chunk.work.seconds.items():
+            self._seconds.setdefault(code, {})[first] = seconds
+            self._place.setdefault(code, {})[first] = chunk.work.place[code]
+        self._sent_s += chunk.work.sent_s
+        self._end = np.maximum(self._end, chunk.end)
+        self._count += len(chunk.steps)
+
+    def timeline(self) -> Timeline:
+        """All of it; one piece at least. Nothing is left here."""
+        barrier_step, group, member = (
+            self._concatenate("barrier_step"),
+            self._concatenate("group"),
+            self._concatenate("member"),
+        )
+        arrival, finish = self._concatenate("arrival"), self._concatenate("finish")
+        latest = find_latest_arrival(arrival, member)
+        if (np.diff(latest) < 0).any():
+            order = np.argsort(latest, kind="stable")
+            barrier_step, group, member = barrier_step[order], group[order], member[order]
+            arrival, finish = arrival[order], finish[order]
+        if not member.all():
+            before = np.maximum.accumulate(np.where(member, finish, 0.0), axis=0)
+            arrival, finish = np.where(member, arrival, before), np.where(member, finish, before)
+        return Timeline(
+            steps=self._concatenate("steps"),
+            warm_up=self._concatenate("warm_up"),
+            samples=self._concatenate("samples"),
+            barrier_step=barrier_step,
+            group=group,
+            member=member,
+            arrival=arrival,
+            finish=finish,
+            work=self._build_work(),
+            end=self._end,
+        )
+
+    def _build_work(self) -> PhaseTimes:
+        shape = (self._count, self._world)
+        names = ("step", "rank", "phase", "seconds", "place")
+        return PhaseTimes(
+            shape=shape,
+            seconds={
+                code: _assemble_steps(self._seconds.pop(code), shape)
+                for code in sorted(self._seconds)
+            },
+            place={
+                code: _assemble_steps(self._place.pop(code), shape) for code in sorted(self._place)
+            },
+            scattered=ScatteredSpans(
+                **{name: self._concatenate(f"scattered_{name}") for name in names}
+            ),
+            sent_s=self._sent_s,
+        )
+
+    def _concatenate(self, name: str) -> npt.NDArray[Any]:
+        return np.concatenate(self._parts.pop(name))
+
+
+def _assemble_steps(parts: dict[int, npt.NDArray[_N]], shape: tuple[int, int]) -> npt.NDArray[_N]:
+    """Parts by the step that they begin with; 0 where there is none."""
+    whole = np.zeros(shape, dtype=next(iter(parts.values())).dtype)
+    for first, part in parts.items():
+        whole[first : first + len(part)] = part
+    return whole

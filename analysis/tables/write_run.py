@@ -1,0 +1,101 @@
+"""Writes a run's values back as a run folder; tests and evaluation make their input with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from laggard.analysis.tables.columns import Columns, SpanColumns
+from laggard.analysis.tables.load_run import RankHost, RunData
+from laggard.core.span_schema import (
+    ROW_GROUP_ROWS,
+    Phase,
+    host_schema,
+    link_schema,
+    span_schema,
+    step_schema,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def write_run(run: RunData, folder: Path) -> Path:
+    """Writes `run.json`, the four tables and `fidelity.json`.
+
+    Args:
+        run: what to write.
+        folder: made if it is not there; files in it are replaced.
+
+    Returns:
+        The folder.
+    """
+    import json
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if run.record is not None:
+        (folder / "run.json").write_text(run.record.model_dump_json(indent=2), encoding="utf-8")
+    checks = [check.model_dump() for check in run.fidelity]
+    (folder / "fidelity.json").write_text(json.dumps(checks, indent=2), encoding="utf-8")
+    _write_parts(
+        (to_span_table(part) for part in run.spans.parts()), span_schema(), folder / "spans.parquet"
+    )
+    _write_parts(
+        (to_arrow_table(part, step_schema()) for part in run.steps.parts()),
+        step_schema(),
+        folder / "steps.parquet",
+    )
+    _write_table(to_arrow_table(run.links, link_schema()), folder / "links.parquet")
+    write_hosts(run.hosts, folder)
+    return folder
+
+
+def write_hosts(hosts: Sequence[RankHost], folder: Path) -> None:
+    """Writes `hosts.parquet`."""
+    import pyarrow as pa
+
+    _write_table(
+        pa.Table.from_pylist([vars(host) for host in hosts], host_schema()),
+        folder / "hosts.parquet",
+    )
+
+
+def _write_table(table: pa.Table, path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    pq.write_table(table, path, compression="zstd", row_group_size=ROW_GROUP_ROWS)
+
+
+def _write_parts(tables: Iterable[pa.Table], schema: pa.Schema, path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(path, schema, compression="zstd") as file:
+        for table in tables:
+            file.write_table(table, row_group_size=ROW_GROUP_ROWS)
+
+
+def to_span_table(spans: SpanColumns) -> pa.Table:
+    """Spans as they are stored."""
+    import pyarrow as pa
+
+    columns = dict(spans.to_dict())
+    codes = pa.array(columns.pop("phase").astype(np.int8))
+    columns["phase"] = pa.DictionaryArray.from_arrays(codes, pa.array([p.value for p in Phase]))
+    schema = span_schema()
+    return pa.table(
+        [pa.array(columns[n]).cast(schema.field(n).type) for n in schema.names], schema=schema
+    )
+
+
+def to_arrow_table(columns: Columns, schema: pa.Schema) -> pa.Table:
+    """Other columns as they are stored: what is NaN becomes null."""
+    import pyarrow as pa
+
+    values = columns.to_dict()
+    return pa.table(
+        [pa.array(values[n], from_pandas=True).cast(schema.field(n).type) for n in schema.names],
+        schema=schema,
+    )

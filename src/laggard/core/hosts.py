@@ -1,0 +1,153 @@
+"""Hosts of a continuum and the patterns that select them, with E2Clab's meaning.
+
+E2Clab matches patterns, with Ansible's inventory, against the *names of roles*: every host's own
+service key (`layer.service.service_id.machine_id`), layers, services, `layer_id_service_id` and a
+service's extra roles. Each role found stands for its first host. So a bare `edge` is one host and
+`edge.*` is all of them; `!edge` takes nothing from `edge.*`. A pattern is a list of globs,
+separated by `,` or else by `:`; `!` excludes, `&` intersects, `~` begins a regular expression,
+`[0]` or `[0:2]` after a glob picks by position.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Host:
+    """One machine of the continuum.
+
+    Attributes:
+        name: E2Clab's service key, lower case: `layer.service.service_id.machine_id`.
+        layer: the tier, as written in `layers_services.yaml`, lower case.
+        service: the service, lower case.
+        service_id: the service's position in its layer, from 1.
+        machine_id: the machine's number within the service, from 1.
+        address: IPv4 address on the experiment network; empty until the host exists.
+        roles: extra roles of the service.
+        layer_id: the layer's position in the file, from 1.
+        ipv6: IPv6 addresses on the experiment network, shaped like the IPv4 one; none where it has
+            none.
+    """
+
+    name: str
+    layer: str
+    service: str
+    service_id: int
+    machine_id: int
+    address: str = ""
+    roles: tuple[str, ...] = field(default=())
+    layer_id: int = 0
+    ipv6: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The group names this host answers to besides its own."""
+        return (self.layer, self.service, f"{self.layer_id}_{self.service_id}", *self.roles)
+
+
+_LONGEST_PATTERN = 256
+_TERM = re.compile(r"(?:[^\s:\[\]]|\[[^\]]*\])+")
+_SUBSCRIPT = re.compile(r"(.+)\[(?:(-?\d{1,9})|(\d{1,9})[:-](\d{0,9}))\]", re.ASCII)
+
+
+def select_hosts(pattern: str, hosts: Sequence[Host]) -> tuple[Host, ...]:
+    """Hosts that a pattern names, in the order of `hosts`.
+
+    Args:
+        pattern: an E2Clab (Ansible) host pattern; case does not matter.
+        hosts: all hosts of the continuum.
+
+    Returns:
+        The matching hosts; empty when nothing matches or when `find_pattern_error` finds fault with
+        the pattern.
+    """
+    if find_pattern_error(pattern) is not None:
+        return ()
+    roles = _map_roles_to_first_hosts(hosts)
+    chosen = _select_roles(_split_terms(pattern), roles)
+    names = {roles[role] for role in chosen}
+    return tuple(host for host in hosts if host.name in names)
+
+
+def find_pattern_error(pattern: str) -> str | None:
+    """What makes `pattern` no pattern at all, as a rule to show; None when it is one."""
+    if len(pattern) > _LONGEST_PATTERN:
+        return f"a host pattern is at most {_LONGEST_PATTERN} characters"
+    terms = _split_terms(pattern)
+    if "," not in pattern and re.search(r"[\[\]]", _TERM.sub("", pattern)):
+        return "the brackets of a host pattern come in pairs"
+    if not terms or any(not term.lstrip("!&").lstrip("~") for term in terms):
+        return "a host pattern names hosts, such as edge.*"
+    faults = (_find_expression_error(term.lstrip("!&")) for term in terms)
+    return next((fault for fault in faults if fault is not None), None)
+
+
+def find_ambiguous_groups(pattern: str, hosts: Sequence[Host]) -> tuple[str, ...]:
+    """Terms of `pattern` that are a group of several hosts, of which E2Clab reaches only the
+    first.
+    """
+    terms = [term.lstrip("!&") for term in _split_terms(pattern)]
+    return tuple(t for t in terms if len([h for h in hosts if t in h.groups]) > 1)
+
+
+def _split_terms(pattern: str) -> tuple[str, ...]:
+    text = pattern.lower()
+    parts = text.split(",") if "," in text else _TERM.findall(text)
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def _find_expression_error(term: str) -> str | None:
+    if not term.startswith("~"):
+        return None
+    try:
+        re.compile(term[1:])
+    except (re.error, OverflowError, RecursionError) as error:
+        return f"not a regular expression: {error}"
+    # Repeated groups and many repetitions can backtrack for hours on one name.
+    if re.search(r"\)[*+?{]", term) or len(re.findall(r"(?<!\\)[*+{]", term)) > 3:
+        return "a regular expression may repeat at most three times and no group"
+    return None
+
+
+def _map_roles_to_first_hosts(hosts: Sequence[Host]) -> Mapping[str, str]:
+    """Every role's first host; roles that several hosts share come first, then the hosts' own."""
+    first: dict[str, str] = {}
+    for host in hosts:
+        for group in host.groups:
+            first.setdefault(group.lower(), host.name)
+    for host in hosts:
+        first.setdefault(host.name, host.name)
+    return first
+
+
+def _select_roles(terms: Sequence[str], roles: Mapping[str, str]) -> set[str]:
+    included = [term for term in terms if term[0] not in "!&"] or ["all"]
+    chosen = {role for term in included for role in _match_roles(term, roles)}
+    for term in terms:
+        if term[0] == "&":
+            chosen &= set(_match_roles(term[1:], roles))
+        elif term[0] == "!":
+            chosen -= set(_match_roles(term[1:], roles))
+    return chosen
+
+
+def _match_roles(term: str, roles: Mapping[str, str]) -> list[str]:
+    if term in roles:
+        return [term]
+    if term == "all":
+        return list(roles)
+    if term.startswith("~"):
+        expression = re.compile(term[1:])
+        return [role for role in roles if expression.match(role)]
+    subscript = _SUBSCRIPT.fullmatch(term)
+    if subscript is None:
+        return fnmatch.filter(roles, term)
+    found = fnmatch.filter(roles, subscript[1])
+    if subscript[2] is not None:
+        at = int(subscript[2])
+        return found[at:][:1] if -len(found) <= at else []
+    return found[int(subscript[3]) : int(subscript[4]) + 1 if subscript[4] else None]

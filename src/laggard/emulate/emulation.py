@@ -1,0 +1,289 @@
+"""`laggard emulate`: only the continuum, up until its user ends it, for programs that the user
+brings.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from laggard.core.errors import EmulationError, FidelityError, InputError
+from laggard.core.hosts import Host, select_hosts
+from laggard.core.run_schema import RunRecord
+from laggard.emulate.control_socket import ControlReply, ControlRequest, ControlSocket
+from laggard.emulate.output import EmulationStatus, build_link_document
+from laggard.layers_services.local.joining import offered
+from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
+from laggard.network_emulation.links import Constraint, Pair
+from laggard.network_emulation.live_links import (
+    LiveLink,
+    Look,
+    group_links,
+    live_links,
+    round_trip_probes,
+)
+from laggard.network_emulation.measure import Endpoint
+from laggard.network_emulation.prober import Prober
+from laggard.run.continuum import Continuum, open_continuum
+from laggard.run.controller import require_fidelity, run_workflow_stage
+from laggard.run.fidelity_monitor import (
+    FidelityMonitorThread,
+    TimedViolation,
+    find_late_changes,
+    require_no_violations,
+)
+from laggard.run.runner import RunOptions, finalize_record, run_in_sandbox
+from laggard.run.training import write_counters, write_events
+from laggard.run_folder.journal import RunContext
+from laggard.run_folder.record import record_failure
+from laggard.run_folder.results import JsonValue
+from laggard.scenario.load import Scenario
+
+_POLL_INTERVAL_S = 0.2
+_ACTIVITY = "it was up"
+
+
+@dataclass(frozen=True)
+class EmulationCallbacks:
+    """Whom to tell, inside the sandbox.
+
+    Attributes:
+        on_up: called as soon as the continuum is up.
+        on_violations: called with whatever has just slipped, as often as something does.
+    """
+
+    on_up: Callable[[EmulationStatus], None]
+    on_violations: Callable[[Sequence[TimedViolation]], None]
+
+
+def emulate(
+    scenario: Scenario,
+    options: RunOptions,
+    callbacks: EmulationCallbacks,
+    for_s: float | None = None,
+) -> tuple[RunRecord, Path]:
+    """Bring the continuum of a scenario up, verify it, and keep it until an interrupt or for a
+    while.
+
+    The timed events begin when it is up, and so does the guard.
+
+    Args:
+        scenario: as loaded.
+        options: how to run it.
+        callbacks: whom to tell meanwhile.
+        for_s: how long to keep it, in virtual seconds; None until SIGINT, SIGTERM or SIGHUP.
+
+    Returns:
+        The final record, and the run folder, with `fidelity.json`, `guard.json`, `events.parquet`
+        and `counters.json`.
+
+    Raises:
+        PrerequisiteError: this machine lacks something; nothing was started.
+        RunFolderError: the run folder cannot be made, or the sandbox would not see it.
+    """
+
+    def finalize(context: RunContext, status: int) -> None:
+        finalize_record(context, status)
+        context.journal.display.close()
+
+    return run_in_sandbox(
+        scenario, options, lambda context: _run_in_sandbox(context, callbacks, for_s), finalize
+    )
+
+
+def _run_in_sandbox(context: RunContext, callbacks: EmulationCallbacks, for_s: float | None) -> int:
+    """Body of the sandbox; whatever happens is in the run's record."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _raise_interrupt)
+    try:
+        with (
+            open_continuum(context, lambda: None) as continuum,
+            Prober(_list_endpoints(context, continuum)) as prober,
+        ):
+            require_fidelity(context.folder, continuum.checks)
+            run_workflow_stage(context, "prepare")
+            run_workflow_stage(context, "launch")
+            violations = _Emulation(context, continuum, prober, callbacks).run_until(for_s)
+            run_workflow_stage(context, "finalize")
+            require_no_violations(context.folder, violations, _ACTIVITY)
+        context.journal.update(status="done")
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last place that can still put a defect on record
+        return record_failure(context.journal, error)
+    finally:
+        context.journal.display.close()
+    return 0
+
+
+def _raise_interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _list_endpoints(context: RunContext, continuum: Continuum) -> dict[str, Endpoint]:
+    return {
+        host.name: Endpoint(continuum.namespaces.path(host.name), host.address)
+        for host in context.scenario.hosts
+    }
+
+
+@dataclass
+class _Emulation:
+    """A continuum that is up, its events, and what is answered about it."""
+
+    context: RunContext
+    continuum: Continuum
+    prober: Prober
+    callbacks: EmulationCallbacks
+    _scheduler: Scheduler = field(init=False)
+    _last_counters: Look = field(init=False)
+
+    def __post_init__(self) -> None:
+        scenario, continuum = self.context.scenario, self.continuum
+        self._scheduler = Scheduler(
+            scenario.changes,
+            continuum.links,
+            continuum.shares,
+            self.context.dilation,
+            scenario.shares,
+            scenario.links.pairs,
+            continuum.drives,
+            scenario.drives,
+        )
+
+    def run_until(self, for_s: float | None) -> tuple[TimedViolation, ...]:
+        """Apply the events, answer requests and tell of slips until the end; returns all slips."""
+        scenario, dilation = self.context.scenario, self.context.dilation
+        counters_before = self.continuum.links.counters()
+        watch = FidelityMonitorThread(
+            self.continuum, peak_rates(scenario.links.pairs, scenario.changes), dilation
+        )
+        with self.context.journal.stage("up"), ControlSocket(self.context.folder) as control, watch:
+            zero_ns = time.monotonic_ns()
+            self._last_counters = Look(zero_ns, counters_before)
+            ends_ns = None if for_s is None else zero_ns + round(dilation.real_s(for_s) * 1e9)
+            self._scheduler.start(zero_ns)
+            events: tuple[EventRecord, ...] = ()
+            try:
+                self.callbacks.on_up(self._create_status())
+                with suppress(KeyboardInterrupt):
+                    while ends_ns is None or time.monotonic_ns() < ends_ns:
+                        self._serve(control)
+                        self._report_violations(watch, zero_ns)
+            finally:
+                events = self._scheduler.stop()
+                write_events(self.context.folder, events)
+                write_counters(self.context.folder, self.continuum.links, counters_before)
+        return (*watch.violations(zero_ns), *find_late_changes(events, zero_ns, dilation))
+
+    def _create_status(self) -> EmulationStatus:
+        record, scenario = self.context.journal.record, self.context.scenario
+        return EmulationStatus(
+            record.id,
+            self.context.folder,
+            scenario.hosts,
+            scenario.shares,
+            self.context.dilation.factor,
+            record.warnings,
+        )
+
+    def _serve(self, control: ControlSocket) -> None:
+        control.serve(_POLL_INTERVAL_S, self._handle_request)
+        self.continuum.links.check_alive()
+        self.continuum.shares.check_alive()
+        if self._scheduler.failure is not None:
+            raise EmulationError(
+                f"a dynamic change could not be applied: {self._scheduler.failure}"
+            )
+
+    def _report_violations(self, watch: FidelityMonitorThread, zero_ns: int) -> None:
+        """Put down all that has slipped, in case that this process does not live to its end, and
+        tell of what has just done so.
+        """
+        new_violations = watch.poll_new(zero_ns)
+        if not new_violations:
+            return
+        try:
+            require_no_violations(self.context.folder, watch.known(zero_ns), _ACTIVITY)
+        except FidelityError as error:
+            self.context.journal.update(error=str(error))
+        self.callbacks.on_violations(new_violations)
+
+    def _handle_request(self, request: ControlRequest, pid: int) -> Iterator[ControlReply]:
+        if request.action == "links":
+            yield ControlReply(
+                {"links": [build_link_document(link) for link in self._measure_links()]}
+            )
+            return
+        host = select_one_host(request.host, self.context.scenario.hosts)
+        if request.action == "enter":
+            namespaces = self.continuum.namespaces
+            with offered(namespaces.path(host.name), namespaces.uts_path(host.name)) as descriptors:
+                content: dict[str, JsonValue] = {
+                    "host": host.name,
+                    "address": host.address,
+                    "environment": self._create_environment(host),
+                }
+                yield ControlReply(content, descriptors)
+        else:
+            yield ControlReply(
+                {"held": self._limit_process(host, pid, interactive=request.interactive)}
+            )
+
+    def _create_environment(self, host: Host) -> dict[str, JsonValue]:
+        """What a command in the host sees besides the variables of whoever started it."""
+        variables: dict[str, JsonValue] = {
+            "LAGGARD_HOST": host.name,
+            "LAGGARD_ADDRESS": host.address,
+        }
+        if host.ipv6:
+            variables["LAGGARD_IPV6"] = host.ipv6[0]
+        return variables | {
+            name: os.environ[name] for name in ("HOME", "TMPDIR") if name in os.environ
+        }
+
+    def _limit_process(self, host: Host, pid: int, *, interactive: bool) -> bool:
+        """Hold a process to the host's share, unless it is a shell that would take every stop
+        signal for a Ctrl-Z.
+        """
+        shares = self.continuum.shares
+        if pid <= 0:
+            raise InputError(
+                "a process outside the emulation is not held to a share — run it with `laggard ssh`"
+            )
+        if interactive and shares.mechanism == "stop-signal":
+            return False
+        shares.attach(host.name, pid, family=True)
+        return True
+
+    def _measure_links(self) -> tuple[LiveLink, ...]:
+        now, dilation = self._scheduler.constraints(), self.context.dilation
+
+        def current(pair: Pair) -> Constraint:
+            return now.get(pair, Constraint())
+
+        groups = group_links(self.context.scenario.links, current)
+        measured = self.prober.round_trips(round_trip_probes(groups, current, dilation))
+        look = Look(time.monotonic_ns(), self.continuum.links.counters())
+        last, self._last_counters = self._last_counters, look
+        return live_links(groups, current, measured, last, look, dilation)
+
+
+def select_one_host(pattern: str, hosts: Sequence[Host]) -> Host:
+    """The one host that a user means by its name, or by a pattern that matches nothing else.
+
+    Raises:
+        InputError: it matches none, or several.
+    """
+    chosen = select_hosts(pattern, hosts)
+    if len(chosen) == 1:
+        return chosen[0]
+    names = [host.name for host in chosen or hosts]
+    rule = f"{len(chosen)} hosts match" if chosen else "no host matches"
+    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    raise InputError(f"{pattern}: {rule}, and one is entered at a time — name one of {shown}")

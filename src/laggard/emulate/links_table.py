@@ -1,0 +1,125 @@
+"""`laggard links`: the links of a running emulation as they are, again and again."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from laggard.core.errors import RunFolderError
+from laggard.emulate.control_socket import ControlRequest, send_request
+from laggard.run_folder.results import JsonValue
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_COLUMNS = ("links", "asked for", "now", "RTT, ms", "measured", "Mbit/s", "dropped")
+_FIRST_NUMERIC_COLUMN = 3
+_CAPTION = (
+    "RTT: by what holds now; measured on one link of a row. "
+    "Mbit/s, dropped: of all its links, since the last look, IPv4 and IPv6 together."
+)
+
+
+def read_links(folder: Path) -> list[JsonValue]:
+    """The live links of an emulation, as `emulation_documents.link_document` writes each.
+
+    Raises:
+        RunFolderError: no emulation is up there.
+    """
+    content, _ = send_request(folder, ControlRequest(action="links"))
+    links = content["links"]
+    assert isinstance(links, list)
+    return links
+
+
+def show_links(folder: Path, every_s: float) -> None:
+    """Show the table until an interrupt or the end of the emulation; once where the output is no
+    terminal.
+
+    Raises:
+        RunFolderError: no emulation is up there.
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    table = build_links_table(read_links(folder))
+    if not sys.stdout.isatty():
+        Console(width=200).print(table)
+        return
+    with Live(table, console=console, auto_refresh=False) as live:
+        while True:
+            live.update(table, refresh=True)
+            time.sleep(every_s)
+            try:
+                table = build_links_table(read_links(folder))
+            except RunFolderError:
+                return  # the emulation has ended; its last state stays on the screen
+
+
+def build_links_table(links: list[JsonValue]) -> Table:
+    """The table of live links, a row for all that are alike: `8 x cloud → edge`, or a single link
+    by its ends.
+    """
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, caption=_CAPTION, caption_justify="left")
+    for i, column in enumerate(_COLUMNS):
+        table.add_column(
+            column, justify="right" if i >= _FIRST_NUMERIC_COLUMN else "left", overflow="fold"
+        )
+    for link in links:
+        assert isinstance(link, dict)
+        table.add_row(*_format_row(link))
+    return table
+
+
+def _format_row(link: Mapping[str, JsonValue]) -> tuple[str, ...]:
+    pairs, requested, current = link["pairs"], link["requested"], link["current"]
+    assert isinstance(pairs, list)
+    assert isinstance(requested, dict)
+    assert isinstance(current, dict)
+    first = pairs[0]
+    assert isinstance(first, list)
+    requested_text, current_text = format_constraint(requested), format_constraint(current)
+    rtt_ms = link["rtt_ms"]
+    return (
+        " → ".join(map(str, first))
+        if len(pairs) == 1
+        else f"{len(pairs)} x {link['src_layer']} → {link['dst_layer']}",
+        requested_text,
+        "same" if requested_text == current_text else f"[bold]{current_text}[/bold]",
+        f"{link['asked_rtt_ms']:.1f}",
+        "no echo" if rtt_ms is None else f"{rtt_ms:.1f}",
+        f"{link['carried_mbps']:.2f}",
+        f"{link['dropped']}",
+    )
+
+
+def format_constraint(constraint: Mapping[str, JsonValue]) -> str:
+    """A constraint in a few words."""
+    parts = [
+        f"{constraint['delay_ms']:g} ms",
+        f"± {constraint['jitter_ms']:g} ms{_format_distribution(constraint)}"
+        if constraint["jitter_ms"]
+        else "",
+        f"{constraint['rate_mbps']:g} Mbit/s" if constraint["rate_mbps"] is not None else "",
+        f"{constraint['loss_percent']:g} % lost{_format_bursts(constraint)}"
+        if constraint["loss_percent"]
+        else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _format_distribution(constraint: Mapping[str, JsonValue]) -> str:
+    return "" if constraint["distribution"] == "uniform" else f" ({constraint['distribution']})"
+
+
+def _format_bursts(constraint: Mapping[str, JsonValue]) -> str:
+    return (
+        "" if constraint["burst_packets"] == 1 else f" in bursts of {constraint['burst_packets']:g}"
+    )

@@ -1,0 +1,134 @@
+"""What `laggard emulate` and `laggard links` say, as text for people and JSON for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from laggard.core.hosts import Host
+from laggard.network_emulation.links import Constraint
+from laggard.network_emulation.live_links import LiveLink
+from laggard.run.fidelity_monitor import TimedViolation, format_violation, to_violation_rows
+from laggard.run_folder.results import JsonValue
+
+_MAX_HOSTS_LISTED = 20
+_MAX_VIOLATIONS_LISTED = 4
+
+
+@dataclass(frozen=True)
+class EmulationStatus:
+    """A continuum that is up and keeps its promises, but for what the warnings say that it
+    cannot.
+    """
+
+    run_id: str
+    folder: Path
+    hosts: tuple[Host, ...]
+    shares: Mapping[str, float]
+    dilation: float
+    warnings: tuple[str, ...]
+
+
+def format_status(status: EmulationStatus) -> str:
+    """What to do with a continuum that is up."""
+    last = status.hosts[-1].name
+    speed_text = (
+        "" if status.dilation == 1 else f", {status.dilation:g} times slower than real time"
+    )
+    rows = [
+        "  ".join(
+            (
+                "",
+                host.name,
+                host.address,
+                *host.ipv6,
+                f"{_format_percent(status.shares[host.name])} of a core",
+            )
+        )
+        for host in status.hosts
+    ]
+    return "\n".join(
+        [
+            f"{len(status.hosts)} hosts are up{speed_text}:",
+            *(
+                rows
+                if len(rows) <= _MAX_HOSTS_LISTED
+                else [*rows[:_MAX_HOSTS_LISTED], f"  and {len(rows) - _MAX_HOSTS_LISTED} more"]
+            ),
+            (
+                f"in another terminal: laggard ssh {last}, or laggard ssh {last} COMMAND, or"
+                " laggard links"
+            ),
+            "Ctrl-C ends it, and every process in it",
+        ]
+    )
+
+
+def build_status_document(status: EmulationStatus) -> dict[str, JsonValue]:
+    """The same as JSON."""
+    hosts: list[JsonValue] = [
+        {
+            "name": host.name,
+            "address": host.address,
+            "ipv6": [*host.ipv6],
+            "cpu_share": status.shares[host.name],
+        }
+        for host in status.hosts
+    ]
+    return {
+        "status": "up",
+        "id": status.run_id,
+        "folder": str(status.folder),
+        "dilation": status.dilation,
+        "hosts": hosts,
+        "warnings": list(status.warnings),
+    }
+
+
+def format_violations(violations: Sequence[TimedViolation]) -> str:
+    """What has just slipped, on one line."""
+    shown = [format_violation(each) for each in violations[:_MAX_VIOLATIONS_LISTED]]
+    more = (
+        [f"{len(violations) - _MAX_VIOLATIONS_LISTED} more, in guard.json"]
+        if len(violations) > _MAX_VIOLATIONS_LISTED
+        else []
+    )
+    return "the emulation slipped, " + "; ".join((*shown, *more))
+
+
+def build_violations_document(violations: Sequence[TimedViolation]) -> dict[str, JsonValue]:
+    """The same as JSON."""
+    rows: list[JsonValue] = [{**row} for row in to_violation_rows(violations)]
+    return {"status": "slipped", "slips": rows}
+
+
+def _format_percent(share: float) -> str:
+    return f"{100 * share:g} %"
+
+
+def build_link_document(link: LiveLink) -> dict[str, JsonValue]:
+    """A live link as JSON; every quantity in virtual units."""
+    group = link.group
+    return {
+        "src_layer": group.src_layer,
+        "dst_layer": group.dst_layer,
+        "pairs": [[src, dst] for src, dst in group.pairs],
+        "requested": _build_constraint_document(group.requested),
+        "current": _build_constraint_document(group.current),
+        "asked_rtt_ms": link.asked_rtt_ms,
+        "rtt_ms": link.rtt_ms,
+        "carried_mbps": link.carried_mbps,
+        "dropped": link.dropped,
+    }
+
+
+def _build_constraint_document(constraint: Constraint) -> dict[str, JsonValue]:
+    return {
+        "delay_ms": constraint.delay_ms,
+        "jitter_ms": constraint.jitter_ms,
+        "rate_mbps": constraint.rate_mbps,
+        "loss_percent": constraint.loss_percent,
+        "distribution": constraint.distribution,
+        "burst_packets": constraint.burst_packets,
+    }

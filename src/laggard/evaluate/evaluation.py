@@ -1,0 +1,112 @@
+"""`laggard evaluate`: the analysis is held against runs whose stragglers are known."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from laggard.analysis.detection.online.recorded_run import replay_alarms
+from laggard.analysis.evaluate.alarm_judgment import judge_alarms
+from laggard.analysis.evaluate.case_evaluation import evaluate_cases
+from laggard.analysis.evaluate.case_grid import build_full_grid
+from laggard.analysis.evaluate.evaluation_report import EvaluatedCase
+from laggard.analysis.evaluate.finding_judgment import judge_findings
+from laggard.campaign.run_subprocess import run_in_subprocess
+from laggard.core.run_schema import Finding
+from laggard.evaluate.ground_truth import read_injected_events
+from laggard.evaluate.injected_cases import SCENARIO, EmulatedCase, draw_cases
+
+log = logging.getLogger(__name__)
+
+DEFAULT_CASES = 1500
+DEFAULT_EMULATED_CASES = 6
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class EvaluationScope:
+    """How much is tried: the first `cases` of the grid (None: all of it), drawn from `seed`."""
+
+    cases: int | None
+    seed: int
+
+
+def evaluate_generated(scope: EvaluationScope, *, quiet: bool) -> tuple[EvaluatedCase, ...]:
+    """Tries generated runs, as many at once as there are cores.
+
+    Args:
+        scope: which part of the grid.
+        quiet: whether to draw no progress, which is drawn on a terminal only.
+
+    Returns:
+        Each run with its verdict, in the grid's order.
+    """
+    cases = build_full_grid(scope.seed)[: scope.cases]
+    verdicts = _track_progress(evaluate_cases(cases), len(cases), quiet=quiet)
+    return tuple(
+        EvaluatedCase(case.name, case.axes(), verdict)
+        for case, verdict in zip(cases, verdicts, strict=True)
+    )
+
+
+def evaluate_emulated(
+    scope: EvaluationScope, runs: Path, *, quiet: bool
+) -> tuple[EvaluatedCase, ...]:
+    """Tries real runs on the emulated continuum, one after the other.
+
+    Args:
+        scope: how many, and the seed of when and where they are slowed.
+        runs: where their run folders are kept.
+        quiet: whether they say nothing meanwhile.
+
+    Returns:
+        Each run with its verdict; a run that failed, or whose emulation slipped, proves nothing and
+        is left out.
+    """
+    cases = draw_cases(scope.seed, scope.cases or DEFAULT_EMULATED_CASES)
+    evaluated = (_run_emulated_case(case, runs, quiet=quiet) for case in cases)
+    return tuple(each for each in evaluated if each is not None)
+
+
+def _run_emulated_case(case: EmulatedCase, runs: Path, *, quiet: bool) -> EvaluatedCase | None:
+    from laggard.analysis.tables.load_run import load_run
+
+    if not quiet:
+        sys.stderr.write(f"{case.name}\n")
+    result = run_in_subprocess(SCENARIO, case.overrides(), runs).result or {}
+    if result.get("status") != "done":
+        log.warning(
+            "%s: the run ended %s and is left out",
+            case.name,
+            result.get("status", "without an answer"),
+        )
+        return None
+    folder = Path(str(result["folder"]))
+    run = load_run(folder)
+    findings = TypeAdapter(tuple[Finding, ...]).validate_python(result["stragglers"])
+    steps = len(np.unique(run.spans.step))
+    events = read_injected_events(run, folder)
+    verdict = replace(
+        judge_findings(events, findings, steps, None),
+        online=judge_alarms(events, replay_alarms(run), steps),
+    )
+    return EvaluatedCase(f"{case.name}, {folder}", {"injected": case.family}, verdict)
+
+
+def _track_progress(verdicts: Iterator[_T], count: int, *, quiet: bool) -> Iterator[_T]:
+    if quiet or not sys.stderr.isatty():
+        return verdicts
+    from rich.console import Console
+    from rich.progress import track
+
+    return iter(
+        track(verdicts, "evaluate", total=count, console=Console(stderr=True), transient=True)
+    )

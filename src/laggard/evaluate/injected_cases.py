@@ -1,0 +1,111 @@
+"""What `laggard evaluate --emulated` injects into real runs: values drawn from a seed, told as
+overrides of one small scenario.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from laggard.analysis.evaluate.case_grid import Injected
+
+SCENARIO = Path(__file__).parent / "evaluation"
+HOSTS = ("cloud.trainer.1.1", "fog.trainer.1.1", "edge.trainer.1.1", "edge.trainer.1.2")
+TIER_PAIRS = (("cloud", "fog"), ("fog", "edge"), ("cloud", "edge"))
+CPU_PERCENT, READ_KB_PER_S, RATE_MBPS = 16.0, 200.0, 100.0
+"""What the scenario's hosts and links have when nothing is injected."""
+MAGNITUDES = (1.5, 2.0, 4.0)
+_FAMILY_CYCLE: tuple[Injected, ...] = ("compute", "network", "none", "storage", "both", "none")
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """One event: from `at_s` on, `for_s` seconds long, a host or all links between two tiers are
+    `magnitude` times slower.
+    """
+
+    family: Literal["compute", "network", "storage"]
+    target: str | tuple[str, str]
+    magnitude: float
+    at_s: float
+    for_s: float
+
+    def to_yaml(self) -> str:
+        """As an entry of `heterogeneity.to_yaml`."""
+        when = f"at: {self.at_s:g}s, for: {self.for_s:g}s"
+        if isinstance(self.target, tuple):
+            src, dst = self.target
+            ends = f'src: "{src}.*", dst: "{dst}.*", symmetric: true'
+            return f"{{{when}, {ends}, rate: {RATE_MBPS / self.magnitude:g}mbit}}"
+        limit = (
+            f"cpu: {CPU_PERCENT / self.magnitude:g}%"
+            if self.family == "compute"
+            else f"read: {READ_KB_PER_S / self.magnitude:g}kB/s"
+        )
+        return f'{{{when}, hosts: "{self.target}", {limit}}}'
+
+
+@dataclass(frozen=True)
+class EmulatedCase:
+    """One run: what is slowed in it."""
+
+    family: Injected
+    slowdowns: tuple[Slowdown, ...]
+
+    @property
+    def name(self) -> str:
+        """What it is, in a line."""
+        parts = [
+            f"{each.family} x{each.magnitude:g} of {each.target} at {each.at_s:g} s"
+            for each in self.slowdowns
+        ]
+        return "; ".join(parts) or "clean"
+
+    def overrides(self) -> tuple[str, ...]:
+        """The scenario's overrides."""
+        return (
+            (f"heterogeneity.dynamic=[{', '.join(each.to_yaml() for each in self.slowdowns)}]",)
+            if self.slowdowns
+            else ()
+        )
+
+
+def draw_cases(seed: int, count: int) -> tuple[EmulatedCase, ...]:
+    """Draws what is injected.
+
+    Args:
+        seed: the same seed gives the same cases.
+        count: how many.
+
+    Returns:
+        Families in turn, a third of the cases clean.
+    """
+    rng = np.random.default_rng(seed)
+    return tuple(
+        _draw_case(_FAMILY_CYCLE[index % len(_FAMILY_CYCLE)], rng) for index in range(count)
+    )
+
+
+def _draw_case(family: Injected, rng: np.random.Generator) -> EmulatedCase:
+    slowdowns = []
+    if family in ("compute", "both"):
+        slowdowns.append(_draw_slowdown("compute", HOSTS[int(rng.integers(len(HOSTS)))], rng))
+    if family == "storage":
+        slowdowns.append(_draw_slowdown("storage", HOSTS[int(rng.integers(len(HOSTS)))], rng))
+    if family in ("network", "both"):
+        slowdowns.append(
+            _draw_slowdown("network", TIER_PAIRS[int(rng.integers(len(TIER_PAIRS)))], rng)
+        )
+    return EmulatedCase(family, tuple(slowdowns))
+
+
+def _draw_slowdown(
+    family: Literal["compute", "network", "storage"],
+    target: str | tuple[str, str],
+    rng: np.random.Generator,
+) -> Slowdown:
+    at_s, for_s = (round(float(seconds), 1) for seconds in rng.uniform((5.0, 5.0), (9.0, 8.0)))
+    return Slowdown(family, target, float(rng.choice(MAGNITUDES)), at_s, for_s)

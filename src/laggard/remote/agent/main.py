@@ -1,0 +1,269 @@
+"""The agent of one node: `python -m laggard.remote.agent.main`, started over SSH.
+
+Standard input and output are its line to the controller. When the line closes, or the controller is
+silent for its lease, the agent takes the node's processes, queues and folders with it: nothing
+outlives a controller that was killed or a laptop that was closed.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from laggard.core.errors import DeploymentError, LaggardError
+from laggard.core.virtual_time import Dilation
+from laggard.layers_services.launch import ForkServer
+from laggard.layers_services.local.janitor import run_name
+from laggard.network_emulation.compute import (
+    ShareController,
+    open_shares,
+    prepare_cgroups,
+    sweep_cgroups,
+)
+from laggard.network_emulation.compute.measure import verify_shares
+from laggard.network_emulation.cpu_plan import usable_cores
+from laggard.remote.agent.host_limits import HostLimits
+from laggard.remote.agent.messages import (
+    AgentFailed,
+    AgentMessage,
+    AgentPlan,
+    AgentReply,
+    AgentRequest,
+    AgentStarted,
+    ImportsDone,
+    KeepAlive,
+    format_line,
+    parse_controller_message,
+)
+from laggard.remote.agent.node_clock import NodeClock
+from laggard.remote.agent.node_training import NodeTraining
+from laggard.remote.agent.request_handlers import RequestHandler, RequestHandlers
+from laggard.workloads.plan import ENVIRONMENT, PRELOAD
+
+POLL_S = 0.004
+IMPORT_TIMEOUT_S = 300.0
+_REAL_TIME = Dilation(1.0)
+
+
+def main() -> int:
+    """Serve one run on this node, to its end."""
+    line = _ControllerChannel()
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        plan = AgentPlan.model_validate_json(line.read_first_line())
+        with ExitStack() as stack:
+            _Agent(plan, line, stack).run()
+    except LaggardError as error:
+        line.write(AgentFailed(error=str(error)))
+        return error.exit_status
+    except Exception as error:  # noqa: BLE001 - the last place that can still tell the controller
+        line.write(AgentFailed(error=f"a defect of Laggard: {error!r}\n{traceback.format_exc()}"))
+        return 1
+    return 0
+
+
+class _ControllerChannel:
+    """The line to the controller; whatever else prints goes to standard error."""
+
+    def __init__(self) -> None:
+        self._out = os.dup(1)
+        os.dup2(2, 1)
+        self._pending = b""
+        self.closed = False
+
+    def write(self, message: AgentMessage) -> None:
+        content = memoryview(f"{format_line(message)}\n".encode())
+        while content and not self.closed:
+            try:
+                content = content[os.write(self._out, content) :]
+            except (BrokenPipeError, ConnectionResetError):
+                self.closed = True
+
+    def read_first_line(self) -> str:
+        """The first line, waiting for it."""
+        while b"\n" not in self._pending:
+            if not self._read():
+                raise DeploymentError("the controller went away before it said what to do")
+        return self._pop_line()
+
+    def read(self, timeout_s: float, others: Sequence[int] = ()) -> list[str]:
+        """Lines that have come, waiting at most `timeout_s` for the first, or for one of `others`
+        to become readable.
+        """
+        if 0 in select.select([0, *others], [], [], timeout_s)[0] and not self._read():
+            self.closed = True
+        lines = []
+        while b"\n" in self._pending:
+            lines.append(self._pop_line())
+        return lines
+
+    def _read(self) -> bool:
+        content = os.read(0, 1 << 16)
+        self._pending += content
+        return bool(content)
+
+    def _pop_line(self) -> str:
+        line, _, self._pending = self._pending.partition(b"\n")
+        return line.decode()
+
+
+class _Agent:
+    def __init__(self, plan: AgentPlan, line: _ControllerChannel, stack: ExitStack) -> None:
+        self._plan, self._channel, self._stack = plan, line, stack
+        folder = Path(plan.folder)
+        for name in ("spool", "logs"):
+            (folder / name).mkdir(parents=True)
+        self._request_handlers = RequestHandlers(plan.host, plan.address, folder)
+        stack.callback(self._request_handlers.run_undo_commands)
+        os.environ.update(ENVIRONMENT)
+        self._server = stack.enter_context(
+            ForkServer.start(PRELOAD, log=folder / "logs" / f"imports-{plan.host}.log")
+        )
+        self._clock = NodeClock(plan.reference_address, plan.address, folder)
+        stack.callback(self._clock.close)
+        self._limits = HostLimits(plan, self._clock)
+        stack.callback(self._limits.close)
+        self._shares: ShareController | None = None
+        self._training: NodeTraining | None = None
+        self._last_line_s = time.monotonic()
+        self._is_finished = False
+        self._handlers: Mapping[str, RequestHandler] = {
+            **self._request_handlers.list_handlers(),
+            **self._limits.list_handlers(),
+            "wait_imports": self._wait_for_imports,
+            "compare_clocks": self._compare_clocks,
+            "hold_shares": self._apply_shares,
+            "set_share": self._set_share,
+            "start": self._start_processes,
+            "go": self._begin_training,
+            "end_training": self._end_training,
+            "conclude": self._finalize_clock,
+            "leave": self._remove_run_folder,
+        }
+
+    def run(self) -> None:
+        self._channel.write(AgentStarted(host=self._plan.host, pid=os.getpid()))
+        while not self._is_finished and not self._channel.closed:
+            for text in self._channel.read(POLL_S, self._clock.descriptors()):
+                self._handle_line(text)
+                self._last_line_s = (
+                    time.monotonic()
+                )  # only now: what was asked for may have taken longer than the lease
+            self._clock.step()
+            if self._training is not None:
+                for news in self._training.poll_updates():
+                    self._channel.write(news)
+            if self._shares is not None:
+                self._shares.check_alive()
+            if time.monotonic() - self._last_line_s > self._plan.lease_s:
+                raise DeploymentError(
+                    f"{self._plan.host}: the controller was silent for {self._plan.lease_s:g} s"
+                )
+
+    def _handle_line(self, text: str) -> None:
+        message = parse_controller_message(text)
+        if isinstance(message, AgentRequest):
+            self._channel.write(self._handle_request(message))
+        elif not isinstance(message, KeepAlive) and self._training is not None:
+            answer = self._training.apply_update(message)
+            if answer is not None:
+                self._channel.write(answer)
+
+    def _handle_request(self, request: AgentRequest) -> AgentReply:
+        argument = request.argument if isinstance(request.argument, dict) else {}
+        try:
+            return AgentReply(
+                number=request.number, result=self._handlers[request.operation](argument)
+            )
+        except (LaggardError, OSError) as error:
+            return AgentReply(number=request.number, error=str(error))
+
+    def _wait_for_imports(self, _: Mapping[str, JsonValue]) -> JsonValue:
+        seconds = self._server.wait_ready(IMPORT_TIMEOUT_S)
+        self._channel.write(ImportsDone(import_s=seconds))
+        return seconds
+
+    def _compare_clocks(self, argument: Mapping[str, JsonValue]) -> JsonValue:
+        """Compare this node's clock with the head's; returns the bound on the error, ns. Goes on
+        doing so if asked to.
+        """
+        error_ns = self._clock.compare()
+        if argument.get("go_on"):
+            self._clock.start_periodic_exchanges()
+        return error_ns
+
+    def _apply_shares(self, _: Mapping[str, JsonValue]) -> JsonValue:
+        """Hold this host to its share from now on, and measure it; returns the checks."""
+        host, share = self._plan.host, self._plan.share
+        if share is None:
+            return []
+        sweep_cgroups()
+        cgroups = prepare_cgroups([host], run_name())
+        if cgroups is not None:
+            self._stack.callback(cgroups.remove)
+            self._stack.callback(cgroups.close)
+        cores = usable_cores()
+        self._shares = open_shares(
+            {host: share}, cgroups, {host: cores[self._plan.core % len(cores)]}
+        )
+        self._stack.callback(self._shares.close)
+        return [
+            check.model_dump(mode="json")
+            for check in verify_shares({host: share}, self._shares, _REAL_TIME)
+        ]
+
+    def _set_share(self, argument: Mapping[str, JsonValue]) -> JsonValue:
+        """Change the share; returns when it was in effect, reference clock."""
+        if self._shares is None:
+            raise DeploymentError(f"{self._plan.host} has no share to change")
+        return self._clock.to_reference(
+            self._shares.set_share(self._plan.host, float(str(argument["share"])))
+        )
+
+    def _start_processes(self, _: Mapping[str, JsonValue]) -> JsonValue:
+        self._training = NodeTraining(
+            self._plan, self._server, self._clock, self._shares, self._limits
+        )
+        self._training.start()
+        return None
+
+    def _begin_training(self, _: Mapping[str, JsonValue]) -> JsonValue:
+        if self._training is not None:
+            self._training.go()
+        return None
+
+    def _end_training(self, _: Mapping[str, JsonValue]) -> JsonValue:
+        """Training is over; returns whether no process of it is left."""
+        if self._training is None:
+            return True
+        self._training.end()
+        return self._training.has_ended
+
+    def _finalize_clock(self, _: Mapping[str, JsonValue]) -> JsonValue:
+        """Nothing is measured any more: what lies in the folder stays as it is."""
+        self._clock.finalize()
+        return None
+
+    def _remove_run_folder(self, _: Mapping[str, JsonValue]) -> JsonValue:
+        """Everything has come home: remove it here. An agent that ends without this leaves it for a
+        controller that comes back.
+        """
+        self._is_finished = True
+        os.chdir("/")
+        shutil.rmtree(self._plan.folder, ignore_errors=True)
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""A node's clock against the head's, asked for in bursts as long as the run lasts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from laggard.core.clock_fit import ClockExchange, ClockFit, fit_clock
+from laggard.layers_services.clock_exchange import CLOCK_PORT, Exchanger, Responder, exchange
+
+if TYPE_CHECKING:
+    from io import TextIOWrapper
+
+EXCHANGES_FILE = "clock.jsonl"
+"""Where a node keeps its exchanges, one JSON line each; absent on the head, whose clock is the
+reference."""
+
+_REFIT_INTERVAL = 40
+
+
+class NodeClock:
+    """The map between this node's CLOCK_MONOTONIC and the head's.
+
+    Args:
+        reference: address of the head on the experiment network.
+        address: of this node there; the same on the head.
+        folder: gets `EXCHANGES_FILE`.
+    """
+
+    def __init__(self, reference: str, address: str, folder: Path) -> None:
+        self._reference, self._address = reference, address
+        self._exchanges: list[ClockExchange] = []
+        self._fit = ClockFit.identity()
+        self._fitted_count = 0
+        self._responder: Responder | None = None
+        self._exchanger: Exchanger | None = None
+        self._file: TextIOWrapper | None = None
+        if self.is_reference:
+            self._responder = Responder(address)
+        else:
+            self._file = (folder / EXCHANGES_FILE).open("a", encoding="utf-8", buffering=1)
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether this is the head."""
+        return self._reference == self._address
+
+    def compare(self) -> int:
+        """Compare the clocks thoroughly (half a second); returns the bound on the error now, ns.
+
+        Raises:
+            DeploymentError: the head does not answer.
+        """
+        if self.is_reference:
+            return 0
+        self._record_exchanges(exchange(self._reference, CLOCK_PORT, address=self._address))
+        self._refit()
+        last_ns = np.array([self._exchanges[-1].returned_ns], dtype=np.int64)
+        return int(self._fit.error_ns(last_ns)[0])
+
+    def start_periodic_exchanges(self) -> None:
+        """From now on `step` asks a burst every second."""
+        if not self.is_reference:
+            self._exchanger = Exchanger(self._reference, CLOCK_PORT, address=self._address)
+
+    def finalize(self) -> None:
+        """Compare once more, and write nothing from here on.
+
+        Raises:
+            DeploymentError: the head does not answer.
+        """
+        if self._file is None:
+            return
+        if self._exchanger is not None:
+            self._exchanger.close()
+            self._exchanger = None
+        try:
+            self._record_exchanges(exchange(self._reference, CLOCK_PORT, address=self._address))
+        finally:
+            self._file.close()
+            self._file = None
+
+    def descriptors(self) -> list[int]:
+        """What becomes readable when `step` has something to do."""
+        return [each.fileno() for each in (self._responder, self._exchanger) if each is not None]
+
+    def step(self) -> None:
+        """Answer and ask what is due, without blocking."""
+        if self._responder is not None:
+            self._responder.answer()
+        if self._exchanger is not None:
+            self._record_exchanges(self._exchanger.step())
+            if len(self._exchanges) >= self._fitted_count + _REFIT_INTERVAL:
+                self._refit()
+
+    def to_reference(self, local_ns: int) -> int:
+        """The head's time at a time of this node, ns."""
+        return int(self._fit.to_reference(np.array([local_ns], dtype=np.int64))[0])
+
+    def to_local(self, reference_ns: int) -> int:
+        """And back."""
+        return int(self._fit.to_local(np.array([reference_ns], dtype=np.int64))[0])
+
+    def close(self) -> None:
+        """Stop asking and answering."""
+        for each in (self._responder, self._exchanger, self._file):
+            if each is not None:
+                each.close()
+
+    def _record_exchanges(self, exchanges: tuple[ClockExchange, ...]) -> None:
+        self._exchanges += exchanges
+        if self._file is not None:
+            self._file.writelines(f"{each.to_json()}\n" for each in exchanges)
+
+    def _refit(self) -> None:
+        self._fit = fit_clock(self._exchanges)
+        self._fitted_count = len(self._exchanges)
+
+
+def load_clock_fit(folder: Path) -> ClockFit:
+    """The final map of a node whose data lies in `folder`; the reference's own where the node kept
+    no exchanges.
+
+    Raises:
+        RunFolderError: a line is no exchange.
+    """
+    path = folder / EXCHANGES_FILE
+    if not path.exists():
+        return ClockFit.identity()
+    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+    return fit_clock([ClockExchange.from_json(line) for line in whole.splitlines()])

@@ -1,0 +1,266 @@
+"""The training's processes on one node: started by fork, watched through the node's own spool, told
+of as messages.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from laggard.core.errors import DeploymentError
+from laggard.layers_services.launch import ForkServer, ProcessSpec
+from laggard.network_emulation.compute import ShareController
+from laggard.remote.agent.fidelity_sampling import NodeSampler
+from laggard.remote.agent.host_limits import HostLimits
+from laggard.remote.agent.messages import (
+    AgentMessage,
+    AgentPlan,
+    FirstStepBegan,
+    LogChunk,
+    NodeHeartbeats,
+    ProcessEnded,
+    RankHeartbeat,
+    RankReady,
+    TrainingDone,
+    TrainingProgress,
+)
+from laggard.remote.agent.node_clock import NodeClock
+from laggard.run.supervisor import read_log_tail
+from laggard.workloads.gate_relay import GateNews, GateRelay
+from laggard.workloads.gates import Gates
+from laggard.workloads.heartbeat import read_heartbeats
+from laggard.workloads.plan import ENVIRONMENT, TrainingPlan
+from laggard.workloads.spool import Spool, write_whole
+from laggard.workloads.tally_relay import TALLY_NEWS, TallyNews, TallyRelay
+
+HEARTBEAT_INTERVAL_S = 0.5
+_LOG_CHUNK_BYTES = 1 << 16
+_ENTRY_POINTS = {
+    "worker": "laggard.workloads.worker:main",
+    "server": "laggard.workloads.server:main",
+    "evaluator": "laggard.workloads.evaluator:main",
+    "sampler": "laggard.workloads.tracing.link_sampler:main",
+    "preparer": "laggard.workloads.datasets:prepare_main",
+}
+
+
+class NodeTraining:
+    """One node's part of a training.
+
+    Args:
+        plan: what the agent was told.
+        server: what forks the processes.
+        clock: between this node's clock and the reference.
+        shares: holds the workers to the host's share; None where nothing limits them.
+        limits: of the host's drive and memory.
+    """
+
+    def __init__(
+        self,
+        plan: AgentPlan,
+        server: ForkServer,
+        clock: NodeClock,
+        shares: ShareController | None,
+        limits: HostLimits,
+    ) -> None:
+        self._plan, self._server, self._clock, self._shares, self._limits = (
+            plan,
+            server,
+            clock,
+            shares,
+            limits,
+        )
+        self.output_dir = Spool(Path(plan.folder) / "spool")
+        self.logs = Path(plan.folder) / "logs"
+        self._processes: dict[int, tuple[str, int]] = {}
+        self._host_pids: set[int] = set()
+        self._reported_files: set[str] = set()
+        self._read_offsets: dict[Path, int] = {}
+        self._last_heartbeat_s = 0.0
+        self._sampler: NodeSampler | None = None
+        ranks = [worker.rank for worker in plan.workers]
+        parts: tuple[TrainingPlan, ...] = (
+            *plan.workers,
+            *((plan.server,) if plan.server is not None else ()),
+        )
+        self._world_size = parts[0].world_size if parts else 1
+        gates = Gates(self.output_dir.gates, self._world_size)
+        self.barrier_relay = GateRelay(gates, ranks, clock.to_reference, clock.to_local)
+        self._progress_relay: TallyRelay | None = None
+        if parts and parts[0].workload.strategy.peer_to_peer:
+            self._progress_relay = TallyRelay(
+                self.output_dir,
+                self._world_size,
+                ranks,
+                clock.to_reference,
+                clock.to_local,
+                referees=plan.evaluator is not None,
+            )
+
+    def start(self) -> None:
+        """Start this node's processes; the workers wait for each other, then for `go`."""
+        plan = self._plan
+        if plan.evaluator is not None:
+            self._spawn("evaluator", -1, plan.evaluator.to_json())
+        elif plan.workers:
+            self._spawn("preparer", -1, plan.workers[0].to_json())
+        if not plan.workers and plan.server is None:
+            return
+        self._spawn("sampler", -1, plan.sampler.to_json())
+        if plan.server is not None:
+            self._host_pids.add(self._spawn("server", -1, plan.server.to_json()))
+        interface = find_interface(plan.address)
+        for worker in plan.workers:
+            local = worker.model_copy(
+                update={"interface": interface, "shared": self._shares is not None}
+            )
+            self._host_pids.add(self._spawn("worker", worker.rank, local.to_json()))
+
+    def _spawn(self, kind: str, rank: int, argument: str) -> int:
+        name = f"rank-{rank}" if rank >= 0 else f"{kind}-{self._plan.host}"
+        log = self.logs / f"{name}.log"
+        spec = ProcessSpec(
+            name, self._plan.host, _ENTRY_POINTS[kind], argument, dict(ENVIRONMENT), log
+        )
+        pid = self._server.spawn(spec)
+        self._processes[pid] = (name, rank)
+        return pid
+
+    def go(self) -> None:
+        """Let the workers begin; from here on they, and the server, are held to their share."""
+        if self._shares is not None:
+            for pid, (_, rank) in self._processes.items():
+                if pid in self._host_pids:
+                    counted = self.output_dir.work(rank)
+                    self._shares.attach(
+                        self._plan.host, pid, work=counted if counted.exists() else None
+                    )
+        self._sampler = NodeSampler(self._plan.host, self._clock, self._shares)
+        write_whole(self.output_dir.go, b"")
+
+    def end(self) -> None:
+        """Training is over everywhere: let the link sampler end."""
+        self._sampler = None
+        if not self.output_dir.done.exists():
+            write_whole(self.output_dir.done, b"{}")
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether none of the processes is left."""
+        return not self._processes
+
+    def poll_updates(self) -> Iterator[AgentMessage]:
+        """What has happened since the last call."""
+        for ended in self._server.exits():
+            name, rank = self._processes.pop(ended.pid)
+            if self._progress_relay is not None and rank >= 0 and ended.status < 0:
+                self._progress_relay.lose(rank)
+            yield from self._read_new_log(self.logs / f"{name}.log")
+            yield ProcessEnded(
+                name=name,
+                rank=rank,
+                status=ended.status,
+                log_tail=read_log_tail(self.logs / f"{name}.log"),
+            )
+        yield from self.barrier_relay.poll_updates()
+        if self._progress_relay is not None:
+            yield from self._progress_relay.poll_updates()
+        yield from self._poll_milestones()
+        yield from self._limits.check_memory(
+            {pid: rank for pid, (_, rank) in self._processes.items() if pid in self._host_pids}
+        )
+        if self._sampler is not None:
+            yield from self._sampler.poll_updates()
+        if time.monotonic() - self._last_heartbeat_s >= HEARTBEAT_INTERVAL_S:
+            self._last_heartbeat_s = time.monotonic()
+            yield NodeHeartbeats(heartbeats=tuple(self._collect_heartbeats()))
+            yield from self._read_new_progress()
+            for path in sorted(self.logs.glob("*.log")):
+                yield from self._read_new_log(path)
+
+    def apply_update(self, news: GateNews | TallyNews) -> GateNews | None:
+        """What other nodes' ranks have done; returns what to answer, if anything."""
+        if isinstance(news, TALLY_NEWS):
+            if self._progress_relay is not None:
+                self._progress_relay.apply_update(news)
+            return None
+        return self.barrier_relay.apply_update(news)
+
+    def _poll_milestones(self) -> Iterator[AgentMessage]:
+        for worker in self._plan.workers:
+            if self._is_new(self.output_dir.ready(worker.rank)):
+                yield RankReady(rank=worker.rank)
+        if self._plan.server is not None and self._is_new(self.output_dir.ready(self._world_size)):
+            yield RankReady(rank=self._world_size)
+        if self.barrier_relay.is_head and self._is_new(self.output_dir.zero):
+            zero_ns = int(json.loads(self.output_dir.zero.read_bytes())["zero_ns"])
+            yield FirstStepBegan(time_ns=self._clock.to_reference(zero_ns))
+        if self._plan.evaluator is not None and self._is_new(self.output_dir.done):
+            yield from self._read_new_progress()
+            yield TrainingDone(document=json.loads(self.output_dir.done.read_bytes()))
+
+    def _is_new(self, path: Path) -> bool:
+        if path.name in self._reported_files or not path.exists():
+            return False
+        self._reported_files.add(path.name)
+        return True
+
+    def _collect_heartbeats(self) -> Iterator[RankHeartbeat]:
+        pids = {rank: pid for pid, (_, rank) in self._processes.items() if rank >= 0}
+        now_ns = time.monotonic_ns()
+        for beat in read_heartbeats(self.output_dir.heartbeat, self._world_size):
+            if beat.rank in pids and beat.time_ns:
+                cpu_s, stopped = _read_process_state(pids[beat.rank])
+                yield RankHeartbeat(
+                    rank=beat.rank,
+                    step=beat.step,
+                    phase=beat.phase.code,
+                    age_s=(now_ns - beat.time_ns) / 1e9,
+                    cpu_s=cpu_s,
+                    stopped=stopped,
+                )
+
+    def _read_new_progress(self) -> Iterator[TrainingProgress]:
+        lines = self._read_new_bytes(self.output_dir.progress, whole_lines=True).splitlines()
+        if lines:
+            yield TrainingProgress(lines=tuple(json.loads(line) for line in lines))
+
+    def _read_new_log(self, path: Path) -> Iterator[LogChunk]:
+        if text := self._read_new_bytes(path, whole_lines=False):
+            yield LogChunk(name=path.name, text=text.decode(errors="replace"))
+
+    def _read_new_bytes(self, path: Path, *, whole_lines: bool) -> bytes:
+        if not path.exists():
+            return b""
+        at = self._read_offsets.get(path, 0)
+        with path.open("rb") as file:
+            file.seek(at)
+            content = file.read(_LOG_CHUNK_BYTES)
+        if whole_lines:
+            content = content[: content.rfind(b"\n") + 1]
+        self._read_offsets[path] = at + len(content)
+        return content
+
+
+def _read_process_state(pid: int) -> tuple[float, bool]:
+    """CPU seconds that a process has used, and whether somebody stopped it."""
+    try:
+        process = psutil.Process(pid)
+        times = process.cpu_times()
+        return times.user + times.system, process.status() == psutil.STATUS_STOPPED
+    except psutil.NoSuchProcess:
+        return 0.0, False
+
+
+def find_interface(address: str) -> str:
+    """The network device of this node that carries an address; the name gloo and NCCL are told."""
+    for interface, addresses in psutil.net_if_addrs().items():
+        if any(each.address == address for each in addresses):
+            return interface
+    raise DeploymentError(
+        f"no network device of this node carries {address}, the address that the others know it by"
+    )

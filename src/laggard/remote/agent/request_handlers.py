@@ -1,0 +1,174 @@
+"""What an agent does on request: measure, shape, limit, answer for its clock. One method each, JSON
+in and out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import JsonValue, TypeAdapter
+
+from laggard.core.errors import EmulationError
+from laggard.core.fingerprint import describe_machine
+from laggard.network_emulation.measure import EchoProbe, Endpoint, measure_rtt
+from laggard.network_emulation.probes.apart import FlowProbe, Sink, send_flow
+
+CURRENT_NETWORK_NAMESPACE = Path("/proc/self/ns/net")
+_COMMAND_TIMEOUT_S = 60.0
+_FLOW = TypeAdapter(FlowProbe)
+_ECHOES = TypeAdapter(list[EchoProbe])
+_ADDRESSES = TypeAdapter(dict[str, str])
+
+RequestHandler = Callable[[Mapping[str, JsonValue]], JsonValue]
+
+
+class RequestHandlers:
+    """The requests that concern neither the training nor the shares.
+
+    Args:
+        host: the host that this node is.
+        address: its address on the experiment network.
+        folder: the run's folder on this node.
+    """
+
+    def __init__(self, host: str, address: str, folder: Path) -> None:
+        self._host, self._address, self._folder = host, address, folder
+        self._sinks: dict[int, Sink] = {}
+        self.undo_commands: list[Sequence[str]] = []
+
+    def list_handlers(self) -> Mapping[str, RequestHandler]:
+        """The tasks, as requests name them."""
+        return {
+            "fingerprint": self.fingerprint,
+            "echo": self.measure_round_trips,
+            "open_sink": self.open_sink,
+            "receive": self.receive,
+            "send": self.send,
+            "command": self.run_command,
+            "undo_at_end": self.undo_at_end,
+            "manifest": self.report_manifest,
+            "now": self.read_clock,
+        }
+
+    def fingerprint(self, _: Mapping[str, JsonValue]) -> JsonValue:
+        """What this machine is."""
+        return {**describe_machine()}
+
+    def read_clock(self, _: Mapping[str, JsonValue]) -> JsonValue:
+        """CLOCK_MONOTONIC of this node, ns."""
+        return time.monotonic_ns()
+
+    def measure_round_trips(self, argument: Mapping[str, JsonValue]) -> JsonValue:
+        """Median round trip of an empty packet to each peer, real ms; null where none came back.
+
+        `argument`: `probes` (`EchoProbe`s from this host), `addresses` of the peers, `busy`.
+        """
+        probes = _ECHOES.validate_python(argument["probes"])
+        addresses = {self._host: self._address, **_ADDRESSES.validate_python(argument["addresses"])}
+        endpoints = {
+            name: Endpoint(CURRENT_NETWORK_NAMESPACE, address)
+            for name, address in addresses.items()
+        }
+        measured = measure_rtt(probes, endpoints, busy=bool(argument["busy"]))
+        return {dst: value for (_, dst), value in measured.items()}
+
+    def open_sink(self, argument: Mapping[str, JsonValue]) -> JsonValue:
+        """Open the receiving end of a flow; returns its port."""
+        sink = Sink(self._address, _FLOW.validate_python(argument["probe"]).transport)
+        self._sinks[sink.port] = sink
+        return sink.port
+
+    def receive(self, argument: Mapping[str, JsonValue]) -> JsonValue:
+        """Receive a flow on a sink that is open, and close it; returns Mbit/s or datagrams."""
+        with self._sinks.pop(int(str(argument["port"]))) as sink:
+            return sink.receive(_FLOW.validate_python(argument["probe"]))
+
+    def send(self, argument: Mapping[str, JsonValue]) -> JsonValue:
+        """Send a flow to a sink on another node."""
+        destination = str(argument["address"]), int(str(argument["port"]))
+        send_flow(self._address, destination, _FLOW.validate_python(argument["probe"]))
+        return None
+
+    def run_command(self, argument: Mapping[str, JsonValue]) -> JsonValue:
+        """Run a command (`words`, no shell; `text` is its standard input); returns what it
+        printed.
+        """
+        words = _parse_words(argument["words"])
+        done = subprocess.run(
+            words,
+            input=str(argument.get("text", "")),
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise EmulationError(
+                f"{self._host}: {' '.join(words)} failed: {done.stderr.strip() or done.returncode}"
+            )
+        return done.stdout
+
+    def undo_at_end(self, argument: Mapping[str, JsonValue]) -> JsonValue:
+        """Remember a command to run when the agent ends, however the run does."""
+        self.undo_commands.append(_parse_words(argument["words"]))
+        return None
+
+    def report_manifest(self, _: Mapping[str, JsonValue]) -> JsonValue:
+        """Size and SHA-256 of every file that the run left on this node, by path below its
+        folder.
+        """
+        return build_manifest(self._folder)
+
+    def run_undo_commands(self) -> None:
+        """Undo what was asked to be undone; what was undone before is not there any more, and that
+        is fine.
+        """
+        for words in self.undo_commands:
+            subprocess.run(words, capture_output=True, check=False, timeout=_COMMAND_TIMEOUT_S)
+
+
+def build_manifest(folder: Path) -> JsonValue:
+    """Size and SHA-256 of every file below a run's folder that travels home, by its path there."""
+    files = sorted(
+        path for path in folder.rglob("*") if path.is_file() and _is_fetched(path, folder)
+    )
+    return {
+        str(path.relative_to(folder)): {
+            "size_bytes": path.stat().st_size,
+            "sha256": _hash_file(path),
+        }
+        for path in files
+    }
+
+
+def _parse_words(value: JsonValue) -> list[str]:
+    assert isinstance(value, list)
+    return [str(word) for word in value]
+
+
+def _is_fetched(path: Path, folder: Path) -> bool:
+    """Whether a file travels home: the prepared data, shared memory and snapshots do not."""
+    relative = path.relative_to(folder)
+    passing = relative.is_relative_to("spool/data") or relative.is_relative_to("drives")
+    is_snapshot = relative.name.lstrip(".").startswith("snapshot-")
+    return not (passing or is_snapshot) and relative.name not in {"heartbeat", "gates", "tally"}
+
+
+def main() -> None:
+    """Print the manifest of a folder, for a controller whose agent here is gone."""
+    sys.stdout.write(json.dumps(build_manifest(Path(sys.argv[1]))))
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+if __name__ == "__main__":
+    main()

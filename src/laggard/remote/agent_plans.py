@@ -1,0 +1,117 @@
+"""What each node's agent is told: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from laggard.remote.agent.host_limits import get_drive_folder
+from laggard.remote.agent.messages import AgentPlan
+from laggard.remote.provision import ProvisionedNodes
+from laggard.scenario.load import Scenario
+from laggard.workloads.devices import on_devices
+from laggard.workloads.plan import (
+    join_exchange,
+    place_server,
+    plan_addresses,
+    plan_evaluator,
+    plan_link_sampler,
+    plan_workers,
+)
+from laggard.workloads.transport.keys import make_endpoints
+from laggard.workloads.transport.plan import EndpointPlan
+
+RENDEZVOUS_PORT = 28320
+MESSAGE_TIMEOUT_S = 300.0
+"""After which a rank or a server that does not answer another is an error, as a collective is that
+does not move."""
+
+
+def plan_agents(
+    scenario: Scenario, provisioned: ProvisionedNodes, run_id: str
+) -> Mapping[str, AgentPlan]:
+    """The plan of every node's agent, by its host's name.
+
+    Args:
+        scenario: with the hosts' real addresses.
+        provisioned: the machines.
+        run_id: names the run's folder on the nodes.
+
+    Raises:
+        InputError: a node has GPUs, and more ranks than those.
+    """
+    folders = {name: f"{node.runs}/{run_id}-{name}" for name, node in provisioned.nodes.items()}
+    gpus = {name: facts.usable_gpus for name, facts in provisioned.facts.items()}
+    strategy, endpoints = scenario.workload.strategy, tuple[EndpointPlan, ...]()
+    if strategy.uses_server or strategy.peer_to_peer:
+        endpoints = make_endpoints(
+            plan_addresses(scenario.workload, scenario.hosts), MESSAGE_TIMEOUT_S
+        )
+    return build_agent_plans(scenario, folders, gpus, endpoints)
+
+
+def find_evaluator_host(scenario: Scenario) -> str:
+    """Where the training is evaluated, and its end decided: beside the server, or else the first
+    rank.
+    """
+    if scenario.workload.strategy.uses_server:
+        return place_server(scenario.workload.placement, scenario.hosts).name
+    return scenario.ranks[0].name
+
+
+def build_agent_plans(
+    scenario: Scenario,
+    folders: Mapping[str, str],
+    gpus: Mapping[str, int],
+    endpoints: Sequence[EndpointPlan] = (),
+) -> Mapping[str, AgentPlan]:
+    """As `plan_agents`, of the run's folder and the number of GPUs of every node, and of all places
+    in the exchange of messages, if there is one.
+    """
+    head, evaluates = scenario.ranks[0], find_evaluator_host(scenario)
+    rendezvous_url = f"tcp://{head.address}:{RENDEZVOUS_PORT}"
+    limited = _find_limited_hosts(scenario)
+    plans: dict[str, AgentPlan] = {}
+    for number, host in enumerate(scenario.hosts):
+        folder = Path(folders[host.name])
+        drives = {name: get_drive_folder(folder) / name for name in scenario.drives}
+        workers = plan_workers(
+            scenario.workload,
+            scenario.hosts,
+            folder / "spool",
+            init_method=rendezvous_url,
+            drives=drives,
+        )
+        workers = on_devices(
+            [worker.model_copy(update={"relayed": True}) for worker in workers], gpus
+        )
+        workers, server = (
+            join_exchange(workers, scenario.hosts, endpoints) if endpoints else (workers, None)
+        )
+        plans[host.name] = AgentPlan(
+            host=host.name,
+            address=host.address,
+            folder=folders[host.name],
+            workers=tuple(worker for worker in workers if worker.host == host.name),
+            evaluator=plan_evaluator(workers) if host.name == evaluates else None,
+            server=server if server is not None and server.host == host.name else None,
+            sampler=plan_link_sampler(workers, scenario.hosts, {}),
+            share=scenario.shares[host.name] if host.name in limited else None,
+            core=number,
+            drive=scenario.drives.get(host.name),
+            memory_bytes=scenario.memory.get(host.name),
+            reference_address=head.address,
+        )
+    return plans
+
+
+def _find_limited_hosts(scenario: Scenario) -> frozenset[str]:
+    """Hosts whose workers do not have a whole core all the time."""
+    changed = {
+        target
+        for change in scenario.changes
+        if any(name == "cpu" for name, _ in change.values)
+        for target in change.targets
+        if isinstance(target, str)
+    }
+    return frozenset(changed | {host for host, share in scenario.shares.items() if share < 1})

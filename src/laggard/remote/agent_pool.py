@@ -1,0 +1,255 @@
+"""The agents of all nodes, as the controller sees them: ask one, ask all, hear what they tell
+unasked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from laggard.core.errors import DeploymentError, LaggardError
+from laggard.layers_services.remote_processes import Heard, RemoteProcesses
+from laggard.remote.agent.messages import (
+    AgentFailed,
+    AgentMessage,
+    AgentPlan,
+    AgentReply,
+    AgentRequest,
+    KeepAlive,
+    LogChunk,
+    format_line,
+    parse_agent_message,
+)
+from laggard.workloads.gate_relay import GATE_NEWS, GateHub, GateNews
+from laggard.workloads.tally_relay import TALLY_NEWS, TallyHub, TallyNews
+
+KEEPALIVE_INTERVAL_S = 2.0
+_POLL_SLICE_S = 0.005
+"""How long one thread listens at a time, so that another need not wait for it."""
+
+SILENCE_TIMEOUT_S = 15.0
+"""An agent tells of its ranks twice a second: one that is silent for so long is lost, or its node
+is."""
+
+
+@dataclass(frozen=True)
+class AgentEvent:
+    """A message that nobody asked for."""
+
+    host: str
+    message: AgentMessage
+
+
+@dataclass
+class AgentPool:
+    """All agents of a run.
+
+    Args:
+        processes: their SSH sessions.
+        plans: what each is told, by host.
+        barrier_hub: who must hear whose gate news.
+        progress_hub: and whose news of the tally.
+        logs: folder for what agents send of their logs.
+    """
+
+    processes: RemoteProcesses
+    plans: Mapping[str, AgentPlan]
+    barrier_hub: GateHub
+    progress_hub: TallyHub
+    logs: Path
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    _replies: dict[int, AgentReply] = field(default_factory=dict)
+    _request_hosts: dict[int, str] = field(default_factory=dict)
+    _events: deque[AgentEvent] = field(default_factory=deque)
+    _last_message_s: dict[str, float] = field(default_factory=dict)
+    _last_keepalive_s: float = 0.0
+    _expects_heartbeats: bool = False
+    _tolerates_losses: bool = False
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _failure: LaggardError | None = None
+    _lost: dict[str, str] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Start the agents and give each its plan."""
+        self.processes.start()
+        for host, plan in self.plans.items():
+            self.processes.write(host, format_line(plan))
+
+    def send_request(
+        self, host: str, operation: str, argument: Mapping[str, JsonValue] | None = None
+    ) -> int:
+        """Ask one agent to do something; returns the number to wait for the answer with."""
+        number = next(self._numbers)
+        self._request_hosts[number] = host
+        self.processes.write(
+            host,
+            format_line(
+                AgentRequest(number=number, operation=operation, argument=dict(argument or {}))
+            ),
+        )
+        return number
+
+    def wait_for_reply(self, number: int, timeout_s: float) -> JsonValue:
+        """The result of a request.
+
+        Raises:
+            DeploymentError: the agent could not do it, is gone, or did not answer within
+                `timeout_s` seconds.
+        """
+        host, deadline_s = self._request_hosts[number], time.monotonic() + timeout_s
+        while number not in self._replies:
+            if host in self._lost:
+                raise DeploymentError(self._lost[host])
+            if time.monotonic() > deadline_s:
+                raise DeploymentError(
+                    f"{host}: no answer for {timeout_s:g} s; is the node still there?"
+                )
+            self._receive(_POLL_SLICE_S)
+        answer = self._replies.pop(number)
+        if answer.error:
+            raise DeploymentError(
+                answer.error if answer.error.startswith(host) else f"{host}: {answer.error}"
+            )
+        return answer.result
+
+    def call(
+        self,
+        host: str,
+        operation: str,
+        argument: Mapping[str, JsonValue] | None = None,
+        timeout_s: float = 60.0,
+    ) -> JsonValue:
+        """Ask one agent, and wait for its answer; raises as `wait_for_reply` does."""
+        return self.wait_for_reply(self.send_request(host, operation, argument), timeout_s)
+
+    def call_all(
+        self,
+        operation: str,
+        arguments: Mapping[str, Mapping[str, JsonValue]] | None = None,
+        timeout_s: float = 60.0,
+    ) -> dict[str, JsonValue]:
+        """Ask all agents (or those that `arguments` names) at once, and wait for all answers."""
+        pending = {
+            host: self.send_request(host, operation, (arguments or {}).get(host))
+            for host in arguments or self.plans
+        }
+        return {host: self.wait_for_reply(number, timeout_s) for host, number in pending.items()}
+
+    def poll_events(self, timeout_s: float) -> Sequence[AgentEvent]:
+        """What agents have told unasked since the last call, waiting at most `timeout_s` seconds
+        for the first.
+
+        Raises:
+            DeploymentError: an agent is gone or silent.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        self._receive(0.0)
+        while not self._events and (left_s := deadline_s - time.monotonic()) > 0:
+            self._receive(min(left_s, _POLL_SLICE_S))
+        with self._lock:
+            events = tuple(self._events)
+            self._events.clear()
+        return events
+
+    def expect_heartbeats(self) -> None:
+        """From now on agents are expected to tell of their ranks all the time."""
+        self._last_message_s = dict.fromkeys(self.plans, time.monotonic())
+        self._expects_heartbeats = True
+
+    def tolerate_losses(self) -> None:
+        """From now on the loss of an agent is told only to who asks it for something: what is left
+        is to be brought home.
+        """
+        self._expects_heartbeats, self._tolerates_losses, self._failure = False, True, None
+
+    def send_update(self, host: str, news: GateNews | TallyNews) -> None:
+        """Hand news to one agent."""
+        self.processes.write(host, format_line(news))
+
+    def _receive(self, timeout_s: float) -> None:
+        """Take in all that has come; any thread's listening serves all, and what ends the run is
+        told to each.
+        """
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            try:
+                self._receive_all(timeout_s)
+            except LaggardError as error:
+                self._failure = error
+                raise
+
+    def _receive_all(self, timeout_s: float) -> None:
+        self._send_keepalives()
+        line_event = self.processes.poll_events(timeout_s)
+        while line_event is not None:
+            self._handle_event(line_event)
+            line_event = self.processes.poll_events(0.0)
+        if self._expects_heartbeats:
+            self._check_silence()
+
+    def _send_keepalives(self) -> None:
+        if time.monotonic() - self._last_keepalive_s >= KEEPALIVE_INTERVAL_S:
+            self._last_keepalive_s = time.monotonic()
+            for host in self.plans:
+                self.processes.write(host, format_line(KeepAlive()))
+
+    def _handle_event(self, line_event: Heard) -> None:
+        host = line_event.machine
+        if line_event.line is None:
+            self._mark_lost(
+                host, f"{host}: its agent is gone{_format_last_words(line_event.last_words)}"
+            )
+            return
+        self._last_message_s[host] = time.monotonic()
+        message = parse_agent_message(line_event.line)
+        if isinstance(message, AgentReply):
+            self._replies[message.number] = message
+        elif isinstance(message, AgentFailed):
+            self._mark_lost(host, f"{host}: {message.error.removeprefix(f'{host}: ')}")
+        elif isinstance(message, LogChunk):
+            with (self.logs / message.name).open("a", encoding="utf-8") as log:
+                log.write(message.text)
+        elif isinstance(message, TALLY_NEWS):
+            for target in self.progress_hub.route(host, message):
+                self.send_update(target, message)
+        else:
+            self._events.append(AgentEvent(host, message))
+            self._relay_barrier_update(host, message)
+
+    def _mark_lost(self, host: str, reason: str) -> None:
+        self._lost.setdefault(host, reason)
+        if not self._tolerates_losses:
+            raise DeploymentError(reason)
+
+    def _relay_barrier_update(self, host: str, message: AgentMessage) -> None:
+        """Gate news reach the other nodes at once, whoever listens for what."""
+        if isinstance(message, GATE_NEWS):
+            for target, news in self.barrier_hub.route(host, message):
+                self.send_update(target, news)
+
+    def _check_silence(self) -> None:
+        now_s = time.monotonic()
+        silent = [
+            host
+            for host, last_message_s in self._last_message_s.items()
+            if now_s - last_message_s > SILENCE_TIMEOUT_S
+        ]
+        if silent:
+            reason = (
+                f"{', '.join(silent[:5])}: nothing heard for {SILENCE_TIMEOUT_S:g} s — the node, or the way"
+                " to it, is gone"
+            )
+            self._lost |= dict.fromkeys(silent, reason)
+            raise DeploymentError(reason)
+
+
+def _format_last_words(words: str) -> str:
+    return f"; its last words:\n{words}" if words else ""

@@ -1,0 +1,100 @@
+"""What the user's own E2Clab files ask for beside training: services, managers, and the three
+stages of the workflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from laggard.layers_services.e2clab_bridge import Stage, run_workflow
+from laggard.layers_services.e2clab_managers import RunningManagers, start_managers
+from laggard.layers_services.e2clab_services import DeployedServices, deploy_services
+from laggard.remote.provision import ProvisionedNodes
+from laggard.run_folder.journal import Journal
+from laggard.scenario.load import Scenario
+
+
+@dataclass(frozen=True)
+class E2clabStages:
+    """The stages of one run, through E2Clab's own classes.
+
+    Attributes:
+        scenario: what is run.
+        provisioned: its machines.
+        journal: of the run.
+        app_conf: the set of variables of `workflow_env.yaml` that plays see; None for none.
+        services: as E2Clab deployed them.
+        managers: those that run.
+        workspace: where EnOSlib writes its playbooks.
+    """
+
+    scenario: Scenario
+    provisioned: ProvisionedNodes
+    journal: Journal
+    app_conf: str | None
+    services: DeployedServices
+    managers: RunningManagers
+    workspace: Path
+
+    def run(self, stage: Stage) -> None:
+        """Run the workflow's tasks of a stage; a workflow without any costs nothing.
+
+        Raises:
+            DeploymentError: a task failed or a host could not be reached.
+        """
+        if not any(getattr(play, stage) for play in self.scenario.workflow.plays):
+            return
+        with self.journal.stage(f"workflow: {stage}"), self.managers.stage(stage):
+            run_workflow(
+                self.scenario.folder,
+                self.journal.folder.scenario / "workflow.yaml",
+                stage,
+                self.provisioned.roles,
+                self.scenario.hosts,
+                self.workspace,
+                services=self.services,
+                app_conf=self.app_conf,
+                workspace=self.workspace,
+            )
+
+
+@contextmanager
+def deploy_e2clab_stages(
+    scenario: Scenario, provisioned: ProvisionedNodes, journal: Journal, app_conf: str | None
+) -> Iterator[E2clabStages]:
+    """Deploy services and managers; the managers' data comes home, and they are removed, at the
+    end.
+
+    Raises:
+        DeploymentError: a service or a manager could not be deployed, or its data did not come
+            home.
+    """
+    workspace = journal.folder.path / "workflow"
+    workspace.mkdir(exist_ok=True)
+    with journal.stage("services"):
+        services = deploy_services(
+            scenario.layers,
+            provisioned.roles,
+            scenario.hosts,
+            run_plugins=True,
+            workspace=workspace,
+        )
+        managers = start_managers(
+            scenario.layers,
+            services.roles,
+            provisioned.networks,
+            scenario.folder,
+            scenario.folder,
+            workspace,
+            jobs=journal.record.jobs,
+            workspace=workspace,
+        )
+    try:
+        yield E2clabStages(scenario, provisioned, journal, app_conf, services, managers, workspace)
+    finally:
+        if managers.names:
+            with journal.stage("managers' data"):
+                managers.finish()

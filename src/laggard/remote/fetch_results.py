@@ -1,0 +1,184 @@
+"""What a training left on its nodes comes home, and becomes the tables of the run folder."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter
+
+from laggard.core.errors import DeploymentError, LaggardError
+from laggard.core.virtual_time import Dilation
+from laggard.layers_services.fetch import RemoteFile, fetch_files
+from laggard.remote.agent.node_clock import load_clock_fit
+from laggard.remote.agent_plans import find_evaluator_host
+from laggard.remote.agent_pool import AgentPool
+from laggard.scenario.load import Scenario
+from laggard.workloads.spool import Spool
+
+if TYPE_CHECKING:
+    from laggard.workloads.tracing.collect import Source
+
+_MANIFEST_TIMEOUT_S = 120.0
+_MANIFEST = TypeAdapter(dict[str, RemoteFile])
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FetchedResults:
+    """What came home.
+
+    Attributes:
+        has_begun: whether the first step did.
+        done: what rank 0, the referee or the server said of the end; None where it did not come to
+            it.
+        missing_hosts: hosts whose data did not come home, with where it lies.
+    """
+
+    has_begun: bool
+    done: Mapping[str, object] | None
+    missing_hosts: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class FetchConfig:
+    """How files come home: what sftp reads, and each node's Python."""
+
+    ssh_config: Path
+    pythons: Mapping[str, str]
+
+
+def fetch_results(
+    scenario: Scenario, agent_pool: AgentPool, run_folder: Path, config: FetchConfig
+) -> FetchedResults:
+    """Fetch all nodes' files and write the tables; a node that cannot be reached is left out and
+    told in the log.
+
+    Args:
+        scenario: what was run.
+        agent_pool: the agents.
+        run_folder: gets the tables, the logs, and the checkpoint.
+        config: home.
+    """
+    from laggard.workloads.plan import sampled_hosts
+    from laggard.workloads.tracing.collect import Source, collect_from
+
+    agent_pool.tolerate_losses()
+    fetched_folder = run_folder / "spool"
+    fetched = {
+        name: fetched_folder / name
+        for name in agent_pool.plans
+        if _fetch_node(name, agent_pool, config, fetched_folder / name)
+    }
+    missing = {name: plan.folder for name, plan in agent_pool.plans.items() if name not in fetched}
+    head = scenario.ranks[0].name
+    if head not in fetched or not Spool(fetched[head] / "spool").zero.exists():
+        return FetchedResults(has_begun=False, done=None, missing_hosts=missing)
+    spool, evaluated = Spool(fetched[head] / "spool"), find_evaluator_host(scenario)
+    if evaluated != head and evaluated in fetched:
+        _merge_evaluator_output(Spool(fetched[evaluated] / "spool"), spool)
+    sampled = sampled_hosts(scenario.workload, scenario.hosts)
+    ordered = [head, *(name for name in fetched if name != head)]
+    ranks = {
+        name: tuple(i for i, host in enumerate(scenario.ranks) if host.name == name)
+        for name in ordered
+    }
+    sources = [
+        Source(Spool(fetched[name] / "spool"), ranks[name], load_clock_fit(fetched[name]))
+        for name in ordered
+        if name in sampled
+    ]
+    collect_from(sources, run_folder, scenario.ranks, Dilation(1.0), scenario.shares, sampled)
+    _write_traffic_counters(sources, len(scenario.ranks) + 1, run_folder)
+    if spool.checkpoint.exists():
+        shutil.copy(spool.checkpoint, run_folder / spool.checkpoint.name)
+    done = json.loads(spool.done.read_bytes()) if spool.done.exists() else None
+    done = done or None  # one that is empty only told the link sampler that it was over
+    shutil.rmtree(fetched_folder)
+    return FetchedResults(has_begun=True, done=done, missing_hosts=missing)
+
+
+def _merge_evaluator_output(evaluated: Spool, head: Spool) -> None:
+    """What was written where the training was evaluated lies with what rank 0 wrote, as if it had
+    been one machine.
+    """
+    head.done.unlink(missing_ok=True)
+    for evaluator_path, head_path in (
+        (evaluated.evaluations, head.evaluations),
+        (evaluated.done, head.done),
+    ):
+        if evaluator_path.exists():
+            shutil.copy(evaluator_path, head_path)
+
+
+def _write_traffic_counters(sources: Sequence[Source], nodes: int, run_folder: Path) -> None:
+    """What all processes say that they sent, beside what links carried; not of a training that did
+    not come to its end.
+    """
+    from laggard.workloads.tracing.traffic import read_traffic
+
+    counters = run_folder / "counters.json"
+    if not counters.exists():
+        return
+    traffic = sorted(
+        (each for source in sources for each in read_traffic(source.spool, nodes)),
+        key=lambda each: each.node,
+    )
+    document = json.loads(counters.read_text()) | {"traffic": [asdict(each) for each in traffic]}
+    counters.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def _fetch_node(name: str, agent_pool: AgentPool, config: FetchConfig, into: Path) -> bool:
+    try:
+        _finalize_node_clock(name, agent_pool)
+        files = _request_manifest(name, agent_pool, config)
+        fetch_files(name, config.ssh_config, agent_pool.plans[name].folder, files, into)
+    except LaggardError as error:
+        _log.warning("not collected: %s", error)
+        return False
+    return True
+
+
+def _finalize_node_clock(name: str, agent_pool: AgentPool) -> None:
+    """Compare clocks for the last time; a node that cannot has what it has."""
+    try:
+        agent_pool.call(name, "conclude", timeout_s=_MANIFEST_TIMEOUT_S)
+    except LaggardError as error:
+        _log.info("%s", error)
+
+
+def _request_manifest(
+    name: str, agent_pool: AgentPool, config: FetchConfig
+) -> dict[str, RemoteFile]:
+    """What the run left on a node: its agent says so, or, where that is gone, a new session."""
+    try:
+        return _MANIFEST.validate_python(
+            agent_pool.call(name, "manifest", timeout_s=_MANIFEST_TIMEOUT_S)
+        )
+    except LaggardError as error:
+        _log.info("%s", error)
+    command = shlex.join(
+        (
+            config.pythons[name],
+            "-m",
+            "laggard.remote.agent.request_handlers",
+            agent_pool.plans[name].folder,
+        )
+    )
+    words = ("ssh", "-F", str(config.ssh_config), name, command)
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=_MANIFEST_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise DeploymentError(f"{name} did not say what the run left there: {error}") from error
+    if done.returncode != 0:
+        raise DeploymentError(f"{name} did not say what the run left there: {done.stderr.strip()}")
+    return _MANIFEST.validate_json(done.stdout)

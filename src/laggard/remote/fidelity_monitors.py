@@ -1,0 +1,79 @@
+"""A guard for every node, fed with what the node's agent tells: the local guard's logic, sampled
+over the network.
+
+Each looks at the clocks of its own node; what it finds is told in the reference's time. Links are
+the kernels' there, and nothing of them can be read at no cost; what shapes them is not late by
+itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from laggard.network_emulation.compute.measure import tolerance
+from laggard.network_emulation.guard import Guard, Limits, Sample, Slip
+from laggard.remote.agent.messages import NodeSample
+from laggard.run.fidelity_monitor import TimedViolation
+
+
+@dataclass
+class NodeFidelityMonitors:
+    """The guards of one run."""
+
+    _samples_before: dict[str, NodeSample] = field(default_factory=dict)
+    _is_started: bool = False
+    _monitors: dict[str, Guard] = field(default_factory=dict)
+    _reference_offset_ns: dict[str, int] = field(default_factory=dict)
+
+    def start_monitoring(self) -> None:
+        """Training begins: each node's last sample before is the first that counts, so that nothing
+        of the first second goes unseen.
+        """
+        self._is_started = True
+        for host, node_sample in self._samples_before.items():
+            self.add(host, node_sample)
+
+    def add(self, host: str, node_sample: NodeSample) -> None:
+        """Look at one more sample of a host's node."""
+        if not self._is_started:
+            self._samples_before[host] = node_sample
+            return
+        if host not in self._monitors:
+            allowed = tolerance(node_sample.mechanism) if node_sample.mechanism else 0.0
+            self._monitors[host] = Guard(Limits(late_ns=1.0, compute=allowed))
+        self._reference_offset_ns[host] = node_sample.reference_ns - node_sample.at_ns
+        self._monitors[host].add(
+            Sample(
+                at_ns=node_sample.at_ns,
+                wall_ns=node_sample.wall_ns,
+                awake_ns=node_sample.awake_ns,
+                stolen_ns=node_sample.stolen_ns,
+                hosts={} if node_sample.use is None else {host: node_sample.use},
+                shares={} if node_sample.share is None else {host: node_sample.share},
+            )
+        )
+
+    def violations(self, zero_ns: int, end_ns: int | None = None) -> tuple[TimedViolation, ...]:
+        """What slipped, in order of time; to be asked at the end.
+
+        Args:
+            zero_ns: when the first step began, reference clock.
+            end_ns: when training ended, reference clock; None for the last samples.
+        """
+        found = [
+            self._to_timed_violation(host, violation, zero_ns)
+            for host, guard in self._monitors.items()
+            for violation in guard.violations(
+                None if end_ns is None else end_ns - self._reference_offset_ns[host]
+            )
+        ]
+        return tuple(sorted(found, key=lambda each: each.first_s))
+
+    def _to_timed_violation(self, host: str, violation: Slip, zero_ns: int) -> TimedViolation:
+        offset_ns = self._reference_offset_ns[host] - zero_ns
+        where = f"{violation.where} of {host}" if violation.kind == "core stolen" else host
+        return TimedViolation(
+            replace(violation, where=where),
+            max(0.0, (violation.first_ns + offset_ns) / 1e9),
+            max(0.0, (violation.last_ns + offset_ns) / 1e9),
+        )

@@ -1,0 +1,176 @@
+"""One run on a remote testbed, from reservation to report.
+
+Everything that needs the machines happens while they are held; what does not, the analysis, comes
+after they were given back. Data comes home before the release is even tried.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from laggard.core.errors import DeploymentError
+from laggard.core.run_schema import RunRecord
+from laggard.layers_services.machine import Machine
+from laggard.layers_services.remote_processes import RemoteProcesses
+from laggard.layers_services.ssh_config import write_ssh_config
+from laggard.remote.agent_plans import find_evaluator_host, plan_agents
+from laggard.remote.agent_pool import AgentPool
+from laggard.remote.e2clab_stages import deploy_e2clab_stages
+from laggard.remote.energy import record_energy
+from laggard.remote.fetch_results import FetchConfig, FetchedResults, fetch_results
+from laggard.remote.links import needs_netem
+from laggard.remote.provision import (
+    MachinePlan,
+    ProvisionedNodes,
+    RemoteOptions,
+    apply_addresses,
+    plan_machines,
+    provision_nodes,
+    reserve_nodes,
+)
+from laggard.remote.training import RunContext, TrainingResult, apply_emulation, run_training
+from laggard.run.fidelity_monitor import require_no_violations
+from laggard.run.interrupts import interrupt_on_signals
+from laggard.run_folder.collect import analyze_training, report_untrained_run
+from laggard.run_folder.display import SilentDisplay, TextDisplay
+from laggard.run_folder.journal import Journal
+from laggard.run_folder.record import create_record, record_failure
+from laggard.run_folder.store import RunFolder
+from laggard.scenario.load import Scenario
+from laggard.workloads.gate_relay import GateHub
+from laggard.workloads.plan import ENVIRONMENT
+from laggard.workloads.tally_relay import TallyHub
+
+AGENT_MODULE = "laggard.remote.agent.main"
+
+
+def run_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecord, Path]:
+    """Run a scenario to its end.
+
+    Args:
+        scenario: as loaded.
+        options: where and how.
+
+    Returns:
+        The final record, and the run folder; a failed run is a record that says so.
+
+    Raises:
+        InputError: the inventory or the reservation cannot be used; nothing was started.
+        RunFolderError: the run folder cannot be made.
+    """
+    plan = plan_machines(scenario, options)
+    plan_warnings = (
+        () if isinstance(plan, tuple) else tuple(str(warning) for warning in plan.warnings)
+    )
+    folder, record = RunFolder.create(
+        options.runs,
+        create_record(scenario, options.testbed, "netem", options.command, plan_warnings),
+    )
+    with folder:
+        journal = Journal(record, folder, SilentDisplay() if options.quiet else TextDisplay())
+        folder.logs.mkdir()
+        folder.write_scenario(scenario.files())
+        with interrupt_on_signals():
+            state = _run_on_reserved_nodes(scenario, plan, options, journal)
+        if options.testbed == "g5k" and state.trained is not None:
+            record_energy(journal, state.machines, state.trained.began_s, state.trained.ended_s)
+        if state.fetched is not None and state.fetched.has_begun:
+            analyze_training(journal, scenario, state.fetched.done)
+        else:
+            report_untrained_run(folder.path)
+        journal.display.close()
+        return journal.record, folder.path
+
+
+def _run_on_reserved_nodes(
+    scenario: Scenario, plan: MachinePlan, options: RemoteOptions, journal: Journal
+) -> _RunState:
+    """The run on its machines; whatever happens is in the record, and the machines are given
+    back.
+    """
+    state, started_ns = _RunState(), time.monotonic_ns()
+    try:
+        with reserve_nodes(
+            scenario, plan, options.reservation_timeout_s, journal
+        ) as reserved_nodes:
+            shaped = bool(scenario.links.pairs or scenario.links.access or scenario.links.shared)
+            netem = needs_netem(scenario.links, scenario.changes)
+            ranks = [host.name for host in scenario.ranks]
+            provisioned = provision_nodes(
+                reserved_nodes, ranks, journal, shaped=shaped, netem=netem
+            )
+            context = RunContext(
+                journal, netem, reserved_nodes.walltime_end_s, started_ns, options.app_conf
+            )
+            _run_on_nodes(
+                apply_addresses(scenario, provisioned.machines), provisioned, context, state
+            )
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last place that can still put a defect on record
+        record_failure(journal, error)
+    return state
+
+
+class _RunState:
+    """What a run has come to, also where something failed afterwards.
+
+    Attributes:
+        fetched: what has come home.
+        machines: on which it ran.
+        trained: None where training was not finished.
+    """
+
+    fetched: FetchedResults | None = None
+    machines: tuple[Machine, ...] = ()
+    trained: TrainingResult | None = None
+
+
+def _run_on_nodes(
+    scenario: Scenario, provisioned: ProvisionedNodes, context: RunContext, state: _RunState
+) -> None:
+    journal = context.journal
+    state.machines = provisioned.machines
+    plans = plan_agents(scenario, provisioned, journal.record.id)
+    ssh_config = write_ssh_config(provisioned.machines, journal.folder.path / "ssh_config")
+    # Libraries that the agent imports would start threads without these, and a process with threads
+    # cannot fork workers.
+    settings = ("env", *(f"{name}={value}" for name, value in ENVIRONMENT.items()))
+    commands = {
+        name: shlex.join((*settings, node.python, "-m", AGENT_MODULE))
+        for name, node in provisioned.nodes.items()
+    }
+    machines, head = [machine.alias for machine in provisioned.machines], scenario.ranks[0].name
+    hubs = GateHub(machines, head), TallyHub(machines, find_evaluator_host(scenario))
+    with ExitStack() as stack:
+        stages = stack.enter_context(
+            deploy_e2clab_stages(scenario, provisioned, journal, context.app_conf)
+        )
+        processes = stack.enter_context(RemoteProcesses(provisioned.machines, ssh_config, commands))
+        agent_pool = AgentPool(processes, plans, *hubs, journal.folder.logs)
+        with journal.stage("start agents", f"one on each of {len(plans)} nodes"):
+            agent_pool.start()
+            agent_pool.call_all("fingerprint", timeout_s=60.0)
+        with apply_emulation(scenario, provisioned, agent_pool, context) as links:
+            stages.run("prepare")
+            stages.run("launch")
+            try:
+                state.trained = run_training(scenario, agent_pool, links, context)
+            finally:
+                with journal.stage("collect"):
+                    config = FetchConfig(
+                        ssh_config, {name: node.python for name, node in provisioned.nodes.items()}
+                    )
+                    state.fetched = fetch_results(scenario, agent_pool, journal.folder.path, config)
+        fetched_hosts = [name for name in plans if name not in state.fetched.missing_hosts]
+        agent_pool.call_all("leave", {name: {} for name in fetched_hosts})
+        stages.run("finalize")
+        if state.fetched.missing_hosts:
+            raise DeploymentError(_format_missing_data(state.fetched))
+        require_no_violations(journal.folder.path, state.trained.violations)
+
+
+def _format_missing_data(fetched: FetchedResults) -> str:
+    where = "\n".join(f"  {name}: {folder}" for name, folder in fetched.missing_hosts.items())
+    return f"the data of {len(fetched.missing_hosts)} nodes did not come home; it lies there in\n{where}"

@@ -1,0 +1,336 @@
+"""Links, drives and shares on real machines, then training on them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from pydantic import JsonValue, TypeAdapter
+
+from laggard.core.clock_fit import ClockExchange, ClockFit, fit_clock
+from laggard.core.emulated_drive import DriveCounters, DriveLimits
+from laggard.core.errors import LaggardError
+from laggard.core.run_schema import FidelityCheck
+from laggard.core.virtual_time import Dilation
+from laggard.layers_services.clock_exchange import CLOCK_PORT
+from laggard.network_emulation.backend import LinkBackend
+from laggard.network_emulation.dynamics import EventRecord, Scheduler
+from laggard.network_emulation.memory.watch import short_overruns
+from laggard.remote.agent_plans import find_evaluator_host
+from laggard.remote.agent_pool import AgentPool
+from laggard.remote.links import AgentCommandRunner, measure_base_delays, verify_remote_links
+from laggard.remote.provision import ProvisionedNodes
+from laggard.remote.supervise import RemoteSupervisor
+from laggard.run.controller import require_fidelity
+from laggard.run.fidelity_monitor import TimedViolation, find_late_changes
+from laggard.run.training import build_training_state, write_counters, write_events
+from laggard.run_folder.journal import Journal
+from laggard.scenario.load import Scenario
+from laggard.workloads.gate_relay import StopAsked
+
+READY_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 120.0
+IMPORT_TIMEOUT_S = 300.0
+SHARES_TIMEOUT_S = 300.0
+END_TIMEOUT_S = 60.0
+WALLTIME_MARGIN_S = 90.0
+"""How long before the machines are taken away the last step is asked for: evaluation, checkpoint
+and the way home take time."""
+
+_DISPLAY_INTERVAL_S = 0.5
+_log = logging.getLogger(__name__)
+_CLOCK_REQUESTS = 12
+
+
+_CHECKS = TypeAdapter(tuple[FidelityCheck, ...])
+
+
+@dataclass(frozen=True)
+class _HostUsage:
+    drive: DriveCounters | None
+    peak_bytes: int | None
+
+
+_USAGE = TypeAdapter(_HostUsage)
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What goes along with a run.
+
+    Attributes:
+        journal: where to put down how it goes.
+        netem: whether the links take more than rates.
+        walltime_end_s: `time.monotonic()` at which the machines are taken away; None: never.
+        started_ns: CLOCK_MONOTONIC when the command began.
+        app_conf: the set of variables of `workflow_env.yaml` that the workflow sees; None for none.
+    """
+
+    journal: Journal
+    netem: bool
+    walltime_end_s: float | None
+    started_ns: int
+    app_conf: str | None = None
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """A training that came to its end.
+
+    Attributes:
+        began_s: Unix time at which the first step began.
+        ended_s: at which the last was known to be over.
+        violations: where the emulation slipped in between.
+    """
+
+    began_s: float
+    ended_s: float
+    violations: tuple[TimedViolation, ...]
+
+
+@contextmanager
+def apply_emulation(
+    scenario: Scenario, provisioned: ProvisionedNodes, agent_pool: AgentPool, context: RunContext
+) -> Iterator[LinkBackend]:
+    """Shape links, hold shares, measure both, compare clocks; the queues are removed at the end.
+
+    Raises:
+        FidelityError: a promise is not kept.
+    """
+    from laggard.network_emulation.netem import NetemBackend
+
+    journal = context.journal
+    with journal.stage("base delays", "what the testbed itself takes"):
+        bases = measure_base_delays(agent_pool, scenario.links)
+    agents = AgentCommandRunner(agent_pool)
+    with journal.stage("links", f"{len(scenario.links.pairs)} host pairs, netem"):
+        links = NetemBackend.start(
+            scenario.links,
+            provisioned.roles,
+            None,
+            None,
+            agents,
+            base_delays_ms=bases,
+            plain=not context.netem,
+            unshaped_port=CLOCK_PORT,
+            undo=agents.undo_at_end,
+        )
+    try:
+        with journal.stage("imports"):
+            agent_pool.call_all("wait_imports", timeout_s=IMPORT_TIMEOUT_S)
+        with journal.stage("verify links", "round trips and rates, against what was asked for"):
+            checks = verify_remote_links(agent_pool, scenario.links, bases)
+        checks += _verify_drives(scenario, agent_pool, journal)
+        with journal.stage(
+            "verify shares", "phases of 1, 10 and 100 ms on every host with a share"
+        ):
+            answers = agent_pool.call_all("hold_shares", timeout_s=SHARES_TIMEOUT_S)
+        checks += _parse_checks(answers)
+        require_fidelity(journal.folder.path, checks)
+        with journal.stage("compare clocks"):
+            agent_pool.call_all(
+                "compare_clocks",
+                {name: {"go_on": True} for name in agent_pool.plans},
+                IMPORT_TIMEOUT_S,
+            )
+        yield links
+    finally:
+        _close_links(links, agent_pool)
+
+
+def _verify_drives(
+    scenario: Scenario, agent_pool: AgentPool, journal: Journal
+) -> tuple[FidelityCheck, ...]:
+    if not scenario.drives:
+        return ()
+    with journal.stage("verify storage", f"bandwidth and latency of {len(scenario.drives)} drives"):
+        return _parse_checks(
+            agent_pool.call_all(
+                "verify_drive", {host: {} for host in scenario.drives}, SHARES_TIMEOUT_S
+            )
+        )
+
+
+def _parse_checks(answers: Mapping[str, JsonValue]) -> tuple[FidelityCheck, ...]:
+    return tuple(check for answer in answers.values() for check in _CHECKS.validate_python(answer))
+
+
+def _close_links(links: LinkBackend, agent_pool: AgentPool) -> None:
+    """Remove the queues; where an agent is gone, it has done so itself."""
+    agent_pool.tolerate_losses()
+    try:
+        links.close()
+    except LaggardError as error:
+        _log.info("%s", error)
+
+
+def run_training(
+    scenario: Scenario, agent_pool: AgentPool, links: LinkBackend, context: RunContext
+) -> TrainingResult:
+    """Run the workload to its stopping rule.
+
+    Raises:
+        WorkerError: a worker died or hangs.
+        DeploymentError: a node, or the way to it, is gone.
+    """
+    journal = context.journal
+    strategy, hosts = scenario.workload.strategy, [host.name for host in scenario.ranks]
+    watch = RemoteSupervisor(
+        agent_pool, hosts, has_server=strategy.uses_server, tolerates_loss=strategy.supports_churn
+    )
+    with journal.stage("start workers", f"{len(scenario.ranks)} ranks"):
+        agent_pool.call_all("start")
+        agent_pool.expect_heartbeats()
+        watch.wait_ready(READY_TIMEOUT_S)
+        agent_pool.call_all("go")
+        zero_ns = watch.wait_zero(START_TIMEOUT_S)
+    before = links.counters()
+    with journal.stage("train"):
+        began_s, events = _supervise_training(scenario, agent_pool, watch, links, context, zero_ns)
+        ended_s = time.time()
+    with journal.stage("end"):
+        _wait_for_exits(agent_pool, watch)
+    agent_pool.tolerate_losses()
+    drives, peaks = _collect_usage(agent_pool)
+    write_counters(journal.folder.path, links, before, drives, peaks)
+    journal.warn(short_overruns(scenario.memory, peaks))
+    journal.warn(
+        tuple(
+            f"rank {rank} on {hosts[rank]} was killed, and the others went on without it"
+            for rank in watch.lost
+        )
+    )
+    journal.update(lost_ranks=tuple(watch.lost))
+    end_ns = int(str((watch.done or {})["end_ns"]))
+    slips = (
+        *watch.fidelity_monitors.violations(zero_ns, end_ns),
+        *find_late_changes(events, zero_ns, Dilation(1.0), end_ns),
+    )
+    return TrainingResult(began_s, ended_s, slips)
+
+
+def _supervise_training(
+    scenario: Scenario,
+    agent_pool: AgentPool,
+    watch: RemoteSupervisor,
+    links: LinkBackend,
+    context: RunContext,
+    zero_ns: int,
+) -> tuple[float, tuple[EventRecord, ...]]:
+    clock = fit_controller_clock(agent_pool, scenario.ranks[0].name)
+    zero_here_ns = _to_controller_time(clock, zero_ns)
+    began_s = time.time() - (time.monotonic_ns() - zero_here_ns) / 1e9
+    context.journal.update(first_step_s=round((zero_here_ns - context.started_ns) / 1e9, 3))
+    scheduler = Scheduler(
+        scenario.changes,
+        links,
+        _RemoteShares(agent_pool, clock),
+        Dilation(1.0),
+        scenario.shares,
+        scenario.links.pairs,
+        _RemoteDrives(agent_pool, clock),
+        scenario.drives,
+    )
+    scheduler.start(zero_here_ns)
+    events: tuple[EventRecord, ...] = ()
+    try:
+        shown_s, stop_requested = 0.0, False
+        while watch.done is None:
+            watch.check()
+            now_s = time.monotonic()
+            if (
+                not stop_requested
+                and context.walltime_end_s is not None
+                and now_s > context.walltime_end_s - WALLTIME_MARGIN_S
+            ):
+                stop_requested = True
+                agent_pool.send_update(find_evaluator_host(scenario), StopAsked())
+            if now_s - shown_s >= _DISPLAY_INTERVAL_S:
+                shown_s = now_s
+                elapsed_s = (time.monotonic_ns() - zero_here_ns) / 1e9
+                context.journal.display.show_training(
+                    build_training_state(watch.progress, elapsed_s, scenario.workload.stop)
+                )
+    finally:
+        events = scheduler.stop()
+        write_events(context.journal.folder.path, events)
+    return began_s, events
+
+
+def _wait_for_exits(agent_pool: AgentPool, watch: RemoteSupervisor) -> None:
+    deadline_s = time.monotonic() + END_TIMEOUT_S
+    while not all(agent_pool.call_all("end_training").values()):
+        watch.check()
+        if time.monotonic() > deadline_s:
+            return  # what they have streamed is on disk; their agents end them
+
+
+def _collect_usage(agent_pool: AgentPool) -> tuple[dict[str, DriveCounters], dict[str, int]]:
+    """What limited drives were asked for, and what limited hosts' workers held at most; a node that
+    is gone says nothing.
+    """
+    drives: dict[str, DriveCounters] = {}
+    peaks: dict[str, int] = {}
+    for host, plan in agent_pool.plans.items():
+        if plan.drive is None and plan.memory_bytes is None:
+            continue
+        try:
+            usage = _USAGE.validate_python(agent_pool.call(host, "usage"))
+        except LaggardError as error:
+            _log.warning("not counted: %s", error)
+            continue
+        if usage.drive is not None:
+            drives[host] = usage.drive
+        if usage.peak_bytes is not None:
+            peaks[host] = usage.peak_bytes
+    return drives, peaks
+
+
+def fit_controller_clock(agent_pool: AgentPool, head: str) -> ClockFit:
+    """From this machine's CLOCK_MONOTONIC to the head's, by questions over the agent's own line."""
+    exchanges = []
+    for _ in range(_CLOCK_REQUESTS):
+        sent_ns = time.monotonic_ns()
+        head_ns = int(str(agent_pool.call(head, "now")))
+        exchanges.append(ClockExchange(sent_ns, head_ns, head_ns, time.monotonic_ns()))
+    return fit_clock(exchanges)
+
+
+def _to_controller_time(clock: ClockFit, reference_ns: int) -> int:
+    return int(clock.to_local(np.array([reference_ns], dtype=np.int64))[0])
+
+
+@dataclass(frozen=True)
+class _RemoteShares:
+    """Lets the scheduler change shares on nodes (a `ShareSetter`)."""
+
+    agent_pool: AgentPool
+    clock: ClockFit
+
+    def set_share(self, host: str, share: float) -> int:
+        """Give a host another share; returns CLOCK_MONOTONIC nanoseconds, of this machine, when it
+        was in effect.
+        """
+        return _to_controller_time(
+            self.clock, int(str(self.agent_pool.call(host, "set_share", {"share": share})))
+        )
+
+
+@dataclass(frozen=True)
+class _RemoteDrives:
+    """Lets the scheduler change drives on nodes (a `DriveSetter`)."""
+
+    agent_pool: AgentPool
+    clock: ClockFit
+
+    def set_limits(self, host: str, limits: DriveLimits) -> int:
+        """Give a host's drive other limits; returns CLOCK_MONOTONIC nanoseconds, of this machine,
+        when they were in effect.
+        """
+        return _to_controller_time(
+            self.clock, int(str(self.agent_pool.call(host, "set_drive", asdict(limits))))
+        )

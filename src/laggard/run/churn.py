@@ -1,0 +1,141 @@
+"""Makes workers leave and join when it is time, while the others train, and puts down when they
+did.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from laggard.core.errors import WorkerError
+from laggard.core.run_schema import ChurnEvent
+from laggard.run.supervisor import SupervisedProcess, Supervisor, read_log_tail
+from laggard.run_folder.journal import RunContext
+from laggard.workloads.churn import Turn, turns
+from laggard.workloads.plan import WorkerPlan
+
+JOIN_TIMEOUT_S = 120.0
+"""Virtual seconds that a worker may take to start and to be brought up to date."""
+
+_MAX_WAIT_S = 0.1
+
+
+@dataclass(frozen=True)
+class _JoiningWorker:
+    process: SupervisedProcess
+    requested_s: float
+    started_s: float
+
+
+@dataclass
+class ChurnScheduler:
+    """Follows the `churn:` of one scenario.
+
+    Args:
+        context: of the run.
+        supervisor: kills who leaves, and watches who joins.
+        workers: of all ranks, as planned; those that are not late have been started.
+        start_worker: starts a worker that joins.
+    """
+
+    context: RunContext
+    supervisor: Supervisor
+    workers: Sequence[WorkerPlan]
+    start_worker: Callable[[WorkerPlan], SupervisedProcess]
+    _zero_ns: int = 0
+    _due: deque[Turn] = field(default_factory=deque)
+    _plans: dict[int, WorkerPlan] = field(default_factory=dict)
+    _joining: dict[int, _JoiningWorker] = field(default_factory=dict)
+    _turnovers: list[ChurnEvent] = field(default_factory=list)
+
+    def start_clock(self, zero_ns: int) -> None:
+        """The first step began at `zero_ns` (CLOCK_MONOTONIC)."""
+        scenario = self.context.scenario
+        self._zero_ns = zero_ns
+        self._due = deque(turns(scenario.workload.churn, scenario.hosts, scenario.ranks))
+        self._plans = {worker.rank: worker for worker in self.workers}
+
+    @property
+    def wait_s(self) -> float:
+        """Real seconds until it has to be looked at again, 0.1 at most."""
+        remaining_s = (
+            self.context.dilation.real_s(self._due[0].at_s - self._now_s)
+            if self._due
+            else _MAX_WAIT_S
+        )
+        return min(max(remaining_s, 0.0), _MAX_WAIT_S)
+
+    def apply_due(self) -> None:
+        """Do what is due, and see who has joined.
+
+        Raises:
+            WorkerError: a worker takes too long to join.
+        """
+        while self._due and self._due[0].at_s <= self._now_s:
+            turn = self._due.popleft()
+            for plan in [each for each in self._plans.values() if each.host == turn.host]:
+                if turn.joins:
+                    self._start_joining(plan, turn)
+                else:
+                    self._remove_worker(plan, turn)
+        self._check_joining()
+
+    def finish(self) -> None:
+        """Training is over: who has not joined by now does not, and what was to come later does not
+        happen.
+        """
+        self._check_joining()
+        for rank, joining in self._joining.items():
+            self.supervisor.kill_rank(rank)
+            start_text = (
+                f"{joining.process.name} on {joining.process.host} was started at"
+                f" {joining.requested_s:g} s"
+            )
+            self.context.journal.warn(
+                (f"{start_text}, and training was over before it had joined",)
+            )
+        late = [
+            f"{turn.host} {'joins' if turn.joins else 'leaves'} at {turn.at_s:g} s"
+            for turn in self._due
+        ]
+        self.context.journal.warn(tuple(f"training was over before {each}" for each in late))
+
+    def _check_joining(self) -> None:
+        for rank, joining in tuple(self._joining.items()):
+            self._complete_join(rank, joining)
+
+    @property
+    def _now_s(self) -> float:
+        return self.context.dilation.virtual_s((time.monotonic_ns() - self._zero_ns) / 1e9)
+
+    def _start_joining(self, plan: WorkerPlan, turn: Turn) -> None:
+        if self.supervisor.has_run(plan.rank):
+            plan = self._plans[plan.rank] = plan.next_life()
+        self._joining[plan.rank] = _JoiningWorker(self.start_worker(plan), turn.at_s, self._now_s)
+
+    def _remove_worker(self, plan: WorkerPlan, turn: Turn) -> None:
+        self._joining.pop(plan.rank, None)
+        if self.supervisor.kill_rank(plan.rank):
+            self._record_turnover(plan, "left", turn.at_s)
+
+    def _complete_join(self, rank: int, joining: _JoiningWorker) -> None:
+        process = joining.process
+        if process.joined_file is not None and process.joined_file.exists():
+            del self._joining[rank]
+            self._record_turnover(self._plans[rank], "joined", joining.requested_s)
+        elif self._now_s - joining.started_s > JOIN_TIMEOUT_S:
+            raise WorkerError(
+                f"has not joined after {JOIN_TIMEOUT_S:g} s",
+                rank,
+                process.host,
+                read_log_tail(process.log),
+            )
+
+    def _record_turnover(self, plan: WorkerPlan, kind: str, requested_s: float) -> None:
+        turnover = {"rank": plan.rank, "host": plan.host, "kind": kind, "asked_s": requested_s}
+        self._turnovers.append(
+            ChurnEvent.model_validate({**turnover, "effective_s": round(self._now_s, 3)})
+        )
+        self.context.journal.update(churn=tuple(self._turnovers))

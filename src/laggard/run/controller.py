@@ -1,0 +1,109 @@
+"""What runs inside the sandbox: bring the continuum up, verify it, train on it, put its records
+down.
+
+Order matters. The fork server is forked first, before anything here has threads; its imports go on
+while the links are built and measured; CPU shares are verified when the imports are done, since
+they would steal the cores.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from laggard.core.errors import FidelityError
+from laggard.core.run_schema import FidelityCheck
+from laggard.layers_services.e2clab_bridge import Stage, run_workflow
+from laggard.layers_services.launch import ForkServer
+from laggard.layers_services.local.provider import enoslib_roles
+from laggard.run.continuum import open_continuum
+from laggard.run.fidelity_monitor import require_no_violations
+from laggard.run.straggler_watcher_plan import WATCHER_MODULE
+from laggard.run.training import run_training
+from laggard.run_folder.journal import RunContext
+from laggard.run_folder.record import record_failure
+from laggard.workloads.plan import ENVIRONMENT, PRELOAD
+
+IMPORT_TIMEOUT_S = 180.0
+
+
+def run_controller(context: RunContext) -> int:
+    """Run one job to its end inside the sandbox; whatever happens is in the run's record.
+
+    Returns:
+        The exit status of `laggard run`.
+    """
+    try:
+        _run_stages(context)
+    # The last place that can still record a defect.
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001
+        return record_failure(context.journal, error)
+    finally:
+        context.journal.display.close()
+    return 0
+
+
+def _run_stages(context: RunContext) -> None:
+    os.environ.update(ENVIRONMENT)
+    with ExitStack() as stack:
+        server = stack.enter_context(
+            ForkServer.start((*PRELOAD, WATCHER_MODULE), log=context.logs / "imports.log")
+        )
+        continuum = stack.enter_context(
+            open_continuum(context, lambda: server.wait_ready(IMPORT_TIMEOUT_S))
+        )
+        require_fidelity(context.folder, continuum.checks)
+        run_workflow_stage(context, "prepare")
+        run_workflow_stage(context, "launch")
+        violations = run_training(context, continuum, server)
+        run_workflow_stage(context, "finalize")
+        require_no_violations(context.folder, violations)
+
+
+def run_workflow_stage(context: RunContext, stage: Stage) -> None:
+    """The user's own Ansible tasks; a workflow without any costs nothing."""
+    if not any(stage in play.model_fields_set for play in context.scenario.workflow.plays):
+        return
+    hosts = context.scenario.hosts
+    with context.journal.stage(f"workflow: {stage}"):
+        roles, _ = enoslib_roles(hosts)
+        output = context.folder / "workflow"
+        output.mkdir(exist_ok=True)
+        workflow = context.journal.folder.scenario / "workflow.yaml"
+        run_workflow(
+            context.scenario.folder,
+            workflow,
+            stage,
+            roles,
+            hosts,
+            output,
+            app_conf=context.app_conf,
+        )
+
+
+def require_fidelity(folder: Path, checks: Sequence[FidelityCheck]) -> None:
+    """Put `fidelity.json` down.
+
+    Raises:
+        FidelityError: a promise is not kept.
+    """
+    document = [check.model_dump(mode="json") for check in checks]
+    (folder / "fidelity.json").write_text(json.dumps(document, indent=1) + "\n")
+    failed = [check for check in checks if not check.ok]
+    if failed:
+        text = "\n".join(f"  {_format_check(check)}" for check in failed)
+        raise FidelityError(
+            f"{len(failed)} of {len(checks)} promises of the emulation are not kept:\n{text}"
+        )
+
+
+def _format_check(check: FidelityCheck) -> str:
+    location = f"{check.src} -> {check.dst}" if check.dst else check.src
+    detail = f" ({check.detail})" if check.detail else ""
+    return (
+        f"{check.kind} {location}: asked {check.requested:.4g} {check.unit}, measured"
+        f" {check.measured:.4g}, tolerance {check.tolerance:.2g}{detail}"
+    )

@@ -1,0 +1,197 @@
+"""One run from outside its sandbox: prerequisites, run folder, sandbox, collection, analysis.
+
+What is here can be killed at any moment: the sandbox ends with it, the janitor removes the cgroups,
+and the run folder reads as interrupted because nobody holds its lock.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from laggard.core import fingerprint
+from laggard.core.errors import RunFolderError
+from laggard.core.run_schema import RunRecord
+from laggard.layers_services.e2clab_managers import manager_problems
+from laggard.layers_services.e2clab_services import service_warnings
+from laggard.layers_services.local import sandbox
+from laggard.layers_services.local.janitor import Janitor, run_name
+from laggard.layers_services.local.prerequisites import check_prerequisites
+from laggard.network_emulation.compute.cgroups import (
+    CgroupSet,
+    prepare_cgroups,
+    run_folders,
+    sweep_cgroups,
+)
+from laggard.network_emulation.cpu_plan import CpuPlan, plan_cpus, usable_cores
+from laggard.network_emulation.probe import BackendName, Requested, choose_backend, kernel_has_ipv6
+from laggard.run.controller import run_controller
+from laggard.run.interrupts import TERMINATION_SIGNALS
+from laggard.run_folder.collect import collect_and_analyze, report_untrained_run
+from laggard.run_folder.display import SilentDisplay, TextDisplay
+from laggard.run_folder.journal import Journal, RunContext
+from laggard.run_folder.record import create_record
+from laggard.run_folder.store import RunFolder
+from laggard.scenario.load import Scenario
+from laggard.scenario.run_plan import count_reserved_cores
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a scenario is to be run.
+
+    Attributes:
+        runs: where run folders are kept.
+        testbed: `local`.
+        links: what shapes the links; `auto` takes the kernel's netem where there is one.
+        dilation: real seconds per virtual second; None takes the smallest that the shares fit with.
+        quiet: say nothing while it runs.
+        command: the command line, for the record.
+        app_conf: the set of variables of `workflow_env.yaml` that the workflow sees.
+    """
+
+    runs: Path
+    testbed: str = "local"
+    links: Requested = "auto"
+    dilation: float | None = None
+    quiet: bool = False
+    command: tuple[str, ...] = ()
+    app_conf: str | None = None
+
+
+def run_local(scenario: Scenario, options: RunOptions) -> tuple[RunRecord, Path]:
+    """Run a scenario to its end.
+
+    Args:
+        scenario: as loaded.
+        options: how to run it.
+
+    Returns:
+        The final record, and the run folder; a failed run is a record that says so.
+
+    Raises:
+        PrerequisiteError: this machine lacks something; nothing was started.
+        RunFolderError: the run folder cannot be made, or the sandbox would not see it.
+    """
+    return run_in_sandbox(scenario, options, run_controller, _collect_results)
+
+
+def run_in_sandbox(
+    scenario: Scenario,
+    options: RunOptions,
+    run_inside: Callable[[RunContext], int],
+    finalize: Callable[[RunContext, int], None],
+) -> tuple[RunRecord, Path]:
+    """Prepare a run of a scenario and do it in a sandbox.
+
+    Args:
+        scenario: as loaded.
+        options: how to run it.
+        run_inside: what is done in the sandbox; returns an exit status.
+        finalize: what is done outside afterwards with that status, or with 128 + the signal that
+            ended the sandbox.
+
+    Returns:
+        The final record, and the run folder.
+
+    Raises:
+        PrerequisiteError: this machine lacks something; nothing was started.
+        RunFolderError: the run folder cannot be made, or the sandbox would not see it.
+    """
+    started_ns = time.monotonic_ns()
+    if sandbox.hides(options.runs):
+        raise RunFolderError(
+            f"{options.runs}: hosts of a run have a folder of their own there — choose another with"
+            " --runs"
+        )
+    backend = choose_backend(options.links)
+    check_prerequisites(need_tun=backend == "userspace")
+    cores = usable_cores()
+    cpu = plan_cpus(
+        scenario.peak_shares, cores, count_reserved_cores(scenario, len(cores)), options.dilation
+    )
+    if not kernel_has_ipv6():
+        scenario = scenario.with_hosts(replace(host, ipv6=()) for host in scenario.hosts)
+    with ExitStack() as stack:
+        janitor = stack.enter_context(Janitor.start())
+        folder, record = RunFolder.create(
+            options.runs, _draft_record(scenario, options, backend, cpu)
+        )
+        stack.enter_context(folder)
+        journal = Journal(record, folder, SilentDisplay() if options.quiet else TextDisplay())
+        folder.logs.mkdir()
+        folder.write_scenario(scenario.files())
+        context = RunContext(
+            scenario,
+            backend,
+            cpu,
+            _open_cgroups(scenario, janitor, stack),
+            journal,
+            started_ns,
+            options.app_conf,
+        )
+        status = sandbox.call(lambda: run_inside(context))
+        finalize(context, status)
+        return journal.record, folder.path
+
+
+def _draft_record(
+    scenario: Scenario, options: RunOptions, backend: BackendName, cpu: CpuPlan
+) -> RunRecord:
+    first = create_record(
+        scenario, options.testbed, backend, options.command, _find_ignored_features(scenario)
+    )
+    return first.model_copy(
+        update={"dilation": cpu.dilation, "hosts": (fingerprint.describe_machine(),)}
+    )
+
+
+def _find_ignored_features(scenario: Scenario) -> tuple[str, ...]:
+    """What the scenario asks of E2Clab that this testbed does not do: the run goes on without."""
+    source = scenario.sources.layers_services
+    services = service_warnings(scenario.layers, run_plugins=False, source=source)
+    return tuple(
+        str(problem) for problem in (*services, *manager_problems(scenario.layers, "local", source))
+    )
+
+
+def _open_cgroups(scenario: Scenario, janitor: Janitor, stack: ExitStack) -> CgroupSet | None:
+    """Removed here at the end, by the janitor if this process is killed, and by the next run if the
+    janitor is too.
+    """
+    sweep_cgroups()
+    janitor.watch(run_folders(run_name()))
+    cgroups = prepare_cgroups(scenario.shares, run_name())
+    if cgroups is not None:
+        stack.callback(cgroups.remove)
+        stack.callback(cgroups.close)
+    return cgroups
+
+
+def _collect_results(context: RunContext, status: int) -> None:
+    """Collect and analyse what there is, whatever the run came to."""
+    finalize_record(context, status)
+    if context.output_dir.zero.exists():
+        collect_and_analyze(context)
+    else:
+        report_untrained_run(context.folder)
+    context.journal.display.close()
+
+
+def finalize_record(context: RunContext, status: int) -> None:
+    """Read the record that was written in the sandbox; where its end is missing, say so."""
+    journal = context.journal
+    journal.reload()
+    if status and journal.record.status == "running":
+        if status - 128 in TERMINATION_SIGNALS:
+            journal.update(
+                status="interrupted", error=f"ended by {signal.Signals(status - 128).name}"
+            )
+            return
+        journal.update(
+            status="failed", error=f"the controller ended with status {status}, without a word"
+        )

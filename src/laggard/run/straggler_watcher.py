@@ -1,0 +1,220 @@
+"""Watches a training for stragglers while it goes on: a process of its own, which gives way to all
+others.
+
+Each second it reads what the ranks and the link sampler have streamed since, tells the detector,
+and puts what that says into `alarms.jsonl`. It takes nothing from the ranks: they stream as they
+would without it. Whatever becomes of it, the training goes on.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from laggard.analysis.detection.online.alarm_text import format_alarms
+from laggard.analysis.detection.online.detector import OnlineDetector
+from laggard.analysis.detection.online.step_rows import iterate_async_rows, iterate_lockstep_rows
+from laggard.analysis.tables.columns import LinkColumns, SpanColumns
+from laggard.analysis.tables.load_run import RankHost
+from laggard.core.run_schema import Alarm
+from laggard.core.span_schema import Lane
+from laggard.core.virtual_time import Dilation
+from laggard.run.straggler_watcher_plan import WatcherPlan
+from laggard.workloads.spool import Spool
+from laggard.workloads.tracing.collect import read_zero_ns
+from laggard.workloads.tracing.following import RowFollower
+from laggard.workloads.tracing.stream import LINK_ROW, SPAN_ROW, Rows
+
+LOGGER = logging.getLogger(__name__)
+POLL_INTERVAL_S = 1.0
+NICE = 19
+_SLEEP_S = 0.1
+_DURATION_COLUMNS = (
+    "rtt_us",
+    "min_rtt_us",
+    "busy_us",
+    "rwnd_limited_us",
+    "sndbuf_limited_us",
+    "last_send_ms",
+)
+_COUNT_COLUMNS = ("src_port", "dst_port", "bytes_acked", "retransmits")
+
+
+def main(argument: str) -> None:
+    """Watch until the training is done.
+
+    Args:
+        argument: a `WatcherPlan` as JSON.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(message)s",
+        force=True,
+    )
+    os.nice(NICE)
+    gc.freeze()
+    try:
+        _run_watcher(WatcherPlan.model_validate_json(argument))
+    except Exception:
+        LOGGER.exception("the watching for stragglers ended; the training goes on")
+
+
+def _run_watcher(plan: WatcherPlan) -> None:
+    Path(plan.alarms).touch()
+    output_dir = Spool(Path(plan.output_dir))
+    watcher = StragglerWatcher(plan)
+    is_over = False
+    while not is_over:
+        is_over = _is_over(output_dir, POLL_INTERVAL_S)
+        watcher.poll()
+    LOGGER.info("%d alarms; took %.2f s of CPU time", watcher.alarm_count, time.process_time())
+
+
+def _is_over(output_dir: Spool, patience_s: float) -> bool:
+    """Whether the training is over, which is waited for so long."""
+    deadline = time.monotonic() + patience_s
+    while not (is_over := output_dir.done.exists()) and time.monotonic() < deadline:
+        time.sleep(_SLEEP_S)
+    return is_over
+
+
+@dataclass
+class StragglerWatcher:
+    """Reads, tells the detector, writes.
+
+    Args:
+        plan: of the training.
+    """
+
+    plan: WatcherPlan
+    _zero_ns: int | None = None
+    _reported_s: dict[int, float] = field(default_factory=dict)
+    _waiting: list[Rows] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        output_dir, world = Spool(Path(self.plan.output_dir)), len(self.plan.hosts)
+        self._output_dir = output_dir
+        self._followers = {
+            rank: [RowFollower(output_dir.spans(rank), SPAN_ROW)] for rank in range(world)
+        }
+        self._link_follower = RowFollower(output_dir.links, LINK_ROW)
+        self._detector = OnlineDetector(
+            tuple(
+                RankHost(rank, *each, "cpu", 1.0, 0, 0) for rank, each in enumerate(self.plan.hosts)
+            ),
+            self.plan.lockstep,
+        )
+        self._waiting = [np.zeros(0, dtype=SPAN_ROW) for _ in range(world)]
+        self._dilation = Dilation(self.plan.dilation)
+
+    @property
+    def alarm_count(self) -> int:
+        """How many alarms there were."""
+        return len(self._reported_s)
+
+    def poll(self) -> None:
+        """Take in what has come since the last look."""
+        if self._zero_ns is None:
+            self._zero_ns = read_zero_ns(self._output_dir)
+        if self._zero_ns is None:
+            return
+        links = self._link_follower.read()
+        self._detector.update_links(
+            _to_link_columns(links, self.plan.sampled, self._zero_ns, self.plan.dilation)
+        )
+        spans = self._pop_finished_spans()
+        if not len(spans):
+            return
+        columns, world = (
+            _to_span_columns(spans, self._zero_ns, self.plan.dilation),
+            len(self.plan.hosts),
+        )
+        rows = (
+            iterate_lockstep_rows(columns, world)
+            if self.plan.lockstep
+            else iterate_async_rows(columns, world)
+        )
+        for step in rows:
+            self._write_alarms(self._detector.update(step))
+
+    def _pop_finished_spans(self) -> Rows:
+        """Spans of steps that are over: of all ranks, where they take the same steps. A rank's step
+        is over once it is in its next.
+        """
+        for rank, followers in self._followers.items():
+            following = self._output_dir.spans(rank, len(followers))
+            if following.exists():
+                followers.append(RowFollower(following, SPAN_ROW))
+            new = np.concatenate([follower.read() for follower in followers])
+            self._waiting[rank] = np.concatenate(
+                [self._waiting[rank], new[new["lane"] == Lane.MAIN]]
+            )
+        reached = [int(rows["step"].max()) if len(rows) else -1 for rows in self._waiting]
+        if self.plan.lockstep:
+            reached = [min(reached)] * len(reached)
+        done = [
+            rows[rows["step"] < step] for rows, step in zip(self._waiting, reached, strict=True)
+        ]
+        self._waiting = [
+            rows[rows["step"] >= step] for rows, step in zip(self._waiting, reached, strict=True)
+        ]
+        return np.concatenate(done)
+
+    def _write_alarms(self, alarms: Sequence[Alarm]) -> None:
+        if not alarms:
+            return
+        assert self._zero_ns is not None
+        reported_s = round(self._dilation.virtual_s((time.monotonic_ns() - self._zero_ns) / 1e9), 3)
+        known = frozenset(self._reported_s)
+        self._reported_s |= {
+            alarm.number: reported_s for alarm in alarms if alarm.number not in self._reported_s
+        }
+        stamped = [
+            alarm.model_copy(update={"told_s": self._reported_s[alarm.number]}) for alarm in alarms
+        ]
+        with Path(self.plan.alarms).open("a") as file:
+            file.write("".join(alarm.model_dump_json() + "\n" for alarm in stamped))
+        tiers = {host: tier for host, _, tier in self.plan.hosts}
+        for text in format_alarms(alarms, known, tiers):
+            LOGGER.info("%s", text)
+
+
+def _to_span_columns(rows: Rows, zero_ns: int, dilation: float) -> SpanColumns:
+    """Spans in virtual time since the first step, sorted as `spans.parquet` is."""
+    values = {name: rows[name].astype(np.int64) for name in SPAN_ROW.names or ()}
+    start = np.floor((values["start_ns"] - zero_ns) / dilation).astype(np.int64)
+    end = np.floor((values["start_ns"] + values["dur_ns"] - zero_ns) / dilation).astype(np.int64)
+    columns = SpanColumns(**(values | {"start_ns": start, "dur_ns": end - start}))
+    return columns.where(np.lexsort((columns.start_ns, columns.rank, columns.step)))
+
+
+def _to_link_columns(
+    rows: Rows, names: Sequence[str], zero_ns: int, dilation: float
+) -> LinkColumns:
+    """Samples since the first step, in virtual time."""
+    rows = rows[rows["time_ns"] >= zero_ns]
+    hosts = np.array(names, dtype=np.str_)
+    durations = {
+        name: np.rint(rows[name] / dilation).astype(np.int64) for name in _DURATION_COLUMNS
+    }
+    return LinkColumns(
+        time_ns=np.floor((rows["time_ns"] - zero_ns) / dilation).astype(np.int64),
+        src=hosts[rows["src"]],
+        dst=hosts[rows["dst"]],
+        app_limited=rows["app_limited"].astype(np.bool_),
+        delivery_rate_mbps=rows["delivery_rate_bytes_per_s"] * (8e-6 * dilation),
+        **{name: rows[name].astype(np.int64) for name in _COUNT_COLUMNS},
+        **durations,
+    )

@@ -1,0 +1,48 @@
+"""What the process that watches a training for stragglers is told; apart from it, so that planning
+imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from laggard.core.run_schema import ALARMS_FILE
+from laggard.run_folder.journal import RunContext
+from laggard.workloads.plan import sampled_hosts
+
+WATCHER_MODULE = "laggard.run.straggler_watcher"
+
+
+class WatcherPlan(BaseModel):
+    """What the watcher is told.
+
+    Attributes:
+        output_dir: what the processes of the training stream into.
+        alarms: the file that it writes.
+        hosts: (name, address, tier) of every rank.
+        sampled: hosts as the link sampler numbers them.
+        lockstep: whether all ranks take the same steps.
+        dilation: real seconds per virtual second.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    output_dir: str
+    alarms: str
+    hosts: tuple[tuple[str, str, str], ...]
+    sampled: tuple[str, ...]
+    lockstep: bool
+    dilation: float
+
+
+def plan_watcher(context: RunContext) -> WatcherPlan:
+    """The watcher of a run's training."""
+    workload, hosts = context.scenario.workload, context.scenario.hosts
+    return WatcherPlan(
+        output_dir=str(context.output_dir.folder),
+        alarms=str(context.folder / ALARMS_FILE),
+        hosts=tuple((host.name, host.address, host.layer) for host in context.scenario.ranks),
+        sampled=sampled_hosts(workload, hosts),
+        lockstep=workload.strategy.pace == "lockstep" and not workload.churn,
+        dilation=context.dilation.factor,
+    )

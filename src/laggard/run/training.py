@@ -1,0 +1,390 @@
+"""Start the workers on the continuum, keep time and events, watch them to the end."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+from laggard.core.emulated_drive import DriveCounters
+from laggard.core.run_schema import ALARMS_FILE
+from laggard.core.span_schema import event_schema
+from laggard.core.work_counter import WorkCounter, WorkDone
+from laggard.layers_services.launch import ForkServer, ProcessSpec
+from laggard.network_emulation.backend import LinkBackend, LinkCounters
+from laggard.network_emulation.constraints import Pair
+from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
+from laggard.network_emulation.memory.watch import MemoryWatch, short_overruns
+from laggard.run.alarm_display import AlarmDisplay
+from laggard.run.churn import ChurnScheduler
+from laggard.run.continuum import Continuum
+from laggard.run.fidelity_monitor import FidelityMonitorThread, TimedViolation, find_late_changes
+from laggard.run.rank_work import find_slow_ranks, read_rank_work
+from laggard.run.straggler_watcher_plan import WATCHER_MODULE, plan_watcher
+from laggard.run.supervisor import SupervisedProcess, Supervisor
+from laggard.run_folder.display import TrainingState
+from laggard.run_folder.journal import RunContext
+from laggard.workloads.model import Stop
+from laggard.workloads.plan import (
+    ENVIRONMENT,
+    ServerPlan,
+    WorkerPlan,
+    join_exchange,
+    plan_addresses,
+    plan_evaluator,
+    plan_link_sampler,
+    plan_workers,
+)
+from laggard.workloads.spool import Scalar, read_lines, write_whole
+from laggard.workloads.tracing.traffic import Traffic, read_traffic
+from laggard.workloads.transport.keys import make_endpoints
+
+READY_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 120.0
+EXIT_TIMEOUT_S = 60.0
+WATCHER_EXIT_TIMEOUT_S = 5.0
+
+
+def run_training(
+    context: RunContext, continuum: Continuum, server: ForkServer
+) -> tuple[TimedViolation, ...]:
+    """Run the workload to its stopping rule.
+
+    Returns:
+        Where the emulation slipped meanwhile.
+
+    Raises:
+        WorkerError: a worker died or hangs.
+    """
+    context.output_dir.folder.mkdir()
+    workers = plan_workers(
+        context.scenario.workload,
+        context.scenario.hosts,
+        context.output_dir.folder,
+        context.dilation.factor,
+        drives=continuum.drives.paths,
+        shared=continuum.shares.shares,
+    )
+    workers, server_plan = _plan_exchange(context, workers)
+    memory = MemoryWatch(context.scenario.memory)
+    supervisor = Supervisor(
+        server,
+        context.output_dir,
+        len(workers),
+        context.dilation.factor,
+        memory,
+        tolerates_loss=context.scenario.workload.strategy.supports_churn,
+    )
+    with context.journal.stage("start workers", f"{len(workers)} ranks"):
+        _start_processes(context, continuum, server, supervisor, workers, server_plan)
+    counters_before = continuum.links.counters()
+    churn = ChurnScheduler(
+        context,
+        supervisor,
+        workers,
+        partial(_start_joining_worker, context, continuum, server, supervisor),
+    )
+    with context.journal.stage("train"):
+        alarms = AlarmDisplay(
+            context.folder / ALARMS_FILE, context.scenario.hosts, context.journal.display
+        )
+        violations = _supervise_training(context, continuum, supervisor, churn, alarms)
+    context.journal.warn(short_overruns(memory.limits, memory.peaks))
+    supervisor.wait_for_exits(EXIT_TIMEOUT_S * context.dilation.factor)
+    supervisor.wait_for_process("watcher", WATCHER_EXIT_TIMEOUT_S)
+    alarms.update()
+    lost = tuple(
+        f"{each.name} on {each.host} was killed, and the others went on without it"
+        for each in supervisor.lost
+    )
+    context.journal.warn(lost)
+    context.journal.update(lost_ranks=tuple(each.rank for each in supervisor.lost))
+    work = read_rank_work(context.output_dir, workers)
+    context.journal.warn(find_slow_ranks(work, workers, continuum.shares.least_efficiency))
+    traffic = read_traffic(context.output_dir, len(workers) + 1)
+    write_counters(
+        context.folder,
+        continuum.links,
+        counters_before,
+        continuum.drives.counters(),
+        memory.peaks,
+        work,
+        traffic,
+    )
+    return violations
+
+
+def _plan_exchange(
+    context: RunContext, workers: tuple[WorkerPlan, ...]
+) -> tuple[tuple[WorkerPlan, ...], ServerPlan | None]:
+    """Where the strategy sends messages: keys for all, and the server's plan, if it has one."""
+    workload, hosts = context.scenario.workload, context.scenario.hosts
+    if not (workload.strategy.uses_server or workload.strategy.peer_to_peer):
+        return workers, None
+    return join_exchange(
+        workers, hosts, make_endpoints(plan_addresses(workload, hosts), workers[0].timeout_s)
+    )
+
+
+def _start_processes(
+    context: RunContext,
+    continuum: Continuum,
+    server: ForkServer,
+    supervisor: Supervisor,
+    workers: Sequence[WorkerPlan],
+    server_plan: ServerPlan | None,
+) -> None:
+    """Workers meet at full speed; their shares hold from before the first step."""
+    _start_auxiliary_processes(context, continuum, server, supervisor, workers)
+    if server_plan is not None:
+        log = context.logs / "server.log"
+        pid = server.spawn(
+            _create_process_spec(
+                context, continuum, "server", "laggard.workloads.server:main", server_plan, log
+            )
+        )
+        supervisor.add_process(
+            SupervisedProcess("the server", -1, server_plan.host, pid, log, in_host=True)
+        )
+    present = [worker for worker in workers if not worker.late]
+    for worker in present:
+        _start_worker(context, continuum, server, supervisor, worker)
+    nodes = [worker.rank for worker in present] + (
+        [len(workers)] if server_plan is not None else []
+    )
+    ready = [context.output_dir.ready(node) for node in nodes]
+    supervisor.wait_for(ready, READY_TIMEOUT_S, "the workers did not meet")
+    for process in supervisor.processes.values():
+        if process.in_host:
+            work_file = context.output_dir.work(process.rank)
+            continuum.shares.attach(
+                process.host, process.pid, work=work_file if work_file.exists() else None
+            )
+    write_whole(context.output_dir.go, b"")
+    supervisor.wait_for(
+        [context.output_dir.zero],
+        START_TIMEOUT_S * context.dilation.factor,
+        "the first step did not begin",
+    )
+
+
+def _start_worker(
+    context: RunContext,
+    continuum: Continuum,
+    server: ForkServer,
+    supervisor: Supervisor,
+    worker: WorkerPlan,
+) -> SupervisedProcess:
+    name = f"rank-{worker.rank}"
+    log = context.logs / (f"{name}.{worker.life + 1}.log" if worker.life else f"{name}.log")
+    pid = server.spawn(
+        _create_process_spec(context, continuum, name, "laggard.workloads.worker:main", worker, log)
+    )
+    joined = context.output_dir.ready(worker.rank, worker.life) if worker.late else None
+    process = SupervisedProcess(
+        f"rank {worker.rank}", worker.rank, worker.host, pid, log, in_host=True, joined_file=joined
+    )
+    supervisor.add_process(process)
+    return process
+
+
+def _start_joining_worker(
+    context: RunContext,
+    continuum: Continuum,
+    server: ForkServer,
+    supervisor: Supervisor,
+    worker: WorkerPlan,
+) -> SupervisedProcess:
+    """A worker that joins: it starts at its host's share, so that it takes nothing from those that
+    train.
+    """
+    process = _start_worker(context, continuum, server, supervisor, worker)
+    work_file = context.output_dir.work(worker.rank, worker.life) if worker.shared else None
+    if work_file is not None:
+        with WorkCounter(work_file) as counter:
+            counter.set_computing(True)
+    continuum.shares.attach(process.host, process.pid, work=work_file)
+    return process
+
+
+def _start_auxiliary_processes(
+    context: RunContext,
+    continuum: Continuum,
+    server: ForkServer,
+    supervisor: Supervisor,
+    workers: Sequence[WorkerPlan],
+) -> None:
+    """The evaluator, the link sampler and the watcher: outside the continuum's hosts and shares."""
+    sampler = plan_link_sampler(workers, context.scenario.hosts, continuum.namespaces.paths)
+    arguments = {
+        "evaluator": ("laggard.workloads.evaluator:main", plan_evaluator(workers).to_json()),
+        "link_sampler": ("laggard.workloads.tracing.link_sampler:main", sampler.to_json()),
+        "watcher": (f"{WATCHER_MODULE}:main", plan_watcher(context).model_dump_json()),
+    }
+    for name, (entry, argument) in arguments.items():
+        log = context.logs / f"{name}.log"
+        pid = server.spawn(ProcessSpec(name, "", entry, argument, dict(ENVIRONMENT), log))
+        supervisor.add_process(SupervisedProcess(name, -1, "the controller", pid, log))
+
+
+def _create_process_spec(
+    context: RunContext,
+    continuum: Continuum,
+    name: str,
+    entry: str,
+    plan: WorkerPlan | ServerPlan,
+    log: Path,
+) -> ProcessSpec:
+    """A process in a host of the continuum."""
+    cpu = context.cpu.cpus.get(plan.host)
+    return ProcessSpec(
+        name=name,
+        host=plan.host,
+        entry=entry,
+        argument=plan.to_json(),
+        environment=dict(ENVIRONMENT),
+        log=log,
+        network_namespace=continuum.namespaces.path(plan.host),
+        uts_namespace=continuum.namespaces.uts_path(plan.host),
+        cpus=None if cpu is None else frozenset({cpu}),
+    )
+
+
+def _supervise_training(
+    context: RunContext,
+    continuum: Continuum,
+    supervisor: Supervisor,
+    churn: ChurnScheduler,
+    alarms: AlarmDisplay,
+) -> tuple[TimedViolation, ...]:
+    zero_ns = int(json.loads(context.output_dir.zero.read_text())["zero_ns"])
+    context.journal.update(first_step_s=round((zero_ns - context.started_ns) / 1e9, 3))
+    scheduler = Scheduler(
+        context.scenario.changes,
+        continuum.links,
+        continuum.shares,
+        context.dilation,
+        context.scenario.shares,
+        context.scenario.links.pairs,
+        continuum.drives,
+        context.scenario.drives,
+    )
+    scheduler.start(zero_ns)
+    churn.start_clock(zero_ns)
+    events: tuple[EventRecord, ...] = ()
+    try:
+        progress_updater = _ProgressUpdater(context, zero_ns)
+        with FidelityMonitorThread(
+            continuum,
+            peak_rates(context.scenario.links.pairs, context.scenario.changes),
+            context.dilation,
+        ) as watch:
+            while not context.output_dir.done.exists():
+                supervisor.check(churn.wait_s)
+                churn.apply_due()
+                continuum.links.check_alive()
+                continuum.shares.check_alive()
+                if progress_updater.update():
+                    alarms.update()
+            churn.finish()
+    finally:
+        events = scheduler.stop()
+        write_events(context.folder, events)
+    end_ns = int(json.loads(context.output_dir.done.read_text())["end_ns"])
+    return (
+        *watch.violations(zero_ns, end_ns),
+        *find_late_changes(events, zero_ns, context.dilation, end_ns),
+    )
+
+
+@dataclass
+class _ProgressUpdater:
+    """Tells the display how far training is, at most twice a second."""
+
+    context: RunContext
+    zero_ns: int
+    last_s: float = 0.0
+
+    def update(self) -> bool:
+        """Whether it was time to."""
+        now_s = time.monotonic()
+        if now_s - self.last_s < 0.5:
+            return False
+        self.last_s = now_s
+        elapsed_s = self.context.dilation.virtual_s((time.monotonic_ns() - self.zero_ns) / 1e9)
+        lines = read_lines(self.context.output_dir.progress)
+        self.context.journal.display.show_training(
+            build_training_state(lines, elapsed_s, self.context.scenario.workload.stop)
+        )
+        return True
+
+
+def build_training_state(
+    lines: Sequence[Mapping[str, Scalar]], elapsed_s: float, stop: Stop
+) -> TrainingState:
+    """Where training stands, from the progress lines of the first rank and of the evaluator.
+
+    Args:
+        lines: `progress.jsonl`; a step's line counts all ranks' samples so far.
+        elapsed_s: virtual seconds since the first step began.
+        stop: when training ends; time left is what its steps and time allow at the speed so far.
+    """
+    steps = [line for line in lines if line.get("samples") is not None]
+    accuracies = [value for line in lines if isinstance(value := line.get("accuracy"), float)]
+    last = steps[-1] if steps else {}
+    step, samples, loss = (last.get(key) for key in ("step", "samples", "loss"))
+    done = int(step) + 1 if isinstance(step, int) else 0
+    fractions = [
+        done / stop.steps if stop.steps else 0.0,
+        elapsed_s / stop.time_s if stop.time_s else 0.0,
+    ]
+    fraction = min(1.0, max(fractions))
+    return TrainingState(
+        step=done,
+        fraction=fraction,
+        samples_per_s=samples / elapsed_s if isinstance(samples, int) and elapsed_s > 0 else None,
+        loss=float(loss) if isinstance(loss, int | float) else None,
+        accuracy=accuracies[-1] if accuracies else None,
+        elapsed_s=elapsed_s,
+        remaining_s=elapsed_s * (1 / fraction - 1) if fraction > 0 else None,
+    )
+
+
+def write_events(folder: Path, events: Sequence[EventRecord]) -> None:
+    """`events.parquet`: what was injected and when it took effect."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [asdict(event) for event in events]
+    pq.write_table(pa.Table.from_pylist(rows, schema=event_schema()), folder / "events.parquet")
+
+
+def write_counters(
+    folder: Path,
+    links: LinkBackend,
+    counters_before: Mapping[Pair, LinkCounters],
+    drives: Mapping[str, DriveCounters] = MappingProxyType({}),
+    peaks: Mapping[str, int] = MappingProxyType({}),
+    work: Mapping[int, WorkDone] = MappingProxyType({}),
+    traffic: Sequence[Traffic] = (),
+) -> None:
+    """`counters.json`: what links and drives carried during training, how late the emulator was,
+    what workers held, computed and sent.
+    """
+    rows = []
+    for (src, dst), after in links.counters().items():
+        first = counters_before.get((src, dst), LinkCounters(0, 0, 0))
+        change = LinkCounters(
+            after.bytes - first.bytes, after.packets - first.packets, after.dropped - first.dropped
+        )
+        rows.append({"src": src, "dst": dst, **asdict(change)})
+    document = {"backend": links.name, "lateness_ms": links.lateness_ms(), "links": rows}
+    document["drives"] = [{"host": host, **asdict(work_file)} for host, work_file in drives.items()]
+    document["memory"] = [{"host": host, "peak_bytes": held} for host, held in peaks.items()]
+    document["work"] = [{"rank": rank, **asdict(done)} for rank, done in work.items()]
+    document["traffic"] = [asdict(each) for each in traffic]
+    (folder / "counters.json").write_text(json.dumps(document, indent=1) + "\n")

@@ -1,0 +1,136 @@
+"""From the tables of a run folder to everything that is said of it: findings, answer, figures,
+report, timeline.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from laggard.core.errors import InputError, RunFolderError
+
+if TYPE_CHECKING:
+    from laggard.analysis.findings.analysis_result import AnalysisResult
+    from laggard.analysis.formats.registry import TraceFormat
+    from laggard.analysis.tables.load_run import RunData
+
+REFERENCE_FILE = "reference_bytedance.json"
+
+
+def analyze_folder(folder: Path) -> AnalysisResult | None:
+    """Analyse a run folder and write what is said of it into it (see `write_analysis`).
+
+    Returns:
+        The analysis; None where no step was finished, of which the report then tells.
+
+    Raises:
+        RunFolderError: it is no run folder.
+    """
+    from laggard.analysis.tables.load_run import load_run
+
+    run = load_run(folder)
+    analysis = analyze_if_trained(run)
+    write_analysis(run, analysis, folder)
+    return analysis
+
+
+def analyze_path(path: Path, out: Path | None, runs: Path, *, reference: bool = False) -> Path:
+    """Analyse a run folder, or a trace of another tool, and write what is said of it into a run
+    folder.
+
+    Args:
+        path: a run folder, a ByteDance trace, or torch.profiler's of one or all ranks.
+        out: the folder to write; without it, a run folder is written into, and a trace becomes
+            `runs/<name>/<name>-<format>`.
+        runs: where run folders are kept.
+        reference: whether to write ByteDance's slowdowns too (`reference_bytedance.json`).
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: it is none of these, or not what it says, or `out` holds something else.
+    """
+    from laggard.analysis.formats.registry import TraceFormat, detect_format, open_run
+    from laggard.analysis.tables.write_run import write_run
+
+    trace_format = detect_format(path)
+    run = open_run(path)
+    folder = out or (
+        path.resolve() if trace_format is TraceFormat.RUN else _choose_folder(run, runs)
+    )
+    analysis = analyze_if_trained(run)
+    try:
+        if trace_format is not TraceFormat.RUN or folder.resolve() != path.resolve():
+            _require_replaceable(folder)
+            write_run(run, folder)
+        write_analysis(run, analysis, folder)
+    except OSError as error:
+        raise InputError(
+            f"{error.filename or folder}: {error.strerror} — choose another folder with --out"
+        ) from error
+    if reference:
+        _write_reference(run, path, trace_format, folder)
+    return folder
+
+
+def _write_reference(run: RunData, path: Path, trace_format: TraceFormat, folder: Path) -> None:
+    from laggard.analysis.formats.bytedance.from_run import run_to_operations
+    from laggard.analysis.formats.bytedance.parquet_file import read_operations
+    from laggard.analysis.formats.registry import TraceFormat
+    from laggard.analysis.replay.bytedance.slowdowns import compute_slowdowns
+
+    operations = (
+        read_operations(path) if trace_format is TraceFormat.BYTEDANCE else run_to_operations(run)
+    )
+    _write_json(folder / REFERENCE_FILE, compute_slowdowns(operations).to_document())
+
+
+def _choose_folder(run: RunData, runs: Path) -> Path:
+    assert run.record is not None
+    return runs / run.record.scenario / run.record.id
+
+
+def _require_replaceable(folder: Path) -> None:
+    """Only what an earlier analysis of a trace left is replaced."""
+    from laggard.run_folder.store import RECORD_FILE, load_record
+
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if (folder / RECORD_FILE).is_file() and load_record(folder).origin is not None:
+        return
+    raise InputError(
+        f"{folder}: something else is there already — choose another folder with --out"
+    )
+
+
+def analyze_if_trained(run: RunData) -> AnalysisResult | None:
+    """The analysis of a run; None where no step was finished by every rank."""
+    from laggard.analysis.findings.analyze_run import analyze_run
+
+    try:
+        return analyze_run(run)
+    except RunFolderError:
+        if run.record is None or run.record.status == "done":
+            raise
+        return None
+
+
+def write_analysis(run: RunData, analysis: AnalysisResult | None, folder: Path) -> None:
+    """Write `stragglers.json`, `format_answer.json`, `report.html`, `figures/` and the timeline."""
+    from laggard.analysis.findings.answer import format_answer
+    from laggard.analysis.formats.export.perfetto import write_perfetto
+    from laggard.analysis.report import write_report
+
+    findings = (
+        [finding.model_dump(mode="json") for finding in analysis.findings] if analysis else []
+    )
+    _write_json(folder / "stragglers.json", findings)
+    _write_json(folder / "answer.json", list(format_answer(run, analysis)))
+    write_report(run, analysis, folder)
+    write_perfetto(run, folder / "trace.perfetto.json.gz")
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n")

@@ -1,0 +1,138 @@
+"""What a training left in its spool becomes the tables of the run folder, then everything that is
+said of them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from laggard.core.run_schema import RunOutcome, RunStatus
+from laggard.run_folder.analyze import analyze_if_trained, write_analysis
+from laggard.run_folder.journal import Journal, RunContext
+from laggard.run_folder.outcome import RankUsage, compute_cost, compute_fairness
+from laggard.scenario.load import Scenario
+
+if TYPE_CHECKING:
+    from laggard.analysis.tables.load_run import RunData
+
+
+def collect_and_analyze(context: RunContext) -> None:
+    """Write the tables, the outcome and the analysis of a training that began, however it ended;
+    the spool goes.
+    """
+    from laggard.workloads.plan import sampled_hosts
+    from laggard.workloads.tracing.collect import collect
+
+    with context.journal.stage("collect"):
+        scenario = context.scenario
+        sampled = sampled_hosts(scenario.workload, scenario.hosts)
+        collect(
+            context.output_dir.folder,
+            context.folder,
+            scenario.ranks,
+            context.dilation,
+            scenario.shares,
+            sampled,
+        )
+        done = (
+            json.loads(context.output_dir.done.read_text())
+            if context.output_dir.done.exists()
+            else None
+        )
+    if context.output_dir.checkpoint.exists():
+        shutil.move(
+            context.output_dir.checkpoint, context.folder / context.output_dir.checkpoint.name
+        )
+    analyze_training(context.journal, context.scenario, done)
+    shutil.rmtree(context.output_dir.folder)
+
+
+def analyze_training(
+    journal: Journal, scenario: Scenario, done: Mapping[str, object] | None
+) -> None:
+    """Outcome, findings and report of a training whose tables are in the run folder.
+
+    Args:
+        journal: of the run.
+        scenario: what was run.
+        done: what the first rank said of the end; None where there was none.
+    """
+    from laggard.analysis.tables.load_run import load_run
+
+    folder = journal.folder.path
+    with journal.stage("analyse"):
+        run, status = load_run(folder), journal.record.status
+        ended = done is not None and status in {"running", "unfaithful"}
+        if done is not None and ended:
+            # The analysis is of the run as it will be read again: when training ended, not every
+            # rank's spans tell.
+            run = replace(
+                run,
+                record=journal.record.model_copy(
+                    update={"outcome": _compute_outcome(scenario, run, done)}
+                ),
+            )
+        analysis = analyze_if_trained(run)
+        if run.record is not None and ended and analysis is not None:
+            journal.update(status=_get_final_status(status), outcome=run.record.outcome)
+    with journal.stage("report"):
+        write_analysis(replace(run, record=journal.record), analysis, folder)
+
+
+def _get_final_status(status: RunStatus) -> RunStatus:
+    return "done" if status == "running" else status
+
+
+def report_untrained_run(folder: Path) -> None:
+    """The report of a run that never began to train: why, and what was measured until then."""
+    from laggard.analysis.tables.load_run import load_run
+
+    write_analysis(load_run(folder), None, folder)
+    shutil.rmtree(folder / "spool", ignore_errors=True)
+
+
+def _compute_outcome(scenario: Scenario, run: RunData, done: Mapping[str, object]) -> RunOutcome:
+    """What the first rank says of the end, and the tables of the rest."""
+    from laggard.analysis.tables.timelines.time_split import sum_compute_s
+
+    makespan_s = float(str(done["makespan_s"]))
+    ranks = range(run.world_size)
+    samples, discarded = (
+        [int(sample_counts[run.steps.rank == rank].sum()) for rank in ranks]
+        for sample_counts in (run.steps.samples, run.steps.dropped)
+    )
+    computed = sum_compute_s(run)
+    uses = [RankUsage(samples[rank], float(computed[rank]), discarded[rank]) for rank in ranks]
+    sent, bytes_across_tiers = _count_bytes_sent(scenario, run.folder)
+    tiers = Counter(host.layer for host in scenario.hosts)
+    return RunOutcome.model_validate(
+        {
+            "makespan_s": makespan_s,
+            "steps": done["steps"],
+            "accuracy": done["accuracy"],
+            "samples_per_s": sum(samples) / makespan_s if makespan_s > 0 else 0.0,
+            "bytes_sent": sent,
+            "cost": compute_cost(
+                makespan_s, tiers, bytes_across_tiers, scenario.workload.objective.prices
+            ),
+            "fairness": compute_fairness(uses, makespan_s),
+            "stopped_by": done["stopped_by"],
+        }
+    )
+
+
+def _count_bytes_sent(scenario: Scenario, folder: Path) -> tuple[int, int]:
+    """Bytes that all links carried during training, and those that the links between tiers did."""
+    document = json.loads((folder / "counters.json").read_text())
+    layer = {host.name: host.layer for host in scenario.hosts}
+    links = document["links"]
+    bytes_across_tiers = sum(
+        link["bytes"] for link in links if layer[link["src"]] != layer[link["dst"]]
+    )
+    return sum(link["bytes"] for link in links), bytes_across_tiers

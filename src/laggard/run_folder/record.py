@@ -1,0 +1,83 @@
+"""What the record of a run says at its beginning, and what it says when the run fails; the same on
+every testbed.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from laggard.core import fingerprint
+from laggard.core.errors import EXIT_INTERRUPTED, FidelityError, LaggardError
+from laggard.core.run_schema import RunRecord, StrategyRecord
+from laggard.network_emulation.probe import BackendName
+from laggard.run_folder.journal import Journal
+from laggard.scenario.load import Scenario
+from laggard.workloads.plan import place_server
+
+
+def create_record(
+    scenario: Scenario,
+    testbed: str,
+    backend: BackendName,
+    command: Sequence[str],
+    warnings: Sequence[str],
+) -> RunRecord:
+    """The record of a run that begins now.
+
+    Args:
+        scenario: as loaded; its own warnings come first.
+        testbed: as on the command line.
+        backend: what shapes the links.
+        command: the command line.
+        warnings: what the user should know besides.
+    """
+    strategy = scenario.workload.strategy
+    return RunRecord(
+        id="",
+        scenario=scenario.name,
+        status="running",
+        command=tuple(command),
+        seed=scenario.workload.seed,
+        strategy=StrategyRecord(
+            name=strategy.name,
+            pace=strategy.pace,
+            told=strategy.describe(),
+            parameters=strategy.model_dump(mode="json", exclude={"name"}),
+            server_tier=place_server(scenario.workload.placement, scenario.hosts).layer
+            if strategy.uses_server
+            else None,
+        ),
+        versions=fingerprint.list_versions(),
+        git=fingerprint.git_commit(scenario.folder),
+        testbed=testbed,
+        backend=backend,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        warnings=(*scenario.warnings, *warnings),
+    )
+
+
+def record_failure(journal: Journal, error: Exception | KeyboardInterrupt) -> int:
+    """Put down how a run failed; a defect's traceback goes into logs/controller.log.
+
+    Args:
+        journal: of the run.
+        error: what ended it.
+
+    Returns:
+        The exit status of `laggard run`.
+    """
+    if isinstance(error, LaggardError):
+        journal.update(
+            status="unfaithful" if isinstance(error, FidelityError) else "failed", error=str(error)
+        )
+        return error.exit_status
+    if isinstance(error, KeyboardInterrupt):
+        journal.update(status="interrupted", error="interrupted by the user")
+        return EXIT_INTERRUPTED
+    text = "".join(traceback.format_exception(error))
+    (journal.folder.logs / "controller.log").write_text(text)
+    last = text.strip().splitlines()[-1]
+    journal.update(status="failed", error=f"a defect of Laggard: {last} (see logs/controller.log)")
+    return 1

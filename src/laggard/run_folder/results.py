@@ -1,0 +1,157 @@
+"""A finished run and the list of runs, as text for people and documents for machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from laggard.core.run_schema import ALARMS_FILE, RunRecord
+from laggard.run_folder.analyze import REFERENCE_FILE
+from laggard.run_folder.store import RECORD_FILE, load_record
+
+JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+
+
+def build_result_document(record: RunRecord, folder: Path) -> dict[str, JsonValue]:
+    """`run.json` with its findings, its answer and where it lies."""
+    document: dict[str, JsonValue] = record.model_dump(mode="json")
+    document["folder"] = str(folder)
+    document["report"] = str(folder / "report.html") if (folder / "report.html").exists() else None
+    document["stragglers"] = _read_json(folder / "stragglers.json")
+    document["alarms"] = _load_alarms(folder)
+    document["fidelity"] = _read_json(folder / "fidelity.json")
+    document["answer"] = _read_answer(folder)
+    return document
+
+
+def format_run_result(record: RunRecord, folder: Path) -> str:
+    """The answer, the outcome and where the report is."""
+    lines = [f"{record.scenario} {record.id}: {record.status}"]
+    lines += [f"  {sentence}" for sentence in _read_answer(folder)]
+    if record.outcome is not None:
+        o = record.outcome
+        accuracy_text = f", accuracy {100 * o.accuracy:.1f} %" if o.accuracy is not None else ""
+        lines.append(
+            f"  {o.steps} steps in {o.makespan_s:.1f} s{accuracy_text}, {o.samples_per_s:.0f} samples/s,"
+            f" {o.bytes_sent / 1e6:.0f} MB sent, fairness {o.fairness:.2f}"
+            + (f", price {o.cost:.3g}" if o.cost is not None else "")
+        )
+    lines += [f"  warning: {warning}" for warning in record.warnings]
+    if record.error:
+        lines.append(f"  {record.error}")
+    report = folder / "report.html"
+    lines.append(f"report: {report}" if report.exists() else f"run folder: {folder}")
+    return "\n".join(lines)
+
+
+def build_analysis_document(folder: Path) -> dict[str, JsonValue]:
+    """What was found in a trace, and where it lies; a run that was killed early may have no
+    record.
+    """
+    if not (folder / RECORD_FILE).exists():
+        found = {
+            "stragglers": _read_json(folder / "stragglers.json"),
+            "answer": _read_answer(folder),
+        }
+        return {**found, "folder": str(folder), "report": str(folder / "report.html")}
+    document = build_result_document(load_record(folder), folder)
+    reference = _read_json(folder / REFERENCE_FILE)
+    return document if reference is None else {**document, "reference_bytedance": reference}
+
+
+def format_analysis(folder: Path) -> str:
+    """The answer, what the trace does not tell, and where the report is."""
+    if not (folder / RECORD_FILE).exists():
+        answer = [f"  {sentence}" for sentence in _read_answer(folder)]
+        return "\n".join([f"{folder.name}:", *answer, f"report: {folder / 'report.html'}"])
+    record = load_record(folder)
+    notes = record.origin.notes if record.origin is not None else ()
+    lines = [format_run_result(record, folder), *(f"note: {note}" for note in notes)]
+    return "\n".join([*lines, *_format_reference(_read_json(folder / REFERENCE_FILE))])
+
+
+def _format_reference(reference: JsonValue) -> list[str]:
+    if not isinstance(reference, dict):
+        return []
+    types, workers = reference["s_t"], reference["s_w"]
+    assert isinstance(types, dict)
+    assert isinstance(workers, list)
+    by_type = sorted(((float(str(s)), name) for name, s in types.items()), reverse=True)
+    by_worker = sorted(
+        (
+            (float(str(each["s_w"])), f"{each['dp_rank']}/{each['stage']}")
+            for each in workers
+            if isinstance(each, dict)
+        ),
+        reverse=True,
+    )
+    (type_s, slowest_type), (worker_s, slowest_worker) = by_type[0], by_worker[0]
+    total = f"bytedance reference: S {float(str(reference['s'])):.4f}"
+    most = (
+        f"of types most by {slowest_type} (S_t {type_s:.4f}), of workers by dp_rank/stage {slowest_worker} (S_w"
+        f" {worker_s:.4f})"
+    )
+    return [f"{total}; {most}; all in {REFERENCE_FILE}"]
+
+
+def build_run_list(records: Sequence[tuple[RunRecord, Path]]) -> list[JsonValue]:
+    """One object per run."""
+    return [{**record.model_dump(mode="json"), "folder": str(folder)} for record, folder in records]
+
+
+def format_run_list(records: Sequence[tuple[RunRecord, Path]]) -> str:
+    """One line per run."""
+    if not records:
+        return "no runs there yet: laggard run experiments/quickstart makes one"
+    rows = [_format_row(record, folder) for record, folder in records]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _format_row(record: RunRecord, folder: Path) -> tuple[str, ...]:
+    outcome = record.outcome
+    makespan = f"{outcome.makespan_s:.1f} s" if outcome else "-"
+    accuracy = (
+        f"{100 * outcome.accuracy:.1f} %" if outcome and outcome.accuracy is not None else "-"
+    )
+    return (
+        record.started,
+        record.scenario,
+        record.status,
+        makespan,
+        accuracy,
+        _format_unreleased_jobs(record),
+        str(folder),
+    )
+
+
+def _format_unreleased_jobs(record: RunRecord) -> str:
+    """What a run that is over still holds on a testbed."""
+    nodes = sum(job.nodes for job in record.jobs if not job.released)
+    jobs = [f"{job.site}:{job.job_id or '?'}" for job in record.jobs if not job.released]
+    if not jobs:
+        return ""
+    fix = "" if record.status == "running" else f", laggard destroy {record.id}"
+    return f"holds {nodes} nodes ({', '.join(jobs)}){fix}"
+
+
+def _read_answer(folder: Path) -> list[JsonValue]:
+    answer = _read_json(folder / "answer.json")
+    return answer if isinstance(answer, list) else []
+
+
+def _load_alarms(folder: Path) -> list[JsonValue]:
+    from laggard.analysis.tables.load_run import read_alarms
+
+    return [alarm.model_dump(mode="json") for alarm in read_alarms(folder / ALARMS_FILE)]
+
+
+def _read_json(path: Path) -> JsonValue:
+    if not path.exists():
+        return None
+    value: JsonValue = json.loads(path.read_text())
+    return value

@@ -1,0 +1,408 @@
+"""A scenario folder as one immutable value, or everything that is wrong with it."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from laggard.core.emulated_drive import DriveLimits
+from laggard.core.errors import Problem, ScenarioError
+from laggard.core.hosts import Host
+from laggard.core.yaml_source import YamlSource, validate_model
+from laggard.layers_services import workflow_env
+from laggard.layers_services.compile import compile_hosts
+from laggard.layers_services.e2clab_services import own_classes
+from laggard.layers_services.model import LayersServices, Workflow
+from laggard.network_emulation.constraints import LinkPlan, plan_links
+from laggard.network_emulation.dynamics.changes import TimedChange, peak_shares
+from laggard.network_emulation.dynamics.expand import expand_events
+from laggard.network_emulation.dynamics.traces import TracePoint, parse_trace
+from laggard.network_emulation.link_warnings import link_warnings
+from laggard.network_emulation.memory.plan import memory_problems, memory_warnings, plan_memory
+from laggard.network_emulation.model import Heterogeneity, Network, TraceEvent
+from laggard.network_emulation.shares import plan_shares
+from laggard.network_emulation.storage.plan import plan_drives, storage_warnings
+from laggard.scenario import cross_checks
+from laggard.scenario.cross_checks import ScenarioSources
+from laggard.scenario.files import (
+    OPTIONAL_FILES,
+    ScenarioFile,
+    find_file_warnings,
+    read_bounded,
+    read_files,
+)
+from laggard.scenario.overrides import parse_override
+from laggard.workloads.model import Workload
+from laggard.workloads.plan import place
+
+MAX_PROBLEMS = 100
+MAX_TRACE_BYTES = 16 << 20
+
+_NO_TRAINING = Workload.model_validate({"model": "mlp", "dataset": "digits"})
+"""Stands where there is no `workload.yaml`; nobody reads more of it than that nothing ends it."""
+
+Model = TypeVar("Model", bound=BaseModel)
+Planned = TypeVar("Planned")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a scenario folder says, checked and planned; nothing of it depends on this machine.
+
+    Attributes:
+        name: the folder's name.
+        folder: where it lies (absolute).
+        layers: `layers_services.yaml`.
+        network: `network.yaml`.
+        workflow: `workflow.yaml`.
+        heterogeneity: `heterogeneity.yaml`, empty where there is none.
+        workload: `workload.yaml`; the dataset's folder is absolute.
+        hosts: every host, in order, with its address.
+        links: the plan of all links, in virtual units.
+        shares: CPU share of every host, as a fraction of one core, in virtual units.
+        memory: bytes of memory of every host where it is limited.
+        drives: limits of the drive of every host where anything ever limits it, in virtual units.
+        changes: everything that `dynamic` changes within the run, in virtual seconds after the
+            first-step barrier.
+        ranks: the host of every worker, in rank order.
+        warnings: what is allowed and probably not meant, one line each.
+        sources: the parsed files, to locate later problems in.
+    """
+
+    name: str
+    folder: Path
+    layers: LayersServices
+    network: Network
+    workflow: Workflow
+    heterogeneity: Heterogeneity
+    workload: Workload
+    hosts: tuple[Host, ...]
+    links: LinkPlan
+    shares: Mapping[str, float]
+    memory: Mapping[str, int]
+    drives: Mapping[str, DriveLimits]
+    changes: tuple[TimedChange, ...]
+    ranks: tuple[Host, ...]
+    warnings: tuple[str, ...]
+    sources: ScenarioSources
+    _files: Mapping[str, ScenarioFile]
+    _traces: Mapping[str, bytes]
+
+    @property
+    def peak_shares(self) -> Mapping[str, float]:
+        """The largest share that every host has at any time of the run: what a machine must be able
+        to give.
+        """
+        return peak_shares(self.shares, self.changes)
+
+    def with_hosts(self, hosts: Iterable[Host]) -> Scenario:
+        """The same on hosts of the same names that have other addresses."""
+        by_name = {host.name: host for host in hosts}
+        return replace(
+            self,
+            hosts=tuple(by_name[host.name] for host in self.hosts),
+            ranks=tuple(by_name[host.name] for host in self.ranks),
+            links=replace(self.links, hosts=tuple(by_name[host.name] for host in self.links.hosts)),
+        )
+
+    def files(self) -> Mapping[str, bytes]:
+        """Every file as run, overrides applied, by its path within the folder."""
+        written = {f"{name}.yaml": file.as_run() for name, file in self._files.items()}
+        env_path = self.folder / workflow_env.FILE
+        env_file = {workflow_env.FILE: env_path.read_bytes()} if env_path.is_file() else {}
+        return (
+            {name: data for name, data in written.items() if data is not None}
+            | dict(self._traces)
+            | env_file
+        )
+
+
+class _ProblemCollector:
+    """Keeps what is found wrong, so that a user sees all of it at once."""
+
+    def __init__(self) -> None:
+        self.collected: list[Problem] = []
+
+    def add(self, problems: Iterable[Problem]) -> bool:
+        """Keep these; whether there were any."""
+        before = len(self.collected)
+        self.collected.extend(problems)
+        return len(self.collected) > before
+
+    def try_call(self, function: Callable[[], Planned]) -> Planned | None:
+        """What `function` returns, or None where it found problems."""
+        try:
+            return function()
+        except ScenarioError as error:
+            self.add(error.problems)
+            return None
+
+    def to_error(self) -> ScenarioError:
+        """All of them once, in the order of files and lines."""
+        known = sorted(
+            dict.fromkeys(self.collected), key=lambda p: (p.path, p.line, p.column, p.rule)
+        )
+        if len(known) > MAX_PROBLEMS:
+            rest = Problem(
+                known[-1].path,
+                0,
+                0,
+                "",
+                f"and {len(known) - MAX_PROBLEMS} more problems",
+                "fix these first",
+            )
+            known = [*known[:MAX_PROBLEMS], rest]
+        return ScenarioError(tuple(known))
+
+
+@dataclass(frozen=True)
+class _ScenarioModels:
+    """The five files as far as each could be read."""
+
+    layers: LayersServices | None
+    network: Network | None
+    workflow: Workflow | None
+    heterogeneity: Heterogeneity | None
+    workload: Workload | None
+
+
+def load_scenario(
+    folder: Path, overrides: Sequence[str] = (), *, training: bool = True
+) -> Scenario:
+    """Read, check and plan a scenario; nothing is started.
+
+    Args:
+        folder: the folder with the five files.
+        overrides: `file.key=value`, as for `--set`.
+        training: whether anything is to be trained; without, `workload.yaml` may be missing, and
+            nobody is placed by it.
+
+    Raises:
+        ScenarioError: every problem of every file, in the order of files and lines.
+    """
+    problems = _ProblemCollector()
+    parsed = [problems.try_call(partial(parse_override, text)) for text in overrides]
+    optional = OPTIONAL_FILES if training else (*OPTIONAL_FILES, "workload")
+    files, unreadable = read_files(
+        folder, [override for override in parsed if override is not None], optional
+    )
+    problems.add(unreadable)
+    sources = _collect_sources(folder, files)
+    models = _validate_models(files, folder, problems, training=training)
+    hosts = () if models.layers is None else compile_hosts(models.layers)
+    if not hosts or problems.add(cross_checks.check_hosts(hosts, sources.layers_services)):
+        raise problems.to_error()
+    if models.workflow is not None and models.layers is not None:
+        own = own_classes(models.layers)
+        problems.add(cross_checks.check_workflow(models.workflow, hosts, sources.workflow, own))
+    ranks = _place_ranks(models, hosts, sources, problems) if training else ()
+    network = _plan_network(models, hosts, sources, problems)
+    if network is not None and models.heterogeneity is not None:
+        workers = [host.name for host in ranks]
+        problems.add(memory_problems(models.heterogeneity, workers, hosts, sources.heterogeneity))
+    traces = _read_traces(models, folder, sources, problems)
+    changes = None
+    if network is not None and models.workload is not None and not problems.collected:
+        links = network[0]
+        changes = problems.try_call(lambda: _expand_changes(models, hosts, links, folder, traces))
+    if problems.collected or network is None or changes is None:
+        raise problems.to_error()
+    return _create_scenario(folder, files, models, hosts, ranks, (*network, changes), traces)
+
+
+def _collect_sources(folder: Path, files: Mapping[str, ScenarioFile]) -> ScenarioSources:
+    names = [field.name for field in fields(ScenarioSources)]
+    empty_sources = {name: YamlSource(str(folder / f"{name}.yaml"), None, {}) for name in names}
+    return ScenarioSources(
+        **{name: files[name].source if name in files else empty_sources[name] for name in names}
+    )
+
+
+def _validate_models(
+    files: Mapping[str, ScenarioFile], folder: Path, problems: _ProblemCollector, *, training: bool
+) -> _ScenarioModels:
+    def model(name: str, kind: type[Model]) -> Model | None:
+        return (
+            problems.try_call(lambda: validate_model(files[name].source, kind))
+            if name in files
+            else None
+        )
+
+    is_unused = not training and "workload" in files and files["workload"].as_run() is None
+    workload = _NO_TRAINING if is_unused else model("workload", Workload)
+    return _ScenarioModels(
+        model("layers_services", LayersServices),
+        model("network", Network),
+        model("workflow", Workflow),
+        model("heterogeneity", Heterogeneity),
+        None if workload is None else workload.located(folder.absolute()),
+    )
+
+
+def _place_ranks(
+    models: _ScenarioModels,
+    hosts: tuple[Host, ...],
+    sources: ScenarioSources,
+    problems: _ProblemCollector,
+) -> tuple[Host, ...]:
+    workload, source = models.workload, sources.workload
+    if workload is None or problems.add(cross_checks.check_placement(workload, hosts, source)):
+        return ()
+    ranks = place(workload.placement, hosts)
+    problems.add(cross_checks.check_workload(workload, ranks, hosts, source))
+    problems.add(cross_checks.check_strategy(workload, ranks, source))
+    problems.add(cross_checks.check_churn(workload, ranks, hosts, source))
+    return ranks
+
+
+def _plan_network(
+    models: _ScenarioModels,
+    hosts: tuple[Host, ...],
+    sources: ScenarioSources,
+    problems: _ProblemCollector,
+) -> tuple[LinkPlan, Mapping[str, float]] | None:
+    network, heterogeneity = models.network, models.heterogeneity
+    if network is None or heterogeneity is None:
+        return None
+    if problems.add(cross_checks.check_rules(network, heterogeneity, hosts, sources)):
+        return None
+    problems.add(cross_checks.check_shares(heterogeneity, sources.heterogeneity))
+    if models.workload is not None:
+        problems.add(
+            cross_checks.check_events(heterogeneity, models.workload, hosts, sources.heterogeneity)
+        )
+    shares = problems.try_call(lambda: plan_shares(heterogeneity, hosts, sources.heterogeneity))
+    links = problems.try_call(
+        lambda: plan_links(network, heterogeneity, hosts, sources.network, sources.heterogeneity)
+    )
+    return None if links is None or shares is None else (links, shares)
+
+
+def _read_traces(
+    models: _ScenarioModels, folder: Path, sources: ScenarioSources, problems: _ProblemCollector
+) -> Mapping[str, bytes]:
+    """The content of every trace file, by the name written; a file that cannot be read is a problem
+    where it is named.
+    """
+    traces: dict[str, bytes] = {}
+    events = () if models.heterogeneity is None else models.heterogeneity.events
+    for i, event in enumerate(events):
+        if isinstance(event, TraceEvent) and event.trace not in traces:
+            try:
+                traces[event.trace] = read_bounded(
+                    folder / event.trace, event.trace, MAX_TRACE_BYTES
+                )
+            except ScenarioError as error:
+                rules = [problem.rule for problem in error.problems]
+                fix = "put the trace into the scenario's folder"
+                problems.add(
+                    sources.heterogeneity.locate_problem(("dynamic", i, "trace"), rule, fix)
+                    for rule in rules
+                )
+    return traces
+
+
+def _expand_changes(
+    models: _ScenarioModels,
+    hosts: tuple[Host, ...],
+    links: LinkPlan,
+    folder: Path,
+    traces: Mapping[str, bytes],
+) -> tuple[TimedChange, ...]:
+    assert models.heterogeneity is not None
+    assert models.workload is not None
+    points = {name: _parse_points(data, str(folder / name)) for name, data in traces.items()}
+    horizon_s = cross_checks.get_event_horizon_s(models.workload)
+    return expand_events(models.heterogeneity, hosts, links, horizon_s, points)
+
+
+def _parse_points(data: bytes, path: str) -> tuple[TracePoint, ...]:
+    try:
+        return parse_trace(data.decode("utf-8-sig"), path)
+    except UnicodeDecodeError as error:
+        problem = Problem(
+            path, 0, 0, f"byte {error.start}", "a trace is UTF-8 text", "save it as UTF-8"
+        )
+        raise ScenarioError((problem,)) from error
+    except csv.Error as error:
+        raise ScenarioError(
+            (Problem(path, 0, 0, "", f"not a CSV file: {error}", "save it as plain CSV"),)
+        ) from error
+
+
+def _find_storage_warnings(
+    heterogeneity: Heterogeneity,
+    workload: Workload,
+    ranks: Sequence[Host],
+    hosts: Sequence[Host],
+    source: YamlSource,
+) -> Iterable[Problem]:
+    workers = [host.name for host in ranks]
+    writers = workers[:1] if workload.checkpoint_every else []
+    return storage_warnings(heterogeneity, workers, writers, hosts, source)
+
+
+def _create_scenario(
+    folder: Path,
+    files: Mapping[str, ScenarioFile],
+    models: _ScenarioModels,
+    hosts: tuple[Host, ...],
+    ranks: tuple[Host, ...],
+    network: tuple[LinkPlan, Mapping[str, float], tuple[TimedChange, ...]],
+    traces: Mapping[str, bytes],
+) -> Scenario:
+    """The scenario, once nothing is wrong with it."""
+    assert models.layers is not None
+    assert models.network is not None
+    assert models.workflow is not None
+    assert models.heterogeneity is not None
+    assert models.workload is not None
+    links, shares, changes = network
+    sources = _collect_sources(folder, files)
+    warnings = (
+        *find_file_warnings(folder, files),
+        *link_warnings(
+            links,
+            models.network,
+            models.heterogeneity,
+            [host.name for host in ranks],
+            sources.network,
+            sources.heterogeneity,
+        ),
+        *memory_warnings(
+            models.heterogeneity, [host.name for host in ranks], hosts, sources.heterogeneity
+        ),
+        *_find_storage_warnings(
+            models.heterogeneity, models.workload, ranks, hosts, sources.heterogeneity
+        ),
+        *cross_checks.find_workload_warnings(
+            models.workload, models.heterogeneity, ranks, hosts, sources
+        ),
+    )
+    return Scenario(
+        name=folder.resolve().name or "scenario",
+        folder=folder.absolute(),
+        layers=models.layers,
+        network=models.network,
+        workflow=models.workflow,
+        heterogeneity=models.heterogeneity,
+        workload=models.workload,
+        hosts=hosts,
+        links=links,
+        shares=MappingProxyType(dict(shares)),
+        memory=MappingProxyType(dict(plan_memory(models.heterogeneity, hosts))),
+        drives=MappingProxyType(dict(plan_drives(models.heterogeneity, hosts))),
+        changes=changes,
+        ranks=ranks,
+        warnings=tuple(dict.fromkeys(str(problem) for problem in warnings)),
+        sources=sources,
+        _files=files,
+        _traces=traces,
+    )

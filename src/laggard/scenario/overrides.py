@@ -1,0 +1,127 @@
+"""`--set workload.batch_size=64`: any key of any scenario file, from the command line.
+
+The first part names the file, the rest the keys below it (a position, from 0, in a list; the
+position after the last appends); the value is YAML. What an override breaks is reported under its
+own name, not under a line of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from laggard.core.errors import Problem, ScenarioError
+from laggard.core.yaml_source import MAX_DEPTH, KeyPath, YamlSource, YamlValue, parse_yaml
+
+_MAX_SHOWN_CHARACTERS = 120
+SCENARIO_FILES = ("layers_services", "network", "workflow", "heterogeneity", "workload")
+
+
+@dataclass(frozen=True)
+class Override:
+    """One `--set`: the file's name without its ending, the key path within it, the value."""
+
+    text: str
+    file: str
+    key: KeyPath
+    value: YamlValue
+
+    @property
+    def origin(self) -> str:
+        """How messages name it."""
+        return _format_origin(self.text)
+
+
+def parse_override(text: str) -> Override:
+    """Read one `file.key=value`.
+
+    Raises:
+        ScenarioError: no `=`, a file that is none of a scenario's, or a value that is not YAML.
+    """
+    path, equals, written = text.partition("=")
+    file, *parts = path.strip().split(".")
+    if not equals or not all(parts):
+        raise _create_error(
+            text, path, "an override is file.key=value", "such as --set workload.batch_size=64"
+        )
+    if len(parts) > MAX_DEPTH:
+        raise _create_error(text, "", f"a key path has at most {MAX_DEPTH} parts", "shorten it")
+    if file not in SCENARIO_FILES:
+        raise _create_error(
+            text, file, "not a file of a scenario", f"the files are {', '.join(SCENARIO_FILES)}"
+        )
+    try:
+        value = parse_yaml(written, _format_origin(text)).value
+    except ScenarioError as error:
+        raise ScenarioError(tuple(replace(p, line=0, column=0) for p in error.problems)) from error
+    return Override(
+        text, file, tuple(int(p) if p.isdecimal() and len(p) < 9 else p for p in parts), value
+    )
+
+
+def apply_overrides(source: YamlSource, overrides: Sequence[Override]) -> YamlSource:
+    """The source as if the overrides stood in the file; a later one wins.
+
+    Args:
+        source: a parsed scenario file.
+        overrides: those meant for this file.
+
+    Raises:
+        ScenarioError: a key path that leads through a plain value or past the end of a list.
+            Whether a new key is a legal one is the model's to say.
+    """
+    for override in overrides:
+        source = _apply_override(source, override)
+    return source
+
+
+def _apply_override(source: YamlSource, override: Override) -> YamlSource:
+    value, key = _replace_value(source.value, override.key, override)
+    places = {
+        written: place for written, place in source.positions.items() if written[: len(key)] != key
+    }
+    origins = {
+        written: origin for written, origin in source.origins.items() if written[: len(key)] != key
+    }
+    return YamlSource(source.path, value, places, {**origins, key: override.origin})
+
+
+def _replace_value(value: YamlValue, key: KeyPath, override: Override) -> tuple[YamlValue, KeyPath]:
+    """`value` with the override's at `key` below it, and `key` as the file would spell it (`1` may
+    be text or a position).
+    """
+    if not key:
+        return override.value, ()
+    part, below = key[0], key[1:]
+    if value is None and part == 0:
+        value = []
+    if value is None or isinstance(value, dict):
+        known = value or {}
+        inner, spelled = _replace_value(known.get(str(part)), below, override)
+        return {**known, str(part): inner}, (str(part), *spelled)
+    if isinstance(value, list):
+        if not isinstance(part, int) or part > len(value):
+            rule = f"this list has {len(value)} entries, counted from 0"
+            raise _create_error(
+                override.text,
+                str(part),
+                rule,
+                "give the position of one of them, or the next to append",
+            )
+        inner, spelled = _replace_value(value[part] if part < len(value) else None, below, override)
+        return [*value[:part], inner, *value[part + 1 :]], (part, *spelled)
+    path = ".".join(map(str, (override.file, *override.key[: len(override.key) - len(key)])))
+    raise _create_error(
+        override.text,
+        path,
+        "a plain value, which has no keys",
+        "set it as a whole, such as key={a: 1}",
+    )
+
+
+def _format_origin(text: str) -> str:
+    return f"--set {text if len(text) <= _MAX_SHOWN_CHARACTERS else text[: _MAX_SHOWN_CHARACTERS - 3] + '...'}"
+
+
+def _create_error(text: str, value: str, rule: str, fix: str) -> ScenarioError:
+    return ScenarioError((Problem(_format_origin(text), 0, 0, value, rule, fix),))

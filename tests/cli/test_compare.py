@@ -1,0 +1,144 @@
+"""`laggard compare` on run folders."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from laggard.analysis.evaluate.synthetic.run_generator import generate_run
+from laggard.analysis.evaluate.synthetic.trace_spec import Injection, TraceSpec
+from laggard.analysis.findings.compare_folders import name_setups
+from laggard.analysis.tables.load_run import RunData
+from laggard.analysis.tables.write_run import write_run
+from laggard.cli.main import main
+from laggard.core.run_schema import RunRecord, RunStatus, StrategyRecord
+
+SLOW = (Injection("compute", 3.0, rank=2),)
+
+
+def written(
+    folder: Path, run_id: str, spec: TraceSpec, *settings: str, status: RunStatus = "done"
+) -> Path:
+    run = generate_run(spec)
+    return write_run(
+        with_record(run, id=run_id, seed=spec.seed, command=command(*settings), status=status),
+        folder / run_id,
+    )
+
+
+def with_record(run: RunData, **changes: object) -> RunData:
+    assert run.record is not None
+    return dataclasses.replace(run, record=run.record.model_copy(update=changes))
+
+
+def command(*settings: str) -> tuple[str, ...]:
+    return (
+        "laggard",
+        "run",
+        "quickstart",
+        *(each for setting in settings for each in ("--set", setting)),
+    )
+
+
+def record(**changes: object) -> RunRecord:
+    run = with_record(generate_run(TraceSpec(steps=2)), **changes)
+    assert run.record is not None
+    return run.record
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    root = tmp_path_factory.mktemp("runs")
+    even = [
+        written(root, f"even{seed}", TraceSpec(steps=60, seed=seed), "workload.seed=7")
+        for seed in (1, 2, 3)
+    ]
+    slow = [
+        written(
+            root, f"slow{s}", TraceSpec(steps=60, seed=s, injections=SLOW), "workload.batch_size=64"
+        )
+        for s in (1, 2, 3)
+    ]
+    failed = [written(root, "broken", TraceSpec(steps=5), status="failed")]
+    return {"even": even, "slow": slow, "failed": failed}
+
+
+def compared(*runs: Path, json_: bool = False) -> str:
+    done = CliRunner().invoke(main, ["compare", *map(str, runs), *(["--json"] if json_ else [])])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_repeats_are_gathered_and_setups_held_against_the_first(
+    folders: dict[str, list[Path]],
+) -> None:
+    document = json.loads(
+        compared(*folders["slow"], *folders["even"], *folders["failed"], json_=True)
+    )
+    slow, even = document["setups"]
+    assert slow["seeds"] == even["seeds"] == [1, 2, 3]
+    assert slow["faster"] is None
+    assert even["faster"]["low"] > 1.5
+    assert even["faster"]["low"] <= even["faster"]["mean"] <= even["faster"]["high"]
+    assert slow["causes"][0]["runs"] == 3
+    assert "workload.batch_size=64" in slow["name"]
+    assert "seed" not in even["name"]
+    (told,) = document["left_out"]
+    assert told.endswith("is left out: generated broken, failed")
+
+
+def test_people_read_the_same(folders: dict[str, list[Path]]) -> None:
+    said = compared(*folders["slow"], *folders["even"])
+    assert "(3 runs)" in said
+    assert "times as fast as" in said
+    assert "compute, deterministic (in 3 of 3)" in said
+    assert "seconds of a worker, on average: " in said
+    assert "accuracy 96.0 % (96.0 to 96.0 %); +0.0 (+0.0 to +0.0) points against " in said
+    assert "1 (1 to 1) times as much as " in said
+
+
+def test_one_setup_alone_is_told_by_all_that_it_is(folders: dict[str, list[Path]]) -> None:
+    said = compared(*folders["even"])
+    assert said.startswith("generated, allreduce, generated (3 runs)")
+    assert "times as fast" not in said
+
+
+def test_runs_none_of_which_was_done_are_refused(folders: dict[str, list[Path]]) -> None:
+    done = CliRunner().invoke(main, ["compare", *map(str, folders["failed"])])
+    assert done.exit_code == 2
+    assert "nothing to compare" in done.output
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ([{"seed": 1}, {"seed": 2}], ["generated, allreduce, generated"] * 2),
+        ([{"scenario": "a"}, {"scenario": "b"}], ["a", "b"]),
+        (
+            [
+                {},
+                {"strategy": StrategyRecord(name="gossip", pace="own", told="gossip, graph ring")},
+            ],
+            ["allreduce", "gossip, graph ring"],
+        ),
+        (
+            [
+                {"command": command("workload.strategy=hop", "workload.seed=3", "x=1")},
+                {"command": command("x=2")},
+            ],
+            ["x=1", "x=2"],
+        ),
+        (
+            [{"command": ("laggard", "run", "q", "--set=x=1")}, {"command": command("x=1", "y=2")}],
+            ["as it is", "y=2"],
+        ),
+    ],
+)
+def test_setups_are_named_by_what_differs(
+    changes: list[dict[str, object]], names: list[str]
+) -> None:
+    assert list(name_setups([record(**each) for each in changes])) == names

@@ -1,0 +1,121 @@
+"""Small scenarios that really run, and the command line as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SMALL: Mapping[str, str] = {
+    "layers_services.yaml": """
+environment:
+  job_name: small
+  g5k: {cluster: paradoxe}
+layers:
+  - name: cloud
+    services: [{name: trainer, quantity: 1}]
+  - name: edge
+    services: [{name: trainer, quantity: 2}]
+""",
+    "network.yaml": """
+networks:
+  - {src: "edge.*", dst: "cloud.*", delay: 5ms, rate: 50mbit, symmetric: true}
+""",
+    "workflow.yaml": "[]\n",
+    "heterogeneity.yaml": """
+deterministic:
+  - {hosts: "cloud.*", cpu: 40%}
+  - {hosts: "edge.*", cpu: 20%}
+""",
+    "workload.yaml": """
+model: cnn
+dataset: digits
+batch_size: 96
+optimizer: {name: sgd, lr: 0.05, momentum: 0.9}
+placement: {workers: ["cloud.*", "edge.*"]}
+stop: {steps: 60}
+seed: 3
+""",
+}
+
+UNFAITHFUL = 3
+MORE_ATTEMPTS = 8
+
+
+@dataclass(frozen=True)
+class Laggard:
+    """The command line, with its runs in a folder of their own."""
+
+    runs: Path
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "laggard.cli.main", *arguments]
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [*self.command(*arguments), "--runs", str(self.runs)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def run(
+        self, scenario: Path, *arguments: str, status: int = 0, timeout_s: float = 240
+    ) -> dict[str, object]:
+        command = [
+            *self.command("run", str(scenario), "--json", *arguments),
+            "--runs",
+            str(self.runs),
+        ]
+        done = faithful(
+            lambda: subprocess.run(
+                command, capture_output=True, text=True, timeout=timeout_s, check=False
+            )
+        )
+        assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        answer: dict[str, object] = json.loads(done.stdout)
+        return answer
+
+
+def faithful(
+    run: Callable[[], subprocess.CompletedProcess[str]],
+) -> subprocess.CompletedProcess[str]:
+    """A run that was not refused because other programs had the cores; on a shared machine that is
+    no defect."""
+    done = run()
+    for _ in range(MORE_ATTEMPTS):
+        if done.returncode != UNFAITHFUL:
+            break
+        done = run()
+    return done
+
+
+@pytest.fixture
+def laggard(tmp_path: Path) -> Laggard:
+    """The command line."""
+    return Laggard(tmp_path / "runs")
+
+
+@pytest.fixture
+def make_scenario(tmp_path: Path) -> Callable[..., Path]:
+    """Writes the small scenario, some of its files replaced."""
+
+    def write(name: str = "small", **files: str) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        for file, text in {
+            **SMALL,
+            **{f"{key}.yaml": value for key, value in files.items()},
+        }.items():
+            (folder / file).write_text(text)
+        return folder
+
+    return write
+
+
+needs_tun = pytest.mark.skipif(
+    not os.access("/dev/net/tun", os.R_OK | os.W_OK), reason="no access to /dev/net/tun"
+)

@@ -1,0 +1,106 @@
+"""What tests of remote runs share: a small scenario, and a script's head that brings machines up
+inside a sandbox."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.users import Runner
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+SCENARIO: Mapping[str, str] = {
+    "layers_services.yaml": (
+        """
+environment: {g5k: {job_type: [exotic]}, walltime: "01:00:00"}
+layers:
+  - {name: cloud, services: [{name: trainer, quantity: 1, cluster: gemini}]}
+  - {name: edge, services: [{name: trainer, quantity: 2, cluster: parasilo}]}
+"""
+    ),
+    # A rate alone, which takes no netem: the development kernel shapes it for real.
+    "network.yaml": (
+        """
+networks:
+  - {src: "cloud.*", dst: "edge.*", delay: 0ms, rate: 60mbit, symmetric: true}
+"""
+    ),
+    "workflow.yaml": "[]\n",
+    "heterogeneity.yaml": (
+        """
+dynamic:
+  - {at: 1s, for: 1s, src: "cloud.*", dst: "edge.*", rate: 20mbit}
+"""
+    ),
+    "workload.yaml": (
+        """
+model: mlp
+dataset: digits
+batch_size: 192
+placement: {workers: ["cloud.*", "edge.*"]}
+evaluate_every: 5748
+stop: {steps: 90}
+seed: 1
+"""
+    ),
+}
+
+HEAD = f"""
+    import json, os, subprocess, sys, threading, time
+    from pathlib import Path
+    sys.path.insert(0, {str(REPOSITORY)!r})
+    from laggard.layers_services.local import sandbox, syscalls
+    from laggard.layers_services.wheels import Platform, default_cache, wheel_set
+
+    here = Path.cwd() / "bed"
+    here.mkdir()
+    scenario_folder = Path.cwd() / "small"
+    # While there is a network: the sandbox has none.
+    wheel_set(Platform(sys.version_info[:2], os.uname().machine, (2, 36)))
+
+    def private_ssh(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        Path("/root/.ssh").mkdir(exist_ok=True)
+        syscalls.mount(str(folder), "/root/.ssh", "", syscalls.MS_BIND)
+
+    def run(options, *overrides, strike=None):
+        from laggard.remote.run import execute_remote
+        from laggard.scenario.load import load_scenario
+        scenario = load_scenario(scenario_folder, overrides)
+        striker = threading.Thread(target=when_training, args=(strike,), daemon=True)
+        if strike is not None:
+            striker.start()
+        record, folder = execute_remote(scenario, options)
+        return {{**record.model_dump(mode="json"), "folder": str(folder), "seconds": {{s.name: s.seconds for s in record.stages}}}}
+
+    def when_training(strike):
+        runs = here / "runs" / "small"
+        before = set(runs.glob("2*")) if runs.exists() else set()
+        while True:
+            time.sleep(0.05)
+            new = set(runs.glob("2*")) - before if runs.exists() else set()
+            records = [json.loads((folder / "run.json").read_text()) for folder in new if (folder / "run.json").exists()]
+            if any(record.get("first_step_s") for record in records):
+                time.sleep(0.5)
+                return strike()
+
+    def inside(function):
+        def entered():
+            print(json.dumps(function()), flush=True)
+            return 0
+        sys.exit(sandbox.call(entered))
+"""
+
+
+def run_script(runner: Runner, script: str, timeout_s: float) -> Any:
+    """What the script printed last, as JSON."""
+    folder = runner.folder / "small"
+    folder.mkdir()
+    for name, text in SCENARIO.items():
+        (folder / name).write_text(text)
+    result = runner.run(HEAD + script, timeout_s=timeout_s)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-6000:]
+    return json.loads(result.stdout.splitlines()[-1])

@@ -1,0 +1,115 @@
+"""The supervisor, on real processes: who leaves is no failure, who joins is looked after, and what
+is left of the gone accuses nobody."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.users import Runner
+
+WORK = """
+import time
+from pathlib import Path
+from laggard.core.span_schema import Phase
+from laggard.workloads.heartbeat import Heartbeat
+def stand(argument):
+    rank, phase, step = argument.split()
+    with Heartbeat(Path("spool/heartbeat"), int(rank), 2) as heart:
+        heart.beat(int(step), Phase(phase).code, time.monotonic_ns())
+        Path(f"stands-{rank}-{step}").touch()
+        time.sleep(600)
+def fail(argument):
+    raise ValueError(argument)
+"""
+
+HEAD = """
+    import time
+    from pathlib import Path
+    from laggard.core.errors import WorkerError
+    from laggard.run.supervisor import Supervisor, Watched
+    from laggard.layers_services.launch import ForkServer, ProcessSpec
+    from laggard.workloads.spool import Spool
+    spool = Spool(Path("spool"))
+    spool.folder.mkdir()
+    def start(rank, does, argument, life=0, late=False):
+        log = Path(f"{rank}.{life}.log")
+        spec = ProcessSpec(f"rank-{rank}", "edge", f"work:{does}", argument, {}, log)
+        joined = spool.ready(rank, life) if late else None
+        process = Watched(f"rank {rank}", rank, "edge", server.spawn(spec), log, inside=True, joined=joined)
+        supervisor.watch(process)
+    def stand(rank, phase, step, **more):
+        start(rank, "stand", f"{rank} {phase} {step}", **more)
+        while not Path(f"stands-{rank}-{step}").exists():
+            time.sleep(0.01)
+    def fault(seconds):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            try:
+                supervisor.check(0.02)
+            except WorkerError as error:
+                return str(error).splitlines()[0]
+        return "none"
+    with ForkServer.start(["work"]) as server:
+        server.wait_ready(30)
+        supervisor = Supervisor(server, spool, 2, dilation=0.01, bears_loss=True)
+        spool.zero.touch()
+"""
+
+
+def run(runner: Runner, body: str) -> list[str]:
+    (runner.folder / "work.py").write_text(WORK)
+    result = runner.run(textwrap.dedent(HEAD) + textwrap.indent(textwrap.dedent(body), "    "))
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+def test_who_leaves_neither_fails_nor_hangs(own_runner: Runner) -> None:
+    """Of the two that stand still, one is gone: what it did last was to compute, and yet it is the
+    other that hangs."""
+    lines = run(
+        own_runner,
+        """
+        stand(0, "comm", 5)
+        stand(1, "forward", 3)
+        print(supervisor.dismiss(1), fault(0.5), supervisor.dismiss(1), supervisor.lost)
+        print(fault(10))
+        """,
+    )
+    assert lines[0] == "True none False []"
+    assert "rank 0 hangs: in phase comm of step 5" in lines[1]
+
+
+def test_who_joins_is_watched(own_runner: Runner) -> None:
+    lines = run(
+        own_runner,
+        """
+        stand(0, "comm", 5)
+        stand(1, "comm", 3)
+        supervisor.dismiss(1)
+        fault(0.2)
+        stand(1, "forward", 9, life=1, late=True)
+        print(fault(10))
+        """,
+    )
+    assert "rank 1 hangs: in phase forward of step 9" in lines[0]
+
+
+def test_who_cannot_join_is_told_of_unless_training_is_over(own_runner: Runner) -> None:
+    lines = run(
+        own_runner,
+        """
+        start(1, "fail", "boom", late=True)
+        print(fault(10))
+        spool.done.touch()
+        start(1, "fail", "boom", life=1, late=True)
+        print(fault(1.0))
+        spool.ready(1, 2).touch()
+        start(1, "fail", "boom", life=2, late=True)
+        print(fault(10))
+        """,
+    )
+    assert "rank 1 died (exit status 1)" in lines[0]
+    assert lines[1] == "none"
+    assert "rank 1 died (exit status 1)" in lines[2]

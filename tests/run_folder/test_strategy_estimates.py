@@ -1,0 +1,98 @@
+"""`laggard analyze --instead`: what is asked for, what the scenario adds, and what is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from laggard.analysis.evaluate.synthetic.run_generator import QUIET, Tier, TraceSpec, generate_run
+from laggard.analysis.replay.simulation.simulated_network import Bottleneck
+from laggard.analysis.replay.what_if.strategy_catalog import STRATEGIES, AlternativeStrategy
+from laggard.analysis.tables.write_run import write_run
+from laggard.cli.main import main
+from laggard.core.errors import InputError
+from laggard.core.hosts import Host
+from laggard.network_emulation.links import AccessLink, LinkPlan, SharedLink
+from laggard.run_folder.strategy_estimates import (
+    list_bottlenecks,
+    parse_strategies,
+    read_deployment_info,
+)
+from tests.scenario.scenario_folders import template, write
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    spec = TraceSpec(tiers=(Tier("cloud", 2), Tier("edge", 2, 2.0)), steps=30, noise=QUIET)
+    return write_run(
+        generate_run(spec), tmp_path_factory.mktemp("runs") / "generated" / "generated-0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["gossip"], (AlternativeStrategy("gossip"),)),
+        (
+            ["{name: local_sgd, steps: 4}", "hop"],
+            (AlternativeStrategy("local_sgd", {"steps": 4}), AlternativeStrategy("hop")),
+        ),
+        (["gossip", "all"], None),
+    ],
+)
+def test_strategies_are_asked_for_as_in_workload_yaml(texts: list[str], expected: object) -> None:
+    assert parse_strategies(texts) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["telepathy", "{steps: 4}", "[gossip]", "{name: [}", "{name: gossip, steps: [1]}"]
+)
+def test_what_is_no_strategy_is_refused(text: str) -> None:
+    with pytest.raises(InputError):
+        parse_strategies([text])
+
+
+def test_access_and_shared_links_are_rates_that_ways_share() -> None:
+    names = ["edge.t.1.1", "edge.t.1.2"]
+    hosts = tuple(Host(name, "edge", "t", 1, machine) for machine, name in enumerate(names, 1))
+    plan = LinkPlan(
+        hosts,
+        access={name: AccessLink(name, 20.0, None) for name in names[:1]},
+        shared=(SharedLink("far", frozenset({("a", "b")}), 5.0),),
+    )
+    found = list_bottlenecks(plan)
+    assert Bottleneck("far", frozenset({("a", "b")}), 5.0) in found
+    assert Bottleneck(f"{names[0]} up", frozenset({(names[0], names[1])}), 20.0) in found
+    assert len(found) == 2
+
+
+def test_a_run_folders_scenario_says_where_a_server_would_be(tmp_path: Path) -> None:
+    assert read_deployment_info(tmp_path).server is None
+    write(tmp_path / "scenario", template())
+    known = read_deployment_info(tmp_path)
+    assert known.server is not None
+    assert known.server_share is not None
+
+
+def test_analyze_says_how_long_other_strategies_would_have_taken(run_folder: Path) -> None:
+    told = CliRunner().invoke(main, ["analyze", str(run_folder), "--instead", "all"])
+    assert told.exit_code == 0, told.output
+    assert "The same work by other strategies." in told.output
+    assert "not for the same accuracy" in told.output
+    asked = ["--instead", "{name: local_sgd, steps: 4}", "--json"]
+    document = json.loads(CliRunner().invoke(main, ["analyze", str(run_folder), *asked]).stdout)
+    (local,) = document["instead"]["strategies"]
+    assert local["parameters"] == {"steps": 4, "after": 0}
+    assert 0 < local["makespan_s"] < document["instead"]["measured_s"]
+    assert set(STRATEGIES) >= {local["strategy"]}
+
+
+def test_analyze_refuses_a_strategy_before_it_begins(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(
+        main, ["analyze", str(tmp_path / "none"), "--instead", "telepathy"]
+    )
+    assert refused.exit_code == 2
+    assert "no strategy that can be played" in refused.output

@@ -1,0 +1,284 @@
+"""Real trainings with a server, on real processes and sockets."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from laggard.workloads.models import build_model
+from laggard.workloads.models.flat_state import FlatState
+from laggard.workloads.spool import read_lines
+from laggard.workloads.tracing.traffic import read_traffic
+
+if TYPE_CHECKING:
+    from tests.workloads.conftest import Train, Training
+
+SERVER = 3
+DIGITS = {
+    "model": "mlp",
+    "dataset": "digits",
+    "batch_size": 96,
+    "optimizer": {"lr": 0.05},
+    "stop": {"steps": 300},
+}
+RARELY = {"evaluate_every": 10**9}
+SHORT = {**DIGITS, "model": "resnet8", "stop": {"steps": 12}, **RARELY}
+
+
+@pytest.fixture(scope="module")
+def baseline(train: Train) -> Training:
+    return train(DIGITS, 3)
+
+
+@pytest.fixture(scope="module")
+def trained(train: Train) -> dict[str, Training]:
+    strategies = [
+        "parameter_server",
+        "asynchronous",
+        {"name": "bounded_staleness", "staleness": 2},
+        "backup_workers",
+    ]
+    return {
+        strategy if isinstance(strategy, str) else str(strategy["name"]): train(
+            {**DIGITS, "strategy": strategy}, 3
+        )
+        for strategy in strategies
+    }
+
+
+NAMES = ["parameter_server", "asynchronous", "bounded_staleness", "backup_workers"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_digits_are_learnt_as_well_as_with_all_reduce(
+    trained: dict[str, Training], baseline: Training, name: str
+) -> None:
+    done, ddp = trained[name].done(), baseline.done()
+    assert done["stopped_by"] == "steps"
+    assert ddp["samples"] <= done["samples"] <= ddp["samples"] + 96
+    assert _accuracy(trained[name]) >= _accuracy(baseline) - 0.01
+    assert done["makespan_s"] > 0
+
+
+def _accuracy(training: Training) -> float:
+    """Where it has settled: the median of the last seven evaluations, of which each by itself is
+    off by half a point."""
+    evaluations = read_lines(training.spool.evaluations)
+    assert len(evaluations) >= 20
+    return float(np.median([float(line["accuracy"] or 0) for line in evaluations[-7:]]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_tell_what_became_of_every_gradient(trained: dict[str, Training], name: str) -> None:
+    training = trained[name]
+    steps, done = training.table("steps"), training.done()
+    assert steps.samples.sum() == done["samples"]
+    applied = steps[steps.samples > 0]
+    assert (applied.staleness == applied.applied_version - 1 - applied.read_version).all()
+    assert (applied.dropped == 0).all()
+    assert set(applied.applied_version) == set(range(1, int(done["versions"]) + 1))
+    assert (steps[steps.samples == 0].applied_version == -1).all()
+    if name == "parameter_server":
+        assert done["versions"] == 300
+        assert (steps.staleness == 0).all()
+        assert (steps.read_version == steps.step).all()
+    if name == "backup_workers":
+        assert (applied.groupby("applied_version").size() == 2).all()
+        assert (applied.staleness == 0).all()
+    waited = steps[steps.waited_for >= 0]
+    assert (waited.waited_for != waited["rank"]).all()
+    if name == "asynchronous":
+        assert not len(waited)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_spans_tile_every_rank_and_say_what_was_sent(
+    trained: dict[str, Training], name: str
+) -> None:
+    spans = trained[name].table("spans")
+    state = FlatState(build_model("mlp", (1, 8, 8), 10, 1))
+    comm = spans[spans.phase == "comm"]
+    assert set(comm.bytes) == {state.bytes, 0}
+    received = comm[(comm.bytes > 0)].groupby("rank").size() - comm.groupby("rank").step.nunique()
+    assert (received == comm.groupby("rank").step.nunique() - 1).all(), (
+        "the last answer carries no model"
+    )
+    assert set(comm.peer[comm.bytes > 0]) == {SERVER}
+    steps = trained[name].table("steps")
+    waits = comm[(comm.bytes == 0) & (comm.peer < SERVER)]
+    waited = steps[steps.waited_for >= 0]
+    if name != "parameter_server":
+        assert dict(
+            zip(zip(waits.step, waits["rank"], strict=True), waits.peer, strict=True)
+        ) == dict(
+            zip(zip(waited.step, waited["rank"], strict=True), waited.waited_for, strict=True)
+        )
+    assert set(comm.group) == ({-1, 0} if name == "parameter_server" else {-1})
+    for _, of_rank in spans.groupby("rank"):
+        ordered = of_rank.sort_values(["start_ns", "step", "seq"])
+        start, duration = ordered.start_ns.to_numpy(), ordered.dur_ns.to_numpy()
+        assert start[0] == 0
+        assert np.array_equal(start[1:], start[:-1] + duration[:-1])
+    assert "evaluate" not in set(spans.phase)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_said_to_be_sent_is_what_kernels_acknowledged(
+    trained: dict[str, Training], name: str
+) -> None:
+    """Of every worker and of the server, within 1 %."""
+    traffic = read_traffic(trained[name].spool, 4)
+    assert len(traffic) == 4
+    for each in traffic:
+        assert each.payload_bytes is not None
+        assert each.payload_bytes > 1e6
+        assert each.acked_bytes == pytest.approx(each.payload_bytes, rel=0.01)
+
+
+def test_evaluations_go_on_beside_the_training(trained: dict[str, Training]) -> None:
+    """One after each pass over the data of 15 steps, and the last at the end."""
+    evaluated = trained["asynchronous"].table("steps").dropna(subset=["accuracy"])
+    assert trained["asynchronous"].done()["evaluations"] == 300 // 15
+    assert len(evaluated) == 300 // 15 - 1
+    assert (
+        evaluated.sort_values("end_ns").accuracy.iloc[-1]
+        > evaluated.sort_values("end_ns").accuracy.iloc[0]
+    )
+
+
+def losses(training: Training) -> np.ndarray:
+    return training.table("steps").sort_values(["rank", "step"]).loss.to_numpy()
+
+
+def test_without_staleness_it_is_the_parameter_server_bit_for_bit(train: Train) -> None:
+    """And with no backups too; BatchNorm's statistics included, and uneven batches."""
+    server = losses(train({**SHORT, "strategy": "parameter_server"}, 3))
+    assert len(server) == 36
+    for strategy in (
+        {"name": "bounded_staleness", "staleness": 0},
+        {"name": "backup_workers", "backups": 0},
+    ):
+        assert np.array_equal(server, losses(train({**SHORT, "strategy": strategy}, 3)))
+
+
+@pytest.mark.parametrize("optimizer", [{"lr": 0.05}, {"name": "adamw", "lr": 0.001}])
+def test_the_parameter_server_trains_as_all_reduce_does(
+    train: Train, optimizer: dict[str, object]
+) -> None:
+    """The same steps but for the order of sums."""
+    workload = {**SHORT, "model": "mlp", "optimizer": optimizer}
+    server, ddp = (
+        losses(train({**workload, "strategy": "parameter_server"}, 3)),
+        losses(train(workload, 3)),
+    )
+    np.testing.assert_allclose(server, ddp, rtol=1e-4)
+
+
+UNSTEADY = """
+import random, time
+import numpy as np
+from torch import nn
+
+class Unsteady(nn.Module):
+    def __init__(self, size, classes):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(size, classes))
+        self.delays = random.Random(time.monotonic_ns())
+    def forward(self, x):
+        if self.training:
+            time.sleep(self.delays.expovariate(1 / 0.006))
+        return self.layers(x)
+
+def model(shape, classes):
+    return Unsteady(int(np.prod(shape)), classes)
+"""
+
+
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_nobody_is_ahead_by_more_than_the_bound(
+    train: Train, tmp_path: Path, staleness: int
+) -> None:
+    """Of workers whose steps take random times: before one begins step c, all others have pushed
+    their gradient of step c - s - 1."""
+    (tmp_path / "unsteady.py").write_text(UNSTEADY)
+    strategy = {"name": "bounded_staleness", "staleness": staleness}
+    workload = {
+        **DIGITS,
+        **RARELY,
+        "model": "unsteady:model",
+        "strategy": strategy,
+        "stop": {"steps": 60},
+    }
+    training = train(workload, 3, path=tmp_path)
+    spans, steps = training.table("spans"), training.table("steps")
+    pushes = (
+        spans[(spans.phase == "comm") & (spans.bytes > 0)].groupby(["rank", "step"]).start_ns.min()
+    )
+    ahead = 0
+    for row in steps.itertuples():
+        for other in {0, 1, 2} - {row.rank}:
+            if row.step - staleness - 1 >= 0:
+                assert pushes[other, row.step - staleness - 1] <= row.start_ns
+            begun = pushes[other][pushes[other] <= row.start_ns]
+            ahead = max(ahead, row.step - (len(begun)))
+    assert 0 < ahead <= staleness
+    assert (steps.waited_for >= 0).any()
+    assert steps.staleness.max() > 0
+
+
+def test_accuracy_ends_training(train: Train) -> None:
+    workload = {**DIGITS, "strategy": "asynchronous", "stop": {"accuracy": 0.9, "steps": 2000}}
+    training = train(workload, 2)
+    done = training.done()
+    assert done["stopped_by"] == "accuracy"
+    assert done["accuracy"] >= 0.9
+    assert done["steps"] < 2000
+
+
+def test_time_ends_training(train: Train) -> None:
+    training = train(
+        {**DIGITS, **RARELY, "strategy": "bounded_staleness", "stop": {"time": "1s"}}, 2
+    )
+    done = training.done()
+    assert done["stopped_by"] == "time"
+    assert done["makespan_s"] >= 1.0
+
+
+@pytest.mark.parametrize(
+    "strategy", ["parameter_server", "asynchronous", "bounded_staleness", "backup_workers"]
+)
+def test_the_others_go_on_without_a_worker_that_is_killed(train: Train, strategy: str) -> None:
+    training = train(
+        {**DIGITS, **RARELY, "strategy": strategy, "stop": {"steps": 150}}, 3, wait=False
+    )
+    training.go()
+    training.wait_for(lambda: bool(read_lines(training.spool.progress)))
+    os.kill(training.pids[2], signal.SIGKILL)
+    statuses = training.forkery.wait([*training.pids, *training.aside], 30)
+    assert statuses == [0, 0, -signal.SIGKILL, 0, 0, 0], training.logs()
+    assert "rank 2 is gone" in training.log("server").read_text()
+    assert training.done()["stopped_by"] == "steps"
+    steps = training.table("steps")
+    assert not (steps[steps["rank"] == 2].step > 140).any()
+    assert steps[steps["rank"] == 0].step.max() > 140
+    assert training.done()["accuracy"] > 0.9
+
+
+def test_workers_end_when_the_server_does(train: Train) -> None:
+    training = train(
+        {**DIGITS, **RARELY, "strategy": "asynchronous", "stop": {"time": "60s"}}, 2, wait=False
+    )
+    training.go()
+    training.wait_for(lambda: bool(read_lines(training.spool.progress)))
+    evaluator, sampler, server = training.aside
+    os.kill(server, signal.SIGKILL)
+    assert training.forkery.wait(training.pids, 10) == [1, 1]
+    assert "node 2 is gone: connection reset" in training.log("0").read_text()
+    for pid in (evaluator, sampler):
+        os.kill(pid, signal.SIGTERM)
+    training.forkery.wait([evaluator, sampler, server], 5)

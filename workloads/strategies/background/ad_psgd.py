@@ -1,0 +1,53 @@
+"""Asynchronous decentralised parallel SGD: ranks average their models two by two in a thread beside
+the training, and wait for nobody.
+
+X. Lian et al., "Asynchronous Decentralized Parallel Stochastic Gradient Descent", ICML 2018,
+algorithm 1, and the threads and the bipartite graph of its section on implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from laggard.workloads.strategies.background.background_exchange import BackgroundExchange
+from laggard.workloads.strategies.background.pair_exchange import PairExchange
+from laggard.workloads.strategies.parameters import ADPSGDParameters
+from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.transport.frames import Message
+
+
+class ADPSGD(BackgroundExchange):
+    """x_i <- x_i - lr * g_i(x_i as it was read), and beside it x_i, x_j <- (x_i + x_j) / 2 for
+    random pairs (see exchange.py).
+
+    An active rank begins an exchange for each of its updates, or as many as there is time for.
+
+    Args:
+        parameters: graph and time-out.
+        context: what this rank trains with.
+    """
+
+    def __init__(self, parameters: ADPSGDParameters, context: TrainingContext) -> None:
+        super().__init__(context)
+        self._pair_exchange = PairExchange(
+            context, parameters.graph, parameters.timeout_s, self._current, self._lock
+        )
+        self._reset_members({context.rank, *self._present})
+
+    def _reset_members(self, present: Collection[int]) -> None:
+        self._pair_exchange.reset_members(present)
+
+    def _on_member_joined(self, rank: int) -> None:
+        self._pair_exchange.add_member(rank)
+
+    def _on_step_done(self, _samples: int) -> None:
+        self._pair_exchange.on_step_done()
+
+    def _on_member_lost(self, rank: int) -> None:
+        self._pair_exchange.remove_member(rank)
+
+    def _exchange_models(self) -> None:
+        self._pair_exchange.begin()
+
+    def _on_message(self, message: Message) -> None:
+        self._pair_exchange.receive(message)

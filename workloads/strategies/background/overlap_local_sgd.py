@@ -1,0 +1,169 @@
+"""Local SGD whose averages are made while ranks train on: nobody waits, neither for slow ranks nor
+for slow links.
+
+J. Wang, H. Liang, G. Joshi, "Overlap Local-SGD: An Algorithmic Approach to Hide Communication
+Delays in Distributed SGD", ICASSP 2020; here ranks need not take the same number of steps between
+two averages, and count by the samples that they have learnt from (B. McMahan et al., AISTATS 2017).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection
+
+from laggard.core.span_schema import Phase
+from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.learnt import Learnt
+from laggard.workloads.partition import Share
+from laggard.workloads.strategies.background.async_averager import (
+    AsyncAverager,
+    AverageResult,
+    AveragingPolicy,
+    Contribution,
+    FirstPolicyChooser,
+    PolicyChooser,
+    begin_immediately,
+    keep_policy,
+)
+from laggard.workloads.strategies.background.background_exchange import BackgroundExchange
+from laggard.workloads.strategies.parameters import OverlapLocalSGDParameters
+from laggard.workloads.strategies.peer_connections import POLL_S
+from laggard.workloads.strategies.session_numbers import pack_session_number
+from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.transport.frames import Message
+
+STEP_TIME_SMOOTHING = 0.25
+"""Part that the last step has in what a step is said to take."""
+
+
+class OverlappedAveraging(BackgroundExchange):
+    """x_i <- x_i - lr * g_i(x_i as it was read), and beside it x_i <- x_i + (mean of all x_j as
+    they were brought) - (x_i as it was brought).
+
+    Args:
+        context: what this rank trains with.
+        policy: when to average, to begin with.
+        ready_part: part of the ranks that must be ready for it.
+        policy_chooser: the terms from then on, where this rank is the leader (see
+            average_member.py).
+        first_policy_chooser: the terms of the first average, once it may begin (see there).
+    """
+
+    def __init__(
+        self,
+        context: TrainingContext,
+        policy: AveragingPolicy,
+        ready_part: float,
+        policy_chooser: PolicyChooser = keep_policy,
+        first_policy_chooser: FirstPolicyChooser = begin_immediately,
+    ) -> None:
+        super().__init__(context)
+        self._policy, self._ready_part, self._policy_chooser, self._first_policy_chooser = (
+            policy,
+            ready_part,
+            policy_chooser,
+            first_policy_chooser,
+        )
+        self._reset_members({context.rank, *self._present})
+        self._samples = self._unreported_steps = 0
+        self._ended_ns, self._step_ns = 0, 0
+        self._state_changed = threading.Event()
+
+    @property
+    def weight(self) -> float:
+        """By samples since the last average (see `PeerStrategy`)."""
+        return float(max(self._samples, 1))
+
+    @property
+    def _round_trip_ns(self) -> int | None:
+        """What an exchange of two took; None where one is to come before this rank is ready for an
+        average of all.
+        """
+        return 0
+
+    def _contribute(self) -> Contribution:
+        samples, self._samples = self._samples, 0
+        return Contribution(self._current.contribute(), samples)
+
+    def _on_average_done(self, outcome: AverageResult) -> None:
+        self._samples += outcome.samples
+        if outcome.delta is None:
+            self._current.withdraw_contribution()
+        else:
+            self._current.apply_mean(outcome.delta)
+
+    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+        """As without waiting; then wait, if that is agreed (see `AsyncStrategy`)."""
+        result = super().step(step, batch, share)
+        if self._must_wait():
+            self._context.recorder.enter(Phase.COMM)
+            while self._must_wait() and not self._peers.has_ended:
+                self._state_changed.wait(POLL_S)
+                self._state_changed.clear()
+            self._context.recorder.enter(Phase.OTHER)
+            self._ended_ns = time.monotonic_ns()  # to wait is no part of a step
+        return result
+
+    def _must_wait(self) -> bool:
+        with self._lock:
+            return self._member.waits or (self._member.policy.waits and self._unreported_steps > 0)
+
+    def _reset_members(self, present: Collection[int]) -> None:
+        self._member = AsyncAverager(
+            self._context.rank,
+            present,
+            self._policy,
+            self._ready_part,
+            self._contribute,
+            self._on_average_done,
+            self._policy_chooser,
+            self._first_policy_chooser,
+            last_number=pack_session_number(self._peers.session_of(self._context.rank)),
+        )
+
+    def _on_member_joined(self, rank: int) -> None:
+        self._member.add_member(rank)
+
+    def _on_step_done(self, samples: int) -> None:
+        now_ns = time.monotonic_ns()
+        if self._ended_ns:
+            step_ns = now_ns - self._ended_ns
+            self._step_ns += (
+                round((step_ns - self._step_ns) * STEP_TIME_SMOOTHING) if self._step_ns else step_ns
+            )
+        self._ended_ns = now_ns
+        self._samples += samples
+        self._unreported_steps += 1
+
+    def _on_member_lost(self, rank: int) -> None:
+        self._member.remove_member(rank)
+
+    def _on_message(self, message: Message) -> None:
+        with self._lock:
+            self._member.receive(message)
+        self._send_outbox()
+
+    def _exchange_models(self) -> None:
+        with self._lock:
+            unreported_steps, self._unreported_steps = self._unreported_steps, 0
+            if unreported_steps:
+                self._member.record_steps(unreported_steps, self._step_ns, self._round_trip_ns)
+        self._send_outbox()
+
+    def _send_outbox(self) -> None:
+        self._state_changed.set()
+        while self._member.outbox:
+            self._peers.send(*self._member.outbox.popleft())
+
+
+class OverlapLocalSGD(OverlappedAveraging):
+    """With the same terms all along.
+
+    Args:
+        parameters: when to average.
+        context: what this rank trains with.
+    """
+
+    def __init__(self, parameters: OverlapLocalSGDParameters, context: TrainingContext) -> None:
+        super().__init__(context, AveragingPolicy(parameters.steps), parameters.ready_part)

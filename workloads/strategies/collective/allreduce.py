@@ -1,0 +1,119 @@
+"""Synchronous data parallelism: every step averages all ranks' gradients (torch
+DistributedDataParallel, untouched but for hooks).
+
+S. Li et al., "PyTorch Distributed: experiences on accelerating data parallel training", VLDB 2020.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from torch.nn.functional import cross_entropy
+
+from laggard.core.span_schema import Phase
+from laggard.workloads.compress.ddp_hooks import bucket_cap_mb, create_bucket_hook
+from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.learnt import Learnt
+from laggard.workloads.partition import Share
+from laggard.workloads.strategies.collective.synchronization import SynchronizesEveryStep
+from laggard.workloads.strategies.parameters import AllReduceParameters
+from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.tracing.ddp_timing import (
+    ObservedDDP,
+    broadcast_bytes,
+    have_buckets_reduced,
+    on_backward_computed,
+)
+from laggard.workloads.tracing.device_clock import device_clock
+
+LOGGER = logging.getLogger(__name__)
+
+
+class AllReduce(SynchronizesEveryStep):
+    """w <- w - lr * (1/N) * sum of the gradients of all N samples of the batch, wherever they were
+    computed.
+
+    Args:
+        parameters: what to record, and what gradients are compressed with.
+        context: what this rank trains with.
+    """
+
+    def __init__(self, parameters: AllReduceParameters, context: TrainingContext) -> None:
+        model, device = context.model, context.device
+        self.model, self.optimizer = model, context.optimizer
+        self._recorder = context.recorder
+        self._clock = device_clock(device)
+        self._ddp = ObservedDDP(
+            model,
+            device_ids=[device.index] if device.type == "cuda" else None,
+            bucket_cap_mb=bucket_cap_mb(parameters.compress),
+        )
+        self._ddp.listener = self
+        self._buffer_bytes = broadcast_bytes(self._ddp)
+        self._gradient_bytes = sum(
+            p.numel() * p.element_size() for p in model.parameters() if p.requires_grad
+        )
+        self._computed_samples = self._sent_bytes = 0
+        traces = parameters.trace_buckets and context.backend == "gloo"
+        self._hook = (
+            create_bucket_hook(parameters.compress)
+            if traces or parameters.compress is not None
+            else None
+        )
+        if self._hook is not None:
+            have_buckets_reduced(
+                self._ddp, self._hook, context.recorder if traces else None, time.monotonic_ns
+            )
+        if parameters.trace_buckets and not traces:
+            LOGGER.warning(
+                "gradient buckets are not recorded: NCCL does not tell the host when one was"
+                " reduced"
+            )
+
+    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+        """Forward, backward, average, update (see `Strategy`)."""
+        counted = len(share.indices)
+        self._computed_samples = len(batch.labels)
+        if self._buffer_bytes:
+            self._recorder.enter(Phase.OTHER)
+        else:
+            self._recorder.enter(Phase.FORWARD, work=self._computed_samples)
+        logits = self._ddp(batch.inputs)
+        summed = cross_entropy(logits[:counted], batch.labels[:counted], reduction="sum")
+        loss = summed * share.loss_scale
+        on_backward_computed(loss, self._on_gradients_computed)
+        self._clock.synchronize()
+        self._recorder.enter(Phase.BACKWARD, work=self._computed_samples)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._clock.synchronize()
+        self._recorder.enter(Phase.OPTIMIZER)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self._clock.synchronize()
+        self._recorder.enter(Phase.OTHER)
+        mean = summed.item() / counted if counted else float("nan")
+        return Learnt(mean, read_version=step, applied_version=step + 1)
+
+    def _on_gradients_computed(self) -> None:
+        group = 1 if self._buffer_bytes else 0
+        self._clock.synchronize()
+        self._recorder.enter(Phase.COMM, group=group, payload_bytes=self._payload_bytes())
+
+    def _payload_bytes(self) -> int:
+        """Of the step whose gradients have just been computed: by then DDP has handed over every
+        bucket.
+        """
+        if self._hook is None:
+            return self._gradient_bytes
+        before, self._sent_bytes = self._sent_bytes, self._hook.sent_bytes
+        return self._sent_bytes - before
+
+    def broadcast_begins(self) -> None:
+        """DDP begins to fetch the buffers of rank 0."""
+        self._recorder.enter(Phase.COMM, group=0, payload_bytes=self._buffer_bytes)
+
+    def broadcast_ends(self) -> None:
+        """DDP has them; what follows is this rank's own forward pass."""
+        self._clock.synchronize()
+        self._recorder.enter(Phase.FORWARD, work=self._computed_samples)

@@ -1,0 +1,97 @@
+"""DiLoCo: many inner steps of every rank by itself, then one outer step along the mean of what they
+moved.
+
+A. Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models",
+arXiv:2311.08105, algorithm 1. The inner optimizer is the workload's (the paper's: AdamW), the outer
+one Nesterov's momentum.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from laggard.core.span_schema import Phase
+from laggard.workloads.compress.codec import create_vector_codec
+from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.learnt import Learnt
+from laggard.workloads.models.flat_state import FlatState
+from laggard.workloads.partition import Share
+from laggard.workloads.strategies.collective.compressed_deltas import CompressedDeltaAverage
+from laggard.workloads.strategies.collective.synchronization import find_next_synchronization
+from laggard.workloads.strategies.local_gradient import LocalGradient
+from laggard.workloads.strategies.parameters import DiLoCoParameters
+from laggard.workloads.strategies.sample_weights import SampleWeights
+from laggard.workloads.strategies.strategy import TrainingContext
+
+
+class DiLoCo:
+    """Every H steps: D <- (1/K) * sum of (W - w_k); W <- OuterOpt(W, D); w_k <- W.
+
+    Args:
+        parameters: H, the outer step's size and momentum, and what moves are compressed with.
+        context: what this rank trains with.
+    """
+
+    def __init__(self, parameters: DiLoCoParameters, context: TrainingContext) -> None:
+        self.model, self.optimizer = context.model, context.optimizer
+        self._parameters, self._context = parameters, context
+        self._gradient = LocalGradient(context)
+        self._state = FlatState(context.model)
+        codec, synchronize = create_vector_codec(parameters.compress), self._gradient.synchronize
+        self._weights = SampleWeights(
+            by_samples=codec is None and parameters.balanced_batches is not None
+        )
+        self._compressed = (
+            None
+            if codec is None
+            else CompressedDeltaAverage(
+                codec, context, self._state.parameters, synchronize, context.world_size
+            )
+        )
+        self._outer_parameters = torch.nn.Parameter(self._state.read()[: self._state.parameters])
+        self._outer_optimizer = torch.optim.SGD(
+            [self._outer_parameters],
+            lr=parameters.outer_lr,
+            momentum=parameters.outer_momentum,
+            nesterov=parameters.outer_momentum > 0,
+        )
+
+    @property
+    def weight(self) -> float:
+        """How much this rank's model counts (see `Strategy`)."""
+        return self._weights.weight
+
+    def next_synchronization(self, step: int) -> int:
+        """The next outer step (see `Strategy`)."""
+        return find_next_synchronization(step, self._parameters.steps, self._context.last_step)
+
+    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+        """Forward, backward, update; then perhaps an outer step (see `Strategy`)."""
+        loss = self._gradient.learn(batch, share, self._weights.loss_scale(share))
+        self._weights.add_samples(share)
+        if self.next_synchronization(step) == step:
+            self._outer_step()
+        self._context.recorder.enter(Phase.OTHER)
+        return Learnt(loss)
+
+    def _outer_step(self) -> None:
+        count = self._state.parameters
+        deltas = self._state.read()
+        deltas[:count] = self._outer_parameters.detach() - deltas[:count]
+        deltas = (
+            self._mean(deltas) if self._compressed is None else self._compressed.mean(deltas, 0)
+        )
+        self._outer_parameters.grad = deltas[:count]
+        self._outer_optimizer.step()
+        self._state.write(torch.cat([self._outer_parameters.detach(), deltas[count:]]))
+        self._gradient.synchronize()
+
+    def _mean(self, deltas: torch.Tensor) -> torch.Tensor:
+        mine = self._weights.apply_weight(deltas)
+        self._gradient.synchronize()
+        self._context.recorder.enter(Phase.COMM, group=0, payload_bytes=mine.nbytes)
+        dist.all_reduce(mine)
+        self._gradient.synchronize()
+        self._context.recorder.enter(Phase.OPTIMIZER)
+        return self._weights.mean(mine, self._context.world_size)

@@ -1,0 +1,202 @@
+"""Hierarchical local SGD: averages within a tier often, over the far links between tiers seldom.
+
+T. Lin, S. U. Stich, K. K. Patel, M. Jaggi, "Don't use large mini-batches, use local SGD", ICLR
+2020, section 5 and appendix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from laggard.core.span_schema import Phase
+from laggard.workloads.compress.codec import Codec, count_tensor_bytes, create_vector_codec
+from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.learnt import Learnt
+from laggard.workloads.models.flat_state import FlatState
+from laggard.workloads.partition import Share
+from laggard.workloads.strategies.collective.compressed_deltas import CompressedDeltaAverage
+from laggard.workloads.strategies.collective.synchronization import find_next_synchronization
+from laggard.workloads.strategies.local_gradient import LocalGradient
+from laggard.workloads.strategies.parameters import HierarchicalParameters
+from laggard.workloads.strategies.sample_weights import SampleWeights
+from laggard.workloads.strategies.strategy import TrainingContext
+
+
+class Hierarchical:
+    """w_k <- w_k - lr * g_k; w_k <- the mean of its tier every `tier_steps`, the mean of all every
+    `wan_steps`.
+
+    The mean of all travels between the first ranks of the tiers only: sum within each tier, sum of
+    the tiers' sums, then back.
+
+    Args:
+        parameters: how often, and what moves are compressed with.
+        context: what this rank trains with.
+    """
+
+    def __init__(self, parameters: HierarchicalParameters, context: TrainingContext) -> None:
+        self.model, self.optimizer = context.model, context.optimizer
+        self._parameters, self._context = parameters, context
+        self._gradient = LocalGradient(context)
+        self._state = FlatState(context.model)
+        members = group_ranks_by_tier(context.tiers)
+        self._tier = next(tier for tier, ranks in enumerate(members) if context.rank in ranks)
+        self._members, self._tiers = members[self._tier], len(members)
+        # Every rank makes every group, in the same order, as torch wants it.
+        self._tier_group = [dist.new_group(ranks) for ranks in members][self._tier]
+        self._leaders = dist.new_group([ranks[0] for ranks in members])
+        codec = create_vector_codec(parameters.compress)
+        by_samples = codec is None and parameters.balanced_batches is not None
+        self._tier_weights, self._global_weights = (
+            SampleWeights(by_samples=by_samples),
+            SampleWeights(by_samples=by_samples),
+        )
+        self._deltas = None if codec is None else self._create_deltas(codec)
+
+    def _create_deltas(self, codec: Codec) -> _TierDeltas:
+        context, count, synchronize = (
+            self._context,
+            self._state.parameters,
+            self._gradient.synchronize,
+        )
+        within = CompressedDeltaAverage(
+            codec, context, count, synchronize, len(self._members), self._tier_group
+        )
+        across = CompressedDeltaAverage(
+            codec, context, count, synchronize, self._tiers, self._leaders
+        )
+        last_mean = self._state.read()[:count]
+        return _TierDeltas(within, across, last_mean, last_mean.clone())
+
+    @property
+    def weight(self) -> float:
+        """How much this rank's model counts (see `Strategy`)."""
+        return self._global_weights.weight
+
+    def next_synchronization(self, step: int) -> int:
+        """The next step with an average of all (see `Strategy`)."""
+        return find_next_synchronization(step, self._parameters.wan_steps, self._context.last_step)
+
+    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+        """Forward, backward, update; then perhaps average (see `Strategy`)."""
+        loss = self._gradient.learn(batch, share, self._tier_weights.loss_scale(share))
+        self._tier_weights.add_samples(share)
+        self._global_weights.add_samples(share)
+        if self.next_synchronization(step) == step:
+            self._average_all()
+        elif find_next_synchronization(step, self._parameters.tier_steps, None) == step:
+            self._average_tier()
+        self._context.recorder.enter(Phase.OTHER)
+        return Learnt(loss)
+
+    def _average_tier(self) -> None:
+        if self._deltas is not None:
+            self._write(self._average_deltas_in_tier(self._deltas))
+            return
+        mine = self._tier_weights.apply_weight(self._read())
+        self._sum_within(mine)
+        self._write(self._tier_weights.mean(mine, len(self._members)))
+
+    def _average_all(self) -> None:
+        if self._deltas is not None:
+            self._write(self._average_deltas_of_all(self._deltas))
+            return
+        mine = self._global_weights.apply_weight(self._read())
+        self._sum_within(mine)
+        if self._context.rank == self._members[0]:
+            self._collective(2 * self._tiers, lambda: dist.all_reduce(mine, group=self._leaders))
+        if len(self._members) > 1:
+            self._collective(
+                self._tiers + self._tier,
+                lambda: dist.broadcast(mine, self._members[0], group=self._tier_group),
+            )
+        self._tier_weights.mean(mine, self._context.world_size)  # which begins anew, too
+        self._write(self._global_weights.mean(mine, self._context.world_size))
+
+    def _average_deltas_in_tier(self, deltas: _TierDeltas) -> torch.Tensor:
+        """The tier's last mean plus the mean of what its ranks say they have moved since."""
+        count, vector = self._state.parameters, self._read()
+        if len(self._members) == 1:
+            deltas.tier_mean = vector[:count].clone()
+            return vector
+        vector[:count] -= deltas.tier_mean
+        mean = deltas.within.mean(vector, self._tier)
+        deltas.tier_mean += mean[:count]
+        return torch.cat([deltas.tier_mean, mean[count:]])
+
+    def _average_deltas_of_all(self, deltas: _TierDeltas) -> torch.Tensor:
+        """The last mean of all plus the mean of what first ranks say their tiers have moved since,
+        as they have told the other ranks of theirs.
+        """
+        count, vector = self._state.parameters, self._average_deltas_in_tier(deltas)
+        if self._tiers == 1:
+            return vector
+        exchanged, buffers = deltas.across.allocate_exchange(vector)
+        if self._context.rank == self._members[0]:
+            vector[:count] -= deltas.global_mean
+            vector *= self._tiers * len(self._members) / self._context.world_size
+            exchanged, buffers = deltas.across.exchange(vector, 2 * self._tiers)
+        if len(self._members) > 1:
+            self._collective(
+                self._tiers + self._tier,
+                lambda: [
+                    dist.broadcast(each, self._members[0], group=self._tier_group)
+                    for each in (exchanged, buffers)
+                    if each.numel()
+                ],
+                count_tensor_bytes(exchanged) + count_tensor_bytes(buffers),
+            )
+        mean = deltas.across.decode(exchanged, buffers)
+        deltas.global_mean += mean[:count]
+        deltas.tier_mean = deltas.global_mean.clone()
+        return torch.cat([deltas.global_mean, mean[count:]])
+
+    def _sum_within(self, state: torch.Tensor) -> None:
+        if len(self._members) > 1:
+            self._collective(self._tier, lambda: dist.all_reduce(state, group=self._tier_group))
+
+    def _collective(
+        self, number: int, do: Callable[[], object], payload_bytes: int | None = None
+    ) -> None:
+        size = self._state.bytes if payload_bytes is None else payload_bytes
+        self._context.recorder.enter(Phase.COMM, group=number, payload_bytes=size)
+        do()
+        self._gradient.synchronize()
+
+    def _read(self) -> torch.Tensor:
+        state = self._state.read()
+        self._gradient.synchronize()
+        return state
+
+    def _write(self, state: torch.Tensor) -> None:
+        self._context.recorder.enter(Phase.OPTIMIZER)
+        self._state.write(state)
+        self._gradient.synchronize()
+
+
+@dataclass
+class _TierDeltas:
+    """Compressed averages: how they are made, and the parameters that a tier's ranks, and all
+    ranks, last agreed upon.
+    """
+
+    within: CompressedDeltaAverage
+    across: CompressedDeltaAverage
+    tier_mean: torch.Tensor
+    global_mean: torch.Tensor
+
+
+def group_ranks_by_tier(tiers: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The ranks of every tier; tiers in the order of their first ranks.
+
+    Args:
+        tiers: the tier of every rank, in rank order.
+    """
+    return tuple(
+        tuple(rank for rank, other in enumerate(tiers) if other == tier)
+        for tier in dict.fromkeys(tiers)
+    )

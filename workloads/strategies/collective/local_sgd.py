@@ -1,0 +1,93 @@
+"""Local SGD: ranks train by themselves, and every H steps their models become their mean.
+
+T. Lin, S. U. Stich, K. K. Patel, M. Jaggi, "Don't use large mini-batches, use local SGD", ICLR
+2020: with `after`, post-local SGD.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from laggard.core.span_schema import Phase
+from laggard.workloads.compress.codec import create_vector_codec
+from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.learnt import Learnt
+from laggard.workloads.models.flat_state import FlatState
+from laggard.workloads.partition import Share
+from laggard.workloads.strategies.collective.compressed_deltas import CompressedDeltaAverage
+from laggard.workloads.strategies.collective.synchronization import find_next_synchronization
+from laggard.workloads.strategies.local_gradient import LocalGradient
+from laggard.workloads.strategies.parameters import LocalSGDParameters
+from laggard.workloads.strategies.sample_weights import SampleWeights
+from laggard.workloads.strategies.strategy import TrainingContext
+
+
+class LocalSGD:
+    """w_k <- w_k - lr * g_k in every step; w_k <- (1/K) * sum of all w_k in every H-th one, and in
+    the last.
+
+    Compressed, the mean is the last one plus the mean of what ranks say they have moved since; what
+    they leave out they say later.
+
+    Args:
+        parameters: H, when it begins, and what moves are compressed with.
+        context: what this rank trains with.
+    """
+
+    def __init__(self, parameters: LocalSGDParameters, context: TrainingContext) -> None:
+        self.model, self.optimizer = context.model, context.optimizer
+        self._parameters, self._context = parameters, context
+        self._gradient = LocalGradient(context)
+        self._state = FlatState(context.model)
+        codec = create_vector_codec(parameters.compress)
+        self._weights = SampleWeights(
+            by_samples=codec is None and parameters.balanced_batches is not None
+        )
+        if codec is None:
+            self._synchronize_models = self._average
+            return
+        count, synchronize = self._state.parameters, self._gradient.synchronize
+        self._last_mean = self._state.read()[:count]
+        self._compressed = CompressedDeltaAverage(
+            codec, context, count, synchronize, context.world_size
+        )
+        self._synchronize_models = self._average_deltas
+
+    @property
+    def weight(self) -> float:
+        """How much this rank's model counts (see `Strategy`)."""
+        return self._weights.weight
+
+    def next_synchronization(self, step: int) -> int:
+        """The next step with an average (see `Strategy`)."""
+        if step < self._parameters.after:
+            return step
+        return find_next_synchronization(step, self._parameters.steps, self._context.last_step)
+
+    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+        """Forward, backward, update; then perhaps average (see `Strategy`)."""
+        loss = self._gradient.learn(batch, share, self._weights.loss_scale(share))
+        self._weights.add_samples(share)
+        if self.next_synchronization(step) == step:
+            self._synchronize_models()
+        self._context.recorder.enter(Phase.OTHER)
+        return Learnt(loss)
+
+    def _average(self) -> None:
+        mine = self._weights.apply_weight(self._state.read())
+        self._gradient.synchronize()
+        self._context.recorder.enter(Phase.COMM, group=0, payload_bytes=mine.nbytes)
+        dist.all_reduce(mine)
+        self._gradient.synchronize()
+        self._context.recorder.enter(Phase.OPTIMIZER)
+        self._state.write(self._weights.mean(mine, self._context.world_size))
+        self._gradient.synchronize()
+
+    def _average_deltas(self) -> None:
+        count, vector = self._state.parameters, self._state.read()
+        vector[:count] -= self._last_mean
+        mean = self._compressed.mean(vector, 0)
+        self._last_mean += mean[:count]
+        self._state.write(torch.cat([self._last_mean, mean[count:]]))
+        self._gradient.synchronize()

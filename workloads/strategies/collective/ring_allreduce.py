@@ -1,0 +1,120 @@
+"""The synchronous baseline over the transport of messages: a ring of ranks, each of which speaks to
+the next.
+
+P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC
+2009. Beside `allreduce` (torch DDP over gloo) it tells what of a strategy's figures is the
+transport's: the update is the same, but nothing overlaps with the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from laggard.core.span_schema import Phase
+from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.learnt import Learnt
+from laggard.workloads.models.flat_state import FlatState
+from laggard.workloads.partition import Share
+from laggard.workloads.strategies.collective.synchronization import SynchronizesEveryStep
+from laggard.workloads.strategies.local_gradient import LocalGradient
+from laggard.workloads.strategies.parameters import RingAllReduceParameters
+from laggard.workloads.strategies.peer_connections import PeerConnections
+from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.transport.frames import Message
+
+CHUNK_MESSAGE = 2
+
+
+class RingAllReduce(SynchronizesEveryStep):
+    """g <- (1/K) * sum of all g_k; w <- w - lr * g. BatchNorm's statistics are averaged too.
+
+    Args:
+        _parameters: there are none.
+        context: what this rank trains with.
+    """
+
+    def __init__(self, _parameters: RingAllReduceParameters, context: TrainingContext) -> None:
+        assert context.peers is not None
+        self.model, self.optimizer = context.model, context.optimizer
+        self._context, self._reducer = context, RingReducer(context.peers)
+        self._gradient, self._state = LocalGradient(context), FlatState(context.model)
+
+    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+        """Forward, backward, average, update (see `Strategy`)."""
+        recorder, count = self._context.recorder, self._state.parameters
+        loss = self._gradient.compute(batch, share)
+        whole = self._state.read_gradients()
+        sent = self._reducer.payload_bytes(whole)
+        recorder.enter(Phase.COMM, group=0, payload_bytes=sent)
+        self._reducer.sum(whole)
+        recorder.enter(Phase.OPTIMIZER)
+        whole = (whole / self._context.world_size).to(self._context.device)
+        self._state.write_buffers(whole[count:])
+        self._state.write_gradients(whole[:count])
+        self.optimizer.step()
+        self._gradient.synchronize()
+        recorder.enter(Phase.OTHER)
+        return Learnt(loss, read_version=step, applied_version=step + 1)
+
+    def all_gather(self, numbers: Sequence[float], group: int) -> list[list[float]]:
+        """Tell all ranks some numbers, with spans of a group; returns everybody's, by rank."""
+        recorder, context = self._context.recorder, self._context
+        gathered = torch.zeros(context.world_size, len(numbers), dtype=torch.float64)
+        gathered[context.rank] = torch.tensor(numbers, dtype=torch.float64)
+        recorder.enter(
+            Phase.COMM, group=group, payload_bytes=self._reducer.payload_bytes(gathered.view(-1))
+        )
+        self._reducer.sum(gathered.view(-1))
+        recorder.enter(Phase.OTHER)
+        rows: list[list[float]] = gathered.tolist()
+        return rows
+
+
+class RingReducer:
+    """Sums vectors of all ranks: each chunk goes round once to be summed, and once to be told.
+
+    Args:
+        peers: of this rank.
+    """
+
+    def __init__(self, peers: PeerConnections) -> None:
+        self._peers, self._world_size = peers, peers.world_size
+        self._next = (peers.rank + 1) % peers.world_size
+        self._round = 0
+        self._received: dict[int, torch.Tensor] = {}
+
+    def payload_bytes(self, vector: torch.Tensor) -> int:
+        """What this rank sends to sum such a vector."""
+        chunks = torch.tensor_split(vector, self._world_size)
+        turns = range(2 * (self._world_size - 1))
+        return sum(chunks[(self._peers.rank - turn) % self._world_size].nbytes for turn in turns)
+
+    def sum(self, vector: torch.Tensor) -> None:
+        """Make a vector, of the host's memory, the sum of all ranks' vectors; bit for bit the same
+        on all.
+        """
+        chunks = torch.tensor_split(vector, self._world_size)
+        rank, world = self._peers.rank, self._world_size
+        for turn in range(2 * (world - 1)):
+            sends, takes = (rank - turn) % world, (rank - turn - 1) % world
+            # What is sent must stay as it is until it is acknowledged, and the chunk itself is
+            # written again later.
+            self._peers.send(
+                self._next, Message(CHUNK_MESSAGE, self._round, (), chunks[sends].clone())
+            )
+            chunk = self._receive_chunk(self._round)
+            if turn < world - 1:
+                chunks[takes].add_(chunk)
+            else:
+                chunks[takes].copy_(chunk)
+            self._round += 1
+
+    def _receive_chunk(self, number: int) -> torch.Tensor:
+        self._peers.wait(lambda: number in self._received, self._on_message)
+        return self._received.pop(number)
+
+    def _on_message(self, message: Message) -> None:
+        assert message.tensor is not None
+        self._received[message.version] = message.tensor

@@ -1,0 +1,124 @@
+"""Decentralised training over unequal links: each rank averages its model with one other in each
+step, often over fast links, seldom over slow ones.
+
+P. Zhou et al., "Communication-efficient Decentralized Machine Learning over Heterogeneous Networks"
+(NetMax), ICDE 2021, with the pairs of SAPS-PSGD (Z. Tang et al., ICDCS 2020): see link_policy.py
+for how often, and fast_links_rule.py for how ranks agree.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from laggard.core.span_schema import Phase
+from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.learnt import Learnt
+from laggard.workloads.partition import Share
+from laggard.workloads.strategies.parameters import FastLinksParameters
+from laggard.workloads.strategies.peer.fast_links_rule import (
+    FastLinksMessage,
+    FastLinksRule,
+    FastLinksSend,
+)
+from laggard.workloads.strategies.peer.link_times import LinkTimes
+from laggard.workloads.strategies.peer.message_wait import MessageWait
+from laggard.workloads.strategies.peer_connections import build_stamped_message
+from laggard.workloads.strategies.peer_strategy_base import RuleDrivenPeerStrategy
+from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.transport.frames import Message
+
+
+class FastLinks(RuleDrivenPeerStrategy):
+    """x_i <- (x_i + x_j) / 2 with the partner j of this step, then - lr * g_i(x_i before).
+
+    Models travel while the gradient is computed, and a rank waits for its partner of this step and
+    for nobody else. All take the same steps, so that in the long run nobody is faster than the
+    slowest computer: it is links that are chosen here.
+
+    Args:
+        parameters: of the policy.
+        context: what this rank trains with.
+    """
+
+    def __init__(self, parameters: FastLinksParameters, context: TrainingContext) -> None:
+        self._rule: FastLinksRule[torch.Tensor] = FastLinksRule(
+            context.rank, context.world_size, parameters, context.seed
+        )
+        super().__init__(context, self._rule)
+        self._message_wait, self._link_times = (
+            MessageWait(self._peers, context.recorder),
+            LinkTimes(context.world_size),
+        )
+        self._row = torch.empty(0)
+        self._peers.join_handler = self
+
+    def add_member(self, rank: int, step: int) -> None:
+        """Tell it what was measured that it needs (see `JoinHandler`)."""
+        for reported_step, row in self._rule.add_member(rank, step):
+            self._peers.send(
+                rank,
+                build_stamped_message(
+                    FastLinksMessage.MEASURED.value, reported_step, torch.from_numpy(row)
+                ),
+            )
+
+    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+        """Send, forward, backward, wait for the partner, average, update (see
+        `AsyncStrategy`).
+        """
+        assert step == self._rule.step
+        recorder, row = self._context.recorder, self._link_times.row
+        self._mine, self._row = self._state.read().cpu(), torch.from_numpy(row)
+        self._remove_lost_members()
+        self._send(self._rule.begin(row))
+        began_ns = time.monotonic_ns()
+        loss = self._gradient.compute(batch, share)
+        self._link_times.record_gradient((time.monotonic_ns() - began_ns) / 1e9)
+        can_end, waited_for = self._message_wait.wait(self._can_end, self._on_message)
+        recorder.enter(Phase.OPTIMIZER)
+        theirs = self._rule.end() if can_end else None
+        if theirs is not None:
+            self._state.write_average((self._mine + theirs) / 2, self._mine)
+        self.optimizer.step()
+        self._gradient.synchronize()
+        recorder.enter(Phase.OTHER)
+        return Learnt(loss, waited_for=waited_for)
+
+    def _send(self, sends: tuple[FastLinksSend, ...]) -> None:
+        tensors = {
+            FastLinksMessage.OFFER: self._mine,
+            FastLinksMessage.REFUSAL: None,
+            FastLinksMessage.MEASURED: self._row,
+        }
+        for send in sends:
+            self._peers.send(
+                send.rank,
+                build_stamped_message(
+                    send.message_kind.value, send.step, tensors[send.message_kind]
+                ),
+            )
+
+    def _on_message(self, message: Message) -> None:
+        message_kind, rank, step = FastLinksMessage(message.kind), message.sender, message.version
+        if message_kind is FastLinksMessage.REFUSAL:
+            self._rule.on_refusal(rank, step)
+            return
+        assert message.tensor is not None
+        if message_kind is FastLinksMessage.MEASURED:
+            self._rule.on_measurement(rank, step, message.tensor.numpy())
+            return
+        took_s = (time.monotonic_ns() - message.values[0]) / 1e9
+        self._link_times.record_transfer(rank, took_s, was_queued=self._message_wait.was_queued)
+        self._send(self._rule.on_offer(rank, step, message.tensor))
+
+    def _can_end(self) -> bool:
+        self._remove_lost_members()
+        return self._rule.can_end()
+
+    def _remove_lost_members(self) -> None:
+        for rank in (
+            set(range(self._context.world_size)) - self._peers.present - {self._context.rank}
+        ):
+            self._rule.remove_member(rank)

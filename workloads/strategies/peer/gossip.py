@@ -1,0 +1,130 @@
+"""Decentralised parallel SGD: no server and no collective, each rank averages its model with its
+neighbours'.
+
+X. Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms? A Case Study for
+Decentralized Parallel Stochastic Gradient Descent", NIPS 2017, algorithm 1.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from laggard.core.span_schema import Phase
+from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.learnt import Learnt
+from laggard.workloads.partition import Share
+from laggard.workloads.strategies.graph import compute_mixing_weights, find_neighbors
+from laggard.workloads.strategies.parameters import GossipParameters
+from laggard.workloads.strategies.peer_connections import JoinState, build_stamped_message
+from laggard.workloads.strategies.peer_strategy_base import PeerStrategyBase
+from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.transport.frames import Message
+
+MODEL_MESSAGE = 2
+"""Version: the step that the sender is in."""
+
+
+class Gossip(PeerStrategyBase):
+    """x_i <- sum over neighbours j of W_ij x_j, then - lr * g_i(x_i before); W is symmetric and its
+    rows sum to 1.
+
+    Models are sent before the gradient is computed, so that they travel meanwhile. Where a rank is
+    lost or joins, the graph is made anew of those who are there; then a neighbour's model may be of
+    a later step than one's own.
+
+    Args:
+        parameters: the graph.
+        context: what this rank trains with.
+    """
+
+    def __init__(self, parameters: GossipParameters, context: TrainingContext) -> None:
+        super().__init__(context)
+        self._graph = parameters.graph
+        self._received: dict[int, list[Message]] = {rank: [] for rank in range(context.world_size)}
+        self._notified: set[int] = set()
+        self._mine = torch.empty(0)
+        self._peers.join_handler = self
+
+    def join(self) -> None:
+        """Take up the model of one who is there, and begin with the step that it is in (see
+        `AsyncStrategy`).
+        """
+        join_state = self._peers.join()
+        if join_state is not None:
+            self._step, model = join_state
+            self._state.write(model.to(self._context.device))
+
+    def join_state(self) -> JoinState:
+        """This step, and the model that it began with (see `JoinHandler`)."""
+        return self._step, self._mine
+
+    def add_member(self, rank: int, step: int) -> None:  # noqa: ARG002 - whichever step it is, its model of a later one is taken too
+        """Tell it of this step, if it is a neighbour (see `JoinHandler`)."""
+        self._received[rank].clear()
+        self._notified.discard(rank)
+
+    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+        """Send, forward, backward, wait for the neighbours, average, update (see
+        `AsyncStrategy`).
+        """
+        recorder = self._context.recorder
+        mine = self._mine = self._state.read().cpu()
+        self._notified = set()
+        self._send_model(mine)
+        loss = self._gradient.compute(batch, share)
+        since_ns = recorder.enter(Phase.COMM)
+        complete = self._peers.wait(lambda: self._has_all_models(mine), self._on_message)
+        models = (
+            sorted((self._received[rank][0] for rank in self._find_neighbors()), key=_get_sent_ns)
+            if complete
+            else []
+        )
+        waited_for = self._peers.record_wait(since_ns, models)
+        recorder.enter(Phase.OPTIMIZER)
+        if complete:
+            self._mix(mine, models)
+        self.optimizer.step()
+        self._gradient.synchronize()
+        recorder.enter(Phase.OTHER)
+        self._step = step + 1
+        return Learnt(loss, waited_for=waited_for)
+
+    def _find_neighbors(self) -> tuple[int, ...]:
+        present = sorted({self._context.rank, *self._peers.present})
+        return find_neighbors(self._graph, present, self._context.rank)
+
+    def _send_model(self, mine: torch.Tensor) -> None:
+        for rank in set(self._find_neighbors()) - self._notified:
+            self._notified.add(rank)
+            self._peers.send(rank, build_stamped_message(MODEL_MESSAGE, self._step, mine))
+
+    def _on_message(self, message: Message) -> None:
+        self._received[message.sender].append(message)
+
+    def _has_all_models(self, mine: torch.Tensor) -> bool:
+        """Whether every neighbour's model of this step is there, or of a later one."""
+        self._send_model(mine)
+        for rank in self._find_neighbors():
+            self._received[rank] = [
+                message for message in self._received[rank] if message.version >= self._step
+            ]
+        return all(self._received[rank] for rank in self._find_neighbors())
+
+    def _mix(self, mine: torch.Tensor, models: list[Message]) -> None:
+        present = sorted({self._context.rank, *self._peers.present})
+        weights = compute_mixing_weights(self._graph, present, self._context.rank)
+        mixed = mine * weights[self._context.rank]
+        for message in sorted(
+            models, key=_get_sender
+        ):  # not as they came, so that the same training gives the same sums
+            assert message.tensor is not None
+            mixed += message.tensor * weights[message.sender]
+        self._state.write_average(mixed, mine)
+
+
+def _get_sender(message: Message) -> int:
+    return message.sender
+
+
+def _get_sent_ns(message: Message) -> int:
+    return message.values[0]

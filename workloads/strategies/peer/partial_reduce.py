@@ -1,0 +1,141 @@
+"""Partial all-reduce: whoever has finished a step averages its model with others who have, in a
+small group, and waits for nobody else.
+
+Q. Luo et al., "Prague: High-Performance Heterogeneity-Aware Asynchronous Decentralized Training",
+ASPLOS 2020: groups by a generator. X. Miao et al., "Heterogeneity-Aware Distributed Machine
+Learning Training via Partial Reduce", SIGMOD 2021: groups of those who are ready, and joined where
+they would keep apart.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import torch
+
+from laggard.core.span_schema import Phase
+from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.learnt import NOBODY, Learnt
+from laggard.workloads.partition import Share
+from laggard.workloads.strategies.parameters import PartialReduceParameters
+from laggard.workloads.strategies.peer.group_member import GroupAverageResult, GroupMember
+from laggard.workloads.strategies.peer_connections import BACKGROUND_POLL_S, POLL_S, JoinState
+from laggard.workloads.strategies.peer_strategy_base import PeerStrategyBase
+from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.transport.frames import Message
+
+
+class PartialReduceStrategy(PeerStrategyBase):
+    """x_i <- x_i - lr * g_i(x_i), then the mean of its group's models (see group_member.py).
+
+    A thread of its own speaks with the others, so that the generator answers at once while its rank
+    computes.
+
+    Args:
+        parameters: size of the groups, and when they must mix.
+        context: what this rank trains with.
+    """
+
+    def __init__(self, parameters: PartialReduceParameters, context: TrainingContext) -> None:
+        super().__init__(context)
+        self._parameters = parameters
+        self._member, self._present = self._create_member()
+        self._join_state: JoinState = (0, self._state.read().cpu())
+        self._requested_model: torch.Tensor | None = None
+        self._outcome: GroupAverageResult | None = None
+        self._result_ready = threading.Event()
+        self._has_thread = False
+        self._peers.join_handler = self
+
+    def join(self) -> None:
+        """Take up the model of one who is there, and begin with the step that it is in (see
+        `AsyncStrategy`).
+        """
+        self._join_state = self._peers.join() or self._join_state
+        self._step, model = self._join_state
+        self._member, self._present = self._create_member()
+        self._state.write(model.to(self._context.device))
+
+    def join_state(self) -> JoinState:
+        """The next step, and the model after the last (see `JoinHandler`)."""
+        return self._join_state
+
+    def add_member(self, rank: int, step: int) -> None:  # noqa: ARG002 - its steps are its own
+        """It may be in groups from now on (see `JoinHandler`)."""
+        self._present.add(rank)
+        self._member.add_member(rank, self._peers.session_of(rank), time.monotonic_ns())
+
+    def _create_member(self) -> tuple[GroupMember, set[int]]:
+        present, parameters = set(self._peers.present), self._parameters
+        sessions = {
+            rank: self._peers.session_of(rank) for rank in sorted(present | {self._context.rank})
+        }
+        return GroupMember(
+            self._context.rank, sessions, parameters.group, parameters.rounds
+        ), present
+
+    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+        """Forward, backward, update, and average with a group (see `AsyncStrategy`)."""
+        recorder = self._context.recorder
+        if not self._has_thread:
+            self._has_thread = True
+            self._peers.start_background_thread(self._run_turn, records_sends=False)
+        loss = self._gradient.learn(batch, share)
+        recorder.enter(Phase.OTHER)
+        mine = self._state.read().cpu()
+        since_ns = recorder.enter(Phase.COMM)
+        outcome = self._average(mine)
+        waited_for = self._record_wait(outcome, since_ns)
+        recorder.enter(Phase.OTHER)
+        if outcome is not None:
+            self._state.write(outcome.model.to(self._context.device))
+        self._step = step + 1
+        self._join_state = (self._step, mine if outcome is None else outcome.model)
+        return Learnt(loss, waited_for=waited_for)
+
+    def _average(self, mine: torch.Tensor) -> GroupAverageResult | None:
+        """None where training is over first."""
+        self._result_ready.clear()
+        self._requested_model = mine
+        self._peers.wake()
+        while not self._result_ready.wait(POLL_S):
+            if self._peers.has_ended:
+                return None
+        return self._outcome
+
+    def _record_wait(self, outcome: GroupAverageResult | None, since_ns: int) -> int:
+        """Until it was told of its group this rank waited for who joined last; what is left was the
+        averaging. Returns whom it waited for.
+        """
+        if outcome is None:
+            return NOBODY
+        recorder, grouped_ns = self._context.recorder, max(outcome.grouped_ns, since_ns)
+        recorder.enter(Phase.COMM, peer=outcome.waited_for, at_ns=since_ns)
+        recorder.enter(Phase.COMM, payload_bytes=outcome.payload_bytes, at_ns=grouped_ns)
+        return outcome.waited_for
+
+    def _run_turn(self) -> None:
+        """What the thread beside does: it hears, notes who is gone, and asks for a group where one
+        is wanted.
+        """
+        self._peers.listen(self._on_message, BACKGROUND_POLL_S)
+        for rank in self._present - self._peers.present:
+            self._present.remove(rank)
+            self._member.remove_member(rank, time.monotonic_ns())
+        if self._requested_model is not None and self._peers.is_accepted_by_all:
+            requested_model, self._requested_model = self._requested_model, None
+            self._member.request_group(requested_model, time.monotonic_ns())
+        self._send_outbox()
+
+    def _on_message(self, message: Message) -> None:
+        self._member.receive(message, time.monotonic_ns())
+        self._send_outbox()
+
+    def _send_outbox(self) -> None:
+        while self._member.outbox:
+            self._peers.send(*self._member.outbox.popleft())
+        outcome = self._member.take_outcome()
+        if outcome is not None:
+            self._outcome = outcome
+            self._result_ready.set()
