@@ -28,7 +28,7 @@ HEAD = """
     import time
     from pathlib import Path
     from laggard.core.errors import WorkerError
-    from laggard.run.supervisor import Supervisor, Watched
+    from laggard.run.supervisor import Supervisor, SupervisedProcess
     from laggard.layers_services.launch import ForkServer, ProcessSpec
     from laggard.workloads.spool import Spool
     spool = Spool(Path("spool"))
@@ -37,8 +37,8 @@ HEAD = """
         log = Path(f"{rank}.{life}.log")
         spec = ProcessSpec(f"rank-{rank}", "edge", f"work:{does}", argument, {}, log)
         joined = spool.ready(rank, life) if late else None
-        process = Watched(f"rank {rank}", rank, "edge", server.spawn(spec), log, inside=True, joined=joined)
-        supervisor.watch(process)
+        process = SupervisedProcess(f"rank {rank}", rank, "edge", server.spawn(spec), log, in_host=True, joined_file=joined)
+        supervisor.add_process(process)
     def stand(rank, phase, step, **more):
         start(rank, "stand", f"{rank} {phase} {step}", **more)
         while not Path(f"stands-{rank}-{step}").exists():
@@ -53,7 +53,7 @@ HEAD = """
         return "none"
     with ForkServer.start(["work"]) as server:
         server.wait_ready(30)
-        supervisor = Supervisor(server, spool, 2, dilation=0.01, bears_loss=True)
+        supervisor = Supervisor(server, spool, 2, dilation=0.01, tolerates_loss=True)
         spool.zero.touch()
 """
 
