@@ -23,13 +23,13 @@ from pathlib import Path
 
 from laggard.core.clock_timestamps import ClockExchange
 from laggard.core.hosts import Host
-from laggard.layers_services.clock_exchange import Exchanger, Responder, exchange
 from laggard.layers_services.local import sandbox
 from laggard.layers_services.local.namespaces import create_namespaces
+from laggard.layers_services.ssh.clock_exchange import Exchanger, Responder, exchange
 from laggard.network_emulation.forked import end_companion, fork_companion
 from laggard.network_emulation.host_namespace import entered
-from laggard.network_emulation.link_emulator import UserspaceBackend
-from laggard.network_emulation.links import Constraint, LinkPlan
+from laggard.network_emulation.links.constraint import Constraint, LinkPlan
+from laggard.network_emulation.links.userspace import UserspaceBackend
 
 NODES = 20
 DURING_S = float(sys.argv[1]) if len(sys.argv) > 1 else 10.0

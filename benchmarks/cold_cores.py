@@ -19,8 +19,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from laggard.network_emulation.compute.cpu_plan import usable_cores
 from laggard.network_emulation.compute.warmth import keep_warm
-from laggard.network_emulation.cpu_plan import usable_cores
 from laggard.network_emulation.forked import end_companion
 
 PAUSES_MS = (0, 1, 5, 15, 75)

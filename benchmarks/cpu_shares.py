@@ -23,8 +23,8 @@ from pathlib import Path
 
 from laggard.network_emulation.compute import prepare_cgroups
 from laggard.network_emulation.compute.controller import open_shares
+from laggard.network_emulation.compute.cpu_plan import plan_cpus, usable_cores
 from laggard.network_emulation.compute.phases import PhaseSet, run_phases
-from laggard.network_emulation.cpu_plan import plan_cpus, usable_cores
 from laggard.network_emulation.forked import end_companion, fork_companion
 
 SHARES = {"a": 0.5, "b": 0.25, "c": 0.25, "d": 0.1, "e": 0.1, "f": 0.1, "g": 0.05, "h": 0.05}

@@ -121,13 +121,13 @@ def by_laggard(scenario: Path, watch: Watch) -> None:
 
     from laggard.core.virtual_time import Dilation
     from laggard.core.yaml_source import parse_yaml, validate_model
-    from laggard.layers_services.e2clab_bridge import STAGES as WORKFLOW_STAGES
-    from laggard.layers_services.e2clab_bridge import run_workflow
-    from laggard.layers_services.e2clab_services import deploy_services
+    from laggard.layers_services.e2clab.services import deploy_services
+    from laggard.layers_services.e2clab.workflow import STAGES as WORKFLOW_STAGES
+    from laggard.layers_services.e2clab.workflow import run_workflow
     from laggard.layers_services.local.namespaces import create_namespaces
     from laggard.layers_services.model import LayersServices
-    from laggard.network_emulation.constraints import plan_links
-    from laggard.network_emulation.link_emulator import UserspaceBackend
+    from laggard.network_emulation.links.plan_links import plan_links
+    from laggard.network_emulation.links.userspace import UserspaceBackend
     from laggard.network_emulation.model import Heterogeneity, Network
 
     hosts = _hosts(scenario)

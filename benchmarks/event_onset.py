@@ -35,13 +35,13 @@ from laggard.core.errors import EmulationError  # noqa: E402
 from laggard.core.hosts import Host  # noqa: E402
 from laggard.core.virtual_time import Dilation  # noqa: E402
 from laggard.layers_services.local.namespaces import create_namespaces  # noqa: E402
-from laggard.network_emulation.backend import LinkBackend  # noqa: E402
 from laggard.network_emulation.dynamics import Scheduler  # noqa: E402
 from laggard.network_emulation.dynamics.changes import TimedChange, in_order  # noqa: E402
+from laggard.network_emulation.fidelity.measure import PRIORITY, busy_cores  # noqa: E402
+from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint, listener_in, socket_in  # noqa: E402
 from laggard.network_emulation.forked import run_forked  # noqa: E402
-from laggard.network_emulation.links import Constraint, LinkPlan, Pair  # noqa: E402
-from laggard.network_emulation.measure import PRIORITY, busy_cores  # noqa: E402
-from laggard.network_emulation.probes.endpoint import Endpoint, listener_in, socket_in  # noqa: E402
+from laggard.network_emulation.links.backend import LinkBackend  # noqa: E402
+from laggard.network_emulation.links.constraint import Constraint, LinkPlan, Pair  # noqa: E402
 from laggard.network_emulation.realtime import become_punctual  # noqa: E402
 
 CHANGES = 200
@@ -89,7 +89,7 @@ def random_changes(pairs: Sequence[Pair], count: int, seed: int) -> tuple[TimedC
 
 
 def watch(
-    pairs: Sequence[Pair], hosts: dict[str, Endpoint], spacing_s: float, until_s: float
+    pairs: Sequence[Pair], hosts: dict[str, ProbeEndpoint], spacing_s: float, until_s: float
 ) -> dict[Pair, list[Seen]]:
     """Send datagrams on every link until a moment of CLOCK_MONOTONIC, and tell what each took by
     the kernel's stamps.
@@ -155,7 +155,7 @@ def measure(
     pairs = [*pairwise(names), (names[-1], names[0])]
     changes = random_changes(pairs, CHANGES, seed=7)
     plan = LinkPlan(tuple(hosts), dict.fromkeys(pairs, SHORT))
-    endpoints = {host.name: Endpoint(paths[host.name], host.address) for host in hosts}
+    endpoints = {host.name: ProbeEndpoint(paths[host.name], host.address) for host in hosts}
     backend = start(plan)
     reading, writing = os.pipe()
     zero_ns = time.monotonic_ns() + 1_000_000_000
@@ -202,7 +202,7 @@ class _NoShares:
 
 def userspace() -> dict[str, object]:
     """The emulator, inside a sandbox."""
-    from laggard.network_emulation.link_emulator import UserspaceBackend
+    from laggard.network_emulation.links.userspace import UserspaceBackend
 
     hosts = make_hosts(4)
     paths = dict(create_namespaces(hosts, "tun").paths)
@@ -214,7 +214,7 @@ def netem() -> dict[str, object]:
     datagrams.
     """
     from laggard.layers_services.local.provider import enoslib_roles
-    from laggard.network_emulation.netem import NetemBackend
+    from laggard.network_emulation.links.netem import NetemBackend
 
     hosts = make_hosts(4)
     namespaces = create_namespaces(hosts, "bridge")

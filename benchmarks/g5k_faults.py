@@ -28,9 +28,9 @@ from laggard.core.hosts import Host  # noqa: E402
 from laggard.core.run_schema import ReservedJob  # noqa: E402
 from laggard.core.yaml_source import parse_yaml, validate_model  # noqa: E402
 from laggard.layers_services.compile import compile_hosts  # noqa: E402
-from laggard.layers_services.g5k_api import Pace  # noqa: E402
-from laggard.layers_services.g5k_plan import plan_g5k  # noqa: E402
-from laggard.layers_services.g5k_request import G5kOptions, G5kPlan, JobReference  # noqa: E402
+from laggard.layers_services.g5k.api import Pace  # noqa: E402
+from laggard.layers_services.g5k.plan import plan_g5k  # noqa: E402
+from laggard.layers_services.g5k.request import G5kOptions, G5kPlan, JobReference  # noqa: E402
 from laggard.layers_services.local import sandbox  # noqa: E402
 from laggard.layers_services.model import LayersServices  # noqa: E402
 from tests.testbed.faults import Fault  # noqa: E402
@@ -134,7 +134,7 @@ class Row:
 
 def play(name: str, grid: StandIn, home: Path) -> Row:
     """Reserve and release under a case's faults."""
-    from laggard.layers_services.g5k import reserve
+    from laggard.layers_services.g5k.reserve import reserve
 
     case = CASES[name]
     grid.write_account(home, password=case.password)
@@ -195,7 +195,7 @@ def _use_again(
     plan: G5kPlan, hosts: Sequence[Host], jobs: Sequence[ReservedJob], grid: StandIn
 ) -> int:
     """Use these jobs as a later run would, give them back, and count what is still held."""
-    from laggard.layers_services.g5k import reserve
+    from laggard.layers_services.g5k.reserve import reserve
 
     there = replace(plan, reused=tuple(JobReference(job.site, job.job_id) for job in jobs))
     again = reserve(there, hosts, "laggard-later", _nothing_is_told, pace=PACE, auto_jump=False)

@@ -1,4 +1,4 @@
-"""Writes `layers_services/g5k_reference.json` from a checkout of the testbed's reference
+"""Writes `layers_services/g5k/reference.json` from a checkout of the testbed's reference
 repository.
 
     git clone https://github.com/grid5000/reference-repository
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from laggard.layers_services.g5k_reference import (
+from laggard.layers_services.g5k.reference import (
     FILE,
     Cluster,
     Gpus,

@@ -19,11 +19,11 @@ from pathlib import Path
 from laggard.core.hosts import Host
 from laggard.layers_services.local import sandbox
 from laggard.layers_services.local.namespaces import create_namespaces
+from laggard.network_emulation.fidelity.measure import EchoProbe, measure_rtt
+from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint, listener_in, socket_in
 from laggard.network_emulation.forked import end_companion, fork_companion
-from laggard.network_emulation.link_emulator import UserspaceBackend
-from laggard.network_emulation.links import Constraint, LinkPlan, Pair
-from laggard.network_emulation.measure import EchoProbe, measure_rtt
-from laggard.network_emulation.probes.endpoint import Endpoint, listener_in, socket_in
+from laggard.network_emulation.links.constraint import Constraint, LinkPlan, Pair
+from laggard.network_emulation.links.userspace import UserspaceBackend
 
 FLOOD_S = 3.0
 REPEATS = 5
@@ -49,7 +49,8 @@ class Bench:
         made = create_namespaces(self.hosts, "tun")
         self.namespaces = {host.name: made.path(host.name) for host in self.hosts}
         self.endpoints = {
-            host.name: Endpoint(self.namespaces[host.name], host.address) for host in self.hosts
+            host.name: ProbeEndpoint(self.namespaces[host.name], host.address)
+            for host in self.hosts
         }
 
     def start(self, constraints: Mapping[Pair, Constraint]) -> UserspaceBackend:
@@ -85,7 +86,7 @@ class Bench:
         return [rtt - 2 * delay_ms for rtt in measured.values() if rtt is not None]
 
 
-def flood(pairs: Sequence[Pair], endpoints: Mapping[str, Endpoint]) -> list[float]:
+def flood(pairs: Sequence[Pair], endpoints: Mapping[str, ProbeEndpoint]) -> list[float]:
     """Goodput of a TCP flow per pair, all at once, after the first second of slow start."""
     pipes, children = [], []
     for src, dst in pairs:

@@ -29,25 +29,25 @@ if __name__ == "__main__":
 from laggard.core.hosts import Host  # noqa: E402
 from laggard.core.virtual_time import Dilation  # noqa: E402
 from laggard.layers_services.local.namespaces import create_namespaces  # noqa: E402
-from laggard.network_emulation.backend import LinkBackend  # noqa: E402
-from laggard.network_emulation.forked import run_forked  # noqa: E402
-from laggard.network_emulation.links import Constraint, LinkPlan, Pair  # noqa: E402
-from laggard.network_emulation.measure import (  # noqa: E402
+from laggard.network_emulation.fidelity.measure import (  # noqa: E402
     PRIORITY,
     busy_cores,
     measure_loss,
     measure_rate,
 )
-from laggard.network_emulation.probes.datagrams import DATAGRAM_WIRE_BYTES, LossProbe  # noqa: E402
-from laggard.network_emulation.probes.echo import (  # noqa: E402
+from laggard.network_emulation.fidelity.probes.datagrams import DATAGRAM_WIRE_BYTES, LossProbe  # noqa: E402
+from laggard.network_emulation.fidelity.probes.echo import (  # noqa: E402
     SMALL_BYTES,
     EchoProbe,
     sample_echoes,
 )
-from laggard.network_emulation.probes.endpoint import Endpoint  # noqa: E402
-from laggard.network_emulation.probes.stream import RateProbe  # noqa: E402
+from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint  # noqa: E402
+from laggard.network_emulation.fidelity.probes.stream import RateProbe  # noqa: E402
+from laggard.network_emulation.forked import run_forked  # noqa: E402
+from laggard.network_emulation.links.backend import LinkBackend  # noqa: E402
+from laggard.network_emulation.links.constraint import Constraint, LinkPlan, Pair  # noqa: E402
+from laggard.network_emulation.links.tcp_settings import configure_tcp_of  # noqa: E402
 from laggard.network_emulation.realtime import become_punctual  # noqa: E402
-from laggard.network_emulation.tcp import configure_tcp_of  # noqa: E402
 
 DELAYS_MS = (0.0, 1.0, 5.0, 25.0, 100.0)
 RATES_MBPS = (1.0, 10.0, 100.0, 1000.0)
@@ -100,7 +100,9 @@ class Table:
         paths: dict[str, Path],
     ) -> None:
         self._pairs = [(hosts[2 * i].name, hosts[2 * i + 1].name) for i in range(AT_ONCE)]
-        self._endpoints = {host.name: Endpoint(paths[host.name], host.address) for host in hosts}
+        self._endpoints = {
+            host.name: ProbeEndpoint(paths[host.name], host.address) for host in hosts
+        }
         named = [each for pair in self._pairs for each in (pair, pair[::-1])]
         self._backend = start(
             LinkPlan(tuple(hosts), dict.fromkeys(named, Constraint(delay_ms=1.0, rate_mbps=10.0)))
@@ -196,7 +198,7 @@ def make_hosts() -> tuple[Host, ...]:
 
 def userspace(fastest_mbps: float, datagrams_per_s: float) -> list[Row]:
     """Ours, inside a sandbox."""
-    from laggard.network_emulation.link_emulator import UserspaceBackend
+    from laggard.network_emulation.links.userspace import UserspaceBackend
 
     hosts = make_hosts()
     paths = dict(create_namespaces(hosts, "tun").paths)
@@ -208,7 +210,7 @@ def userspace(fastest_mbps: float, datagrams_per_s: float) -> list[Row]:
 def netem(fastest_mbps: float, datagrams_per_s: float) -> list[Row]:
     """Netem, inside a sandbox of a kernel that has it."""
     from laggard.layers_services.local.provider import enoslib_roles
-    from laggard.network_emulation.netem import NetemBackend
+    from laggard.network_emulation.links.netem import NetemBackend
 
     hosts = make_hosts()
     namespaces = create_namespaces(hosts, "bridge")

@@ -65,7 +65,7 @@ def measure(name, factor):
     from laggard.layers_services.local import sandbox
     from laggard.layers_services.local.janitor import run_name
     from laggard.network_emulation.compute.cgroups import prepare_cgroups
-    from laggard.network_emulation.cpu_plan import plan_cpus, usable_cores
+    from laggard.network_emulation.compute.cpu_plan import plan_cpus, usable_cores
     scenario = load_scenario(pathlib.Path(REPOSITORY, "experiments", name))
     cpu = plan_cpus(scenario.peak_shares, usable_cores(), 0.5, float(factor))
     cgroups = prepare_cgroups(scenario.shares, run_name())
@@ -84,10 +84,10 @@ def inside(scenario, cpu, cgroups, answer):
     use_namespace_connection()
     from laggard.network_emulation.compute import open_shares
     from laggard.network_emulation.compute.measure import verify_shares
-    from laggard.network_emulation.constraints import dilate_links
-    from laggard.network_emulation.fidelity import verify_links
-    from laggard.network_emulation.netem import NetemBackend
-    from laggard.network_emulation.tcp import configure_tcp_of
+    from laggard.network_emulation.links.constraint.constraint.plan_links import dilate_links
+    from laggard.network_emulation.fidelity.verify_links.verify_links.verify_links import verify_links
+    from laggard.network_emulation.links.constraint.constraint.netem import NetemBackend
+    from laggard.network_emulation.links.constraint.constraint.tcp_settings import configure_tcp_of
     from laggard.core.virtual_time import Dilation
     dilation = Dilation(cpu.dilation)
     namespaces = create_namespaces(scenario.hosts, "bridge")

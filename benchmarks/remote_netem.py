@@ -43,7 +43,7 @@ INSIDE = """
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755,size=90%", "tmpfs", "/mnt"], check=True)
     shutil.copytree(f"{KEPT}/laggard", "/mnt/cache/laggard")
     os.environ["XDG_CACHE_HOME"] = "/mnt/cache"
-    from laggard.layers_services.local import sandbox, syscalls
+    from laggard.layers_services.local import (sandbox); from laggard.core import (linux)
 
     def play(answer):
         here = pathlib.Path("/mnt/bed")
@@ -109,7 +109,7 @@ class Answer(TypedDict):
 def main() -> int:
     """Print what was asked for, what was measured, and how the run ended."""
     sys.path.insert(0, str(REPOSITORY))
-    from laggard.layers_services.wheels import Platform, default_cache, wheel_set
+    from laggard.layers_services.environment.wheels import Platform, default_cache, wheel_set
     from tests.uml import kernel
 
     wheel_set(Platform((sys.version_info[0], sys.version_info[1]), os.uname().machine, (2, 36)))

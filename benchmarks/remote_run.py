@@ -69,11 +69,11 @@ def on_own_machines(folder: Path) -> dict[str, object]:
 
 def own_ssh(folder: Path) -> None:
     """Keep what ssh writes out of the user's own folder."""
-    from laggard.layers_services.local import syscalls
+    from laggard.core import linux
 
     folder.mkdir(parents=True, exist_ok=True)
     Path("/root/.ssh").mkdir(exist_ok=True)
-    syscalls.mount(str(folder), "/root/.ssh", "", syscalls.MS_BIND)
+    linux.mount(str(folder), "/root/.ssh", "", linux.MS_BIND)
 
 
 def table(found: Mapping[str, object]) -> str:
@@ -97,8 +97,8 @@ def table(found: Mapping[str, object]) -> str:
 
 def main() -> int:
     """Print the table."""
+    from laggard.layers_services.environment.wheels import Platform, default_cache, wheel_set
     from laggard.layers_services.local import sandbox
-    from laggard.layers_services.wheels import Platform, default_cache, wheel_set
     from tests.remote.remote_scenario import SCENARIO
 
     wheel_set(

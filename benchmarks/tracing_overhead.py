@@ -34,9 +34,9 @@ def train(rank: int, folder: str, model_name: str, blocks: int, block: int) -> N
     import torch.distributed as dist
 
     from laggard.workloads.datasets.dataset import Batch
+    from laggard.workloads.datasets.partition import Partition
     from laggard.workloads.models import build_model
-    from laggard.workloads.partition import Partition
-    from laggard.workloads.spool import Spool
+    from laggard.workloads.output.worker_output import WorkerOutputDir
     from laggard.workloads.strategies.collective import allreduce
     from laggard.workloads.strategies.parameters import AllReduceParameters
     from laggard.workloads.strategies.strategy import TrainingContext
@@ -66,7 +66,7 @@ def train(rank: int, folder: str, model_name: str, blocks: int, block: int) -> N
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     samples = torch.rand((BATCH, *CHANNELS))
     partition = Partition(samples=10 * BATCH, batch_size=BATCH, world_size=2, seed=1)
-    with Toggled(Spool(Path(folder)), rank, 2) as recorder:
+    with Toggled(WorkerOutputDir(Path(folder)), rank, 2) as recorder:
         strategy = allreduce.AllReduce(
             AllReduceParameters(), TrainingContext(rank, ("a", "a"), model, optimizer, recorder)
         )

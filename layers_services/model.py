@@ -64,11 +64,11 @@ Metadata = dict[StrictStr, JsonValue]
 ProviderName = Literal["g5k", "iotlab", "chameleoncloud", "chameleonedge", "scalewayinstances"]
 
 
-class _Strict(BaseModel):
+class _LayersSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class FirewallRule(_Strict):
+class FirewallRule(_LayersSection):
     """Ports that Grid'5000 opens to the outside for some services."""
 
     services: tuple[StrictStr, ...]
@@ -76,7 +76,7 @@ class FirewallRule(_Strict):
     proto: Literal["tcp+udp", "all"] = "tcp+udp"
 
 
-class _Provider(_Strict):
+class _Provider(_LayersSection):
     job_name: StrictStr | None = None
     walltime: Walltime | None = None
     cluster: StrictStr | None = None
@@ -140,7 +140,7 @@ class Scaleway(_Provider):
     ports_to_open: tuple[tuple[JsonValue, ...], ...] | None = None
 
 
-class Environment(_Strict):
+class Environment(_LayersSection):
     """Where E2Clab would deploy, and what all of its providers share. The local testbed ignores
     it.
     """
@@ -222,7 +222,7 @@ class Service(BaseModel):
         return self
 
 
-class Layer(_Strict):
+class Layer(_LayersSection):
     """A tier of the continuum, such as edge, fog or cloud."""
 
     name: Annotated[Name, Field(description="name of the layer", examples=["cloud", "fog", "edge"])]
@@ -234,7 +234,7 @@ class Layer(_Strict):
         return sum(service.machines * (service.repeat + 1) for service in self.services)
 
 
-class LayersServices(_Strict):
+class LayersServices(_LayersSection):
     """`layers_services.yaml`: the layers of the continuum and the services on them."""
 
     environment: Environment
@@ -265,7 +265,7 @@ class LayersServices(_Strict):
         return self
 
 
-class DependsOn(_Strict):
+class DependsOn(_LayersSection):
     """Hosts whose information a play's hosts are given."""
 
     service_selector: StrictStr

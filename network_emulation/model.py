@@ -37,7 +37,7 @@ from laggard.core.units import (
     ThroughputMBps,
 )
 from laggard.core.yaml_source import ERROR_SUBKEY
-from laggard.network_emulation.jitter import Distribution
+from laggard.network_emulation.links.jitter import Distribution
 from laggard.network_emulation.profiles import ProfileName
 
 MAX_BURST_PACKETS = 10_000.0
@@ -58,7 +58,7 @@ Pattern = Annotated[
 ]
 
 
-class _Strict(BaseModel):
+class _NetworkSection(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False
     )
@@ -75,7 +75,7 @@ def _written_as_text(value: object) -> object:
 _Text = BeforeValidator(_written_as_text)
 
 
-class NetworkRule(_Strict):
+class NetworkRule(_NetworkSection):
     """One rule of `network.yaml`: hosts that match `src` send to hosts that match `dst` under these
     constraints.
     """
@@ -90,7 +90,7 @@ class NetworkRule(_Strict):
     )
 
 
-class Network(_Strict):
+class Network(_NetworkSection):
     """`network.yaml`: the rules in file order; a later rule replaces an earlier one for the same
     ordered pair.
     """
@@ -108,7 +108,7 @@ class Network(_Strict):
         return self.networks or ()
 
 
-class _Storage(_Strict):
+class _Storage(_NetworkSection):
     read_mb_per_s: ThroughputMBps | None = Field(
         alias="read", default=None, description="of the host's drive"
     )
@@ -129,19 +129,19 @@ class HostRule(_Storage):
     downlink_mbps: RateWithUnitMbps | None = Field(alias="downlink", default=None)
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _require_one_limit(self) -> Self:
         choices = "cpu, memory, read, write, read_latency, write_latency, uplink or downlink"
         return _at_least_one(self, ("hosts",), choices)
 
 
-class SharedRule(_Strict):
+class SharedRule(_NetworkSection):
     """One bottleneck that all pairs between two groups of hosts share."""
 
     between: tuple[Pattern, Pattern]
     shared_mbps: RateWithUnitMbps = Field(alias="shared")
 
 
-class LinkRule(_Strict):
+class LinkRule(_NetworkSection):
     """How the delay of links varies, packets keeping their order, and whether their losses come in
     bursts.
     """
@@ -170,7 +170,7 @@ class LinkRule(_Strict):
     symmetric: bool = Field(default=False, strict=True)
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _require_one_limit(self) -> Self:
         if self.jitter_ms is None and "distribution" in self.model_fields_set:
             raise ValueError(
                 "a distribution is that of a jitter — add `jitter:`, 0ms where only events give"
@@ -179,7 +179,7 @@ class LinkRule(_Strict):
         return _at_least_one(self, ("src", "dst", "symmetric", "distribution"), "jitter or burst")
 
 
-def _nothing_beside_a_profile(value: object) -> object:
+def _reject_keys_with_profile(value: object) -> object:
     """A profile is an access technology: all of a link, both ways."""
     if not isinstance(value, Mapping) or "profile" not in value:
         return value
@@ -199,7 +199,7 @@ def _nothing_beside_a_profile(value: object) -> object:
     return value
 
 
-class ProfileRule(_Strict):
+class ProfileRule(_NetworkSection):
     """Links that are as a profile says, from src to dst (up) and back (down), in place of what
     network.yaml says of them.
     """
@@ -211,7 +211,7 @@ class ProfileRule(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _is_all(cls, value: object) -> object:
-        return _nothing_beside_a_profile(value)
+        return _reject_keys_with_profile(value)
 
 
 class _HostChange(_Storage):
@@ -227,7 +227,7 @@ class _HostChange(_Storage):
         )
 
 
-class _LinkChange(_Strict):
+class _LinkChange(_NetworkSection):
     src: Pattern
     dst: Pattern
     delay_ms: DelayWithUnitMs | None = Field(alias="delay", default=None)
@@ -240,7 +240,7 @@ class _LinkChange(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _is_all(cls, value: object) -> object:
-        return _nothing_beside_a_profile(value)
+        return _reject_keys_with_profile(value)
 
     @property
     def both_ways(self) -> bool:
@@ -264,7 +264,7 @@ def _positive_s(value: float) -> float:
     return value
 
 
-class _Once(_Strict):
+class _Once(_NetworkSection):
     at_s: DurationS = Field(alias="at", description="since the first training step began")
     for_s: DurationS = Field(alias="for")
 
@@ -274,7 +274,7 @@ class _Once(_Strict):
         return self
 
 
-class Recurrence(_Strict):
+class Recurrence(_NetworkSection):
     """Once in every period, at a random moment of it, for a while; the seed makes the moments
     reproducible.
     """
@@ -323,7 +323,7 @@ def _inside_the_scenario(value: object) -> object:
     return value
 
 
-class TraceEvent(_Strict):
+class TraceEvent(_NetworkSection):
     """Links between matching hosts, following a CSV file (columns: seconds, delay_ms, rate_mbps,
     loss_percent).
     """
@@ -397,7 +397,7 @@ LinkEvent = TimedLinkEvent | RandomLinkEvent | TraceEvent
 HostEvent = TimedHostEvent | RandomHostEvent
 
 
-class Heterogeneity(_Strict):
+class Heterogeneity(_NetworkSection):
     """`heterogeneity.yaml`: what hosts and links are throughout the run, and what changes while it
     runs.
     """

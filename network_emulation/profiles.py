@@ -22,20 +22,20 @@ from pydantic import (
 
 from laggard.core.units import DelayWithUnitMs, LossPercent, RateWithUnitMbps
 from laggard.core.yaml_source import parse_yaml, validate_model
-from laggard.network_emulation.bursts import least_burst_packets
-from laggard.network_emulation.jitter import Distribution
-from laggard.network_emulation.links import Constraint
+from laggard.network_emulation.links.constraint import Constraint
+from laggard.network_emulation.links.jitter import Distribution
+from laggard.network_emulation.links.loss_bursts import least_burst_packets
 
 FILE = Path(__file__).with_name("profiles.yaml")
 
 
-class _Strict(BaseModel):
+class _ProfileSection(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False
     )
 
 
-class Direction(_Strict):
+class Direction(_ProfileSection):
     """One way of a link, in the words of the scenario files."""
 
     delay_ms: DelayWithUnitMs = Field(alias="delay")
@@ -68,7 +68,7 @@ class Direction(_Strict):
         )
 
 
-class Profile(_Strict):
+class Profile(_ProfileSection):
     """An access technology.
 
     Attributes:

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 import laggard
-from laggard.layers_services.local import syscalls
+from laggard.core import linux
 
 NOBODY = 65534
 SYSTEM_PYTHON = Path("/usr/bin/python3")
@@ -112,12 +112,12 @@ def _runner_as_nobody(folder: Path, tun: Path | None = None) -> Runner:
     def become_nobody() -> None:
         # The originals may lie in folders that are closed to others; a bind mount of this process's
         # own opens them.
-        syscalls.unshare(syscalls.CLONE_NEWNS)
-        syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
-        syscalls.mount(str(repository), str(seen_repository), "", syscalls.MS_BIND)
-        syscalls.mount(str(_SITE), str(seen_site), "", syscalls.MS_BIND)
+        linux.unshare(linux.CLONE_NEWNS)
+        linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)
+        linux.mount(str(repository), str(seen_repository), "", linux.MS_BIND)
+        linux.mount(str(_SITE), str(seen_site), "", linux.MS_BIND)
         if tun is not None:
-            syscalls.mount(str(tun), "/dev/net/tun", "", syscalls.MS_BIND)
+            linux.mount(str(tun), "/dev/net/tun", "", linux.MS_BIND)
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)

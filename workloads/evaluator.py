@@ -19,18 +19,24 @@ import numpy as np
 import torch
 from torch import nn
 
-from laggard.workloads.account import read_parts
+from laggard.workloads.coordination.progress_reporter import read_parts
+from laggard.workloads.coordination.start_barrier import (
+    POLL_S,
+    EvaluationVerdict,
+    Reason,
+    StartBarrier,
+    evaluation_gate,
+)
+from laggard.workloads.coordination.stopping import accuracy_reached
+from laggard.workloads.coordination.training_coordinator import Judge, TrainingCoordinator
 from laggard.workloads.datasets import open_data, prepare_data
 from laggard.workloads.datasets.dataset import Data, Split
-from laggard.workloads.gates import POLL_S, Gates, Reason, Verdict, evaluation_gate
-from laggard.workloads.model_state import load_state
+from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.models import build_model
 from laggard.workloads.models.flat_state import FlatState
-from laggard.workloads.partition import Partition
+from laggard.workloads.models.model_state import load_state
+from laggard.workloads.output.worker_output import WorkerOutputDir, append_line, read_lines
 from laggard.workloads.plan import EvaluatorPlan
-from laggard.workloads.referee import Judge, Referee
-from laggard.workloads.spool import Spool, append_line, read_lines
-from laggard.workloads.stopping import accuracy_reached
 
 LOGGER = logging.getLogger(__name__)
 EVALUATION_BATCH = 512
@@ -56,8 +62,8 @@ def main(argument: str) -> None:
         force=True,
     )
     torch.set_num_threads(1)
-    prepare_data(plan.workload, plan.spool_path)
-    data = open_data(plan.workload, plan.spool_path)
+    prepare_data(plan.workload, plan.output_path)
+    data = open_data(plan.workload, plan.output_path)
     workload = plan.workload
     model = build_model(
         workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary
@@ -66,9 +72,9 @@ def main(argument: str) -> None:
     if strategy.uses_server or strategy.pace == "own":
         os.nice(19)
     if strategy.uses_server:
-        _serve_beside(plan, data, model)
+        _serve_coordinator(plan, data, model)
     elif strategy.pace == "own":
-        _referee(plan, data, model).run()
+        _create_coordinator(plan, data, model).run()
     else:
         _serve(plan, data, model)
 
@@ -84,67 +90,71 @@ def _judge(data: Data, model: nn.Module) -> Judge:
     return judge
 
 
-def _referee(plan: EvaluatorPlan, data: Data, model: nn.Module) -> Referee:
+def _create_coordinator(plan: EvaluatorPlan, data: Data, model: nn.Module) -> TrainingCoordinator:
     partition = Partition.of(plan.workload, len(data.train), plan.world_size)
-    return Referee(plan, partition, _judge(data, model), next(model.parameters()).dtype)
+    return TrainingCoordinator(plan, partition, _judge(data, model), next(model.parameters()).dtype)
 
 
 def _serve(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
-    spool = Spool(plan.spool_path)
-    gates = Gates(spool.gates, plan.world_size, relayed=plan.relayed)
+    output_dir = WorkerOutputDir(plan.output_path)
+    start_barrier = StartBarrier(output_dir.start_barrier, plan.world_size, relayed=plan.relayed)
     judge, dtype = _judge(data, model), next(model.parameters()).dtype
     accuracies: list[float] = []
     is_over = False
     while not is_over:
         number = len(accuracies)
         gate = evaluation_gate(number)
-        last_arrival_ns = _wait_for_all(gates, gate)
-        step, is_last = gates.asked
-        if spool.snapshot(number).exists():
-            accuracies.append(_evaluate_snapshot(model, spool.snapshot(number), data.test))
+        last_arrival_ns = _wait_for_all(start_barrier, gate)
+        step, is_last = start_barrier.requested_evaluation
+        if output_dir.snapshot(number).exists():
+            accuracies.append(_evaluate_snapshot(model, output_dir.snapshot(number), data.test))
         else:
-            accuracies.append(judge(read_parts(spool, number, range(plan.world_size), dtype)))
+            accuracies.append(judge(read_parts(output_dir, number, range(plan.world_size), dtype)))
         verdict = (
-            Verdict.STOP if accuracy_reached(accuracies, plan.workload.stop) else Verdict.GO_ON
+            EvaluationVerdict.STOP
+            if accuracy_reached(accuracies, plan.workload.stop)
+            else EvaluationVerdict.GO_ON
         )
         found = {"step": step, "accuracy": accuracies[-1]}
-        append_line(spool.progress, {"time_ns": last_arrival_ns, **found})
+        append_line(output_dir.progress, {"time_ns": last_arrival_ns, **found})
         append_line(
-            spool.evaluations, {"evaluation": number, "last_arrival_ns": last_arrival_ns, **found}
+            output_dir.evaluations,
+            {"evaluation": number, "last_arrival_ns": last_arrival_ns, **found},
         )
-        gates.open(gate, verdict, paused_since_ns=last_arrival_ns)
+        start_barrier.open(gate, verdict, paused_since_ns=last_arrival_ns)
         LOGGER.info("after step %d: accuracy %.4f", step, accuracies[-1])
-        is_over = is_last or verdict is Verdict.STOP
+        is_over = is_last or verdict is EvaluationVerdict.STOP
 
 
-def _serve_beside(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
+def _serve_coordinator(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
     """Evaluate what the server asks for, in order; ask it to stop when the accuracy is reached."""
-    spool = Spool(plan.spool_path)
-    gates = Gates(spool.gates, plan.world_size)
+    output_dir = WorkerOutputDir(plan.output_path)
+    start_barrier = StartBarrier(output_dir.start_barrier, plan.world_size)
     accuracies: list[float] = []
     while True:
-        asked = read_lines(spool.asked)
+        asked = read_lines(output_dir.evaluation_requests)
         if len(asked) == len(accuracies):
             time.sleep(ASKED_POLL_S)
             continue
         number, line = len(accuracies), asked[len(accuracies)]
-        accuracies.append(_evaluate_snapshot(model, spool.snapshot(number), data.test))
+        accuracies.append(_evaluate_snapshot(model, output_dir.snapshot(number), data.test))
         reached = accuracy_reached(accuracies, plan.workload.stop)
         found = {"step": line["step"], "accuracy": accuracies[-1]}
-        append_line(spool.progress, {"time_ns": line["time_ns"], **found})
+        append_line(output_dir.progress, {"time_ns": line["time_ns"], **found})
         where = {"rank": line["rank"], "samples": line["samples"], "time_ns": line["time_ns"]}
         append_line(
-            spool.evaluations, {"evaluation": number, "reached": int(reached), **where, **found}
+            output_dir.evaluations,
+            {"evaluation": number, "reached": int(reached), **where, **found},
         )
-        if reached and not gates.stop_asked:
-            gates.ask_stop(Reason.ACCURACY)
+        if reached and not start_barrier.is_stop_requested:
+            start_barrier.request_stop(Reason.ACCURACY)
         LOGGER.info("after %s samples: accuracy %.4f", line["samples"], accuracies[-1])
         if line["final"]:
             return
 
 
-def _wait_for_all(gates: Gates, gate: int) -> int:
-    while (last_arrival_ns := gates.last_arrival_ns(gate)) is None:
+def _wait_for_all(start_barrier: StartBarrier, gate: int) -> int:
+    while (last_arrival_ns := start_barrier.last_arrival_ns(gate)) is None:
         time.sleep(POLL_S)
     return last_arrival_ns
 

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from laggard.core.errors import InputError
 from laggard.core.hosts import Host, select_hosts
-from laggard.workloads.churn import absent_at_start, turns
-from laggard.workloads.model import Placement, Workload
+from laggard.workloads.specification.churn import absent_at_start, turns
 from laggard.workloads.transport.plan import FIRST_PORT, EndpointPlan
+from laggard.workloads.workload import Placement, Workload
 
 PRELOAD = (
     "numpy",
@@ -32,7 +32,7 @@ PRELOAD = (
     "laggard.workloads.strategies.collective.hierarchical",
     "laggard.workloads.strategies.collective.diloco",
     "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
-    "laggard.workloads.server",
+    "laggard.workloads.parameter_server",
     "laggard.workloads.strategies.server.parameter_server",
     "laggard.workloads.strategies.server.asynchronous",
     "laggard.workloads.strategies.server.bounded_staleness",
@@ -83,7 +83,8 @@ class TrainingPlan(ProcessPlan):
     Attributes:
         world_size: number of workers.
         workload: what they train.
-        spool: folder, shared by all processes of the training, that they stream their records into.
+        output_dir: folder, shared by all processes of the training, that they stream their records
+            into.
         dilation: real seconds per virtual second.
         relayed: whether there are ranks on other machines, each with a spool of its own.
         absent: ranks that are not there when training begins, and nobody waits for.
@@ -91,15 +92,15 @@ class TrainingPlan(ProcessPlan):
 
     world_size: int = Field(ge=1)
     workload: Workload
-    spool: str
+    output_dir: str
     dilation: float = Field(default=1.0, ge=1)
     relayed: bool = False
     absent: tuple[int, ...] = ()
 
     @property
-    def spool_path(self) -> Path:
+    def output_path(self) -> Path:
         """The spool's folder."""
-        return Path(self.spool)
+        return Path(self.output_dir)
 
 
 class WorkerPlan(TrainingPlan):
@@ -189,7 +190,7 @@ class LinkSamplerPlan(ProcessPlan):
     seconds.
     """
 
-    spool: str
+    output_dir: str
     interval_s: float = Field(gt=0)
     hosts: tuple[SampledHost, ...]
 
@@ -223,7 +224,7 @@ def place(placement: Placement, hosts: Sequence[Host]) -> tuple[Host, ...]:
 def plan_workers(
     workload: Workload,
     hosts: Sequence[Host],
-    spool: Path,
+    output_dir: Path,
     dilation: float = 1.0,
     *,
     interface: str = "eth0",
@@ -237,7 +238,7 @@ def plan_workers(
     Args:
         workload: what is trained; its dataset's folder must be absolute.
         hosts: all hosts of the continuum.
-        spool: folder for the records.
+        output_dir: folder for the records.
         dilation: real seconds per virtual second.
         interface: network device of the training traffic.
         init_method: where the workers meet; a file in the spool when absent.
@@ -255,7 +256,7 @@ def plan_workers(
             f" sample in each step — make it {len(placed)} or more"
         )
     names = tuple(host.name for host in placed)
-    meeting = init_method or f"file://{(spool / 'rendezvous').absolute()}"
+    meeting = init_method or f"file://{(output_dir / 'rendezvous').absolute()}"
     late = absent_at_start(turns(workload.churn, hosts, placed))
     absent = tuple(rank for rank, host in enumerate(placed) if host.name in late)
     return tuple(
@@ -268,7 +269,7 @@ def plan_workers(
             workload=workload,
             init_method=meeting,
             interface=interface,
-            spool=str(spool),
+            output_dir=str(output_dir),
             dilation=dilation,
             timeout_s=timeout_s * dilation,
             drive=str(drives[host.name]) if host.name in drives else None,
@@ -321,7 +322,7 @@ def join_exchange(
     server = ServerPlan(
         world_size=first.world_size,
         workload=first.workload,
-        spool=first.spool,
+        output_dir=first.output_dir,
         dilation=first.dilation,
         host=place_server(first.workload.placement, hosts).name,
         endpoint=endpoints[-1],
@@ -336,7 +337,7 @@ def plan_evaluator(workers: Sequence[WorkerPlan]) -> EvaluatorPlan:
     return EvaluatorPlan(
         world_size=first.world_size,
         workload=first.workload,
-        spool=first.spool,
+        output_dir=first.output_dir,
         dilation=first.dilation,
         relayed=first.relayed,
     )
@@ -374,5 +375,5 @@ def plan_link_sampler(
         for name in sampled_hosts(first.workload, hosts)
     )
     return LinkSamplerPlan(
-        spool=first.spool, interval_s=first.dilation / LINK_SAMPLE_HZ, hosts=sampled
+        output_dir=first.output_dir, interval_s=first.dilation / LINK_SAMPLE_HZ, hosts=sampled
     )

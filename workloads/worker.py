@@ -21,33 +21,22 @@ import torch.distributed as dist
 from laggard.core.emulated_drive import Drive, minimize_timer_slack
 from laggard.core.errors import DeploymentError
 from laggard.core.work_counter import WorkCounter
-from laggard.workloads.account import Account
+from laggard.workloads.asynchronous_loop import OwnPace
 from laggard.workloads.balancing.balancer import Balancer
 from laggard.workloads.balancing.shares import Shares
 from laggard.workloads.compress.codec import ErrorFeedbackCodec, create_vector_codec
-from laggard.workloads.compute_meter import ComputeMeter
+from laggard.workloads.coordination.progress_board import ProgressBoard
+from laggard.workloads.coordination.progress_reporter import ProgressReporter
+from laggard.workloads.coordination.start_barrier import START_GATE, StartBarrier
 from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.dataset import Data
-from laggard.workloads.decisions import note_decision
+from laggard.workloads.datasets.partition import Partition, Share
 from laggard.workloads.devices import CPU, collective_environment
-from laggard.workloads.full_speed import (
-    alone_on_core,
-    fit,
-    learner_on_a_copy,
-    measure,
-    read_timed,
-    write_timed,
-)
-from laggard.workloads.gates import START_GATE, Gates
-from laggard.workloads.heartbeat import read_heartbeats
-from laggard.workloads.intake import Intake, fewest_samples, pad
-from laggard.workloads.loop import Ending, Loop
 from laggard.workloads.models import build_model
-from laggard.workloads.optimizers import build_optimizer
-from laggard.workloads.own_pace import OwnPace
-from laggard.workloads.partition import Partition, Share
+from laggard.workloads.models.optimizers import build_optimizer
+from laggard.workloads.output.decisions import note_decision
+from laggard.workloads.output.worker_output import WorkerOutputDir, read_lines, write_whole
 from laggard.workloads.plan import WorkerPlan
-from laggard.workloads.spool import Spool, read_lines, write_whole
 from laggard.workloads.strategies import (
     create_peer_strategy,
     create_server_strategy,
@@ -69,9 +58,20 @@ from laggard.workloads.strategies.strategy import (
     Strategy,
     TrainingContext,
 )
-from laggard.workloads.tally import Tally
+from laggard.workloads.tracing.batch_loader import BatchLoader, fewest_samples, pad
+from laggard.workloads.tracing.compute_meter import ComputeMeter
+from laggard.workloads.tracing.full_speed import (
+    alone_on_core,
+    fit,
+    learner_on_a_copy,
+    measure,
+    read_timed,
+    write_timed,
+)
+from laggard.workloads.tracing.heartbeat import read_heartbeats
 from laggard.workloads.tracing.recorder import Recorder
 from laggard.workloads.tracing.traffic import write_traffic
+from laggard.workloads.training_loop import Ending, Loop
 from laggard.workloads.transport.endpoint import Endpoint
 from laggard.workloads.transport.frames import Message
 from laggard.workloads.transport.plan import EndpointPlan
@@ -93,30 +93,33 @@ def main(argument: str) -> None:
     """
     plan = WorkerPlan.model_validate_json(argument)
     _configure_process(plan)
-    spool = Spool(plan.spool_path)
-    _take_device(plan, spool)
-    data = open_data(plan.workload, plan.spool_path)
-    gates = Gates(spool.gates, plan.world_size, relayed=plan.relayed)
-    with _drive(plan) as drive, Recorder(spool, plan.rank, plan.world_size, plan.life) as recorder:
-        bench = _Bench(plan, data, recorder, gates, drive)
+    output_dir = WorkerOutputDir(plan.output_path)
+    _take_device(plan, output_dir)
+    data = open_data(plan.workload, plan.output_path)
+    start_barrier = StartBarrier(output_dir.start_barrier, plan.world_size, relayed=plan.relayed)
+    with (
+        _drive(plan) as drive,
+        Recorder(output_dir, plan.rank, plan.world_size, plan.life) as recorder,
+    ):
+        resources = WorkerResources(plan, data, recorder, start_barrier, drive)
         if plan.endpoint is None:
             with _process_group(plan):
-                _train_in_lockstep(bench, spool)
-                write_traffic(spool, plan.rank, None)
+                _train_in_lockstep(resources, output_dir)
+                write_traffic(output_dir, plan.rank, None)
         elif plan.workload.strategy.uses_server:
-            _train_with_server(bench, spool, plan.endpoint)
+            _train_with_server(resources, output_dir, plan.endpoint)
         else:
-            _train_among_peers(bench, spool, plan.endpoint)
+            _train_among_peers(resources, output_dir, plan.endpoint)
 
 
 @dataclass(frozen=True)
-class _Bench:
+class WorkerResources:
     """What a rank has before it meets the others."""
 
     plan: WorkerPlan
     data: Data
     recorder: Recorder
-    gates: Gates
+    start_barrier: StartBarrier
     drive: Drive | None
 
     def context(
@@ -147,7 +150,7 @@ class _Bench:
 
     def record_decision(self, step: int, sentence: str) -> None:
         """Put down what has been decided, once for all ranks."""
-        note_decision(Spool(self.plan.spool_path), step, sentence)
+        note_decision(WorkerOutputDir(self.plan.output_path), step, sentence)
 
     @property
     def counts(self) -> bool:
@@ -156,8 +159,8 @@ class _Bench:
         """
         return self.plan.shared and self.plan.device == CPU
 
-    def intake(self, context: TrainingContext) -> Intake:
-        return Intake(
+    def create_batch_loader(self, context: TrainingContext) -> BatchLoader:
+        return BatchLoader(
             self.data.train,
             self.recorder,
             context.device,
@@ -170,59 +173,77 @@ class _Bench:
         return Partition.of(self.plan.workload, len(self.data.train), self.plan.world_size)
 
 
-def _train_in_lockstep(bench: _Bench, spool: Spool, peers: PeerConnections | None = None) -> None:
-    plan, gates = bench.plan, bench.gates
-    context = bench.context(peers=peers)
+def _train_in_lockstep(
+    resources: WorkerResources, output_dir: WorkerOutputDir, peers: PeerConnections | None = None
+) -> None:
+    plan, start_barrier = resources.plan, resources.start_barrier
+    context = resources.context(peers=peers)
     strategy = create_strategy(plan.workload.strategy, context)
     loop = Loop(
-        plan, bench.intake(context), bench.partition, strategy, bench.recorder, gates, bench.drive
+        plan,
+        resources.create_batch_loader(context),
+        resources.partition,
+        strategy,
+        resources.recorder,
+        start_barrier,
+        resources.drive,
     )
-    zero_ns = _begin_with_all(bench, context, spool)
-    loop.balancer = _balancer(bench, context, strategy)
+    zero_ns = _begin_with_all(resources, context, output_dir)
+    loop.balancer = _balancer(resources, context, strategy)
     ending = loop.run(zero_ns)
     if plan.rank == 0:
-        _write_done(plan, spool, gates, zero_ns, ending)
+        _write_done(plan, output_dir, start_barrier, zero_ns, ending)
     LOGGER.info("stopped by %s after step %d", ending.stopped_by, ending.last_step)
 
 
-def _train_with_server(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
-    plan = bench.plan
+def _train_with_server(
+    resources: WorkerResources, output_dir: WorkerOutputDir, told: EndpointPlan
+) -> None:
+    plan = resources.plan
     with Endpoint(told) as endpoint:
         endpoint.connect(plan.world_size)
-        context = bench.context(endpoint)
+        context = resources.context(endpoint)
         strategy = create_server_strategy(plan.workload.strategy, context)
         loop = OwnPace(
-            bench.intake(context), partial(_dealt, bench, strategy), strategy, bench.recorder
+            resources.create_batch_loader(context),
+            partial(_dealt, resources, strategy),
+            strategy,
+            resources.recorder,
         )
         if plan.late:
-            begun_ns = _join_late(bench, context, strategy, spool)
+            begun_ns = _join_late(resources, context, strategy, output_dir)
         else:
             endpoint.deliver(plan.world_size, Message(ServerMessageKind.HELLO))
-            begun_ns = _begin_with_all(bench, context, spool)
+            begun_ns = _begin_with_all(resources, context, output_dir)
         taken = loop.run(begun_ns)
-        write_traffic(spool, plan.rank, endpoint)
+        write_traffic(output_dir, plan.rank, endpoint)
         LOGGER.info("the server ended training after %d steps of this rank", taken)
 
 
-def _dealt(bench: _Bench, strategy: ServerStrategy, step: int) -> Share:
+def _dealt(resources: WorkerResources, strategy: ServerStrategy, step: int) -> Share:
     """This rank's share of a step: the part that the server has dealt it, or an even one."""
     if strategy.next_batch_range is None:
-        return bench.partition.share(step, bench.plan.rank)
-    return bench.partition.part(step, strategy.next_batch_range)
+        return resources.partition.share(step, resources.plan.rank)
+    return resources.partition.part(step, strategy.next_batch_range)
 
 
-def _begin_with_all(bench: _Bench, context: TrainingContext, spool: Spool) -> int:
+def _begin_with_all(
+    resources: WorkerResources, context: TrainingContext, output_dir: WorkerOutputDir
+) -> int:
     """Measure at full speed what is to be held to a share, then begin with all others; returns when
     the first step begins.
     """
-    _measure_full_speed(bench, context, spool)
-    zero_ns = _start_together(bench.plan, spool, bench.gates)
-    _count_work(bench, spool)
+    _measure_full_speed(resources, context, output_dir)
+    zero_ns = _start_together(resources.plan, output_dir, resources.start_barrier)
+    _count_work(resources, output_dir)
     return zero_ns
 
 
 def _join_late(
-    bench: _Bench, context: TrainingContext, strategy: AsyncStrategy, spool: Spool
+    resources: WorkerResources,
+    context: TrainingContext,
+    strategy: AsyncStrategy,
+    output_dir: WorkerOutputDir,
 ) -> int:
     """Be brought up to date by those who train already; returns when this rank's own training
     begins.
@@ -230,14 +251,14 @@ def _join_late(
     What steps take at full speed the others have measured, before anything held them back; who is
     held back already measures it itself only where nobody has.
     """
-    plan = bench.plan
-    if not (spool.full_speed.exists() and read_timed(spool.full_speed)):
-        _measure_full_speed(bench, context, spool)
+    plan = resources.plan
+    if not (output_dir.full_speed.exists() and read_timed(output_dir.full_speed)):
+        _measure_full_speed(resources, context, output_dir)
     strategy.join()
-    _count_work(bench, spool)
-    if bench.recorder.meter is not None:
-        bench.recorder.meter.rest()
-    write_whole(spool.ready(plan.rank, plan.life), b"")
+    _count_work(resources, output_dir)
+    if resources.recorder.meter is not None:
+        resources.recorder.meter.rest()
+    write_whole(output_dir.ready(plan.rank, plan.life), b"")
     LOGGER.info(
         "rank %d of %d on %s has joined before its step %s",
         plan.rank,
@@ -248,53 +269,68 @@ def _join_late(
     return time.monotonic_ns()
 
 
-def _train_among_peers(bench: _Bench, spool: Spool, told: EndpointPlan) -> None:
-    plan, own = bench.plan, bench.plan.workload.strategy.pace == "own"
-    tally = Tally(spool.tally, plan.world_size)
+def _train_among_peers(
+    resources: WorkerResources, output_dir: WorkerOutputDir, told: EndpointPlan
+) -> None:
+    plan, own = resources.plan, resources.plan.workload.strategy.pace == "own"
+    progress_board = ProgressBoard(output_dir.progress_board, plan.world_size)
     with (
         Endpoint(told, listens=True) as endpoint,
         closing(
             PeerConnections(
                 endpoint,
                 plan.world_size,
-                bench.recorder,
-                tally,
+                resources.recorder,
+                progress_board,
                 supports_loss=own,
                 absent=plan.absent,
                 session=plan.session,
-                first_step=_steps_begun(plan, spool),
+                first_step=_steps_begun(plan, output_dir),
             )
         ) as peers,
     ):
         if not plan.late:
             peers.connect_all()
         if own:
-            _train_under_referee(bench, spool, peers, tally)
+            _train_under_coordinator(resources, output_dir, peers, progress_board)
         else:
-            _train_in_lockstep(bench, spool, peers)
-        peers.wait_before_exit(partial(write_traffic, spool, plan.rank, endpoint))
+            _train_in_lockstep(resources, output_dir, peers)
+        peers.wait_before_exit(partial(write_traffic, output_dir, plan.rank, endpoint))
 
 
-def _steps_begun(plan: WorkerPlan, spool: Spool) -> int:
+def _steps_begun(plan: WorkerPlan, output_dir: WorkerOutputDir) -> int:
     """In earlier lives of this rank: what it has learnt from, or may have, it does not learn
     again.
     """
-    last = read_heartbeats(spool.heartbeat, plan.world_size)[plan.rank]
+    last = read_heartbeats(output_dir.heartbeat, plan.world_size)[plan.rank]
     return last.step + 1 if last.time_ns else 0
 
 
-def _train_under_referee(bench: _Bench, spool: Spool, peers: PeerConnections, tally: Tally) -> None:
-    plan, context = bench.plan, bench.context(peers=peers)
+def _train_under_coordinator(
+    resources: WorkerResources,
+    output_dir: WorkerOutputDir,
+    peers: PeerConnections,
+    progress_board: ProgressBoard,
+) -> None:
+    plan, context = resources.plan, resources.context(peers=peers)
     strategy = create_peer_strategy(plan.workload.strategy, context)
-    account = Account(plan.rank, tally, spool, context.model, lambda: strategy.weight)
+    progress_reporter = ProgressReporter(
+        plan.rank, progress_board, output_dir, context.model, lambda: strategy.weight
+    )
     if isinstance(strategy, BackgroundExchange):
-        strategy.account, account.between_steps = account, False
-    share_of = partial(bench.partition.share, rank=plan.rank)
-    loop = OwnPace(bench.intake(context), share_of, strategy, bench.recorder, account)
+        strategy.progress_reporter, progress_reporter.between_steps = progress_reporter, False
+    share_of = partial(resources.partition.share, rank=plan.rank)
+    loop = OwnPace(
+        resources.create_batch_loader(context),
+        share_of,
+        strategy,
+        resources.recorder,
+        progress_reporter,
+    )
     begun_ns = (
-        _join_late(bench, context, strategy, spool)
+        _join_late(resources, context, strategy, output_dir)
         if plan.late
-        else _begin_with_all(bench, context, spool)
+        else _begin_with_all(resources, context, output_dir)
     )
     taken = loop.run(begun_ns)
     LOGGER.info("the referee ended training after %d steps of this rank", taken)
@@ -314,7 +350,7 @@ def _configure_process(plan: WorkerPlan) -> None:
     torch.set_num_threads(1)
 
 
-def _take_device(plan: WorkerPlan, spool: Spool) -> None:
+def _take_device(plan: WorkerPlan, output_dir: WorkerOutputDir) -> None:
     """Make the rank's GPU this process's own and try it: a driver or a GPU too old for these wheels
     is told of before training.
     """
@@ -331,7 +367,7 @@ def _take_device(plan: WorkerPlan, spool: Spool) -> None:
             f" PyTorch {torch.__version__} needs a GPU and a driver that know CUDA"
             f" {torch.version.cuda}: choose other nodes"
         ) from error
-    write_whole(spool.device_class(plan.rank), model.encode())
+    write_whole(output_dir.device_class(plan.rank), model.encode())
 
 
 def _drive(plan: WorkerPlan) -> Drive | nullcontext[None]:
@@ -358,23 +394,27 @@ def _process_group(plan: WorkerPlan) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def _measure_full_speed(bench: _Bench, context: TrainingContext, spool: Spool) -> None:
+def _measure_full_speed(
+    resources: WorkerResources, context: TrainingContext, output_dir: WorkerOutputDir
+) -> None:
     """Before anything holds this rank back: what its steps take, and a counter for what they
     will.
     """
-    if not bench.counts:
+    if not resources.counts:
         return
-    plan, fewest = bench.plan, fewest_samples(context.model)
+    plan, fewest = resources.plan, fewest_samples(context.model)
     learn = learner_on_a_copy(
         context.model,
         partial(build_optimizer, plan.workload.optimizer),
         encoder_of_steps(plan.workload.strategy),
         reads=plan.workload.strategy.background_exchange,
     )
-    indices = pad(bench.partition.share(0, plan.rank).indices, fewest)
-    with alone_on_core(spool.full_speed):
-        write_timed(spool.full_speed, plan.rank, measure(bench.data.train, indices, fewest, learn))
-    WorkCounter(spool.work(plan.rank, plan.life)).close()
+    indices = pad(resources.partition.share(0, plan.rank).indices, fewest)
+    with alone_on_core(output_dir.full_speed):
+        write_timed(
+            output_dir.full_speed, plan.rank, measure(resources.data.train, indices, fewest, learn)
+        )
+    WorkCounter(output_dir.work(plan.rank, plan.life)).close()
 
 
 def encoder_of_steps(strategy: Parameters) -> Callable[[torch.Tensor], torch.Tensor] | None:
@@ -388,43 +428,53 @@ def encoder_of_steps(strategy: Parameters) -> Callable[[torch.Tensor], torch.Ten
     return ErrorFeedbackCodec(codec).encode if codec is not None and each_step else None
 
 
-def _count_work(bench: _Bench, spool: Spool) -> None:
+def _count_work(resources: WorkerResources, output_dir: WorkerOutputDir) -> None:
     """From now on, against what all ranks of this machine have measured."""
-    if bench.counts:
-        counter = WorkCounter(spool.work(bench.plan.rank, bench.plan.life))
-        bench.recorder.meter = ComputeMeter(counter, fit(read_timed(spool.full_speed)))
+    if resources.counts:
+        counter = WorkCounter(output_dir.work(resources.plan.rank, resources.plan.life))
+        resources.recorder.meter = ComputeMeter(counter, fit(read_timed(output_dir.full_speed)))
 
 
-def _balancer(bench: _Bench, context: TrainingContext, strategy: Strategy) -> Balancer | None:
+def _balancer(
+    resources: WorkerResources, context: TrainingContext, strategy: Strategy
+) -> Balancer | None:
     """What shares out batches by speed, where that is wanted."""
-    parameters = bench.plan.workload.strategy
+    parameters = resources.plan.workload.strategy
     if not isinstance(parameters, BalancedParameters) or parameters.balanced_batches is None:
         return None
-    shares = Shares(bench.partition, fewest_samples(context.model))
+    shares = Shares(resources.partition, fewest_samples(context.model))
     all_gather = strategy.all_gather if isinstance(strategy, RingAllReduce) else None
     return Balancer(parameters.balanced_batches, context, shares, all_gather)
 
 
-def _start_together(plan: WorkerPlan, spool: Spool, gates: Gates) -> int:
+def _start_together(
+    plan: WorkerPlan, output_dir: WorkerOutputDir, start_barrier: StartBarrier
+) -> int:
     """Say that this rank is ready, wait until the runner says go and all ranks are there; returns
     when the first step begins.
     """
-    write_whole(spool.ready(plan.rank), b"")
+    write_whole(output_dir.ready(plan.rank), b"")
     LOGGER.info("rank %d of %d on %s is ready", plan.rank, plan.world_size, plan.host)
-    while not spool.go.exists():
+    while not output_dir.go.exists():
         time.sleep(GO_POLL_S)
-    gates.arrive(plan.rank, START_GATE, time.monotonic_ns())
+    start_barrier.arrive(plan.rank, START_GATE, time.monotonic_ns())
     if plan.opens:
-        while gates.last_arrival_ns(START_GATE, plan.absent) is None:
+        while start_barrier.last_arrival_ns(START_GATE, plan.absent) is None:
             time.sleep(GO_POLL_S)
-        zero_ns = gates.open(START_GATE)
-        write_whole(spool.zero, json.dumps({"zero_ns": zero_ns}).encode())
-    return gates.wait(START_GATE).open_ns
+        zero_ns = start_barrier.open(START_GATE)
+        write_whole(output_dir.zero, json.dumps({"zero_ns": zero_ns}).encode())
+    return start_barrier.wait(START_GATE).open_ns
 
 
-def _write_done(plan: WorkerPlan, spool: Spool, gates: Gates, zero_ns: int, ending: Ending) -> None:
+def _write_done(
+    plan: WorkerPlan,
+    output_dir: WorkerOutputDir,
+    start_barrier: StartBarrier,
+    zero_ns: int,
+    ending: Ending,
+) -> None:
     """Say how training ended; evaluations, the last one too, are outside its clock."""
-    evaluations = read_lines(spool.evaluations)
+    evaluations = read_lines(output_dir.evaluations)
     done = {
         "stopped_by": ending.stopped_by,
         "steps": ending.last_step + 1,
@@ -433,7 +483,7 @@ def _write_done(plan: WorkerPlan, spool: Spool, gates: Gates, zero_ns: int, endi
         "evaluations": len(evaluations),
         "zero_ns": zero_ns,
         "end_ns": ending.open_ns,
-        "paused_ns": gates.paused_ns,
-        "makespan_s": (ending.open_ns - zero_ns - gates.paused_ns) / 1e9 / plan.dilation,
+        "paused_ns": start_barrier.paused_ns,
+        "makespan_s": (ending.open_ns - zero_ns - start_barrier.paused_ns) / 1e9 / plan.dilation,
     }
-    write_whole(spool.done, json.dumps(done).encode())
+    write_whole(output_dir.done, json.dumps(done).encode())

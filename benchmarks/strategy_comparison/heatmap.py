@@ -8,8 +8,8 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from strategy_comparison.speedups import Cell, Comparison, format_ratio
 from matplotlib.colors import TwoSlopeNorm
+from strategy_comparison.speedups import Cell, Comparison, format_ratio
 
 from laggard.analysis.report.style.canvas import INK, MUTED, is_narrow, new_figure, set_title
 from laggard.analysis.tables.columns import FloatArray

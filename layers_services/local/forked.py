@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
+from laggard.core import linux
 from laggard.core.errors import DeploymentError
-from laggard.layers_services.local import syscalls
 
 
 def require_one_thread(purpose: str) -> None:
@@ -20,7 +20,7 @@ def require_one_thread(purpose: str) -> None:
     Raises:
         DeploymentError: naming the threads.
     """
-    threads = syscalls.thread_names()
+    threads = linux.thread_names()
     if len(threads) > 1:
         raise DeploymentError(
             f"this process has {len(threads)} threads ({', '.join(threads)}), and {purpose} forks"

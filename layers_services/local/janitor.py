@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
+from laggard.core import linux
 from laggard.core.errors import DeploymentError
-from laggard.layers_services.local import syscalls
 from laggard.layers_services.local.forked import end_with, fork
 
 _PATIENCE_S = 10.0
@@ -119,7 +119,7 @@ class Janitor:
 
 def _wait_and_remove(pipe: int) -> int:
     os.setsid()
-    syscalls.set_process_name("laggard-janitor")
+    linux.set_process_name("laggard-janitor")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     with open(pipe, "rb") as told:

@@ -15,18 +15,18 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
+from laggard.core import linux
 from laggard.core.errors import DeploymentError
-from laggard.layers_services.local import syscalls
 from laggard.layers_services.local.forked import end_with, flush_output, require_one_thread
 
 _OWN = ("user", "mnt", "ipc", "pid")
 _FLAGS = (
-    syscalls.CLONE_NEWUSER,
-    syscalls.CLONE_NEWNS,
-    syscalls.CLONE_NEWIPC,
-    syscalls.CLONE_NEWPID,
-    syscalls.CLONE_NEWNET,
-    syscalls.CLONE_NEWUTS,
+    linux.CLONE_NEWUSER,
+    linux.CLONE_NEWNS,
+    linux.CLONE_NEWIPC,
+    linux.CLONE_NEWPID,
+    linux.CLONE_NEWNET,
+    linux.CLONE_NEWUTS,
 )
 _PAUSING = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
@@ -61,8 +61,8 @@ def join(descriptors: Sequence[int]) -> None:
     folder = Path.cwd()
     try:
         for descriptor, flag in zip(descriptors, _FLAGS, strict=True):
-            if flag != syscalls.CLONE_NEWUSER or not _is_own_user_namespace(descriptor):
-                syscalls.setns(descriptor, flag)
+            if flag != linux.CLONE_NEWUSER or not _is_own_user_namespace(descriptor):
+                linux.setns(descriptor, flag)
     except OSError as error:
         raise DeploymentError(
             f"the host cannot be entered ({error}): is the emulation yours, and still up?"
@@ -111,7 +111,7 @@ def _is_own_user_namespace(descriptor: int) -> bool:
 
 
 def _become(before: Callable[[], None], command: Sequence[str], environment: dict[str, str]) -> int:
-    syscalls.die_with_parent()
+    linux.die_with_parent()
     before()
     try:
         os.execvpe(command[0], list(command), environment)  # noqa: S606 - what the user asked for

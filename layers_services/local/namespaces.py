@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from laggard.core import linux
 from laggard.core.errors import DeploymentError
 from laggard.core.hosts import Host
 from laggard.layers_services.compile import DEVICE, NETMASK, PREFIX_LENGTH6
-from laggard.layers_services.local import syscalls
 
 if TYPE_CHECKING:
     from pyroute2 import IPRoute
@@ -146,8 +146,8 @@ def _make_namespaces(hosts: Sequence[Host], stack: ExitStack) -> dict[str, _Cont
     controls = {}
     try:
         for host in hosts:
-            syscalls.unshare(syscalls.CLONE_NEWNET | syscalls.CLONE_NEWUTS)
-            syscalls.sethostname(host_name_of(host.name))
+            linux.unshare(linux.CLONE_NEWNET | linux.CLONE_NEWUTS)
+            linux.sethostname(host_name_of(host.name))
             _bind("net", _NETNS / host.name)
             _bind("uts", _UTS / host.name)
             control = _Control(
@@ -157,17 +157,17 @@ def _make_namespaces(hosts: Sequence[Host], stack: ExitStack) -> dict[str, _Cont
                 ),
             )
             controls[host.name] = control
-            syscalls.set_device_up(control.device, "lo")
+            linux.set_device_up(control.device, "lo")
             _silence_ipv6()
     finally:
-        syscalls.setns(home_network, syscalls.CLONE_NEWNET)
-        syscalls.setns(home_name, syscalls.CLONE_NEWUTS)
+        linux.setns(home_network, linux.CLONE_NEWNET)
+        linux.setns(home_name, linux.CLONE_NEWUTS)
     return controls
 
 
 def _bind(kind: str, path: Path) -> None:
     path.touch(exist_ok=False)
-    syscalls.mount(f"/proc/thread-self/ns/{kind}", str(path), "", syscalls.MS_BIND)
+    linux.mount(f"/proc/thread-self/ns/{kind}", str(path), "", linux.MS_BIND)
 
 
 def _silence_ipv6() -> None:
@@ -211,21 +211,17 @@ def _address(hosts: Sequence[Host], controls: Mapping[str, _Control]) -> None:
     hardware = {}
     for host in hosts:
         control = controls[host.name]
-        syscalls.set_device_address(control.device, DEVICE, host.address, NETMASK)
+        linux.set_device_address(control.device, DEVICE, host.address, NETMASK)
         for address in host.ipv6:
-            syscalls.add_ipv6_address(
-                control.netlink, control.device, DEVICE, address, PREFIX_LENGTH6
-            )
-        syscalls.set_device_up(control.device, DEVICE)
-        hardware[host.name] = syscalls.hardware_address(control.device, DEVICE)
+            linux.add_ipv6_address(control.netlink, control.device, DEVICE, address, PREFIX_LENGTH6)
+        linux.set_device_up(control.device, DEVICE)
+        hardware[host.name] = linux.hardware_address(control.device, DEVICE)
     for host in hosts:
         control = controls[host.name]
         peers = [peer for peer in hosts if peer is not host]
         for peer in peers:
-            syscalls.add_permanent_neighbour(
-                control.device, DEVICE, peer.address, hardware[peer.name]
-            )
-        syscalls.add_permanent_ipv6_neighbours(
+            linux.add_permanent_neighbour(control.device, DEVICE, peer.address, hardware[peer.name])
+        linux.add_permanent_ipv6_neighbours(
             control.netlink,
             control.device,
             DEVICE,
@@ -240,4 +236,4 @@ def _cover(target: Path, added: str) -> None:
     seen = target.read_text(encoding="utf-8", errors="replace").rstrip("\n")
     cover = Path("/run", target.name)
     cover.write_text(f"{seen}\n{added}", encoding="utf-8")
-    syscalls.mount(str(cover), str(target), "", syscalls.MS_BIND)
+    linux.mount(str(cover), str(target), "", linux.MS_BIND)

@@ -29,7 +29,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
-from laggard.layers_services.local import diagnosis, syscalls
+from laggard.core import linux
+from laggard.layers_services.local import diagnosis
 from laggard.layers_services.local.forked import end_with, fork
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -152,7 +153,7 @@ def _launch(function: Callable[[], int], pipes: _Pipes, caller: int, mask: set[i
     os.close(pipes.news_read)
     try:
         _enter_user_and_pid_namespaces()
-        syscalls.die_with_parent(caller)
+        linux.die_with_parent(caller)
         launcher = _step("descriptor of a process", lambda: os.pidfd_open(os.getpid()))
         init = _step("first process of the PID namespace", os.fork)
     except _SetUpError as error:
@@ -180,16 +181,16 @@ def _step(name: str, action: Callable[[], Result]) -> Result:
 
 
 def _privileged() -> bool:
-    needed = 1 << syscalls.CAP_SYS_ADMIN | 1 << syscalls.CAP_NET_ADMIN
-    return os.geteuid() == 0 and syscalls.effective_capabilities() & needed == needed
+    needed = 1 << linux.CAP_SYS_ADMIN | 1 << linux.CAP_NET_ADMIN
+    return os.geteuid() == 0 and linux.effective_capabilities() & needed == needed
 
 
 def _enter_user_and_pid_namespaces() -> None:
     if not _privileged():
         uid, gid = os.geteuid(), os.getegid()
-        _step("new user namespace", lambda: syscalls.unshare(syscalls.CLONE_NEWUSER))
+        _step("new user namespace", lambda: linux.unshare(linux.CLONE_NEWUSER))
         _step("map the user", lambda: _map_ids(uid, gid))
-    _step("new PID namespace", lambda: syscalls.unshare(syscalls.CLONE_NEWPID))
+    _step("new PID namespace", lambda: linux.unshare(linux.CLONE_NEWPID))
 
 
 def _map_ids(uid: int, gid: int) -> None:
@@ -202,7 +203,7 @@ def _init(function: Callable[[], int], pipes: _Pipes, launcher: int, mask: set[i
     """Process 1: sets the namespaces up, forks the function, reaps orphans, and ends with the
     function or its parents.
     """
-    syscalls.die_with_parent()
+    linux.die_with_parent()
     # From here on the launcher's death kills init; before, this descriptor tells.
     if select.select([launcher], [], [], 0)[0]:
         return 128 + signal.SIGKILL
@@ -283,34 +284,32 @@ def _pass_on(command: int, number: int, received: dict[int, float]) -> None:
 
 def _furnish() -> None:
     """New mount, UTS, IPC and network namespaces, with what programs expect to find in them."""
-    kinds = (
-        syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWNET
-    )
-    safe = syscalls.MS_NOSUID | syscalls.MS_NODEV
-    silent = safe | syscalls.MS_NOEXEC
-    _step("new mount, UTS, IPC and network namespaces", lambda: syscalls.unshare(kinds))
+    kinds = linux.CLONE_NEWNS | linux.CLONE_NEWUTS | linux.CLONE_NEWIPC | linux.CLONE_NEWNET
+    safe = linux.MS_NOSUID | linux.MS_NODEV
+    silent = safe | linux.MS_NOEXEC
+    _step("new mount, UTS, IPC and network namespaces", lambda: linux.unshare(kinds))
     _step(
         "private mounts",
-        lambda: syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE),
+        lambda: linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE),
     )
-    _step("mount /proc", lambda: syscalls.mount("proc", "/proc", "proc", silent))
-    _step("mount /run", lambda: syscalls.mount("tmpfs", "/run", "tmpfs", safe, "mode=0755"))
+    _step("mount /proc", lambda: linux.mount("proc", "/proc", "proc", silent))
+    _step("mount /run", lambda: linux.mount("tmpfs", "/run", "tmpfs", safe, "mode=0755"))
     _mount_sys(silent)
     shared_memory = os.path.realpath("/dev/shm")  # noqa: S108 - the standard place, made private here
     Path("/run/netns").mkdir()
     if Path(shared_memory).is_dir():
         _step(
             "mount /dev/shm",
-            lambda: syscalls.mount("tmpfs", shared_memory, "tmpfs", safe, "mode=1777"),
+            lambda: linux.mount("tmpfs", shared_memory, "tmpfs", safe, "mode=1777"),
         )
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        _step("bring lo up", lambda: syscalls.set_device_up(control, "lo"))
+        _step("bring lo up", lambda: linux.set_device_up(control, "lo"))
     _provide_writable_folders()
 
 
 def _mount_sys(flags: int) -> None:
     try:
-        syscalls.mount("sysfs", "/sys", "sysfs", flags)
+        linux.mount("sysfs", "/sys", "sysfs", flags)
     except OSError as error:
         # Inside a container /sys is often read-only and has to stay so. Nothing here needs it: it
         # only shows devices.

@@ -17,7 +17,7 @@ from typing import Literal, Self
 from laggard.core.errors import EmulationError
 from laggard.network_emulation.compute.cgroups import CgroupSet
 from laggard.network_emulation.compute.efficiency import least_efficiency
-from laggard.network_emulation.compute.gates import Gate, QuotaGate, SignalGate
+from laggard.network_emulation.compute.host_counters import HostUse, host_tallies
 from laggard.network_emulation.compute.limiter import (
     FULL_SHARE,
     Attach,
@@ -26,7 +26,7 @@ from laggard.network_emulation.compute.limiter import (
     limit,
 )
 from laggard.network_emulation.compute.placement import place
-from laggard.network_emulation.compute.tally import HostUse, host_tallies
+from laggard.network_emulation.compute.stop_signals import Gate, QuotaGate, SignalGate
 from laggard.network_emulation.compute.warmth import keep_warm
 from laggard.network_emulation.dilation import CORE_CAPACITY, load
 from laggard.network_emulation.forked import companion_is_alive, end_companion, fork_companion
@@ -110,7 +110,7 @@ class ShareController:
         if self._cgroups is not None:
             self._cgroups.hosts[host].admit(pid)
         with self._asking:
-            return _ask(process, Attach(host, pid, family, work))
+            return _send_request(process, Attach(host, pid, family, work))
 
     def set_share(self, host: str, share: float) -> int:
         """Give a host another share, also while it computes.
@@ -127,7 +127,7 @@ class ShareController:
         """
         _require_share(host, share)
         with self._asking:
-            effective_ns = _ask(self._process_of(host), SetShare(host, share))
+            effective_ns = _send_request(self._process_of(host), SetShare(host, share))
         self._shares[host] = share
         return effective_ns
 
@@ -157,7 +157,7 @@ class ShareController:
         """
         for process in self._processes:
             if not companion_is_alive(process.pid):
-                raise _gone(process.pid)
+                raise _make_exit_error(process.pid)
 
     def close(self) -> None:
         """End the limiters and let every process go."""
@@ -271,11 +271,11 @@ def _require_share(host: str, share: float) -> None:
         )
 
 
-def _ask(process: _Process, request: Attach | SetShare) -> int:
+def _send_request(process: _Process, request: Attach | SetShare) -> int:
     try:
         process.control.send(request)
     except OSError as error:
-        raise _gone(process.pid) from error
+        raise _make_exit_error(process.pid) from error
     answer = _receive(process.control, process.pid)
     if isinstance(answer, str):
         raise EmulationError(f"{request.host}: its share cannot be held: {answer}")
@@ -290,11 +290,11 @@ def _receive(control: Connection, pid: int = 0) -> int | str:
             )
         answer: int | str = control.recv()
     except (EOFError, OSError) as error:
-        raise _gone(pid) from error
+        raise _make_exit_error(pid) from error
     return answer
 
 
-def _gone(pid: int) -> EmulationError:
+def _make_exit_error(pid: int) -> EmulationError:
     return EmulationError(
         f"the limiter of CPU shares (process {pid}) is gone; its output on stderr says why"
     )

@@ -37,7 +37,7 @@ def least_efficiency(share: float, fullness: float) -> float:
     return min(fullness, 1.0) * expected_efficiency(share)
 
 
-def slower_than_asked(done: WorkDone, least: float) -> float:
+def compute_excess_slowdown(done: WorkDone, least: float) -> float:
     """How many times as long a worker's steps took as its share asks for: more than 1 where
     `least_efficiency` left it short.
     """
@@ -84,7 +84,7 @@ class Efficiency:
         self._charged_ns += worth_ns
         return worth_ns
 
-    def settle(self) -> float:
+    def charge_uncounted(self) -> float:
         """Where a step has ended since the last call: the CPU ns at full speed to charge for what
         was charged too little so far.
         """

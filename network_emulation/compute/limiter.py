@@ -19,10 +19,10 @@ from pathlib import Path
 
 from laggard.core.work_counter import WorkCounter
 from laggard.network_emulation.compute.efficiency import Efficiency
-from laggard.network_emulation.compute.gates import Gate
+from laggard.network_emulation.compute.host_counters import HostCounters
 from laggard.network_emulation.compute.ledger import CATCH_UP_NS, Ledger
 from laggard.network_emulation.compute.meter import ProcessMeter
-from laggard.network_emulation.compute.tally import HostTally
+from laggard.network_emulation.compute.stop_signals import Gate
 from laggard.network_emulation.dilation import load
 from laggard.network_emulation.realtime import become_punctual
 
@@ -75,7 +75,9 @@ class SetShare:
 class LimitedHost:
     """One host: its processes, its account, and whether it is held back now."""
 
-    def __init__(self, share: float, gate: Gate, tally: HostTally, fullness: float = 0.0) -> None:
+    def __init__(
+        self, share: float, gate: Gate, tally: HostCounters, fullness: float = 0.0
+    ) -> None:
         self._fullness = fullness
         self.ledger = Ledger(min(share, 1.0))
         self.gate = gate
@@ -194,7 +196,7 @@ class LimitedHost:
             if efficiency is None or not self._limited:
                 work_ns += used_ns
             elif used_ns:
-                self.ledger.correct(efficiency.settle())
+                self.ledger.correct(efficiency.charge_uncounted())
                 worth_ns = efficiency.charge(used_ns)
                 self._moves_data |= not worth_ns
                 work_ns += worth_ns or used_ns * self.ledger.share

@@ -17,7 +17,6 @@ from typing import Literal, Protocol
 from laggard.core.emulated_drive import DriveLimits
 from laggard.core.errors import EmulationError
 from laggard.core.virtual_time import Dilation
-from laggard.network_emulation.backend import LinkBackend
 from laggard.network_emulation.dynamics.changes import (
     Overlay,
     Quantity,
@@ -25,7 +24,8 @@ from laggard.network_emulation.dynamics.changes import (
     TimedChange,
     moments,
 )
-from laggard.network_emulation.links import Constraint, Pair, dilate_constraint
+from laggard.network_emulation.links.backend import LinkBackend
+from laggard.network_emulation.links.constraint import Constraint, Pair, dilate_constraint
 from laggard.network_emulation.storage.plan import dilate_limits
 
 _log = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ _PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class DriveQuantity:
     """One quantity of one drive.
 
     Attributes:
@@ -81,9 +81,11 @@ def verify_drives(
         EmulationError: a probe died.
     """
     asked = [
-        each for host in limits for each in _asked(host, dilate_limits(limits[host], dilation))
+        each
+        for host in limits
+        for each in _list_quantities(host, dilate_limits(limits[host], dilation))
     ]
-    checks: dict[Asked, FidelityCheck] = {}
+    checks: dict[DriveQuantity, FidelityCheck] = {}
     missed = asked
     for attempt in range(ATTEMPTS):
         for each, seconds in _measure(missed, paths).items():
@@ -94,18 +96,18 @@ def verify_drives(
     return tuple(checks[each] for each in asked)
 
 
-def _asked(host: str, real: DriveLimits) -> Iterator[Asked]:
+def _list_quantities(host: str, real: DriveLimits) -> Iterator[DriveQuantity]:
     if real.read_mb_per_s is not None:
-        yield Asked(host, "read", real.read_mb_per_s, is_latency=False)
+        yield DriveQuantity(host, "read", real.read_mb_per_s, is_latency=False)
     if real.write_mb_per_s is not None:
-        yield Asked(host, "write", real.write_mb_per_s, is_latency=False)
+        yield DriveQuantity(host, "write", real.write_mb_per_s, is_latency=False)
     if real.read_latency_ms:
-        yield Asked(host, "read", real.read_latency_ms, is_latency=True)
+        yield DriveQuantity(host, "read", real.read_latency_ms, is_latency=True)
     if real.write_latency_ms:
-        yield Asked(host, "write", real.write_latency_ms, is_latency=True)
+        yield DriveQuantity(host, "write", real.write_latency_ms, is_latency=True)
 
 
-def _check(asked: Asked, seconds: float, dilation: Dilation, attempt: int) -> FidelityCheck:
+def _check(asked: DriveQuantity, seconds: float, dilation: Dilation, attempt: int) -> FidelityCheck:
     again = f"; measured {attempt + 1} times" if attempt else ""
     if asked.is_latency:
         requested, measured = dilation.virtual_s(asked.limit), dilation.virtual_s(seconds) * 1e3
@@ -133,12 +135,14 @@ def _check(asked: Asked, seconds: float, dilation: Dilation, attempt: int) -> Fi
     )
 
 
-def _measure(asked: list[Asked], paths: Mapping[str, Path]) -> Mapping[Asked, float]:
+def _measure(
+    asked: list[DriveQuantity], paths: Mapping[str, Path]
+) -> Mapping[DriveQuantity, float]:
     """Seconds that each transfer or access took; hosts at the same time, what is asked of one host
     in turn.
     """
     probes: dict[str, tuple[int, Connection]] = {}
-    measured: dict[Asked, float] = {}
+    measured: dict[DriveQuantity, float] = {}
     try:
         for host in dict.fromkeys(each.host for each in asked):
             probes[host] = _start(paths[host], [each for each in asked if each.host == host])
@@ -154,20 +158,22 @@ def _measure(asked: list[Asked], paths: Mapping[str, Path]) -> Mapping[Asked, fl
             end_companion(pid)
 
 
-def _expected_s(asked: list[Asked]) -> float:
+def _expected_s(asked: list[DriveQuantity]) -> float:
     return sum(
         each.accesses * each.limit / 1e3 if each.is_latency else _TRANSFER_S for each in asked
     )
 
 
-def _start(path: Path, asked: list[Asked]) -> tuple[int, Connection]:
+def _start(path: Path, asked: list[DriveQuantity]) -> tuple[int, Connection]:
     ours, theirs = Pipe()
     pid = fork_companion("laggard-drive", lambda: _probe(path, asked, ours, theirs))
     theirs.close()
     return pid, ours
 
 
-def _probe(path: Path, asked: list[Asked], unrelated: Connection, connection: Connection) -> int:
+def _probe(
+    path: Path, asked: list[DriveQuantity], unrelated: Connection, connection: Connection
+) -> int:
     unrelated.close()
     minimize_timer_slack()
     with suppress(BrokenPipeError), Drive(path) as drive:
@@ -175,7 +181,7 @@ def _probe(path: Path, asked: list[Asked], unrelated: Connection, connection: Co
     return 0
 
 
-def _time(drive: Drive, asked: Asked) -> float:
+def _time(drive: Drive, asked: DriveQuantity) -> float:
     """Seconds of one transfer without the latency, or the median of some accesses."""
     took = []
     for _ in range(asked.accesses):

@@ -8,6 +8,8 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from strategy_comparison.speed_bound import (
     RingLink,
     TimeShare,
@@ -21,8 +23,6 @@ from strategy_comparison.speed_bound import (
     ring_levels,
     slowest_step,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 from laggard.core.errors import InputError
 from laggard.scenario.load import load_scenario

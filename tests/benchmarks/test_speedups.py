@@ -6,6 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 from strategy_comparison.heatmap import draw_comparison
 from strategy_comparison.speedups import (
     RunTiming,
@@ -13,9 +16,6 @@ from strategy_comparison.speedups import (
     compute_ratio_interval,
     format_markdown,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy import stats
 
 from laggard.analysis.report.style.canvas import NARROW_IN, WIDE_IN, house_style, to_svg
 

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from strategy_comparison import trials
 from strategy_comparison.trials import (
     BASELINE_LIMIT_S,
@@ -29,8 +31,6 @@ from strategy_comparison.trials import (
     read_results,
     run_trial,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 from laggard.campaign.run_subprocess import SubprocessRun
 from laggard.core.errors import InputError

@@ -17,7 +17,7 @@ import pytest
 
 from laggard.core.clock_timestamps import ClockExchange
 from laggard.core.errors import DeploymentError
-from laggard.layers_services.clock_exchange import (
+from laggard.layers_services.ssh.clock_exchange import (
     BURST,
     CLOCK_PORT,
     Exchanger,
@@ -25,11 +25,11 @@ from laggard.layers_services.clock_exchange import (
     exchange,
     serve,
 )
+from laggard.network_emulation.fidelity.probes.endpoint import socket_in
 from laggard.network_emulation.forked import end_companion, fork_companion
 from laggard.network_emulation.host_namespace import entered
-from laggard.network_emulation.link_emulator import UserspaceBackend
-from laggard.network_emulation.links import Constraint, LinkPlan
-from laggard.network_emulation.probes.endpoint import socket_in
+from laggard.network_emulation.links.constraint import Constraint, LinkPlan
+from laggard.network_emulation.links.userspace import UserspaceBackend
 from tests.network_emulation.emulated import Continuum, in_sandbox, make_hosts, needs_tun
 
 pytestmark = pytest.mark.alone
@@ -271,7 +271,7 @@ def test_serving_ends_with_the_other_end_of_a_pipe() -> None:
 def test_a_process_that_exchanges_can_fork() -> None:
     """An agent forks its ranks and must have one thread until then; numpy starts some."""
     code = (
-        "import sys, laggard.layers_services.clock_exchange as made; sys.exit('numpy' in"
+        "import sys, laggard.layers_services.ssh.clock_exchange as made; sys.exit('numpy' in"
         " sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from laggard.core.yaml_source import parse_yaml, validate_model
-from laggard.layers_services.e2clab_managers import Testbed, manager_problems
+from laggard.layers_services.e2clab.managers import Testbed, manager_problems
 from laggard.layers_services.model import LayersServices
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ HEAD = """
     from pathlib import Path
     from laggard.core.errors import LaggardError
     from laggard.layers_services.compile import compile_hosts
-    from laggard.layers_services.e2clab_managers import start_managers
+    from laggard.layers_services.e2clab.managers import start_managers
     from laggard.layers_services.local import namespaces, sandbox
     from laggard.layers_services.local.provider import enoslib_roles, use_namespace_connection
     from laggard.layers_services.model import LayersServices

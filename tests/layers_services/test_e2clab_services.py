@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from laggard.core.yaml_source import parse_yaml, validate_model
-from laggard.layers_services.e2clab_services import registered_classes, service_warnings
+from laggard.layers_services.e2clab.services import registered_classes, service_warnings
 from laggard.layers_services.model import LayersServices
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ HEAD = """
     import json, os, subprocess, sys
     from pathlib import Path
     from laggard.core.errors import LaggardError
-    from laggard.layers_services import e2clab_services
+    from laggard.layers_services.e2clab import services
     from laggard.layers_services.compile import compile_hosts
-    from laggard.layers_services.e2clab_bridge import run_workflow
-    from laggard.layers_services.local import namespaces, sandbox, syscalls
+    from laggard.layers_services.e2clab.workflow import run_workflow
+    from laggard.layers_services.local import (namespaces, sandbox); from laggard.core import (linux)
     from laggard.layers_services.local.provider import enoslib_roles, use_namespace_connection
     from laggard.layers_services.model import LayersServices
     from laggard.core.yaml_source import parse_yaml, validate_model
@@ -72,7 +72,7 @@ HEAD = """
         folder = Path(importlib.util.find_spec("e2clab").submodule_search_locations[0], "services", "plugins")
         copy = Path("/run/plugins")
         shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        syscalls.mount(str(copy), str(folder), "", syscalls.MS_BIND)
+        linux.mount(str(copy), str(folder), "", linux.MS_BIND)
 
     def add(name):
         arguments = ("-c", "from e2clab.cli import main; main()", "services", "add", f"{here}/{name}.py")

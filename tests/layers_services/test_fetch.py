@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from laggard.layers_services.fetch import _quoted
+from laggard.layers_services.ssh.fetch_files import _quoted
 from tests.remote.remote_scenario import REPOSITORY
 from tests.testbed.nodes import lacking
 from tests.users import Runner
@@ -18,9 +18,9 @@ SCRIPT = f"""
     sys.path.insert(0, {str(REPOSITORY)!r})
     from laggard.core.errors import DeploymentError
     from laggard.core.hosts import Host
-    from laggard.layers_services.fetch import RemoteFile, fetch_files
+    from laggard.layers_services.ssh.fetch_files import RemoteFile, fetch_files
     from laggard.layers_services.local import sandbox
-    from laggard.layers_services.ssh_config import write_ssh_config
+    from laggard.layers_services.ssh.ssh_config import write_ssh_config
     from tests.testbed.nodes import NodeSpec, machines, start_nodes
 
     def entered():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.core.hosts import Host
-from laggard.layers_services.g5k_energy import METRICS, Sample, energy_j, metered
+from laggard.layers_services.g5k.energy import METRICS, PowerSample, energy_j, metered
 from laggard.layers_services.machine import Access, Machine
 
 WATTS = st.floats(min_value=0, max_value=3000)
@@ -21,7 +21,7 @@ WATTS = st.floats(min_value=0, max_value=3000)
 def test_level_power_times_time(
     watts: float, start_s: float, lasts_s: float, offset_s: float
 ) -> None:
-    samples = [Sample(start_s + offset_s, watts)]
+    samples = [PowerSample(start_s + offset_s, watts)]
     end_s = start_s + lasts_s
     assert energy_j(samples, start_s, end_s) == pytest.approx(
         watts * (end_s - start_s), rel=1e-6, abs=1e-6
@@ -29,26 +29,26 @@ def test_level_power_times_time(
 
 
 def test_a_ramp_is_integrated_between_its_readings() -> None:
-    ramp = [Sample(float(second), 10.0 * second) for second in (8, 0, 4, 2, 6, 10)]
+    ramp = [PowerSample(float(second), 10.0 * second) for second in (8, 0, 4, 2, 6, 10)]
     assert energy_j(ramp, 3.0, 7.0) == pytest.approx(5 * (7.0**2 - 3.0**2))
 
 
 def test_a_wave_read_often_has_its_mean() -> None:
-    wave = [Sample(t / 50, 200 + 80 * math.sin(2 * math.pi * t / 50)) for t in range(501)]
+    wave = [PowerSample(t / 50, 200 + 80 * math.sin(2 * math.pi * t / 50)) for t in range(501)]
     assert energy_j(wave, 0.0, 10.0) == pytest.approx(2000, rel=1e-6)
 
 
 def test_a_node_with_two_meters_draws_both() -> None:
     samples = [
-        Sample(t, watts, meter)
+        PowerSample(t, watts, meter)
         for t in (0.0, 5.0)
         for meter, watts in (("psu 1", 60.0), ("psu 2", 40.0))
     ]
     assert energy_j(samples, 0.0, 5.0) == pytest.approx(500)
 
 
-@pytest.mark.parametrize(("samples", "end_s"), [([], 5.0), ([Sample(0.0, 60.0)], 0.0)])
-def test_nothing_without_readings_or_time(samples: list[Sample], end_s: float) -> None:
+@pytest.mark.parametrize(("samples", "end_s"), [([], 5.0), ([PowerSample(0.0, 60.0)], 0.0)])
+def test_nothing_without_readings_or_time(samples: list[PowerSample], end_s: float) -> None:
     assert energy_j(samples, 0.0, end_s) is None
 
 

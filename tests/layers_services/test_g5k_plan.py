@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from laggard.core.errors import ScenarioError
 from laggard.core.yaml_source import parse_yaml, validate_model
 from laggard.layers_services.compile import compile_hosts, role_names
-from laggard.layers_services.g5k_description import describe_g5k
-from laggard.layers_services.g5k_plan import plan_g5k
-from laggard.layers_services.g5k_reference import parse_server, reference, shortened, spelled_out
-from laggard.layers_services.g5k_request import G5kOptions, G5kPlan, parse_job, seconds_of
+from laggard.layers_services.g5k.description import describe_g5k
+from laggard.layers_services.g5k.plan import plan_g5k
+from laggard.layers_services.g5k.reference import parse_server, reference, shortened, spelled_out
+from laggard.layers_services.g5k.request import G5kOptions, G5kPlan, parse_job, seconds_of
 from laggard.layers_services.model import LayersServices
 
 steady = settings(derandomize=True, deadline=None)

@@ -12,8 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from laggard.layers_services import install_on_node
-from laggard.layers_services.install_on_node import ANSWER_MARK, Answer, Request, install
+from laggard.layers_services.environment import install_on_node
+from laggard.layers_services.environment.install_on_node import (
+    ANSWER_MARK,
+    InstallAnswer,
+    Request,
+    install,
+)
 from tests.layers_services.tiny_wheels import request_for, write_wheel
 
 
@@ -35,11 +40,11 @@ def tiny(store: Path, base: Path) -> Request:
     )
 
 
-def state(answer: Answer) -> str:
+def state(answer: InstallAnswer) -> str:
     return answer["state"]
 
 
-def python(answer: Answer, code: str) -> str:
+def python(answer: InstallAnswer, code: str) -> str:
     done = subprocess.run(
         [answer["python"], "-c", code], check=False, capture_output=True, text=True
     )
@@ -188,7 +193,7 @@ def test_a_folder_of_another_user_is_not_trusted(store: Path, base: Path, tmp_pa
 
 HOLDER = """
 import sys, time
-from laggard.layers_services.install_on_node import _locked_folder
+from laggard.layers_services.environment.install_on_node import _locked_folder
 from pathlib import Path
 path, lock = _locked_folder(Path(sys.argv[1]))
 print(path, flush=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from laggard.layers_services.launch import ProcessSpec
+from laggard.layers_services.local.launch import ProcessSpec
 
 if TYPE_CHECKING:
     from tests.users import Runner
@@ -34,7 +34,7 @@ def comm(argument):
 HEAD = """
     import os, signal, sys, time
     from pathlib import Path
-    from laggard.layers_services.launch import ForkServer, ProcessSpec
+    from laggard.layers_services.local.launch import ForkServer, ProcessSpec
     def spec(function, argument="", name="worker", **more):
         fields = {"environment": {}, "log": Path(f"{name}.log")} | more
         return ProcessSpec(name=name, host="edge.a.1.1", entry=f"work:{function}", argument=argument, **fields)

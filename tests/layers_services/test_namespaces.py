@@ -16,7 +16,7 @@ HEAD = """
     import json, os, socket, sys, time
     from pathlib import Path
     from laggard.core.hosts import Host
-    from laggard.layers_services.local import namespaces, sandbox, syscalls
+    from laggard.layers_services.local import (namespaces, sandbox); from laggard.core import (linux)
 
     def hosts(count):
         return [
@@ -27,8 +27,8 @@ HEAD = """
     def inside(made, name, question):
         read, write = os.pipe()
         if os.fork() == 0:
-            syscalls.enter(made.path(name), syscalls.CLONE_NEWNET)
-            syscalls.enter(made.uts_path(name), syscalls.CLONE_NEWUTS)
+            linux.enter(made.path(name), linux.CLONE_NEWNET)
+            linux.enter(made.uts_path(name), linux.CLONE_NEWUTS)
             os.write(write, json.dumps(question()).encode())
             os._exit(0)
         os.close(write)

@@ -16,15 +16,15 @@ import pytest
 from laggard.core.errors import DeploymentError
 from laggard.core.hosts import Host
 from laggard.core.run_schema import RunRecord
-from laggard.layers_services.gpus import Gpu, parse_gpu, why_not
-from laggard.layers_services.machine import Access, Machine
-from laggard.layers_services.node_facts import (
+from laggard.layers_services.environment.gpus import Gpu, parse_gpu, why_not
+from laggard.layers_services.environment.node_facts import (
     Interpreter,
     choose_python,
     facts_command,
     parse_facts,
     with_ipv6,
 )
+from laggard.layers_services.machine import Access, Machine
 
 SAID = """\
 Warning: Permanently added '10.0.0.1' (ED25519) to the list of known hosts.

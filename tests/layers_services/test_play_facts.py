@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.layers_services.play_facts import can_see_facts
+from laggard.layers_services.e2clab.play_facts import can_see_facts
 
 SHELL = {"shell": "echo {{ _self.url }}", "register": "said"}
 

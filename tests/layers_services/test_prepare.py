@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from laggard.core.errors import DeploymentError
-from laggard.layers_services.gpus import Gpu
-from laggard.layers_services.node_facts import Interpreter, NodeFacts
-from laggard.layers_services.prepare import install_command, platforms
-from laggard.layers_services.wheels import Platform, Wheel, WheelSet
+from laggard.layers_services.environment.gpus import Gpu
+from laggard.layers_services.environment.node_facts import Interpreter, NodeFacts
+from laggard.layers_services.environment.prepare import install_command, platforms
+from laggard.layers_services.environment.wheels import Platform, Wheel, WheelSet
 from tests.testbed.nodes import lacking
 from tests.testbed.scripts import Scripts
 
@@ -104,12 +104,12 @@ HEAD = """
     import enoslib
     from laggard.core.errors import LaggardError
     from laggard.layers_services.compile import compile_hosts
-    from laggard.layers_services.inventory import assign, enoslib_roles_of, parse_inventory
+    from laggard.layers_services.ssh.inventory import assign, enoslib_roles_of, parse_inventory
     from laggard.layers_services.model import LayersServices
-    from laggard.layers_services.node_facts import ask_nodes
-    from laggard.layers_services.prepare import platforms, prepare, site_stores
-    from laggard.layers_services.remote_task import run_on_nodes
-    from laggard.layers_services.wheels import Platform, wheel_set
+    from laggard.layers_services.environment.node_facts import query_nodes
+    from laggard.layers_services.environment.prepare import platforms, prepare, site_stores
+    from laggard.layers_services.ssh.remote_task import run_on_nodes
+    from laggard.layers_services.environment.wheels import Platform, wheel_set
     from tests.layers_services.tiny_wheels import pack_installed
     from tests.testbed.nodes import USER, USER_ID, NodeSpec, machines, start_nodes
     from tests.testbed.scripts import in_sandbox
@@ -129,7 +129,7 @@ HEAD = """
             self.nodes = nodes
             self.machines = machines(hosts, nodes)
             self.roles, _ = enoslib_roles_of(self.machines)
-            self.facts = ask_nodes(self.machines, self.roles)
+            self.facts = query_nodes(self.machines, self.roles)
             self.stores = site_stores(self.machines, USER)
 
         def prepare(self, base="", stores=None):

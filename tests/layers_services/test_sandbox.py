@@ -224,8 +224,8 @@ for number in range(3):
         if number == 1:
             os.setsid()
         if number == 2:
-            from laggard.layers_services.local import syscalls
-            syscalls.unshare(syscalls.CLONE_NEWNET | syscalls.CLONE_NEWNS)
+            from laggard.core import linux
+            linux.unshare(linux.CLONE_NEWNET | linux.CLONE_NEWNS)
         if os.fork() == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         print("up", flush=True)
@@ -361,10 +361,10 @@ def test_a_refused_step_names_the_grant(own_runner: Runner) -> None:
     result = own_runner.run("""
         import errno
         from laggard.core.errors import PrerequisiteError
-        from laggard.layers_services.local import sandbox, syscalls
+        from laggard.layers_services.local import (sandbox); from laggard.core import (linux)
         def refuse(*arguments):
             raise OSError(errno.EPERM, "no")
-        syscalls.mount = refuse
+        linux.mount = refuse
         try:
             sandbox.call(lambda: 0)
         except PrerequisiteError as error:

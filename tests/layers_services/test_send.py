@@ -8,7 +8,7 @@ import pytest
 
 from laggard.core.errors import DeploymentError
 from laggard.layers_services.machine import Access
-from laggard.layers_services.send import parse_listing, plan_sending, quoted, send
+from laggard.layers_services.ssh.send_files import parse_listing, plan_sending, quoted, send
 
 LISTED = """\
 sftp> -mkdir ".laggard"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.layers_services.usage_rules import (
+from laggard.layers_services.g5k.usage_rules import (
     DAY_BEGINS,
     DAY_ENDS,
     ClusterUse,

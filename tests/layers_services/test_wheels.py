@@ -17,8 +17,8 @@ from packaging.utils import canonicalize_name
 
 import laggard
 from laggard.core.errors import DeploymentError, LaggardError, PrerequisiteError
-from laggard.layers_services.own_wheel import build_own_wheel, pack
-from laggard.layers_services.wheel_plan import (
+from laggard.layers_services.environment.own_wheel import build_own_wheel, pack
+from laggard.layers_services.environment.wheel_plan import (
     WORKER_DISTRIBUTIONS,
     Accelerator,
     Installed,
@@ -29,7 +29,7 @@ from laggard.layers_services.wheel_plan import (
     platform_tags,
     requirements,
 )
-from laggard.layers_services.wheels import default_cache, installed_closure, wheel_set
+from laggard.layers_services.environment.wheels import default_cache, installed_closure, wheel_set
 from tests.layers_services.tiny_wheels import write_wheel
 
 REPOSITORY = Path(__file__).resolve().parents[2]

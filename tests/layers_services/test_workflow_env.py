@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from laggard.core.errors import ScenarioError
-from laggard.layers_services.workflow_env import variables_of
+from laggard.layers_services.e2clab.workflow_env import variables_of
 
 if TYPE_CHECKING:
     from tests.users import Runner
@@ -30,7 +30,7 @@ SCRIPT = """
     from pathlib import Path
     from laggard.core.errors import LaggardError
     from laggard.layers_services.compile import compile_hosts
-    from laggard.layers_services.e2clab_bridge import STAGES, run_workflow
+    from laggard.layers_services.e2clab.workflow import STAGES, run_workflow
     from laggard.layers_services.local import namespaces, sandbox
     from laggard.layers_services.local.provider import enoslib_roles, use_namespace_connection
     from laggard.layers_services.model import LayersServices

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
-from laggard.layers_services.install_on_node import Request
-from laggard.layers_services.own_wheel import pack
+from laggard.layers_services.environment.install_on_node import Request
+from laggard.layers_services.environment.own_wheel import pack
 
 PURE = "py3-none-any"
 

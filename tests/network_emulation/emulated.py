@@ -22,7 +22,7 @@ from typing import TypeVar
 import pytest
 
 from laggard.core.hosts import Host
-from laggard.network_emulation.probes.endpoint import Endpoint
+from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint
 
 _ROOT = Path(__file__).parents[2]
 _T = TypeVar("_T")
@@ -43,15 +43,18 @@ class Continuum:
     namespaces: Mapping[str, Path]
 
     @property
-    def endpoints(self) -> Mapping[str, Endpoint]:
+    def endpoints(self) -> Mapping[str, ProbeEndpoint]:
         return {
-            host.name: Endpoint(self.namespaces[host.name], host.address) for host in self.hosts
+            host.name: ProbeEndpoint(self.namespaces[host.name], host.address)
+            for host in self.hosts
         }
 
     @property
-    def endpoints6(self) -> Mapping[str, Endpoint]:
+    def endpoints6(self) -> Mapping[str, ProbeEndpoint]:
         """The same hosts by their IPv6 addresses."""
-        return {host.name: Endpoint(self.namespaces[host.name], *host.ipv6) for host in self.hosts}
+        return {
+            host.name: ProbeEndpoint(self.namespaces[host.name], *host.ipv6) for host in self.hosts
+        }
 
 
 def make_hosts(cloud: int = 1, fog: int = 1, edge: int = 2) -> tuple[Host, ...]:

@@ -13,8 +13,8 @@ from laggard.core.work_counter import WorkCounter, WorkDone
 from laggard.network_emulation.compute.efficiency import (
     WARM_UP_STEPS,
     Efficiency,
+    compute_excess_slowdown,
     expected_efficiency,
-    slower_than_asked,
 )
 from laggard.network_emulation.compute.ledger import CATCH_UP_NS, Ledger
 from laggard.network_emulation.dilation import load
@@ -160,7 +160,7 @@ def test_what_was_done_under_another_share_is_not_settled_under_this_one(tmp_pat
 def test_who_was_left_short_is_slower_by_what_is_missing(
     done: WorkDone, least: float, slower: float
 ) -> None:
-    assert slower_than_asked(done, least) == pytest.approx(slower)
+    assert compute_excess_slowdown(done, least) == pytest.approx(slower)
 
 
 def test_cpu_time_that_is_worth_half_is_paid_for_by_half() -> None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.compute import CgroupSet, open_shares, prepare_cgroups
+from laggard.network_emulation.compute.cpu_plan import plan_cpus, usable_cores
 from laggard.network_emulation.compute.measure import QUOTA_TOLERANCE, tolerance, verify_shares
 from laggard.network_emulation.compute.phases import MANY_ALIKE, plan_phases, plan_probes
-from laggard.network_emulation.cpu_plan import plan_cpus, usable_cores
 
 pytestmark = pytest.mark.alone
 

@@ -25,7 +25,7 @@ from laggard.network_emulation.compute import (
     open_shares,
     prepare_cgroups,
 )
-from laggard.network_emulation.cpu_plan import usable_cores
+from laggard.network_emulation.compute.cpu_plan import usable_cores
 from laggard.network_emulation.forked import end_companion, fork_companion
 
 pytestmark = pytest.mark.alone

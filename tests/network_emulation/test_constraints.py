@@ -13,7 +13,9 @@ from laggard.core.errors import ScenarioError
 from laggard.core.hosts import Host
 from laggard.core.virtual_time import Dilation
 from laggard.core.yaml_source import YamlSource, parse_yaml, validate_model
-from laggard.network_emulation.constraints import (
+from laggard.network_emulation.compute.plan_shares import plan_shares
+from laggard.network_emulation.links.link_warnings import link_warnings
+from laggard.network_emulation.links.plan_links import (
     AccessLink,
     Constraint,
     LinkPlan,
@@ -21,9 +23,7 @@ from laggard.network_emulation.constraints import (
     plan_links,
     tier_pairs,
 )
-from laggard.network_emulation.link_warnings import link_warnings
 from laggard.network_emulation.model import Heterogeneity, Network
-from laggard.network_emulation.shares import plan_shares
 
 
 def continuum(**layers: int) -> tuple[Host, ...]:

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from laggard.core.errors import InputError
-from laggard.network_emulation.cpu_plan import plan_cpus, usable_cores
+from laggard.network_emulation.compute.cpu_plan import plan_cpus, usable_cores
 
 _QUICKSTART = {
     "c1": 0.2,

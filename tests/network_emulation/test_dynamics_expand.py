@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from laggard.core.emulated_drive import DriveLimits
 from laggard.core.errors import ScenarioError
 from laggard.core.hosts import Host
-from laggard.network_emulation.constraints import plan_links
 from laggard.network_emulation.dynamics import (
     Overlay,
     TimedChange,
@@ -18,7 +17,8 @@ from laggard.network_emulation.dynamics import (
     peak_rates,
     peak_shares,
 )
-from laggard.network_emulation.links import Constraint
+from laggard.network_emulation.links.constraint import Constraint
+from laggard.network_emulation.links.plan_links import plan_links
 from laggard.network_emulation.model import Heterogeneity, Network
 
 _HOSTS = (

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from laggard.core.run_schema import FidelityCheck
 from laggard.core.virtual_time import Dilation
-from laggard.network_emulation.fidelity import (
+from laggard.network_emulation.fidelity.measure import LossCount
+from laggard.network_emulation.fidelity.verify_links import (
     HOST_MBPS,
     ORDINARY,
     REALTIME,
@@ -36,15 +37,7 @@ from laggard.network_emulation.fidelity import (
     sample_round_trips,
     verify_links,
 )
-from laggard.network_emulation.link_emulator import UserspaceBackend
-from laggard.network_emulation.link_emulator.queueing import (
-    DROPPED,
-    LinkModel,
-    Packet,
-    Route,
-    Stage,
-)
-from laggard.network_emulation.links import (
+from laggard.network_emulation.links.constraint import (
     AccessLink,
     Constraint,
     LinkPlan,
@@ -53,7 +46,14 @@ from laggard.network_emulation.links import (
     dilate_links,
     tier_pairs,
 )
-from laggard.network_emulation.measure import LossCount
+from laggard.network_emulation.links.userspace import UserspaceBackend
+from laggard.network_emulation.links.userspace.queueing import (
+    DROPPED,
+    LinkModel,
+    Packet,
+    Route,
+    Stage,
+)
 from tests.network_emulation.emulated import Continuum, in_sandbox, make_hosts, needs_tun
 
 pytestmark = pytest.mark.alone

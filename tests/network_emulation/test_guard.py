@@ -9,24 +9,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.network_emulation.compute.tally import HostUse
-from laggard.network_emulation.guard import Guard, Limits, Sample, Slip, SlipKind, describe
+from laggard.network_emulation.compute.host_counters import HostUse
+from laggard.network_emulation.fidelity.monitor import (
+    FidelityMonitor,
+    FidelitySample,
+    FidelityViolation,
+    Limits,
+    SlipKind,
+    describe,
+)
 
 S = 1_000_000_000
 PAIR = ("edge", "cloud")
 LIMITS = Limits(late_ns=500_000, compute=0.05, rates={PAIR: 8.0})
 ON_TIME, LATE = 17, 22  # bit lengths: below 0.13 ms, and 2 to 4 ms
 
-Change = Callable[[int, Sample], Sample]
+Change = Callable[[int, FidelitySample], FidelitySample]
 
 
-def quiet(second: int) -> Sample:
+def quiet(second: int) -> FidelitySample:
     """A host at a quarter of a core that computes half of the time, and a link that carries half of
     its 8 Mbit/s."""
     late = [0] * 40
     late[ON_TIME] = 900 * second
     late[LATE] = 20 * second
-    return Sample(
+    return FidelitySample(
         at_ns=10 * S + second * S,
         wall_ns=1000 * S + second * S,
         awake_ns=50 * S + second * S,
@@ -40,8 +47,10 @@ def quiet(second: int) -> Sample:
     )
 
 
-def run(change: Change, seconds: int = 40, end_s: float | None = None) -> tuple[Slip, ...]:
-    guard = Guard(LIMITS)
+def run(
+    change: Change, seconds: int = 40, end_s: float | None = None
+) -> tuple[FidelityViolation, ...]:
+    guard = FidelityMonitor(LIMITS)
     for second in range(seconds):
         guard.add(change(second, quiet(second)))
     return guard.violations(None if end_s is None else 10 * S + round(end_s * S))
@@ -52,33 +61,33 @@ def after(second: int, begin: int, end: int) -> int:
     return min(max(second - begin, 0), end - begin)
 
 
-def core_missed(second: int, sample: Sample) -> Sample:
+def core_missed(second: int, sample: FidelitySample) -> FidelitySample:
     use = sample.hosts["edge"]
     lost_ns = use.lost_ns + after(second, 20, 26) * S // 5
     return replace(sample, hosts={"edge": replace(use, lost_ns=lost_ns)})
 
 
-def share_exceeded(second: int, sample: Sample) -> Sample:
+def share_exceeded(second: int, sample: FidelitySample) -> FidelitySample:
     use = sample.hosts["edge"]
     owed_ns = use.owed_ns + after(second, 20, 26) * S // 5
     return replace(sample, hosts={"edge": replace(use, owed_ns=owed_ns)})
 
 
-def emulator_late(second: int, sample: Sample) -> Sample:
+def emulator_late(second: int, sample: FidelitySample) -> FidelitySample:
     late = list(sample.late)
     late[LATE] += 300 * after(second, 20, 26)
     return replace(sample, late=tuple(late))
 
 
-def frames_refused(second: int, sample: Sample) -> Sample:
+def frames_refused(second: int, sample: FidelitySample) -> FidelitySample:
     return replace(sample, refused=10 * after(second, 20, 26))
 
 
-def rate_exceeded(second: int, sample: Sample) -> Sample:
+def rate_exceeded(second: int, sample: FidelitySample) -> FidelitySample:
     return replace(sample, carried={PAIR: sample.carried[PAIR] + 700_000 * after(second, 20, 26)})
 
 
-def core_stolen(second: int, sample: Sample) -> Sample:
+def core_stolen(second: int, sample: FidelitySample) -> FidelitySample:
     return replace(sample, stolen_ns={0: sample.stolen_ns[0] + after(second, 20, 26) * S // 4})
 
 
@@ -114,7 +123,7 @@ def test_clocks(slept_s: int, set_s: int, kinds: list[SlipKind]) -> None:
     """A suspended machine's steady clock stands still while the others go on; setting the clock
     moves one alone."""
 
-    def jump(second: int, sample: Sample) -> Sample:
+    def jump(second: int, sample: FidelitySample) -> FidelitySample:
         if second < 20:
             return sample
         return replace(
@@ -140,7 +149,7 @@ def test_a_sample_that_comes_late_means_that_the_machine_stood_still() -> None:
 def test_a_wait_told_at_its_end_began_when_it_began() -> None:
     """The kernel counts a wait in the run queue when it is over."""
 
-    def starved(second: int, sample: Sample) -> Sample:
+    def starved(second: int, sample: FidelitySample) -> FidelitySample:
         use = sample.hosts["edge"]
         return replace(sample, hosts={"edge": replace(use, lost_ns=18 * S if second >= 30 else 0)})
 
@@ -153,7 +162,7 @@ def test_a_little_all_the_time_is_found_in_the_whole() -> None:
     """3 % of the time never is a tenth of a window, but a straggler of one per cent would be a
     matter of it."""
 
-    def drain(second: int, sample: Sample) -> Sample:
+    def drain(second: int, sample: FidelitySample) -> FidelitySample:
         use = sample.hosts["edge"]
         return replace(sample, hosts={"edge": replace(use, lost_ns=second * S * 3 // 100)})
 
@@ -166,19 +175,19 @@ def test_a_dilated_run_is_looked_at_in_longer_windows() -> None:
     """Half a second lost is a tenth of five real seconds, and a hundredth of five virtual ones at D
     = 10."""
 
-    def blink(second: int, sample: Sample) -> Sample:
+    def blink(second: int, sample: FidelitySample) -> FidelitySample:
         use = sample.hosts["edge"]
         return replace(sample, hosts={"edge": replace(use, lost_ns=S // 2 if second >= 100 else 0)})
 
     for window, kinds in ((5, ["core missed"]), (50, [])):
-        guard = Guard(replace(LIMITS, window=window))
+        guard = FidelityMonitor(replace(LIMITS, window=window))
         for second in range(200):
             guard.add(blink(second, quiet(second)))
         assert [slip.kind for slip in guard.violations()] == kinds
 
 
 def test_a_run_shorter_than_a_window_is_looked_at() -> None:
-    def starved(second: int, sample: Sample) -> Sample:
+    def starved(second: int, sample: FidelitySample) -> FidelitySample:
         use = sample.hosts["edge"]
         return replace(sample, hosts={"edge": replace(use, lost_ns=second * S // 2)})
 
@@ -192,7 +201,7 @@ def test_what_happened_once_in_a_short_run_is_no_matter_of_the_whole(
     """Both are more than a hundredth of 4 s, and less than a twentieth; a tenth of a second is a
     hundredth of two windows."""
 
-    def blink(second: int, sample: Sample) -> Sample:
+    def blink(second: int, sample: FidelitySample) -> FidelitySample:
         use = sample.hosts["edge"]
         return replace(
             sample, hosts={"edge": replace(use, lost_ns=lost_ms * 1_000_000 if second > 1 else 0)}
@@ -237,7 +246,7 @@ def test_a_wait_told_after_the_end_counts_with_what_was_surely_before(
 ) -> None:
     """18 s are told of at second 30: they were in second 12 at the latest."""
 
-    def starved(second: int, sample: Sample) -> Sample:
+    def starved(second: int, sample: FidelitySample) -> FidelitySample:
         use = sample.hosts["edge"]
         return replace(sample, hosts={"edge": replace(use, lost_ns=18 * S if second >= 30 else 0)})
 
@@ -267,7 +276,7 @@ def test_a_machine_that_stood_still_after_the_end_did_no_harm(
 def test_a_run_that_ended_before_there_was_a_window_is_looked_at(
     end_s: float | None, kinds: list[SlipKind]
 ) -> None:
-    def starved(second: int, sample: Sample) -> Sample:
+    def starved(second: int, sample: FidelitySample) -> FidelitySample:
         use = sample.hosts["edge"]
         return replace(sample, hosts={"edge": replace(use, lost_ns=min(second, 3) * S // 2)})
 
@@ -278,7 +287,7 @@ def test_a_run_that_ended_before_there_was_a_window_is_looked_at(
 def test_looks_that_are_too_many_to_keep_apart_are_told_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("laggard.network_emulation.guard._REMEMBERED", 2)
+    monkeypatch.setattr("laggard.network_emulation.fidelity.monitor._REMEMBERED", 2)
     assert run(core_missed) == run(core_missed, end_s=39.0)
     (slip,) = run(core_missed)
     assert (slip.first_ns, slip.last_ns) == (30 * S, 36 * S)
@@ -292,7 +301,7 @@ def test_looks_that_are_too_many_to_keep_apart_are_told_all_the_same(
 def test_a_host_is_found_if_and_only_if_it_missed_what_its_steps_would_show(
     part: float, begin: int, length: int
 ) -> None:
-    def starved(second: int, sample: Sample) -> Sample:
+    def starved(second: int, sample: FidelitySample) -> FidelitySample:
         use = sample.hosts["edge"]
         lost_ns = round(part * after(second, begin, begin + length) * S)
         return replace(sample, hosts={"edge": replace(use, lost_ns=lost_ns)})

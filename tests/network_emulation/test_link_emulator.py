@@ -12,13 +12,7 @@ from pathlib import Path
 import pytest
 
 from laggard.core.errors import EmulationError, PrerequisiteError
-from laggard.network_emulation.backend import LinkBackend
-from laggard.network_emulation.forked import end_companion, fork_companion
-from laggard.network_emulation.host_namespace import entered
-from laggard.network_emulation.link_emulator import UserspaceBackend, tun
-from laggard.network_emulation.link_emulator.backend import Discarded
-from laggard.network_emulation.links import AccessLink, Constraint, LinkPlan, Pair, SharedLink
-from laggard.network_emulation.measure import (
+from laggard.network_emulation.fidelity.measure import (
     EchoProbe,
     LossProbe,
     RateProbe,
@@ -26,13 +20,25 @@ from laggard.network_emulation.measure import (
     measure_rate,
     measure_rtt,
 )
-from laggard.network_emulation.probes.endpoint import Endpoint, listener_in, socket_in
+from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint, listener_in, socket_in
+from laggard.network_emulation.forked import end_companion, fork_companion
+from laggard.network_emulation.host_namespace import entered
+from laggard.network_emulation.links.backend import LinkBackend
+from laggard.network_emulation.links.constraint import (
+    AccessLink,
+    Constraint,
+    LinkPlan,
+    Pair,
+    SharedLink,
+)
+from laggard.network_emulation.links.userspace import UserspaceBackend, tun
+from laggard.network_emulation.links.userspace.backend import Discarded
 from tests.network_emulation.emulated import Continuum, in_sandbox, make_hosts, needs_tun
 
 pytestmark = [needs_tun, pytest.mark.alone]
 
 CLOUD, FOG, EDGE1, EDGE2 = (host.name for host in make_hosts())
-Flow = tuple[Mapping[str, Endpoint], Pair]
+Flow = tuple[Mapping[str, ProbeEndpoint], Pair]
 
 
 def both(a: str, b: str, constraint: Constraint) -> dict[Pair, Constraint]:

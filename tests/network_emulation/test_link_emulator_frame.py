@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from laggard.network_emulation.link_emulator import frame
+from laggard.network_emulation.links.userspace import frame
 
 
 def ipv4(

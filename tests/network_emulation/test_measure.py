@@ -9,22 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.core.errors import EmulationError, PrerequisiteError
-from laggard.network_emulation.forked import run_forked
-from laggard.network_emulation.links import PACKET_BYTES, QUEUE_PACKETS
-from laggard.network_emulation.measure import (
+from laggard.network_emulation.fidelity.measure import (
     RateProbe,
     busy_cores,
     measure_loss,
     measure_rate,
     measure_rtt,
 )
-from laggard.network_emulation.probes.echo import (
+from laggard.network_emulation.fidelity.probes.echo import (
     LARGE_BYTES,
     SMALL_BYTES,
     echo_request,
     round_trip_ms,
 )
-from laggard.network_emulation.probes.stream import served_mbps
+from laggard.network_emulation.fidelity.probes.stream import served_mbps
+from laggard.network_emulation.forked import run_forked
+from laggard.network_emulation.links.constraint import PACKET_BYTES, QUEUE_PACKETS
 
 
 @given(st.floats(0.0, 500.0), st.sampled_from([None, 0.1, 1.0, 20.0, 1000.0]))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from laggard.core.errors import EmulationError
-from laggard.network_emulation.netem.execute import InNamespaces
+from laggard.network_emulation.links.netem.execute import InNamespaces
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root may make a network namespace without a user namespace"

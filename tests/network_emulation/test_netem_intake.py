@@ -11,21 +11,21 @@ from dataclasses import replace
 import pytest
 
 from laggard.core.errors import EmulationError
-from laggard.network_emulation.netem.intake import (
-    Intake,
-    IntakeQueue,
+from laggard.network_emulation.links.netem.ingress_queue import (
+    IngressQueue,
+    IngressShaper,
     make_room,
     received,
-    verify_intake,
+    verify_ingress,
 )
 from tests.users import Runner
 
 pytestmark = pytest.mark.alone
 
-QUEUE = IntakeQueue(
+QUEUE = IngressQueue(
     "laggard-in0", 30.0, {"cloud": ("10.0.0.1", "2001:db8::1"), "fog": ("10.0.0.7",)}
 )
-INTAKE = Intake("eth0", (QUEUE,), 28319)
+INTAKE = IngressShaper("eth0", (QUEUE,), 28319)
 
 SHOWN = """\
 qdisc ingress ffff: dev eth0 parent ffff:fff1 ----------------
@@ -67,7 +67,7 @@ filter protocol ipv6 pref 3 u32 chain 0 fh 802::801 order 2049 key ht 802 bkt 0 
 
 
 def test_what_was_asked_for_is_read_back() -> None:
-    verify_intake("edge", INTAKE, SHOWN)
+    verify_ingress("edge", INTAKE, SHOWN)
     both = (256 + 1000 + 12 * 14, 2 + 10)
     assert received(INTAKE, SHOWN) == {"cloud": both, "fog": (0, 0)}, "with the Ethernet headers"
 
@@ -88,7 +88,7 @@ def test_what_was_asked_for_is_read_back() -> None:
 )
 def test_what_the_kernel_forgot_is_noticed(shown: str, said: str) -> None:
     with pytest.raises(EmulationError, match=rf"what edge receives: {re.escape(said)}"):
-        verify_intake("edge", INTAKE, shown)
+        verify_ingress("edge", INTAKE, shown)
 
 
 def there(*links: tuple[str, int], kinds: tuple[str, ...] = ("mq",)) -> tuple[str, str]:
@@ -122,9 +122,9 @@ def test_packets_that_a_token_bucket_would_drop_are_refused() -> None:
 
 SCRIPT = """
     import json, os, pathlib, socket, subprocess, sys, threading, time
-    from laggard.layers_services.local import sandbox, syscalls
-    from laggard.network_emulation.netem.execute import InNamespaces
-    from laggard.network_emulation.netem.intake import Intake, IntakeQueue, make_room, received, verify_intake
+    from laggard.layers_services.local import (sandbox); from laggard.core import (linux)
+    from laggard.network_emulation.links.constraint.constraint.netem.execute import InNamespaces
+    from laggard.network_emulation.links.constraint.constraint.netem.ingress_queue import IngressShaper, IngressQueue, make_room, received, verify_ingress
 
     ADDRESSES = {"controller": "10.0.0.1", "fast": "10.0.0.2", "slow": "10.0.0.3"}
     IPV6 = {"controller": "2001:db8::1", "fast": "2001:db8::2", "slow": "2001:db8::3"}
@@ -142,7 +142,7 @@ SCRIPT = """
             execute(name, ("ip", "addr", "add", f"{address}/24", "dev", "eth0"))
             execute(name, ("ip", "addr", "add", f"{IPV6[name]}/64", "dev", "eth0", "nodad"))
             execute(name, ("ip", "link", "set", "eth0", "up"))
-        intake = Intake("eth0", (IntakeQueue("laggard-in0", 1.0, {"fast": (ADDRESSES["fast"], IPV6["fast"])}),), 28319)
+        intake = IngressShaper("eth0", (IngressQueue("laggard-in0", 1.0, {"fast": (ADDRESSES["fast"], IPV6["fast"])}),), 28319)
 
         def room():
             links = execute("slow", ("ip", "-j", "link", "show"))
@@ -153,7 +153,7 @@ SCRIPT = """
             for command in room():
                 execute("slow", command)
             execute("slow", ("ip", "-batch", "-"), "\\n".join(intake.devices()) + "\\n")
-            verify_intake("slow", intake, execute("slow", ("tc", "-batch", "-"), "\\n".join(intake.batch()) + "\\n"))
+            verify_ingress("slow", intake, execute("slow", ("tc", "-batch", "-"), "\\n".join(intake.batch()) + "\\n"))
 
         apply()
         apply()  # over what another left
@@ -174,7 +174,7 @@ SCRIPT = """
         # A socket stays in the namespace that its thread was in.
         made = []
         def make():
-            syscalls.enter(pathlib.Path("/run/netns", name), syscalls.CLONE_NEWNET)
+            linux.enter(pathlib.Path("/run/netns", name), linux.CLONE_NEWNET)
             made.append(socket.socket(family, kind))
         thread = threading.Thread(target=make)
         thread.start()

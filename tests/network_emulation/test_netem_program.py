@@ -17,10 +17,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laggard.core.errors import EmulationError
-from laggard.network_emulation.jitter import Distribution
-from laggard.network_emulation.links import AccessLink, Constraint, LinkPlan, Pair, SharedLink
-from laggard.network_emulation.netem.htb import delay_text, limit_packets, loss_text, rate_text
-from laggard.network_emulation.netem.program import LinkProgram, compile_links
+from laggard.network_emulation.links.constraint import (
+    AccessLink,
+    Constraint,
+    LinkPlan,
+    Pair,
+    SharedLink,
+)
+from laggard.network_emulation.links.jitter import Distribution
+from laggard.network_emulation.links.netem.htb import (
+    delay_text,
+    limit_packets,
+    loss_text,
+    rate_text,
+)
+from laggard.network_emulation.links.netem.program import LinkProgram, compile_links
 from tests.network_emulation.netem_hosts import CLOUD, EDGE1, EDGE2, FOG, HOSTS, HOSTS6, PORTS, enos
 
 

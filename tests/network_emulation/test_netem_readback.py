@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.network_emulation.netem.readback import AppliedLink, parse_shown
+from laggard.network_emulation.links.netem.readback import AppliedLink, parse_shown
 
 SHOWN = """\
 qdisc htb 1: root refcnt 2 r2q 10 default 0x2 direct_packets_stat 0 direct_qlen 1000

@@ -8,18 +8,18 @@ import time
 import pytest
 
 from laggard.core.virtual_time import Dilation
-from laggard.network_emulation.constraints import dilate_links
+from laggard.network_emulation.fidelity.probes.apart import FlowProbe, Sink, send_flow
 from laggard.network_emulation.forked import end_companion, fork_companion, run_forked
 from laggard.network_emulation.host_namespace import entered
-from laggard.network_emulation.links import Constraint, LinkPlan
-from laggard.network_emulation.probes.apart import FlowProbe, Sink, send_flow
+from laggard.network_emulation.links.constraint import Constraint, LinkPlan
+from laggard.network_emulation.links.plan_links import dilate_links
 from tests.network_emulation.emulated import Continuum, in_sandbox, needs_tun
 
 pytestmark = pytest.mark.alone
 
 
 def flows(continuum: Continuum) -> dict[str, float]:
-    from laggard.network_emulation.link_emulator import UserspaceBackend
+    from laggard.network_emulation.links.userspace import UserspaceBackend
 
     cloud, fog, edge, _ = continuum.hosts
     pairs = {

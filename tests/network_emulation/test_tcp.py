@@ -9,15 +9,15 @@ from collections.abc import Mapping
 import pytest
 
 from laggard.core.virtual_time import Dilation
-from laggard.network_emulation.link_emulator import UserspaceBackend
-from laggard.network_emulation.links import Constraint, LinkPlan
-from laggard.network_emulation.probes.endpoint import Endpoint, listener_in, socket_in
-from laggard.network_emulation.tcp import (
+from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint, listener_in, socket_in
+from laggard.network_emulation.links.constraint import Constraint, LinkPlan
+from laggard.network_emulation.links.tcp_settings import (
     TcpSettings,
     choose_settings,
     configure_tcp,
     configure_tcp_of,
 )
+from laggard.network_emulation.links.userspace import UserspaceBackend
 from tests.network_emulation.emulated import Continuum, in_sandbox, needs_tun
 
 _RTO_US = struct.Struct("8xI")
@@ -35,7 +35,7 @@ def test_choice(available: tuple[str, ...], dilation: float, expected: TcpSettin
     assert choose_settings(available, Dilation(dilation)) == expected
 
 
-def connect(continuum: Continuum, endpoints: Mapping[str, Endpoint]) -> tuple[str, str, int]:
+def connect(continuum: Continuum, endpoints: Mapping[str, ProbeEndpoint]) -> tuple[str, str, int]:
     first, second = (endpoints[host.name] for host in continuum.hosts[:2])
     with (
         listener_in(second, socket.SOCK_STREAM) as listener,

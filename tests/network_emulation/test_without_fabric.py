@@ -6,17 +6,17 @@ import pytest
 
 from laggard.core.hosts import Host
 from laggard.core.yaml_source import parse_yaml, validate_model
-from laggard.network_emulation.constraints import plan_links
-from laggard.network_emulation.links import AccessLink, LinkPlan, SharedLink
-from laggard.network_emulation.model import Heterogeneity, Network
-from laggard.network_emulation.without_fabric import (
-    Inlet,
-    Outlet,
+from laggard.network_emulation.links.constraint import AccessLink, LinkPlan, SharedLink
+from laggard.network_emulation.links.end_host_shaping import (
+    EgressLimit,
+    IngressLimit,
     bottleneck_problems,
     impossible_links,
     plan_inlets,
     plan_outlets,
 )
+from laggard.network_emulation.links.plan_links import plan_links
+from laggard.network_emulation.model import Heterogeneity, Network
 
 HOSTS = tuple(
     Host(f"{layer}.trainer.1.{i}", layer, "trainer", 1, i, f"10.0.0.{n}")
@@ -38,8 +38,8 @@ def test_a_downlink_is_on_the_host_that_receives() -> None:
     plan, problems = planned('deterministic: [{hosts: "edge.*", uplink: 5mbit, downlink: 20mbit}]')
     assert not problems
     assert plan_inlets(plan) == (
-        Inlet(EDGE1, 20.0, (CLOUD, FOG1, FOG2, EDGE2)),
-        Inlet(EDGE2, 20.0, (CLOUD, FOG1, FOG2, EDGE1)),
+        IngressLimit(EDGE1, 20.0, (CLOUD, FOG1, FOG2, EDGE2)),
+        IngressLimit(EDGE2, 20.0, (CLOUD, FOG1, FOG2, EDGE1)),
     )
     assert plan_outlets(plan) == ()
 
@@ -47,8 +47,8 @@ def test_a_downlink_is_on_the_host_that_receives() -> None:
 def test_what_one_host_shares_with_several_is_on_that_host() -> None:
     plan, problems = planned('deterministic: [{between: ["cloud.*", "edge.*"], shared: 30mbit}]')
     assert not problems
-    assert plan_outlets(plan) == (Outlet(CLOUD, 30.0, (EDGE1, EDGE2)),)
-    assert plan_inlets(plan) == (Inlet(CLOUD, 30.0, (EDGE1, EDGE2)),)
+    assert plan_outlets(plan) == (EgressLimit(CLOUD, 30.0, (EDGE1, EDGE2)),)
+    assert plan_inlets(plan) == (IngressLimit(CLOUD, 30.0, (EDGE1, EDGE2)),)
 
 
 def test_several_bottlenecks_of_one_host_are_apart() -> None:
@@ -59,14 +59,14 @@ def test_several_bottlenecks_of_one_host_are_apart() -> None:
     plan, problems = planned(shared)
     assert not problems
     assert plan_inlets(plan) == (
-        Inlet(CLOUD, 30.0, (EDGE1, EDGE2)),
-        Inlet(CLOUD, 9.0, (FOG1, FOG2)),
+        IngressLimit(CLOUD, 30.0, (EDGE1, EDGE2)),
+        IngressLimit(CLOUD, 9.0, (FOG1, FOG2)),
     )
 
 
 def test_one_link_alone_is_on_the_host_that_sends() -> None:
     plan = LinkPlan(HOSTS, shared=(SharedLink("s", frozenset({(FOG1, EDGE1)}), 3.0),))
-    assert plan_outlets(plan) == (Outlet(FOG1, 3.0, (EDGE1,)),)
+    assert plan_outlets(plan) == (EgressLimit(FOG1, 3.0, (EDGE1,)),)
     assert plan_inlets(plan) == ()
 
 

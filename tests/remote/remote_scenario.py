@@ -53,7 +53,7 @@ HEAD = f"""
     from pathlib import Path
     sys.path.insert(0, {str(REPOSITORY)!r})
     from laggard.layers_services.local import sandbox, syscalls
-    from laggard.layers_services.wheels import Platform, default_cache, wheel_set
+    from laggard.layers_services.environment.wheels import Platform, default_cache, wheel_set
 
     here = Path.cwd() / "bed"
     here.mkdir()

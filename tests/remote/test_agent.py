@@ -20,8 +20,8 @@ from laggard.core.emulated_drive import Drive, DriveLimits
 from laggard.core.hosts import Host
 from laggard.remote.agent.messages import AgentPlan, AgentRequest, NodeSample, format_line
 from laggard.remote.agent.request_handlers import build_manifest
-from laggard.workloads.model import Workload
 from laggard.workloads.plan import ENVIRONMENT, LinkSamplerPlan, plan_evaluator, plan_workers
+from laggard.workloads.workload import Workload
 
 pytestmark = pytest.mark.alone
 
@@ -83,7 +83,7 @@ def agent_plan(folder: Path, **settings: Any) -> AgentPlan:
         host=HOST,
         address=ADDRESS,
         folder=str(folder),
-        sampler=LinkSamplerPlan(spool=str(folder / "spool"), interval_s=0.2, hosts=()),
+        sampler=LinkSamplerPlan(output_dir=str(folder / "spool"), interval_s=0.2, hosts=()),
         core=0,
         reference_address=ADDRESS,
         **{"workers": (), "evaluator": None, "share": None, **settings},

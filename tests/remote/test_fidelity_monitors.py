@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from laggard.core.virtual_time import Dilation
-from laggard.network_emulation.compute.tally import HostUse
+from laggard.network_emulation.compute.host_counters import HostUse
 from laggard.network_emulation.dynamics import EventRecord
 from laggard.remote.agent.messages import NodeSample
 from laggard.remote.fidelity_monitors import NodeFidelityMonitors

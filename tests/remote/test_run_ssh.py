@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from laggard.core.span_schema import Phase
-from laggard.network_emulation.netem.filters import by_address
+from laggard.network_emulation.links.netem.filters import by_address
 from laggard.workloads.tracing.stream import STEP_ROW, RowStream
 from tests.remote.remote_scenario import run_script
 from tests.testbed.networks import ipv6_of

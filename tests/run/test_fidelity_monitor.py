@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from laggard.core.run_schema import RunRecord
-from laggard.network_emulation.cpu_plan import usable_cores
+from laggard.network_emulation.compute.cpu_plan import usable_cores
 from tests.command_line import MORE_ATTEMPTS, UNFAITHFUL, Laggard, needs_tun
 from tests.emulate.test_emulation import emulated
 from tests.run.test_faults import trains

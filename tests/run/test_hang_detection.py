@@ -14,7 +14,7 @@ from laggard.run.hang_detection import (
     ProcessState,
     format_hang,
 )
-from laggard.workloads.heartbeat import Beat
+from laggard.workloads.tracing.heartbeat import Beat
 
 STILL_S = IDLE_TIMEOUT_S + 1
 IDLE, STOPPED = ProcessState(1.0, stopped=False), ProcessState(1.0, stopped=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 from laggard.core.hosts import Host
 from laggard.core.work_counter import WorkCounter, WorkDone
 from laggard.run.rank_work import find_slow_ranks, read_rank_work
-from laggard.workloads.model import Workload
+from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.plan import WorkerPlan, plan_workers
-from laggard.workloads.spool import Spool
+from laggard.workloads.workload import Workload
 
 _MS = 1_000_000
 
@@ -39,6 +39,6 @@ def test_the_worst_is_named_with_what_would_help(tmp_path: Path) -> None:
 
 
 def test_only_ranks_that_count_are_read(tmp_path: Path) -> None:
-    with WorkCounter(Spool(tmp_path).work(1)) as counter:
+    with WorkCounter(WorkerOutputDir(tmp_path).work(1)) as counter:
         counter.add(5, 9)
-    assert read_rank_work(Spool(tmp_path), _workers(tmp_path)) == {1: WorkDone(1, 5, 9)}
+    assert read_rank_work(WorkerOutputDir(tmp_path), _workers(tmp_path)) == {1: WorkDone(1, 5, 9)}

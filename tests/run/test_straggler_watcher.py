@@ -23,7 +23,7 @@ from laggard.run.alarm_display import AlarmDisplay
 from laggard.run.straggler_watcher import StragglerWatcher
 from laggard.run.straggler_watcher_plan import WatcherPlan
 from laggard.run_folder.display import SilentDisplay
-from laggard.workloads.spool import Spool
+from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.tracing.stream import LINK_ROW, SPAN_ROW, RowStream
 
 ZERO_NS = 5_000_000_000
@@ -41,15 +41,15 @@ class Training:
     """Streams a generated run into a spool, as slowly as its dilation says."""
 
     def __init__(self, run: RunData, folder: Path, dilation: float) -> None:
-        spool = Spool(folder / "spool")
-        spool.folder.mkdir()
-        spool.zero.write_text(json.dumps({"zero_ns": ZERO_NS}))
-        self.run, self.output_dir, self.dilation = run, spool, dilation
-        self.spans = [RowStream(spool.spans(rank), SPAN_ROW) for rank in range(run.world_size)]
-        self.links = RowStream(spool.links, LINK_ROW)
+        output_dir = WorkerOutputDir(folder / "spool")
+        output_dir.folder.mkdir()
+        output_dir.zero.write_text(json.dumps({"zero_ns": ZERO_NS}))
+        self.run, self.output_dir, self.dilation = run, output_dir, dilation
+        self.spans = [RowStream(output_dir.spans(rank), SPAN_ROW) for rank in range(run.world_size)]
+        self.links = RowStream(output_dir.links, LINK_ROW)
         self.hosts = sorted({*run.links.src.tolist(), *run.links.dst.tolist()})
         self.plan = WatcherPlan(
-            output_dir=str(spool.folder),
+            output_dir=str(output_dir.folder),
             alarms=str(folder / "alarms.jsonl"),
             hosts=tuple((host.host, host.address, host.tier) for host in run.hosts),
             sampled=tuple(self.hosts),

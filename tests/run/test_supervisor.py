@@ -13,7 +13,7 @@ WORK = """
 import time
 from pathlib import Path
 from laggard.core.span_schema import Phase
-from laggard.workloads.heartbeat import Heartbeat
+from laggard.workloads.tracing.heartbeat import Heartbeat
 def stand(argument):
     rank, phase, step = argument.split()
     with Heartbeat(Path("spool/heartbeat"), int(rank), 2) as heart:
@@ -29,14 +29,14 @@ HEAD = """
     from pathlib import Path
     from laggard.core.errors import WorkerError
     from laggard.run.supervisor import Supervisor, SupervisedProcess
-    from laggard.layers_services.launch import ForkServer, ProcessSpec
-    from laggard.workloads.spool import Spool
-    spool = Spool(Path("spool"))
-    spool.folder.mkdir()
+    from laggard.layers_services.local.launch import ForkServer, ProcessSpec
+    from laggard.workloads.output.worker_output import WorkerOutputDir
+    output_dir = WorkerOutputDir(Path("spool"))
+    output_dir.folder.mkdir()
     def start(rank, does, argument, life=0, late=False):
         log = Path(f"{rank}.{life}.log")
         spec = ProcessSpec(f"rank-{rank}", "edge", f"work:{does}", argument, {}, log)
-        joined = spool.ready(rank, life) if late else None
+        joined = output_dir.ready(rank, life) if late else None
         process = SupervisedProcess(f"rank {rank}", rank, "edge", server.spawn(spec), log, in_host=True, joined_file=joined)
         supervisor.add_process(process)
     def stand(rank, phase, step, **more):
@@ -53,8 +53,8 @@ HEAD = """
         return "none"
     with ForkServer.start(["work"]) as server:
         server.wait_ready(30)
-        supervisor = Supervisor(server, spool, 2, dilation=0.01, tolerates_loss=True)
-        spool.zero.touch()
+        supervisor = Supervisor(server, output_dir, 2, dilation=0.01, tolerates_loss=True)
+        output_dir.zero.touch()
 """
 
 

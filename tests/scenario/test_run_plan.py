@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.layers_services.inventory import assign, parse_inventory
+from laggard.layers_services.ssh.inventory import assign, parse_inventory
 from laggard.scenario.load import load_scenario
 from laggard.scenario.run_plan import LocalMachine, RunPlan, plan_local_run, plan_ssh_run
 from tests.scenario.scenario_folders import template, write

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from laggard.layers_services.local import syscalls
+from laggard.core import linux
 from tests.testbed.boot import NodeSpec
 
 BRIDGE = "testbed"
@@ -25,10 +25,10 @@ def inside(namespace: Path) -> Iterator[None]:
     """This thread in another network namespace."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        syscalls.enter(namespace, syscalls.CLONE_NEWNET)
+        linux.enter(namespace, linux.CLONE_NEWNET)
         yield
     finally:
-        syscalls.setns(home, syscalls.CLONE_NEWNET)
+        linux.setns(home, linux.CLONE_NEWNET)
         os.close(home)
 
 
@@ -81,13 +81,13 @@ def create_networks(specs: Sequence[NodeSpec], first: int) -> None:
 def _create_namespace(path: Path) -> None:
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        syscalls.unshare(syscalls.CLONE_NEWNET)
+        linux.unshare(linux.CLONE_NEWNET)
         path.touch(exist_ok=False)
-        syscalls.mount("/proc/thread-self/ns/net", str(path), "", syscalls.MS_BIND)
+        linux.mount("/proc/thread-self/ns/net", str(path), "", linux.MS_BIND)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-            syscalls.set_device_up(control, "lo")
+            linux.set_device_up(control, "lo")
     finally:
-        syscalls.setns(home, syscalls.CLONE_NEWNET)
+        linux.setns(home, linux.CLONE_NEWNET)
         os.close(home)
 
 

@@ -27,8 +27,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from laggard.core import linux
 from laggard.core.hosts import Host
-from laggard.layers_services.local import syscalls
 from laggard.layers_services.machine import Access, Machine
 from tests.testbed import networks
 from tests.testbed.boot import (
@@ -385,7 +385,7 @@ def _cover(target: Path, text: str) -> None:
         return
     cover = _STAGE / f"{target.name}.{time.monotonic_ns()}"
     cover.write_text(text, encoding="utf-8")
-    syscalls.mount(str(cover), str(target), "", syscalls.MS_BIND)
+    linux.mount(str(cover), str(target), "", linux.MS_BIND)
 
 
 def _answers(address: str) -> bool:

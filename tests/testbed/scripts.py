@@ -20,7 +20,8 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar
 
-from laggard.layers_services.local import sandbox, syscalls
+from laggard.core import linux
+from laggard.layers_services.local import sandbox
 from laggard.layers_services.local.forked import end_with, fork
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -124,7 +125,7 @@ def serve() -> None:
     for line in sys.stdin:
         script = fork("running a script")
         if script == 0:
-            syscalls.die_with_parent(own)
+            linux.die_with_parent(own)
             end_with(lambda: _play(Path(line.strip()), names))  # noqa: B023 - the child leaves the loop here
         _, status = os.waitpid(script, 0)
         sys.stdout.write(f"{status}\n")

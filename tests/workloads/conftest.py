@@ -18,7 +18,7 @@ import pytest
 
 from laggard.core.hosts import Host
 from laggard.core.virtual_time import Dilation
-from laggard.workloads.model import Workload
+from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.plan import (
     ServerPlan,
     WorkerPlan,
@@ -29,9 +29,9 @@ from laggard.workloads.plan import (
     plan_link_sampler,
     plan_workers,
 )
-from laggard.workloads.spool import Spool
 from laggard.workloads.tracing.collect import collect
 from laggard.workloads.transport.keys import make_endpoints
+from laggard.workloads.workload import Workload
 
 HERE = Path(__file__).parent
 
@@ -117,11 +117,11 @@ class Training:
     aside: list[int] = field(default_factory=list)
 
     @property
-    def spool(self) -> Spool:
-        return Spool(self.folder / "spool")
+    def output_dir(self) -> WorkerOutputDir:
+        return WorkerOutputDir(self.folder / "spool")
 
     def start(self) -> None:
-        self.spool.folder.mkdir(parents=True)
+        self.output_dir.folder.mkdir(parents=True)
         start = self.forkery.spawn
         sampler = plan_link_sampler(self.plans, self.hosts, {})
         self.aside = [
@@ -141,7 +141,9 @@ class Training:
         if self.serving is not None:
             server = self.serving.to_json()
             self.aside.append(
-                start("laggard.workloads.server:main", server, self.log("server"), self.path)
+                start(
+                    "laggard.workloads.parameter_server:main", server, self.log("server"), self.path
+                )
             )
         self.pids = [self.start_worker(plan) for plan in self.plans if not plan.late]
 
@@ -162,8 +164,8 @@ class Training:
         nodes = [plan.rank for plan in self.plans if not plan.late] + [len(self.plans)] * (
             self.serving is not None
         )
-        self.wait_for(lambda: all(self.spool.ready(node).exists() for node in nodes))
-        self.spool.go.touch()
+        self.wait_for(lambda: all(self.output_dir.ready(node).exists() for node in nodes))
+        self.output_dir.go.touch()
 
     def logs(self) -> str:
         return "\n".join(
@@ -175,14 +177,14 @@ class Training:
         assert statuses == [0] * len(statuses), self.logs()
 
     def done(self) -> dict[str, float]:
-        done: dict[str, float] = json.loads(self.spool.done.read_text())
+        done: dict[str, float] = json.loads(self.output_dir.done.read_text())
         return done
 
     def collect(self, dilation: float = 1.0) -> Path:
         run = self.folder / "run"
         run.mkdir(exist_ok=True)
         placed = place(self.plans[0].workload.placement, self.hosts)
-        collect(self.spool.folder, run, placed, Dilation(dilation))
+        collect(self.output_dir.folder, run, placed, Dilation(dilation))
         return run
 
     def table(self, name: str) -> pd.DataFrame:

@@ -19,19 +19,19 @@ from laggard.workloads.balancing.allocation import AffineCost, allocate_samples
 from laggard.workloads.compress.ddp_hooks import TopKHook
 from laggard.workloads.compress.parameters import TopKParameters
 from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.heartbeat import read_heartbeats
-from laggard.workloads.intake import pad
-from laggard.workloads.model import Workload
+from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.models import build_model
-from laggard.workloads.partition import Partition
-from laggard.workloads.spool import Spool
+from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.strategies import create_strategy
 from laggard.workloads.strategies.collective.allreduce import AllReduce
 from laggard.workloads.strategies.parameters import AllReduceParameters, Parameters
 from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.tracing.batch_loader import pad
 from laggard.workloads.tracing.ddp_timing import ObservedDDP, have_buckets_reduced
+from laggard.workloads.tracing.heartbeat import read_heartbeats
 from laggard.workloads.tracing.recorder import Recorder
 from laggard.workloads.tracing.stream import SPAN_ROW, read_rows
+from laggard.workloads.workload import Workload
 
 
 class Slow(nn.Module):
@@ -106,7 +106,7 @@ def uneven(argument: str) -> None:
     _setup(case, folder)
     model = build_model(case["model"], (1, 8, 8), 10, 3).double()
     inputs, labels = problem(case["samples"])
-    recorder = Recorder(Spool(folder), rank, world)
+    recorder = Recorder(WorkerOutputDir(folder), rank, world)
     strategy = create_strategy(strategy_of(case), context(case, model, 0.1, recorder))
     partition = Partition(case["samples"], case["batch_size"], world, 7)
     losses = []
@@ -131,7 +131,7 @@ class Noted:
         self.folder, self.phases = folder, list[str]()
 
     def synchronize(self) -> None:
-        (beat,) = read_heartbeats(Spool(self.folder).heartbeat, 1)
+        (beat,) = read_heartbeats(WorkerOutputDir(self.folder).heartbeat, 1)
         self.phases.append(beat.phase.value)
 
 
@@ -141,7 +141,7 @@ def settled(argument: str) -> None:
     folder = Path(case["folder"])
     _setup(case, folder)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
-    with Recorder(Spool(folder), 0, 1) as recorder:
+    with Recorder(WorkerOutputDir(folder), 0, 1) as recorder:
         strategy = AllReduce(AllReduceParameters(), context(case, model, 0.01, recorder))
         clock = Noted(folder)
         strategy._clock = clock
@@ -171,7 +171,7 @@ def timed(argument: str) -> None:
         nn.ReLU(),
         nn.Linear(hidden, 10),
     )
-    recorder = Recorder(Spool(folder), rank, world)
+    recorder = Recorder(WorkerOutputDir(folder), rank, world)
     told = {"trace_buckets": case.get("trace_buckets", False), "compress": case.get("compress")}
     parameters = AllReduceParameters.model_validate(told)
     strategy = AllReduce(parameters, context(case, model, 0.01, recorder))
@@ -268,7 +268,7 @@ def counted(argument: str) -> None:
     _setup(case, folder)
     torch.manual_seed(1)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 1500), nn.ReLU(), nn.Linear(1500, 400))
-    with Recorder(Spool(folder), rank, world) as recorder:
+    with Recorder(WorkerOutputDir(folder), rank, world) as recorder:
         strategy = create_strategy(strategy_of(case), context(case, model, 0.01, recorder))
         inputs, labels = problem(64)
         share = Partition(64, 64, world, 7).share(0, rank)
@@ -284,7 +284,7 @@ def counted(argument: str) -> None:
         while (last := acknowledged_bytes()) != after and time.monotonic() < until_s:
             after = last
             time.sleep(0.1)
-    rows = read_rows(Spool(folder).spans(rank), SPAN_ROW)
+    rows = read_rows(WorkerOutputDir(folder).spans(rank), SPAN_ROW)
     comm = rows[(rows["phase"] == Phase.COMM.code) & (rows["lane"] == Lane.MAIN)]
     np.savez(folder / f"result-{rank}.npz", acknowledged=after - before, told=comm["bytes"].sum())
     dist.destroy_process_group()

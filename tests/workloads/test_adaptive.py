@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.workloads.spool import read_lines
+from laggard.workloads.output.worker_output import read_lines
 from laggard.workloads.strategies.background.async_averager import (
     MIN_PART_BYTES,
     AveragingMode,
@@ -328,7 +328,7 @@ def test_it_decides_once_it_has_timed_an_average_and_one_rank_puts_it_down(train
     """Over loopback an average of so small a model takes longer than a step of a millisecond."""
     workload = {**DIGITS, "evaluate_every": 10**9, "strategy": "adaptive", "stop": {"steps": 400}}
     training = train(workload, 4, tiers=("cloud", "cloud", "edge", "edge"))
-    decided = read_lines(training.spool.decisions)
+    decided = read_lines(training.output_dir.decisions)
     assert decided
     told = [str(line["told"]) for line in decided]
     assert all(each.startswith("average ") for each in told)
@@ -361,7 +361,7 @@ def test_after_averages_of_all_models_are_averaged_two_by_two(train: Train) -> N
         "stop": {"steps": 60},
     }
     training = train({**workload, "strategy": strategy}, 4)
-    steps, decided = training.table("steps"), read_lines(training.spool.decisions)
+    steps, decided = training.table("steps"), read_lines(training.output_dir.decisions)
     assert str(decided[0]["told"]).startswith(
         "average models two by two, nobody waiting, and time an average of all every "
     )

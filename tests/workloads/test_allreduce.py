@@ -12,9 +12,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from laggard.core.span_schema import Lane, Phase
+from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.models import build_model
-from laggard.workloads.partition import Partition
-from laggard.workloads.spool import Spool
+from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.tracing.stream import SPAN_ROW, Rows, read_rows
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def test_uneven_batches_train_as_one_process(
 
 
 def main_lane(folder: Path, rank: int) -> Rows:
-    rows = read_rows(Spool(folder).spans(rank), SPAN_ROW)
+    rows = read_rows(WorkerOutputDir(folder).spans(rank), SPAN_ROW)
     return rows[rows["lane"] == Lane.MAIN]
 
 
@@ -187,7 +187,7 @@ def test_buckets_on_request(
     other."""
     case = {"steps": 12, "slow_steps": [], "sleep_s": 0.0, "phase": "forward", "hidden": 600}
     run_case(forkery, "timed", tmp_path, 2, trace_buckets=True, compress=compress, **case)
-    rows = read_rows(Spool(tmp_path).spans(0), SPAN_ROW)
+    rows = read_rows(WorkerOutputDir(tmp_path).spans(0), SPAN_ROW)
     buckets = rows[rows["lane"] == Lane.BUCKETS]
     assert sorted(set(buckets["step"].tolist())) == list(range(12))
     gradient_bytes = rows["bytes"][(rows["lane"] == Lane.MAIN) & (rows["phase"] == Phase.COMM.code)]

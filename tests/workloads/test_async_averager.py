@@ -15,7 +15,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.workloads.learnt import NOBODY
 from laggard.workloads.strategies.background.async_averager import (
     BEGIN,
     READY,
@@ -32,6 +31,7 @@ from laggard.workloads.strategies.background.async_averager import (
     pack_ranks,
     unpack_ranks,
 )
+from laggard.workloads.tracing.step_result import NOBODY
 from laggard.workloads.transport.frames import Message, pack, unpack
 
 UNTIL = 1200

@@ -23,7 +23,7 @@ from laggard.workloads.balancing.allocation import (
 )
 from laggard.workloads.balancing.balancer import EXCHANGE_GROUP
 from laggard.workloads.balancing.cost_estimator import MAX_FIXED_BATCHES, CostEstimator
-from laggard.workloads.spool import read_lines
+from laggard.workloads.output.worker_output import read_lines
 from tests.workloads.test_allreduce import one_process, run_case
 
 if TYPE_CHECKING:
@@ -360,7 +360,7 @@ def test_a_slow_rank_gets_fewer_samples_and_a_change_of_speed_is_followed(
     assert len(set(exchanges.step)) < 72 / 4
     changes = sizes.index[1:][(sizes.diff().iloc[1:] != 0).any(axis=1)]
     assert {step - 1 for step in changes} <= set(exchanges.step)
-    decided = read_lines(training.spool.decisions)
+    decided = read_lines(training.output_dir.decisions)
     assert {line["step"] for line in decided} >= {step - 1 for step in changes}
     assert "of 96 samples, by speed" in str(decided[0]["told"])
 
@@ -434,7 +434,7 @@ def test_shares_follow_speeds_over_the_transport_of_messages(
         assert len(followed) > 8
         assert is_relieved(followed, 2)
         assert followed[1].median() > 32
-    assert "of 96 samples, by speed" in str(read_lines(training.spool.decisions)[0]["told"])
+    assert "of 96 samples, by speed" in str(read_lines(training.output_dir.decisions)[0]["told"])
 
 
 def test_a_parameter_server_learns_the_same_from_shares_by_speed(

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from laggard.workloads.churn import Turn, absent_at_start, faults, turns
-from laggard.workloads.gates import Gates, Reason
-from laggard.workloads.heartbeat import read_heartbeats
-from laggard.workloads.model import Workload
+from laggard.workloads.coordination.start_barrier import Reason, StartBarrier
+from laggard.workloads.output.worker_output import read_lines
 from laggard.workloads.plan import WorkerPlan
-from laggard.workloads.spool import read_lines
+from laggard.workloads.specification.churn import Turn, absent_at_start, faults, turns
+from laggard.workloads.tracing.heartbeat import read_heartbeats
 from laggard.workloads.tracing.stream import STEP_ROW, Rows, read_rows
+from laggard.workloads.workload import Workload
 from tests.workloads.conftest import make_hosts
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def train_on(training: Training, rank: int, pid: int, steps: int = 20) -> None:
     begun: list[int] = []
 
     def has_trained() -> bool:
-        beat = read_heartbeats(training.spool.heartbeat, 3)[rank]
+        beat = read_heartbeats(training.output_dir.heartbeat, 3)[rank]
         if beat.pid == pid:
             begun.append(beat.step)
         return bool(begun) and beat.step >= begun[0] + steps
@@ -70,19 +70,19 @@ def train_on(training: Training, rank: int, pid: int, steps: int = 20) -> None:
 
 def end(training: Training) -> list[int | None]:
     """End the training; how its processes ended."""
-    Gates(training.spool.gates, 3).ask_stop(Reason.WALLTIME)
+    StartBarrier(training.output_dir.start_barrier, 3).request_stop(Reason.WALLTIME)
     return training.forkery.wait([*training.pids, *training.aside], 30)
 
 
 def rows_of(training: Training, rank: int, life: int = 0) -> Rows:
-    return read_rows(training.spool.steps(rank, life), STEP_ROW)
+    return read_rows(training.output_dir.steps(rank, life), STEP_ROW)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_a_worker_that_comes_back_is_brought_up_to_date(train: Train, strategy: object) -> None:
     training = train({**ENDLESS, "strategy": strategy}, 3, wait=False)
     training.go()
-    training.wait_for(lambda: len(read_lines(training.spool.progress)) > 1)
+    training.wait_for(lambda: len(read_lines(training.output_dir.progress)) > 1)
     os.kill(training.pids[2], signal.SIGKILL)
     training.wait_for(lambda: "rank 2 is gone" in training.log("server").read_text())
     asked_ns = join(training, training.plans[2].next_life())
@@ -133,7 +133,7 @@ def test_nobody_waits_for_a_worker_that_is_absent_at_the_start(train: Train, str
     assert [plan.late for plan in training.plans] == [True, False, False]
     assert [plan.opens for plan in training.plans] == [False, True, False]
     training.go()
-    training.wait_for(lambda: len(read_lines(training.spool.progress)) > 1)
+    training.wait_for(lambda: len(read_lines(training.output_dir.progress)) > 1)
     join(training, training.plans[0])
     assert end(training) == [0] * 6, training.logs()
     first, others = rows_of(training, 0), rows_of(training, 1)
@@ -198,7 +198,7 @@ def test_an_update_is_the_mean_over_those_who_are_there() -> None:
     from torch import nn
 
     from laggard.workloads.models.flat_state import FlatState
-    from laggard.workloads.server import ModelKeeper
+    from laggard.workloads.parameter_server import ModelKeeper
     from laggard.workloads.strategies.server.update_rule import BoundedStalenessRule, Push
 
     torch.manual_seed(1)

@@ -11,7 +11,7 @@ import pytest
 
 from laggard.workloads.models import build_model
 from laggard.workloads.models.flat_state import FlatState
-from laggard.workloads.spool import read_lines
+from laggard.workloads.output.worker_output import read_lines
 from tests.workloads.test_allreduce import one_process, run_case
 
 if TYPE_CHECKING:
@@ -140,7 +140,9 @@ def baseline(train: Train) -> Training:
 def accuracy(training: Training) -> float:
     """Where it has settled: the median of the last seven evaluations, or the last where there are
     fewer."""
-    evaluations = [float(line["accuracy"] or 0) for line in read_lines(training.spool.evaluations)]
+    evaluations = [
+        float(line["accuracy"] or 0) for line in read_lines(training.output_dir.evaluations)
+    ]
     return float(np.median(evaluations[-7:])) if len(evaluations) >= 14 else evaluations[-1]
 
 

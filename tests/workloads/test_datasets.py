@@ -13,7 +13,7 @@ from PIL import Image
 from laggard.core.errors import InputError, WorkerError
 from laggard.workloads.datasets import open_data, prepare_data
 from laggard.workloads.datasets.dataset import Batch, Data, Split
-from laggard.workloads.model import Workload
+from laggard.workloads.workload import Workload
 
 
 def prepared(tmp_path: Path, dataset: object, seed: int = 1) -> Data:

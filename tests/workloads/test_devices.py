@@ -25,9 +25,9 @@ from laggard.workloads.devices import (
     on_devices,
     plan_devices,
 )
-from laggard.workloads.model import Workload
-from laggard.workloads.model_state import load_state, save_state
+from laggard.workloads.models.model_state import load_state, save_state
 from laggard.workloads.plan import WorkerPlan, plan_workers
+from laggard.workloads.workload import Workload
 from tests.workloads.conftest import make_hosts
 from tests.workloads.test_allreduce import run_case
 
@@ -179,14 +179,14 @@ def test_the_device_is_waited_for_at_the_end_of_every_phase(
 def test_the_table_of_hosts_names_the_devices(train: Train) -> None:
     training = train(SHORT, 2)
     assert training.table("hosts").device_class.tolist() == ["cpu", "cpu"]
-    training.spool.device_class(1).write_text("NVIDIA A100")
+    training.output_dir.device_class(1).write_text("NVIDIA A100")
     assert training.table("hosts").device_class.tolist() == ["cpu", "NVIDIA A100"]
 
 
 def test_a_gpu_that_cannot_be_used_is_told_of_at_once(train: Train) -> None:
     training = train(SHORT, 1, wait=False, change={"device": "cuda:99"})
     assert training.forkery.wait(training.pids) == [1]
-    training.spool.done.touch()
+    training.output_dir.done.touch()
     training.forkery.wait(training.aside, 0)
     assert "edge.trainer.1.1: cuda:99 cannot be used: " in training.log("0").read_text()
     assert "choose other nodes" in training.log("0").read_text()

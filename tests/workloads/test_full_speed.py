@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from laggard.core.span_schema import COMPUTE_PHASES
 from laggard.core.work_counter import WorkCounter, WorkDone
-from laggard.workloads.compute_meter import ComputeMeter
 from laggard.workloads.datasets.arrays import ArraySplit
-from laggard.workloads.full_speed import (
+from laggard.workloads.models import build_model
+from laggard.workloads.tracing.compute_meter import ComputeMeter
+from laggard.workloads.tracing.full_speed import (
     FullSpeed,
     Timed,
     alone_on_core,
@@ -30,9 +31,8 @@ from laggard.workloads.full_speed import (
     read_timed,
     write_timed,
 )
-from laggard.workloads.model import Workload
-from laggard.workloads.models import build_model
 from laggard.workloads.worker import encoder_of_steps
+from laggard.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from tests.workloads.conftest import Train
@@ -178,7 +178,7 @@ def test_a_training_counts_the_work_of_every_step(train: Train) -> None:
     spans = training.table("spans")
     computing = spans[spans.phase.isin([str(phase) for phase in COMPUTE_PHASES])]
     for rank in range(2):
-        with WorkCounter(training.spool.work(rank)) as counter:
+        with WorkCounter(training.output_dir.work(rank)) as counter:
             done = counter.read()
         assert done.steps == 30
         # Two processes on as many cores: the wall time of computing is little more than its CPU
@@ -192,5 +192,5 @@ def test_a_rank_that_nobody_holds_counts_nothing(train: Train) -> None:
     training = train(
         {"model": "mlp", "dataset": "digits", "batch_size": 128, "stop": {"steps": 5}}, 2
     )
-    assert not training.spool.work(0).exists()
-    assert not training.spool.full_speed.exists()
+    assert not training.output_dir.work(0).exists()
+    assert not training.output_dir.full_speed.exists()

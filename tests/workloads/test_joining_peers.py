@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from laggard.workloads.heartbeat import read_heartbeats
-from laggard.workloads.spool import read_lines
-from laggard.workloads.tally import Tally
+from laggard.workloads.coordination.progress_board import ProgressBoard
+from laggard.workloads.output.worker_output import read_lines
+from laggard.workloads.tracing.heartbeat import read_heartbeats
 from tests.workloads.test_churn import ENDLESS, end, join, rows_of, train_on
 
 if TYPE_CHECKING:
@@ -44,14 +44,14 @@ def test_a_worker_that_comes_back_begins_with_what_the_others_have_learnt(
     train_on(training, 2, training.pids[2], 60)
     os.kill(training.pids[2], signal.SIGKILL)
     training.wait_for(lambda: "rank 2 is gone" in training.log("0").read_text())
-    last = read_heartbeats(training.spool.heartbeat, WORLD)[2].step
+    last = read_heartbeats(training.output_dir.heartbeat, WORLD)[2].step
     for rank in (0, 1):
         train_on(training, rank, training.pids[rank], 20)
-    assert Tally(training.spool.tally, WORLD).present == (0, 1)
+    assert ProgressBoard(training.output_dir.progress_board, WORLD).present == (0, 1)
     asked_ns = join(training, training.plans[2].next_life())
-    tally = Tally(training.spool.tally, WORLD)
-    assert tally.present == (0, 1, 2)
-    parts = tally.asked
+    progress_board = ProgressBoard(training.output_dir.progress_board, WORLD)
+    assert progress_board.present == (0, 1, 2)
+    parts = progress_board.asked
     assert end(training) == [0, 0, -signal.SIGKILL, 0, 0, 0], training.logs()
     assert training.done()["stopped_by"] == "walltime"
     back = rows_of(training, 2, life=1)
@@ -69,8 +69,8 @@ def test_a_worker_that_comes_back_begins_with_what_the_others_have_learnt(
             apart = abs(int(after["step"][-1]) - int(back["step"][-1]))
             assert apart <= 41, "and go on with it, within what binds them all"
     assert back["step"][0] > last, "what it learnt in its first life it does not learn again"
-    assert tally.given(2) == parts + 1, "the mean that is evaluated in the end includes it"
-    assert float(read_lines(training.spool.evaluations)[-1]["accuracy"] or 0) > 0.85
+    assert progress_board.given(2) == parts + 1, "the mean that is evaluated in the end includes it"
+    assert float(read_lines(training.output_dir.evaluations)[-1]["accuracy"] or 0) > 0.85
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -82,13 +82,13 @@ def test_nobody_waits_for_workers_that_are_absent_at_the_start_and_two_can_join_
     training = train({**ENDLESS, "strategy": name, "churn": churn}, 4, wait=False)
     training.go()
     train_on(training, 1, training.pids[0], 60)
-    assert Tally(training.spool.tally, 4).present == (1, 3)
+    assert ProgressBoard(training.output_dir.progress_board, 4).present == (1, 3)
     late = [training.plans[0], training.plans[2]]
     pids = [training.start_worker(plan) for plan in late]
     training.pids += pids
     for plan, pid in zip(late, pids, strict=True):
         train_on(training, plan.rank, pid)
-    assert Tally(training.spool.tally, 4).present == (0, 1, 2, 3)
+    assert ProgressBoard(training.output_dir.progress_board, 4).present == (0, 1, 2, 3)
     assert end(training) == [0] * 6, training.logs()
     for plan in late:
         rows = rows_of(training, plan.rank)
@@ -98,12 +98,14 @@ def test_nobody_waits_for_workers_that_are_absent_at_the_start_and_two_can_join_
 
 
 def test_late_news_of_an_older_session_takes_nobody_away(tmp_path: Path) -> None:
-    tally = Tally(tmp_path / "tally", WORLD)
-    tally.leave(2)
-    tally.ask()
-    tally.join(2, 1)
-    assert tally.given(2) == 1, "a snapshot that was asked for before is not expected of it"
-    tally.leave(2)
-    assert tally.present == (0, 1, 2)
-    tally.leave(2, 1)
-    assert tally.present == (0, 1)
+    progress_board = ProgressBoard(tmp_path / "tally", WORLD)
+    progress_board.leave(2)
+    progress_board.ask()
+    progress_board.join(2, 1)
+    assert progress_board.given(2) == 1, (
+        "a snapshot that was asked for before is not expected of it"
+    )
+    progress_board.leave(2)
+    assert progress_board.present == (0, 1, 2)
+    progress_board.leave(2, 1)
+    assert progress_board.present == (0, 1)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.models import build_model
-from laggard.workloads.partition import Partition
 from laggard.workloads.strategies.collective.hierarchical import group_ranks_by_tier
 from laggard.workloads.strategies.collective.synchronization import find_next_synchronization
 from tests.workloads.test_allreduce import run_case
@@ -261,7 +261,7 @@ def test_between_meetings_the_mean_of_the_ranks_models_is_evaluated(train: Train
         *(step for step in range(29) if partition.evaluates_after(step, 96 * 3)),
         29,
     ]
-    assert not list(training.spool.folder.glob("snapshot-*"))
+    assert not list(training.output_dir.folder.glob("snapshot-*"))
     assert evaluated.accuracy.iloc[-1] > evaluated.accuracy.iloc[0]
 
 

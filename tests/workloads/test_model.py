@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from laggard.core.errors import InputError, ScenarioError
 from laggard.core.hosts import Host
 from laggard.core.yaml_source import parse_yaml, validate_model
-from laggard.workloads.callables import load_callable
-from laggard.workloads.model import Workload
+from laggard.workloads.models.callables import load_callable
 from laggard.workloads.plan import (
     WorkerPlan,
     join_exchange,
@@ -27,6 +26,7 @@ from laggard.workloads.plan import (
 )
 from laggard.workloads.strategies.parameters import STRATEGY_NAMES
 from laggard.workloads.transport.keys import make_endpoints
+from laggard.workloads.workload import Workload
 
 DESIGN = """
 model: resnet8

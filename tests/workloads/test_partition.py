@@ -11,11 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.core.span_schema import Phase
-from laggard.workloads.heartbeat import Beat, Heartbeat, read_heartbeats, suspects
-from laggard.workloads.intake import pad
-from laggard.workloads.model import Stop
-from laggard.workloads.partition import Partition
-from laggard.workloads.stopping import accuracy_reached, is_last_by_steps, is_last_by_time
+from laggard.workloads.coordination.stopping import (
+    accuracy_reached,
+    is_last_by_steps,
+    is_last_by_time,
+)
+from laggard.workloads.datasets.partition import Partition
+from laggard.workloads.tracing.batch_loader import pad
+from laggard.workloads.tracing.heartbeat import Beat, Heartbeat, read_heartbeats, suspects
+from laggard.workloads.workload import Stop
 
 partitions = st.builds(
     Partition,

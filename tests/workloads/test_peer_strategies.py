@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.core.span_schema import Lane
-from laggard.workloads.heartbeat import read_heartbeats
 from laggard.workloads.models import build_model
 from laggard.workloads.models.flat_state import FlatState
-from laggard.workloads.spool import read_lines
+from laggard.workloads.output.worker_output import read_lines
 from laggard.workloads.strategies.graph import Graph, compute_mixing_weights, find_neighbors
+from laggard.workloads.tracing.heartbeat import read_heartbeats
 from laggard.workloads.tracing.traffic import read_traffic
 from tests.workloads.paced import TURN_NS, wide
 
@@ -66,7 +66,7 @@ def trained(train: Train) -> dict[str, Training]:
 def accuracy(training: Training) -> float:
     """Where it has settled: the median of the last seven evaluations, of which each by itself is
     off by half a point."""
-    evaluations = read_lines(training.spool.evaluations)
+    evaluations = read_lines(training.output_dir.evaluations)
     assert len(evaluations) >= 15
     return float(np.median([float(line["accuracy"] or 0) for line in evaluations[-7:]]))
 
@@ -96,7 +96,7 @@ def test_what_ranks_say_they_sent_is_what_kernels_acknowledged(
     trained: dict[str, Training], name: str
 ) -> None:
     """Within 1 %: a model of 38 kB has some 200 bytes around it, acknowledgement included."""
-    for each in read_traffic(trained[name].spool, 3):
+    for each in read_traffic(trained[name].output_dir, 3):
         assert each.payload_bytes is not None
         assert each.payload_bytes > 1e6
         assert each.acked_bytes == pytest.approx(each.payload_bytes, rel=0.01)
@@ -155,7 +155,7 @@ def test_hop_jumps_to_where_its_neighbours_are(train: Train) -> None:
 
 
 def step_of(training: Training, rank: int) -> int:
-    return read_heartbeats(training.spool.heartbeat, 3)[rank].step
+    return read_heartbeats(training.output_dir.heartbeat, 3)[rank].step
 
 
 @pytest.mark.parametrize("name", OWN_PACE)
@@ -179,7 +179,7 @@ def test_models_sent_beside_are_on_a_lane_of_their_own(trained: dict[str, Traini
     )
     assert len(beside) >= 300
     assert beside.bytes.sum() == sum(
-        each.payload_bytes or 0 for each in read_traffic(trained["ad_psgd"].spool, 3)
+        each.payload_bytes or 0 for each in read_traffic(trained["ad_psgd"].output_dir, 3)
     )
 
 
@@ -245,7 +245,9 @@ def test_groups_tell_whom_they_waited_for_and_what_they_sent(trained: dict[str, 
     assert dict(zip(zip(waits.step, waits["rank"], strict=True), waits.peer, strict=True)) == dict(
         zip(zip(waited.step, waited["rank"], strict=True), waited.waited_for, strict=True)
     )
-    sent = sum(each.payload_bytes or 0 for each in read_traffic(trained["partial_reduce"].spool, 3))
+    sent = sum(
+        each.payload_bytes or 0 for each in read_traffic(trained["partial_reduce"].output_dir, 3)
+    )
     assert averages.bytes.sum() == pytest.approx(sent, rel=0.01)
 
 
@@ -272,7 +274,7 @@ def test_the_ring_sends_what_an_optimal_all_reduce_does(train: Train) -> None:
     comm = spans[spans.phase == "comm"]
     assert set(comm.group) == {0}
     assert comm.bytes.sum() == 5 * 2 * 2 * state.bytes
-    traffic = read_traffic(training.spool, 3)
+    traffic = read_traffic(training.output_dir, 3)
     assert sum(each.payload_bytes or 0 for each in traffic) == comm.bytes.sum()
     for each in traffic:
         assert each.acked_bytes == pytest.approx(each.payload_bytes, rel=0.05), (
@@ -285,7 +287,7 @@ def test_a_ring_ends_when_a_rank_is_killed(train: Train) -> None:
         {**DIGITS, **RARELY, "strategy": "ring_allreduce", "stop": {"time": "60s"}}, 3, wait=False
     )
     training.go()
-    training.wait_for(lambda: bool(read_lines(training.spool.progress)))
+    training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
     os.kill(training.pids[2], signal.SIGKILL)
     assert training.forkery.wait(training.pids, 10) == [1, 1, -signal.SIGKILL]
     # Who of the other two notices first ends too, and may be who the last one misses.
@@ -309,7 +311,7 @@ def test_the_others_go_on_without_a_rank_that_is_killed(train: Train, name: str)
     }
     training = train(workload, 4, wait=False)
     training.go()
-    training.wait_for(lambda: bool(read_lines(training.spool.progress)))
+    training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
     os.kill(training.pids[2], signal.SIGKILL)
     statuses = training.forkery.wait([*training.pids, *training.aside], 30)
     assert statuses == [0, 0, -signal.SIGKILL, 0, 0, 0], training.logs()
@@ -325,7 +327,7 @@ def test_groups_go_on_without_their_generator(train: Train) -> None:
     workload = {**DIGITS, **RARELY, "strategy": "partial_reduce", "stop": {"steps": 150}}
     training = train(workload, 4, wait=False)
     training.go()
-    training.wait_for(lambda: bool(read_lines(training.spool.progress)))
+    training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
     os.kill(training.pids[0], signal.SIGKILL)
     killed_ns = time.monotonic_ns()
     statuses = training.forkery.wait([*training.pids, *training.aside], 30)

@@ -21,7 +21,7 @@ from laggard.workloads.balancing.allocation import (
 from laggard.workloads.balancing.cost_monitor import CostReport
 from laggard.workloads.balancing.server_balancer import ServerBalancer
 from laggard.workloads.balancing.shares import Shares
-from laggard.workloads.partition import Partition
+from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.strategies.parameters import BalancedBatches
 from laggard.workloads.strategies.server.update_rule import (
     BackupWorkersRule,

@@ -12,7 +12,7 @@ import pytest
 
 from laggard.workloads.models import build_model
 from laggard.workloads.models.flat_state import FlatState
-from laggard.workloads.spool import read_lines
+from laggard.workloads.output.worker_output import read_lines
 from laggard.workloads.tracing.traffic import read_traffic
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def test_digits_are_learnt_as_well_as_with_all_reduce(
 def _accuracy(training: Training) -> float:
     """Where it has settled: the median of the last seven evaluations, of which each by itself is
     off by half a point."""
-    evaluations = read_lines(training.spool.evaluations)
+    evaluations = read_lines(training.output_dir.evaluations)
     assert len(evaluations) >= 20
     return float(np.median([float(line["accuracy"] or 0) for line in evaluations[-7:]]))
 
@@ -132,7 +132,7 @@ def test_what_is_said_to_be_sent_is_what_kernels_acknowledged(
     trained: dict[str, Training], name: str
 ) -> None:
     """Of every worker and of the server, within 1 %."""
-    traffic = read_traffic(trained[name].spool, 4)
+    traffic = read_traffic(trained[name].output_dir, 4)
     assert len(traffic) == 4
     for each in traffic:
         assert each.payload_bytes is not None
@@ -257,7 +257,7 @@ def test_the_others_go_on_without_a_worker_that_is_killed(train: Train, strategy
         {**DIGITS, **RARELY, "strategy": strategy, "stop": {"steps": 150}}, 3, wait=False
     )
     training.go()
-    training.wait_for(lambda: bool(read_lines(training.spool.progress)))
+    training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
     os.kill(training.pids[2], signal.SIGKILL)
     statuses = training.forkery.wait([*training.pids, *training.aside], 30)
     assert statuses == [0, 0, -signal.SIGKILL, 0, 0, 0], training.logs()
@@ -274,7 +274,7 @@ def test_workers_end_when_the_server_does(train: Train) -> None:
         {**DIGITS, **RARELY, "strategy": "asynchronous", "stop": {"time": "60s"}}, 2, wait=False
     )
     training.go()
-    training.wait_for(lambda: bool(read_lines(training.spool.progress)))
+    training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
     evaluator, sampler, server = training.aside
     os.kill(server, signal.SIGKILL)
     assert training.forkery.wait(training.pids, 10) == [1, 1]

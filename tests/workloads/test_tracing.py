@@ -24,14 +24,24 @@ from laggard.core.errors import PrerequisiteError
 from laggard.core.hosts import Host
 from laggard.core.span_schema import Lane, Phase, link_schema
 from laggard.core.virtual_time import Dilation
-from laggard.workloads.gates import START_GATE, Gates, Reason, Verdict, evaluation_gate
-from laggard.workloads.learnt import Learnt
+from laggard.workloads.coordination.start_barrier import (
+    START_GATE,
+    EvaluationVerdict,
+    Reason,
+    StartBarrier,
+    evaluation_gate,
+)
+from laggard.workloads.output.worker_output import (
+    WorkerOutputDir,
+    append_line,
+    read_lines,
+    write_whole,
+)
 from laggard.workloads.plan import ENVIRONMENT, LinkSamplerPlan, SampledHost
-from laggard.workloads.spool import Spool, append_line, read_lines, write_whole
 from laggard.workloads.tracing.collect import collect
-from laggard.workloads.tracing.inet_diag import Connection, established, open_in_namespace
 from laggard.workloads.tracing.link_sampler import LinkSampler
 from laggard.workloads.tracing.recorder import SHORT_OTHER_NS, WARM_UP_STEPS, Recorder
+from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.tracing.stream import (
     CAPACITY,
     LINK_ROW,
@@ -40,6 +50,7 @@ from laggard.workloads.tracing.stream import (
     RowStream,
     read_rows,
 )
+from laggard.workloads.transport.inet_diag import Connection, established, open_in_namespace
 
 MS = 1_000_000
 
@@ -102,7 +113,7 @@ def test_writing_imports_nothing(tmp_path: Path) -> None:
 
 
 def test_the_recorder_tiles_time(tmp_path: Path) -> None:
-    recorder = Recorder(Spool(tmp_path), 1, 3)
+    recorder = Recorder(WorkerOutputDir(tmp_path), 1, 3)
     now = 1000 * MS
     for step in (0, WARM_UP_STEPS):
         recorder.begin_step(step, now)
@@ -111,11 +122,11 @@ def test_the_recorder_tiles_time(tmp_path: Path) -> None:
         recorder.enter(Phase.FORWARD, work=4, at_ns=now + 1 * MS + SHORT_OTHER_NS - 1)
         recorder.enter(Phase.OTHER, at_ns=now + 3 * MS)
         recorder.enter(Phase.COMM, group=1, payload_bytes=77, at_ns=now + 5 * MS)
-        recorder.end_step(Learnt(0.25), 4, 12)
+        recorder.end_step(StepResult(0.25), 4, 12)
         now += 10 * MS
     recorder.end_phase(now)
     recorder.close()
-    spans = pd.DataFrame(read_rows(Spool(tmp_path).spans(1), SPAN_ROW))
+    spans = pd.DataFrame(read_rows(WorkerOutputDir(tmp_path).spans(1), SPAN_ROW))
     assert [list(Phase)[code].value for code in spans.phase] == [
         "fetch",
         "forward",
@@ -127,21 +138,21 @@ def test_the_recorder_tiles_time(tmp_path: Path) -> None:
     assert spans["flags"].tolist() == [2] * 4 + [0] * 4
     assert spans.dur_ns[0] == 1 * MS + SHORT_OTHER_NS - 1
     assert (spans.group[3], spans.bytes[3], spans.work[0], spans["rank"][0]) == (1, 77, 4, 1)
-    steps = read_rows(Spool(tmp_path).steps(1), STEP_ROW)
+    steps = read_rows(WorkerOutputDir(tmp_path).steps(1), STEP_ROW)
     assert steps["loss"].tolist() == [0.25, 0.25]
 
 
 def test_buckets_belong_to_their_step(tmp_path: Path) -> None:
-    recorder = Recorder(Spool(tmp_path), 0, 1)
+    recorder = Recorder(WorkerOutputDir(tmp_path), 0, 1)
     for step in range(3):
         recorder.begin_step(step)
         recorder.enter(Phase.BACKWARD)
         recorder.bucket(20, 30, 5)
         recorder.bucket(10, 25, 6)
         recorder.enter(Phase.OTHER)
-        recorder.end_step(Learnt(1.0), 1, 1)
+        recorder.end_step(StepResult(1.0), 1, 1)
     recorder.close()
-    rows = read_rows(Spool(tmp_path).spans(0), SPAN_ROW)
+    rows = read_rows(WorkerOutputDir(tmp_path).spans(0), SPAN_ROW)
     buckets = rows[rows["lane"] == Lane.BUCKETS]
     assert buckets["step"].tolist() == [0, 0, 1, 1, 2, 2]
     assert buckets["bytes"].tolist() == [6, 5] * 3
@@ -149,7 +160,7 @@ def test_buckets_belong_to_their_step(tmp_path: Path) -> None:
 
 
 def test_recording_is_cheap(tmp_path: Path) -> None:
-    recorder = Recorder(Spool(tmp_path), 0, 1)
+    recorder = Recorder(WorkerOutputDir(tmp_path), 0, 1)
     rounds = []
     for attempt in range(5):
         began = time.thread_time()
@@ -164,53 +175,53 @@ def test_recording_is_cheap(tmp_path: Path) -> None:
                 Phase.OPTIMIZER,
             ):
                 recorder.enter(phase, work=1)
-            recorder.end_step(Learnt(1.0), 1, 1)
+            recorder.end_step(StepResult(1.0), 1, 1)
         rounds.append((time.thread_time() - began) / 200)
     recorder.close()
     assert min(rounds) < 100e-6
 
 
 def test_gates_open_for_all_at_one_instant(tmp_path: Path) -> None:
-    gates = [Gates(tmp_path / "gates", 3) for _ in range(3)]
+    start_barrier = [StartBarrier(tmp_path / "gates", 3) for _ in range(3)]
     opened: dict[int, tuple[int, int]] = {}
 
     def pass_gate(rank: int) -> None:
         time.sleep(0.05 * rank)
-        gates[rank].arrive(rank, START_GATE, time.monotonic_ns())
-        opening = gates[rank].wait(START_GATE)
+        start_barrier[rank].arrive(rank, START_GATE, time.monotonic_ns())
+        opening = start_barrier[rank].wait(START_GATE)
         opened[rank] = (opening.open_ns, time.monotonic_ns())
 
     threads = [threading.Thread(target=pass_gate, args=(rank,)) for rank in range(3)]
     for thread in threads:
         thread.start()
-    while gates[0].last_arrival_ns(START_GATE) is None:
+    while start_barrier[0].last_arrival_ns(START_GATE) is None:
         assert not opened
         time.sleep(0.005)
-    at_ns = gates[0].open(START_GATE)
+    at_ns = start_barrier[0].open(START_GATE)
     for thread in threads:
         thread.join(10)
     assert {open_ns for open_ns, _ in opened.values()} == {at_ns}
     assert all(passed_ns >= at_ns for _, passed_ns in opened.values())
-    assert gates[1].last_arrival_ns(evaluation_gate(0)) is None
+    assert start_barrier[1].last_arrival_ns(evaluation_gate(0)) is None
 
 
 def test_pauses_add_up_and_verdicts_arrive(tmp_path: Path) -> None:
-    rank, evaluator = Gates(tmp_path / "gates", 1), Gates(tmp_path / "gates", 1)
+    rank, evaluator = StartBarrier(tmp_path / "gates", 1), StartBarrier(tmp_path / "gates", 1)
     assert rank.last_step() is None
     rank.name_last_step(0, Reason.TIME)
     assert evaluator.last_step() == (0, Reason.TIME)
     total_ns = 0
     for evaluation in range(2):
         arrival_ns = time.monotonic_ns()
-        rank.ask_evaluation(11 + evaluation, final=bool(evaluation))
+        rank.request_evaluation(11 + evaluation, final=bool(evaluation))
         rank.arrive(0, evaluation_gate(evaluation), arrival_ns)
         assert evaluator.last_arrival_ns(evaluation_gate(evaluation)) == arrival_ns
-        assert evaluator.asked == (11 + evaluation, bool(evaluation))
+        assert evaluator.requested_evaluation == (11 + evaluation, bool(evaluation))
         total_ns += (
-            evaluator.open(evaluation_gate(evaluation), Verdict(evaluation), arrival_ns)
+            evaluator.open(evaluation_gate(evaluation), EvaluationVerdict(evaluation), arrival_ns)
             - arrival_ns
         )
-        assert rank.wait(evaluation_gate(evaluation)).verdict is Verdict(evaluation)
+        assert rank.wait(evaluation_gate(evaluation)).verdict is EvaluationVerdict(evaluation)
     assert rank.paused_ns == total_ns
 
 
@@ -273,24 +284,26 @@ def test_the_sampler_streams_what_is_between_the_hosts(
     client, peer = connection
     client.sendall(b"x" * 1000)
     peer.recv(2000)
-    spool = Spool(tmp_path)
+    output_dir = WorkerOutputDir(tmp_path)
     hosts = (
         SampledHost(name="a", address="127.0.0.1", namespace=None),
         SampledHost(name="b", address="10.77.9.9", namespace=None),
     )
-    stream = RowStream(spool.links, LINK_ROW)
-    sampler = LinkSampler(LinkSamplerPlan(spool=str(tmp_path), interval_s=0.1, hosts=hosts), stream)
+    stream = RowStream(output_dir.links, LINK_ROW)
+    sampler = LinkSampler(
+        LinkSamplerPlan(output_dir=str(tmp_path), interval_s=0.1, hosts=hosts), stream
+    )
     began = time.monotonic_ns()
     sampler.sample()
     sampler.sample()
     stream.close()
     sampler.close()
-    rows = read_rows(spool.links, LINK_ROW)
+    rows = read_rows(output_dir.links, LINK_ROW)
     mine = rows[rows["src_port"] == client.getsockname()[1]]
     assert len(mine) == 2
     assert (mine["src"] == 0).all()
     assert (mine["time_ns"] >= began).all()
-    write_whole(spool.zero, json.dumps({"zero_ns": began}).encode())
+    write_whole(output_dir.zero, json.dumps({"zero_ns": began}).encode())
     run = tmp_path / "run"
     run.mkdir()
     placed = [Host("a", "edge", "s", 1, 1, "127.0.0.1"), Host("b", "edge", "s", 1, 2, "10.77.9.9")]

@@ -16,9 +16,9 @@ import torch
 
 from laggard.core.emulated_drive import Drive, DriveLimits, make_drive
 from laggard.core.span_schema import Flag, Lane, span_schema, step_schema
-from laggard.workloads.gates import Gates, Reason
-from laggard.workloads.heartbeat import read_heartbeats, suspects
-from laggard.workloads.spool import read_lines
+from laggard.workloads.coordination.start_barrier import Reason, StartBarrier
+from laggard.workloads.output.worker_output import read_lines
+from laggard.workloads.tracing.heartbeat import read_heartbeats, suspects
 
 if TYPE_CHECKING:
     from tests.workloads.conftest import Forkery, Train, Training
@@ -40,7 +40,7 @@ def test_digits_are_learnt(accurate: Training) -> None:
     done = accurate.done()
     assert done["stopped_by"] == "accuracy"
     assert done["accuracy"] >= 0.95
-    evaluations = read_lines(accurate.spool.evaluations)
+    evaluations = read_lines(accurate.output_dir.evaluations)
     assert [line["evaluation"] for line in evaluations] == list(range(len(evaluations)))
     assert all(float(line["accuracy"] or 0) >= 0.95 for line in evaluations[-3:])
     assert not all(float(line["accuracy"] or 0) >= 0.95 for line in evaluations[-4:-1])
@@ -124,7 +124,7 @@ def test_connections_are_sampled(accurate: Training) -> None:
 
 
 def test_progress_lines(accurate: Training) -> None:
-    lines = read_lines(accurate.spool.progress)
+    lines = read_lines(accurate.output_dir.progress)
     steps = [line for line in lines if "loss" in line]
     assert steps
     assert all(set(line) == {"time_ns", "step", "samples", "loss"} for line in steps)
@@ -159,19 +159,19 @@ def test_training_ends_with_a_checkpoint_when_its_machines_are_about_to_go(train
         {**DIGITS, "stop": {"time": "60s"}, "evaluate_every": 10**9}, 2, wait=False, relayed=True
     )
     training.go()
-    training.wait_for(lambda: bool(read_lines(training.spool.progress)))
-    gates = Gates(training.spool.gates, 2)
-    gates.ask_stop()
-    training.wait_for(lambda: gates.last_step() is not None)
-    last = gates.last_step()
+    training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
+    start_barrier = StartBarrier(training.output_dir.start_barrier, 2)
+    start_barrier.request_stop()
+    training.wait_for(lambda: start_barrier.last_step() is not None)
+    last = start_barrier.last_step()
     assert last is not None
     assert last[1] is Reason.WALLTIME
-    gates.confirm_last_step()
+    start_barrier.confirm_last_step()
     training.finish()
     done = training.done()
     assert done["stopped_by"] == "walltime"
     assert set(training.table("steps").groupby("rank").step.max()) == {done["steps"] - 1}
-    state = torch.load(training.spool.checkpoint, weights_only=True)
+    state = torch.load(training.output_dir.checkpoint, weights_only=True)
     assert state["step"] == done["steps"] - 1
     assert set(state) == {"step", "model", "optimizer"}
 
@@ -213,10 +213,10 @@ def test_checkpoints_are_written_within_the_step_by_the_first_rank(
         (20, 0),
         (27, 0),
     ]
-    size = training.spool.checkpoint.stat().st_size
+    size = training.output_dir.checkpoint.stat().st_size
     assert (drive.counters().write_bytes, drive.counters().write_accesses) == (4 * size, 4)
     assert written.dur_ns.min() >= (1.0 + size / 8e3) * 1e6
-    assert torch.load(training.spool.checkpoint, weights_only=True)["step"] == 27
+    assert torch.load(training.output_dir.checkpoint, weights_only=True)["step"] == 27
     steps = training.table("steps")
     step = steps[(steps["rank"] == 0) & (steps.step == 13)].iloc[0]
     inside = written.iloc[1]
@@ -253,7 +253,7 @@ def test_a_dead_peer_is_an_error_at_once_and_the_trace_survives(train: Train) ->
     # sees the death then.
     training = train({**DIGITS, "stop": {"time": "60s"}, "evaluate_every": 10**9}, 3, wait=False)
     training.go()
-    training.wait_for(lambda: bool(read_lines(training.spool.progress)))
+    training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
     time.sleep(1.5)
     os.kill(training.pids[1], signal.SIGKILL)
     killed = time.monotonic()
@@ -273,7 +273,7 @@ def test_a_dead_peer_is_an_error_at_once_and_the_trace_survives(train: Train) ->
 def test_sigterm_ends_a_worker_at_once(train: Train) -> None:
     training = train({**DIGITS, "stop": {"time": "60s"}}, 2, wait=False)
     training.go()
-    training.wait_for(lambda: bool(read_lines(training.spool.progress)))
+    training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
     for pid in (*training.pids, *training.aside):
         os.kill(pid, signal.SIGTERM)
     assert training.forkery.wait([*training.pids, *training.aside], 5) == [-signal.SIGTERM] * 4
@@ -331,7 +331,7 @@ def test_the_heartbeat_tells_who_hangs(train: Train, own_code: Path) -> None:
     training.go()
     training.wait_for(lambda: suspected(training, 1.0) != ())
     assert suspected(training, 1.0) == (2,)
-    beats = read_heartbeats(training.spool.heartbeat, 4)
+    beats = read_heartbeats(training.output_dir.heartbeat, 4)
     assert [beat.pid for beat in beats] == training.pids
     assert beats[2].phase == "forward"
     assert {beats[rank].phase for rank in (0, 1, 3)} == {"comm"}
@@ -341,7 +341,9 @@ def test_the_heartbeat_tells_who_hangs(train: Train, own_code: Path) -> None:
 
 
 def suspected(training: Training, patience_s: float) -> tuple[int, ...]:
-    return suspects(read_heartbeats(training.spool.heartbeat, 4), time.monotonic_ns(), patience_s)
+    return suspects(
+        read_heartbeats(training.output_dir.heartbeat, 4), time.monotonic_ns(), patience_s
+    )
 
 
 def test_a_worker_that_fails_says_why(train: Train, own_code: Path) -> None:
@@ -363,12 +365,12 @@ def test_workers_start_with_little_cpu_time(train: Train) -> None:
     """A worker may have a twentieth of a core: what it does itself before the first step must be
     small."""
     training = train({**DIGITS, "model": "resnet8", "stop": {"steps": 1}}, 4, wait=False)
-    training.wait_for(lambda: all(training.spool.ready(rank).exists() for rank in range(4)))
+    training.wait_for(lambda: all(training.output_dir.ready(rank).exists() for rank in range(4)))
     ticks = os.sysconf("SC_CLK_TCK")
     used_s = []
     for pid in training.pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         used_s.append((int(fields[11]) + int(fields[12])) / ticks)
-    training.spool.go.touch()
+    training.output_dir.go.touch()
     training.finish()
     assert np.median(used_s) < 0.5

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.core.errors import TransportError
-from laggard.workloads.server import stay_for
-from laggard.workloads.tracing.inet_diag import established, open_in_namespace, own_established
+from laggard.workloads.parameter_server import stay_for
 from laggard.workloads.transport.endpoint import Endpoint
 from laggard.workloads.transport.frames import Message, pack, unpack
+from laggard.workloads.transport.inet_diag import established, open_in_namespace, own_established
 from laggard.workloads.transport.keys import make_endpoints
 from laggard.workloads.transport.plan import EndpointPlan
 
@@ -286,7 +286,7 @@ def test_a_node_that_went_may_come_back(plans: tuple[EndpointPlan, ...]) -> None
                 assert server.gone == set()
                 server.send(0, Message(TELL, 100 + life))
                 assert endpoint.receive().version == 100 + life
-                server.settle(5.0)
+                server.drain(5.0)
                 other.send(2, Message(TELL, 7))
                 assert server.receive().sender == 1
                 server.send(0, Message(TELL, 0))  # which nobody takes
@@ -297,7 +297,7 @@ def test_a_node_that_went_may_come_back(plans: tuple[EndpointPlan, ...]) -> None
             endpoint.send(2, Message(TELL, 9))
             assert server.receive().version == 9
             until_s = time.monotonic() + 5.0
-            server.settle(10.0)
+            server.drain(10.0)
             assert time.monotonic() < until_s, (
                 "what its earlier connections took along is not waited for"
             )

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.workloads.learnt import NOBODY
 from laggard.workloads.strategies.server.update_rule import (
     BackupWorkersRule,
     BoundedStalenessRule,
@@ -19,6 +18,7 @@ from laggard.workloads.strategies.server.update_rule import (
     Reaction,
     ServerUpdateRule,
 )
+from laggard.workloads.tracing.step_result import NOBODY
 
 Delay = Callable[[int, int], float]
 

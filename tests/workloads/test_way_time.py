@@ -12,8 +12,8 @@ import pytest
 
 from laggard.network_emulation.forked import end_companion, fork_companion
 from laggard.network_emulation.host_namespace import entered
-from laggard.network_emulation.link_emulator import UserspaceBackend
-from laggard.network_emulation.links import Constraint, LinkPlan
+from laggard.network_emulation.links.constraint import Constraint, LinkPlan
+from laggard.network_emulation.links.userspace import UserspaceBackend
 from tests.network_emulation.emulated import Continuum, in_sandbox, needs_tun
 
 MODEL_BYTES = 1_000_000

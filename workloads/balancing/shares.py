@@ -16,7 +16,7 @@ from laggard.workloads.balancing.allocation import (
     split_evenly,
 )
 from laggard.workloads.balancing.cost_monitor import CostReport
-from laggard.workloads.partition import Partition
+from laggard.workloads.datasets.partition import Partition
 
 _SIGMAS = 2.0
 

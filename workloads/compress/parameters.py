@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Discriminator, Field
 from pydantic_core import PydanticCustomError
 
 from laggard.core.yaml_source import ERROR_SUBKEY
-from laggard.workloads.section import NameOrMapping, Section, named
+from laggard.workloads.specification.section import NameOrMapping, Section, named
 
 FIRST_POWERSGD_STEP = 2
 """DDP rearranges its buckets after the first step, and what PowerSGD remembers of them would not

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laggard.core.errors import WorkerError
-from laggard.workloads.model import Cifar10, Digits, ImageFolder, Synthetic, Workload
-from laggard.workloads.spool import Spool, write_whole
+from laggard.workloads.output.worker_output import WorkerOutputDir, write_whole
+from laggard.workloads.workload import Cifar10, Digits, ImageFolder, Synthetic, Workload
 
 if TYPE_CHECKING:
     from laggard.workloads.datasets.arrays import Arrays
@@ -23,14 +23,14 @@ COMPLETE = "complete"
 POLL_S = 0.01
 
 
-def prepare_data(workload: Workload, spool: Path) -> None:
+def prepare_data(workload: Workload, output_dir: Path) -> None:
     """Read or generate the workload's dataset into the spool, unless that is done already.
 
     Raises:
         InputError: the dataset is not what it should be.
         PrerequisiteError: it needs something that is not installed.
     """
-    folder = Spool(spool).data
+    folder = WorkerOutputDir(output_dir).data
     if (folder / COMPLETE).exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -54,17 +54,17 @@ def prepare_main(argument: str) -> None:
     from laggard.workloads.plan import WorkerPlan
 
     plan = WorkerPlan.model_validate_json(argument)
-    prepare_data(plan.workload, plan.spool_path)
+    prepare_data(plan.workload, plan.output_path)
 
 
-def open_data(workload: Workload, spool: Path, patience_s: float = 300.0) -> Data:
+def open_data(workload: Workload, output_dir: Path, patience_s: float = 300.0) -> Data:
     """The prepared dataset; waits for `prepare_data` in another process.
 
     Raises:
         InputError: the dataset is not what it should be.
         WorkerError: nobody prepared it within `patience_s` real seconds.
     """
-    folder = Spool(spool).data
+    folder = WorkerOutputDir(output_dir).data
     deadline_s = time.monotonic() + patience_s
     while not (folder / COMPLETE).exists():
         if time.monotonic() > deadline_s:

@@ -11,7 +11,7 @@ import torch
 
 from laggard.core.errors import InputError
 from laggard.workloads.datasets.dataset import Array, Batch, Data, Indices, Raw
-from laggard.workloads.spool import write_whole
+from laggard.workloads.output.worker_output import write_whole
 
 DESCRIPTION = "arrays.json"
 

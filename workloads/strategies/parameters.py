@@ -16,9 +16,12 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from laggard.core.run_schema import SyncMode
 from laggard.core.units import DurationS
 from laggard.core.yaml_source import ERROR_SUBKEY
-from laggard.workloads.compress.parameters import COMPRESSION_NAMES, CompressionField
-from laggard.workloads.compress.parameters import format_compression
-from laggard.workloads.section import Section, named
+from laggard.workloads.compress.parameters import (
+    COMPRESSION_NAMES,
+    CompressionField,
+    format_compression,
+)
+from laggard.workloads.specification.section import Section, named
 from laggard.workloads.strategies.graph import Graph
 
 StepCount = Annotated[int, Field(ge=1, le=100_000_000)]

@@ -18,9 +18,9 @@ import torch
 
 from laggard.core.errors import TransportError
 from laggard.core.span_schema import Phase
-from laggard.workloads.learnt import NOBODY
-from laggard.workloads.tally import Tally
+from laggard.workloads.coordination.progress_board import ProgressBoard
 from laggard.workloads.tracing.recorder import Recorder
+from laggard.workloads.tracing.step_result import NOBODY
 from laggard.workloads.transport.endpoint import Endpoint
 from laggard.workloads.transport.frames import Message
 
@@ -92,7 +92,7 @@ class PeerConnections:
         progress_board: where it is said that training is over, and who is gone.
         supports_loss: whether training goes on without a rank that is gone; else that is an error.
         absent: ranks that are not there when training begins.
-        session: of this rank (see `Tally.join`).
+        session: of this rank (see `ProgressBoard.join`).
         first_step: before which this rank has nothing left to learn.
 
     Attributes:
@@ -106,7 +106,7 @@ class PeerConnections:
         endpoint: Endpoint,
         world_size: int,
         recorder: Recorder,
-        progress_board: Tally,
+        progress_board: ProgressBoard,
         *,
         supports_loss: bool = True,
         absent: Collection[int] = (),
@@ -237,7 +237,7 @@ class PeerConnections:
             self._endpoint.send(rank, Message(HELLO, version, values, tensor))
 
     def session_of(self, rank: int) -> int:
-        """The session of a rank that is there, or of this one (see `Tally.join`)."""
+        """The session of a rank that is there, or of this one (see `ProgressBoard.join`)."""
         return self._sessions[rank]
 
     @property
@@ -416,14 +416,14 @@ class PeerConnections:
         now_ns = time.monotonic_ns()
         for rank, number in arrived:
             since_ns, payload_bytes = self._unacknowledged.pop((rank, number))
-            self._recorder.sent_beside(since_ns, now_ns, rank, payload_bytes)
+            self._recorder.record_background_send(since_ns, now_ns, rank, payload_bytes)
 
     def wait_before_exit(self, write_traffic: Callable[[], None]) -> None:
         """Training is over: stay until what everybody has sent has come, and has been counted,
         since a closed connection is forgotten.
         """
         self.close()
-        self._endpoint.settle(EXIT_WAIT_S)
+        self._endpoint.drain(EXIT_WAIT_S)
         self._record_acknowledged_sends()
         self._wait_for_stage(1)
         write_traffic()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from laggard.workloads.partition import Share
+from laggard.workloads.datasets.partition import Share
 
 
 class SampleWeights:

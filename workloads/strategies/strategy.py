@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.learnt import Learnt
-from laggard.workloads.model import Objective
-from laggard.workloads.partition import Share
+from laggard.workloads.datasets.partition import Share
 from laggard.workloads.plan import Backend
 from laggard.workloads.strategies.peer_connections import PeerConnections
 from laggard.workloads.tracing.recorder import Recorder
+from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.endpoint import Endpoint
+from laggard.workloads.workload import Objective
 
 CPU_DEVICE = torch.device("cpu")
 
@@ -91,7 +91,7 @@ class Strategy(Protocol):
     def weight(self) -> float:
         """How much this rank's model counts in a mean of all now."""
 
-    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+    def step(self, step: int, batch: Batch, share: Share) -> StepResult:
         """Learn from one batch.
 
         Args:
@@ -130,7 +130,7 @@ class AsyncStrategy(Protocol):
         that comes late is told to.
         """
 
-    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+    def step(self, step: int, batch: Batch, share: Share) -> StepResult:
         """Learn from one batch, as in `Strategy`."""
 
 

@@ -26,7 +26,7 @@ from laggard.core.span_schema import (
     step_schema,
 )
 from laggard.core.virtual_time import Dilation
-from laggard.workloads.spool import Spool, of_all_lives, read_lines
+from laggard.workloads.output.worker_output import WorkerOutputDir, of_all_lives, read_lines
 from laggard.workloads.tracing.device_classes import with_device_classes
 from laggard.workloads.tracing.stream import LINK_ROW, SPAN_ROW, STEP_ROW, Rows, read_rows
 
@@ -52,12 +52,12 @@ class Source:
     """What one machine's processes streamed.
 
     Attributes:
-        spool: where it lies now.
+        output_dir: where it lies now.
         ranks: whose spans and steps are in it.
         clock: from the machine's clock to that of the machine that rank 0 ran on.
     """
 
-    spool: Spool
+    output_dir: WorkerOutputDir
     ranks: tuple[int, ...]
     clock: ClockFit
 
@@ -73,7 +73,9 @@ def collect(
     """`collect_from` of a training whose processes all ran on this machine, and so had one
     clock.
     """
-    source = Source(Spool(spool_folder), tuple(range(len(hosts_by_rank))), ClockFit.identity())
+    source = Source(
+        WorkerOutputDir(spool_folder), tuple(range(len(hosts_by_rank))), ClockFit.identity()
+    )
     return collect_from([source], run_folder, hosts_by_rank, dilation, cpu_shares, sampled)
 
 
@@ -100,7 +102,7 @@ def collect_from(
     Returns:
         Numbers of rows.
     """
-    zero_ns = read_zero_ns(sources[0].spool)
+    zero_ns = read_zero_ns(sources[0].output_dir)
     spans = np.concatenate([_spans_of(source) for source in sources])
     steps = np.concatenate([_steps_of(source) for source in sources])
     links = np.concatenate([_links_of(source) for source in sources])
@@ -111,7 +113,7 @@ def collect_from(
     _write(run_folder / "spans.parquet", _span_table(spans, steps, clock))
     _write(
         run_folder / "steps.parquet",
-        _step_table(steps, clock, read_lines(sources[0].spool.evaluations)),
+        _step_table(steps, clock, read_lines(sources[0].output_dir.evaluations)),
     )
     _write(
         run_folder / "links.parquet",
@@ -133,7 +135,7 @@ def _write_decisions(path: Path, sources: Sequence[Source], clock: _Clock) -> No
     """
     told = []
     for source in sources:
-        lines = read_lines(source.spool.decisions)
+        lines = read_lines(source.output_dir.decisions)
         time_ns = source.clock.to_reference(
             np.array([line["time_ns"] for line in lines], dtype=np.int64)
         )
@@ -150,7 +152,7 @@ def _spans_of(source: Source) -> Rows:
     """A machine's spans, in the reference clock; those whose instants cannot be trusted are
     marked.
     """
-    rows = _streamed([source.spool.spans(rank) for rank in source.ranks], SPAN_ROW)
+    rows = _streamed([source.output_dir.spans(rank) for rank in source.ranks], SPAN_ROW)
     start_ns = rows["start_ns"].copy()
     end_ns = source.clock.to_reference(start_ns + rows["dur_ns"])
     rows["start_ns"] = source.clock.to_reference(start_ns)
@@ -160,7 +162,7 @@ def _spans_of(source: Source) -> Rows:
 
 
 def _steps_of(source: Source) -> Rows:
-    rows = _streamed([source.spool.steps(rank) for rank in source.ranks], STEP_ROW)
+    rows = _streamed([source.output_dir.steps(rank) for rank in source.ranks], STEP_ROW)
     for name in ("start_ns", "end_ns"):
         rows[name] = source.clock.to_reference(rows[name].copy())
     return rows
@@ -173,14 +175,18 @@ def _streamed(streams: Sequence[Path], row: np.dtype[np.void]) -> Rows:
 
 
 def _links_of(source: Source) -> Rows:
-    rows = read_rows(source.spool.links, LINK_ROW)
+    rows = read_rows(source.output_dir.links, LINK_ROW)
     rows["time_ns"] = source.clock.to_reference(rows["time_ns"].copy())
     return rows
 
 
-def read_zero_ns(spool: Spool) -> int | None:
+def read_zero_ns(output_dir: WorkerOutputDir) -> int | None:
     """When the first step began, CLOCK_MONOTONIC nanoseconds; None when it never did."""
-    return int(json.loads(spool.zero.read_bytes())["zero_ns"]) if spool.zero.exists() else None
+    return (
+        int(json.loads(output_dir.zero.read_bytes())["zero_ns"])
+        if output_dir.zero.exists()
+        else None
+    )
 
 
 @dataclass(frozen=True)

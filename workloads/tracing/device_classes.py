@@ -24,7 +24,9 @@ def with_device_classes(hosts: pa.Table, sources: Sequence[Source]) -> pa.Table:
         hosts: one row per rank, in rank order (`host_schema`).
         sources: what the training streamed, by machine.
     """
-    words = {rank: source.spool.device_class(rank) for source in sources for rank in source.ranks}
+    words = {
+        rank: source.output_dir.device_class(rank) for source in sources for rank in source.ranks
+    }
     models = {rank: word.read_text() for rank, word in words.items() if word.exists()}
     classes = [models.get(rank, CPU) for rank in hosts.column("rank").to_pylist()]
     return hosts.set_column(

@@ -14,10 +14,10 @@ import sys
 import time
 from pathlib import Path
 
+from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.plan import LinkSamplerPlan
-from laggard.workloads.spool import Spool
-from laggard.workloads.tracing.inet_diag import established, open_in_namespace
 from laggard.workloads.tracing.stream import LINK_ROW, RowStream
+from laggard.workloads.transport.inet_diag import established, open_in_namespace
 
 LOGGER = logging.getLogger(__name__)
 
@@ -41,11 +41,11 @@ def main(argument: str) -> None:
         force=True,
     )
     gc.freeze()
-    spool = Spool(Path(plan.spool))
-    stream = RowStream(spool.links, LINK_ROW)
+    output_dir = WorkerOutputDir(Path(plan.output_dir))
+    stream = RowStream(output_dir.links, LINK_ROW)
     sampler = LinkSampler(plan, stream)
     due_s = time.monotonic()
-    while not spool.done.exists():
+    while not output_dir.done.exists():
         sampler.sample()
         stream.flush_if_due(time.monotonic_ns())
         due_s = max(due_s + plan.interval_s, time.monotonic())

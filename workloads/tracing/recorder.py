@@ -12,10 +12,10 @@ from collections import deque
 from typing import Self
 
 from laggard.core.span_schema import COMPUTE_PHASES, NO_GROUP, NO_PEER, Flag, Lane, Phase
-from laggard.workloads.compute_meter import ComputeMeter
-from laggard.workloads.heartbeat import Heartbeat
-from laggard.workloads.learnt import Learnt
-from laggard.workloads.spool import Spool
+from laggard.workloads.output.worker_output import WorkerOutputDir
+from laggard.workloads.tracing.compute_meter import ComputeMeter
+from laggard.workloads.tracing.heartbeat import Heartbeat
+from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.tracing.stream import SPAN_ROW, STEP_ROW, RowStream
 
 WARM_UP_STEPS = 5
@@ -33,7 +33,7 @@ class Recorder:
     """The trace of one rank.
 
     Args:
-        spool: where it is streamed to.
+        output_dir: where it is streamed to.
         rank: whose it is.
         world_size: number of ranks.
         life: how many processes this rank had before.
@@ -43,15 +43,17 @@ class Recorder:
         meter: told of phases that compute; None where nobody wants to know what they took.
     """
 
-    def __init__(self, spool: Spool, rank: int, world_size: int, life: int = 0) -> None:
+    def __init__(
+        self, output_dir: WorkerOutputDir, rank: int, world_size: int, life: int = 0
+    ) -> None:
         self.meter: ComputeMeter | None = None
         self.spent_ns = [0] * len(Phase)
         self._rank = rank
-        self._spans = RowStream(spool.spans(rank, life), SPAN_ROW)
-        self._steps = RowStream(spool.steps(rank, life), STEP_ROW)
-        self._heartbeat = Heartbeat(spool.heartbeat, rank, world_size)
+        self._spans = RowStream(output_dir.spans(rank, life), SPAN_ROW)
+        self._steps = RowStream(output_dir.steps(rank, life), STEP_ROW)
+        self._heartbeat = Heartbeat(output_dir.heartbeat, rank, world_size)
         self._buckets: list[tuple[int, int, int]] = []
-        self._beside: deque[tuple[int, int, int, int]] = deque()
+        self._background_sends: deque[tuple[int, int, int, int]] = deque()
         self._step = 0
         self._first_step: int | None = None
         self._flags = int(Flag.WARM_UP)
@@ -80,7 +82,7 @@ class Recorder:
         """
         now_ns = self.end_phase(at_ns)
         self._write_buckets()
-        self._write_beside()
+        self._write_background_sends()
         self._step, self._sequence, self._step_start_ns = step, 0, now_ns
         self._first_step = step if self._first_step is None else self._first_step
         self._flags = int(Flag.WARM_UP) if step - self._first_step < WARM_UP_STEPS else 0
@@ -127,7 +129,7 @@ class Recorder:
         group, _, work, _ = self._described
         self._described = group, payload_bytes, work, peer
 
-    def still_there(self) -> None:
+    def signal_alive(self) -> None:
         """A sign of life within a long phase."""
         if self._phase is not None:
             self._heartbeat.beat(self._step, self._phase, time.monotonic_ns())
@@ -158,25 +160,27 @@ class Recorder:
         """One gradient bucket, on the lane of buckets; may be called from another thread."""
         self._buckets.append((start_ns, end_ns, payload_bytes))
 
-    def sent_beside(self, start_ns: int, end_ns: int, peer: int, payload_bytes: int) -> None:
+    def record_background_send(
+        self, start_ns: int, end_ns: int, peer: int, payload_bytes: int
+    ) -> None:
         """What a thread beside the training sent to a peer, on a lane of its own; may be called
         from that thread.
         """
-        self._beside.append((start_ns, end_ns, peer, payload_bytes))
+        self._background_sends.append((start_ns, end_ns, peer, payload_bytes))
 
-    def end_step(self, learnt: Learnt, samples: int, batch_size: int) -> None:
+    def end_step(self, result: StepResult, samples: int, batch_size: int) -> None:
         """The step is done: describe it, and write the trace if a second has passed.
 
         Args:
-            learnt: what came of it.
+            result: what came of it.
             samples: of this rank.
             batch_size: of all ranks.
         """
         now_ns = time.monotonic_ns()
-        used, dropped = (samples, 0) if learnt.applied else (0, samples)
+        used, dropped = (samples, 0) if result.applied else (0, samples)
         self._steps.append(
-            (self._step, self._rank, self._step_start_ns, now_ns, learnt.loss, used, batch_size, learnt.staleness,
-             dropped, learnt.skipped, learnt.read_version, learnt.applied_version, learnt.waited_for)
+            (self._step, self._rank, self._step_start_ns, now_ns, result.loss, used, batch_size, result.staleness,
+             dropped, result.skipped, result.read_version, result.applied_version, result.waited_for)
         )  # fmt: skip
         self._spans.flush_if_due(now_ns)
         self._steps.flush_if_due(now_ns)
@@ -189,9 +193,9 @@ class Recorder:
                  NO_PEER, payload_bytes, 0, self._flags)
             )  # fmt: skip
 
-    def _write_beside(self) -> None:
-        for sequence in range(len(self._beside)):
-            start_ns, end_ns, peer, payload_bytes = self._beside.popleft()
+    def _write_background_sends(self) -> None:
+        for sequence in range(len(self._background_sends)):
+            start_ns, end_ns, peer, payload_bytes = self._background_sends.popleft()
             self._spans.append(
                 (self._step, self._rank, Lane.BACKGROUND, Phase.COMM.code, sequence, start_ns, end_ns - start_ns, NO_GROUP,
                  peer, payload_bytes, 0, self._flags)
@@ -201,7 +205,7 @@ class Recorder:
         """End the open phase and write everything."""
         self.end_phase()
         self._write_buckets()
-        self._write_beside()
+        self._write_background_sends()
         self._spans.close()
         self._steps.close()
         self._heartbeat.close()

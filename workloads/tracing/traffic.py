@@ -8,8 +8,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from laggard.workloads.spool import Spool, write_whole
-from laggard.workloads.tracing.inet_diag import own_established
+from laggard.workloads.output.worker_output import WorkerOutputDir, write_whole
+from laggard.workloads.transport.inet_diag import own_established
 
 if TYPE_CHECKING:
     from laggard.workloads.transport.endpoint import Endpoint
@@ -32,16 +32,17 @@ class Traffic:
     acked_bytes: int
 
 
-def write_traffic(spool: Spool, node: int, endpoint: Endpoint | None) -> None:
+def write_traffic(output_dir: WorkerOutputDir, node: int, endpoint: Endpoint | None) -> None:
     """Put down a process's traffic."""
     payload_bytes = None if endpoint is None else sum(endpoint.sent_bytes.values())
     acked_bytes = sum(each.bytes_acked for each in own_established())
     write_whole(
-        spool.traffic(node), json.dumps(asdict(Traffic(node, payload_bytes, acked_bytes))).encode()
+        output_dir.traffic(node),
+        json.dumps(asdict(Traffic(node, payload_bytes, acked_bytes))).encode(),
     )
 
 
-def read_traffic(spool: Spool, nodes: int) -> tuple[Traffic, ...]:
+def read_traffic(output_dir: WorkerOutputDir, nodes: int) -> tuple[Traffic, ...]:
     """Of all processes that have put it down; those that were killed have not."""
-    paths = (spool.traffic(node) for node in range(nodes))
+    paths = (output_dir.traffic(node) for node in range(nodes))
     return tuple(Traffic(**json.loads(path.read_bytes())) for path in paths if path.exists())

@@ -22,8 +22,8 @@ from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import recv_monitor_message
 
 from laggard.core.errors import TransportError
-from laggard.workloads.tracing.inet_diag import own_established
 from laggard.workloads.transport.frames import ACKNOWLEDGEMENT, Message, pack, unpack
+from laggard.workloads.transport.inet_diag import own_established
 from laggard.workloads.transport.plan import EndpointPlan
 
 _LINGER_MS = 1000
@@ -163,7 +163,7 @@ class Endpoint:
         """End the waiting of `take`; alone of all methods, any thread may call it."""
         os.eventfd_write(self._bell, 1)
 
-    def settle(self, timeout_s: float) -> None:
+    def drain(self, timeout_s: float) -> None:
         """Wait until all that was sent to those who are still there is acknowledged, at most so
         long; what comes meanwhile stays to be taken.
         """

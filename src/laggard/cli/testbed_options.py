@@ -13,7 +13,7 @@ import click
 from laggard.core.errors import InputError
 
 if TYPE_CHECKING:
-    from laggard.layers_services.g5k_request import G5kOptions
+    from laggard.layers_services.g5k.request import G5kOptions
     from laggard.remote.provision import RemoteOptions, RemoteTestbed
     from laggard.scenario.load import Scenario
     from laggard.scenario.run_plan import RunPlan
@@ -63,7 +63,7 @@ class TargetTestbed:
 
     def g5k_options(self) -> G5kOptions:
         """What is asked of Grid'5000."""
-        from laggard.layers_services.g5k_request import G5kOptions
+        from laggard.layers_services.g5k.request import G5kOptions
 
         return G5kOptions(**self.reservation)  # type: ignore[arg-type]  # click has checked the types
 
@@ -164,9 +164,9 @@ def plan_run(scenario: Scenario, target: TargetTestbed) -> RunPlan:
         return plan_ssh_run(scenario, load_inventory_machines(scenario, target.inventory))
     from datetime import UTC, datetime
 
-    from laggard.layers_services.g5k import start_estimate
-    from laggard.layers_services.g5k_description import describe_g5k
-    from laggard.layers_services.g5k_plan import plan_g5k
+    from laggard.layers_services.g5k.description import describe_g5k
+    from laggard.layers_services.g5k.plan import plan_g5k
+    from laggard.layers_services.g5k.reserve import start_estimate
 
     plan = plan_g5k(scenario.layers, target.g5k_options(), scenario.sources.layers_services)
     now = datetime.now(UTC)

@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from laggard.core.errors import DeploymentError, LaggardError
-from laggard.layers_services.remote_processes import Heard, RemoteProcesses
+from laggard.layers_services.ssh.remote_processes import OutputLine, RemoteProcesses
 from laggard.remote.agent.messages import (
     AgentFailed,
     AgentMessage,
@@ -27,8 +27,8 @@ from laggard.remote.agent.messages import (
     format_line,
     parse_agent_message,
 )
-from laggard.workloads.gate_relay import GATE_NEWS, GateHub, GateNews
-from laggard.workloads.tally_relay import TALLY_NEWS, TallyHub, TallyNews
+from laggard.workloads.coordination.barrier_relay import BARRIER_UPDATE, BarrierHub, BarrierUpdate
+from laggard.workloads.coordination.progress_relay import TALLY_NEWS, ProgressHub, TallyNews
 
 KEEPALIVE_INTERVAL_S = 2.0
 _POLL_SLICE_S = 0.005
@@ -61,8 +61,8 @@ class AgentPool:
 
     processes: RemoteProcesses
     plans: Mapping[str, AgentPlan]
-    barrier_hub: GateHub
-    progress_hub: TallyHub
+    barrier_hub: BarrierHub
+    progress_hub: ProgressHub
     logs: Path
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _replies: dict[int, AgentReply] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class AgentPool:
         """
         self._expects_heartbeats, self._tolerates_losses, self._failure = False, True, None
 
-    def send_update(self, host: str, news: GateNews | TallyNews) -> None:
+    def send_update(self, host: str, news: BarrierUpdate | TallyNews) -> None:
         """Hand news to one agent."""
         self.processes.write(host, format_line(news))
 
@@ -201,7 +201,7 @@ class AgentPool:
             for host in self.plans:
                 self.processes.write(host, format_line(KeepAlive()))
 
-    def _handle_event(self, line_event: Heard) -> None:
+    def _handle_event(self, line_event: OutputLine) -> None:
         host = line_event.machine
         if line_event.line is None:
             self._mark_lost(
@@ -231,7 +231,7 @@ class AgentPool:
 
     def _relay_barrier_update(self, host: str, message: AgentMessage) -> None:
         """Gate news reach the other nodes at once, whoever listens for what."""
-        if isinstance(message, GATE_NEWS):
+        if isinstance(message, BARRIER_UPDATE):
             for target, news in self.barrier_hub.route(host, message):
                 self.send_update(target, news)
 

@@ -24,7 +24,7 @@ class DestroyReport(Record):
 
     def text(self) -> str:
         """For people."""
-        from laggard.layers_services.release import how_to_release
+        from laggard.layers_services.g5k.release import how_to_release
 
         if not self.released and not self.held:
             return "nothing is held on a testbed"
@@ -45,7 +45,7 @@ def destroy_run(folder: Path) -> DestroyReport:
     Raises:
         LaggardError: the testbed's API refuses the user, or does not answer at all.
     """
-    from laggard.layers_services.release import destroy, job_name
+    from laggard.layers_services.g5k.release import destroy, job_name
 
     record = load_record(folder)
     if record.testbed != "g5k" or record.status == "running":

@@ -23,7 +23,7 @@ def record_energy(
         start_s: Unix time at which training began.
         end_s: Unix time at which it ended.
     """
-    from laggard.layers_services.g5k_energy import measure_energy, metered
+    from laggard.layers_services.g5k.energy import measure_energy, metered
 
     if not metered(machines):
         return

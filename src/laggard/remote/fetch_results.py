@@ -16,12 +16,12 @@ from pydantic import TypeAdapter
 
 from laggard.core.errors import DeploymentError, LaggardError
 from laggard.core.virtual_time import Dilation
-from laggard.layers_services.fetch import RemoteFile, fetch_files
+from laggard.layers_services.ssh.fetch_files import RemoteFile, fetch_files
 from laggard.remote.agent.node_clock import load_clock_fit
 from laggard.remote.agent_plans import find_evaluator_host
 from laggard.remote.agent_pool import AgentPool
 from laggard.scenario.load import Scenario
-from laggard.workloads.spool import Spool
+from laggard.workloads.output.worker_output import WorkerOutputDir
 
 if TYPE_CHECKING:
     from laggard.workloads.tracing.collect import Source
@@ -79,11 +79,11 @@ def fetch_results(
     }
     missing = {name: plan.folder for name, plan in agent_pool.plans.items() if name not in fetched}
     head = scenario.ranks[0].name
-    if head not in fetched or not Spool(fetched[head] / "spool").zero.exists():
+    if head not in fetched or not WorkerOutputDir(fetched[head] / "spool").zero.exists():
         return FetchedResults(has_begun=False, done=None, missing_hosts=missing)
-    spool, evaluated = Spool(fetched[head] / "spool"), find_evaluator_host(scenario)
+    output_dir, evaluated = WorkerOutputDir(fetched[head] / "spool"), find_evaluator_host(scenario)
     if evaluated != head and evaluated in fetched:
-        _merge_evaluator_output(Spool(fetched[evaluated] / "spool"), spool)
+        _merge_evaluator_output(WorkerOutputDir(fetched[evaluated] / "spool"), output_dir)
     sampled = sampled_hosts(scenario.workload, scenario.hosts)
     ordered = [head, *(name for name in fetched if name != head)]
     ranks = {
@@ -91,21 +91,21 @@ def fetch_results(
         for name in ordered
     }
     sources = [
-        Source(Spool(fetched[name] / "spool"), ranks[name], load_clock_fit(fetched[name]))
+        Source(WorkerOutputDir(fetched[name] / "spool"), ranks[name], load_clock_fit(fetched[name]))
         for name in ordered
         if name in sampled
     ]
     collect_from(sources, run_folder, scenario.ranks, Dilation(1.0), scenario.shares, sampled)
     _write_traffic_counters(sources, len(scenario.ranks) + 1, run_folder)
-    if spool.checkpoint.exists():
-        shutil.copy(spool.checkpoint, run_folder / spool.checkpoint.name)
-    done = json.loads(spool.done.read_bytes()) if spool.done.exists() else None
+    if output_dir.checkpoint.exists():
+        shutil.copy(output_dir.checkpoint, run_folder / output_dir.checkpoint.name)
+    done = json.loads(output_dir.done.read_bytes()) if output_dir.done.exists() else None
     done = done or None  # one that is empty only told the link sampler that it was over
     shutil.rmtree(fetched_folder)
     return FetchedResults(has_begun=True, done=done, missing_hosts=missing)
 
 
-def _merge_evaluator_output(evaluated: Spool, head: Spool) -> None:
+def _merge_evaluator_output(evaluated: WorkerOutputDir, head: WorkerOutputDir) -> None:
     """What was written where the training was evaluated lies with what rank 0 wrote, as if it had
     been one machine.
     """
@@ -128,7 +128,7 @@ def _write_traffic_counters(sources: Sequence[Source], nodes: int, run_folder: P
     if not counters.exists():
         return
     traffic = sorted(
-        (each for source in sources for each in read_traffic(source.spool, nodes)),
+        (each for source in sources for each in read_traffic(source.output_dir, nodes)),
         key=lambda each: each.node,
     )
     document = json.loads(counters.read_text()) | {"traffic": [asdict(each) for each in traffic]}

@@ -11,7 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from laggard.network_emulation.compute.measure import tolerance
-from laggard.network_emulation.guard import Guard, Limits, Sample, Slip
+from laggard.network_emulation.fidelity.monitor import (
+    FidelityMonitor,
+    FidelitySample,
+    FidelityViolation,
+    Limits,
+)
 from laggard.remote.agent.messages import NodeSample
 from laggard.run.fidelity_monitor import TimedViolation
 
@@ -22,7 +27,7 @@ class NodeFidelityMonitors:
 
     _samples_before: dict[str, NodeSample] = field(default_factory=dict)
     _is_started: bool = False
-    _monitors: dict[str, Guard] = field(default_factory=dict)
+    _monitors: dict[str, FidelityMonitor] = field(default_factory=dict)
     _reference_offset_ns: dict[str, int] = field(default_factory=dict)
 
     def start_monitoring(self) -> None:
@@ -40,10 +45,10 @@ class NodeFidelityMonitors:
             return
         if host not in self._monitors:
             allowed = tolerance(node_sample.mechanism) if node_sample.mechanism else 0.0
-            self._monitors[host] = Guard(Limits(late_ns=1.0, compute=allowed))
+            self._monitors[host] = FidelityMonitor(Limits(late_ns=1.0, compute=allowed))
         self._reference_offset_ns[host] = node_sample.reference_ns - node_sample.at_ns
         self._monitors[host].add(
-            Sample(
+            FidelitySample(
                 at_ns=node_sample.at_ns,
                 wall_ns=node_sample.wall_ns,
                 awake_ns=node_sample.awake_ns,
@@ -69,7 +74,9 @@ class NodeFidelityMonitors:
         ]
         return tuple(sorted(found, key=lambda each: each.first_s))
 
-    def _to_timed_violation(self, host: str, violation: Slip, zero_ns: int) -> TimedViolation:
+    def _to_timed_violation(
+        self, host: str, violation: FidelityViolation, zero_ns: int
+    ) -> TimedViolation:
         offset_ns = self._reference_offset_ns[host] - zero_ns
         where = f"{violation.where} of {host}" if violation.kind == "core stolen" else host
         return TimedViolation(

@@ -16,9 +16,10 @@ from pydantic import JsonValue
 from laggard.core.errors import EmulationError
 from laggard.core.run_schema import FidelityCheck
 from laggard.core.virtual_time import Dilation
-from laggard.network_emulation.constraints import Constraint, LinkPlan, Pair, tier_pairs
 from laggard.network_emulation.dynamics.changes import TimedChange
-from laggard.network_emulation.fidelity import (
+from laggard.network_emulation.fidelity.measure import EchoProbe, LossCount
+from laggard.network_emulation.fidelity.probes.apart import FlowProbe
+from laggard.network_emulation.fidelity.verify_links import (
     REALTIME,
     Task,
     choose_representatives,
@@ -31,9 +32,8 @@ from laggard.network_emulation.fidelity import (
     sample_round_trips,
     transport_for,
 )
-from laggard.network_emulation.measure import EchoProbe, LossCount
-from laggard.network_emulation.probes.apart import FlowProbe
-from laggard.network_emulation.without_fabric import Inlet, plan_inlets
+from laggard.network_emulation.links.end_host_shaping import IngressLimit, plan_inlets
+from laggard.network_emulation.links.plan_links import Constraint, LinkPlan, Pair, tier_pairs
 from laggard.remote.agent_pool import AgentPool
 
 _REAL_TIME = Dilation(1.0)
@@ -199,7 +199,7 @@ def _verify_rate(agent_pool: AgentPool, plan: LinkPlan, task: Task) -> FidelityC
     )
 
 
-def plan_rate_flow(task: Task, ingress_limits: Sequence[Inlet] = ()) -> FlowProbe:
+def plan_rate_flow(task: Task, ingress_limits: Sequence[IngressLimit] = ()) -> FlowProbe:
     """A flow long enough to fill the link's queue first.
 
     TCP, or UDP where packets get lost or jitter in either direction, or where the slowest queue on
@@ -220,7 +220,7 @@ def plan_rate_flow(task: Task, ingress_limits: Sequence[Inlet] = ()) -> FlowProb
     return FlowProbe(transport, task.there.rate_mbps, task.rtt_ms, warm_up_s, window_s, loss=loss)
 
 
-def _is_slowest(ingress_limit: Inlet, task: Task) -> bool:
+def _is_slowest(ingress_limit: IngressLimit, task: Task) -> bool:
     src, dst = task.pair
     return (
         ingress_limit.host == dst

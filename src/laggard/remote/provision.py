@@ -20,15 +20,21 @@ from laggard.core.errors import (
     ScenarioError,
 )
 from laggard.core.run_schema import ReservedJob
-from laggard.layers_services.e2clab_managers import manager_problems
-from laggard.layers_services.g5k_request import G5kOptions, G5kPlan
-from laggard.layers_services.gpus import why_not
+from laggard.layers_services.e2clab.managers import manager_problems
+from laggard.layers_services.environment.gpus import why_not
+from laggard.layers_services.environment.node_facts import NodeFacts, query_nodes, with_ipv6
+from laggard.layers_services.environment.prepare import (
+    PreparedNode,
+    Store,
+    platforms,
+    prepare,
+    site_stores,
+)
+from laggard.layers_services.environment.wheels import Platform, WheelSet, wheel_set
+from laggard.layers_services.g5k.release import job_name, still_held
+from laggard.layers_services.g5k.request import G5kOptions, G5kPlan
 from laggard.layers_services.machine import Machine
-from laggard.layers_services.node_facts import NodeFacts, ask_nodes, with_ipv6
-from laggard.layers_services.prepare import PreparedNode, Store, platforms, prepare, site_stores
-from laggard.layers_services.release import job_name, still_held
-from laggard.layers_services.wheels import Platform, WheelSet, wheel_set
-from laggard.network_emulation.without_fabric import bottleneck_problems
+from laggard.network_emulation.links.end_host_shaping import bottleneck_problems
 from laggard.run_folder.journal import Journal
 from laggard.scenario.load import Scenario
 
@@ -92,7 +98,7 @@ def plan_machines(scenario: Scenario, options: RemoteOptions) -> MachinePlan:
     require_supported(scenario, options.testbed)
     if options.testbed == "ssh":
         return load_inventory_machines(scenario, options.inventory)
-    from laggard.layers_services.g5k_plan import plan_g5k
+    from laggard.layers_services.g5k.plan import plan_g5k
 
     return plan_g5k(scenario.layers, options.reservation, scenario.sources.layers_services)
 
@@ -135,7 +141,7 @@ def reserve_nodes(
     if isinstance(plan, tuple):
         yield ReservedNodes(plan, None)
         return
-    from laggard.layers_services.g5k import reserve
+    from laggard.layers_services.g5k.reserve import reserve
 
     def record_jobs(jobs: tuple[ReservedJob, ...]) -> None:
         journal.update(jobs=jobs)
@@ -160,7 +166,7 @@ def reserve_nodes(
 
 
 def _warn_unreleased_jobs(journal: Journal, unreleased: tuple[ReservedJob, ...]) -> None:
-    from laggard.layers_services.release import how_to_release
+    from laggard.layers_services.g5k.release import how_to_release
 
     journal.update(warnings=(*journal.record.warnings, how_to_release(unreleased)))
 
@@ -180,7 +186,7 @@ def load_inventory_machines(scenario: Scenario, inventory: Path | None) -> tuple
     Raises:
         InputError: there is no inventory, it cannot be read, or it has not enough machines.
     """
-    from laggard.layers_services.inventory import assign, parse_inventory
+    from laggard.layers_services.ssh.inventory import assign, parse_inventory
 
     if inventory is None:
         raise InputError(
@@ -236,13 +242,13 @@ def provision_nodes(
         PrerequisiteError: links are to be shaped, and a machine cannot.
         InputError: a machine has GPUs, and more ranks than those.
     """
-    from laggard.layers_services.inventory import enoslib_roles_of
+    from laggard.layers_services.ssh.inventory import enoslib_roles_of
     from laggard.workloads.devices import plan_devices
 
     machines = reserved_nodes.machines
     with journal.stage("ask nodes", f"{len(machines)} of them what they are"):
         roles, _ = enoslib_roles_of(machines)
-        facts = ask_nodes(machines, roles)
+        facts = query_nodes(machines, roles)
         _require_shaping_support(facts, shaped=shaped, netem=netem)
         plan_devices(hosts_by_rank, {name: each.usable_gpus for name, each in facts.items()})
         machines = with_ipv6(machines, facts)

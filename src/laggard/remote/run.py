@@ -14,8 +14,8 @@ from pathlib import Path
 from laggard.core.errors import DeploymentError
 from laggard.core.run_schema import RunRecord
 from laggard.layers_services.machine import Machine
-from laggard.layers_services.remote_processes import RemoteProcesses
-from laggard.layers_services.ssh_config import write_ssh_config
+from laggard.layers_services.ssh.remote_processes import RemoteProcesses
+from laggard.layers_services.ssh.ssh_config import write_ssh_config
 from laggard.remote.agent_plans import find_evaluator_host, plan_agents
 from laggard.remote.agent_pool import AgentPool
 from laggard.remote.e2clab_stages import deploy_e2clab_stages
@@ -40,9 +40,9 @@ from laggard.run_folder.journal import Journal
 from laggard.run_folder.record import create_record, record_failure
 from laggard.run_folder.store import RunFolder
 from laggard.scenario.load import Scenario
-from laggard.workloads.gate_relay import GateHub
+from laggard.workloads.coordination.barrier_relay import BarrierHub
+from laggard.workloads.coordination.progress_relay import ProgressHub
 from laggard.workloads.plan import ENVIRONMENT
-from laggard.workloads.tally_relay import TallyHub
 
 AGENT_MODULE = "laggard.remote.agent.main"
 
@@ -142,7 +142,7 @@ def _run_on_nodes(
         for name, node in provisioned.nodes.items()
     }
     machines, head = [machine.alias for machine in provisioned.machines], scenario.ranks[0].name
-    hubs = GateHub(machines, head), TallyHub(machines, find_evaluator_host(scenario))
+    hubs = BarrierHub(machines, head), ProgressHub(machines, find_evaluator_host(scenario))
     with ExitStack() as stack:
         stages = stack.enter_context(
             deploy_e2clab_stages(scenario, provisioned, journal, context.app_conf)

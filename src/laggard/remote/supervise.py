@@ -24,7 +24,7 @@ from laggard.remote.agent_pool import AgentPool
 from laggard.remote.fidelity_monitors import NodeFidelityMonitors
 from laggard.run.hang_detection import HangDetector, ProcessState, format_hang
 from laggard.run.supervisor import BLAME_GRACE_S, is_peer_failure
-from laggard.workloads.heartbeat import PHASES, Beat
+from laggard.workloads.tracing.heartbeat import PHASES, Beat
 
 _POLL_S = 0.05
 

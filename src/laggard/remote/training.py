@@ -16,9 +16,9 @@ from laggard.core.emulated_drive import DriveCounters, DriveLimits
 from laggard.core.errors import LaggardError
 from laggard.core.run_schema import FidelityCheck
 from laggard.core.virtual_time import Dilation
-from laggard.layers_services.clock_exchange import CLOCK_PORT
-from laggard.network_emulation.backend import LinkBackend
+from laggard.layers_services.ssh.clock_exchange import CLOCK_PORT
 from laggard.network_emulation.dynamics import EventRecord, Scheduler
+from laggard.network_emulation.links.backend import LinkBackend
 from laggard.network_emulation.memory.watch import short_overruns
 from laggard.remote.agent_plans import find_evaluator_host
 from laggard.remote.agent_pool import AgentPool
@@ -30,7 +30,7 @@ from laggard.run.fidelity_monitor import TimedViolation, find_late_changes
 from laggard.run.training import build_training_state, write_counters, write_events
 from laggard.run_folder.journal import Journal
 from laggard.scenario.load import Scenario
-from laggard.workloads.gate_relay import StopAsked
+from laggard.workloads.coordination.barrier_relay import StopRequested
 
 READY_TIMEOUT_S = 180.0
 START_TIMEOUT_S = 120.0
@@ -101,7 +101,7 @@ def apply_emulation(
     Raises:
         FidelityError: a promise is not kept.
     """
-    from laggard.network_emulation.netem import NetemBackend
+    from laggard.network_emulation.links.netem import NetemBackend
 
     journal = context.journal
     with journal.stage("base delays", "what the testbed itself takes"):
@@ -248,7 +248,7 @@ def _supervise_training(
                 and now_s > context.walltime_end_s - WALLTIME_MARGIN_S
             ):
                 stop_requested = True
-                agent_pool.send_update(find_evaluator_host(scenario), StopAsked())
+                agent_pool.send_update(find_evaluator_host(scenario), StopRequested())
             if now_s - shown_s >= _DISPLAY_INTERVAL_S:
                 shown_s = now_s
                 elapsed_s = (time.monotonic_ns() - zero_here_ns) / 1e9

@@ -13,8 +13,8 @@ from laggard.core.errors import WorkerError
 from laggard.core.run_schema import ChurnEvent
 from laggard.run.supervisor import SupervisedProcess, Supervisor, read_log_tail
 from laggard.run_folder.journal import RunContext
-from laggard.workloads.churn import Turn, turns
 from laggard.workloads.plan import WorkerPlan
+from laggard.workloads.specification.churn import Turn, turns
 
 JOIN_TIMEOUT_S = 120.0
 """Virtual seconds that a worker may take to start and to be brought up to date."""

@@ -12,15 +12,20 @@ from pathlib import Path
 
 from laggard.core.run_schema import FidelityCheck
 from laggard.layers_services.local.namespaces import HostNamespaces, create_namespaces
-from laggard.network_emulation.backend import LinkBackend
 from laggard.network_emulation.compute import ShareController, open_shares
 from laggard.network_emulation.compute.measure import verify_shares
-from laggard.network_emulation.constraints import LinkPlan, dilate_links
-from laggard.network_emulation.fidelity import ORDINARY, REALTIME, Tolerance, verify_links
+from laggard.network_emulation.fidelity.verify_links import (
+    ORDINARY,
+    REALTIME,
+    Tolerance,
+    verify_links,
+)
+from laggard.network_emulation.links.backend import LinkBackend
+from laggard.network_emulation.links.plan_links import LinkPlan, dilate_links
+from laggard.network_emulation.links.tcp_settings import configure_tcp_of
 from laggard.network_emulation.storage.drives import DriveSet
 from laggard.network_emulation.storage.measure import verify_drives
 from laggard.network_emulation.storage.plan import dilate_limits
-from laggard.network_emulation.tcp import configure_tcp_of
 from laggard.run_folder.journal import RunContext
 
 DRIVE_FOLDER = Path("/run/drives")
@@ -113,7 +118,7 @@ def _start_links(context: RunContext, namespaces: HostNamespaces) -> tuple[LinkB
     """
     plan = dilate_links(context.scenario.links, context.dilation)
     if context.links == "userspace":
-        from laggard.network_emulation.link_emulator import UserspaceBackend
+        from laggard.network_emulation.links.userspace import UserspaceBackend
 
         emulator = UserspaceBackend.start(plan, namespaces.paths, context.dilation)
         return emulator, REALTIME if emulator.realtime else ORDINARY
@@ -125,7 +130,7 @@ def _start_netem(plan: LinkPlan, namespaces: HostNamespaces) -> LinkBackend:
     from laggard.layers_services.local.provider import ansible_workspace, enoslib_roles
 
     roles, networks = enoslib_roles(plan.hosts)
-    from laggard.network_emulation.netem import NetemBackend
+    from laggard.network_emulation.links.netem import NetemBackend
 
     with ansible_workspace():
         return NetemBackend.start(plan, roles, networks, namespaces.ports)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from laggard.core.errors import FidelityError
 from laggard.core.run_schema import FidelityCheck
-from laggard.layers_services.e2clab_bridge import Stage, run_workflow
-from laggard.layers_services.launch import ForkServer
+from laggard.layers_services.e2clab.workflow import Stage, run_workflow
+from laggard.layers_services.local.launch import ForkServer
 from laggard.layers_services.local.provider import enoslib_roles
 from laggard.run.continuum import open_continuum
 from laggard.run.fidelity_monitor import require_no_violations

@@ -17,17 +17,17 @@ from laggard.core.errors import EmulationError, FidelityError
 from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.compute.measure import tolerance
 from laggard.network_emulation.dynamics import EventRecord
-from laggard.network_emulation.guard import (
+from laggard.network_emulation.fidelity.monitor import (
     CHANGE_LATE_S,
     WINDOW_S,
-    Guard,
+    FidelityMonitor,
+    FidelitySample,
+    FidelityViolation,
     Limits,
-    Sample,
-    Slip,
     describe,
 )
-from laggard.network_emulation.links import Pair
-from laggard.network_emulation.sampling import take_sample
+from laggard.network_emulation.fidelity.sampling import take_sample
+from laggard.network_emulation.links.constraint import Pair
 from laggard.run.continuum import Continuum
 
 _SAMPLE_INTERVAL_S = 1.0
@@ -40,7 +40,7 @@ class TimedViolation:
     barrier).
     """
 
-    violation: Slip
+    violation: FidelityViolation
     first_s: float
     last_s: float
 
@@ -60,8 +60,8 @@ class FidelityMonitorThread:
     ) -> None:
         self._continuum = continuum
         self._dilation = dilation
-        self._monitor = Guard(_compute_limits(continuum, rates, dilation))
-        self._known: tuple[Slip, ...] = ()
+        self._monitor = FidelityMonitor(_compute_limits(continuum, rates, dilation))
+        self._known: tuple[FidelityViolation, ...] = ()
         self._reported: set[tuple[str, str, int]] = set()
         self._failure: Exception | None = None
         self._stop_event = threading.Event()
@@ -112,7 +112,7 @@ class FidelityMonitorThread:
             ) from self._failure
 
     def _to_virtual_time(
-        self, violations: Sequence[Slip], zero_ns: int
+        self, violations: Sequence[FidelityViolation], zero_ns: int
     ) -> tuple[TimedViolation, ...]:
         return tuple(
             TimedViolation(
@@ -136,7 +136,7 @@ class FidelityMonitorThread:
         except Exception as error:  # noqa: BLE001 - it ends this thread, and `violations` raises it in the caller's
             self._failure = error
 
-    def _sample(self) -> Sample:
+    def _sample(self) -> FidelitySample:
         links, shares = self._continuum.links, self._continuum.shares
         health = links.health()
         sample = take_sample(set(shares.cpus.values()), shares)
@@ -168,7 +168,9 @@ def find_late_changes(
 
     return tuple(
         TimedViolation(
-            Slip("change late", where, at_ns(asked_s), at_ns(effective_s), effective_s - asked_s),
+            FidelityViolation(
+                "change late", where, at_ns(asked_s), at_ns(effective_s), effective_s - asked_s
+            ),
             asked_s,
             effective_s,
         )
@@ -225,7 +227,7 @@ def format_violation(each: TimedViolation) -> str:
     return f"{each.first_s:.1f} to {each.last_s:.1f} s: {describe(each.violation)}"
 
 
-def _get_violation_key(violation: Slip) -> tuple[str, str, int]:
+def _get_violation_key(violation: FidelityViolation) -> tuple[str, str, int]:
     """What stays of a slip while it goes on."""
     return violation.kind, violation.where, violation.first_ns
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from laggard.workloads.heartbeat import Beat, suspects
+from laggard.workloads.tracing.heartbeat import Beat, suspects
 
 IDLE_TIMEOUT_S = 15.0
 """Virtual seconds that a worker may stand still without using its CPU before it counts as hung."""

@@ -6,15 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from laggard.core.work_counter import WorkCounter, WorkDone
-from laggard.network_emulation.compute.efficiency import slower_than_asked
+from laggard.network_emulation.compute.efficiency import compute_excess_slowdown
+from laggard.workloads.output.worker_output import WorkerOutputDir, of_all_lives
 from laggard.workloads.plan import WorkerPlan
-from laggard.workloads.spool import Spool, of_all_lives
 
 MIN_REPORTED_SLOWDOWN = 1.1
 """A worker that is slower than its share by less is not told of."""
 
 
-def read_rank_work(output_dir: Spool, workers: Sequence[WorkerPlan]) -> Mapping[int, WorkDone]:
+def read_rank_work(
+    output_dir: WorkerOutputDir, workers: Sequence[WorkerPlan]
+) -> Mapping[int, WorkDone]:
     """What the computing of every rank that was held to a share took, beside what it would have
     taken at full speed.
     """
@@ -55,7 +57,8 @@ def find_slow_ranks(
     """
     hosts = {worker.rank: worker.host for worker in workers}
     slower = {
-        rank: slower_than_asked(done, min_efficiency(hosts[rank])) for rank, done in work.items()
+        rank: compute_excess_slowdown(done, min_efficiency(hosts[rank]))
+        for rank, done in work.items()
     }
     slow_workers = [rank for rank, factor in slower.items() if factor > MIN_REPORTED_SLOWDOWN]
     if not slow_workers:

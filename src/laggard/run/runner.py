@@ -16,8 +16,8 @@ from pathlib import Path
 from laggard.core import fingerprint
 from laggard.core.errors import RunFolderError
 from laggard.core.run_schema import RunRecord
-from laggard.layers_services.e2clab_managers import manager_problems
-from laggard.layers_services.e2clab_services import service_warnings
+from laggard.layers_services.e2clab.managers import manager_problems
+from laggard.layers_services.e2clab.services import service_warnings
 from laggard.layers_services.local import sandbox
 from laggard.layers_services.local.janitor import Janitor, run_name
 from laggard.layers_services.local.prerequisites import check_prerequisites
@@ -27,7 +27,7 @@ from laggard.network_emulation.compute.cgroups import (
     run_folders,
     sweep_cgroups,
 )
-from laggard.network_emulation.cpu_plan import CpuPlan, plan_cpus, usable_cores
+from laggard.network_emulation.compute.cpu_plan import CpuPlan, plan_cpus, usable_cores
 from laggard.network_emulation.probe import BackendName, Requested, choose_backend, kernel_has_ipv6
 from laggard.run.controller import run_controller
 from laggard.run.interrupts import TERMINATION_SIGNALS

@@ -29,7 +29,7 @@ from laggard.core.run_schema import Alarm
 from laggard.core.span_schema import Lane
 from laggard.core.virtual_time import Dilation
 from laggard.run.straggler_watcher_plan import WatcherPlan
-from laggard.workloads.spool import Spool
+from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.tracing.collect import read_zero_ns
 from laggard.workloads.tracing.following import RowFollower
 from laggard.workloads.tracing.stream import LINK_ROW, SPAN_ROW, Rows
@@ -73,7 +73,7 @@ def main(argument: str) -> None:
 
 def _run_watcher(plan: WatcherPlan) -> None:
     Path(plan.alarms).touch()
-    output_dir = Spool(Path(plan.output_dir))
+    output_dir = WorkerOutputDir(Path(plan.output_dir))
     watcher = StragglerWatcher(plan)
     is_over = False
     while not is_over:
@@ -82,7 +82,7 @@ def _run_watcher(plan: WatcherPlan) -> None:
     LOGGER.info("%d alarms; took %.2f s of CPU time", watcher.alarm_count, time.process_time())
 
 
-def _is_over(output_dir: Spool, patience_s: float) -> bool:
+def _is_over(output_dir: WorkerOutputDir, patience_s: float) -> bool:
     """Whether the training is over, which is waited for so long."""
     deadline = time.monotonic() + patience_s
     while not (is_over := output_dir.done.exists()) and time.monotonic() < deadline:
@@ -104,7 +104,7 @@ class StragglerWatcher:
     _waiting: list[Rows] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        output_dir, world = Spool(Path(self.plan.output_dir)), len(self.plan.hosts)
+        output_dir, world = WorkerOutputDir(Path(self.plan.output_dir)), len(self.plan.hosts)
         self._output_dir = output_dir
         self._followers = {
             rank: [RowFollower(output_dir.spans(rank), SPAN_ROW)] for rank in range(world)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from laggard.core.errors import WorkerError
-from laggard.layers_services.launch import Exit, ForkServer
+from laggard.layers_services.local.launch import Exit, ForkServer
 from laggard.network_emulation.memory.watch import MemoryWatch
 from laggard.run.hang_detection import HangDetector, format_hang, read_process_state
-from laggard.workloads.heartbeat import read_heartbeats
-from laggard.workloads.spool import Spool
+from laggard.workloads.output.worker_output import WorkerOutputDir
+from laggard.workloads.tracing.heartbeat import read_heartbeats
 
 TAIL_LINES = 25
 BLAME_GRACE_S = 0.5
@@ -55,7 +55,7 @@ class Supervisor:
     """
 
     server: ForkServer
-    output_dir: Spool
+    output_dir: WorkerOutputDir
     world_size: int
     dilation: float
     memory: MemoryWatch = field(default_factory=lambda: MemoryWatch({}))

@@ -14,10 +14,10 @@ from laggard.core.emulated_drive import DriveCounters
 from laggard.core.run_schema import ALARMS_FILE
 from laggard.core.span_schema import event_schema
 from laggard.core.work_counter import WorkCounter, WorkDone
-from laggard.layers_services.launch import ForkServer, ProcessSpec
-from laggard.network_emulation.backend import LinkBackend, LinkCounters
-from laggard.network_emulation.constraints import Pair
+from laggard.layers_services.local.launch import ForkServer, ProcessSpec
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
+from laggard.network_emulation.links.backend import LinkBackend, LinkCounters
+from laggard.network_emulation.links.plan_links import Pair
 from laggard.network_emulation.memory.watch import MemoryWatch, short_overruns
 from laggard.run.alarm_display import AlarmDisplay
 from laggard.run.churn import ChurnScheduler
@@ -28,7 +28,7 @@ from laggard.run.straggler_watcher_plan import WATCHER_MODULE, plan_watcher
 from laggard.run.supervisor import SupervisedProcess, Supervisor
 from laggard.run_folder.display import TrainingState
 from laggard.run_folder.journal import RunContext
-from laggard.workloads.model import Stop
+from laggard.workloads.output.worker_output import Scalar, read_lines, write_whole
 from laggard.workloads.plan import (
     ENVIRONMENT,
     ServerPlan,
@@ -39,9 +39,9 @@ from laggard.workloads.plan import (
     plan_link_sampler,
     plan_workers,
 )
-from laggard.workloads.spool import Scalar, read_lines, write_whole
 from laggard.workloads.tracing.traffic import Traffic, read_traffic
 from laggard.workloads.transport.keys import make_endpoints
+from laggard.workloads.workload import Stop
 
 READY_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 120.0
@@ -144,7 +144,12 @@ def _start_processes(
         log = context.logs / "server.log"
         pid = server.spawn(
             _create_process_spec(
-                context, continuum, "server", "laggard.workloads.server:main", server_plan, log
+                context,
+                continuum,
+                "server",
+                "laggard.workloads.parameter_server:main",
+                server_plan,
+                log,
             )
         )
         supervisor.add_process(

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from laggard.core.run_schema import RunRecord, StageDuration
 from laggard.core.virtual_time import Dilation
-from laggard.network_emulation.cpu_plan import CpuPlan
+from laggard.network_emulation.compute.cpu_plan import CpuPlan
 from laggard.network_emulation.probe import BackendName
 from laggard.run_folder.display import Display
 from laggard.run_folder.store import RunFolder, load_record
 from laggard.scenario.load import Scenario
-from laggard.workloads.spool import Spool
+from laggard.workloads.output.worker_output import WorkerOutputDir
 
 if TYPE_CHECKING:
     from laggard.network_emulation.compute.cgroups import CgroupSet
@@ -96,6 +96,6 @@ class RunContext:
         return self.journal.folder.logs
 
     @property
-    def output_dir(self) -> Spool:
+    def output_dir(self) -> WorkerOutputDir:
         """What the processes of the training stream into."""
-        return Spool(self.folder / "spool")
+        return WorkerOutputDir(self.folder / "spool")

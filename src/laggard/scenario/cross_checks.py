@@ -25,14 +25,14 @@ from laggard.network_emulation.model import (
     TimedHostEvent,
     TimedLinkEvent,
 )
-from laggard.workloads.churn import faults, turns
-from laggard.workloads.model import Cifar10, Digits, ImageFolder, OwnDataset, Synthetic, Workload
+from laggard.workloads.specification.churn import faults, turns
 from laggard.workloads.strategies.graph import find_neighbors
 from laggard.workloads.strategies.parameters import (
     BackupWorkersParameters,
     HopParameters,
     list_churn_strategies,
 )
+from laggard.workloads.workload import Cifar10, Digits, ImageFolder, OwnDataset, Synthetic, Workload
 
 MAX_HOSTS = 500
 MAX_WORKERS = 500

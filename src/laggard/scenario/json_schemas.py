@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from laggard.layers_services.model import LayersServices, Workflow
 from laggard.network_emulation.model import Heterogeneity, Network
-from laggard.workloads.model import Workload
+from laggard.workloads.workload import Workload
 
 SCHEMA_FOLDER = Path(__file__).resolve().parent / "schemas"
 MODELS: Mapping[str, type[BaseModel]] = {

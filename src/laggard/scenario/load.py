@@ -16,18 +16,18 @@ from laggard.core.emulated_drive import DriveLimits
 from laggard.core.errors import Problem, ScenarioError
 from laggard.core.hosts import Host
 from laggard.core.yaml_source import YamlSource, validate_model
-from laggard.layers_services import workflow_env
 from laggard.layers_services.compile import compile_hosts
-from laggard.layers_services.e2clab_services import own_classes
+from laggard.layers_services.e2clab import workflow_env
+from laggard.layers_services.e2clab.services import own_classes
 from laggard.layers_services.model import LayersServices, Workflow
-from laggard.network_emulation.constraints import LinkPlan, plan_links
+from laggard.network_emulation.compute.plan_shares import plan_shares
 from laggard.network_emulation.dynamics.changes import TimedChange, peak_shares
 from laggard.network_emulation.dynamics.expand import expand_events
 from laggard.network_emulation.dynamics.traces import TracePoint, parse_trace
-from laggard.network_emulation.link_warnings import link_warnings
+from laggard.network_emulation.links.link_warnings import link_warnings
+from laggard.network_emulation.links.plan_links import LinkPlan, plan_links
 from laggard.network_emulation.memory.plan import memory_problems, memory_warnings, plan_memory
 from laggard.network_emulation.model import Heterogeneity, Network, TraceEvent
-from laggard.network_emulation.shares import plan_shares
 from laggard.network_emulation.storage.plan import plan_drives, storage_warnings
 from laggard.scenario import cross_checks
 from laggard.scenario.cross_checks import ScenarioSources
@@ -39,8 +39,8 @@ from laggard.scenario.files import (
     read_files,
 )
 from laggard.scenario.overrides import parse_override
-from laggard.workloads.model import Workload
 from laggard.workloads.plan import place
+from laggard.workloads.workload import Workload
 
 MAX_PROBLEMS = 100
 MAX_TRACE_BYTES = 16 << 20

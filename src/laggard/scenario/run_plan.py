@@ -10,12 +10,12 @@ from typing import Literal
 from laggard.core.emulated_drive import DriveLimits
 from laggard.core.hosts import select_hosts
 from laggard.core.run_schema import Record
-from laggard.layers_services.g5k_description import G5kDescription
+from laggard.layers_services.g5k.description import G5kDescription
 from laggard.layers_services.machine import Machine as RemoteMachine
-from laggard.network_emulation.constraints import Constraint, tier_pairs
-from laggard.network_emulation.cpu_plan import plan_cpus, usable_cores
+from laggard.network_emulation.compute.cpu_plan import plan_cpus, usable_cores
 from laggard.network_emulation.dilation import load
-from laggard.network_emulation.jitter import Distribution
+from laggard.network_emulation.links.jitter import Distribution
+from laggard.network_emulation.links.plan_links import Constraint, tier_pairs
 from laggard.network_emulation.model import (
     HostEvent,
     LinkEvent,

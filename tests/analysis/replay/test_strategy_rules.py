@@ -36,7 +36,7 @@ from laggard.analysis.replay.simulation.training_work import TrainingWork
 from laggard.analysis.replay.what_if.strategy_catalog import STRATEGIES, AlternativeStrategy
 from laggard.analysis.tables.columns import FloatArray
 from laggard.core.errors import InputError
-from laggard.workloads.model import Workload
+from laggard.workloads.workload import Workload
 
 STEPS = 6
 Costs = list[list[float]]

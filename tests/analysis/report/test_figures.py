@@ -33,8 +33,8 @@ from laggard.analysis.report.figures import (
     FIGURE_KINDS,
     FigureKind,
     draw_figure,
-    save_figures,
     draw_svg,
+    save_figures,
 )
 from laggard.analysis.report.figures.gantt import (
     build_step_bars,

@@ -23,8 +23,8 @@ from enum import IntEnum
 
 import torch
 
-from laggard.workloads.learnt import NOBODY
 from laggard.workloads.strategies.background.butterfly_average import ButterflyAverage, VectorPart
+from laggard.workloads.tracing.step_result import NOBODY
 from laggard.workloads.transport.frames import Message
 
 READY, BEGIN, PART = 2, 3, 4

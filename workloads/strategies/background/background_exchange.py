@@ -8,14 +8,14 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from laggard.core.span_schema import Phase
-from laggard.workloads.account import Account
+from laggard.workloads.coordination.progress_reporter import ProgressReporter
 from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.learnt import Learnt
-from laggard.workloads.partition import Share
+from laggard.workloads.datasets.partition import Share
 from laggard.workloads.strategies.background.current_model import CurrentModel, ModelVersion
 from laggard.workloads.strategies.peer_connections import BACKGROUND_POLL_S, JoinState
 from laggard.workloads.strategies.peer_strategy_base import PeerStrategyBase
 from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 
 
@@ -30,10 +30,10 @@ class BackgroundExchange(PeerStrategyBase, ABC):
         context: what it trains with.
 
     Attributes:
-        account: with the referee, whom the thread beside answers; None where nobody asks.
+        progress_reporter: with the referee, whom the thread beside answers; None where nobody asks.
     """
 
-    account: Account | None = None
+    progress_reporter: ProgressReporter | None = None
 
     def __init__(self, context: TrainingContext) -> None:
         super().__init__(context)
@@ -66,7 +66,7 @@ class BackgroundExchange(PeerStrategyBase, ABC):
             self._present.add(rank)
             self._on_member_joined(rank)
 
-    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+    def step(self, step: int, batch: Batch, share: Share) -> StepResult:
         """Read, forward, backward, update; the thread beside is told (see `AsyncStrategy`)."""
         recorder = self._context.recorder
         if not self._has_thread:
@@ -89,7 +89,7 @@ class BackgroundExchange(PeerStrategyBase, ABC):
             self._loaded = after
         self._peers.wake()
         self._step = step + 1
-        return Learnt(
+        return StepResult(
             loss, read_version=read.version, applied_version=after.version, staleness=staleness
         )
 
@@ -116,8 +116,8 @@ class BackgroundExchange(PeerStrategyBase, ABC):
         exchanged.
         """
         self._peers.listen(self._on_message, BACKGROUND_POLL_S)
-        if self.account is not None:
-            self.account.answer(lambda: self._current.latest.model)
+        if self.progress_reporter is not None:
+            self.progress_reporter.answer(lambda: self._current.latest.model)
         with self._lock:
             for rank in self._present - self._peers.present:
                 self._present.remove(rank)

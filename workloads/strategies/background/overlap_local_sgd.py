@@ -14,8 +14,7 @@ from collections.abc import Collection
 
 from laggard.core.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.learnt import Learnt
-from laggard.workloads.partition import Share
+from laggard.workloads.datasets.partition import Share
 from laggard.workloads.strategies.background.async_averager import (
     AsyncAverager,
     AverageResult,
@@ -31,6 +30,7 @@ from laggard.workloads.strategies.parameters import OverlapLocalSGDParameters
 from laggard.workloads.strategies.peer_connections import POLL_S
 from laggard.workloads.strategies.session_numbers import pack_session_number
 from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 
 STEP_TIME_SMOOTHING = 0.25
@@ -93,7 +93,7 @@ class OverlappedAveraging(BackgroundExchange):
         else:
             self._current.apply_mean(outcome.delta)
 
-    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+    def step(self, step: int, batch: Batch, share: Share) -> StepResult:
         """As without waiting; then wait, if that is agreed (see `AsyncStrategy`)."""
         result = super().step(step, batch, share)
         if self._must_wait():

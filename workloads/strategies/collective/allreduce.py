@@ -14,8 +14,7 @@ from torch.nn.functional import cross_entropy
 from laggard.core.span_schema import Phase
 from laggard.workloads.compress.ddp_hooks import bucket_cap_mb, create_bucket_hook
 from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.learnt import Learnt
-from laggard.workloads.partition import Share
+from laggard.workloads.datasets.partition import Share
 from laggard.workloads.strategies.collective.synchronization import SynchronizesEveryStep
 from laggard.workloads.strategies.parameters import AllReduceParameters
 from laggard.workloads.strategies.strategy import TrainingContext
@@ -26,6 +25,7 @@ from laggard.workloads.tracing.ddp_timing import (
     on_backward_computed,
 )
 from laggard.workloads.tracing.device_clock import device_clock
+from laggard.workloads.tracing.step_result import StepResult
 
 LOGGER = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class AllReduce(SynchronizesEveryStep):
                 " reduced"
             )
 
-    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+    def step(self, step: int, batch: Batch, share: Share) -> StepResult:
         """Forward, backward, average, update (see `Strategy`)."""
         counted = len(share.indices)
         self._computed_samples = len(batch.labels)
@@ -93,7 +93,7 @@ class AllReduce(SynchronizesEveryStep):
         self._clock.synchronize()
         self._recorder.enter(Phase.OTHER)
         mean = summed.item() / counted if counted else float("nan")
-        return Learnt(mean, read_version=step, applied_version=step + 1)
+        return StepResult(mean, read_version=step, applied_version=step + 1)
 
     def _on_gradients_computed(self) -> None:
         group = 1 if self._buffer_bytes else 0

@@ -15,15 +15,15 @@ import torch.distributed as dist
 from laggard.core.span_schema import Phase
 from laggard.workloads.compress.codec import Codec, count_tensor_bytes, create_vector_codec
 from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.learnt import Learnt
+from laggard.workloads.datasets.partition import Share
 from laggard.workloads.models.flat_state import FlatState
-from laggard.workloads.partition import Share
 from laggard.workloads.strategies.collective.compressed_deltas import CompressedDeltaAverage
 from laggard.workloads.strategies.collective.synchronization import find_next_synchronization
 from laggard.workloads.strategies.local_gradient import LocalGradient
 from laggard.workloads.strategies.parameters import HierarchicalParameters
 from laggard.workloads.strategies.sample_weights import SampleWeights
 from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.tracing.step_result import StepResult
 
 
 class Hierarchical:
@@ -81,7 +81,7 @@ class Hierarchical:
         """The next step with an average of all (see `Strategy`)."""
         return find_next_synchronization(step, self._parameters.wan_steps, self._context.last_step)
 
-    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+    def step(self, step: int, batch: Batch, share: Share) -> StepResult:
         """Forward, backward, update; then perhaps average (see `Strategy`)."""
         loss = self._gradient.learn(batch, share, self._tier_weights.loss_scale(share))
         self._tier_weights.add_samples(share)
@@ -91,7 +91,7 @@ class Hierarchical:
         elif find_next_synchronization(step, self._parameters.tier_steps, None) == step:
             self._average_tier()
         self._context.recorder.enter(Phase.OTHER)
-        return Learnt(loss)
+        return StepResult(loss)
 
     def _average_tier(self) -> None:
         if self._deltas is not None:

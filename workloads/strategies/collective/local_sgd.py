@@ -12,15 +12,15 @@ import torch.distributed as dist
 from laggard.core.span_schema import Phase
 from laggard.workloads.compress.codec import create_vector_codec
 from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.learnt import Learnt
+from laggard.workloads.datasets.partition import Share
 from laggard.workloads.models.flat_state import FlatState
-from laggard.workloads.partition import Share
 from laggard.workloads.strategies.collective.compressed_deltas import CompressedDeltaAverage
 from laggard.workloads.strategies.collective.synchronization import find_next_synchronization
 from laggard.workloads.strategies.local_gradient import LocalGradient
 from laggard.workloads.strategies.parameters import LocalSGDParameters
 from laggard.workloads.strategies.sample_weights import SampleWeights
 from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.tracing.step_result import StepResult
 
 
 class LocalSGD:
@@ -65,14 +65,14 @@ class LocalSGD:
             return step
         return find_next_synchronization(step, self._parameters.steps, self._context.last_step)
 
-    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+    def step(self, step: int, batch: Batch, share: Share) -> StepResult:
         """Forward, backward, update; then perhaps average (see `Strategy`)."""
         loss = self._gradient.learn(batch, share, self._weights.loss_scale(share))
         self._weights.add_samples(share)
         if self.next_synchronization(step) == step:
             self._synchronize_models()
         self._context.recorder.enter(Phase.OTHER)
-        return Learnt(loss)
+        return StepResult(loss)
 
     def _average(self) -> None:
         mine = self._weights.apply_weight(self._state.read())

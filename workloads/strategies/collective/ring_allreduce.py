@@ -14,14 +14,14 @@ import torch
 
 from laggard.core.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.learnt import Learnt
+from laggard.workloads.datasets.partition import Share
 from laggard.workloads.models.flat_state import FlatState
-from laggard.workloads.partition import Share
 from laggard.workloads.strategies.collective.synchronization import SynchronizesEveryStep
 from laggard.workloads.strategies.local_gradient import LocalGradient
 from laggard.workloads.strategies.parameters import RingAllReduceParameters
 from laggard.workloads.strategies.peer_connections import PeerConnections
 from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 
 CHUNK_MESSAGE = 2
@@ -41,7 +41,7 @@ class RingAllReduce(SynchronizesEveryStep):
         self._context, self._reducer = context, RingReducer(context.peers)
         self._gradient, self._state = LocalGradient(context), FlatState(context.model)
 
-    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+    def step(self, step: int, batch: Batch, share: Share) -> StepResult:
         """Forward, backward, average, update (see `Strategy`)."""
         recorder, count = self._context.recorder, self._state.parameters
         loss = self._gradient.compute(batch, share)
@@ -56,7 +56,7 @@ class RingAllReduce(SynchronizesEveryStep):
         self.optimizer.step()
         self._gradient.synchronize()
         recorder.enter(Phase.OTHER)
-        return Learnt(loss, read_version=step, applied_version=step + 1)
+        return StepResult(loss, read_version=step, applied_version=step + 1)
 
     def all_gather(self, numbers: Sequence[float], group: int) -> list[list[float]]:
         """Tell all ranks some numbers, with spans of a group; returns everybody's, by rank."""

@@ -14,8 +14,7 @@ import torch
 
 from laggard.core.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.learnt import Learnt
-from laggard.workloads.partition import Share
+from laggard.workloads.datasets.partition import Share
 from laggard.workloads.strategies.parameters import FastLinksParameters
 from laggard.workloads.strategies.peer.fast_links_rule import (
     FastLinksMessage,
@@ -27,6 +26,7 @@ from laggard.workloads.strategies.peer.message_wait import MessageWait
 from laggard.workloads.strategies.peer_connections import build_stamped_message
 from laggard.workloads.strategies.peer_strategy_base import RuleDrivenPeerStrategy
 from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 
 
@@ -64,7 +64,7 @@ class FastLinks(RuleDrivenPeerStrategy):
                 ),
             )
 
-    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+    def step(self, step: int, batch: Batch, share: Share) -> StepResult:
         """Send, forward, backward, wait for the partner, average, update (see
         `AsyncStrategy`).
         """
@@ -84,7 +84,7 @@ class FastLinks(RuleDrivenPeerStrategy):
         self.optimizer.step()
         self._gradient.synchronize()
         recorder.enter(Phase.OTHER)
-        return Learnt(loss, waited_for=waited_for)
+        return StepResult(loss, waited_for=waited_for)
 
     def _send(self, sends: tuple[FastLinksSend, ...]) -> None:
         tensors = {

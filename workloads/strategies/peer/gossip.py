@@ -11,13 +11,13 @@ import torch
 
 from laggard.core.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.learnt import Learnt
-from laggard.workloads.partition import Share
+from laggard.workloads.datasets.partition import Share
 from laggard.workloads.strategies.graph import compute_mixing_weights, find_neighbors
 from laggard.workloads.strategies.parameters import GossipParameters
 from laggard.workloads.strategies.peer_connections import JoinState, build_stamped_message
 from laggard.workloads.strategies.peer_strategy_base import PeerStrategyBase
 from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 
 MODEL_MESSAGE = 2
@@ -63,7 +63,7 @@ class Gossip(PeerStrategyBase):
         self._received[rank].clear()
         self._notified.discard(rank)
 
-    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+    def step(self, step: int, batch: Batch, share: Share) -> StepResult:
         """Send, forward, backward, wait for the neighbours, average, update (see
         `AsyncStrategy`).
         """
@@ -87,7 +87,7 @@ class Gossip(PeerStrategyBase):
         self._gradient.synchronize()
         recorder.enter(Phase.OTHER)
         self._step = step + 1
-        return Learnt(loss, waited_for=waited_for)
+        return StepResult(loss, waited_for=waited_for)
 
     def _find_neighbors(self) -> tuple[int, ...]:
         present = sorted({self._context.rank, *self._peers.present})

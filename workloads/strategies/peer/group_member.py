@@ -25,7 +25,6 @@ from dataclasses import dataclass
 
 import torch
 
-from laggard.workloads.learnt import NOBODY
 from laggard.workloads.strategies.peer.group_rule import AveragingGroup, GroupRule
 from laggard.workloads.strategies.peer.ring_average import Chunk, RingAverage
 from laggard.workloads.strategies.session_numbers import (
@@ -33,6 +32,7 @@ from laggard.workloads.strategies.session_numbers import (
     unpack_number,
     unpack_session,
 )
+from laggard.workloads.tracing.step_result import NOBODY
 from laggard.workloads.transport.frames import Message
 
 READY, GROUP, CHUNK, DECLINED, WITHDRAWN = 2, 3, 4, 5, 6

@@ -11,14 +11,14 @@ import torch
 
 from laggard.core.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.learnt import Learnt
-from laggard.workloads.partition import Share
+from laggard.workloads.datasets.partition import Share
 from laggard.workloads.strategies.parameters import HopParameters
 from laggard.workloads.strategies.peer.hop_rule import HopRule, HopStepEnd
 from laggard.workloads.strategies.peer.message_wait import MessageWait
 from laggard.workloads.strategies.peer_connections import build_stamped_message
 from laggard.workloads.strategies.peer_strategy_base import RuleDrivenPeerStrategy
 from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 
 BEGUN_MESSAGE = 2
@@ -48,7 +48,7 @@ class HopStrategy(RuleDrivenPeerStrategy):
         """Take it into the graph (see `JoinHandler`)."""
         self._rule.add_member(rank)
 
-    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+    def step(self, step: int, batch: Batch, share: Share) -> StepResult:
         """Send, forward, backward, wait as long as must be, average, update (see
         `AsyncStrategy`).
         """
@@ -67,7 +67,7 @@ class HopStrategy(RuleDrivenPeerStrategy):
         self.optimizer.step()
         self._gradient.synchronize()
         recorder.enter(Phase.OTHER)
-        return Learnt(loss, staleness=staleness, skipped=skipped, waited_for=waited_for)
+        return StepResult(loss, staleness=staleness, skipped=skipped, waited_for=waited_for)
 
     def _send_notices(self) -> None:
         self._remove_lost_members()

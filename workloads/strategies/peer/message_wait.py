@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from laggard.core.span_schema import Phase
-from laggard.workloads.learnt import NOBODY
 from laggard.workloads.strategies.peer_connections import MessageHandler, PeerConnections
 from laggard.workloads.tracing.recorder import Recorder
+from laggard.workloads.tracing.step_result import NOBODY
 from laggard.workloads.transport.frames import Message
 
 

@@ -16,13 +16,13 @@ import torch
 
 from laggard.core.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.learnt import NOBODY, Learnt
-from laggard.workloads.partition import Share
+from laggard.workloads.datasets.partition import Share
 from laggard.workloads.strategies.parameters import PartialReduceParameters
 from laggard.workloads.strategies.peer.group_member import GroupAverageResult, GroupMember
 from laggard.workloads.strategies.peer_connections import BACKGROUND_POLL_S, POLL_S, JoinState
 from laggard.workloads.strategies.peer_strategy_base import PeerStrategyBase
 from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.tracing.step_result import NOBODY, StepResult
 from laggard.workloads.transport.frames import Message
 
 
@@ -75,7 +75,7 @@ class PartialReduceStrategy(PeerStrategyBase):
             self._context.rank, sessions, parameters.group, parameters.rounds
         ), present
 
-    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+    def step(self, step: int, batch: Batch, share: Share) -> StepResult:
         """Forward, backward, update, and average with a group (see `AsyncStrategy`)."""
         recorder = self._context.recorder
         if not self._has_thread:
@@ -92,7 +92,7 @@ class PartialReduceStrategy(PeerStrategyBase):
             self._state.write(outcome.model.to(self._context.device))
         self._step = step + 1
         self._join_state = (self._step, mine if outcome is None else outcome.model)
-        return Learnt(loss, waited_for=waited_for)
+        return StepResult(loss, waited_for=waited_for)
 
     def _average(self, mine: torch.Tensor) -> GroupAverageResult | None:
         """None where training is over first."""

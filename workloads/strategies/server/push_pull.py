@@ -12,12 +12,12 @@ from laggard.workloads.balancing.cost_monitor import CostMonitor
 from laggard.workloads.compress.codec import ErrorFeedbackCodec, create_vector_codec
 from laggard.workloads.compress.gradient_packer import GradientPacker
 from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.learnt import Learnt
+from laggard.workloads.datasets.partition import Share
 from laggard.workloads.models.flat_state import FlatState
-from laggard.workloads.partition import Share
 from laggard.workloads.strategies.local_gradient import LocalGradient
 from laggard.workloads.strategies.parameters import BalancedParameters, CompressibleParameters
 from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 
 
@@ -89,7 +89,7 @@ class PushPullWorker:
         self._load_model(reply)
         self._update_next_step(reply)
 
-    def step(self, step: int, batch: Batch, share: Share) -> Learnt:
+    def step(self, step: int, batch: Batch, share: Share) -> StepResult:
         """Forward, backward, push, wait, pull (see `AsyncStrategy`)."""
         recorder, server = self._context.recorder, self._context.world_size
         loss = self._gradient.compute(batch, share)
@@ -149,11 +149,11 @@ class PushPullWorker:
         recorder.enter(Phase.COMM, peer=server, payload_bytes=reply.payload_bytes, at_ns=resumed_ns)
         return reply
 
-    def _build_result(self, loss: float, read_version: int, reply: Message) -> Learnt:
+    def _build_result(self, loss: float, read_version: int, reply: Message) -> StepResult:
         _, waited_for, skipped, applied_version, staleness, *_ = reply.values
         self._update_next_step(reply)
         skipped_before, self._skipped_steps = self._skipped_steps, skipped
-        return Learnt(
+        return StepResult(
             loss,
             applied=applied_version >= 0,
             read_version=read_version,

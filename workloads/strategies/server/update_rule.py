@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol
 
-from laggard.workloads.learnt import NOBODY
+from laggard.workloads.tracing.step_result import NOBODY
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 
 from laggard.network_emulation.compute import ShareController
-from laggard.network_emulation.cpu_plan import usable_cores
-from laggard.network_emulation.sampling import take_sample
+from laggard.network_emulation.compute.cpu_plan import usable_cores
+from laggard.network_emulation.fidelity.sampling import take_sample
 from laggard.remote.agent.messages import NodeSample
 from laggard.remote.agent.node_clock import NodeClock
 

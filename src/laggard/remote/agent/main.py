@@ -22,16 +22,16 @@ from pydantic import JsonValue
 
 from laggard.core.errors import DeploymentError, LaggardError
 from laggard.core.virtual_time import Dilation
-from laggard.layers_services.launch import ForkServer
 from laggard.layers_services.local.janitor import run_name
+from laggard.layers_services.local.launch import ForkServer
 from laggard.network_emulation.compute import (
     ShareController,
     open_shares,
     prepare_cgroups,
     sweep_cgroups,
 )
+from laggard.network_emulation.compute.cpu_plan import usable_cores
 from laggard.network_emulation.compute.measure import verify_shares
-from laggard.network_emulation.cpu_plan import usable_cores
 from laggard.remote.agent.host_limits import HostLimits
 from laggard.remote.agent.messages import (
     AgentFailed,

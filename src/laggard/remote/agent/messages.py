@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
 from laggard.core.emulated_drive import DriveLimits
 from laggard.network_emulation.compute import Mechanism
-from laggard.network_emulation.compute.tally import HostUse
-from laggard.workloads.gate_relay import GateNews
+from laggard.network_emulation.compute.host_counters import HostUse
+from laggard.workloads.coordination.barrier_relay import BarrierUpdate
+from laggard.workloads.coordination.progress_relay import TallyNews
 from laggard.workloads.plan import EvaluatorPlan, LinkSamplerPlan, ServerPlan, WorkerPlan
-from laggard.workloads.tally_relay import TallyNews
 
 Scalar = int | float | str | None
 
@@ -207,7 +207,7 @@ class AgentFailed(_Message):
 
 
 ControllerMessage = Annotated[
-    AgentRequest | KeepAlive | GateNews | TallyNews,
+    AgentRequest | KeepAlive | BarrierUpdate | TallyNews,
     Field(discriminator="kind"),
 ]
 AgentMessage = Annotated[
@@ -224,7 +224,7 @@ AgentMessage = Annotated[
     | NodeSample
     | LogChunk
     | AgentFailed
-    | GateNews
+    | BarrierUpdate
     | TallyNews,
     Field(discriminator="kind"),
 ]

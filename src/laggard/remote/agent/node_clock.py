@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from laggard.core.clock_fit import ClockExchange, ClockFit, fit_clock
-from laggard.layers_services.clock_exchange import CLOCK_PORT, Exchanger, Responder, exchange
+from laggard.layers_services.ssh.clock_exchange import CLOCK_PORT, Exchanger, Responder, exchange
 
 if TYPE_CHECKING:
     from io import TextIOWrapper

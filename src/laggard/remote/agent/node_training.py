@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from laggard.core.errors import DeploymentError
-from laggard.layers_services.launch import ForkServer, ProcessSpec
+from laggard.layers_services.local.launch import ForkServer, ProcessSpec
 from laggard.network_emulation.compute import ShareController
 from laggard.remote.agent.fidelity_sampling import NodeSampler
 from laggard.remote.agent.host_limits import HostLimits
@@ -30,18 +30,18 @@ from laggard.remote.agent.messages import (
 )
 from laggard.remote.agent.node_clock import NodeClock
 from laggard.run.supervisor import read_log_tail
-from laggard.workloads.gate_relay import GateNews, GateRelay
-from laggard.workloads.gates import Gates
-from laggard.workloads.heartbeat import read_heartbeats
+from laggard.workloads.coordination.barrier_relay import BarrierRelay, BarrierUpdate
+from laggard.workloads.coordination.progress_relay import TALLY_NEWS, ProgressRelay, TallyNews
+from laggard.workloads.coordination.start_barrier import StartBarrier
+from laggard.workloads.output.worker_output import WorkerOutputDir, write_whole
 from laggard.workloads.plan import ENVIRONMENT, TrainingPlan
-from laggard.workloads.spool import Spool, write_whole
-from laggard.workloads.tally_relay import TALLY_NEWS, TallyNews, TallyRelay
+from laggard.workloads.tracing.heartbeat import read_heartbeats
 
 HEARTBEAT_INTERVAL_S = 0.5
 _LOG_CHUNK_BYTES = 1 << 16
 _ENTRY_POINTS = {
     "worker": "laggard.workloads.worker:main",
-    "server": "laggard.workloads.server:main",
+    "server": "laggard.workloads.parameter_server:main",
     "evaluator": "laggard.workloads.evaluator:main",
     "sampler": "laggard.workloads.tracing.link_sampler:main",
     "preparer": "laggard.workloads.datasets:prepare_main",
@@ -74,7 +74,7 @@ class NodeTraining:
             shares,
             limits,
         )
-        self.output_dir = Spool(Path(plan.folder) / "spool")
+        self.output_dir = WorkerOutputDir(Path(plan.folder) / "spool")
         self.logs = Path(plan.folder) / "logs"
         self._processes: dict[int, tuple[str, int]] = {}
         self._host_pids: set[int] = set()
@@ -88,11 +88,11 @@ class NodeTraining:
             *((plan.server,) if plan.server is not None else ()),
         )
         self._world_size = parts[0].world_size if parts else 1
-        gates = Gates(self.output_dir.gates, self._world_size)
-        self.barrier_relay = GateRelay(gates, ranks, clock.to_reference, clock.to_local)
-        self._progress_relay: TallyRelay | None = None
+        start_barrier = StartBarrier(self.output_dir.start_barrier, self._world_size)
+        self.barrier_relay = BarrierRelay(start_barrier, ranks, clock.to_reference, clock.to_local)
+        self._progress_relay: ProgressRelay | None = None
         if parts and parts[0].workload.strategy.peer_to_peer:
-            self._progress_relay = TallyRelay(
+            self._progress_relay = ProgressRelay(
                 self.output_dir,
                 self._world_size,
                 ranks,
@@ -182,7 +182,7 @@ class NodeTraining:
             for path in sorted(self.logs.glob("*.log")):
                 yield from self._read_new_log(path)
 
-    def apply_update(self, news: GateNews | TallyNews) -> GateNews | None:
+    def apply_update(self, news: BarrierUpdate | TallyNews) -> BarrierUpdate | None:
         """What other nodes' ranks have done; returns what to answer, if anything."""
         if isinstance(news, TALLY_NEWS):
             if self._progress_relay is not None:

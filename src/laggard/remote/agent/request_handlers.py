@@ -16,8 +16,8 @@ from pydantic import JsonValue, TypeAdapter
 
 from laggard.core.errors import EmulationError
 from laggard.core.fingerprint import describe_machine
-from laggard.network_emulation.measure import EchoProbe, Endpoint, measure_rtt
-from laggard.network_emulation.probes.apart import FlowProbe, Sink, send_flow
+from laggard.network_emulation.fidelity.measure import EchoProbe, ProbeEndpoint, measure_rtt
+from laggard.network_emulation.fidelity.probes.apart import FlowProbe, Sink, send_flow
 
 CURRENT_NETWORK_NAMESPACE = Path("/proc/self/ns/net")
 _COMMAND_TIMEOUT_S = 60.0
@@ -72,7 +72,7 @@ class RequestHandlers:
         probes = _ECHOES.validate_python(argument["probes"])
         addresses = {self._host: self._address, **_ADDRESSES.validate_python(argument["addresses"])}
         endpoints = {
-            name: Endpoint(CURRENT_NETWORK_NAMESPACE, address)
+            name: ProbeEndpoint(CURRENT_NETWORK_NAMESPACE, address)
             for name, address in addresses.items()
         }
         measured = measure_rtt(probes, endpoints, busy=bool(argument["busy"]))

@@ -1,0 +1,362 @@
+"""E2Clab's managers - monitoring, provenance, kwollect - run through E2Clab's own classes, or
+refused by name beforehand.
+
+A manager watches the hosts of the services that have its agents' role (`roles: [monitoring]`), and
+some keep what they see on a machine of their own. E2Clab reserves that machine besides the
+services'; here it is one of the scenario's own services, with the role that E2Clab gives that
+machine (`roles: [monitoring_service]`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+from laggard.core.errors import DeploymentError, Problem
+from laggard.core.run_schema import ReservedJob
+from laggard.core.yaml_source import YamlSource
+from laggard.layers_services.e2clab.ansible_runs import failure_reason, working_in
+from laggard.layers_services.e2clab.workflow import Stage
+from laggard.layers_services.model import LayersServices, Metadata
+
+if TYPE_CHECKING:
+    from enoslib import Networks, Roles
+
+Testbed = Literal["local", "ssh", "g5k"]
+
+UNPLACED = YamlSource("layers_services.yaml", None, {})
+
+_log = logging.getLogger(__name__)
+_WATCHED: Mapping[str, str] = {
+    "provenance": "provenance",
+    "monitoring": "monitoring",
+    "kwollect": "k_monitor",
+}
+"""Role of the hosts that a manager watches, in the order in which E2Clab deploys managers."""
+_KEEPERS: Mapping[str, str] = {
+    "provenance": "provenance_service",
+    "monitoring": "monitoring_service",
+}
+"""Role of the machine that keeps what a manager sees (monitoring of type `dstat` needs none)."""
+_FETCHED: Mapping[str, str] = {
+    "dstat": "dool from raw.githubusercontent.com, and tmux from Debian where it is missing",
+    "tig": "Docker images from hub.docker.com",
+    "tpg": "Docker images from hub.docker.com",
+    "provenance": "Docker images from hub.docker.com and sources from github.com and gitlab.com",
+}
+
+
+class _KwollectJob(NamedTuple):
+    """What E2Clab's kwollect manager reads of a reservation on Grid'5000."""
+
+    site: str
+    uid: int
+
+
+@dataclass(frozen=True)
+class _KwollectJobs:
+    """What E2Clab's kwollect manager takes for E2Clab's Grid'5000 provider."""
+
+    jobs: Sequence[ReservedJob]
+
+    def get_jobs(self) -> list[_KwollectJob]:
+        return [_KwollectJob(job.site, job.job_id) for job in self.jobs]
+
+
+class _Manager(Protocol):
+    def init(
+        self,
+        *,
+        roles: Roles,
+        networks: Networks,
+        artifacts_dir: Path,
+        meta: object,
+        provider: object,
+    ) -> None: ...
+    def deploy(self) -> None: ...
+    def backup(self, output_dir: Path) -> None: ...
+    def destroy(self) -> None: ...
+    def get_extra_info(self) -> Mapping[str, Mapping[str, object]]: ...
+
+
+def manager_problems(
+    layers: LayersServices, testbed: Testbed, source: YamlSource = UNPLACED
+) -> tuple[Problem, ...]:
+    """Why managers of a scenario cannot run on a testbed, as far as the file alone tells; nothing
+    is started or imported.
+
+    Args:
+        layers: the validated file.
+        testbed: where it is to run.
+        source: where `layers` was read.
+
+    Returns:
+        One problem at least per manager that has to be refused. The scenario can run without those.
+    """
+    problems = []
+    for name, settings in _managers(layers).items():
+        refusal = _refusal(name, testbed)
+        if refusal:
+            rule, fix = refusal
+            problems.append(source.locate_problem((name,), rule, fix, value=name))
+        else:
+            problems += _setting_problems(name, settings, layers, source)
+    return tuple(problems)
+
+
+def _managers(layers: LayersServices) -> Mapping[str, Metadata]:
+    written = {
+        name: getattr(layers, name)
+        for name in ("provenance", "monitoring", "monitoring_iotlab", "kwollect")
+    }
+    return {name: settings for name, settings in written.items() if settings is not None}
+
+
+def _refusal(name: str, testbed: Testbed) -> tuple[str, str] | None:
+    """The rule by which a testbed excludes a manager, and the way out."""
+    if name == "monitoring_iotlab":
+        return (
+            "FIT IoT-LAB's own nodes alone have this monitoring, and Laggard does not run there",
+            "use `monitoring`",
+        )
+    if name == "kwollect" and testbed != "g5k":
+        return (
+            f"kwollect meters nodes of Grid'5000, and this run is on `{testbed}`",
+            "run it on g5k",
+        )
+    if testbed == "local":
+        whose = (
+            "every host is a namespace of this machine, and E2Clab's manager would install and"
+            " measure on the machine"
+        )
+        return f"not run on `local`: {whose}", "run it on g5k or ssh"
+    if name == "provenance" and testbed == "ssh":
+        return (
+            (
+                "E2Clab's class takes its images through docker-cache.grid5000.fr, which only"
+                " Grid'5000 reaches"
+            ),
+            "run it on g5k",
+        )
+    return None
+
+
+def _setting_problems(
+    name: str, settings: Metadata, layers: LayersServices, source: YamlSource
+) -> Iterator[Problem]:
+    """What of a manager's settings E2Clab's schema refuses, or its class would pass over without a
+    word.
+    """
+    yield from _type_problems(name, settings, source)
+    roles = {
+        role for layer in layers.layers for service in layer.services for role in service.roles
+    }
+    watched = _WATCHED[name]
+    if watched not in roles:
+        rule = f"it watches the hosts with the role `{watched}`, and no service has it"
+        yield source.locate_problem(
+            (name,), rule, f"write `roles: [{watched}]` at the services to watch", value=name
+        )
+    if name in _KEEPERS and settings.get("type") != "dstat" and _KEEPERS[name] not in roles:
+        rule = (
+            f"it keeps its data on a machine with the role `{_KEEPERS[name]}`, and no service"
+            " has it"
+        )
+        fix = (
+            f"add a service with `roles: [{_KEEPERS[name]}]`: Laggard reserves no machine besides"
+            " the services'"
+        )
+        yield source.locate_problem((name,), rule, fix, value=name)
+
+
+def _type_problems(name: str, settings: Metadata, source: YamlSource) -> Iterator[Problem]:
+    if name == "monitoring":
+        yield from _monitoring_problems(settings, source)
+    elif name == "provenance":
+        for key in ("provider", "dataflow_spec"):
+            if not isinstance(settings.get(key), str):
+                yield source.locate_problem(
+                    (name, key),
+                    f"`{key}` is missing, or no text",
+                    "see E2Clab's provenance manager",
+                )
+    else:
+        yield from _kwollect_problems(settings, source)
+
+
+def _monitoring_problems(settings: Metadata, source: YamlSource) -> Iterator[Problem]:
+    if settings.get("type") not in ("dstat", "tig", "tpg"):
+        yield source.locate_problem(
+            ("monitoring", "type"), "monitoring is of type dstat, tig or tpg", "write `type: dstat`"
+        )
+    if settings.get("network") == "private":
+        rule = "a network for monitoring alone is made by E2Clab's own reservation only"
+        yield source.locate_problem(("monitoring", "network"), rule, "write `network: shared`")
+
+
+def _kwollect_problems(settings: Metadata, source: YamlSource) -> Iterator[Problem]:
+    metrics = settings.get("metrics")
+    if not isinstance(metrics, list) or not all(isinstance(metric, str) for metric in metrics):
+        fix = "write `metrics: [wattmetre_power_watt]`, or [all]"
+        yield source.locate_problem(
+            ("kwollect", "metrics"), "kwollect collects a list of metrics", fix
+        )
+    if "start" in settings and "end" not in settings:
+        rule = "with `start` and without `end` E2Clab's class collects nothing, and only logs it"
+        yield source.locate_problem(("kwollect", "start"), rule, "add `end: finalize`")
+
+
+@dataclass
+class RunningManagers:
+    """Managers that E2Clab's classes have deployed, until `finish`.
+
+    Attributes:
+        information: what they tell about themselves, by role: address and URL of a dashboard.
+        output_dir: gets `monitoring-data/` and `provenance-data/`.
+    """
+
+    output_dir: Path
+    information: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    _running: Mapping[str, tuple[_Manager, str]] = field(default_factory=dict)
+    _workspace: Path | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Keys of `layers_services.yaml` whose managers run."""
+        return tuple(self._running)
+
+    @contextlib.contextmanager
+    def stage(self, name: Stage) -> Iterator[None]:
+        """Note when a stage of the workflow begins and ends: what kwollect collects is bounded by
+        such times.
+        """
+        if "kwollect" not in self._running:
+            yield
+            return
+        from e2clab.probe import TaskProbe
+
+        probe = TaskProbe.get_probe()
+        probe.set_start(name)
+        try:
+            yield
+        finally:
+            probe.set_end(name)
+
+    def finish(self) -> None:
+        """Bring the data of every manager home and remove it from the nodes, whatever becomes of
+        the others.
+
+        Raises:
+            DeploymentError: what could not be brought home or removed, and why; all else was.
+        """
+        failed: list[str] = []
+        with working_in(self._workspace):
+            for name, (manager, kind) in self._running.items():
+                home = (
+                    f"{name}: its data could not be brought home",
+                    partial(manager.backup, self.output_dir),
+                )
+                away = f"{name}: it could not be removed from the nodes", manager.destroy
+                # A file that dool still writes to changes while Ansible fetches it, and does not
+                # match its checksum; it outlives dool. The others keep their data in what is
+                # removed.
+                for what, action in (away, home) if kind == "dstat" else (home, away):
+                    _attempt(failed, what, action)
+        self._running = {}
+        if failed:
+            raise DeploymentError("E2Clab's managers:\n" + "\n".join(failed))
+
+
+def start_managers(
+    layers: LayersServices,
+    roles: Roles,
+    networks: Networks,
+    scenario_dir: Path,
+    artifacts_dir: Path,
+    output_dir: Path,
+    *,
+    jobs: Sequence[ReservedJob] = (),
+    workspace: Path | None = None,
+) -> RunningManagers:
+    """Deploy the managers that a scenario asks for, as E2Clab does after its services.
+
+    Args:
+        layers: the validated file, of which `manager_problems` found nothing wrong for this
+            testbed.
+        roles: EnOSlib roles of the hosts.
+        networks: EnOSlib networks of the hosts.
+        scenario_dir: the scenario's folder; its name is part of folders on the nodes.
+        artifacts_dir: where `agent_conf` and `dataflow_spec` are.
+        output_dir: where `finish` puts data; its name is the run's.
+        jobs: the reservations on Grid'5000, for kwollect.
+        workspace: folder that EnOSlib writes its playbooks to; None is the sandbox's own.
+
+    Raises:
+        DeploymentError: a manager could not be deployed; those before it were removed again.
+    """
+    asked = {name: settings for name, settings in _managers(layers).items() if name in _WATCHED}
+    if not asked:
+        return RunningManagers(output_dir)
+    from e2clab.objs import ExperimentMeta
+
+    meta = ExperimentMeta(id=output_dir.name, scenario=scenario_dir.name)
+    running: dict[str, tuple[_Manager, str]] = {}
+    information: dict[str, Mapping[str, object]] = {}
+    with working_in(workspace), contextlib.ExitStack() as undo:
+        for name, settings in asked.items():
+            manager = _configured(name, settings)
+            try:
+                manager.init(
+                    roles=roles,
+                    networks=networks,
+                    artifacts_dir=artifacts_dir,
+                    meta=meta,
+                    provider=_KwollectJobs(jobs),
+                )
+                undo.callback(_remove, name, manager)
+                manager.deploy()
+            except Exception as error:  # E2Clab's and EnOSlib's code raises anything
+                raise DeploymentError(_not_deployed(name, settings, error)) from error
+            running[name] = manager, str(settings.get("type", name))
+            information.update(manager.get_extra_info())
+        undo.pop_all()
+    return RunningManagers(output_dir, information, running, workspace)
+
+
+def _configured(name: str, settings: Metadata) -> _Manager:
+    from e2clab.errors import E2clabConfigError
+    from e2clab.managers import Managers
+
+    try:
+        manager: _Manager = Managers[name.upper()].value(config=settings)
+    except E2clabConfigError as error:
+        raise DeploymentError(
+            f"E2Clab's `{name}` manager refuses its settings in layers_services.yaml: {settings}"
+        ) from error
+    return manager
+
+
+def _not_deployed(name: str, settings: Metadata, error: Exception) -> str:
+    what = f"E2Clab's `{name}` manager could not be deployed: {failure_reason(error)}"
+    fetched = _FETCHED.get(str(settings.get("type", name)), "")
+    needs = f"\nIt takes {fetched}: nodes without the internet cannot have it." if fetched else ""
+    return f"{what}{needs}\nTo run without it, remove `{name}` from layers_services.yaml."
+
+
+def _remove(name: str, manager: _Manager) -> None:
+    failed: list[str] = []
+    _attempt(failed, f"{name}: it could not be removed from the nodes", manager.destroy)
+    for line in failed:
+        _log.warning("E2Clab's managers: %s", line)
+
+
+def _attempt(failed: list[str], what: str, action: Callable[[], None]) -> None:
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 - what else there is to bring home or remove must still be
+        failed.append(f"{what}: {failure_reason(error)}")

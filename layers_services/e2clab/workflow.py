@@ -1,0 +1,134 @@
+"""Runs the plays of `workflow.yaml` through E2Clab's own `Workflow`, on the hosts of any testbed.
+
+E2Clab hands plays what it knows of each service (`{{ _self.url }}`, `depends_on`);
+`e2clab_services` has it registered by E2Clab's own `Service`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from laggard.core.errors import DeploymentError
+from laggard.core.hosts import Host
+from laggard.core.yaml_source import parse_yaml, validate_model
+from laggard.layers_services.e2clab import workflow_env
+from laggard.layers_services.e2clab.ansible_runs import failure_reason, working_in
+from laggard.layers_services.e2clab.play_facts import can_see_facts
+from laggard.layers_services.e2clab.services import DeployedServices, register_hosts
+from laggard.layers_services.model import Workflow
+
+if TYPE_CHECKING:
+    from enoslib import Roles
+
+Stage = Literal["prepare", "launch", "finalize"]
+STAGES: tuple[Stage, ...] = ("prepare", "launch", "finalize")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What E2Clab's `Workflow` is made of; every path is absolute."""
+
+    workflow_file: Path
+    output_dir: Path
+    scenario_dir: Path
+    artifacts_dir: Path
+    services: DeployedServices
+    app_conf: str | None
+    sets: Path
+    variables: Mapping[str, object]
+
+
+def run_workflow(
+    scenario_dir: Path,
+    workflow_file: Path,
+    stage: Stage,
+    roles: Roles,
+    hosts: Sequence[Host],
+    output_dir: Path,
+    *,
+    services: DeployedServices | None = None,
+    app_conf: str | None = None,
+    artifacts_dir: Path | None = None,
+    workspace: Path | None = None,
+) -> bool:
+    """Run one stage of a workflow as E2Clab does; does not even import E2Clab when the stage has no
+    task.
+
+    Args:
+        scenario_dir: `{{ scenario_dir }}` in plays.
+        workflow_file: the validated `workflow.yaml`.
+        stage: which tasks of each play.
+        roles: EnOSlib roles of the hosts (`enoslib_roles`).
+        hosts: the same hosts.
+        output_dir: E2Clab's `{{ working_dir }}` of finalize; also gets `workflow-validate.out`.
+            With `app_conf`, the folder of that name in it, except for prepare.
+        services: what `deploy_services` registered; None registers every host as E2Clab's `Default`
+            service does.
+        app_conf: the set of variables of the `workflow_env.yaml` beside `workflow_file` that launch
+            and finalize see.
+        artifacts_dir: `{{ artifacts_dir }}` in plays, and `{{ working_dir }}` of all but finalize;
+            None is `scenario_dir`.
+        workspace: the current folder for the time that Ansible runs; None is the sandbox's own.
+
+    Returns:
+        Whether there was anything to run.
+
+    Raises:
+        DeploymentError: a task failed or a host could not be reached.
+        ScenarioError: the file is not a workflow, or there is no such set of variables.
+    """
+    workflow = validate_model(parse_yaml(workflow_file.read_bytes(), str(workflow_file)), Workflow)
+    sets = workflow_file.resolve().with_name(workflow_env.FILE)
+    variables = {} if app_conf is None else workflow_env.variables_of(sets, app_conf)
+    if not any(getattr(play, stage) for play in workflow.plays):
+        return False
+    job = _Job(
+        workflow_file=workflow_file.resolve(),
+        output_dir=output_dir.resolve(),
+        scenario_dir=scenario_dir.resolve(),
+        artifacts_dir=(artifacts_dir or scenario_dir).resolve(),
+        services=register_hosts(roles, hosts) if services is None else services,
+        # E2Clab prepares once for all sets, and so without any.
+        app_conf=None if stage == "prepare" else app_conf,
+        sets=sets,
+        variables=variables,
+    )
+    with working_in(workspace):
+        _run(job, stage)
+    return True
+
+
+def _run(job: _Job, stage: Stage) -> None:
+    from e2clab.constants import WorkflowTasks
+    from e2clab.errors import E2clabError
+    from e2clab.workflow import Workflow as E2clabWorkflow
+
+    try:
+        workflow = E2clabWorkflow(
+            config=job.workflow_file,
+            experiment_dir=job.output_dir,
+            scenario_dir=job.scenario_dir,
+            artifacts_dir=job.artifacts_dir,
+            roles=job.services.roles,
+            all_serv_extra_inf=job.services.information,
+            app_conf=job.app_conf,
+            env_config=job.sets,
+        )
+        for play in workflow.config:
+            if not can_see_facts(play, job.variables, job.services.information):
+                play["gather_facts"] = False
+        workflow.run_task(WorkflowTasks(stage))
+    except E2clabError as error:
+        raise DeploymentError(
+            f"{job.workflow_file}: stage `{stage}`: {failure_reason(error)}"
+        ) from error
+    except (LookupError, StopIteration) as error:
+        # E2Clab takes what a selector finds for granted.
+        raise DeploymentError(
+            f"{job.workflow_file}: stage `{stage}`: E2Clab failed with {failure_reason(error)}. A"
+            " `service_selector` of `depends_on` names registered services, such as cloud.*, not a"
+            " bare layer"
+        ) from error

@@ -1,0 +1,338 @@
+"""Makes the Python environment of a node's workers out of wheels; it runs on the node, by itself.
+
+The file travels as text (`laggard.layers_services.environment.prepare`), so it imports the standard
+library alone. A node needs neither pip nor ensurepip nor the internet. What it makes appears whole
+or not at all, however many runs prepare the same node at once, and whenever one of them is killed:
+
+    <base>/.build-*/       being built, under a lock that ends with its builder; without one it is removed by the next
+    <base>/<environment>/  renamed from there; `complete` says how many files and bytes its packages have
+    <base>/runs/           for the data of runs
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import TypedDict
+
+ANSWER_MARK = "laggard-answer "
+_BUILD = ".build-"
+_MARGIN_BYTES = 64 << 20
+_CHUNK_BYTES = 1 << 20
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_CHECK = """import importlib.metadata, importlib.util, json, pathlib, runpy, sys
+import laggard
+wanted = json.loads(sys.argv[1])
+found = {name: importlib.metadata.version(name) for name in wanted}
+torch = importlib.util.find_spec("torch")
+if torch is not None:
+    found["torch"] = runpy.run_path(str(pathlib.Path(torch.origin).with_name("version.py")))["__version__"]
+wrong = [f"{name} is {found[name]} and not {wanted[name]}" for name in wanted if found[name] != wanted[name]]
+sys.exit("; ".join(wrong) or 0)
+"""
+
+
+class WheelFile(TypedDict):
+    """A wheel: its name in the store, its size in bytes and its SHA-256."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class Request(TypedDict):
+    """What to make.
+
+    `environment` names the folder, `stores` are folders with wheels (a leading `~` is the user's
+    home), `base` is where environments are, empty for `/var/tmp/laggard-<user>`, `unpacked_bytes`
+    is what the wheels hold, `versions` those of the packages.
+    """
+
+    environment: str
+    wheels: list[WheelFile]
+    stores: list[str]
+    base: str
+    unpacked_bytes: int
+    versions: dict[str, str]
+
+
+class InstallAnswer(TypedDict, total=False):
+    """What came of it: `ready` (was there), `built`, `missing` (wheels that no store has, or has
+    wrongly) or `refused`.
+    """
+
+    state: str
+    python: str
+    runs: str
+    missing: list[str]
+    corrupt: list[str]
+    reason: str
+
+
+class _RefusedError(Exception):
+    pass
+
+
+def install(request: Request) -> InstallAnswer:
+    """Make the environment, unless it is there."""
+    try:
+        return _install(request)
+    except _RefusedError as error:
+        return {"state": "refused", "reason": str(error)}
+    except OSError as error:
+        if error.errno in _FULL:
+            return {"state": "refused", "reason": f"its disk is full: {error}"}
+        raise
+
+
+def _install(request: Request) -> InstallAnswer:
+    base = _own_folder(request["base"])
+    environment = base / request["environment"]
+    runs = base / "runs"
+    runs.mkdir(exist_ok=True)
+    answer: InstallAnswer = {
+        "python": str(environment / "bin" / "python"),
+        "runs": str(runs),
+        "state": "ready",
+    }
+    if _is_whole(environment):
+        return answer
+    _remove_dead_builds(base)
+    found, corrupt = _find_wheels(request)
+    missing = [wheel["name"] for wheel in request["wheels"] if wheel["name"] not in found]
+    if missing:
+        return {"state": "missing", "missing": missing, "corrupt": corrupt}
+    _require_space(base, request["unpacked_bytes"])
+    with _build_folder(base) as build:
+        _remove(environment, build)
+        made = build / "environment"
+        _make_environment(made, [found[wheel["name"]] for wheel in request["wheels"]], environment)
+        _check(made, request["versions"])
+        (made / "complete").write_text(json.dumps(_census(made)), encoding="ascii")
+        _put_in_place(made, environment)
+    return {**answer, "state": "built"}
+
+
+def _own_folder(base: str) -> Path:
+    folder = Path(base or f"/var/tmp/laggard-{pwd.getpwuid(os.geteuid()).pw_name}")  # noqa: S108 - checked to be ours
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = os.lstat(folder)
+    if not folder.is_dir() or folder.is_symlink() or status.st_uid != os.geteuid():
+        raise _RefusedError(
+            f"{folder} belongs to another user, so what is in it cannot be trusted: remove it"
+        )
+    return folder
+
+
+def _is_whole(environment: Path) -> bool:
+    """Whether it is there as it was made: whoever clears /var/tmp of old files may have taken some
+    of them.
+    """
+    try:
+        known = json.loads((environment / "complete").read_text(encoding="ascii"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    return (environment / "bin" / "python").exists() and bool(known == _census(environment))
+
+
+def _census(environment: Path) -> list[int]:
+    """Files and bytes under `lib`, without what Python compiles as it goes."""
+    files = size = 0
+    for folder, folders, names in os.walk(environment / "lib"):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        files += len(names)
+        size += sum(os.lstat(os.path.join(folder, name)).st_size for name in names)  # noqa: PTH118 - 15,000 times
+    return [files, size]
+
+
+def _find_wheels(request: Request) -> tuple[dict[str, Path], list[str]]:
+    """The wheels that are there and right, by name, and the names of those that are there and
+    wrong.
+    """
+    found: dict[str, Path] = {}
+    corrupt: list[str] = []
+    for store in request["stores"]:
+        folder = Path(store).expanduser()
+        listed = _listed(folder)
+        wanted = [
+            wheel
+            for wheel in request["wheels"]
+            if wheel["name"] in listed and wheel["name"] not in found
+        ]
+        for wheel in wanted:
+            path = folder / wheel["name"]
+            if path.stat().st_size == wheel["size"] and _sha256(path) == wheel["sha256"]:
+                found[wheel["name"]] = path
+            else:
+                corrupt.append(wheel["name"])
+    return found, [name for name in corrupt if name not in found]
+
+
+def _listed(folder: Path) -> set[str]:
+    # Listing makes an NFS client ask again; it would go on believing for a minute that a new file
+    # is not there.
+    try:
+        return set(os.listdir(folder))  # noqa: PTH208 - names only
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return set()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _require_space(base: Path, unpacked_bytes: int) -> None:
+    free = shutil.disk_usage(base).free
+    if free < unpacked_bytes + _MARGIN_BYTES:
+        need = (unpacked_bytes + _MARGIN_BYTES) / 1e6
+        raise _RefusedError(
+            f"its disk is full: {base} has {free / 1e6:.0f} MB free, and the environment takes"
+            f" {need:.0f} MB"
+        )
+
+
+@contextmanager
+def _build_folder(base: Path) -> Iterator[Path]:
+    path, lock = _locked_folder(base)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked_folder(base: Path) -> tuple[Path, int]:
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=_BUILD, dir=base))
+        lock = _try_lock(path)
+        if lock is not None and path.exists():
+            return path, lock
+        if lock is not None:  # removed as dead in the instant before it was locked
+            os.close(lock)
+
+
+def _try_lock(folder: Path) -> int | None:
+    """A descriptor that holds the folder's lock; None where it is gone or somebody has the lock."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _remove_dead_builds(base: Path) -> None:
+    for path in base.glob(f"{_BUILD}*"):
+        lock = _try_lock(path)
+        if lock is not None:
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(lock)
+
+
+def _remove(environment: Path, build: Path) -> None:
+    """Take away an environment that is not whole; it ends with the build folder."""
+    try:
+        environment.rename(build / "broken")
+    except FileNotFoundError:
+        return
+
+
+def _put_in_place(made: Path, environment: Path) -> None:
+    try:
+        made.rename(environment)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or not _is_whole(environment):
+            raise
+
+
+def _make_environment(folder: Path, wheels: Sequence[Path], final: Path) -> None:
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
+    for script in (folder / "bin").glob("[Aa]ctivate*"):  # they name the folder that it is built in
+        script.unlink()
+    site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    largest_first = sorted(wheels, key=lambda path: path.stat().st_size, reverse=True)
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+        for done in [pool.submit(_unpack, wheel, folder, site, final) for wheel in largest_first]:
+            done.result()
+
+
+def _unpack(wheel: Path, environment: Path, site: Path, final: Path) -> None:
+    """Put a wheel's files where the binary distribution format says; commands that it would offer
+    are left out.
+    """
+    folders: set[Path] = set()
+    with zipfile.ZipFile(wheel) as archive:
+        for info in archive.infolist():
+            if info.is_dir():
+                continue
+            target = _place(info.filename, environment, site)
+            if target.parent not in folders:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                folders.add(target.parent)
+            with archive.open(info) as packed, target.open("wb") as file:
+                start = packed.read(_CHUNK_BYTES)
+                if start.startswith(b"#!python"):
+                    start = (
+                        b"#!" + os.fsencode(final / "bin" / "python") + start[len(b"#!python") :]
+                    )
+                file.write(start)
+                shutil.copyfileobj(packed, file, _CHUNK_BYTES)
+            if info.external_attr >> 16 & 0o111:
+                target.chmod(0o755)
+
+
+def _place(name: str, environment: Path, site: Path) -> Path:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise _RefusedError(f"a wheel names a file outside of its environment: {name!r}")
+    if not path.parts[0].endswith(".data"):
+        return site / path
+    places = {
+        "purelib": site,
+        "platlib": site,
+        "scripts": environment / "bin",
+        "data": environment,
+        "headers": environment / "include",
+    }
+    kind = path.parts[1]
+    if kind not in places or len(path.parts) < 3:
+        raise _RefusedError(f"a wheel has a file of no known kind: {name!r}")
+    return places[kind].joinpath(*path.parts[2:])
+
+
+def _check(environment: Path, versions: dict[str, str]) -> None:
+    command = [str(environment / "bin" / "python"), "-I", "-B", "-c", _CHECK, json.dumps(versions)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise _RefusedError(
+            f"the environment does not work: {(done.stderr or done.stdout).strip()[-400:]}"
+        )
+
+
+def main() -> None:
+    """Carry out the request that is the first argument, and print the answer."""
+    request: Request = json.loads(sys.argv[1])
+    sys.stdout.write(f"\n{ANSWER_MARK}{json.dumps(install(request))}\n")
+
+
+if __name__ == "__main__":
+    main()

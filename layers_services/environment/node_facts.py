@@ -1,0 +1,272 @@
+"""What remote nodes are, asked of all of them by one task that needs nothing on a node but a POSIX
+shell.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from laggard.core.errors import DeploymentError
+from laggard.layers_services.environment.gpus import Gpu, parse_gpu, why_not
+from laggard.layers_services.machine import Machine
+from laggard.layers_services.ssh.remote_task import run_on_nodes
+
+if TYPE_CHECKING:
+    from enoslib import Roles
+
+PythonVersion = tuple[int, int]
+SUPPORTED_PYTHONS: tuple[PythonVersion, ...] = ((3, 11), (3, 12), (3, 13))
+Fact = str | float | int | None
+
+_MARK = "laggard-fact"
+_IPV6 = re.compile(r"\binet6 ([0-9a-f:]+)/")
+_SCRIPT = r"""
+LC_ALL=C; PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"; export LC_ALL PATH
+say() { [ -z "$2" ] || printf 'laggard-fact %s %s\n' "$1" "$2"; }
+first() { head -n 1 "$1" 2>/dev/null; }
+say user "$(id -un)"
+say architecture "$(uname -m)"
+say kernel "$(uname -r)"
+say glibc "$(getconf GNU_LIBC_VERSION 2>/dev/null)"
+say cores "$(getconf _NPROCESSORS_ONLN)"
+say cpu "$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1)"
+say memory_kib "$(sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo)"
+say governor "$(first /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor)"
+say smt "$(first /sys/devices/system/cpu/smt/control)"
+say disk_free "$(df -Pk /var/tmp | tail -n 1)"
+for disk in /sys/block/[svn]*/queue/rotational; do say rotational "$(first "$disk")"; done
+for name in python3 python3.11 python3.12 python3.13; do
+  path=$(command -v "$name") || continue
+  say python "$("$path" -c 'import ctypes, fcntl, hashlib, sys, zlib
+print("%d.%d" % sys.version_info[:2], sys.executable)' 2>/dev/null)"
+done
+if [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; then say root yes; fi
+if unshare -n tc qdisc add dev lo root netem delay 1ms 2>/dev/null \
+  || [ -d /sys/module/sch_netem ] || grep -qs '/sch_netem\.ko' "/lib/modules/$(uname -r)/modules.builtin" \
+  || modprobe -n -q sch_netem 2>/dev/null; then say netem yes; fi
+device=$(ip -o -4 address show to "$LAGGARD_ADDRESS" 2>/dev/null | head -n 1)
+say device "$device"
+device=${device#*: }; device=${device%%[ @]*}
+[ -z "$device" ] || ip -o -6 address show dev "$device" 2>/dev/null | while read -r line; do say ipv6 "$line"; done
+gpus=$(nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader 2>/dev/null) \
+  || gpus=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null) || gpus=
+printf '%s\n' "$gpus" | while read -r gpu; do say gpu "$gpu"; done
+for port in /sys/class/infiniband/*; do [ ! -e "$port" ] || say infiniband "${port##*/}"; done
+say complete yes
+"""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python of a node: version and path."""
+
+    version: PythonVersion
+    path: str
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What a node is.
+
+    Attributes:
+        host: the host of the continuum that it is.
+        user: who is logged in.
+        pythons: interpreters that start and have what an environment needs, the default one first.
+        architecture: as uname(1) says, such as `x86_64`.
+        glibc: version of the GNU C library; None where the node has another.
+        cores: processors on line.
+        cpu: model of the processor; empty where the kernel does not say.
+        memory_bytes: main memory.
+        kernel: release.
+        governor: of the processor's frequency; empty where there is none.
+        smt: the kernel's word on simultaneous multithreading; empty where it says nothing.
+        disk: `rotational`, `solid state`, or empty.
+        free_bytes: free for an ordinary user under /var/tmp.
+        netem: whether the kernel has, or can load, sch_netem.
+        device: the network device that has the experiment's address; empty where none has.
+        ipv6: addresses of that device, link-local ones too.
+        root: whether the user is root, or becomes it without a password.
+        gpus: of NVIDIA.
+        infiniband: devices that could carry traffic past an emulated link.
+    """
+
+    host: str
+    user: str
+    pythons: tuple[Interpreter, ...]
+    architecture: str
+    glibc: tuple[int, int] | None
+    cores: int
+    cpu: str
+    memory_bytes: int
+    kernel: str
+    governor: str
+    smt: str
+    disk: str
+    free_bytes: int
+    netem: bool
+    device: str
+    ipv6: tuple[str, ...]
+    root: bool
+    gpus: tuple[Gpu, ...]
+    infiniband: tuple[str, ...]
+
+    @property
+    def usable_gpus(self) -> int:
+        """How many GPUs ranks can have."""
+        return 0 if why_not(self.gpus) else len(self.gpus)
+
+    def fingerprint(self) -> dict[str, Fact]:
+        """What speed depends on, for `run.json`; keys as of the controller's own fingerprint."""
+        return {
+            "host": self.host,
+            "kernel": self.kernel,
+            "cpu": self.cpu or None,
+            "cores": self.cores,
+            "governor": self.governor or None,
+            "smt": self.smt or None,
+            "memory_gib": round(self.memory_bytes / 2**30, 1),
+            "disk": self.disk or None,
+            "gpu": ", ".join(gpu.model for gpu in self.gpus) or None,
+            "infiniband": ", ".join(self.infiniband) or None,
+        }
+
+
+def query_nodes(machines: Sequence[Machine], roles: Roles) -> Mapping[str, NodeFacts]:
+    """Facts of every machine, by its host's name; one task for all.
+
+    Args:
+        machines: of the hosts, with addresses.
+        roles: EnOSlib's roles of the same hosts.
+
+    Raises:
+        DeploymentError: some nodes cannot be reached or do not answer; names all of them with what
+            ssh said.
+    """
+    commands = {machine.alias: facts_command(machine.host.address) for machine in machines}
+    answers = run_on_nodes(roles, commands, "asking the nodes what they are")
+    return {name: parse_facts(name, answer) for name, answer in answers.items()}
+
+
+def facts_command(address: str) -> str:
+    """The shell command that prints a node's facts.
+
+    Args:
+        address: of the experiment's network, to find the device that has it.
+    """
+    return f"LAGGARD_ADDRESS={shlex.quote(address)} /bin/sh -c {shlex.quote(_SCRIPT)}"
+
+
+def parse_facts(host: str, printed: str) -> NodeFacts:
+    """The facts that a node printed.
+
+    Raises:
+        DeploymentError: the answer is cut short.
+    """
+    said: dict[str, list[str]] = {}
+    for line in printed.splitlines():
+        mark, _, rest = line.partition(" ")
+        name, _, value = rest.strip().partition(" ")
+        if mark == _MARK:
+            said.setdefault(name, []).append(value.strip())
+    if "complete" not in said:
+        raise DeploymentError(
+            f"{host}: its answer is cut short, so what it is stays unknown: {printed[-200:]!r}"
+        )
+    one = {name: values[0] for name, values in said.items()}
+    return NodeFacts(
+        host=host,
+        user=one.get("user", ""),
+        pythons=_pythons(said.get("python", ())),
+        architecture=one.get("architecture", ""),
+        glibc=_glibc(one.get("glibc", "")),
+        cores=int(one.get("cores", "0")),
+        cpu=one.get("cpu", ""),
+        memory_bytes=int(one.get("memory_kib", "0")) * 1024,
+        kernel=one.get("kernel", ""),
+        governor=one.get("governor", ""),
+        smt=one.get("smt", ""),
+        disk=_disk(said.get("rotational", ())),
+        free_bytes=_free_bytes(one.get("disk_free", "")),
+        netem="netem" in said,
+        device=_device(one.get("device", "")),
+        ipv6=tuple(
+            dict.fromkeys(
+                match[1] for line in said.get("ipv6", ()) if (match := _IPV6.search(line))
+            )
+        ),
+        root="root" in said,
+        gpus=tuple(map(parse_gpu, said.get("gpu", ()))),
+        infiniband=tuple(said.get("infiniband", ())),
+    )
+
+
+def with_ipv6(machines: Sequence[Machine], facts: Mapping[str, NodeFacts]) -> tuple[Machine, ...]:
+    """The machines, their hosts with the IPv6 addresses that the nodes have told.
+
+    An address that several have, as link-local ones of different networks may be, is left out: it
+    says nothing of who is meant.
+
+    Args:
+        machines: of the hosts.
+        facts: of every machine, by its host's name.
+    """
+    carried = Counter(address for machine in machines for address in facts[machine.alias].ipv6)
+    return tuple(
+        replace(machine, host=replace(machine.host, ipv6=own))
+        for machine in machines
+        for own in [
+            tuple(address for address in facts[machine.alias].ipv6 if carried[address] == 1)
+        ]
+    )
+
+
+def choose_python(facts: NodeFacts, preferred: PythonVersion) -> Interpreter | None:
+    """The interpreter to use: of the preferred version, else the newest supported one; None where
+    no one is supported.
+
+    Args:
+        facts: of a node.
+        preferred: the controller's own version, for which all wheels are known to exist.
+    """
+    supported = [python for python in facts.pythons if python.version in SUPPORTED_PYTHONS]
+    if not supported:
+        return None
+    return max(supported, key=lambda python: (python.version == preferred, python.version))
+
+
+def _pythons(lines: Sequence[str]) -> tuple[Interpreter, ...]:
+    found = [re.fullmatch(r"(\d+)\.(\d+) (/.+)", line) for line in lines]
+    pythons = (
+        Interpreter((int(match[1]), int(match[2])), match[3])
+        for match in found
+        if match is not None
+    )
+    return tuple(dict.fromkeys(pythons))
+
+
+def _glibc(said: str) -> tuple[int, int] | None:
+    match = re.fullmatch(r"glibc (\d+)\.(\d+)\S*", said)
+    return None if match is None else (int(match[1]), int(match[2]))
+
+
+def _disk(rotational: Sequence[str]) -> str:
+    if not rotational:
+        return ""
+    return "rotational" if "1" in rotational else "solid state"
+
+
+def _free_bytes(line: str) -> int:
+    """From a line of `df -Pk`: the third of the three numbers before the percentage."""
+    match = re.search(r"\s\d+\s+\d+\s+(\d+)\s+\d+%\s", line)
+    return 0 if match is None else int(match[1]) * 1024
+
+
+def _device(line: str) -> str:
+    """From a line of `ip -o address show`: `2: eth0    inet 10.0.0.1/24 ...`."""
+    match = re.match(r"\d+:\s+([^\s@]+)", line)
+    return "" if match is None else match[1]

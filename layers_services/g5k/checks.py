@@ -1,0 +1,273 @@
+"""What Grid'5000 would refuse in a scenario, each with the nearest valid choice."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import get_args
+
+from laggard.core.errors import Problem
+from laggard.core.yaml_source import KeyPath, YamlSource
+from laggard.layers_services.g5k.reference import (
+    EXOTIC,
+    Cluster,
+    Reference,
+    parse_server,
+    spelled_out,
+)
+from laggard.layers_services.g5k.request import (
+    DEPLOY,
+    G5kOptions,
+    MachineGroup,
+    Settings,
+    placed_services,
+    seconds_of,
+)
+from laggard.layers_services.g5k.usage_rules import DATE, Queue
+from laggard.layers_services.model import LayersServices
+
+_JOB_TYPE: KeyPath = ("environment", "g5k", "job_type")
+_TESTBEDS = {
+    "iotlab": "FIT IoT-LAB",
+    "chameleoncloud": "Chameleon Cloud",
+    "chameleonedge": "Chameleon Edge",
+    "scalewayinstances": "Scaleway",
+}
+
+
+def provider_problems(layers: LayersServices, source: YamlSource) -> Iterator[Problem]:
+    """Services of testbeds on which Laggard cannot reserve, named."""
+    environment = layers.environment
+    there = [name for name in ("g5k", *_TESTBEDS) if getattr(environment, name) is not None]
+    written = source.at(("environment",))
+    order = list(written) if isinstance(written, dict) else there
+    first = next((name for name in order if name in there), "g5k")
+    if "g5k" not in there:
+        rule = (
+            f"this scenario is for {_TESTBEDS[first]}, and of E2Clab's testbeds Laggard reserves on"
+            " Grid'5000 only"
+        )
+        fix = "add `g5k: {cluster: ...}`, or run it with --on ssh, or here"
+        yield source.locate_problem(("environment", first), rule, fix, value=first)
+        return
+    told: set[KeyPath] = set()
+    for placed in placed_services(layers):
+        provider = placed.service.environment or first
+        if provider != "g5k" and placed.at not in told:
+            told.add(placed.at)
+            rule = f"it is for {_TESTBEDS[provider]}, where Laggard cannot reserve"
+            value = f"service {placed.service.name}"
+            yield source.locate_problem(
+                (*placed.at, "environment"), rule, "write `environment: g5k`, and a cluster", value
+            )
+
+
+def setting_problems(
+    settings: Settings, options: G5kOptions, source: YamlSource
+) -> Iterator[Problem]:
+    """What does not fit in the reservation as a whole."""
+
+    def problem(option: str, key: str, value: str, rule: str, fix: str) -> Problem:
+        if getattr(options, option):
+            return Problem(f"--{option.replace('_', '-')}", 0, 0, value, rule, fix)
+        return source.locate_problem(
+            ("environment", "g5k", key), rule, fix, value=f"{key}: {value}"
+        )
+
+    if seconds_of(settings.walltime) == 0:
+        rule = "a walltime is HH:MM:SS, and more than nothing"
+        yield problem(
+            "walltime", "walltime", settings.walltime, rule, "such as 02:00:00 or 62:00:00"
+        )
+    if settings.reservation is not None and not _is_date(settings.reservation):
+        rule = "a reservation date is YYYY-MM-DD HH:MM:SS, in Paris"
+        yield problem(
+            "reservation", "reservation", settings.reservation, rule, "such as 2027-01-31 19:00:00"
+        )
+    if settings.queue not in get_args(Queue):
+        near = difflib.get_close_matches(settings.queue, get_args(Queue), n=1)
+        fix = f"did you mean `{near[0]}`?" if near else "leave it out for the default queue"
+        rule = f"the queues are {', '.join(get_args(Queue))}"
+        yield problem("queue", "queue", settings.queue, rule, fix)
+    if settings.kavlan and settings.env_name is None:
+        rule = "nodes in a VLAN are out of reach until a system is deployed on them"
+        yield Problem(
+            "--kavlan", 0, 0, "", rule, "name the environment, such as --env-name debian12-nfs"
+        )
+    elif DEPLOY in settings.job_types and settings.env_name is None:
+        rule = f"a job of type `{DEPLOY}` needs to know what to deploy"
+        fix = "add `env_name: debian12-nfs`, or leave `deploy` out"
+        yield source.locate_problem(_JOB_TYPE, rule, fix)
+
+
+def group_problems(
+    groups: Sequence[MachineGroup], settings: Settings, source: YamlSource, known: Reference
+) -> Iterator[Problem]:
+    """What the clusters cannot give: their queue, their job types, their number of nodes, a server
+    twice.
+    """
+    for group in {group.cluster: group for group in reversed(groups)}.values():
+        yield from _cluster_problems(group, known.by_name[group.cluster], settings, source)
+    yield from _count_problems(groups, settings, source, known)
+    yield from _servers_twice(groups, source)
+
+
+def cluster_problem(
+    name: str, at: KeyPath, source: YamlSource, known: Reference, queue: str
+) -> Problem:
+    """A cluster that Grid'5000 does not have."""
+    rule = f"Grid'5000 has no cluster `{name}` (its reference data of {known.date})"
+    return source.locate_problem(at, rule, _nearest(name, known, queue), value=f"cluster: {name}")
+
+
+def server_problem(name: str, at: KeyPath, source: YamlSource, known: Reference) -> Problem | None:
+    """A server that Grid'5000 does not have, or that is not named in full."""
+    parsed = parse_server(name)
+    if parsed is None:
+        short = re.fullmatch(r"([a-z]\w*)-([1-9]\d*)(?:\..*)?", name, re.ASCII)
+        cluster = known.by_name.get(short[1]) if short else None
+        fix = (
+            f"write {cluster.server(int(short[2]))}"
+            if short and cluster
+            else "such as gros-1.nancy.grid5000.fr"
+        )
+        return source.locate_problem(
+            at, "a server is named cluster-number.site.grid5000.fr", fix, value=name
+        )
+    cluster = known.by_name.get(parsed[0])
+    if cluster is None:
+        rule = f"Grid'5000 has no cluster `{parsed[0]}` (its reference data of {known.date})"
+        return source.locate_problem(at, rule, _nearest(parsed[0], known, "default"), value=name)
+    if cluster.site != parsed[2]:
+        return source.locate_problem(
+            at,
+            f"{cluster.name} is at {cluster.site}",
+            f"write {cluster.server(parsed[1])}",
+            value=name,
+        )
+    if not cluster.has(parsed[1]):
+        rule = f"{cluster.name} has the nodes {cluster.numbers}"
+        return source.locate_problem(
+            at, rule, f"such as {cluster.server(_closest(parsed[1], cluster))}", value=name
+        )
+    return None
+
+
+def _cluster_problems(
+    group: MachineGroup, cluster: Cluster, settings: Settings, source: YamlSource
+) -> Iterator[Problem]:
+    value, at = f"cluster {cluster.name}", (*group.at, "servers" if group.servers else "cluster")
+    if source.at(at) is None:
+        at = settings.cluster_at
+    if cluster.exotic and EXOTIC not in settings.job_types:
+        rule = f"{cluster.name} is exotic: its nodes are given to jobs of type `{EXOTIC}` only"
+        types = ", ".join((*settings.job_types, EXOTIC))
+        yield source.locate_problem(at, rule, f"write `job_type: [{types}]` under `g5k:`", value)
+    if settings.queue in get_args(Queue) and settings.queue not in (*cluster.queues, "besteffort"):
+        rule = (
+            f"{cluster.name} is not in the {settings.queue} queue, it is in"
+            f" {' and '.join(cluster.queues)}"
+        )
+        usable = [queue for queue in cluster.queues if queue in get_args(Queue)]
+        fix = (
+            f"write `queue: {usable[0]}` under `g5k:`, or choose another cluster"
+            if usable
+            else "choose another"
+        )
+        yield source.locate_problem(at, rule, fix, value)
+    if DEPLOY in settings.job_types and not cluster.deploy:
+        yield source.locate_problem(
+            at,
+            f"nothing can be deployed on {cluster.name}",
+            "leave `env_name` and `deploy` out",
+            value,
+        )
+    if settings.kavlan and not cluster.kavlan:
+        yield source.locate_problem(
+            at, f"{cluster.name} cannot be put into a VLAN", "leave --kavlan out", value
+        )
+
+
+def _count_problems(
+    groups: Sequence[MachineGroup], settings: Settings, source: YamlSource, known: Reference
+) -> Iterator[Problem]:
+    wanted: Counter[str] = Counter()
+    for group in groups:
+        wanted[group.cluster] += group.nodes
+    total: Counter[str] = Counter()
+    for group in groups:
+        cluster = known.by_name[group.cluster]
+        before, total[group.cluster] = total[group.cluster], total[group.cluster] + group.nodes
+        if before <= cluster.nodes < total[group.cluster]:
+            needed = wanted[cluster.name]
+            value = f"{needed} nodes of {cluster.name}"
+            fix = f"take at most {cluster.nodes}{_larger(cluster, needed, settings, known)}"
+            rule = f"{cluster.name}, at {cluster.site}, has {_nodes(cluster.nodes)}"
+            yield source.locate_problem((*group.at, "quantity"), rule, fix, value)
+
+
+def _servers_twice(groups: Sequence[MachineGroup], source: YamlSource) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for group in groups:
+        for server in group.servers:
+            if server in seen:
+                rule = "one machine cannot be two hosts"
+                yield source.locate_problem(
+                    (*group.at, "servers"), rule, "name each server once, and no `repeat`", server
+                )
+            seen.add(server)
+
+
+def _larger(cluster: Cluster, needed: int, settings: Settings, known: Reference) -> str:
+    """The most alike cluster that is large enough, as the end of a sentence."""
+    enough = [
+        other
+        for other in known.clusters
+        if other.nodes >= needed
+        and settings.queue in other.queues
+        and (not other.exotic or cluster.exotic)
+    ]
+    if not enough:
+        return ", and spread the rest over other clusters"
+
+    def unlike(other: Cluster) -> tuple[bool, bool, bool, int]:
+        gpus = (other.gpus is None) != (cluster.gpus is None)
+        return (
+            other.architecture != cluster.architecture,
+            gpus,
+            other.site != cluster.site,
+            other.nodes,
+        )
+
+    best = min(enough, key=unlike)
+    return f", or choose `{best.name}` at {best.site}, which has {best.nodes}"
+
+
+def _nearest(name: str, known: Reference, queue: str) -> str:
+    in_queue = [cluster.name for cluster in known.clusters if queue in cluster.queues]
+    for names in (in_queue, list(known.by_name)):
+        near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+        if near:
+            cluster = known.by_name[near[0]]
+            return f"the nearest is `{cluster.name}`, {_nodes(cluster.nodes)} at {cluster.site}"
+    largest = sorted((c for c in known.clusters if c.name in in_queue), key=lambda c: -c.nodes)[:3]
+    return f"such as {', '.join(f'`{c.name}` ({c.site}, {c.nodes})' for c in largest)}"
+
+
+def _closest(number: int, cluster: Cluster) -> int:
+    return min(spelled_out(cluster.numbers), key=lambda other: (abs(other - number), other))
+
+
+def _is_date(text: str) -> bool:
+    try:
+        datetime.strptime(text, DATE)  # noqa: DTZ007 - only whether it is one
+    except ValueError:
+        return False
+    return True
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' * (count != 1)}"

@@ -1,0 +1,169 @@
+"""What `laggard plan --on g5k` says of a reservation: as text, as JSON; nothing is reserved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from laggard.core.run_schema import Record
+from laggard.layers_services.g5k.reference import Cluster, Reference
+from laggard.layers_services.g5k.reference import reference as shipped
+from laggard.layers_services.g5k.request import G5kPlan, MachineGroup
+from laggard.layers_services.g5k.usage_rules import NOT_MODELLED, UsageFinding, check_usage
+
+_NETWORKS = {
+    "prod": "production network",
+    "kavlan": "a VLAN of its own",
+    "kavlan-global": "one VLAN over all sites",
+}
+
+
+class PlannedMachines(Record):
+    """Alike machines at one site."""
+
+    site: str
+    cluster: str
+    nodes: int
+    servers: tuple[str, ...]
+    hosts: tuple[str, ...]
+    roles: tuple[str, ...]
+    hardware: str
+
+
+class G5kDescription(Record):
+    """A planned reservation."""
+
+    machines: tuple[PlannedMachines, ...]
+    nodes: int
+    walltime: str
+    node_hours: float
+    queue: str
+    job_types: tuple[str, ...]
+    project: str | None
+    env_name: str | None
+    network: str
+    reservation: str | None
+    jobs: tuple[str, ...]
+    allowed: bool
+    usage: tuple[UsageFinding, ...]
+    not_modelled: tuple[str, ...]
+    start: str
+    warnings: tuple[str, ...]
+    reference_date: str
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        sites = list(dict.fromkeys(machines.site for machines in self.machines))
+        places = f"{len(sites)} sites" if len(sites) > 1 else sites[0]
+        yield (
+            f"Grid'5000, {places}: {_count(self.nodes, 'node')} for {self.walltime},"
+            f" {self.node_hours:g} node-hours"
+        )
+        yield from _table([_row(machines) for machines in self.machines])
+        yield f"  {self._job()}"
+        if not self.jobs:
+            yield f"usage policy: {'allows it' if self.allowed else 'does not allow it'}"
+            yield from (f"  {'ok' if finding.ok else 'NO'}  {finding}" for finding in self.usage)
+            yield (
+                f"  not looked at: {'; '.join(self.not_modelled)}; `usagepolicycheck -t` on a"
+                " frontend knows"
+            )
+        if self.start:
+            yield f"start: {self.start}"
+        yield from (f"warning: {warning}" for warning in self.warnings)
+        yield f"clusters as of {self.reference_date}; nothing is reserved"
+
+    def _job(self) -> str:
+        if self.jobs:
+            return f"in {' and '.join(self.jobs)}, left running afterwards"
+        parts = (
+            f"{self.queue} queue",
+            f"job types {', '.join(self.job_types)}" if self.job_types else "no job type",
+            f"deploys {self.env_name}" if self.env_name else "the nodes' standard system",
+            self.network,
+            f"project {self.project}" if self.project else "",
+            f"from {self.reservation} on" if self.reservation else "as soon as possible",
+        )
+        return "; ".join(part for part in parts if part)
+
+
+def describe_g5k(
+    plan: G5kPlan, submitted: datetime, start: str = "", reference: Reference | None = None
+) -> G5kDescription:
+    """Describe a planned reservation.
+
+    Args:
+        plan: the reservation.
+        submitted: when it would be made, with a time zone.
+        start: what the testbed's schedule says of its start, where it was asked.
+        reference: what the testbed has; what this version ships when absent.
+    """
+    known = reference or shipped()
+    findings = check_usage(plan.uses(known), plan.queue, plan.walltime_s, submitted, plan.start)
+    return G5kDescription(
+        machines=tuple(_machines(group, known.by_name[group.cluster]) for group in plan.groups),
+        nodes=plan.nodes,
+        walltime=plan.walltime,
+        node_hours=round(plan.node_hours, 2),
+        queue=plan.queue,
+        job_types=plan.job_types,
+        project=plan.project,
+        env_name=plan.env_name,
+        network=_NETWORKS[plan.networks[0].kind],
+        reservation=plan.reservation,
+        jobs=tuple(str(job) for job in plan.reused),
+        allowed=all(finding.ok for finding in findings),
+        usage=findings,
+        not_modelled=NOT_MODELLED,
+        start=start,
+        warnings=tuple(str(warning) for warning in plan.warnings),
+        reference_date=known.date,
+    )
+
+
+def _machines(group: MachineGroup, cluster: Cluster) -> PlannedMachines:
+    gpus = f", {cluster.gpus.count} x {cluster.gpus.model}" if cluster.gpus else ""
+    fabric = next(
+        (f", {kind} {rate:g} Gbit/s" for kind, rate in _fabrics(cluster) if rate),
+        "",
+    )
+    return PlannedMachines(
+        site=group.site,
+        cluster=group.cluster,
+        nodes=group.nodes,
+        servers=group.servers,
+        hosts=group.hosts,
+        roles=group.roles,
+        hardware=(
+            f"{cluster.cores} cores, {cluster.memory_gib} GiB{gpus}, {cluster.ethernet_gbps:g}"
+            f" Gbit/s{fabric}, {cluster.architecture}{', metered' if cluster.power_meter else ''}"
+        ),
+    )
+
+
+def _fabrics(cluster: Cluster) -> tuple[tuple[str, float], ...]:
+    return (("InfiniBand", cluster.infiniband_gbps), ("Omni-Path", cluster.omnipath_gbps))
+
+
+def _row(machines: PlannedMachines) -> tuple[str, ...]:
+    short = [server.partition(".")[0] for server in machines.servers]
+    what = ", ".join(short) if short else machines.cluster
+    hosts = (
+        machines.hosts[0]
+        if machines.nodes == 1
+        else f"{machines.hosts[0]} to {machines.hosts[-1].rpartition('.')[2]}"
+    )
+    return machines.site, what, _count(machines.nodes, "node"), hosts, machines.hardware
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield (
+            "  "
+            + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )

@@ -1,0 +1,154 @@
+"""Energy that Grid'5000's nodes drew during a training, as their power meters tell (kwollect),
+through EnOSlib's own service.
+
+Which metric a node has is known from the reference data; what the meters have is asked for once the
+nodes may already be given back.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from laggard.core.run_schema import HostEnergy
+from laggard.layers_services.g5k.api import Pace, patiently
+from laggard.layers_services.g5k.configuration import client_is_ready
+from laggard.layers_services.g5k.reference import reference
+from laggard.layers_services.machine import Machine
+
+if TYPE_CHECKING:
+    import numpy as np
+
+METRICS: Mapping[str, str] = {
+    "wattmetre": "wattmetre_power_watt",
+    "bmc": "bmc_node_power_watt",
+    "pdu": "pdu_outlet_power_watt",
+}
+"""Name of a node's power in kwollect, by what measures it
+(https://www.grid5000.fr/w/Monitoring_Using_Kwollect)."""
+
+MARGIN_S = 15.0
+"""How much earlier and later than the training is asked for: some meters speak every few seconds
+only."""
+
+
+@dataclass(frozen=True)
+class PowerSample:
+    """One reading: Unix time in seconds, power in watts, and which of a node's meters it is
+    from.
+    """
+
+    time_s: float
+    watts: float
+    meter: str = ""
+
+
+def energy_j(samples: Sequence[PowerSample], start_s: float, end_s: float) -> float | None:
+    """Joules between two times: the integral of power, linear between readings and level outside
+    them, summed over the meters.
+
+    Args:
+        samples: of one node, in any order.
+        start_s: Unix time.
+        end_s: Unix time.
+
+    Returns:
+        None where there is no reading, or no time.
+    """
+    if not samples or end_s <= start_s:
+        return None
+    import numpy as np
+
+    by_meter: dict[str, list[PowerSample]] = defaultdict(list)
+    for sample in samples:
+        by_meter[sample.meter].append(sample)
+    return float(
+        sum(_integral(np.array(_ordered(some)), start_s, end_s) for some in by_meter.values())
+    )
+
+
+def _ordered(samples: Iterable[PowerSample]) -> list[tuple[float, float]]:
+    return sorted((sample.time_s, sample.watts) for sample in samples)
+
+
+def _integral(readings: np.ndarray, start_s: float, end_s: float) -> float:
+    """Of readings [R, 2] (seconds, watts), in order of time."""
+    import numpy as np
+
+    times, watts = readings[:, 0], readings[:, 1]
+    inside = times[(times > start_s) & (times < end_s)]
+    at = np.concatenate([[start_s], inside, [end_s]])
+    return float(np.trapezoid(np.interp(at, times, watts), at))
+
+
+def metered(machines: Sequence[Machine]) -> Mapping[str, tuple[Machine, ...]]:
+    """The machines that have a power meter, by the name of its metric."""
+    clusters = reference().by_name
+    found: dict[str, list[Machine]] = defaultdict(list)
+    for machine in machines:
+        cluster = clusters.get(machine.cluster)
+        if cluster is not None and cluster.power_meter:
+            found[METRICS[cluster.power_meter]].append(machine)
+    return {metric: tuple(some) for metric, some in found.items()}
+
+
+def measure_energy(
+    machines: Sequence[Machine], start_s: float, end_s: float, pace: Pace | None = None
+) -> tuple[HostEnergy, ...]:
+    """What every metered host drew; hosts without a meter, or without a reading, are missing.
+
+    Args:
+        machines: of the hosts.
+        start_s: Unix time at which training began.
+        end_s: Unix time at which it ended.
+        pace: how patient to be with the API.
+
+    Raises:
+        DeploymentError: the API does not answer.
+    """
+    pace = pace or Pace()
+    client_is_ready(pace)
+    found = []
+    for metric, some in metered(machines).items():
+        request = partial(_request_samples, metric, some, start_s, end_s)
+        readings = patiently(request, metric, pace)
+        for machine in some:
+            joules = energy_j(readings.get(_metered_name(machine), ()), start_s, end_s)
+            if joules is not None:
+                found.append(
+                    HostEnergy(host=machine.host.name, joules=round(joules, 1), metric=metric)
+                )
+    return tuple(found)
+
+
+def _metered_name(machine: Machine) -> str:
+    """A node's name without the network that it was put into, for which it has another."""
+    return re.sub(r"-kavlan-\d+", "", machine.access.address)
+
+
+def _request_samples(
+    metric: str, machines: Sequence[Machine], start_s: float, end_s: float
+) -> dict[str, list[PowerSample]]:
+    """Readings by the address of the node."""
+    from enoslib import Host, Kwollect
+
+    service = Kwollect(nodes=[Host(_metered_name(machine)) for machine in machines])
+    service.deploy()
+    service.start(start_s - MARGIN_S)
+    service.stop(end_s + MARGIN_S)
+    readings: dict[str, list[PowerSample]] = defaultdict(list)
+    for site, values in service.get_metrics(metrics=[metric]).items():
+        for value in values:
+            sample = PowerSample(
+                time_s=datetime.fromisoformat(value["timestamp"]).timestamp(),
+                watts=float(value["value"]),
+                meter=json.dumps(value.get("labels") or {}, sort_keys=True),
+            )
+            readings[f"{value['device_id']}.{site}.grid5000.fr"].append(sample)
+    return readings

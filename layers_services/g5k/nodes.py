@@ -1,0 +1,180 @@
+"""Running jobs to machines that root can log in to, through EnOSlib's provider."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from laggard.core.errors import DeploymentError
+from laggard.core.hosts import Host
+from laggard.layers_services.compile import role_names
+from laggard.layers_services.g5k.api import Job, Pace, patiently
+from laggard.layers_services.g5k.api_errors import explaining
+from laggard.layers_services.g5k.configuration import build_conf
+from laggard.layers_services.g5k.request import G5kPlan, JobReference
+from laggard.layers_services.machine import Access, Machine
+
+if TYPE_CHECKING:
+    from enoslib import G5k, G5kConf, Networks, Roles
+    from enoslib import Host as EnoslibHost
+    from enoslib.infra.enos_g5k.objects import G5kHost
+
+PRODUCTION = "DEFAULT"
+"""The API's name of a site's production network."""
+
+_SSH = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR")
+"""Nodes are installed anew all the time, so a known key says nothing."""
+
+
+@dataclass(frozen=True)
+class Provisioned:
+    """Machines in the hosts' order, and EnOSlib's view of them."""
+
+    machines: tuple[Machine, ...]
+    roles: Roles
+    networks: Networks
+
+
+def provision(
+    plan: G5kPlan,
+    hosts: Sequence[Host],
+    jobs: Sequence[Job],
+    job_name: str,
+    patience_s: float,
+    pace: Pace,
+) -> Provisioned:
+    """Map the nodes of running jobs to hosts, deploy what is to be deployed, and let root in.
+
+    Raises:
+        DeploymentError: nodes are missing, fail to deploy or do not answer; they are named.
+        PrerequisiteError: there is no public SSH key to put on the nodes.
+    """
+    references = tuple(JobReference(job.site, int(job.uid)) for job in jobs)
+    conf = patiently(lambda: build_conf(plan, job_name, references), "the clusters", pace)
+    provider = _provider(conf, patience_s, pace)
+    with explaining(plan):
+        _, networks = patiently(provider.init, "the nodes", pace)
+        _all_deployed(provider)
+        nodes = _by_host(plan, provider.hosts)
+        return Provisioned(*_machines(hosts, nodes), networks=networks)
+
+
+def _provider(conf: G5kConf, patience_s: float, pace: Pace) -> G5k:
+    import enoslib
+    from enoslib.errors import EnosUnreachableHostsError
+
+    class Provider(enoslib.G5k):  # type: ignore[misc]
+        """EnOSlib's, with its two endless waits bounded."""
+
+        def wait(self) -> None:
+            """The jobs run: that was waited for, with patience that ends. EnOSlib's own wait never
+            ends for a job that was killed.
+            """
+
+        def wait_nodes(self) -> None:
+            hosts = [host.to_enoslib() for host in self.sshable_hosts]
+            deadline = time.monotonic() + patience_s
+            while True:
+                try:
+                    with enoslib.actions(roles=hosts, gather_facts=False) as tasks:
+                        tasks.raw("hostname", task_name="Waiting for connection")
+                    break
+                except EnosUnreachableHostsError:
+                    if time.monotonic() >= deadline:
+                        raise
+                time.sleep(pace.poll_s)
+
+    return Provider(conf)
+
+
+def _all_deployed(provider: G5k) -> None:
+    """Check that every node has its system, and take back those that EnOSlib lost on the way.
+
+    EnOSlib deploys up to three times, each time what failed before, and remembers only the last
+    attempt's successes.
+    """
+    failed = sorted(host.fqdn for host in provider.undeployed)
+    if failed:
+        names = ", ".join(failed)
+        raise DeploymentError(
+            f"nodes failed to deploy, three times: {names} — try again, or name other servers"
+        )
+    if len(provider.sshable_hosts) == len(provider.hosts):
+        return
+    for host in provider.hosts:
+        host.ssh_address = host.primary_network.translate([host.fqdn])[0][1]
+    provider.sshable_hosts = provider.hosts
+    provider.wait_nodes()
+    provider.dhcp_networks()
+
+
+def _by_host(plan: G5kPlan, nodes: Sequence[G5kHost]) -> dict[str, G5kHost]:
+    """Nodes by the names of the hosts that they are; a group's come in EnOSlib's order, which is
+    the same every time.
+    """
+    found: dict[str, G5kHost] = {}
+    for group in plan.groups:
+        own = [node for node in nodes if group.hosts[0] in node.roles]
+        found |= dict(zip(group.hosts, own, strict=True))
+    return found
+
+
+def _machines(
+    hosts: Sequence[Host], nodes: Mapping[str, G5kHost]
+) -> tuple[tuple[Machine, ...], Roles]:
+    import enoslib
+
+    machines: list[Machine] = []
+    there: dict[str, EnoslibHost] = {}
+    for host in hosts:
+        node = nodes[host.name]
+        reached = node.to_enoslib()
+        site, cluster, _ = node._where  # noqa: SLF001 - the same three words of its name
+        access = Access(
+            str(reached.address),
+            user=str(reached.user),
+            gateway=_gateway(reached.extra),
+            options=_SSH,
+        )
+        machines.append(
+            Machine(replace(host, address=_address(node), ipv6=()), access, site, cluster)
+        )
+        there[host.name] = enoslib.Host(
+            reached.address, alias=host.name, user=reached.user, extra=reached.extra
+        )
+    roles = enoslib.Roles()
+    for named in (False, True):  # groups first, as E2Clab has them
+        for host in hosts:
+            for role in role_names(host):
+                if (role == host.name) is named:
+                    roles[role] += [there[host.name]]
+    return tuple(machines), roles
+
+
+def _gateway(extra: Mapping[str, object]) -> str:
+    if "gateway" not in extra:
+        return ""
+    return (
+        f"{extra['gateway_user']}@{extra['gateway']}"
+        if "gateway_user" in extra
+        else str(extra["gateway"])
+    )
+
+
+def _address(node: G5kHost) -> str:
+    """A node's IPv4 address on its primary network, from the testbed's description of it."""
+    vlan = node.primary_network.vlan_id
+    for adapter in node.apinode.network_adapters:
+        if (
+            adapter.get("mounted")
+            and adapter.get("interface") == "Ethernet"
+            and not adapter.get("management")
+        ):
+            if vlan == PRODUCTION:
+                return str(adapter["ip"])
+            return str(node.apinode.kavlan[adapter["device"]][f"kavlan-{vlan}"])
+    raise DeploymentError(
+        f"Grid'5000 describes no mounted Ethernet interface of {node.fqdn} — name another server"
+    )

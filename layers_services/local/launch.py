@@ -1,0 +1,184 @@
+"""Starts the processes of a run by forking them from one process that has already done their
+imports.
+
+Importing torch and `torch._dynamo` costs seconds and a hundred megabytes per process; forked from a
+process that imported them, a rank starts in milliseconds and shares the memory.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Self
+
+from laggard.core.errors import DeploymentError
+from laggard.layers_services.local.fork_server import (
+    Exit,
+    ForkServerAnswer,
+    ForkServerReady,
+    Kill,
+    Message,
+    ProcessSpec,
+    Spawn,
+    serve,
+)
+from laggard.layers_services.local.forked import end_with, fork
+
+__all__ = ["Exit", "ForkServer", "ProcessSpec"]
+
+_CLOSE_PATIENCE_S = 5.0
+
+
+class ForkServer:
+    """A process that imports once and forks often; use it as a context manager.
+
+    Children run in a session of their own, with standard input closed, and are killed when the
+    server, or what started it, dies.
+    """
+
+    def __init__(self, connection: Connection, pid: int) -> None:
+        self._connection = connection
+        self._pid = pid
+        self._exits: deque[Exit] = deque()
+        self._import_s: float | None = None
+        self._closed = False
+
+    @classmethod
+    def start(cls, preload: Sequence[str], log: Path | None = None) -> Self:
+        """Fork the server; it imports in the background.
+
+        Args:
+            preload: modules to import; importing them must not start threads.
+            log: file for what the imports print; None leaves standard output and error as they are.
+
+        Raises:
+            DeploymentError: the calling process has several threads.
+        """
+        ours, theirs = Pipe()
+        parent = os.getpid()
+        pid = fork("starting the fork server")
+        if pid == 0:
+            ours.close()
+            end_with(lambda: serve(theirs, tuple(preload), log, parent))
+        theirs.close()
+        return cls(ours, pid)
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self._pid
+
+    def wait_ready(self, timeout_s: float) -> float:
+        """Wait until the imports are done.
+
+        Returns:
+            How long they took, in seconds.
+
+        Raises:
+            DeploymentError: an import failed or started threads, or `timeout_s` seconds passed.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self._import_s is None:
+            if not self._connection.poll(max(0.0, deadline - time.monotonic())):
+                raise DeploymentError(
+                    f"the fork server's imports are not done after {timeout_s:g} s"
+                )
+            self._take(self._receive())
+        return self._import_s
+
+    def spawn(self, spec: ProcessSpec) -> int:
+        """Start a process (waits for the imports) and return its id.
+
+        Raises:
+            DeploymentError: the server refuses, with its reason, or is gone.
+        """
+        return self._send_request(Spawn(spec))
+
+    def exits(self, timeout_s: float = 0.0) -> list[Exit]:
+        """Processes that ended since the last call, waiting at most `timeout_s` seconds for the
+        first.
+
+        Raises:
+            DeploymentError: the server is gone.
+        """
+        patience_s = 0.0 if self._exits else timeout_s
+        while self._connection.poll(patience_s):
+            self._take(self._receive())
+            patience_s = 0.0 if self._exits else patience_s
+        ended = list(self._exits)
+        self._exits.clear()
+        return ended
+
+    def kill(self, pid: int, number: int = signal.SIGKILL) -> bool:
+        """Signal a process that this server started; False when it has already ended.
+
+        Raises:
+            DeploymentError: the server is gone.
+        """
+        return bool(self._send_request(Kill(pid, number)))
+
+    def close(self) -> None:
+        """End the server and with it every process it started."""
+        if self._closed:
+            return
+        self._closed = True
+        self._connection.close()
+        deadline = time.monotonic() + _CLOSE_PATIENCE_S
+        while os.waitpid(self._pid, os.WNOHANG)[0] == 0:
+            if time.monotonic() > deadline:
+                os.kill(self._pid, signal.SIGKILL)
+                os.waitpid(self._pid, 0)
+                return
+            time.sleep(0.005)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _send_request(self, request: Message) -> int:
+        try:
+            self._connection.send(request)
+        except OSError as error:
+            self._read_last_words()
+            raise self._make_exit_error() from error
+        while True:
+            message = self._receive()
+            if isinstance(message, ForkServerAnswer):
+                if message.refusal:
+                    raise DeploymentError(message.refusal)
+                return message.number
+            self._take(message)
+
+    def _read_last_words(self) -> None:
+        """A server that ends by itself says why; that waits here to be read when nothing can be
+        sent any more.
+        """
+        while self._connection.poll():
+            self._take(self._receive())
+
+    def _receive(self) -> Message:
+        try:
+            message: Message = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._make_exit_error() from error
+        return message
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Exit):
+            self._exits.append(message)
+        elif isinstance(message, ForkServerReady):
+            self._import_s = message.import_s
+        elif isinstance(message, ForkServerAnswer):
+            raise DeploymentError(message.refusal)
+
+    def _make_exit_error(self) -> DeploymentError:
+        return DeploymentError(
+            f"the fork server (process {self._pid}) is gone; its processes ended with it"
+        )

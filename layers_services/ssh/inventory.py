@@ -1,0 +1,530 @@
+"""`--hosts inventory.yaml`: the user's own machines, which host of the continuum each may be, and
+what EnOSlib is told of them.
+
+Values end up in arguments of ssh(1) and in Ansible's variables, so whatever a shell or ssh could
+take for something else is refused here, with its place in the file.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import shlex
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
+
+from laggard.core.errors import Problem, ScenarioError
+from laggard.core.hosts import Host, find_pattern_error, select_hosts
+from laggard.core.yaml_source import KeyPath, YamlSource, parse_yaml, validate_model
+from laggard.layers_services.compile import NETWORK_ROLE, role_names
+from laggard.layers_services.machine import Access, Machine
+
+if TYPE_CHECKING:
+    from enoslib import Networks, Roles
+
+EnoslibValue = str | int | list[str] | dict[str, str]
+EnoslibDescription = dict[str, dict[str, list[dict[str, EnoslibValue]]]]
+
+_KNOWN_AFTER_FIRST_CONTACT = "StrictHostKeyChecking=accept-new"
+_NOTICE_DEATH = ("ServerAliveInterval=10", "ServerAliveCountMax=3")
+"""Ansible keeps connections open; without these a task would wait for a quarter of an hour on one
+to a machine that is gone."""
+
+_MOST_FORKS = 64
+_SPECIAL_IN_SSH_PATHS = '%$"\\'
+_NAMES_SHOWN = 5
+
+
+def _matching(expression: str, rule: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if len(value) > 255 or not re.fullmatch(expression, value, re.ASCII):
+            raise ValueError(rule)
+        return value
+
+    return AfterValidator(check)
+
+
+def _is_ssh_name(value: str) -> str:
+    rule = "a machine is a host name or an address — write it such as node1.example.org"
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", value, re.ASCII) and not _is_ip(value):
+        raise ValueError(rule)
+    return value
+
+
+def _is_ip(value: str) -> bool:
+    try:
+        return "%" not in value and bool(ipaddress.ip_address(value))
+    except ValueError:
+        return False
+
+
+def _is_experiment_address(value: str) -> str:
+    fault = _address_fault(value)
+    if fault is not None:
+        raise ValueError(f"{fault} — write the machine's own, such as 10.0.0.1")
+    return value
+
+
+def _address_fault(value: str) -> str | None:
+    try:
+        address = ipaddress.IPv4Address(value)
+    except ValueError:
+        return "the address on the experiment's network is an IPv4 address"
+    if address.is_loopback:
+        return "a loopback address reaches no other machine"
+    if address.is_multicast or address.is_unspecified or address.is_reserved:
+        return "this address is no machine's own"
+    return None
+
+
+def _is_pattern(value: str) -> str:
+    fault = find_pattern_error(value)
+    if fault is not None:
+        raise ValueError(f"{fault} — write it as in network.yaml")
+    return value
+
+
+SshName = Annotated[StrictStr, AfterValidator(_is_ssh_name)]
+ExperimentAddress = Annotated[StrictStr, AfterValidator(_is_experiment_address)]
+User = Annotated[
+    StrictStr,
+    _matching(
+        r"[A-Za-z_][A-Za-z0-9_.-]{0,31}",
+        "a user is letters, digits, _, . and - — write it such as root",
+    ),
+]
+Port = Annotated[StrictInt, Field(ge=1, le=65535)]
+KeyFile = Annotated[
+    StrictStr,
+    _matching(
+        r"[A-Za-z0-9_.~/][A-Za-z0-9_./~+@=, -]*",
+        "a key file's path is letters, digits, spaces and ./~_+@=,- — link to it under such a name",
+    ),
+]
+Gateway = Annotated[
+    StrictStr,
+    _matching(
+        r"([A-Za-z_][A-Za-z0-9_.-]{0,31}@)?[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?",
+        "a gateway is user@host:port, of which user and port may be left out — write it such as"
+        " me@gateway.example.org",
+    ),
+]
+Site = Annotated[
+    StrictStr,
+    _matching(
+        r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", "a site is letters, digits, _, . and - — rename it"
+    ),
+]
+Pattern = Annotated[StrictStr, AfterValidator(_is_pattern)]
+
+
+class _InventorySection(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ListedMachine(_InventorySection):
+    """One machine of an inventory, as written."""
+
+    ssh: Annotated[
+        SshName | None, Field(description="name to connect to; the address where not written")
+    ] = None
+    address: Annotated[
+        ExperimentAddress | None,
+        Field(
+            description=(
+                "IPv4 address on the experiment's network; what `ssh` resolves to where not written"
+            )
+        ),
+    ] = None
+    user: Annotated[User, Field(description="who logs in; shaping links needs root")] = "root"
+    port: Annotated[Port, Field(description="of its SSH server")] = 22
+    key: Annotated[
+        KeyFile | None, Field(description="private key file, relative to the inventory")
+    ] = None
+    gateway: Annotated[Gateway | None, Field(description="user@host:port to jump over")] = None
+    site: Annotated[
+        Site | None, Field(description="machines of one site and user share a home folder")
+    ] = None
+    hosts: Annotated[
+        Pattern | None, Field(description="hosts that it may be; any where not written")
+    ] = None
+
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> Self:
+        if self.ssh is None and self.address is None:
+            raise ValueError("a machine needs a name or an address — add `ssh:` or `address:`")
+        return self
+
+    @property
+    def connects_to(self) -> str:
+        """Name or address that ssh is given."""
+        return self.ssh or self.address or ""
+
+
+class ListedMachines(_InventorySection):
+    """An inventory file, as written."""
+
+    machines: Annotated[
+        tuple[ListedMachine, ...], Field(description="the machines, in order of preference")
+    ]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A machine that may become a host.
+
+    Attributes:
+        address: IPv4 address on the experiment's network.
+        access: how to reach it.
+        site: machines of one site and user share a home folder; empty for a machine that shares
+            with nobody.
+        pattern: hosts that it may be; empty for any.
+    """
+
+    address: str
+    access: Access
+    site: str
+    pattern: str
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The machines of an inventory file, in its order, and the file itself to locate problems
+    in.
+    """
+
+    machines: tuple[Candidate, ...]
+    source: YamlSource
+
+
+def resolve_ipv4(name: str) -> str:
+    """The first IPv4 address of a name.
+
+    Raises:
+        OSError: it has none, or the name service does not answer.
+    """
+    return str(socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+
+
+def parse_inventory(
+    data: bytes | str, path: Path, resolve: Callable[[str], str] = resolve_ipv4
+) -> Inventory:
+    """Read an inventory.
+
+    Args:
+        data: the file's content.
+        path: the file, shown in messages; key files are relative to its folder.
+        resolve: gives the IPv4 address of a name, or raises OSError.
+
+    Raises:
+        ScenarioError: every problem of the file, with line and column.
+    """
+    source = parse_yaml(data, str(path))
+    listed = validate_model(source, ListedMachines).machines
+    problems: list[Problem] = []
+    machines: list[Candidate] = []
+    for i, machine in enumerate(listed):
+        try:
+            machines.append(_candidate(machine, ("machines", i), source, path.parent, resolve))
+        except ScenarioError as error:
+            problems.extend(error.problems)
+    if not listed:
+        problems.append(
+            source.locate_problem(
+                ("machines",), "no machine is listed", "list them, one `- {ssh: name}` each"
+            )
+        )
+    problems.extend(_listed_twice(listed, machines, source) if not problems else ())
+    if problems:
+        raise ScenarioError(tuple(problems))
+    return Inventory(tuple(machines), source)
+
+
+def _candidate(
+    machine: ListedMachine,
+    key: KeyPath,
+    source: YamlSource,
+    folder: Path,
+    resolve: Callable[[str], str],
+) -> Candidate:
+    options: tuple[str, ...] = (_KNOWN_AFTER_FIRST_CONTACT,)
+    key_file = None
+    if machine.key is not None:
+        key_file = (folder / Path(machine.key).expanduser()).resolve()
+        fault = _key_fault(key_file)
+        if fault is not None:
+            raise _refused(source, (*key, "key"), fault, "write the private key's path")
+    if machine.gateway is not None:
+        options = (*options, f"ProxyCommand={_jump(machine.gateway, key_file)}")
+    return Candidate(
+        address=machine.address or _resolved(machine.connects_to, (*key, "ssh"), source, resolve),
+        access=Access(machine.connects_to, machine.user, machine.port, key_file, options=options),
+        site=machine.site or "",
+        pattern=machine.hosts or "",
+    )
+
+
+def _key_fault(key: Path) -> str | None:
+    if not key.is_file():
+        return f"there is no file {key}"
+    if not str(key).isprintable() or set(str(key)) & set(_SPECIAL_IN_SSH_PATHS):
+        return (
+            f"ssh would read something else than {key}: a path has none of {_SPECIAL_IN_SSH_PATHS}"
+        )
+    return None
+
+
+def _jump(gateway: str, key: Path | None) -> str:
+    """The command that connects over a gateway; `ssh -J` would give the gateway neither the key nor
+    any option.
+    """
+    login, _, port = gateway.partition(":")
+    identity = () if key is None else ("-i", str(key))
+    settings = ("BatchMode=yes", "ConnectTimeout=10", _KNOWN_AFTER_FIRST_CONTACT)
+    options = tuple(word for setting in settings for word in ("-o", setting))
+    return shlex.join(("ssh", "-W", "%h:%p", "-p", port or "22", *identity, *options, login))
+
+
+def _resolved(name: str, key: KeyPath, source: YamlSource, resolve: Callable[[str], str]) -> str:
+    fix = "write `address:` too, the machine's address on the experiment's network"
+    try:
+        address = name if _is_ip(name) else resolve(name)
+    except OSError as error:
+        raise _refused(
+            source, key, f"this name has no IPv4 address here: {error.strerror or error}", fix
+        ) from error
+    fault = _address_fault(address)
+    if fault is not None:
+        raise _refused(source, key, f"it stands for {address}: {fault}", fix)
+    return address
+
+
+def _refused(source: YamlSource, key: KeyPath, rule: str, fix: str) -> ScenarioError:
+    return ScenarioError((source.locate_problem(key, rule, fix),))
+
+
+def _listed_twice(
+    listed: Sequence[ListedMachine], machines: Sequence[Candidate], source: YamlSource
+) -> Iterator[Problem]:
+    addresses: dict[str, int] = {}
+    ways: dict[tuple[str, int, str | None], int] = {}
+    for i, (written, machine) in enumerate(zip(listed, machines, strict=True)):
+        first = addresses.setdefault(machine.address, i)
+        if first != i:
+            key = "ssh" if written.address is None else "address"
+            rule = f"machine {first + 1} has this address too, {machine.address}"
+            yield source.locate_problem(
+                ("machines", i, key), rule, "list every machine once, with an address of its own"
+            )
+            continue
+        first = ways.setdefault((written.connects_to, written.port, written.gateway), i)
+        if first != i:
+            rule = f"machine {first + 1} is reached in the same way, so it is the same machine"
+            yield source.locate_problem(("machines", i, "ssh"), rule, "list every machine once")
+
+
+def assign(inventory: Inventory, hosts: Sequence[Host]) -> tuple[Machine, ...]:
+    """Give every host a machine of its own: the first that fits, unless another host could then
+    have none.
+
+    Args:
+        inventory: the machines.
+        hosts: of the continuum, in order.
+
+    Returns:
+        One machine per host, in the hosts' order, each host with the machine's address.
+
+    Raises:
+        ScenarioError: there is no way to give every host a machine.
+    """
+    patterns = {machine.pattern for machine in inventory.machines}
+    allowed = {
+        pattern: {host.name for host in (select_hosts(pattern, hosts) if pattern else hosts)}
+        for pattern in patterns
+    }
+    fits = [
+        [i for i, each in enumerate(inventory.machines) if host.name in allowed[each.pattern]]
+        for host in hosts
+    ]
+    matched = _match(fits)
+    missing = [host.name for i, host in enumerate(hosts) if i not in matched]
+    if missing:
+        raise ScenarioError((_too_few(missing, inventory),))
+    return tuple(_as(host, inventory.machines[matched[i]]) for i, host in enumerate(hosts))
+
+
+def _as(host: Host, candidate: Candidate) -> Machine:
+    return Machine(
+        replace(host, address=candidate.address, ipv6=()), candidate.access, candidate.site
+    )
+
+
+def _too_few(missing: Sequence[str], inventory: Inventory) -> Problem:
+    names = ", ".join(missing[:_NAMES_SHOWN])
+    more = f" and {len(missing) - _NAMES_SHOWN} more" if len(missing) > _NAMES_SHOWN else ""
+    listed = len(inventory.machines)
+    lack = "1 host lacks" if len(missing) == 1 else f"{len(missing)} hosts lack"
+    rule = f"{lack} a machine: {names}{more}; {listed} listed"
+    fix = f"list {len(missing)} more that may be these, or widen their `hosts:`"
+    return inventory.source.locate_problem(("machines",), rule, fix, value="machines")
+
+
+def _match(fits: Sequence[Sequence[int]]) -> Mapping[int, int]:
+    """A machine for as many hosts as possible: maximum bipartite matching by augmenting paths
+    (Kuhn, 1955).
+
+    Args:
+        fits: the machines that each host may get, best first.
+
+    Returns:
+        The machine of every host that got one.
+    """
+    holder: dict[int, int] = {}
+    held: dict[int, int] = {}
+    for host in range(len(fits)):
+        reached: dict[int, int] = {}
+        free = _free_machine(host, fits, holder, reached)
+        while free is not None:  # along the path, every host takes the machine that it reached
+            taker = reached[free]
+            before = held.get(taker)
+            holder[free], held[taker] = taker, free
+            free = before
+    return held
+
+
+def _free_machine(
+    host: int, fits: Sequence[Sequence[int]], holder: Mapping[int, int], reached: dict[int, int]
+) -> int | None:
+    """The nearest machine that nobody holds; `reached` gets the host from which each machine was
+    first reached.
+    """
+    queue = deque([host])
+    while queue:
+        at = queue.popleft()
+        for machine in fits[at]:
+            if machine in reached:
+                continue
+            reached[machine] = at
+            if machine not in holder:
+                return machine
+            queue.append(holder[machine])
+    return None
+
+
+def covering_network(addresses: Sequence[str]) -> ipaddress.IPv4Network:
+    """The smallest network that has all these IPv4 addresses."""
+    numbers = [int(ipaddress.IPv4Address(address)) for address in addresses]
+    differing = min(numbers) ^ max(numbers)
+    return ipaddress.IPv4Network((min(numbers), 32 - differing.bit_length()), strict=False)
+
+
+def static_roles(machines: Sequence[Machine]) -> EnoslibDescription:
+    """What `enoslib.StaticConf.from_dictionary` reads: every machine with E2Clab's roles, and the
+    network that has them all.
+
+    EnOSlib would give ssh its own options (no host keys are checked, a gateway gets no key);
+    `ansible_ssh_common_args` replaces them by those of `Access`, so that Ansible connects as
+    everything else does.
+
+    Args:
+        machines: of the hosts, with addresses.
+    """
+    network = covering_network([machine.host.address for machine in machines])
+    described: dict[str, EnoslibValue] = {
+        "roles": [NETWORK_ROLE],
+        "cidr": str(network),
+        "gateway": str(
+            network[0]
+        ),  # asked for by EnOSlib's schema; nothing here reads it, nor the next
+        "dns": str(network[0]),
+    }
+    return {
+        "resources": {
+            "machines": [_static_machine(machine) for machine in machines],
+            "networks": [described],
+        }
+    }
+
+
+def _static_machine(machine: Machine) -> dict[str, EnoslibValue]:
+    access = machine.access
+    described: dict[str, EnoslibValue] = {
+        "address": access.address,
+        "alias": machine.alias,
+        "roles": list(role_names(machine.host)),
+        "user": access.user,
+        "port": access.port,
+        "extra": {"ansible_ssh_common_args": shlex.join(_ansible_ssh_arguments(access))},
+    }
+    return described if access.key is None else described | {"keyfile": str(access.key)}
+
+
+def _ansible_ssh_arguments(access: Access) -> tuple[str, ...]:
+    """As `-o` settings only: ssh, sftp and scp, which all get them, agree on no other spelling."""
+    jump = (f"ProxyJump={access.gateway}",) if access.gateway else ()
+    settings = ("BatchMode=yes", *_NOTICE_DEATH, *jump, *access.options)
+    return tuple(word for setting in settings for word in ("-o", setting))
+
+
+def enoslib_roles_of(
+    machines: Sequence[Machine], devices: Mapping[str, str] | None = None
+) -> tuple[Roles, Networks]:
+    """EnOSlib's roles and networks of machines that are reached by SSH, keyed as E2Clab keys them.
+
+    Roles come in E2Clab's order: layers, services, `layer_id_service_id` and extra roles first,
+    then every host's service key. All roles of a host share one `enoslib.Host`, whose alias is the
+    host's name.
+
+    Args:
+        machines: of the hosts, with addresses.
+        devices: the network device that has each host's address, as `NodeFacts.device` says. With
+            them `sync_info` is not needed; without, no constraint can be compiled for the hosts
+            yet.
+    """
+    _set_up_ansible(len(machines))
+    import enoslib
+
+    static = enoslib.Static(enoslib.StaticConf.from_dictionary(static_roles(machines)))
+    described, networks = static.init()
+    network = next(iter(networks.all()))
+    nodes = {}
+    for machine in machines:
+        node = described[machine.alias][0]
+        if devices is not None:
+            address = enoslib.objects.IPAddress(
+                f"{machine.host.address}/{network.network.prefixlen}", network
+            )
+            node.net_devices = {enoslib.objects.NetDevice(devices[machine.alias], {address})}
+        nodes[machine.alias] = node
+    roles = enoslib.Roles()
+    for machine in machines:
+        for group in machine.host.groups:
+            roles[group] += [nodes[machine.alias]]
+    for machine in machines:
+        roles[machine.alias] += [nodes[machine.alias]]
+    return roles, networks
+
+
+def _set_up_ansible(machines: int) -> None:
+    # Ansible reads these when it is imported; where that is past, only warnings remain: host names
+    # have dots.
+    os.environ.setdefault("ANSIBLE_TRANSFORM_INVALID_GROUP_CHARS", "ignore")
+    os.environ.setdefault("ANSIBLE_DEPRECATION_WARNINGS", "False")
+    import enoslib
+
+    enoslib.set_config(ansible_stdout="noop", ansible_forks=max(1, min(machines, _MOST_FORKS)))

@@ -1,0 +1,141 @@
+"""One long-lived process per machine, started over SSH by execo, spoken to by lines."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from laggard.core.errors import DeploymentError
+from laggard.layers_services.machine import Machine
+
+if TYPE_CHECKING:
+    from execo import SshProcess
+    from execo.process import ProcessLifecycleHandler, ProcessOutputHandler
+
+_END_PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True)
+class OutputLine:
+    """A line from a machine's process; None when it has ended, with what it last said on standard
+    error.
+    """
+
+    machine: str
+    line: str | None
+    last_words: str = ""
+
+
+class RemoteProcesses:
+    """The processes of all machines; use it as a context manager.
+
+    Args:
+        machines: where to start one each.
+        ssh_config: what ssh reads (`write_ssh_config`).
+        commands: shell command of each machine, by the machine's alias.
+    """
+
+    def __init__(
+        self, machines: Sequence[Machine], ssh_config: Path, commands: Mapping[str, str]
+    ) -> None:
+        from execo import SshProcess
+        from execo.log import logger
+
+        logger.setLevel("ERROR")
+        self._heard: queue.SimpleQueue[OutputLine] = queue.SimpleQueue()
+        self._last_words: dict[str, list[str]] = {machine.alias: [] for machine in machines}
+        connection = {"ssh_options": ("-F", str(ssh_config), "-T")}
+        self._processes: dict[str, SshProcess] = {}
+        self._writing = {machine.alias: threading.Lock() for machine in machines}
+        for machine in machines:
+            process = SshProcess(
+                commands[machine.alias],
+                machine.alias,
+                connection_params=connection,
+                default_stdout_handler=False,
+                default_stderr_handler=False,
+                nolog_exit_code=True,
+                nolog_error=True,
+                nolog_write_error=True,
+            )
+            process.stdout_handlers.append(_reader(self, machine.alias, errors=False))
+            process.stderr_handlers.append(_reader(self, machine.alias, errors=True))
+            process.lifecycle_handlers.append(_end(self, machine.alias))
+            self._processes[machine.alias] = process
+
+    def start(self) -> None:
+        """Start all of them; what goes wrong is heard."""
+        for process in self._processes.values():
+            process.start()
+
+    def write(self, machine: str, line: str) -> None:
+        """Send a line to a machine's process; one that has ended is heard of instead.
+
+        Raises:
+            DeploymentError: no such machine.
+        """
+        if machine not in self._processes:
+            raise DeploymentError(f"{machine}: no process was started there")
+        process = self._processes[machine]
+        if not process.ended:
+            with self._writing[
+                machine
+            ]:  # a pipe takes long lines in pieces, and another thread's would come between
+                process.write(f"{line}\n")
+
+    def poll_events(self, timeout_s: float) -> OutputLine | None:
+        """The next line of any of them; None if none came within `timeout_s` seconds."""
+        try:
+            return self._heard.get(timeout=timeout_s) if timeout_s > 0 else self._heard.get_nowait()
+        except queue.Empty:
+            return None
+
+    def close(self) -> None:
+        """Close all lines and wait a while for the processes to end by themselves."""
+        for process in self._processes.values():
+            if process.running:
+                process.kill()
+        for process in self._processes.values():
+            process.wait(timeout=_END_PATIENCE_S)
+
+    def take(self, machine: str, line: str, *, error: bool) -> None:
+        """A line that a process wrote (called by execo's thread)."""
+        if error:
+            self._last_words[machine] = [*self._last_words[machine][-24:], line]
+        else:
+            self._heard.put(OutputLine(machine, line))
+
+    def take_end(self, machine: str) -> None:
+        """A process has ended (called by execo's thread)."""
+        self._heard.put(OutputLine(machine, None, "\n".join(self._last_words[machine])))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _reader(processes: RemoteProcesses, machine: str, *, errors: bool) -> ProcessOutputHandler:
+    """What execo hands the lines of one process to, in its own thread."""
+    from execo.process import ProcessOutputHandler
+
+    class Reader(ProcessOutputHandler):  # type: ignore[misc]  # execo ships no types
+        def read_line(self, process: SshProcess, stream: int, string: str) -> None:  # noqa: ARG002  # execo's signature
+            processes.take(machine, string, error=errors)
+
+    return Reader()
+
+
+def _end(processes: RemoteProcesses, machine: str) -> ProcessLifecycleHandler:
+    from execo.process import ProcessLifecycleHandler
+
+    class End(ProcessLifecycleHandler):  # type: ignore[misc]  # execo ships no types
+        def end(self, process: SshProcess) -> None:  # noqa: ARG002  # execo's signature
+            processes.take_end(machine)
+
+    return End()

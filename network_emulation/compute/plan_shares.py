@@ -1,0 +1,38 @@
+"""CPU shares of hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from laggard.core.errors import ScenarioError
+from laggard.core.hosts import Host
+from laggard.core.yaml_source import YamlSource
+from laggard.network_emulation.links.plan_links import (
+    UNPLACED_HETEROGENEITY,
+    UNPLACED_NETWORK,
+    Draft,
+)
+from laggard.network_emulation.model import Heterogeneity, HostRule, RandomHostEvent, TimedHostEvent
+
+
+def plan_shares(
+    heterogeneity: Heterogeneity, hosts: Sequence[Host], source: YamlSource = UNPLACED_HETEROGENEITY
+) -> Mapping[str, float]:
+    """CPU share (of one core) of every host, in virtual units; 1.0 where no entry names it; later
+    entries win.
+
+    Raises:
+        ScenarioError: patterns that match nothing.
+    """
+    draft = Draft(tuple(hosts), UNPLACED_NETWORK, source)
+    shares = {host.name: 1.0 for host in hosts}
+    for i, rule in enumerate(heterogeneity.rules):
+        if isinstance(rule, HostRule):
+            chosen = draft.select(source, ("deterministic", i, "hosts"), rule.hosts)
+            shares.update({host.name: rule.cpu for host in chosen if rule.cpu is not None})
+    for i, event in enumerate(heterogeneity.events):
+        if isinstance(event, TimedHostEvent | RandomHostEvent):
+            draft.select(source, ("dynamic", i, "hosts"), event.hosts)
+    if draft.problems:
+        raise ScenarioError(tuple(draft.problems))
+    return shares

@@ -1,0 +1,77 @@
+"""Round trips measured again and again while a continuum is up, by one process that was forked
+before there were threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection, Pipe
+from typing import Self
+
+from laggard.core.errors import EmulationError
+from laggard.network_emulation.fidelity.measure import PRIORITY
+from laggard.network_emulation.fidelity.probes.echo import EchoProbe, measure_echoes
+from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint
+from laggard.network_emulation.forked import end_companion, fork_companion
+from laggard.network_emulation.links.constraint import Pair
+from laggard.network_emulation.realtime import become_punctual
+
+_ANSWER_TIMEOUT_S = 60.0
+
+RoundTrips = dict[Pair, float | None]
+
+
+class Prober:
+    """Measures round trips on request; use it as a context manager.
+
+    Args:
+        hosts: every host by name.
+    """
+
+    def __init__(self, hosts: Mapping[str, ProbeEndpoint]) -> None:
+        self._control, theirs = Pipe()
+        ours = self._control
+        self._pid = fork_companion("laggard-prober", lambda: _serve(theirs, ours, hosts))
+        theirs.close()
+
+    def round_trips(self, probes: Sequence[EchoProbe]) -> RoundTrips:
+        """Median round-trip time in real ms of every probe, all at once; None where nothing came
+        back.
+
+        Raises:
+            EmulationError: the process is gone, or does not answer.
+        """
+        try:
+            self._control.send(tuple(probes))
+            if not self._control.poll(_ANSWER_TIMEOUT_S):
+                raise EmulationError(
+                    f"the prober of round trips has not answered for {_ANSWER_TIMEOUT_S:g} s"
+                )
+            measured: RoundTrips = self._control.recv()
+        except (EOFError, OSError) as error:
+            raise EmulationError(
+                f"the prober of round trips (process {self._pid}) is gone; stderr says why"
+            ) from error
+        return measured
+
+    def close(self) -> None:
+        """End the process."""
+        self._control.close()
+        end_companion(self._pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _serve(control: Connection, callers: Connection, hosts: Mapping[str, ProbeEndpoint]) -> int:
+    callers.close()
+    become_punctual(PRIORITY)
+    while True:
+        try:
+            probes: tuple[EchoProbe, ...] = control.recv()
+        except EOFError:
+            return 0
+        control.send(measure_echoes(probes, hosts) if probes else {})

@@ -1,0 +1,164 @@
+"""Links while they are in use: what was asked for, what holds now, what is measured; alike ones
+together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from laggard.core.virtual_time import Dilation
+from laggard.network_emulation.fidelity.probes.echo import EchoProbe
+from laggard.network_emulation.links.backend import LinkCounters
+from laggard.network_emulation.links.constraint import Constraint, LinkPlan, Pair, dilate_constraint
+from laggard.network_emulation.links.jitter import delay_grid_ms, median_of_sum_ms
+
+_ECHOES = 6
+_SPACING_MS = 10.0
+_PATIENCE_MS = 300.0
+
+
+@dataclass(frozen=True)
+class LinkGroup:
+    """Ordered pairs of the same two layers that were asked to be alike, and are now.
+
+    Attributes:
+        src_layer: tier that sends.
+        dst_layer: tier that receives.
+        pairs: the ordered pairs; the first stands for all where only one is measured.
+        requested: what one flow alone was to see (`LinkPlan.expected`), in virtual units.
+        current: what it is to see now, after the events so far.
+    """
+
+    src_layer: str
+    dst_layer: str
+    pairs: tuple[Pair, ...]
+    requested: Constraint
+    current: Constraint
+
+
+@dataclass(frozen=True)
+class LiveLink:
+    """One group as it is now, in virtual units.
+
+    Attributes:
+        group: the links.
+        asked_rtt_ms: median round trip of an empty packet on idle links, by what holds now in both
+            directions.
+        rtt_ms: measured on the group's first pair, under whatever else it carries; None where no
+            echo came back.
+        carried_mbps: what all its links carried together since the last look.
+        dropped: packets that all its links dropped since the last look.
+    """
+
+    group: LinkGroup
+    asked_rtt_ms: float
+    rtt_ms: float | None
+    carried_mbps: float
+    dropped: int
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the links had carried by a moment of CLOCK_MONOTONIC."""
+
+    at_ns: int
+    counters: Mapping[Pair, LinkCounters]
+
+
+def group_links(plan: LinkPlan, current: Callable[[Pair], Constraint]) -> tuple[LinkGroup, ...]:
+    """All constrained links in groups, in the order of the plan's hosts.
+
+    Args:
+        plan: what was asked for, in virtual units.
+        current: the constraint of an ordered pair now, without access links and bottlenecks.
+    """
+    now = replace(plan, pairs={pair: current(pair) for pair in plan.pairs})
+    layers = {host.name: host.layer for host in plan.hosts}
+    names = [host.name for host in plan.hosts]
+    groups: dict[tuple[str, str, Constraint, Constraint], list[Pair]] = {}
+    for pair in ((src, dst) for src in names for dst in names if src != dst):
+        asked, given = plan.expected(*pair), now.expected(*pair)
+        if not (asked.is_neutral and given.is_neutral):
+            groups.setdefault((layers[pair[0]], layers[pair[1]], asked, given), []).append(pair)
+    return tuple(
+        LinkGroup(src, dst, tuple(pairs), *both) for (src, dst, *both), pairs in groups.items()
+    )
+
+
+def round_trip_probes(
+    groups: Sequence[LinkGroup], current: Callable[[Pair], Constraint], dilation: Dilation
+) -> tuple[EchoProbe, ...]:
+    """One short series of echoes per group, on its first pair; a round trip serves both directions.
+
+    Args:
+        groups: as `group_links` made them.
+        current: the constraint of an ordered pair now, in virtual units.
+        dilation: of the run.
+    """
+    probes: dict[frozenset[str], EchoProbe] = {}
+    for group in groups:
+        src, dst = group.pairs[0]
+        real = [dilate_constraint(current(pair), dilation) for pair in ((src, dst), (dst, src))]
+        longest_ms = sum(each.longest_delay_ms for each in real)
+        probes.setdefault(
+            frozenset((src, dst)),
+            EchoProbe(src, dst, _ECHOES, _SPACING_MS, longest_ms + dilation.real_ms(_PATIENCE_MS)),
+        )
+    return tuple(probes.values())
+
+
+def live_links(
+    groups: Sequence[LinkGroup],
+    current: Callable[[Pair], Constraint],
+    round_trips_ms: Mapping[Pair, float | None],
+    before: Look,
+    now: Look,
+    dilation: Dilation,
+) -> tuple[LiveLink, ...]:
+    """Every group as it is now.
+
+    Args:
+        groups: as `group_links` made them.
+        current: the constraint of an ordered pair now, in virtual units.
+        round_trips_ms: as measured for `round_trip_probes`, in real ms.
+        before: the last look at the counters.
+        now: this one.
+        dilation: of the run.
+    """
+    return tuple(_live(group, current, round_trips_ms, before, now, dilation) for group in groups)
+
+
+def _live(
+    group: LinkGroup,
+    current: Callable[[Pair], Constraint],
+    round_trips_ms: Mapping[Pair, float | None],
+    before: Look,
+    now: Look,
+    dilation: Dilation,
+) -> LiveLink:
+    src, dst = group.pairs[0]
+    real_ms = round_trips_ms.get((src, dst), round_trips_ms.get((dst, src)))
+    gone = [_since(before, now, pair) for pair in group.pairs]
+    virtual_s = dilation.virtual_s(max(1, now.at_ns - before.at_ns) / 1e9)
+    return LiveLink(
+        group,
+        asked_rtt_ms=_median_rtt_ms(current((src, dst)), current((dst, src))),
+        rtt_ms=None if real_ms is None else real_ms / dilation.factor,
+        carried_mbps=sum(each.bytes for each in gone) * 8e-6 / virtual_s,
+        dropped=sum(each.dropped for each in gone),
+    )
+
+
+def _median_rtt_ms(there: Constraint, back: Constraint) -> float:
+    grids = [
+        delay_grid_ms(each.delay_ms, each.jitter_ms, each.distribution) for each in (there, back)
+    ]
+    return median_of_sum_ms(grids[0], grids[1], _ECHOES // 2)[0]
+
+
+def _since(before: Look, now: Look, pair: Pair) -> LinkCounters:
+    first, last = (look.counters.get(pair, LinkCounters(0, 0, 0)) for look in (before, now))
+    return LinkCounters(
+        last.bytes - first.bytes, last.packets - first.packets, last.dropped - first.dropped
+    )

@@ -1,0 +1,271 @@
+"""The kernel as link emulator: netem and HTB on every host, compiled and deployed through
+EnOSlib.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from enoslib.objects import Host as EnosHost
+from enoslib.objects import Network as EnosNetwork
+
+from laggard.core.errors import EmulationError
+from laggard.network_emulation.links.backend import LinkCounters, LinkHealth
+from laggard.network_emulation.links.constraint import Constraint, LinkPlan, Pair
+from laggard.network_emulation.links.netem.execute import Execute, InNamespaces
+from laggard.network_emulation.links.netem.htb import as_batch, segment_command
+from laggard.network_emulation.links.netem.ingress_queue import (
+    Command,
+    make_room,
+    received,
+    verify_ingress,
+)
+from laggard.network_emulation.links.netem.program import LinkProgram, compile_links
+from laggard.network_emulation.links.netem.readback import verify
+
+Deployment = Literal["ansible", "direct"]
+Undo = Callable[[str, Command], object]
+"""Is told a host, and a command that removes there what is about to be set up."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class NetemBackend:
+    """Links emulated by this kernel's (or the hosts' kernels') netem; see `LinkBackend`."""
+
+    program: LinkProgram
+    execute: Execute
+    removals: Mapping[str, tuple[Command, ...]]
+
+    @property
+    def name(self) -> str:
+        """`netem`."""
+        return "netem"
+
+    @classmethod
+    def start(
+        cls,
+        plan: LinkPlan,
+        roles: Mapping[str, Sequence[EnosHost]],
+        networks: Mapping[str, Sequence[EnosNetwork]] | None,
+        ports: Mapping[str, str] | None,
+        execute: Execute | None = None,
+        *,
+        deployment: Deployment = "ansible",
+        base_delays_ms: Mapping[Pair, float] | None = None,
+        plain: bool = False,
+        unshaped_port: int = 0,
+        undo: Undo | None = None,
+    ) -> NetemBackend:
+        """Apply a whole plan in one deployment and read it back.
+
+        Args:
+            plan: all links, in real (dilated) units.
+            roles: EnOSlib's roles; a host is found by the address it carries.
+            networks: EnOSlib's networks to consider, by role; None for all.
+            ports: fabric-side device of each host, for downlinks and shared links; None where the
+                hosts have those themselves.
+            execute: runs commands on hosts and on the fabric; the hosts' named namespaces where it
+                is not given.
+            deployment: by EnOSlib's one Ansible task, or by `execute` (the same commands, without
+                Ansible's start-up).
+            base_delays_ms: one-way delay of the testbed itself by pair, subtracted from that
+                pair's.
+            plain: for kernels without netem, where only rates are asked for.
+            unshaped_port: UDP port whose datagrams pass unshaped; 0 for none.
+            undo: told of every command of `close` on a host before anything is set up there, where
+                hosts outlive this process.
+
+        Raises:
+            EmulationError: a command failed, something is in the way, or the kernel does not show
+                what it was told.
+        """
+        considered = (
+            None
+            if networks is None
+            else [network for group in networks.values() for network in group]
+        )
+        program = compile_links(
+            plan, roles, considered, ports, base_delays_ms, plain=plain, unshaped_port=unshaped_port
+        )
+        execute = execute or InNamespaces.named(host.name for host in plan.hosts)
+        _make_room(program, execute)
+        backend = cls(program, execute, _removals(program, execute, lasting=undo is not None))
+        if undo is not None:
+            for host, commands in backend.removals.items():
+                for command in commands:
+                    undo(host, command)
+        backend._deploy_fabric()
+        backend._deploy_intakes()
+        with _tables_explained():
+            shown = (
+                backend._deploy_by_ansible()
+                if deployment == "ansible"
+                else backend._deploy_directly()
+            )
+        for host, source in program.sources.items():
+            verify(host, source, shown[host])
+        execute.expect_changes(program.sources)
+        _log.info(
+            "netem: %d links of %d hosts applied and read back",
+            len(plan.pairs),
+            len(program.sources),
+        )
+        return backend
+
+    def change(self, changes: Mapping[Pair, Constraint]) -> int:
+        """See `LinkBackend.change`."""
+        commands: dict[str, list[str]] = {}
+        for pair, constraint in changes.items():
+            if pair not in self.program.plan.pairs:
+                raise EmulationError(
+                    f"{pair[0]} to {pair[1]}: a link is changed only if the plan it started with"
+                    " names it"
+                )
+            if self.program.plain and not constraint.only_rate:
+                raise EmulationError(
+                    f"{pair[0]} to {pair[1]}: without netem only its rate can change"
+                )
+            changed = self.program.in_tc_terms(pair, constraint).change_commands()
+            commands.setdefault(pair[0], []).extend(changed)
+        with _tables_explained():
+            self.execute.change(
+                {host: "\n".join(as_batch(lines)) + "\n" for host, lines in commands.items()}
+            )
+        return time.monotonic_ns()
+
+    def counters(self) -> Mapping[Pair, LinkCounters]:
+        """See `LinkBackend.counters`."""
+        names = {number: name for name, number in self.program.numbers.items()}
+        counted: dict[Pair, LinkCounters] = {}
+        for host, source in self.program.sources.items():
+            shown = json.loads(
+                self.execute(host, ("tc", "-s", "-j", "qdisc", "show", "dev", source.device))
+            )
+            for qdisc in shown:
+                number = str(qdisc.get("parent", "")).removeprefix("1:")
+                if (
+                    qdisc["kind"] in {"netem", "pfifo"}
+                    and number.isdigit()
+                    and int(number) in names
+                ):
+                    dropped = int(qdisc.get("drops", 0))
+                    counts = LinkCounters(int(qdisc["bytes"]), int(qdisc["packets"]), dropped)
+                    counted[host, names[int(number)]] = counts
+        return {**self._arrived(), **counted}
+
+    def _arrived(self) -> Mapping[Pair, LinkCounters]:
+        """What came in by a downlink or shared link; what that lost is known only of all its
+        senders together.
+        """
+        return {
+            (src, host): LinkCounters(*counts, dropped=0)
+            for host, intake in self.program.intakes.items()
+            for src, counts in received(intake, self.execute(host, intake.count_command())).items()
+        }
+
+    def lateness_ms(self) -> float | None:
+        """None: the kernel's timers do the work, and what they gave is measured on the links."""
+        return None
+
+    def health(self) -> LinkHealth:
+        """Nothing: the kernel is not late by itself, and asking every host for its counters takes a
+        process each.
+        """
+        return LinkHealth()
+
+    def check_alive(self) -> None:
+        """See `LinkBackend.check_alive`; the kernel does not go away."""
+
+    def close(self) -> None:
+        """Remove every queue, filter and device that was added."""
+        self.execute.close()
+        for host, commands in self.removals.items():
+            for command in commands:
+                self.execute(host, command)
+        devices = [
+            line.split()[2] for line in self.program.fabric_devices if line.startswith("link add ")
+        ]
+        added = [line.split() for line in self.program.fabric_queues if line.startswith("qdisc ")]
+        for words in added:
+            kind = "ingress" if "ingress" in words else "root"
+            if words[3] not in devices:
+                self.execute(None, ("tc", "qdisc", "del", "dev", words[3], kind))
+        for device in devices:
+            self.execute(None, ("ip", "link", "del", device))
+
+    def _deploy_fabric(self) -> None:
+        for program, lines in (
+            ("ip", self.program.fabric_devices),
+            ("tc", self.program.fabric_queues),
+        ):
+            if lines:
+                self.execute(None, (program, "-batch", "-"), "\n".join(lines) + "\n")
+
+    def _deploy_intakes(self) -> None:
+        for host, intake in self.program.intakes.items():
+            self.execute(host, ("ip", "-batch", "-"), "\n".join(intake.devices()) + "\n")
+            shown = self.execute(host, ("tc", "-batch", "-"), "\n".join(intake.batch()) + "\n")
+            verify_ingress(host, intake, shown)
+
+    def _deploy_by_ansible(self) -> Mapping[str, str]:
+        shown = self.program.links.deploy()
+        return {host: shown[source.host.alias] for host, source in self.program.sources.items()}
+
+    def _deploy_directly(self) -> Mapping[str, str]:
+        shown: dict[str, str] = {}
+        for host, source in self.program.sources.items():
+            if source.segment:
+                self.execute(host, segment_command(source.device))
+            shown[host] = self.execute(
+                host, ("tc", "-batch", "-"), "\n".join(source.batch()) + "\n"
+            )
+        return shown
+
+
+@contextmanager
+def _tables_explained() -> Iterator[None]:
+    """Says what to do where tc lacks the table of a distribution, which it reads from a file of
+    iproute2's.
+    """
+    try:
+        yield
+    except EmulationError as error:
+        if "No distribution data" not in str(error):
+            raise
+        fix = (
+            "install the whole of iproute2 there (its *.dist tables), or write `distribution:"
+            " uniform`"
+        )
+        raise EmulationError(f"{error}; {fix}") from error
+
+
+def _make_room(program: LinkProgram, execute: Execute) -> None:
+    """Remove what the agent of an earlier run left on hosts when it was killed."""
+    for host, intake in program.intakes.items():
+        links = execute(host, ("ip", "-j", "link", "show"))
+        qdiscs = execute(host, ("tc", "-j", "qdisc", "show", "dev", intake.device))
+        for command in make_room(host, intake, links, qdiscs):
+            execute(host, command)
+
+
+def _removals(
+    program: LinkProgram, execute: Execute, *, lasting: bool
+) -> Mapping[str, tuple[Command, ...]]:
+    """What `close` does on each host; on lasting ones their devices then send batches as before."""
+    removals = dict(program.removals())
+    for host, source in program.sources.items() if lasting else ():
+        if source.segment:
+            shown = execute(host, ("ip", "-j", "-d", "link", "show", "dev", source.device))
+            removals[host] = (
+                *removals[host],
+                segment_command(source.device, int(json.loads(shown)[0]["gso_max_segs"])),
+            )
+    return removals

@@ -1,0 +1,340 @@
+"""EnOSlib's HTB constraints, extended to what a continuum needs.
+
+EnOSlib gives each destination of a host an HTB class (rate), a netem leaf (delay, loss) and a u32
+filter. Added here: filters that steer the destination's IPv6 packets into the same class, jitter of
+any distribution that keeps packets in order, losses in bursts, a queue as long as bandwidth x delay
+asks for, a parent class for the host's uplink, and class ids that depend on the destination alone,
+so that a live change can name them (EnOSlib numbers them in set order, which changes with
+PYTHONHASHSEED). Each host's commands run as one `tc -batch -`, which stops at the first error and
+says so.
+
+Why HTB serialises and not netem's own `rate`: netem stamps departure times on arrival, so a backlog
+would drain at the old rate after a live change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ansible.errors import AnsibleError
+from enoslib import actions
+from enoslib.errors import EnosError
+from enoslib.objects import Host as EnosHost
+from enoslib.objects import Roles
+from enoslib.service.emul.htb import DEFAULT_RATE, HTBConstraint, HTBSource, NetemHTB
+
+from laggard.core.errors import EmulationError
+from laggard.network_emulation.links.constraint import PACKET_BYTES, QUEUE_PACKETS, Constraint
+from laggard.network_emulation.links.netem.filters import discovery_filters, ipv6_filter, match_ipv6
+
+ROOT = "1:"
+UPLINK_CLASS = "1:1"
+DEFAULT_CLASS = "1:2"
+IPV6_PRIORITY = 2
+IN_ORDER = "rate 1000gbit"
+"""As fast as nothing, but a netem with a rate never lets a packet overtake the one before it."""
+
+_ONE_PACKET = 1600
+_BURST_MS = 1.0
+_TICK_MS = 1e-3
+_UNLIMITED_MBPS = 10_000.0
+_END = "END_OF_TC_BATCH"
+
+
+def delay_text(delay_ms: float) -> str:
+    """A delay as tc (and EnOSlib's validator) takes it."""
+    return f"{_plain(delay_ms)}ms"
+
+
+def rate_text(rate_mbps: float | None) -> str:
+    """A rate as tc (and EnOSlib's validator) takes it; EnOSlib's default where there is none."""
+    return str(DEFAULT_RATE) if rate_mbps is None else f"{_plain(rate_mbps * 1e3)}kbit"
+
+
+def loss_text(loss_percent: float) -> str | None:
+    """A loss as tc takes it; None for none, as EnOSlib wants it."""
+    return f"{_plain(loss_percent)}%" if loss_percent else None
+
+
+def burst_bytes(rate_mbps: float | None) -> int:
+    """What HTB may send at once: one packet, or what a timer that is a millisecond late would
+    lose.
+    """
+    return max(_ONE_PACKET, math.ceil(_BURST_MS * 125.0 * (rate_mbps or _UNLIMITED_MBPS)))
+
+
+def limit_packets(constraint: Constraint) -> int:
+    """Packets that netem may hold: the delay line at full rate, and the link's queue."""
+    rate_mbps = constraint.rate_mbps or _UNLIMITED_MBPS
+    in_flight = constraint.longest_delay_ms * 125.0 * rate_mbps / PACKET_BYTES
+    return QUEUE_PACKETS + math.ceil(in_flight)
+
+
+def jitter_texts(delay_ms: float, constraint: Constraint) -> tuple[str, str, str]:
+    """Delay, jitter and distribution as tc takes them; it refuses a distribution where delay or
+    jitter is less than a tick.
+    """
+    if not constraint.jitter_ms:
+        return delay_text(delay_ms), "", ""
+    if constraint.distribution == "uniform":
+        return delay_text(delay_ms), delay_text(constraint.jitter_ms), ""
+    least = (max(_TICK_MS, delay_ms), max(_TICK_MS, constraint.jitter_ms))
+    return delay_text(least[0]), delay_text(least[1]), constraint.distribution
+
+
+def _plain(number: float) -> str:
+    return f"{number:.6f}".rstrip("0").rstrip(".")
+
+
+@dataclass(eq=True, frozen=True)
+class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no types
+    """One direction of a link in tc's terms.
+
+    Args:
+        number: names class `1:number`, and through EnOSlib's numbering its qdisc.
+        jitter: jitter as tc takes it; empty for none.
+        distribution: of the jitter, by the name of tc's table; empty for the uniform one, for which
+            netem needs none.
+        limit: packets that netem may hold.
+        burst: bytes that HTB may send at once.
+        bursts: p and r of losses in bursts (see `bursts.gilbert`); None where they are independent.
+        parent: class that this one borrows from.
+        guaranteed: rate that is this link's even when its parent is busy; empty for all of `rate`.
+        plain: a queue in place of netem, for a link that only ever has a rate.
+        targets6: the destination's IPv6 addresses, whose packets go through the same class.
+    """
+
+    number: int = 0
+    jitter: str = ""
+    distribution: str = ""
+    limit: int = QUEUE_PACKETS
+    burst: int = _ONE_PACKET
+    bursts: tuple[float, float] | None = None
+    parent: str = ROOT
+    guaranteed: str = ""
+    plain: bool = False
+    targets6: tuple[str, ...] = ()
+
+    def commands(self, _: int = 0) -> list[str]:
+        """EnOSlib's three commands (class, netem, filter) with our additions, and a filter for each
+        IPv6 address.
+        """
+        shape, delay, steer = super().commands(self.number - 1)
+        steered = [str(steer), *map(self._steered, self.targets6)]
+        return [
+            self._shaped(str(shape)),
+            self._delayed(str(delay), in_order=bool(self.jitter)),
+            *steered,
+        ]
+
+    def change_commands(self) -> list[str]:
+        """Commands that give the running class and netem these values, dropping nothing."""
+        shape, delay, _ = super().commands(self.number - 1)
+        changed = (self._shaped(str(shape)), self._delayed(str(delay), in_order=True))
+        return [command.replace(" add ", " change ", 1) for command in changed]
+
+    def _steered(self, address: str) -> str:
+        add = ipv6_filter(self.device, ROOT, IPV6_PRIORITY)
+        return f"{add} {match_ipv6('dst', address)} flowid {ROOT}{self.number}"
+
+    def _shaped(self, command: str) -> str:
+        head, _, _ = command.partition(" htb ")
+        head = head.replace(f"parent {ROOT} ", f"parent {self.parent} ", 1)
+        borrow = f" ceil {self.rate}" if self.guaranteed else ""
+        return (
+            f"{head} htb rate {self.guaranteed or self.rate}{borrow} burst {self.burst} cburst"
+            f" {self.burst}"
+        )
+
+    def _delayed(self, command: str, *, in_order: bool) -> str:
+        if self.plain:
+            head, _, _ = command.partition(" netem ")
+            return f"{head} pfifo limit {self.limit}"
+        drawn = f" distribution {self.distribution}" if self.distribution else ""
+        varied = command.replace(
+            f"delay {self.delay}", f"delay {self.delay} {self.jitter}".rstrip() + drawn, 1
+        )
+        if self.bursts is not None:
+            begins, ends = (_plain(100 * probability) for probability in self.bursts)
+            varied = varied.replace(f" loss {self.loss}", f" loss gemodel {begins}% {ends}%", 1)
+        return f"{varied} limit {self.limit}" + (f" {IN_ORDER}" if in_order else "")
+
+
+@dataclass(frozen=True)
+class SharedClass:
+    """A bottleneck that several links of one host share: the class above theirs.
+
+    Attributes:
+        position: among the host's, from 0.
+        rate_mbps: of the bottleneck.
+        guaranteed_mbps: what it has even when the host's uplink is busy; `rate_mbps` without one.
+        receivers: names of the hosts that its links lead to.
+    """
+
+    position: int
+    rate_mbps: float
+    guaranteed_mbps: float
+    receivers: frozenset[str]
+
+    @property
+    def class_id(self) -> str:
+        """A letter keeps it apart from the links' own."""
+        return f"{ROOT}a{self.position}"
+
+    def command(self, device: str, parent: str) -> str:
+        """The command that adds it."""
+        rates = f"rate {rate_text(self.guaranteed_mbps)} ceil {rate_text(self.rate_mbps)}"
+        burst = burst_bytes(self.rate_mbps)
+        add = f"tc class add dev {device} parent {parent} classid {self.class_id}"
+        return f"{add} htb {rates} burst {burst} cburst {burst}"
+
+
+@dataclass
+class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
+    """All constraints of one host's device.
+
+    Args:
+        device: the device, also where the host has an uplink and no constraint.
+        uplink_mbps: rate that everything leaving the host shares; None for no such limit.
+        segment: whether packets are handed over one by one: batches of 64 KiB would be delayed and
+            lost as one.
+        unshaped_port: UDP port whose datagrams pass unshaped, for those who measure clocks; 0 for
+            none.
+        shared: bottlenecks that several of its links share.
+    """
+
+    device: str = "eth0"
+    uplink_mbps: float | None = None
+    segment: bool = True
+    unshaped_port: int = 0
+    shared: tuple[SharedClass, ...] = ()
+
+    def remove_commands(self) -> list[str]:
+        """Replace whatever was there (EnOSlib's `del || true` has no place in a batch)."""
+        return [f"tc qdisc replace dev {self.device} root handle 8001: pfifo"]
+
+    def add_commands(self) -> list[str]:
+        """The root, the uplink's class with one beneath it for traffic that no pair's rule names,
+        and those of shared links.
+        """
+        root = f"tc qdisc replace dev {self.device} root handle {ROOT} htb"
+        if self.uplink_mbps is None:
+            return [
+                root,
+                *(each.command(self.device, ROOT) for each in self.shared),
+                *self._unshaped(),
+            ]
+        rate, burst = rate_text(self.uplink_mbps), burst_bytes(self.uplink_mbps)
+        rest = rate_text(guaranteed_mbps(self.uplink_mbps, len(self.constraints)))
+        add = f"tc class add dev {self.device} parent"
+        return [
+            f"{root} default 2",
+            f"{add} {ROOT} classid {UPLINK_CLASS} htb rate {rate} burst {burst} cburst {burst}",
+            (
+                f"{add} {UPLINK_CLASS} classid {DEFAULT_CLASS} htb rate {rest} ceil {rate} burst"
+                f" {burst} cburst {burst}"
+            ),
+            *(each.command(self.device, UPLINK_CLASS) for each in self.shared),
+            *self._unshaped(),
+        ]
+
+    def _unshaped(self) -> list[str]:
+        """Filters before all others; HTB sends at once what is steered to its root."""
+        past = f"{ROOT}0"
+        discovery: Iterable[str] = ()
+        if any(constraint.targets6 for constraint in self.constraints):
+            discovery = discovery_filters(self.device, ROOT, IPV6_PRIORITY, past)
+        if not self.unshaped_port:
+            return [*discovery]
+        steer = (
+            f"tc filter add dev {self.device} parent {ROOT} protocol ip prio 1 u32 match ip"
+            " protocol 17 0xff match ip"
+        )
+        clocks = [
+            f"{steer} {end} {self.unshaped_port} 0xffff flowid {past}" for end in ("dport", "sport")
+        ]
+        return [*clocks, *discovery]
+
+    def commands(self) -> list[str]:
+        """Every constraint's commands, in the order of their numbers."""
+        ordered = sorted(self.constraints, key=lambda constraint: int(constraint.number))
+        return [command for constraint in ordered for command in constraint.commands()]
+
+    def batch(self) -> tuple[str, ...]:
+        """Lines for one `tc -batch -` that applies everything and shows what came of it."""
+        remove, add, commands = self.all_commands()
+        shows = [f"tc {kind} show dev {self.device}" for kind in ("qdisc", "class", "filter")]
+        return as_batch([*remove, *add, *commands, *shows])
+
+    def script(self) -> str:
+        """The batch as one shell command, for hosts that Ansible reaches."""
+        segment = f"{' '.join(segment_command(self.device))} && " if self.segment else ""
+        lines = "\n".join(self.batch())
+        return f"{segment}tc -batch - <<'{_END}'\n{lines}\n{_END}\n"
+
+
+class ShapedLinks(NetemHTB):  # type: ignore[misc]  # enoslib ships no types
+    """Every constraint of a continuum, for one deployment."""
+
+    sources: dict[EnosHost, LinkSource]
+
+    def deploy(self, chunk_size: int = 100, **kwargs: object) -> Mapping[str, str]:  # noqa: ARG002  # EnOSlib's signature
+        """Apply all constraints on all hosts by one Ansible task.
+
+        Returns:
+            What each host's batch printed, by the host's alias.
+
+        Raises:
+            EmulationError: a host's batch failed; with its output.
+        """
+        scripts = {source.host.alias: source.script() for source in self.sources.values()}
+        if not scripts:
+            return {}
+        roles = Roles(all=list(self.sources))
+        play = actions(
+            roles=roles, extra_vars={"link_scripts": scripts}, on_error_continue=True, **kwargs
+        )
+        try:
+            with play:
+                play.raw(
+                    "{{ link_scripts[inventory_hostname] }}",
+                    task_name="Applying the network constraints",
+                )
+        except (EnosError, AnsibleError) as error:
+            raise EmulationError(f"the link constraints were not applied: {error!r}") from error
+        printed = {
+            str(r.host): (str(r.status), str(r.payload.get("stdout", "")), r.payload)
+            for r in play.results
+        }
+        for alias in scripts:
+            status, _, payload = printed.get(alias, ("missing", "", {}))
+            if status != "OK" or payload.get("rc") != 0:
+                said = (
+                    payload.get("stderr")
+                    or payload.get("stdout")
+                    or payload.get("msg")
+                    or "no answer"
+                )
+                raise EmulationError(
+                    f"{alias}: its link constraints were not applied ({status}): {said}"
+                )
+        return {alias: printed[alias][1] for alias in scripts}
+
+
+def as_batch(commands: Sequence[str]) -> tuple[str, ...]:
+    """EnOSlib's `tc ...` commands as lines of a tc batch."""
+    return tuple(command.removeprefix("tc ") for command in commands)
+
+
+def segment_command(device: str, most: int = 1) -> tuple[str, ...]:
+    """The command that hands packets of a device over one by one, or so many at once at most."""
+    return ("ip", "link", "set", "dev", device, "gso_max_segs", str(most))
+
+
+def guaranteed_mbps(uplink_mbps: float, links: int) -> float:
+    """An equal part of an uplink for each of its links and for the traffic that none of them
+    carries.
+    """
+    return uplink_mbps / (links + 1)

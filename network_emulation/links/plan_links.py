@@ -1,0 +1,404 @@
+"""`network.yaml` and `heterogeneity.yaml` compiled to one plan for all links, every contradiction
+reported at its line.
+
+Planning is pure. Rules act on ordered pairs of hosts; a later rule of `network.yaml` replaces the
+whole constraint that an earlier one gave to the same ordered pair (EnOSlib's
+`HTBSource.add_constraints` merges so), and `symmetric` also says the rule from dst to src.
+Deterministic entries of `heterogeneity.yaml` follow in their order: a profile replaces the whole
+constraints of its pairs, both ways, as such a rule would, with what earlier entries added to them;
+others add jitter, bursts of losses, access links and shared bottlenecks.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from laggard.core.errors import Problem, ScenarioError
+from laggard.core.hosts import Host, find_pattern_error, select_hosts
+from laggard.core.yaml_source import KeyPath, YamlSource
+from laggard.network_emulation.links.constraint import (
+    PACKET_BYTES,
+    QUEUE_PACKETS,
+    AccessLink,
+    Constraint,
+    LinkPlan,
+    Pair,
+    SharedLink,
+    TierPair,
+    dilate_constraint,
+    dilate_links,
+    tier_pairs,
+)
+from laggard.network_emulation.links.loss_bursts import least_burst_packets
+from laggard.network_emulation.model import (
+    Heterogeneity,
+    HostRule,
+    LinkRule,
+    Network,
+    ProfileRule,
+    RandomHostEvent,
+    RandomLinkEvent,
+    SharedRule,
+    TimedHostEvent,
+    TimedLinkEvent,
+    TraceEvent,
+)
+from laggard.network_emulation.profiles import profiles
+
+__all__ = [
+    "PACKET_BYTES",
+    "QUEUE_PACKETS",
+    "AccessLink",
+    "Constraint",
+    "LinkPlan",
+    "Pair",
+    "SharedLink",
+    "TierPair",
+    "dilate_constraint",
+    "dilate_links",
+    "plan_links",
+    "tier_pairs",
+]
+
+MAX_PAIRS = 1_000_000
+"""Ordered pairs that one rule may name; beyond it neither `tc` nor memory would cope."""
+
+UNPLACED_NETWORK = YamlSource("network.yaml", None, {})
+UNPLACED_HETEROGENEITY = YamlSource("heterogeneity.yaml", None, {})
+
+_Directed = LinkRule | TimedLinkEvent | RandomLinkEvent | TraceEvent
+
+
+@dataclass
+class Draft:
+    """A plan being put together, and what is wrong with it so far."""
+
+    hosts: tuple[Host, ...]
+    network: YamlSource
+    heterogeneity: YamlSource
+    pairs: dict[Pair, Constraint] = field(default_factory=dict)
+    access: dict[str, AccessLink] = field(default_factory=dict)
+    shared: list[SharedLink] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def select(self, source: YamlSource, key: KeyPath, pattern: str) -> tuple[Host, ...]:
+        """Hosts of a pattern; none is a problem at `key`."""
+        fault = find_pattern_error(pattern)
+        if fault is not None:
+            self.problems.append(
+                source.locate_problem(key, fault, "write it like edge.*", value=pattern)
+            )
+            return ()
+        chosen = select_hosts(pattern, self.hosts)
+        if not chosen:
+            fix = _meant(pattern, self.hosts) if self.hosts else ""
+            self.problems.append(
+                source.locate_problem(key, "this pattern matches no host", fix, value=pattern)
+            )
+        return chosen
+
+    def ordered(
+        self, source: YamlSource, key: KeyPath, src: str, dst: str, symmetric: bool
+    ) -> list[Pair]:
+        """Ordered pairs of a rule; a rule whose both ends are one host is a problem."""
+        senders = self.select(source, (*key, "src"), src)
+        receivers = self.select(source, (*key, "dst"), dst)
+        if len(senders) * len(receivers) > MAX_PAIRS:
+            rule = (
+                f"{len(senders)} x {len(receivers)} links, and one rule names at most {MAX_PAIRS}"
+            )
+            self.problems.append(
+                source.locate_problem(key, rule, "use fewer hosts", value=f"{src} to {dst}")
+            )
+            return []
+        pairs = [(s.name, d.name) for s in senders for d in receivers if s.name != d.name]
+        if senders and receivers and not pairs:
+            rule = "src and dst are the same single host, and a host has no link to itself"
+            self.problems.append(
+                source.locate_problem(key, rule, "name two hosts", value=f"{src} to {dst}")
+            )
+        return [*pairs, *((d, s) for s, d in pairs)] if symmetric else pairs
+
+
+def plan_links(
+    network: Network,
+    heterogeneity: Heterogeneity,
+    hosts: Sequence[Host],
+    network_source: YamlSource = UNPLACED_NETWORK,
+    heterogeneity_source: YamlSource = UNPLACED_HETEROGENEITY,
+) -> LinkPlan:
+    """Compile the rules of both files to one plan for all links, in virtual units.
+
+    Args:
+        network: the rules of `network.yaml`.
+        heterogeneity: the entries of `heterogeneity.yaml`; an empty model where there is no file.
+        hosts: every host of the continuum.
+        network_source: where `network` was read, to locate problems.
+        heterogeneity_source: where `heterogeneity` was read, to locate problems.
+
+    Raises:
+        ScenarioError: patterns that match nothing or only one host with itself, a jitter above its
+            delay, a burst too short for its loss, pairs in two shared links.
+    """
+    draft = Draft(tuple(hosts), network_source, heterogeneity_source)
+    for i, rule in enumerate(network.rules):
+        constraint = Constraint(
+            delay_ms=rule.delay_ms, rate_mbps=rule.rate_mbps, loss_percent=rule.loss_percent
+        )
+        pairs = draft.ordered(network_source, ("networks", i), rule.src, rule.dst, rule.symmetric)
+        draft.pairs.update(dict.fromkeys(pairs, constraint))
+    for i, entry in enumerate(heterogeneity.rules):
+        key: KeyPath = ("deterministic", i)
+        if isinstance(entry, LinkRule):
+            _add_link(draft, key, entry)
+        elif isinstance(entry, ProfileRule):
+            _add_profile(draft, key, entry)
+        elif isinstance(entry, SharedRule):
+            _add_shared(draft, key, entry)
+        else:
+            _add_access(draft, key, entry)
+    for i, event in enumerate(heterogeneity.events):
+        _add_event(draft, ("dynamic", i), event)
+    _require_tables(draft, heterogeneity)
+    if draft.problems:
+        raise ScenarioError(tuple(draft.problems))
+    return LinkPlan(draft.hosts, _in_host_order(draft), dict(draft.access), tuple(draft.shared))
+
+
+def _add_link(draft: Draft, key: KeyPath, rule: LinkRule) -> None:
+    pairs = draft.ordered(draft.heterogeneity, key, rule.src, rule.dst, rule.symmetric)
+    changed = {pair: _varied(draft.pairs.get(pair, Constraint()), rule) for pair in pairs}
+    short = [
+        pair for pair, constraint in changed.items() if constraint.jitter_ms > constraint.delay_ms
+    ]
+    if short and rule.jitter_ms is not None:
+        src, dst = short[0]
+        delay_ms = changed[short[0]].delay_ms
+        rule_text = f"jitter is at most the delay it varies, and {src} to {dst} has {delay_ms:g} ms"
+        fix = (
+            "lower the jitter, or give these links a delay before: in network.yaml (`symmetric:"
+            " true` is both ways), or by an entry above"
+        )
+        shown = f"{rule.jitter_ms:g} ms"
+        draft.problems.append(
+            draft.heterogeneity.locate_problem((*key, "jitter"), rule_text, fix, value=shown)
+        )
+    if rule.burst_packets is not None:
+        for pair, constraint in changed.items():
+            if _too_short(
+                draft, (*key, "burst"), pair, constraint.loss_percent, constraint.burst_packets
+            ):
+                break
+    draft.pairs.update(changed)
+
+
+def _varied(constraint: Constraint, rule: LinkRule) -> Constraint:
+    if rule.jitter_ms is not None:
+        constraint = replace(constraint, jitter_ms=rule.jitter_ms, distribution=rule.distribution)
+    return (
+        constraint
+        if rule.burst_packets is None
+        else replace(constraint, burst_packets=rule.burst_packets)
+    )
+
+
+def _too_short(
+    draft: Draft, key: KeyPath, pair: Pair, loss_percent: float, burst_packets: float
+) -> bool:
+    """Whether so much cannot be lost in bursts so short, which is a problem at `key`."""
+    if burst_packets <= 1 or loss_percent >= 100:
+        return False
+    least = math.ceil(round(100 * least_burst_packets(loss_percent / 100), 6)) / 100
+    if burst_packets >= least:
+        return False
+    rule = (
+        f"{loss_percent:g} % of the packets from {pair[0]} to {pair[1]} cannot be lost"
+        f" {burst_packets:g} in a row on average"
+    )
+    draft.problems.append(
+        draft.heterogeneity.locate_problem(
+            key, rule, f"lower the loss, or write a burst of {least:g} or more"
+        )
+    )
+    return True
+
+
+def _add_profile(draft: Draft, key: KeyPath, rule: ProfileRule) -> None:
+    profile = profiles()[rule.profile]
+    up = _upward(draft, key, rule.src, rule.dst)
+    draft.pairs.update(dict.fromkeys(up, profile.up.constraint))
+    draft.pairs.update(dict.fromkeys([(dst, src) for src, dst in up], profile.down.constraint))
+
+
+def _upward(draft: Draft, key: KeyPath, src: str, dst: str) -> list[Pair]:
+    """The pairs of a profile from its src to its dst; no pair may be up and down."""
+    pairs = draft.ordered(draft.heterogeneity, key, src, dst, symmetric=False)
+    back = {(dst, src) for src, dst in pairs}
+    both = next((pair for pair in pairs if pair in back), None)
+    if both is not None:
+        rule = f"up is from src to dst, and {both[0]} and {both[1]} are in both"
+        draft.problems.append(
+            draft.heterogeneity.locate_problem(
+                (*key, "profile"), rule, "name two groups without common hosts"
+            )
+        )
+    return pairs
+
+
+def _add_shared(draft: Draft, key: KeyPath, rule: SharedRule) -> None:
+    left, right = (
+        draft.select(draft.heterogeneity, (*key, "between", i), rule.between[i]) for i in (0, 1)
+    )
+    forth = frozenset((a.name, b.name) for a in left for b in right if a.name != b.name)
+    back = frozenset((b, a) for a, b in forth)
+    if left and right and not forth:
+        text = "both ends are the same single host, and a host has no link to itself"
+        draft.problems.append(
+            draft.heterogeneity.locate_problem((*key, "between"), text, "name two groups")
+        )
+        return
+    taken = {pair: link.name for link in draft.shared for pair in link.pairs}
+    clash = sorted(pair for pair in forth | back if pair in taken)
+    if clash:
+        text = (
+            f"{clash[0][0]} to {clash[0][1]} is already in a shared link, and a pair crosses at"
+            " most one"
+        )
+        draft.problems.append(
+            draft.heterogeneity.locate_problem(
+                (*key, "between"), text, "narrow one of the patterns"
+            )
+        )
+        return
+    name = f"shared-{key[-1]}"
+    if forth & back:
+        draft.shared.append(SharedLink(name, forth | back, rule.shared_mbps))
+    else:
+        draft.shared.append(SharedLink(f"{name}-forth", forth, rule.shared_mbps))
+        draft.shared.append(SharedLink(f"{name}-back", back, rule.shared_mbps))
+
+
+def _add_access(draft: Draft, key: KeyPath, rule: HostRule) -> None:
+    for host in draft.select(draft.heterogeneity, (*key, "hosts"), rule.hosts):
+        if rule.uplink_mbps is None and rule.downlink_mbps is None:
+            continue
+        link = draft.access.get(host.name, AccessLink(host.name))
+        up = link.up_mbps if rule.uplink_mbps is None else rule.uplink_mbps
+        down = link.down_mbps if rule.downlink_mbps is None else rule.downlink_mbps
+        draft.access[host.name] = AccessLink(host.name, up, down)
+
+
+def _add_event(
+    draft: Draft,
+    key: KeyPath,
+    event: TimedHostEvent | RandomHostEvent | TimedLinkEvent | RandomLinkEvent | TraceEvent,
+) -> None:
+    if isinstance(event, TimedHostEvent | RandomHostEvent):
+        draft.select(draft.heterogeneity, (*key, "hosts"), event.hosts)
+        return
+    if isinstance(event, TraceEvent) or event.profile is None:
+        pairs = draft.ordered(draft.heterogeneity, key, event.src, event.dst, event.both_ways)
+    else:
+        up = _upward(draft, key, event.src, event.dst)
+        pairs = [*up, *((dst, src) for src, dst in up)]
+    for pair in pairs:
+        draft.pairs.setdefault(pair, Constraint())
+    if not isinstance(event, TraceEvent) and event.jitter_ms is not None:
+        _require_delay(draft, key, pairs, event.jitter_ms, event.delay_ms)
+    loss_percent = None if isinstance(event, TraceEvent) else event.loss_percent
+    if loss_percent is not None:
+        any(
+            _too_short(draft, (*key, "loss"), pair, loss_percent, draft.pairs[pair].burst_packets)
+            for pair in pairs
+        )
+
+
+def _require_delay(
+    draft: Draft, key: KeyPath, pairs: Sequence[Pair], jitter_ms: float, delay_ms: float | None
+) -> None:
+    """An event's jitter varies the delay that it sets, or that the links have."""
+    delays = [
+        (pair, draft.pairs[pair].delay_ms if delay_ms is None else delay_ms) for pair in pairs
+    ]
+    short = next((each for each in delays if jitter_ms > each[1]), None)
+    if short is not None:
+        (src, dst), has_ms = short
+        rule = f"jitter is at most the delay it varies, and {src} to {dst} has {has_ms:g} ms then"
+        fix = "lower the jitter, or let the event set a longer delay"
+        draft.problems.append(
+            draft.heterogeneity.locate_problem(
+                (*key, "jitter"), rule, fix, value=f"{jitter_ms:g} ms"
+            )
+        )
+
+
+def _require_tables(draft: Draft, heterogeneity: Heterogeneity) -> None:
+    """No link has uniform jitter after an event's profile had another: the kernel's netem keeps a
+    table that it has once been given.
+    """
+    changing = [
+        (i, event)
+        for i, event in enumerate(heterogeneity.events)
+        if isinstance(event, TimedLinkEvent | RandomLinkEvent)
+    ]
+    if not any(event.profile for _, event in changing):
+        return
+    uniform = {
+        pair for pair, constraint in draft.pairs.items() if constraint.distribution == "uniform"
+    }
+    varied = {pair for pair in uniform if draft.pairs[pair].jitter_ms}
+    for _, event in changing:
+        if event.jitter_ms:
+            varied |= uniform.intersection(_event_pairs(draft, event))
+    for i, event in changing:
+        profile = None if event.profile is None else profiles()[event.profile]
+        tables = profile is not None and any(
+            way.distribution != "uniform" for way in (profile.up, profile.down)
+        )
+        clash = sorted(varied.intersection(_event_pairs(draft, event))) if tables else []
+        if clash:
+            rule = (
+                f"the jitter from {clash[0][0]} to {clash[0][1]} is uniform, and netem does not go"
+                " back to that from another"
+            )
+            fix = "give these links a jitter with `distribution: normal` or `pareto`, or none"
+            draft.problems.append(
+                draft.heterogeneity.locate_problem(("dynamic", i, "profile"), rule, fix)
+            )
+
+
+def _event_pairs(draft: Draft, event: TimedLinkEvent | RandomLinkEvent) -> set[Pair]:
+    if find_pattern_error(event.src) or find_pattern_error(event.dst):
+        return set()
+    pairs = {
+        (s.name, d.name)
+        for s in select_hosts(event.src, draft.hosts)
+        for d in select_hosts(event.dst, draft.hosts)
+    }
+    return pairs | {(dst, src) for src, dst in pairs} if event.both_ways else pairs
+
+
+def _in_host_order(draft: Draft) -> Mapping[Pair, Constraint]:
+    order = {host.name: i for i, host in enumerate(draft.hosts)}
+    names = sorted(draft.pairs, key=lambda pair: (order[pair[0]], order[pair[1]]))
+    return {pair: draft.pairs[pair] for pair in names}
+
+
+def _meant(pattern: str, hosts: Sequence[Host]) -> str:
+    """What to write instead of a pattern that matches nothing: the layer that it resembles, or that
+    layer's hosts where it has none so named.
+    """
+    layers = sorted({host.layer for host in hosts})
+    first = pattern.partition(".")[0]
+    if first in layers:
+        return f"the hosts there are {_some([host.name for host in hosts if host.layer == first])}"
+    near = difflib.get_close_matches(first, layers, n=1)
+    meant = f"did you mean {near[0]}.*? " if near else ""
+    return f"{meant}the layers are {_some(layers)}; write one as {(near or layers)[0]}.*"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

@@ -1,0 +1,337 @@
+"""The model of the emulated links: sizes and times in, departure times out. No I/O and no clock of
+its own.
+
+A `Stage` is a bounded first-in-first-out queue served at a rate. A `Route` (one ordered pair of
+hosts) crosses stages in series and then a delay line. Times are nanoseconds on any one clock.
+
+Because a stage is always busy from now until it is empty, the departure of a packet is known on its
+arrival (Lindley's recursion): start = max(arrival, end of the one before), end = start + size /
+rate. So a packet costs one event per stage, and a new rate just stretches or shrinks what lies
+between now and the end of the backlog.
+
+Super-packets (many segments in one frame) do not wait at a stage until all of them has passed the
+one before. A stage hands over when the first segment leaves it, and serves the whole at its own
+rate, but is not done before the last segment, which arrives at time w, has passed: end = max(start
++ size / rate, w + segment / rate). So the last byte arrives when it would if segments travelled
+alone, while the stage's capacity stays free for others when the stage before is the slower one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from laggard.network_emulation.links.constraint import Constraint
+from laggard.network_emulation.links.jitter import offsets
+from laggard.network_emulation.links.loss_bursts import gilbert
+
+BYTES, PACKETS, DROPPED = 0, 1, 2
+TALLY_FIELDS = 3
+_BITS_NS = 8000.0
+_DELIVER = -1
+
+
+class Counts(Protocol):
+    """Counters by position: a list, or a view of shared memory."""
+
+    def __getitem__(self, position: int, /) -> int: ...
+    def __setitem__(self, position: int, value: int, /) -> None: ...
+
+
+class Stage:
+    """A queue of at most `limit_bytes` of backlog served at `rate_mbps` (None: as fast as the
+    machine).
+    """
+
+    __slots__ = ("busy_until_ns", "limit_bytes", "ns_per_byte")
+
+    def __init__(self, rate_mbps: float | None, limit_bytes: float = math.inf) -> None:
+        self.ns_per_byte = ns_per_byte(rate_mbps)
+        self.limit_bytes = limit_bytes
+        self.busy_until_ns = 0.0
+
+    def admits(self, size: int, now_ns: float) -> bool:
+        """Whether a packet of `size` bytes that arrives now is queued; an empty queue takes any."""
+        backlog_ns = self.busy_until_ns - now_ns
+        return (
+            backlog_ns <= 0
+            or backlog_ns + size * self.ns_per_byte <= self.limit_bytes * self.ns_per_byte
+        )
+
+
+def ns_per_byte(rate_mbps: float | None) -> float:
+    """Nanoseconds that a byte takes at a rate in Mbit/s; 0 for no rate."""
+    return 0.0 if rate_mbps is None else _BITS_NS / rate_mbps
+
+
+class Route:
+    """What packets from one host to another go through.
+
+    Args:
+        index: its place in the tally.
+        port: what the caller delivers to.
+        stages: in the order they are crossed; `own` is one of them.
+        own: the stage of this pair alone, whose rate `LinkModel.constrain` sets.
+    """
+
+    __slots__ = (
+        "bursts",
+        "delay_ns",
+        "direct",
+        "index",
+        "jitter_ns",
+        "last_due_ns",
+        "losing",
+        "loss",
+        "offsets",
+        "own",
+        "port",
+        "stages",
+    )
+
+    def __init__(self, index: int, port: int, stages: Sequence[Stage], own: Stage) -> None:
+        self.index = index
+        self.port = port
+        self.stages = tuple(stages)
+        self.own = own
+        self.delay_ns = 0.0
+        self.jitter_ns = 0.0
+        self.offsets: tuple[float, ...] = ()
+        self.loss = 0.0
+        self.bursts: tuple[float, float] | None = None
+        self.losing = False
+        self.last_due_ns = 0.0
+        self.direct = False
+
+    def is_free(self) -> bool:
+        """Whether nothing holds packets up here."""
+        return not (
+            self.delay_ns
+            or self.jitter_ns
+            or self.loss
+            or any(stage.ns_per_byte for stage in self.stages)
+        )
+
+
+class Packet(NamedTuple):
+    """A frame and its weight: bytes on the wire, bytes of its first segment, number of segments."""
+
+    frame: bytes
+    size: int
+    first: int
+    segments: int
+
+
+class _Event:
+    """A packet that reaches its next stage, or its destination (`step` is -1), at `time_ns`.
+
+    It left `stage` altogether at `end_ns`, and had reached it altogether at `whole_ns`.
+    """
+
+    __slots__ = ("end_ns", "order", "packet", "route", "stage", "step", "time_ns", "whole_ns")
+
+    def __init__(
+        self,
+        time_ns: float,
+        order: int,
+        route: Route,
+        step: int,
+        packet: Packet,
+        stage: Stage | None,
+        end_ns: float,
+        whole_ns: float,
+    ) -> None:
+        self.time_ns = time_ns
+        self.order = order
+        self.route = route
+        self.step = step
+        self.packet = packet
+        self.stage = stage
+        self.end_ns = end_ns
+        self.whole_ns = whole_ns
+
+    def entry(self) -> tuple[float, int, _Event]:
+        return self.time_ns, self.order, self
+
+
+class LinkModel:
+    """All queues and delay lines of a continuum.
+
+    Args:
+        tally: counts, `TALLY_FIELDS` per route (bytes and packets delivered, packets dropped), at
+            `route.index`.
+        chance: source of loss and jitter.
+    """
+
+    def __init__(self, tally: Counts, chance: random.Random) -> None:
+        self._tally = tally
+        self._random: Callable[[], float] = chance.random
+        self._events: list[tuple[float, int, _Event]] = []
+        self._order = 0
+
+    def next_ns(self) -> float:
+        """When something happens next; infinity when nothing is under way."""
+        return self._events[0][0] if self._events else math.inf
+
+    def enter(self, route: Route, packet: Packet, now_ns: float) -> bool:
+        """A packet sets out. Call `advance(now_ns)` first.
+
+        Returns:
+            Whether it is already there and the caller has to deliver it now.
+        """
+        if route.loss and self._loses(route):
+            self._drop(route, packet)
+            return False
+        event = self._serve(route, 0, packet, now_ns, now_ns)
+        if event is None:
+            return False
+        if event.step == _DELIVER and event.time_ns <= now_ns:
+            route.direct = route.is_free()
+            self.count(route, packet)
+            return True
+        heapq.heappush(self._events, event.entry())
+        return False
+
+    def advance(self, now_ns: float) -> list[tuple[float, Route, Packet]]:
+        """Let time pass until `now_ns`.
+
+        Returns:
+            What arrived, in order: when it was due, on which route, and the packet.
+        """
+        arrived: list[tuple[float, Route, Packet]] = []
+        events = self._events
+        while events and events[0][0] <= now_ns:
+            time_ns, _, event = heapq.heappop(events)
+            if event.step == _DELIVER:
+                self.count(event.route, event.packet)
+                arrived.append((time_ns, event.route, event.packet))
+                continue
+            following = self._serve(event.route, event.step, event.packet, time_ns, event.end_ns)
+            if following is not None:
+                heapq.heappush(events, following.entry())
+        return arrived
+
+    def constrain(
+        self, route: Route, constraint: Constraint, limit_bytes: float, now_ns: float
+    ) -> None:
+        """Give a route another constraint; packets under way keep their delay, and those still
+        queued get the new rate.
+        """
+        route.delay_ns = constraint.delay_ms * 1e6
+        route.jitter_ns = constraint.jitter_ms * 1e6
+        route.offsets = offsets(constraint.distribution)
+        route.loss = constraint.loss_percent / 100.0
+        bursts = gilbert(route.loss, constraint.burst_packets)
+        route.losing = route.losing and bursts == route.bursts
+        route.bursts = bursts
+        self._change_rate(route.own, ns_per_byte(constraint.rate_mbps), limit_bytes, now_ns)
+        route.direct = route.is_free() and route.last_due_ns <= now_ns
+
+    def count(self, route: Route, packet: Packet) -> None:
+        """Note a delivery; the caller does so for what it delivers on a `direct` route without
+        asking.
+        """
+        at = route.index * TALLY_FIELDS
+        self._tally[at + BYTES] += packet.size
+        self._tally[at + PACKETS] += packet.segments
+
+    def _loses(self, route: Route) -> bool:
+        if route.bursts is None:
+            return self._random() < route.loss
+        begins, ends = route.bursts
+        loses = route.losing
+        route.losing = self._random() < (1.0 - ends if loses else begins)
+        return loses
+
+    def _drop(self, route: Route, packet: Packet) -> None:
+        self._tally[route.index * TALLY_FIELDS + DROPPED] += packet.segments
+
+    def _serve(
+        self, route: Route, step: int, packet: Packet, now_ns: float, whole_ns: float
+    ) -> _Event | None:
+        """The next event of a packet that reaches a stage now, its last segment at `whole_ns`; None
+        when that stage is full.
+        """
+        step = _next_limited(route.stages, step)
+        self._order += 1
+        if step == len(route.stages):
+            return _Event(
+                self._delayed(route, whole_ns),
+                self._order,
+                route,
+                _DELIVER,
+                packet,
+                None,
+                whole_ns,
+                whole_ns,
+            )
+        stage = route.stages[step]
+        if not stage.admits(packet.size, now_ns):
+            self._drop(route, packet)
+            return None
+        start_ns = max(now_ns, stage.busy_until_ns)
+        first_ns = packet.first * stage.ns_per_byte
+        stage.busy_until_ns = start_ns + packet.size * stage.ns_per_byte
+        end_ns = max(stage.busy_until_ns, whole_ns + first_ns)
+        following = _next_limited(route.stages, step + 1)
+        if following < len(route.stages):
+            return _Event(
+                start_ns + first_ns, self._order, route, following, packet, stage, end_ns, whole_ns
+            )
+        return _Event(
+            self._delayed(route, end_ns),
+            self._order,
+            route,
+            _DELIVER,
+            packet,
+            stage,
+            end_ns,
+            whole_ns,
+        )
+
+    def _delayed(self, route: Route, end_ns: float) -> float:
+        delay_ns = route.delay_ns
+        if route.jitter_ns:
+            table, chance = route.offsets, self._random()
+            offset = table[int(chance * len(table))] if table else 2.0 * chance - 1.0
+            delay_ns = max(0.0, delay_ns + route.jitter_ns * offset)
+        due_ns = max(end_ns + delay_ns, route.last_due_ns)
+        route.last_due_ns = due_ns
+        return due_ns
+
+    def _change_rate(self, stage: Stage, new: float, limit_bytes: float, now_ns: float) -> None:
+        old, stage.ns_per_byte, stage.limit_bytes = stage.ns_per_byte, new, limit_bytes
+        if old == new or stage.busy_until_ns <= now_ns:
+            return
+        stage.busy_until_ns = now_ns + (stage.busy_until_ns - now_ns) * new / old
+        moved = sorted((event for _, _, event in self._events), key=lambda event: event.order)
+        for route in {event.route for event in moved if event.step == _DELIVER}:
+            route.last_due_ns = 0.0
+        for event in moved:
+            if event.stage is stage and event.end_ns > now_ns:
+                _retime(event, now_ns, new / old)
+            if event.step == _DELIVER:
+                event.time_ns = event.route.last_due_ns = max(
+                    event.time_ns, event.route.last_due_ns
+                )
+        self._events = [event.entry() for event in moved]
+        heapq.heapify(self._events)
+
+
+def _next_limited(stages: Sequence[Stage], step: int) -> int:
+    while step < len(stages) and not stages[step].ns_per_byte:
+        step += 1
+    return step
+
+
+def _retime(event: _Event, now_ns: float, stretch: float) -> None:
+    """Move an event whose packet is still at a stage that now serves `stretch` times as slowly."""
+    end_ns = max(now_ns + (event.end_ns - now_ns) * stretch, event.whole_ns)
+    if event.step == _DELIVER:
+        event.time_ns += end_ns - event.end_ns
+    else:
+        event.time_ns = now_ns + (event.time_ns - now_ns) * stretch
+    event.end_ns = end_ns

@@ -1,8 +1,0 @@
-"""The netem backend. Importing it imports EnOSlib (over a second): do so only once netem was
-chosen.
-"""
-
-from laggard.network_emulation.netem.backend import NetemBackend
-from laggard.network_emulation.netem.execute import Execute, InNamespaces
-
-__all__ = ["Execute", "InNamespaces", "NetemBackend"]

@@ -1,0 +1,261 @@
+"""Carries the tally of one machine's shared memory, and parts of snapshots, to and from the other
+machines of a training.
+
+The referee's machine must see how far all ranks are, and have their parts; the others must see what
+the referee asks for and that training is over. Who is gone, and who has come to the training's end,
+everybody must know. What crosses is told in the time of one reference clock, as gates are
+(gate_relay.py).
+"""
+
+from __future__ import annotations
+
+import time
+from base64 import b64decode, b64encode
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from laggard.workloads.coordination.barrier_relay import ClockMap
+from laggard.workloads.coordination.progress_board import ProgressBoard
+from laggard.workloads.coordination.start_barrier import Reason
+from laggard.workloads.output.worker_output import WorkerOutputDir
+
+COUNTED_EVERY_S = 0.02
+"""How seldom a machine tells how far its ranks are: a hundred machines tell it all to one
+controller."""
+
+PIECE_BYTES = 96 << 10
+"""Of a part, at a time: gates and clocks have their turn between two."""
+
+
+class _ProgressUpdate(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Counted(_ProgressUpdate):
+    """How many steps a rank has finished, and how many samples it has learnt from in them."""
+
+    kind: Literal["counted"] = "counted"
+    rank: int
+    samples: int
+    steps: int
+
+
+class PartPiece(_ProgressUpdate):
+    """The next bytes (base64) of a rank's part of a snapshot."""
+
+    kind: Literal["part_piece"] = "part_piece"
+    rank: int
+    number: int
+    content: str
+    last: bool
+
+
+class PartGiven(_ProgressUpdate):
+    """A rank's part of a snapshot is whole, as it was at `time_ns` (reference clock); after its
+    last piece.
+    """
+
+    kind: Literal["part_given"] = "part_given"
+    rank: int
+    number: int
+    time_ns: int
+
+
+class SessionEnded(_ProgressUpdate):
+    """A rank's session is over."""
+
+    kind: Literal["gone"] = "gone"
+    rank: int
+    session: int
+
+
+class StageReached(_ProgressUpdate):
+    """A rank has come to a stage of the training's end."""
+
+    kind: Literal["stage_reached"] = "stage_reached"
+    rank: int
+    stage: int
+
+
+class SnapshotRequested(_ProgressUpdate):
+    """The referee wants all ranks' parts of a snapshot."""
+
+    kind: Literal["snapshot_asked"] = "snapshot_asked"
+    number: int
+
+
+class TrainingOver(_ProgressUpdate):
+    """The referee has ended the training."""
+
+    kind: Literal["training_over"] = "training_over"
+    reason: Reason
+
+
+TallyNews = (
+    Counted | PartPiece | PartGiven | SessionEnded | StageReached | SnapshotRequested | TrainingOver
+)
+TALLY_NEWS = (
+    Counted,
+    PartPiece,
+    PartGiven,
+    SessionEnded,
+    StageReached,
+    SnapshotRequested,
+    TrainingOver,
+)
+
+
+class ProgressRelay:
+    """One machine's end.
+
+    Args:
+        output_dir: its folder, with its tally.
+        world_size: number of ranks, of all machines.
+        ranks: those that run on it.
+        to_reference: from its CLOCK_MONOTONIC to the reference clock, ns.
+        to_local: and back.
+        referees: whether the referee runs on it.
+    """
+
+    def __init__(
+        self,
+        output_dir: WorkerOutputDir,
+        world_size: int,
+        ranks: Sequence[int],
+        to_reference: ClockMap,
+        to_local: ClockMap,
+        *,
+        referees: bool,
+    ) -> None:
+        self._spool, self._tally, self._ranks = (
+            output_dir,
+            ProgressBoard(output_dir.progress_board, world_size),
+            tuple(ranks),
+        )
+        self._to_reference, self._to_local, self._referees = to_reference, to_local, referees
+        self._sessions_over = dict.fromkeys(range(world_size), 0)
+        self._stages = dict.fromkeys(self._ranks, 0)
+        self._steps = dict.fromkeys(self._ranks, 0)
+        self._given = dict.fromkeys(self._ranks, 0)
+        self._parcels: deque[Iterator[TallyNews]] = deque()
+        self._counted_s = 0.0
+        self._asked, self._is_over = 0, False
+
+    def poll_updates(self) -> Iterator[TallyNews]:
+        """What was written into this memory since the last call, and others must know; of a part,
+        one piece at a time.
+        """
+        if self._referees:
+            yield from self._list_coordinator_updates()
+        else:
+            yield from self._list_updates_for_coordinator()
+        for rank, known in self._sessions_over.items():
+            over = self._tally.sessions_over(rank)
+            if over > known:
+                self._sessions_over[rank] = over
+                yield SessionEnded(rank=rank, session=over - 1)
+        for rank, known in self._stages.items():
+            stage = self._tally.stage(rank)
+            if stage > known:
+                self._stages[rank] = stage
+                yield StageReached(rank=rank, stage=stage)
+
+    def _list_coordinator_updates(self) -> Iterator[TallyNews]:
+        # Read in this order: who closes gives the snapshot after the last that was asked for, and
+        # must have heard of that one.
+        reason, asked = self._tally.ended, self._tally.requested_snapshots
+        if asked > self._asked:
+            self._asked = asked
+            yield SnapshotRequested(number=asked)
+        if reason and not self._is_over:
+            self._is_over = True
+            yield TrainingOver(reason=reason)
+
+    def _list_updates_for_coordinator(self) -> Iterator[TallyNews]:
+        now_s = time.monotonic()
+        if now_s - self._counted_s >= COUNTED_EVERY_S:
+            self._counted_s = now_s
+            yield from self._counts()
+        for rank, known in self._given.items():
+            number, given_ns = self._tally.given(rank), self._tally.given_ns(rank)
+            if number > known:
+                self._given[rank] = number
+                self._parcels.append(self._parcel(rank, number, given_ns))
+        if self._parcels:
+            piece = next(self._parcels[0], None)
+            if piece is None:
+                self._parcels.popleft()
+            else:
+                yield piece
+
+    def _counts(self) -> Iterator[Counted]:
+        for rank, known in self._steps.items():
+            samples, steps = self._tally.samples_of(rank), self._tally.steps(rank)
+            if steps > known:
+                self._steps[rank] = steps
+                yield Counted(rank=rank, samples=samples, steps=steps)
+
+    def _parcel(self, rank: int, number: int, given_ns: int) -> Iterator[TallyNews]:
+        path = self._spool.part(number, rank)
+        with path.open("rb") as part:
+            piece = part.read(PIECE_BYTES)
+            while piece:
+                following = part.read(PIECE_BYTES)
+                content = b64encode(piece).decode()
+                yield PartPiece(rank=rank, number=number, content=content, last=not following)
+                piece = following
+        path.unlink()
+        yield PartGiven(rank=rank, number=number, time_ns=self._to_reference(given_ns))
+
+    def lose(self, rank: int) -> None:
+        """A rank of this machine was killed: where training is over already, its peers do not
+        tell.
+        """
+        self._tally.leave(rank, self._tally.session(rank))
+
+    def apply_update(self, news: TallyNews) -> None:
+        """Write what another machine's memory says into this one."""
+        if isinstance(news, Counted):
+            self._tally.count(news.rank, news.samples, news.steps)
+        elif isinstance(news, PartPiece):
+            self._keep(news)
+        elif isinstance(news, PartGiven):
+            self._tally.give(news.rank, news.number, self._to_local(news.time_ns))
+        elif isinstance(news, SessionEnded):
+            self._tally.leave(news.rank, news.session)
+            self._sessions_over[news.rank] = max(self._sessions_over[news.rank], news.session + 1)
+        elif isinstance(news, StageReached):
+            self._tally.reach(news.rank, news.stage)
+        elif isinstance(news, SnapshotRequested):
+            self._tally.record_requested(news.number)
+        elif isinstance(news, TrainingOver):
+            self._tally.end(news.reason)
+
+    def _keep(self, piece: PartPiece) -> None:
+        whole = self._spool.part(piece.number, piece.rank)
+        partial = whole.with_name(f".{whole.name}.coming")
+        with partial.open("ab") as file:
+            file.write(b64decode(piece.content))
+        if piece.last:
+            partial.rename(whole)
+
+
+class ProgressHub:
+    """Decides which machine must hear which news; pure.
+
+    Args:
+        machines: all machines of the training.
+        coordinator: the one that the referee runs on.
+    """
+
+    def __init__(self, machines: Sequence[str], coordinator: str) -> None:
+        self._machines, self._referee = tuple(machines), coordinator
+
+    def route(self, source: str, news: TallyNews) -> tuple[str, ...]:
+        """Whom to pass it on to."""
+        if isinstance(news, Counted | PartPiece | PartGiven):
+            return (self._referee,) if source != self._referee else ()
+        return tuple(machine for machine in self._machines if machine != source)

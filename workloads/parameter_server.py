@@ -1,0 +1,449 @@
+"""The process of the server, for strategies that have one: it keeps the model, by the strategy's
+rule, and says when training is over.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import nn
+
+from laggard.core.errors import TransportError
+from laggard.workloads.balancing.cost_monitor import CostReport
+from laggard.workloads.balancing.server_balancer import ServerBalancer
+from laggard.workloads.balancing.shares import Shares
+from laggard.workloads.compress.codec import create_vector_codec
+from laggard.workloads.compress.gradient_packer import GradientPacker
+from laggard.workloads.compress.parameters import Compression
+from laggard.workloads.coordination.start_barrier import START_GATE, Reason, StartBarrier
+from laggard.workloads.datasets import open_data
+from laggard.workloads.datasets.partition import Partition
+from laggard.workloads.models import build_model
+from laggard.workloads.models.flat_state import FlatState
+from laggard.workloads.models.model_state import save_state
+from laggard.workloads.models.optimizers import build_optimizer
+from laggard.workloads.output.decisions import note_decision
+from laggard.workloads.output.worker_output import (
+    WorkerOutputDir,
+    append_line,
+    read_lines,
+    write_whole,
+)
+from laggard.workloads.plan import ServerPlan
+from laggard.workloads.strategies import create_server_rule
+from laggard.workloads.strategies.parameters import BalancedParameters, CompressibleParameters
+from laggard.workloads.strategies.server.push_pull import ServerMessageKind
+from laggard.workloads.strategies.server.update_rule import (
+    Push,
+    Reaction,
+    ServerReply,
+    ServerUpdateRule,
+    Update,
+)
+from laggard.workloads.tracing.batch_loader import fewest_samples
+from laggard.workloads.tracing.step_result import UNKNOWN
+from laggard.workloads.tracing.traffic import write_traffic
+from laggard.workloads.transport.endpoint import Endpoint
+from laggard.workloads.transport.frames import Message
+
+LOGGER = logging.getLogger(__name__)
+POLL_S = 0.05
+PROGRESS_NS = 100_000_000
+SETTLE_S = 1.0
+STAY_S = 5.0
+"""Real seconds that the server stays for workers that it has told to go: until they have put down
+what they sent."""
+
+
+def main(argument: str) -> None:
+    """Serve a training to its end.
+
+    Args:
+        argument: a `ServerPlan` as JSON.
+
+    Raises:
+        InputError: the model or the dataset is not what it should be.
+        TransportError: no worker is left, and none is to come.
+    """
+    plan = ServerPlan.model_validate_json(argument)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(message)s",
+        force=True,
+    )
+    torch.set_num_threads(1)
+    output_dir = WorkerOutputDir(plan.output_path)
+    data = open_data(plan.workload, plan.output_path)
+    workload = plan.workload
+    model = build_model(
+        workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary
+    )
+    partition = Partition.of(workload, len(data.train), plan.world_size)
+    strategy, optimizer = workload.strategy, build_optimizer(workload.optimizer, model)
+    compression = strategy.compress if isinstance(strategy, CompressibleParameters) else None
+    keeper = ModelKeeper(model, optimizer, plan.world_size, compression)
+    with Endpoint(plan.endpoint, listens=True) as endpoint:
+        rule = create_server_rule(workload.strategy, plan.world_size)
+        server = Server(
+            plan,
+            rule,
+            keeper,
+            partition,
+            endpoint,
+            _dealer(plan, Shares(partition, fewest_samples(model))),
+        )
+        write_whole(output_dir.ready(plan.world_size), b"")
+        server.run()
+
+
+def _dealer(plan: ServerPlan, shares: Shares) -> ServerBalancer | None:
+    """Who deals out batches by speed, where that is wanted."""
+    strategy = plan.workload.strategy
+    if not isinstance(strategy, BalancedParameters) or strategy.balanced_batches is None:
+        return None
+    return ServerBalancer(
+        strategy.balanced_batches, shares, partial(note_decision, WorkerOutputDir(plan.output_path))
+    )
+
+
+class ModelKeeper:
+    """The model and its updates.
+
+    Args:
+        model: as all workers begin with.
+        optimizer: of its parameters.
+        world_size: number of workers, which their gradients were scaled by.
+        compression: of what they push.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        world_size: int,
+        compression: Compression | None = None,
+    ) -> None:
+        self.model, self.version = model, 0
+        self._optimizer, self._world_size = optimizer, world_size
+        self._state = FlatState(model)
+        self._pushed: dict[tuple[int, int], torch.Tensor] = {}
+        self._read: torch.Tensor | None = None
+        codec = create_vector_codec(compression)
+        self._packer = (
+            None if codec is None else GradientPacker(codec, self._state.parameters, self.read())
+        )
+
+    def hold(self, push: Push, tensor: torch.Tensor) -> None:
+        """Keep a worker's gradient (and buffers) until it is applied."""
+        self._pushed[push.rank, push.clock] = tensor
+
+    def forget(self, push: Push) -> None:
+        """Drop it."""
+        self._pushed.pop((push.rank, push.clock), None)
+
+    def apply(self, update: Update) -> None:
+        """One step along the mean gradient of an update's samples, as large as the part of a whole
+        step that it is.
+        """
+        total = torch.zeros_like(self.read())
+        for push in update.pushes:
+            pushed = self._pushed.pop((push.rank, push.clock))
+            total += pushed if self._packer is None else self._packer.unpack(pushed)
+        self.version += 1
+        if not update.samples:
+            return
+        count = self._state.parameters
+        # Each was scaled by workers / N, so that their mean over all workers would be that of the
+        # whole batch.
+        mean = total[:count] * (update.pushes[0].batch_size / (self._world_size * update.samples))
+        self._state.write_gradients(mean)
+        for group in self._optimizer.param_groups:
+            group["lr"] *= update.fraction
+        self._optimizer.step()
+        for group in self._optimizer.param_groups:
+            group["lr"] /= update.fraction
+        self._read = None
+        buffers = total[count:] / len(update.pushes)
+        if buffers.numel():
+            state = self._state.read()
+            state[count:] += update.fraction * (buffers - state[count:])
+            self._state.write(state)
+
+    def read(self) -> torch.Tensor:
+        """The model as it is now; the same tensor until it changes, so that it can be sent as it
+        lies.
+        """
+        if self._read is None:
+            self._read = self._state.read()
+        return self._read
+
+
+@dataclass
+class Server:
+    """One training's server.
+
+    Attributes:
+        plan: what it was told.
+        rule: when gradients are applied and workers answered.
+        keeper: the model.
+        partition: how many samples a step has.
+        endpoint: how it speaks to workers.
+        balancer: shares out batches by speed; None where shares are even.
+    """
+
+    plan: ServerPlan
+    rule: ServerUpdateRule
+    keeper: ModelKeeper
+    partition: Partition
+    endpoint: Endpoint
+    balancer: ServerBalancer | None = None
+    samples: int = 0
+    _reads: dict[int, int] = field(default_factory=dict)
+    _fates: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _came_ns: dict[int, int] = field(default_factory=dict)
+    _evaluations: int = 0
+    _progress_ns: int = 0
+    _zero_ns: int = 0
+
+    def __post_init__(self) -> None:
+        self._output_dir = WorkerOutputDir(self.plan.output_path)
+        self._gates = StartBarrier(self._output_dir.start_barrier, self.plan.world_size)
+        self._left = set(range(self.plan.world_size)) - set(self.plan.absent)
+        self._blocked: set[int] = set()
+        for rank in self.plan.absent:
+            self.rule.remove_member(rank)
+
+    def run(self) -> None:
+        """Serve until the stopping rule; then let all workers go, have the last snapshot evaluated,
+        and say how it ended.
+        """
+        reason = Reason.NONE
+        while not reason:
+            reason = self._take_one()
+        end_ns = time.monotonic_ns()
+        LOGGER.info("over by %s at version %d", reason.name.lower(), self.keeper.version)
+        self._snapshot(UNKNOWN, UNKNOWN, end_ns, final=True)
+        self.endpoint.drain(SETTLE_S)
+        # While workers are there: a closed connection is forgotten.
+        write_traffic(self._output_dir, self.plan.world_size, self.endpoint)
+        let_go = self._let_all_go()
+        self._write_done(reason, end_ns)
+        stay_for(self.endpoint, let_go, STAY_S)
+
+    def _take_one(self) -> Reason:
+        message = self.endpoint.take(POLL_S)
+        if (
+            message is not None
+            and message.kind == ServerMessageKind.PUSH
+            and message.sender in self._left
+        ):
+            return self._pushed(message)
+        if message is not None and message.kind in (ServerMessageKind.JOIN, ServerMessageKind.PUSH):
+            return self._joined(message.sender)
+        for rank in sorted(self.endpoint.departed & self._left):
+            reason = self._lost(rank)
+            if reason:
+                return reason
+        if (
+            self._gates.is_stop_requested and self.samples
+        ):  # one that nothing was learnt in is no training
+            return self._gates.is_stop_requested
+        return Reason.TIME if self._time_is_up() else Reason.NONE
+
+    def _pushed(self, message: Message) -> Reason:
+        clock, samples, batch_size, *cost = message.values
+        if self.balancer is not None:
+            self.balancer.record_cost(message.sender, clock, CostReport.from_integers(cost))
+        push = Push(message.sender, clock, samples, batch_size)
+        assert message.tensor is not None
+        self.keeper.hold(push, message.tensor)
+        self._reads[push.rank] = message.version
+        self._wait_for_answer(push.rank)
+        return self._follow(self.rule.push(push), push)
+
+    def _lost(self, rank: int) -> Reason:
+        """A worker is gone: the others go on without it."""
+        LOGGER.warning("rank %d is gone; the others go on without it", rank)
+        self._left.discard(rank)
+        self._blocked.discard(rank)
+        if self.balancer is not None:
+            self.balancer.remove_member(rank)
+        if not self._left and not self.plan.workload.churn:
+            raise TransportError("no worker is left: all connections were reset by peers")
+        return self._follow(self.rule.remove_member(rank), Push(rank, UNKNOWN, 0, 0))
+
+    def _joined(self, rank: int) -> Reason:
+        """A worker asks to be brought up to date; or pushes after it had been given up, which comes
+        to the same.
+        """
+        if rank in self._left and (reason := self._lost(rank)):  # it is back before it was missed
+            return reason
+        LOGGER.info("rank %d joins at version %d", rank, self.keeper.version)
+        self._left.add(rank)
+        self._wait_for_answer(rank)
+        return self._follow(self.rule.add_member(rank), Push(rank, UNKNOWN, 0, 0))
+
+    def _wait_for_answer(self, rank: int) -> None:
+        self._fates[rank] = (UNKNOWN, 0)
+        self._blocked.add(rank)
+        self._came_ns[rank] = time.monotonic_ns()
+
+    def _follow(self, reaction: Reaction, cause: Push) -> Reason:
+        for update in reaction.updates:
+            before = self.samples
+            for push in update.pushes:
+                self._fates[push.rank] = (
+                    self.keeper.version + 1,
+                    self.keeper.version - self._reads[push.rank],
+                )
+            self.keeper.apply(update)
+            self.samples += update.samples
+            self._report_progress()
+            reason = self._over()
+            if reason:
+                return reason
+            if self.samples // self._evaluate_every > before // self._evaluate_every:
+                self._snapshot(cause.rank, cause.clock, time.monotonic_ns(), final=False)
+        for answer in reaction.replies:
+            self._answer(answer, cause)
+        return Reason.NONE
+
+    def _answer(self, answer: ServerReply, cause: Push) -> None:
+        if self._fates[answer.rank][0] == UNKNOWN and answer.rank == cause.rank:
+            self.keeper.forget(cause)
+        fate = self._fates[answer.rank]
+        values: tuple[int, ...] = (
+            answer.clock,
+            answer.waited_for,
+            answer.skipped,
+            *fate,
+            self._held_ns(answer.rank),
+        )
+        if self.balancer is not None:
+            part = self.balancer.assign_range(answer.rank, answer.clock)
+            values = (*values, part.start, len(part))
+        self._blocked.discard(answer.rank)
+        self._send(
+            answer.rank,
+            Message(ServerMessageKind.MODEL, self.keeper.version, values, self.keeper.read()),
+        )
+
+    def _send(self, rank: int, message: Message) -> None:
+        with suppress(TransportError):  # it is gone, which is seen next
+            self.endpoint.send(rank, message)
+
+    def _held_ns(self, rank: int) -> int:
+        return time.monotonic_ns() - self._came_ns[rank]
+
+    def _over(self) -> Reason:
+        if self._gates.is_stop_requested:
+            return self._gates.is_stop_requested
+        steps = self.plan.workload.stop.steps
+        if steps is not None and self.samples >= self.partition.samples_through(steps - 1):
+            return Reason.STEPS
+        return Reason.TIME if self._time_is_up() else Reason.NONE
+
+    def _time_is_up(self) -> bool:
+        if not self._zero_ns and self._gates.announced[0] >= START_GATE:
+            self._zero_ns = self._gates.announced[1].open_ns
+        limit_s = self.plan.workload.stop.time_s
+        elapsed_s = (time.monotonic_ns() - self._zero_ns) / 1e9 / self.plan.dilation
+        return self._zero_ns > 0 and limit_s is not None and elapsed_s >= limit_s
+
+    @property
+    def _evaluate_every(self) -> int:
+        return self.plan.workload.evaluate_every or self.partition.samples
+
+    def _snapshot(self, rank: int, step: int, time_ns: int, *, final: bool) -> None:
+        """Have the model as it is now evaluated, by a process beside the training; `rank` and
+        `step` are those of the last push.
+        """
+        save_state(self.keeper.model.state_dict(), self._output_dir.snapshot(self._evaluations))
+        asked = {
+            "time_ns": time_ns,
+            "rank": rank,
+            "step": step,
+            "samples": self.samples,
+            "final": int(final),
+        }
+        append_line(self._output_dir.evaluation_requests, asked)
+        self._evaluations += 1
+
+    def _report_progress(self) -> None:
+        now_ns = time.monotonic_ns()
+        if now_ns - self._progress_ns >= PROGRESS_NS:
+            self._progress_ns = now_ns
+            step = self.samples // self.partition.batch_size - 1
+            append_line(
+                self._output_dir.progress,
+                {"time_ns": now_ns, "step": step, "samples": self.samples},
+            )
+
+    def _let_all_go(self) -> set[int]:
+        """Those who wait at once, the others when they come with a gradient that is not needed any
+        more; who was told.
+        """
+        told: set[int] = set()
+        deadline_s = time.monotonic() + self.endpoint.plan.timeout_s
+        while self._left and time.monotonic() < deadline_s:
+            for rank in self._blocked & self._left:
+                values = (UNKNOWN, UNKNOWN, 0, *self._fates[rank], self._held_ns(rank))
+                self._send(rank, Message(ServerMessageKind.STOP, self.keeper.version, values))
+                told.add(rank)
+            self._left -= self._blocked | self.endpoint.departed
+            message = self.endpoint.take(POLL_S) if self._left else None
+            if message is not None and message.kind in (
+                ServerMessageKind.PUSH,
+                ServerMessageKind.JOIN,
+            ):
+                self._left.add(message.sender)
+                self._wait_for_answer(message.sender)
+        return told
+
+    def _write_done(self, reason: Reason, end_ns: int) -> None:
+        while len(read_lines(self._output_dir.evaluations)) < self._evaluations:
+            time.sleep(POLL_S)
+        asked, evaluations = (
+            read_lines(self._output_dir.evaluation_requests),
+            read_lines(self._output_dir.evaluations),
+        )
+        last, samples = evaluations[-1], self.samples
+        if reason is Reason.ACCURACY:
+            last = next(line for line in evaluations if line["reached"])
+            asked_then = asked[int(last["evaluation"] or 0)]
+            end_ns, samples = int(asked_then["time_ns"] or 0), int(asked_then["samples"] or 0)
+        done = {
+            "stopped_by": reason.name.lower(),
+            "steps": -(-samples // self.partition.batch_size),
+            "samples": samples,
+            "accuracy": last["accuracy"],
+            "evaluations": len(evaluations),
+            "zero_ns": self._zero_ns,
+            "end_ns": end_ns,
+            "paused_ns": 0,
+            "makespan_s": (end_ns - self._zero_ns) / 1e9 / self.plan.dilation,
+            "versions": self.keeper.version,
+        }
+        write_whole(self._output_dir.done, json.dumps(done).encode())
+
+
+def stay_for(endpoint: Endpoint, nodes: Collection[int], seconds: float) -> None:
+    """Keep connections open until these nodes have closed theirs, or so many real seconds are over.
+
+    What kernels acknowledged is forgotten with a connection, whichever end closes it.
+    """
+    deadline_s = time.monotonic() + seconds
+    while not endpoint.departed.issuperset(nodes) and time.monotonic() < deadline_s:
+        endpoint.take(POLL_S)

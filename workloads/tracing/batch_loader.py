@@ -1,0 +1,69 @@
+"""What every step begins with: fetch samples, prepare them, bring them to the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from laggard.core.emulated_drive import Drive
+from laggard.core.span_schema import Phase
+from laggard.workloads.datasets.dataset import Batch, Split
+from laggard.workloads.datasets.partition import Indices, Share
+from laggard.workloads.tracing.recorder import Recorder
+
+
+@dataclass(frozen=True)
+class BatchLoader:
+    """One rank's way to its samples.
+
+    Attributes:
+        train: training samples.
+        recorder: the trace.
+        device: what is computed on.
+        padded_to: fewest samples the model can take (BatchNorm needs two).
+        drive: what its host stores samples on; None where nothing limits it.
+    """
+
+    train: Split
+    recorder: Recorder
+    device: torch.device
+    padded_to: int
+    drive: Drive | None = None
+
+    def take(self, share: Share, begun_ns: int) -> Batch:
+        """The samples of a share, padded, on the device; fetching began at `begun_ns`."""
+        recorder, indices = self.recorder, pad(share.indices, self.padded_to)
+        recorder.enter(Phase.FETCH, work=len(indices), at_ns=begun_ns)
+        raw = self.train.fetch(indices)
+        if self.drive is not None:
+            self.drive.transfer(
+                "read", raw.stored_bytes, raw.accesses, begun_ns, recorder.signal_alive
+            )
+        recorder.enter(Phase.PREP, work=len(indices))
+        batch = self.train.prepare(raw)
+        if self.device.type != "cpu":
+            recorder.enter(Phase.H2D, work=len(indices))
+            batch = batch.to(self.device)
+        return batch
+
+
+def fewest_samples(model: nn.Module) -> int:
+    """Samples that a model needs to be trained on: two with BatchNorm, which has no variance of
+    one.
+    """
+    norm = nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - the common base has no public name
+    return 2 if any(isinstance(part, norm) for part in model.modules()) else 1
+
+
+def pad(indices: Indices, least: int) -> Indices:
+    """At least `least` sample indices; those added repeat the last one (or sample 0) and are not to
+    be counted.
+    """
+    missing = least - len(indices)
+    if missing <= 0:
+        return indices
+    filler = indices[-1:] if len(indices) else np.zeros(1, dtype=np.int64)
+    return np.concatenate([indices, np.repeat(filler, missing)])

@@ -1,0 +1,198 @@
+"""The training loop of ranks that take the same steps: fetch, prepare, learn, evaluate, stop."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from laggard.core.emulated_drive import Drive
+from laggard.core.span_schema import Phase
+from laggard.workloads.balancing.balancer import Balancer
+from laggard.workloads.coordination.progress_reporter import write_part
+from laggard.workloads.coordination.start_barrier import (
+    BarrierOpening,
+    EvaluationVerdict,
+    Reason,
+    StartBarrier,
+    evaluation_gate,
+)
+from laggard.workloads.coordination.stopping import is_last_by_steps, is_last_by_time
+from laggard.workloads.datasets.partition import Partition
+from laggard.workloads.models.flat_state import FlatState
+from laggard.workloads.models.model_state import save_state
+from laggard.workloads.output.worker_output import WorkerOutputDir, append_line
+from laggard.workloads.plan import WorkerPlan
+from laggard.workloads.strategies.strategy import Strategy
+from laggard.workloads.tracing.batch_loader import BatchLoader
+from laggard.workloads.tracing.recorder import Recorder
+
+PROGRESS_NS = 100_000_000
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a training ended.
+
+    Attributes:
+        last_step: number of the last step, from 0.
+        samples: that all ranks learnt from.
+        stopped_by: accuracy, steps, time or walltime.
+        open_ns: when the last evaluation was over.
+    """
+
+    last_step: int
+    samples: int
+    stopped_by: str
+    open_ns: int
+
+
+@dataclass
+class Loop:
+    """One rank's training in lockstep with all others.
+
+    Attributes:
+        plan: what the rank was told.
+        batch_loader: the way to its samples.
+        partition: which of them are whose.
+        strategy: how they are learnt from.
+        recorder: the trace.
+        start_barrier: where the ranks meet.
+        drive: what its host stores checkpoints on; None where nothing limits it.
+        balancer: shares out batches by speed; None where the shares are even.
+    """
+
+    plan: WorkerPlan
+    batch_loader: BatchLoader
+    partition: Partition
+    strategy: Strategy
+    recorder: Recorder
+    start_barrier: StartBarrier
+    drive: Drive | None = None
+    balancer: Balancer | None = None
+    output_dir: WorkerOutputDir = field(init=False)
+    _evaluations: int = 0
+    _progress_ns: int = 0
+
+    def __post_init__(self) -> None:
+        self.output_dir = WorkerOutputDir(self.plan.output_path)
+
+    def run(self, zero_ns: int) -> Ending:
+        """Train from `zero_ns` (CLOCK_MONOTONIC) to the stopping rule."""
+        step, begun_ns, due = 0, zero_ns, False
+        while True:
+            self._name_last_step(step, begun_ns - zero_ns)
+            self._step(step, begun_ns)
+            last = self.start_barrier.last_step()
+            reason = last[1] if last is not None and step >= last[0] else Reason.NONE
+            begun_ns = time.monotonic_ns()
+            due = due or self.partition.evaluates_after(step, self._evaluate_every)
+            if reason or (due and self._can_evaluate(step)):
+                due = False
+                opening = self._evaluate(step, final=bool(reason))
+                begun_ns = self.recorder.end_phase()
+                if reason or opening.verdict is EvaluationVerdict.STOP:
+                    by = (
+                        "accuracy"
+                        if opening.verdict is EvaluationVerdict.STOP
+                        else reason.name.lower()
+                    )
+                    return Ending(step, self.partition.samples_through(step), by, opening.open_ns)
+            step += 1
+
+    @property
+    def _evaluate_every(self) -> int:
+        return self.plan.workload.evaluate_every or self.partition.samples
+
+    def _name_last_step(self, step: int, elapsed_ns: int) -> None:
+        """Rank 0 says which step is the last: one in which all meet, since nobody can be past
+        it.
+        """
+        if self.plan.rank != 0 or self.start_barrier.last_step() is not None:
+            return
+        elapsed_s = (elapsed_ns - self.start_barrier.paused_ns) / 1e9 / self.plan.dilation
+        if is_last_by_steps(step, self.plan.workload.stop):
+            self.start_barrier.name_last_step(step, Reason.STEPS)
+        elif is_last_by_time(elapsed_s, self.plan.workload.stop):
+            self.start_barrier.name_last_step(self.strategy.next_synchronization(step), Reason.TIME)
+        elif self.start_barrier.is_stop_requested:
+            self.start_barrier.name_last_step(
+                self.strategy.next_synchronization(step), Reason.WALLTIME
+            )
+
+    def _step(self, step: int, begun_ns: int) -> None:
+        sizes = self.balancer.sizes(step) if self.balancer is not None else None
+        recorder, share = self.recorder, self.partition.share(step, self.plan.rank, sizes)
+        recorder.begin_step(step, begun_ns)
+        batch = self.batch_loader.take(share, begun_ns)
+        result = self.strategy.step(step, batch, share)
+        if recorder.meter is not None:
+            recorder.meter.finish(len(batch.labels))
+        every = self.plan.workload.checkpoint_every
+        if self.plan.rank == 0 and every is not None and (step + 1) % every == 0:
+            self._checkpoint(step)
+        if self.balancer is not None:
+            self.balancer.finish(
+                step,
+                len(batch.labels),
+                synchronizes=self.strategy.next_synchronization(step) == step,
+            )
+        recorder.end_step(result, len(share.indices), share.batch_size)
+        if self.plan.rank == 0:
+            self._report_progress(step, result.loss)
+
+    def _report_progress(self, step: int, loss: float) -> None:
+        now_ns = time.monotonic_ns()
+        if now_ns - self._progress_ns >= PROGRESS_NS:
+            self._progress_ns = now_ns
+            samples = self.partition.samples_through(step)
+            append_line(
+                self.output_dir.progress,
+                {"time_ns": now_ns, "step": step, "samples": samples, "loss": loss},
+            )
+
+    def _can_evaluate(self, step: int) -> bool:
+        """Whether there is a model to evaluate: one of all ranks, or parts of one that the
+        evaluator can read.
+        """
+        return not self.plan.relayed or self.strategy.next_synchronization(step) == step
+
+    def _evaluate(self, step: int, *, final: bool) -> BarrierOpening:
+        """Wait while the model is evaluated: that of all ranks, or, between their meetings, the
+        mean of theirs.
+        """
+        number, gate = self._evaluations, evaluation_gate(self._evaluations)
+        self._evaluations += 1
+        arrival_ns = self.recorder.enter(Phase.EVALUATE, group=number)
+        if self.strategy.next_synchronization(step) != step:
+            state = FlatState(self.strategy.model).read()
+            write_part(self.output_dir, number, self.plan.rank, state, self.strategy.weight)
+        elif self.plan.rank == 0:
+            save_state(self.strategy.model.state_dict(), self.output_dir.snapshot(number))
+        if self.plan.rank == 0:
+            if final and self.plan.relayed:
+                self._write_checkpoint(step)
+            self.start_barrier.request_evaluation(step, final=final)
+        self.start_barrier.arrive(self.plan.rank, gate, arrival_ns)
+        return self.start_barrier.wait(gate)
+
+    def _checkpoint(self, step: int) -> None:
+        """Within the step: the others wait for it at their next collective."""
+        begun_ns = self.recorder.enter(Phase.CHECKPOINT)
+        size_bytes = self._write_checkpoint(step)
+        if self.drive is not None:
+            self.drive.transfer("write", size_bytes, 1, begun_ns, self.recorder.signal_alive)
+        self.recorder.enter(Phase.OTHER)
+
+    def _write_checkpoint(self, step: int) -> int:
+        """What training could be taken up from where its machines are taken away; returns its
+        bytes.
+        """
+        state = {
+            "step": step,
+            "model": self.strategy.model.state_dict(),
+            "optimizer": self.strategy.optimizer.state_dict(),
+        }
+        partial = self.output_dir.checkpoint.with_suffix(".partial")
+        save_state(state, partial)
+        partial.rename(self.output_dir.checkpoint)
+        return self.output_dir.checkpoint.stat().st_size
