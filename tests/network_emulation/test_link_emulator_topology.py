@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from laggard.network_emulation.links.constraint import AccessLink, Constraint, LinkPlan, SharedLink
-from laggard.network_emulation.links.userspace.counters import LinkCounters, quantile_of
+from laggard.network_emulation.links.userspace.counters import EmulatorCounters, quantile_of
 from laggard.network_emulation.links.userspace.topology import build_topology, lossy_senders
 from tests.network_emulation.emulated import make_hosts
 
@@ -48,7 +48,7 @@ def test_only_senders_over_lossy_links_go_without_super_packets() -> None:
 
 
 def test_lateness_is_kept_by_powers_of_two() -> None:
-    tally = LinkCounters(routes=2)
+    tally = EmulatorCounters(routes=2)
     assert tally.late_ns(0.5) is None
     for late_ns in (10, 20, 30, 40, 1_000_000):
         tally.note_late(late_ns)
