@@ -23,12 +23,12 @@ from pathlib import Path
 
 from laggard.core.clock_timestamps import ClockExchange
 from laggard.core.hosts import Host
+from laggard.core.linux import inside_network
 from laggard.layers_services.local import sandbox
 from laggard.layers_services.local.namespaces import create_namespaces
 from laggard.layers_services.ssh.clock_exchange import Exchanger, Responder, exchange
 from laggard.network_emulation.forked import end_companion, fork_companion
-from laggard.network_emulation.host_namespace import entered
-from laggard.network_emulation.links.constraint import Constraint, LinkPlan
+from laggard.network_emulation.link_plan import Constraint, LinkPlan
 from laggard.network_emulation.links.userspace import UserspaceBackend
 
 NODES = 20
@@ -102,7 +102,7 @@ def observe(reference: Host, nodes: Sequence[Node], folder: Path) -> None:
         pairs[node.host.name, reference.name] = Constraint(THERE_MS, rate_mbps=RATE_MBPS)
         pairs[reference.name, node.host.name] = Constraint(node.back_ms, rate_mbps=RATE_MBPS)
     backend = UserspaceBackend.start(LinkPlan(hosts, pairs), made.paths)
-    with entered(made.path(reference.name)):
+    with inside_network(made.path(reference.name)):
         responder = Responder(reference.address)
     stop, stopping = os.pipe()
     answering = fork_companion(
@@ -134,7 +134,7 @@ def respond(responder: Responder, stop: int, stopping: int, report: Path) -> int
 
 
 def ask(node: Node, reference: Host, namespaces: Mapping[str, Path], folder: Path) -> int:
-    with entered(namespaces[node.host.name]):
+    with inside_network(namespaces[node.host.name]):
         start_ns = time.monotonic_ns()
         found = list(exchange(reference.address, patience_s=5.0, clock=node.clock))
         used_s = time.process_time()
@@ -161,7 +161,7 @@ def flood(reference: Host, nodes: Sequence[Node], namespaces: Mapping[str, Path]
     for node in nodes:
         if node.loaded:
             for source, target in ((node.host, reference), (reference, node.host)):
-                with entered(namespaces[source.name]):
+                with inside_network(namespaces[source.name]):
                     sockets.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
                 sockets[-1].setblocking(False)
                 sockets[-1].connect((target.address, 9))

@@ -40,8 +40,8 @@ from laggard.network_emulation.dynamics.changes import TimedChange, in_order  # 
 from laggard.network_emulation.fidelity.measure import PRIORITY, busy_cores  # noqa: E402
 from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint, listener_in, socket_in  # noqa: E402
 from laggard.network_emulation.forked import run_forked  # noqa: E402
+from laggard.network_emulation.link_plan import Constraint, LinkPlan, Pair  # noqa: E402
 from laggard.network_emulation.links.backend import LinkBackend  # noqa: E402
-from laggard.network_emulation.links.constraint import Constraint, LinkPlan, Pair  # noqa: E402
 from laggard.network_emulation.realtime import become_punctual  # noqa: E402
 
 CHANGES = 200

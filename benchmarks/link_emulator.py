@@ -22,7 +22,7 @@ from laggard.layers_services.local.namespaces import create_namespaces
 from laggard.network_emulation.fidelity.measure import EchoProbe, measure_rtt
 from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint, listener_in, socket_in
 from laggard.network_emulation.forked import end_companion, fork_companion
-from laggard.network_emulation.links.constraint import Constraint, LinkPlan, Pair
+from laggard.network_emulation.link_plan import Constraint, LinkPlan, Pair
 from laggard.network_emulation.links.userspace import UserspaceBackend
 
 FLOOD_S = 3.0

@@ -44,8 +44,8 @@ from laggard.network_emulation.fidelity.probes.echo import (  # noqa: E402
 from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint  # noqa: E402
 from laggard.network_emulation.fidelity.probes.stream import RateProbe  # noqa: E402
 from laggard.network_emulation.forked import run_forked  # noqa: E402
+from laggard.network_emulation.link_plan import Constraint, LinkPlan, Pair  # noqa: E402
 from laggard.network_emulation.links.backend import LinkBackend  # noqa: E402
-from laggard.network_emulation.links.constraint import Constraint, LinkPlan, Pair  # noqa: E402
 from laggard.network_emulation.links.tcp_settings import configure_tcp_of  # noqa: E402
 from laggard.network_emulation.realtime import become_punctual  # noqa: E402
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import pickle
@@ -12,11 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
+from laggard.core import linux
 from laggard.core.errors import EmulationError, LaggardError
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_NAME = 15
-_libc = ctypes.CDLL(None, use_errno=True)
 _T = TypeVar("_T")
 
 
@@ -64,14 +61,13 @@ def fork_companion(name: str, body: Callable[[], int]) -> int:
 def _live(parent: int, name: str, body: Callable[[], int]) -> NoReturn:
     status = 1
     try:
-        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        _libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
-        if os.getppid() == parent:
-            _default_signals()
-            # A collection that looked through what was inherited would copy it page by page: 45 ms
-            # in which nothing is timed right.
-            gc.freeze()
-            status = body()
+        linux.die_with_parent(parent)
+        linux.set_process_name(name)
+        _default_signals()
+        # A garbage collection that traverses inherited objects copies them page by page, which
+        # stops the process for 45 ms.
+        gc.freeze()
+        status = body()
     except BaseException:  # noqa: BLE001 - the process ends here; the traceback is all that can be left behind
         traceback.print_exc()
     finally:

@@ -37,7 +37,7 @@ from laggard.core.units import (
     ThroughputMBps,
 )
 from laggard.core.yaml_source import ERROR_SUBKEY
-from laggard.network_emulation.links.jitter import Distribution
+from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.profiles import ProfileName
 
 MAX_BURST_PACKETS = 10_000.0

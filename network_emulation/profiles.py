@@ -22,9 +22,9 @@ from pydantic import (
 
 from laggard.core.units import DelayWithUnitMs, LossPercent, RateWithUnitMbps
 from laggard.core.yaml_source import parse_yaml, validate_model
-from laggard.network_emulation.links.constraint import Constraint
-from laggard.network_emulation.links.jitter import Distribution
-from laggard.network_emulation.links.loss_bursts import least_burst_packets
+from laggard.network_emulation.jitter import Distribution
+from laggard.network_emulation.link_plan import Constraint
+from laggard.network_emulation.loss_bursts import least_burst_packets
 
 FILE = Path(__file__).with_name("profiles.yaml")
 

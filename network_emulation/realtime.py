@@ -7,20 +7,15 @@ by the kernel for 5 % of each second (`sched_rt_runtime_us`), so the machine sta
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import logging
 import os
-import platform
 import resource
-import struct
+
+from laggard.core import linux
 
 _log = logging.getLogger(__name__)
-_libc = ctypes.CDLL(None, use_errno=True)
 
-_PR_SET_TIMERSLACK = 29
-_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
-_ATTRIBUTES = struct.Struct("=IIQiIQQQ")
 _SHORT_SLICE_NS = 100_000
 
 
@@ -35,7 +30,7 @@ def become_punctual(priority: int) -> bool:
     Returns:
         Whether it has real-time priority.
     """
-    _libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    linux.minimize_timer_slack()
     allowed, _ = resource.getrlimit(resource.RLIMIT_RTPRIO)
     if _set_realtime(priority) or (0 < allowed < priority and _set_realtime(allowed)):
         return True
@@ -67,17 +62,13 @@ def shorten_slice(thread: int, slice_ns: int) -> None:
     Raises:
         ProcessLookupError: the thread is gone.
     """
-    number = _SCHED_SETATTR.get(platform.machine())
-    if number is None:
-        return
-    attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, 0, 0, slice_ns, 0, 0)
-    if _libc.syscall(number, thread, ctypes.c_char_p(attributes), 0) >= 0:
-        return
-    if ctypes.get_errno() == errno.ESRCH:
-        raise ProcessLookupError(errno.ESRCH, f"no thread {thread}")
-    name = errno.errorcode.get(ctypes.get_errno(), "?")
-    _log.debug(
-        "this kernel refuses thread %d a short slice (%s); wake-ups take the usual time",
-        thread,
-        name,
-    )
+    try:
+        linux.set_scheduling_slice(thread, slice_ns)
+    except ProcessLookupError:
+        raise
+    except OSError as error:
+        _log.debug(
+            "this kernel refuses thread %d a short slice (%s); wake-ups take the usual time",
+            thread,
+            errno.errorcode.get(error.errno or 0, "?"),
+        )

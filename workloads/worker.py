@@ -18,8 +18,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from laggard.core.emulated_drive import Drive, minimize_timer_slack
+from laggard.core.emulated_drive import Drive
 from laggard.core.errors import DeploymentError
+from laggard.core.linux import minimize_timer_slack
 from laggard.core.work_counter import WorkCounter
 from laggard.workloads.asynchronous_loop import OwnPace
 from laggard.workloads.balancing.balancer import Balancer

@@ -51,5 +51,6 @@ def compute_evidence(length: int, magnitude: float, sigma: float) -> float:
 
 def is_detectable(length: int, magnitude: float, sigma: float) -> bool:
     """Whether a test that knows when, where and how large could tell (arguments as
-    `compute_evidence`)."""
+    `compute_evidence`).
+    """
     return compute_evidence(length, magnitude, sigma) >= LEAST_EVIDENCE

@@ -35,7 +35,7 @@ from itertools import product
 
 from laggard.core.errors import InputError
 from laggard.core.hosts import select_hosts
-from laggard.network_emulation.links.constraint import PACKET_BYTES, Constraint, Pair
+from laggard.network_emulation.link_plan import PACKET_BYTES, Constraint, Pair
 from laggard.network_emulation.model import RandomHostEvent, RandomLinkEvent
 from laggard.scenario.load import Scenario
 

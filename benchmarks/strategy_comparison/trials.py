@@ -192,7 +192,7 @@ def list_trials(
     for seed in seeds:
         for column in columns:
             shuffled = list(others)
-            random.Random(f"{seed} {column.name}").shuffle(shuffled)  # noqa: S311 - an order, to be repeated
+            random.Random(f"{seed} {column.name}").shuffle(shuffled)
             for contender in (first, *shuffled):
                 yield Trial(column, contender, seed)
 

@@ -1,1 +1,1 @@
-""""""
+"""The Python environment of remote nodes: facts, wheels, preparation."""

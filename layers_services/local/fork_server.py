@@ -202,9 +202,9 @@ def _run(spec: ProcessSpec) -> int:
     linux.set_process_name(spec.name)
     _redirect(spec.log)
     if spec.network_namespace is not None:
-        linux.enter(spec.network_namespace, linux.CLONE_NEWNET)
+        linux.enter_namespace(spec.network_namespace, linux.CLONE_NEWNET)
     if spec.uts_namespace is not None:
-        linux.enter(spec.uts_namespace, linux.CLONE_NEWUTS)
+        linux.enter_namespace(spec.uts_namespace, linux.CLONE_NEWUTS)
     if spec.cpus is not None:
         os.sched_setaffinity(0, spec.cpus)
     os.environ.update(spec.environment)

@@ -20,6 +20,7 @@ from laggard.core import linux
 from laggard.core.errors import DeploymentError
 from laggard.core.hosts import Host
 from laggard.layers_services.compile import DEVICE, NETMASK, PREFIX_LENGTH6
+from laggard.layers_services.local import network_devices
 
 if TYPE_CHECKING:
     from pyroute2 import IPRoute
@@ -157,7 +158,7 @@ def _make_namespaces(hosts: Sequence[Host], stack: ExitStack) -> dict[str, _Cont
                 ),
             )
             controls[host.name] = control
-            linux.set_device_up(control.device, "lo")
+            network_devices.set_device_up(control.device, "lo")
             _silence_ipv6()
     finally:
         linux.setns(home_network, linux.CLONE_NEWNET)
@@ -211,17 +212,21 @@ def _address(hosts: Sequence[Host], controls: Mapping[str, _Control]) -> None:
     hardware = {}
     for host in hosts:
         control = controls[host.name]
-        linux.set_device_address(control.device, DEVICE, host.address, NETMASK)
+        network_devices.set_device_address(control.device, DEVICE, host.address, NETMASK)
         for address in host.ipv6:
-            linux.add_ipv6_address(control.netlink, control.device, DEVICE, address, PREFIX_LENGTH6)
-        linux.set_device_up(control.device, DEVICE)
-        hardware[host.name] = linux.hardware_address(control.device, DEVICE)
+            network_devices.add_ipv6_address(
+                control.netlink, control.device, DEVICE, address, PREFIX_LENGTH6
+            )
+        network_devices.set_device_up(control.device, DEVICE)
+        hardware[host.name] = network_devices.hardware_address(control.device, DEVICE)
     for host in hosts:
         control = controls[host.name]
         peers = [peer for peer in hosts if peer is not host]
         for peer in peers:
-            linux.add_permanent_neighbour(control.device, DEVICE, peer.address, hardware[peer.name])
-        linux.add_permanent_ipv6_neighbours(
+            network_devices.add_permanent_neighbour(
+                control.device, DEVICE, peer.address, hardware[peer.name]
+            )
+        network_devices.add_permanent_ipv6_neighbours(
             control.netlink,
             control.device,
             DEVICE,

@@ -30,7 +30,7 @@ from types import FrameType
 from typing import TypeVar
 
 from laggard.core import linux
-from laggard.layers_services.local import diagnosis
+from laggard.layers_services.local import diagnosis, network_devices
 from laggard.layers_services.local.forked import end_with, fork
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -303,7 +303,7 @@ def _furnish() -> None:
             lambda: linux.mount("tmpfs", shared_memory, "tmpfs", safe, "mode=1777"),
         )
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        _step("bring lo up", lambda: linux.set_device_up(control, "lo"))
+        _step("bring lo up", lambda: network_devices.set_device_up(control, "lo"))
     _provide_writable_folders()
 
 

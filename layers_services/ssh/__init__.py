@@ -1,1 +1,1 @@
-""""""
+"""Machines reached over SSH: inventory, processes, file transfer, clock exchange."""

@@ -7,7 +7,6 @@ of one length, over the dilation. All hosts are measured at once, as they will c
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pickle
 import random
@@ -17,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, Pipe
 
+from laggard.core import linux
 from laggard.core.errors import EmulationError
 from laggard.core.run_schema import FidelityCheck
 from laggard.core.virtual_time import Dilation
@@ -43,8 +43,6 @@ was measured misses together."""
 
 _PATIENCE_S = 60.0
 _PATIENCE_FACTOR = 10.0
-_PR_SET_TIMERSLACK = 29
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def tolerance(mechanism: Mechanism) -> float:
@@ -195,7 +193,7 @@ def _probe(
 ) -> int:
     unrelated.close()
     os.setsid()  # as workers do, whom the kernel's autogroups then weigh as a session each
-    _libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    linux.minimize_timer_slack()
     chance = random.Random(seed)  # noqa: S311 - gaps, not secrets
     with suppress(EOFError):
         connection.send_bytes(b"ready")

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from laggard.core.emulated_drive import DriveLimits
-from laggard.network_emulation.links.constraint import Constraint, Pair
-from laggard.network_emulation.links.jitter import Distribution
+from laggard.network_emulation.jitter import Distribution
+from laggard.network_emulation.link_plan import Constraint, Pair
 
 StorageQuantity = Literal["read_mb_per_s", "write_mb_per_s", "read_latency_ms", "write_latency_ms"]
 LinkQuantity = Literal["delay_ms", "jitter_ms", "rate_mbps", "loss_percent", "burst_packets"]

@@ -24,7 +24,7 @@ from laggard.network_emulation.dynamics.changes import (
     in_order,
 )
 from laggard.network_emulation.dynamics.traces import TracePoint
-from laggard.network_emulation.links.constraint import LinkPlan
+from laggard.network_emulation.link_plan import LinkPlan
 from laggard.network_emulation.model import (
     Heterogeneity,
     HostEvent,

@@ -24,8 +24,8 @@ from laggard.network_emulation.dynamics.changes import (
     TimedChange,
     moments,
 )
+from laggard.network_emulation.link_plan import Constraint, Pair, dilate_constraint
 from laggard.network_emulation.links.backend import LinkBackend
-from laggard.network_emulation.links.constraint import Constraint, Pair, dilate_constraint
 from laggard.network_emulation.storage.plan import dilate_limits
 
 _log = logging.getLogger(__name__)

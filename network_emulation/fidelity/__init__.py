@@ -1,1 +1,1 @@
-""""""
+"""Fidelity: measured against requested values, before and during training."""

@@ -21,14 +21,14 @@ from laggard.network_emulation.fidelity.probes.echo import EchoProbe, measure_ec
 from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint
 from laggard.network_emulation.fidelity.probes.stream import RateProbe, measure_streams
 from laggard.network_emulation.forked import end_companion, fork_companion, run_forked
-from laggard.network_emulation.links.constraint import Pair
+from laggard.network_emulation.link_plan import Pair
 from laggard.network_emulation.realtime import become_ordinary, become_punctual
 
 __all__ = [
     "EchoProbe",
-    "ProbeEndpoint",
     "LossCount",
     "LossProbe",
+    "ProbeEndpoint",
     "RateProbe",
     "busy_cores",
     "measure_loss",

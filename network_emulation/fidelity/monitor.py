@@ -25,7 +25,7 @@ from typing import Literal
 
 from laggard.network_emulation.compute.host_counters import HostUse
 from laggard.network_emulation.compute.limiter import LONGEST_SLICE_NS
-from laggard.network_emulation.links.constraint import Pair
+from laggard.network_emulation.link_plan import Pair
 
 SlipKind = Literal[
     "emulator late",

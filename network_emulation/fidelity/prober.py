@@ -13,7 +13,7 @@ from laggard.network_emulation.fidelity.measure import PRIORITY
 from laggard.network_emulation.fidelity.probes.echo import EchoProbe, measure_echoes
 from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint
 from laggard.network_emulation.forked import end_companion, fork_companion
-from laggard.network_emulation.links.constraint import Pair
+from laggard.network_emulation.link_plan import Pair
 from laggard.network_emulation.realtime import become_punctual
 
 _ANSWER_TIMEOUT_S = 60.0

@@ -37,15 +37,15 @@ from laggard.network_emulation.fidelity.measure import (
 )
 from laggard.network_emulation.fidelity.probes.datagrams import DATAGRAM_WIRE_BYTES
 from laggard.network_emulation.fidelity.probes.echo import LARGE_BYTES
-from laggard.network_emulation.links.constraint import (
+from laggard.network_emulation.jitter import SPREAD, delay_grid_ms, median_of_sum_ms
+from laggard.network_emulation.link_plan import (
     Constraint,
     LinkPlan,
     Pair,
     dilate_constraint,
     tier_pairs,
 )
-from laggard.network_emulation.links.jitter import SPREAD, delay_grid_ms, median_of_sum_ms
-from laggard.network_emulation.links.loss_bursts import variance_ratio
+from laggard.network_emulation.loss_bursts import variance_ratio
 
 RTT_PAIRS = 24
 """Pairs whose round trip is measured, unless more tiers than that need one."""

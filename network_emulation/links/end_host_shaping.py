@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from laggard.core.errors import Problem
 from laggard.core.yaml_source import YamlSource
-from laggard.network_emulation.links.constraint import LinkPlan, SharedLink
+from laggard.network_emulation.link_plan import LinkPlan, SharedLink
 from laggard.network_emulation.model import Heterogeneity, SharedRule
 
 _FIX = (

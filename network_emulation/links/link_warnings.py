@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from laggard.core.errors import Problem
 from laggard.core.hosts import Host, find_ambiguous_groups, select_hosts
 from laggard.core.yaml_source import KeyPath, YamlSource
-from laggard.network_emulation.links.constraint import LinkPlan, Pair
+from laggard.network_emulation.link_plan import LinkPlan, Pair
 from laggard.network_emulation.links.plan_links import UNPLACED_HETEROGENEITY, UNPLACED_NETWORK
 from laggard.network_emulation.model import (
     Heterogeneity,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from laggard.core.errors import Problem, ScenarioError
 from laggard.core.hosts import Host, find_pattern_error, select_hosts
 from laggard.core.yaml_source import KeyPath, YamlSource
-from laggard.network_emulation.links.constraint import (
+from laggard.network_emulation.link_plan import (
     PACKET_BYTES,
     QUEUE_PACKETS,
     AccessLink,
@@ -32,7 +32,7 @@ from laggard.network_emulation.links.constraint import (
     dilate_links,
     tier_pairs,
 )
-from laggard.network_emulation.links.loss_bursts import least_burst_packets
+from laggard.network_emulation.loss_bursts import least_burst_packets
 from laggard.network_emulation.model import (
     Heterogeneity,
     HostRule,

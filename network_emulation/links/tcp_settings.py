@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from laggard.core.errors import EmulationError
+from laggard.core.linux import inside_network
 from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.forked import run_forked
-from laggard.network_emulation.host_namespace import entered
 
 DEVICE = "eth0"
 _IPV4 = Path("/proc/sys/net/ipv4")
@@ -71,7 +71,7 @@ def apply_tcp(namespace: Path, dilation: Dilation) -> TcpSettings:
     """`configure_tcp` without a process of its own, for callers that have one thread."""
     settings = choose_settings(_read_available(namespace), dilation)
     try:
-        with entered(namespace):
+        with inside_network(namespace):
             _write_settings(dilation.factor > 1)
             _set_route_metrics(settings)
     except OSError as error:
@@ -89,7 +89,7 @@ def choose_settings(available: tuple[str, ...], dilation: Dilation) -> TcpSettin
 
 
 def _read_available(namespace: Path) -> tuple[str, ...]:
-    with entered(namespace):
+    with inside_network(namespace):
         return tuple(
             (_IPV4 / "tcp_available_congestion_control").read_text(encoding="ascii").split()
         )

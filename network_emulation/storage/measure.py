@@ -13,8 +13,9 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from statistics import median
 
-from laggard.core.emulated_drive import Direction, Drive, DriveLimits, minimize_timer_slack
+from laggard.core.emulated_drive import Direction, Drive, DriveLimits
 from laggard.core.errors import EmulationError
+from laggard.core.linux import minimize_timer_slack
 from laggard.core.run_schema import FidelityCheck
 from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.forked import end_companion, fork_companion

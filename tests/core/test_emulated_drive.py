@@ -21,8 +21,8 @@ from laggard.core.emulated_drive import (
     DriveCounters,
     DriveLimits,
     make_drive,
-    minimize_timer_slack,
 )
+from laggard.core.linux import minimize_timer_slack
 from laggard.network_emulation.forked import end_companion, fork_companion
 
 pytestmark = pytest.mark.alone

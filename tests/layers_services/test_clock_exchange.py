@@ -17,6 +17,7 @@ import pytest
 
 from laggard.core.clock_timestamps import ClockExchange
 from laggard.core.errors import DeploymentError
+from laggard.core.linux import inside_network
 from laggard.layers_services.ssh.clock_exchange import (
     BURST,
     CLOCK_PORT,
@@ -27,8 +28,7 @@ from laggard.layers_services.ssh.clock_exchange import (
 )
 from laggard.network_emulation.fidelity.probes.endpoint import socket_in
 from laggard.network_emulation.forked import end_companion, fork_companion
-from laggard.network_emulation.host_namespace import entered
-from laggard.network_emulation.links.constraint import Constraint, LinkPlan
+from laggard.network_emulation.link_plan import Constraint, LinkPlan
 from laggard.network_emulation.links.userspace import UserspaceBackend
 from tests.network_emulation.emulated import Continuum, in_sandbox, make_hosts, needs_tun
 
@@ -300,7 +300,7 @@ def over_links(continuum: Continuum, loaded: bool) -> dict[str, Observed]:
     backend = UserspaceBackend.start(LinkPlan(continuum.hosts, pairs), continuum.namespaces)
     address = continuum.endpoints[CLOUD].address
     reading, writing = os.pipe()
-    with entered(continuum.namespaces[CLOUD]):
+    with inside_network(continuum.namespaces[CLOUD]):
         responder = Responder(address)
 
     def answer() -> int:
@@ -341,7 +341,7 @@ def ask(
     continuum: Continuum, edge: str, clock: SkewedClock, patience_s: float = 1.0
 ) -> tuple[ClockExchange, ...]:
     own, reference = continuum.endpoints[edge].address, continuum.endpoints[CLOUD].address
-    with entered(continuum.namespaces[edge]):
+    with inside_network(continuum.namespaces[edge]):
         return exchange(
             reference, address=own, bursts=3, spacing_s=0.1, patience_s=patience_s, clock=clock
         )
@@ -353,7 +353,7 @@ def during(
     """Both nodes' exchangers in one event loop, as an agent has it."""
     exchangers = {}
     for edge, clock in clocks.items():
-        with entered(continuum.namespaces[edge]):
+        with inside_network(continuum.namespaces[edge]):
             exchangers[edge] = Exchanger(
                 continuum.endpoints[CLOUD].address, spacing_s=0.25, clock=clock
             )

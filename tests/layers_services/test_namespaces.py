@@ -27,8 +27,8 @@ HEAD = """
     def inside(made, name, question):
         read, write = os.pipe()
         if os.fork() == 0:
-            linux.enter(made.path(name), linux.CLONE_NEWNET)
-            linux.enter(made.uts_path(name), linux.CLONE_NEWUTS)
+            linux.enter_namespace(made.path(name), linux.CLONE_NEWNET)
+            linux.enter_namespace(made.uts_path(name), linux.CLONE_NEWUTS)
             os.write(write, json.dumps(question()).encode())
             os._exit(0)
         os.close(write)

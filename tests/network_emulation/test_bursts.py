@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.network_emulation.links.loss_bursts import gilbert, least_burst_packets, variance_ratio
+from laggard.network_emulation.loss_bursts import gilbert, least_burst_packets, variance_ratio
 
 LOSSES = st.floats(0.001, 0.999)
 BURSTS = st.floats(1.01, 500)

@@ -17,7 +17,7 @@ from laggard.network_emulation.dynamics import (
     peak_rates,
     peak_shares,
 )
-from laggard.network_emulation.links.constraint import Constraint
+from laggard.network_emulation.link_plan import Constraint
 from laggard.network_emulation.links.plan_links import plan_links
 from laggard.network_emulation.model import Heterogeneity, Network
 

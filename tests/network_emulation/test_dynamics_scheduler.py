@@ -15,8 +15,8 @@ from laggard.core.errors import EmulationError
 from laggard.core.span_schema import event_schema
 from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, TimedChange
+from laggard.network_emulation.link_plan import Constraint, Pair
 from laggard.network_emulation.links.backend import LinkCounters, LinkHealth
-from laggard.network_emulation.links.constraint import Constraint, Pair
 
 pytestmark = pytest.mark.alone
 

@@ -37,7 +37,7 @@ from laggard.network_emulation.fidelity.verify_links import (
     sample_round_trips,
     verify_links,
 )
-from laggard.network_emulation.links.constraint import (
+from laggard.network_emulation.link_plan import (
     AccessLink,
     Constraint,
     LinkPlan,

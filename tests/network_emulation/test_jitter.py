@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.network_emulation.links.jitter import (
+from laggard.network_emulation.jitter import (
     REACH,
     SPREAD,
     Distribution,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from laggard.core.errors import EmulationError, PrerequisiteError
+from laggard.core.linux import inside_network
 from laggard.network_emulation.fidelity.measure import (
     EchoProbe,
     LossProbe,
@@ -22,15 +23,14 @@ from laggard.network_emulation.fidelity.measure import (
 )
 from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint, listener_in, socket_in
 from laggard.network_emulation.forked import end_companion, fork_companion
-from laggard.network_emulation.host_namespace import entered
-from laggard.network_emulation.links.backend import LinkBackend
-from laggard.network_emulation.links.constraint import (
+from laggard.network_emulation.link_plan import (
     AccessLink,
     Constraint,
     LinkPlan,
     Pair,
     SharedLink,
 )
+from laggard.network_emulation.links.backend import LinkBackend
 from laggard.network_emulation.links.userspace import UserspaceBackend, tun
 from laggard.network_emulation.links.userspace.backend import Discarded
 from tests.network_emulation.emulated import Continuum, in_sandbox, make_hosts, needs_tun
@@ -313,7 +313,7 @@ def stray_traffic(continuum: Continuum) -> Discarded:
             for _ in range(3):
                 sender.sendto(b"x", (nobody, 9))
     with (
-        entered(continuum.namespaces[CLOUD]),
+        inside_network(continuum.namespaces[CLOUD]),
         socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM) as neither,
     ):
         neither.sendto(bytes(60), (tun.DEVICE, 0x88B5))

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.network_emulation.links.constraint import Constraint
-from laggard.network_emulation.links.jitter import Distribution
-from laggard.network_emulation.links.loss_bursts import variance_ratio
+from laggard.network_emulation.jitter import Distribution
+from laggard.network_emulation.link_plan import Constraint
 from laggard.network_emulation.links.userspace.queueing import (
     BYTES,
     DROPPED,
@@ -29,6 +28,7 @@ from laggard.network_emulation.links.userspace.queueing import (
     Stage,
     ns_per_byte,
 )
+from laggard.network_emulation.loss_bursts import variance_ratio
 
 MS = 1e6
 MTU = 1514

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laggard.network_emulation.links.constraint import AccessLink, Constraint, LinkPlan, SharedLink
+from laggard.network_emulation.link_plan import AccessLink, Constraint, LinkPlan, SharedLink
 from laggard.network_emulation.links.userspace.counters import EmulatorCounters, quantile_of
 from laggard.network_emulation.links.userspace.topology import build_topology, lossy_senders
 from tests.network_emulation.emulated import make_hosts

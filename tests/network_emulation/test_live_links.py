@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from laggard.core.hosts import Host
 from laggard.core.virtual_time import Dilation
-from laggard.network_emulation.links.backend import LinkCounters
-from laggard.network_emulation.links.constraint import AccessLink, Constraint, LinkPlan, Pair
-from laggard.network_emulation.links.live_links import (
+from laggard.network_emulation.fidelity.live_links import (
     Look,
     group_links,
     live_links,
     round_trip_probes,
 )
+from laggard.network_emulation.link_plan import AccessLink, Constraint, LinkPlan, Pair
+from laggard.network_emulation.links.backend import LinkCounters
 
 HOSTS = tuple(
     Host(f"{layer}.trainer.1.{i}", layer, "trainer", 1, i, f"10.77.0.{n}")

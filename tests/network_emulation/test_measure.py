@@ -24,7 +24,7 @@ from laggard.network_emulation.fidelity.probes.echo import (
 )
 from laggard.network_emulation.fidelity.probes.stream import served_mbps
 from laggard.network_emulation.forked import run_forked
-from laggard.network_emulation.links.constraint import PACKET_BYTES, QUEUE_PACKETS
+from laggard.network_emulation.link_plan import PACKET_BYTES, QUEUE_PACKETS
 
 
 @given(st.floats(0.0, 500.0), st.sampled_from([None, 0.1, 1.0, 20.0, 1000.0]))

@@ -14,7 +14,7 @@ import pytest
 
 from laggard.core.errors import EmulationError
 from laggard.core.hosts import Host
-from laggard.network_emulation.links.constraint import AccessLink, Constraint, LinkPlan, Pair
+from laggard.network_emulation.link_plan import AccessLink, Constraint, LinkPlan, Pair
 from laggard.network_emulation.links.netem.backend import NetemBackend
 from laggard.network_emulation.links.netem.execute import InNamespaces
 from tests.network_emulation.netem_hosts import CLOUD, EDGE1, FOG, HOSTS, HOSTS6, PORTS, enos

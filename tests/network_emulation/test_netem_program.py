@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laggard.core.errors import EmulationError
-from laggard.network_emulation.links.constraint import (
+from laggard.network_emulation.jitter import Distribution
+from laggard.network_emulation.link_plan import (
     AccessLink,
     Constraint,
     LinkPlan,
     Pair,
     SharedLink,
 )
-from laggard.network_emulation.links.jitter import Distribution
 from laggard.network_emulation.links.netem.htb import (
     delay_text,
     limit_packets,

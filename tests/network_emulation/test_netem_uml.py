@@ -20,7 +20,7 @@ PREAMBLE = f"""
     import sys
     sys.path.insert(0, {str(Path(kernel.__file__).parent)!r})
     import continuum as c
-    from laggard.network_emulation.links.constraint import AccessLink, Constraint, LinkPlan, SharedLink
+    from laggard.network_emulation.link_plan import AccessLink, Constraint, LinkPlan, SharedLink
     hosts = c.hosts(cloud=1, fog=1, edge=2)
     cloud, fog, edge1, edge2 = hosts
     cloud6, fog6, edge1_6, edge2_6 = map(c.over_ipv6, hosts) if hosts[0].ipv6 else hosts
@@ -55,7 +55,7 @@ def _dedent(text: str) -> str:
 
 
 LINKS = """
-    from laggard.network_emulation.links.constraint.constraint.netem import NetemBackend
+    from laggard.network_emulation.link_plan.constraint.netem import NetemBackend
     from laggard.network_emulation.probe import choose_backend
 
     ports = c.create(hosts)
@@ -191,7 +191,7 @@ ANSIBLE = """
 
     namespaces = create_namespaces(hosts, "bridge")
     roles, networks = enoslib_roles(hosts)
-    from laggard.network_emulation.links.constraint.constraint.netem import NetemBackend
+    from laggard.network_emulation.link_plan.constraint.netem import NetemBackend
 
     plan = LinkPlan(hosts, both(edge1, fog, Constraint(10, 0, 20)) | both(edge1, cloud, Constraint(25, 0, 20)))
     with ansible_workspace():

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
+from laggard.core.linux import inside_network
 from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.fidelity.probes.apart import FlowProbe, Sink, send_flow
 from laggard.network_emulation.forked import end_companion, fork_companion, run_forked
-from laggard.network_emulation.host_namespace import entered
-from laggard.network_emulation.links.constraint import Constraint, LinkPlan
+from laggard.network_emulation.link_plan import Constraint, LinkPlan
 from laggard.network_emulation.links.plan_links import dilate_links
 from tests.network_emulation.emulated import Continuum, in_sandbox, needs_tun
 
@@ -36,11 +36,11 @@ def flows(continuum: Continuum) -> dict[str, float]:
 
     def pass_through(dst: str, probe: FlowProbe) -> float:
         target = next(host for host in continuum.hosts if host.name == dst)
-        with entered(continuum.namespaces[dst]):
+        with inside_network(continuum.namespaces[dst]):
             sink = Sink(target.address, probe.transport)
 
         def send() -> int:
-            with entered(continuum.namespaces[cloud.name]):
+            with inside_network(continuum.namespaces[cloud.name]):
                 send_flow(cloud.address, (target.address, sink.port), probe)
             return 0
 
@@ -57,7 +57,7 @@ def flows(continuum: Continuum) -> dict[str, float]:
         "count": pass_through(fog.name, FlowProbe("count", 0.0, 4.0, 0.0, 0.0, 2000, 2000.0)),
     }
     began = time.monotonic()
-    with entered(continuum.namespaces[edge.name]):
+    with inside_network(continuum.namespaces[edge.name]):
         sink = Sink(edge.address, "count")
     with pytest.raises(Exception, match="no packet of a probe arrived"):
         run_forked("sink", lambda: sink.receive(FlowProbe("count", 0.0, 1.0, 0.0, 0.0, 10, 1000.0)))

@@ -16,7 +16,7 @@ from laggard.core.yaml_source import parse_yaml, validate_model
 from laggard.network_emulation.dynamics.changes import Overlay, TimedChange
 from laggard.network_emulation.dynamics.expand import expand_events
 from laggard.network_emulation.fidelity.verify_links import REALTIME, verify_links
-from laggard.network_emulation.links.jitter import delay_grid_ms
+from laggard.network_emulation.jitter import delay_grid_ms
 from laggard.network_emulation.links.plan_links import Constraint, LinkPlan, plan_links
 from laggard.network_emulation.links.userspace import UserspaceBackend
 from laggard.network_emulation.model import Heterogeneity, Network

@@ -10,7 +10,7 @@ import pytest
 
 from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint, listener_in, socket_in
-from laggard.network_emulation.links.constraint import Constraint, LinkPlan
+from laggard.network_emulation.link_plan import Constraint, LinkPlan
 from laggard.network_emulation.links.tcp_settings import (
     TcpSettings,
     choose_settings,

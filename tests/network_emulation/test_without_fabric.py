@@ -6,7 +6,7 @@ import pytest
 
 from laggard.core.hosts import Host
 from laggard.core.yaml_source import parse_yaml, validate_model
-from laggard.network_emulation.links.constraint import AccessLink, LinkPlan, SharedLink
+from laggard.network_emulation.link_plan import AccessLink, LinkPlan, SharedLink
 from laggard.network_emulation.links.end_host_shaping import (
     EgressLimit,
     IngressLimit,

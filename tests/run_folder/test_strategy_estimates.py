@@ -15,7 +15,7 @@ from laggard.analysis.tables.write_run import write_run
 from laggard.cli.main import main
 from laggard.core.errors import InputError
 from laggard.core.hosts import Host
-from laggard.network_emulation.links.constraint import AccessLink, LinkPlan, SharedLink
+from laggard.network_emulation.link_plan import AccessLink, LinkPlan, SharedLink
 from laggard.run_folder.strategy_estimates import (
     list_bottlenecks,
     parse_strategies,

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from laggard.core import linux
+from laggard.layers_services.local import network_devices
 from tests.testbed.boot import NodeSpec
 
 BRIDGE = "testbed"
@@ -25,7 +26,7 @@ def inside(namespace: Path) -> Iterator[None]:
     """This thread in another network namespace."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        linux.enter(namespace, linux.CLONE_NEWNET)
+        linux.enter_namespace(namespace, linux.CLONE_NEWNET)
         yield
     finally:
         linux.setns(home, linux.CLONE_NEWNET)
@@ -85,7 +86,7 @@ def _create_namespace(path: Path) -> None:
         path.touch(exist_ok=False)
         linux.mount("/proc/thread-self/ns/net", str(path), "", linux.MS_BIND)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-            linux.set_device_up(control, "lo")
+            network_devices.set_device_up(control, "lo")
     finally:
         linux.setns(home, linux.CLONE_NEWNET)
         os.close(home)

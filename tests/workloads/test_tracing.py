@@ -333,7 +333,7 @@ def test_a_namespace_shows_only_its_own_connections(
     other = subprocess.Popen(
         [sys.executable, "-c", code],
         preexec_fn=unshare_network,
-        stdout=subprocess.PIPE,  # noqa: PLW1509
+        stdout=subprocess.PIPE,
     )
     try:
         assert other.stdout is not None

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
+from laggard.core.linux import inside_network
 from laggard.network_emulation.forked import end_companion, fork_companion
-from laggard.network_emulation.host_namespace import entered
-from laggard.network_emulation.links.constraint import Constraint, LinkPlan
+from laggard.network_emulation.link_plan import Constraint, LinkPlan
 from laggard.network_emulation.links.userspace import UserspaceBackend
 from tests.network_emulation.emulated import Continuum, in_sandbox, needs_tun
 
@@ -40,7 +40,7 @@ def send_models(continuum: Continuum) -> list[tuple[float, float]]:
 
     def receive() -> int:
         with (
-            entered(continuum.namespaces[second.name]),
+            inside_network(continuum.namespaces[second.name]),
             Endpoint(plans[1], listens=True) as endpoint,
         ):
             while True:
@@ -48,7 +48,7 @@ def send_models(continuum: Continuum) -> list[tuple[float, float]]:
 
     receiver = fork_companion("laggard-hears", receive)
     found = []
-    with entered(continuum.namespaces[first.name]), Endpoint(plans[0]) as sender:
+    with inside_network(continuum.namespaces[first.name]), Endpoint(plans[0]) as sender:
         sender.connect(1)
         sender.deliver(
             1, Message(2, 0, (), torch.zeros(MODEL_BYTES // 4))

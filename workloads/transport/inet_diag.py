@@ -12,15 +12,14 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from laggard.core import linux
 from laggard.core.errors import PrerequisiteError
 
 NETLINK_SOCK_DIAG = 4
-CLONE_NEWNET = 0x40000000
-NAMESPACE_SELF = "/proc/thread-self/ns/net"
 
 _SOCK_DIAG_BY_FAMILY = 20
 _NLM_F_REQUEST_DUMP = 0x301
@@ -75,38 +74,18 @@ def open_in_namespace(namespace: Path | None) -> socket.socket:
     Raises:
         PrerequisiteError: the namespace cannot be entered, or the kernel has no such diagnosis.
     """
-    here = os.open(NAMESPACE_SELF, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if namespace is not None:
-            _enter(os.open(namespace, os.O_RDONLY | os.O_CLOEXEC), close=True)
-        try:
+        with nullcontext() if namespace is None else linux.inside_network(namespace):
             diagnosis = socket.socket(
                 socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG
             )
-        finally:
-            if namespace is not None:
-                _enter(here, close=False)
     except OSError as error:
         where = "here" if namespace is None else f"in {namespace}"
         raise PrerequisiteError(
             f"TCP connections {where} cannot be asked for: {error}", "modprobe tcp_diag"
         ) from error
-    finally:
-        os.close(here)
     diagnosis.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
     return diagnosis
-
-
-def _enter(namespace: int, *, close: bool) -> None:
-    import ctypes
-
-    library = ctypes.CDLL(None, use_errno=True)
-    failed = library.setns(namespace, CLONE_NEWNET) != 0
-    number = ctypes.get_errno()
-    if close:
-        os.close(namespace)
-    if failed:
-        raise OSError(number, os.strerror(number))
 
 
 def established(diagnosis: socket.socket) -> Iterator[Connection]:

@@ -21,7 +21,7 @@ from laggard.network_emulation.fidelity.probes.stream import (
     UDP_PAYLOAD_BYTES,
     served_mbps,
 )
-from laggard.network_emulation.links.constraint import PACKET_BYTES
+from laggard.network_emulation.link_plan import PACKET_BYTES
 
 Transport = Literal["tcp", "udp", "count"]
 """`tcp` and `udp` measure a rate; `count` counts numbered datagrams that are sent far below it."""

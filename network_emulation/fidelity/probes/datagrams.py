@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint, listener_in, socket_in
-from laggard.network_emulation.links.constraint import Pair
+from laggard.network_emulation.link_plan import Pair
 
 DATAGRAM_WIRE_BYTES = 14 + 20 + 8 + 8
 _NUMBER = struct.Struct("!Q")

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint, socket_in
-from laggard.network_emulation.links.constraint import Pair
+from laggard.network_emulation.link_plan import Pair
 
 SMALL_BYTES, LARGE_BYTES = 16, 1016
 _IP_BYTES = 20

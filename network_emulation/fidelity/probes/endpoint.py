@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.network_emulation.host_namespace import entered
+from laggard.core.linux import inside_network
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ProbeEndpoint:
 
 def socket_in(endpoint: ProbeEndpoint, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:
     """A non-blocking socket inside a host's namespace, of its address's family."""
-    with entered(endpoint.namespace):
+    with inside_network(endpoint.namespace):
         made = socket.socket(endpoint.family, kind, protocol)
     made.setblocking(False)
     return made

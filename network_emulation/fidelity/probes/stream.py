@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint, listener_in, socket_in
-from laggard.network_emulation.links.constraint import PACKET_BYTES, QUEUE_PACKETS, Pair
+from laggard.network_emulation.link_plan import PACKET_BYTES, QUEUE_PACKETS, Pair
 
 TCP_PAYLOAD_BYTES = 1448
 """What a full-size TCP segment with timestamps leaves for data, of `PACKET_BYTES` on the wire over

@@ -16,8 +16,8 @@ from enoslib.objects import Host as EnosHost
 from enoslib.objects import Network as EnosNetwork
 
 from laggard.core.errors import EmulationError
+from laggard.network_emulation.link_plan import Constraint, LinkPlan, Pair
 from laggard.network_emulation.links.backend import LinkCounters, LinkHealth
-from laggard.network_emulation.links.constraint import Constraint, LinkPlan, Pair
 from laggard.network_emulation.links.netem.execute import Execute, InNamespaces
 from laggard.network_emulation.links.netem.htb import as_batch, segment_command
 from laggard.network_emulation.links.netem.ingress_queue import (

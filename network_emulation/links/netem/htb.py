@@ -26,7 +26,7 @@ from enoslib.objects import Roles
 from enoslib.service.emul.htb import DEFAULT_RATE, HTBConstraint, HTBSource, NetemHTB
 
 from laggard.core.errors import EmulationError
-from laggard.network_emulation.links.constraint import PACKET_BYTES, QUEUE_PACKETS, Constraint
+from laggard.network_emulation.link_plan import PACKET_BYTES, QUEUE_PACKETS, Constraint
 from laggard.network_emulation.links.netem.filters import discovery_filters, ipv6_filter, match_ipv6
 
 ROOT = "1:"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from laggard.core.errors import EmulationError
 from laggard.core.units import parse_delay_ms, parse_rate_mbps
-from laggard.network_emulation.links.constraint import PACKET_BYTES, QUEUE_PACKETS
+from laggard.network_emulation.link_plan import PACKET_BYTES, QUEUE_PACKETS
 from laggard.network_emulation.links.netem.filters import (
     by_address,
     discovery_filters,

@@ -18,13 +18,12 @@ from enoslib.objects import Network as EnosNetwork
 
 from laggard.core.errors import EmulationError
 from laggard.core.hosts import Host
-from laggard.network_emulation.links.constraint import QUEUE_PACKETS, Constraint, LinkPlan, Pair
+from laggard.network_emulation.link_plan import QUEUE_PACKETS, Constraint, LinkPlan, Pair
 from laggard.network_emulation.links.end_host_shaping import (
     impossible_links,
     plan_inlets,
     plan_outlets,
 )
-from laggard.network_emulation.links.loss_bursts import gilbert
 from laggard.network_emulation.links.netem.filters import ipv6_filter, match_ipv6
 from laggard.network_emulation.links.netem.htb import (
     IPV6_PRIORITY,
@@ -48,6 +47,7 @@ from laggard.network_emulation.links.netem.ingress_queue import (
     IngressQueue,
     IngressShaper,
 )
+from laggard.network_emulation.loss_bursts import gilbert
 
 MAX_HOSTS = 9_900
 SEGMENT_BELOW_MBPS = 1_000.0

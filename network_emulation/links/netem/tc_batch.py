@@ -38,7 +38,8 @@ class TcBatch:
 
     def feed(self, text: str) -> None:
         """Hand commands over, whole lines without the word `tc`; `wait_until_applied` waits for
-        them."""
+        them.
+        """
         assert self._process.stdin is not None
         self._fed = text
         try:

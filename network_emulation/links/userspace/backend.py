@@ -10,6 +10,7 @@ from pathlib import Path
 
 from laggard.core.errors import EmulationError
 from laggard.core.hosts import Host
+from laggard.core.linux import inside_network
 from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.forked import (
     PackedError,
@@ -18,9 +19,8 @@ from laggard.network_emulation.forked import (
     fork_companion,
     run_forked,
 )
-from laggard.network_emulation.host_namespace import entered
+from laggard.network_emulation.link_plan import Constraint, LinkPlan, Pair
 from laggard.network_emulation.links.backend import LinkCounters, LinkHealth
-from laggard.network_emulation.links.constraint import Constraint, LinkPlan, Pair
 from laggard.network_emulation.links.tcp_settings import TcpSettings, apply_tcp
 from laggard.network_emulation.links.userspace import control
 from laggard.network_emulation.links.userspace.counters import (
@@ -236,7 +236,7 @@ def _set_up_device(namespace: Path, host: Host) -> None:
     from pyroute2 import IPRoute, NetlinkError
 
     try:
-        with entered(namespace):
+        with inside_network(namespace):
             _let_ipv6(wanted=bool(host.ipv6))
             with IPRoute() as netlink:
                 (device,) = netlink.link_lookup(ifname=DEVICE)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from laggard.core.errors import EmulationError
 from laggard.network_emulation.forked import PackedError
-from laggard.network_emulation.links.constraint import Constraint
+from laggard.network_emulation.link_plan import Constraint
 
 _LENGTH = struct.Struct("=I")
 _CHUNK = 1 << 16

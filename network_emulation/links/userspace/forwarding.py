@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from laggard.core.errors import LaggardError
+from laggard.core.linux import MonotonicTimer
 from laggard.network_emulation.forked import pack_error
 from laggard.network_emulation.links.userspace import control, frame
 from laggard.network_emulation.links.userspace.counters import (
@@ -24,7 +25,6 @@ from laggard.network_emulation.links.userspace.counters import (
     EmulatorCounters,
 )
 from laggard.network_emulation.links.userspace.queueing import LinkModel, Packet, Route
-from laggard.network_emulation.links.userspace.timer import Timer
 from laggard.network_emulation.links.userspace.topology import QUEUE_BYTES, Topology
 from laggard.network_emulation.links.userspace.tun import open_tun, set_segmentation_offload
 from laggard.network_emulation.realtime import become_punctual
@@ -104,7 +104,7 @@ class Forwarder:
         self._model = LinkModel(tally.counts, random.Random(seed))  # noqa: S311 - losses, not secrets
         self._routes = [topology.routes[pair] for pair in topology.pairs]
         self._tables = dict(zip(devices, _route_tables(addresses, self._routes), strict=True))
-        self._timer = Timer()
+        self._timer = MonotonicTimer()
         self._poll = select.epoll()
         for descriptor in (end.fileno(), self._timer.descriptor, *devices):
             self._poll.register(descriptor, select.EPOLLIN)

@@ -24,9 +24,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from laggard.network_emulation.links.constraint import Constraint
-from laggard.network_emulation.links.jitter import offsets
-from laggard.network_emulation.links.loss_bursts import gilbert
+from laggard.network_emulation.jitter import offsets
+from laggard.network_emulation.link_plan import Constraint
+from laggard.network_emulation.loss_bursts import gilbert
 
 BYTES, PACKETS, DROPPED = 0, 1, 2
 TALLY_FIELDS = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from laggard.network_emulation.links.constraint import (
+from laggard.network_emulation.link_plan import (
     PACKET_BYTES,
     QUEUE_PACKETS,
     Constraint,

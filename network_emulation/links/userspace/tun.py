@@ -14,7 +14,7 @@ import struct
 from pathlib import Path
 
 from laggard.core.errors import EmulationError, PrerequisiteError
-from laggard.network_emulation.host_namespace import entered
+from laggard.core.linux import inside_network
 
 DEVICE = "eth0"
 CLONE_DEVICE = Path("/dev/net/tun")
@@ -38,7 +38,7 @@ def open_tun(namespace: Path) -> int:
         EmulationError: the namespace cannot be entered or has an `eth0` already.
     """
     try:
-        with entered(namespace):
+        with inside_network(namespace):
             return _open_here()
     except OSError as error:
         if error.filename == str(CLONE_DEVICE):

@@ -1,1 +1,1 @@
-""""""
+"""Contracts that every room shares: errors, units, hosts, schemas, Linux calls."""

@@ -64,10 +64,10 @@ from laggard.core.span_schema import Flag
 __all__ = [
     "DRIFT_LIMIT_PPM",
     "WANDER_PPM",
-    "ClockFit",
     "ClockExchange",
-    "Nanoseconds",
+    "ClockFit",
     "DriftPiece",
+    "Nanoseconds",
     "fit_clock",
 ]
 

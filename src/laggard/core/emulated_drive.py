@@ -13,7 +13,6 @@ changed without the lock.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import math
 import mmap
@@ -30,7 +29,6 @@ PIECE_NS = 5_000_000
 """Real time that the pieces of all processes of a host take at most, if each has one waiting: a
 change of limits takes so long to act."""
 
-_PR_SET_TIMERSLACK = 29
 _WORDS = 10
 _LIMITS = {"read": (0, 2), "write": (1, 3)}
 _SHARERS, _BUSY_UNTIL_NS = 4, 5
@@ -194,13 +192,6 @@ def make_drive(path: Path, limits: DriveLimits, sharers: int) -> Drive:
     drive._words[_SHARERS] = max(1, sharers)  # noqa: SLF001 - this module's own
     drive.set_limits(limits)
     return drive
-
-
-def minimize_timer_slack() -> None:
-    """Have the calling thread's sleeps end when they should (prctl(2)), and not up to 50 µs
-    later.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
 def _bytes_per_ns(mb_per_s: float | None) -> float:

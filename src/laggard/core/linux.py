@@ -1,18 +1,21 @@
-"""The few Linux calls that Python 3.11 does not wrap.
+"""Linux calls that Python 3.11 does not wrap: namespaces, mounts, prctl, timers and scheduling.
 
 Each raises `OSError` with the kernel's error number and the call's target as its file name. See
-unshare(2), setns(2), mount(2), prctl(2), netdevice(7), arp(7) and rtnetlink(7).
+unshare(2), setns(2), mount(2), prctl(2), timerfd_create(2) and sched_setattr(2).
 """
 
 from __future__ import annotations
 
 import ctypes
-import fcntl
+import math
 import os
+import platform
 import signal
 import socket
 import struct
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 CLONE_NEWNS = 0x00020000
@@ -35,26 +38,10 @@ CAP_SYS_ADMIN = 21
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
-_SIOCSIFFLAGS = 0x8914
-_SIOCSIFADDR = 0x8916
-_SIOCSIFNETMASK = 0x891C
-_SIOCGIFHWADDR = 0x8927
-_SIOCSARP = 0x8955
-_IFF_UP = 0x1
-_ATF_COM = 0x02
-_ATF_PERM = 0x04
-_ARPHRD_ETHER = 1
-_SIOCGIFINDEX = 0x8933
-_RTM_NEWADDR, _RTM_NEWNEIGH = 20, 28
-_NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_REPLACE, _NLM_F_CREATE = 0x1, 0x4, 0x100, 0x400
-_NLMSG_HEADER = struct.Struct("=IHHII")
-_NLMSG_ERROR = struct.Struct("=16xi")
-_ADDRESS_MESSAGE = struct.Struct("=BBBBI")
-_NEIGHBOUR_MESSAGE = struct.Struct("=BxxxIHBB")
-_ATTRIBUTE_HEADER = struct.Struct("=HH")
-_IFA_ADDRESS, _IFA_LOCAL, _IFA_F_NODAD = 1, 2, 0x02
-_NDA_DST, _NDA_LLADDR, _NUD_PERMANENT = 1, 2, 0x80
-_MESSAGES_AT_ONCE = 100
+_PR_SET_TIMERSLACK = 29
+_TIMER_ABSOLUTE = 1
+_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
+_SCHED_ATTRIBUTES = struct.Struct("=IIQiIQQQ")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -76,7 +63,7 @@ def setns(descriptor: int, kind: int) -> None:
     _check(_libc.setns(descriptor, kind), "setns")
 
 
-def enter(path: Path, kind: int) -> None:
+def enter_namespace(path: Path, kind: int) -> None:
     """Move the calling thread into the namespace bound at `path`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -134,122 +121,76 @@ def thread_names() -> tuple[str, ...]:
     )
 
 
-def _device_request(device: str, payload: bytes) -> bytes:
-    return struct.pack("16s24s", device.encode(), payload)
+@contextmanager
+def inside_network(namespace: Path) -> Iterator[None]:
+    """Run the body in the network namespace bound at `namespace`.
 
+    A namespace belongs to a thread: callers have one thread, and descriptors opened inside stay in
+    that namespace afterwards.
 
-def _socket_address(address: str) -> bytes:
-    return struct.pack("HH4s8x", socket.AF_INET, 0, socket.inet_aton(address))
-
-
-def set_device_up(control: socket.socket, device: str) -> None:
-    """Bring a network device up, in the namespace in which the socket `control` was made."""
-    fcntl.ioctl(control, _SIOCSIFFLAGS, _device_request(device, struct.pack("H22x", _IFF_UP)))
-
-
-def set_device_address(control: socket.socket, device: str, address: str, netmask: str) -> None:
-    """Give a network device its IPv4 address and mask, in the namespace of the socket `control`."""
-    fcntl.ioctl(control, _SIOCSIFADDR, _device_request(device, _socket_address(address)))
-    fcntl.ioctl(control, _SIOCSIFNETMASK, _device_request(device, _socket_address(netmask)))
-
-
-def hardware_address(control: socket.socket, device: str) -> bytes:
-    """The six bytes of a device's Ethernet address, in the namespace of the socket `control`."""
-    answer = fcntl.ioctl(control, _SIOCGIFHWADDR, _device_request(device, b""))
-    return answer[18:24]
-
-
-def add_permanent_neighbour(
-    control: socket.socket, device: str, address: str, hardware: bytes
-) -> None:
-    """Tell a device once and for all which Ethernet address an IPv4 neighbour has, so that it never
-    asks by ARP.
+    Raises:
+        OSError: the file is not a network namespace, or the process may not enter it.
     """
-    ethernet = struct.pack("H6s8x", _ARPHRD_ETHER, hardware)
-    request = struct.pack(
-        "16s16si16s16s",
-        _socket_address(address),
-        ethernet,
-        _ATF_COM | _ATF_PERM,
-        b"",
-        device.encode(),
-    )
-    fcntl.ioctl(control, _SIOCSARP, request)
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        enter_namespace(namespace, CLONE_NEWNET)
+        try:
+            yield
+        finally:
+            setns(home, CLONE_NEWNET)
+    finally:
+        os.close(home)
 
 
-def add_ipv6_address(
-    netlink: socket.socket, control: socket.socket, device: str, address: str, length: int
-) -> None:
-    """Give a network device an IPv6 address that is taken for unique, in the namespace of both
-    sockets.
+def minimize_timer_slack() -> None:
+    """Let the calling thread's sleeps end on time, and not up to 50 µs late."""
+    _check(_libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0), "prctl")
 
-    Args:
-        netlink: a raw rtnetlink socket.
-        control: any other socket, for ioctl(2).
-        device: its name.
-        address: without prefix.
-        length: of the prefix, in bits.
+
+class MonotonicTimer:
+    """A one-shot timer on CLOCK_MONOTONIC with a descriptor for epoll (`os` has it from Python
+    3.13).
     """
-    packed = socket.inet_pton(socket.AF_INET6, address)
-    body = _ADDRESS_MESSAGE.pack(
-        socket.AF_INET6, length, _IFA_F_NODAD, 0, _device_index(control, device)
-    )
-    body += _attribute(_IFA_LOCAL, packed) + _attribute(_IFA_ADDRESS, packed)
-    _request(netlink, _RTM_NEWADDR, [body], address)
 
-
-def add_permanent_ipv6_neighbours(
-    netlink: socket.socket,
-    control: socket.socket,
-    device: str,
-    neighbours: Sequence[tuple[str, bytes]],
-) -> None:
-    """Tell a device once and for all which Ethernet addresses IPv6 neighbours have, so that it
-    never discovers them.
-
-    Args:
-        netlink: a raw rtnetlink socket.
-        control: any other socket of the same namespace, for ioctl(2).
-        device: its name.
-        neighbours: IPv6 address and Ethernet address of each.
-    """
-    head = _NEIGHBOUR_MESSAGE.pack(
-        socket.AF_INET6, _device_index(control, device), _NUD_PERMANENT, 0, 0
-    )
-    bodies = [
-        head
-        + _attribute(_NDA_DST, socket.inet_pton(socket.AF_INET6, address))
-        + _attribute(_NDA_LLADDR, hardware)
-        for address, hardware in neighbours
-    ]
-    for i in range(0, len(bodies), _MESSAGES_AT_ONCE):
-        _request(netlink, _RTM_NEWNEIGH, bodies[i : i + _MESSAGES_AT_ONCE], device)
-
-
-def _device_index(control: socket.socket, device: str) -> int:
-    answer = fcntl.ioctl(control, _SIOCGIFINDEX, _device_request(device, b""))
-    return int(struct.unpack_from("i", answer, 16)[0])
-
-
-def _attribute(kind: int, value: bytes) -> bytes:
-    return (
-        _ATTRIBUTE_HEADER.pack(_ATTRIBUTE_HEADER.size + len(value), kind)
-        + value
-        + bytes(-len(value) % 4)
-    )
-
-
-def _request(netlink: socket.socket, kind: int, bodies: Sequence[bytes], target: str) -> None:
-    """Send messages together; the last is acknowledged, and each that fails is answered."""
-    flags = _NLM_F_REQUEST | _NLM_F_CREATE | _NLM_F_REPLACE
-    messages = [
-        _NLMSG_HEADER.pack(
-            _NLMSG_HEADER.size + len(body), kind, flags | (_NLM_F_ACK if last else 0), 0, 0
+    def __init__(self) -> None:
+        self.descriptor: int = _check(
+            _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC),
+            "timerfd_create",
         )
-        + body
-        for last, body in ((body is bodies[-1], body) for body in bodies)
-    ]
-    netlink.send(b"".join(messages))
-    (number,) = _NLMSG_ERROR.unpack_from(netlink.recv(1 << 16))
-    if number:
-        raise OSError(-number, os.strerror(-number), target)
+        # Interval, then value, each in seconds and nanoseconds.
+        self._spec = (ctypes.c_long * 4)()
+        self._reference = ctypes.byref(self._spec)
+        self._set_to_ns = math.inf
+
+    def set(self, when_ns: float) -> None:
+        """Make the descriptor readable at `when_ns`; infinity disarms the timer. Setting the time
+        that is already set costs no system call.
+        """
+        if when_ns == self._set_to_ns:
+            return
+        self._set_to_ns = when_ns
+        whole = 0 if when_ns == math.inf else max(1, math.ceil(when_ns))
+        self._spec[2], self._spec[3] = divmod(whole, 1_000_000_000)
+        result = _libc.timerfd_settime(self.descriptor, _TIMER_ABSOLUTE, self._reference, None)
+        _check(result, "timerfd_settime")
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self.descriptor)
+
+
+def set_scheduling_slice(thread: int, slice_ns: int) -> None:
+    """Give a thread a scheduling slice of its own (EEVDF, Linux 6.12 and later; earlier kernels
+    ignore it).
+
+    Args:
+        thread: thread id; 0 is the calling thread.
+        slice_ns: length of the slice in nanoseconds.
+    """
+    number = _SCHED_SETATTR.get(platform.machine())
+    if number is not None:
+        attributes = _SCHED_ATTRIBUTES.pack(
+            _SCHED_ATTRIBUTES.size, os.SCHED_OTHER, 0, 0, 0, slice_ns, 0, 0
+        )
+        result = _libc.syscall(number, thread, ctypes.c_char_p(attributes), 0)
+        _check(result, "sched_setattr")

@@ -21,16 +21,16 @@ from laggard.emulate.control_socket import ControlReply, ControlRequest, Control
 from laggard.emulate.output import EmulationStatus, build_link_document
 from laggard.layers_services.local.joining import offered
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
-from laggard.network_emulation.fidelity.measure import ProbeEndpoint
-from laggard.network_emulation.fidelity.prober import Prober
-from laggard.network_emulation.links.constraint import Constraint, Pair
-from laggard.network_emulation.links.live_links import (
+from laggard.network_emulation.fidelity.live_links import (
     LiveLink,
     Look,
     group_links,
     live_links,
     round_trip_probes,
 )
+from laggard.network_emulation.fidelity.measure import ProbeEndpoint
+from laggard.network_emulation.fidelity.prober import Prober
+from laggard.network_emulation.link_plan import Constraint, Pair
 from laggard.run.continuum import Continuum, open_continuum
 from laggard.run.controller import require_fidelity, run_workflow_stage
 from laggard.run.fidelity_monitor import (

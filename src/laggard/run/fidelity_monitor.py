@@ -27,7 +27,7 @@ from laggard.network_emulation.fidelity.monitor import (
     describe,
 )
 from laggard.network_emulation.fidelity.sampling import take_sample
-from laggard.network_emulation.links.constraint import Pair
+from laggard.network_emulation.link_plan import Pair
 from laggard.run.continuum import Continuum
 
 _SAMPLE_INTERVAL_S = 1.0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from laggard.analysis.replay.simulation.simulated_network import Bottleneck
     from laggard.analysis.replay.what_if.strategy_catalog import AlternativeStrategy
     from laggard.analysis.replay.what_if.strategy_estimate import DeploymentInfo
-    from laggard.network_emulation.links.constraint import LinkPlan
+    from laggard.network_emulation.link_plan import LinkPlan
 
 ALL_STRATEGIES = "all"
 

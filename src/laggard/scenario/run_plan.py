@@ -14,7 +14,7 @@ from laggard.layers_services.g5k.description import G5kDescription
 from laggard.layers_services.machine import Machine as RemoteMachine
 from laggard.network_emulation.compute.cpu_plan import plan_cpus, usable_cores
 from laggard.network_emulation.dilation import load
-from laggard.network_emulation.links.jitter import Distribution
+from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.links.plan_links import Constraint, tier_pairs
 from laggard.network_emulation.model import (
     HostEvent,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from laggard.core.hosts import Host
 from laggard.core.virtual_time import Dilation
-from laggard.network_emulation.links.jitter import REACH, Distribution
+from laggard.network_emulation.jitter import REACH, Distribution
 
 Pair = tuple[str, str]
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.fidelity.probes.echo import EchoProbe
+from laggard.network_emulation.jitter import delay_grid_ms, median_of_sum_ms
+from laggard.network_emulation.link_plan import Constraint, LinkPlan, Pair, dilate_constraint
 from laggard.network_emulation.links.backend import LinkCounters
-from laggard.network_emulation.links.constraint import Constraint, LinkPlan, Pair, dilate_constraint
-from laggard.network_emulation.links.jitter import delay_grid_ms, median_of_sum_ms
 
 _ECHOES = 6
 _SPACING_MS = 10.0
