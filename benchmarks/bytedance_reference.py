@@ -23,7 +23,7 @@ TRACES = ("AR", "SE", "ST")
 OURS = """
 import json, sys
 from pathlib import Path
-from laggard.analysis.formats.bytedance.parquet_file.parquet_file import read_operations
+from laggard.analysis.formats.bytedance.parquet_file import read_operations
 from laggard.analysis.replay.bytedance.slowdowns import compute_slowdowns
 json.dump(compute_slowdowns(read_operations(Path(sys.argv[1]))).document(), sys.stdout)
 """

@@ -30,9 +30,9 @@ INSIDE = """
     namespaces = create_namespaces(hosts, "bridge")
     roles, networks = enoslib_roles(hosts)
     from e2clab.network import Network as E2clabNetwork
-    from laggard.network_emulation.link_plan.constraint.plan_links import plan_links
+    from laggard.network_emulation.links.plan_links import plan_links
     from laggard.network_emulation.model import Heterogeneity, Network
-    from laggard.network_emulation.link_plan.constraint.netem import NetemBackend
+    from laggard.network_emulation.links.netem import NetemBackend
     from laggard.core.yaml_source import parse_yaml, validate_model
 
     def rules(symmetric):

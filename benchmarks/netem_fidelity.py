@@ -26,10 +26,10 @@ INSIDE = """
     from laggard.scenario.load import load_scenario
     from laggard.layers_services.local import sandbox
     from laggard.layers_services.local.namespaces import create_namespaces
-    from laggard.network_emulation.link_plan.constraint.plan_links import dilate_links
-    from laggard.network_emulation.fidelity.verify_links.verify_links.verify_links import verify_links
-    from laggard.network_emulation.link_plan.constraint.netem import NetemBackend
-    from laggard.network_emulation.link_plan.constraint.tcp_settings import configure_tcp_of
+    from laggard.network_emulation.links.plan_links import dilate_links
+    from laggard.network_emulation.fidelity.verify_links import verify_links
+    from laggard.network_emulation.links.netem import NetemBackend
+    from laggard.network_emulation.links.tcp_settings import configure_tcp_of
     from laggard.core.virtual_time import Dilation
 
     def measure(name, factor, answer):

@@ -84,10 +84,10 @@ def inside(scenario, cpu, cgroups, answer):
     use_namespace_connection()
     from laggard.network_emulation.compute import open_shares
     from laggard.network_emulation.compute.measure import verify_shares
-    from laggard.network_emulation.link_plan.constraint.plan_links import dilate_links
-    from laggard.network_emulation.fidelity.verify_links.verify_links.verify_links import verify_links
-    from laggard.network_emulation.link_plan.constraint.netem import NetemBackend
-    from laggard.network_emulation.link_plan.constraint.tcp_settings import configure_tcp_of
+    from laggard.network_emulation.links.plan_links import dilate_links
+    from laggard.network_emulation.fidelity.verify_links import verify_links
+    from laggard.network_emulation.links.netem import NetemBackend
+    from laggard.network_emulation.links.tcp_settings import configure_tcp_of
     from laggard.core.virtual_time import Dilation
     dilation = Dilation(cpu.dilation)
     namespaces = create_namespaces(scenario.hosts, "bridge")

@@ -19,7 +19,7 @@ CODE = """
 import sys, time
 from pathlib import Path
 from laggard.analysis.tables.load_run import load_run
-from laggard.analysis.findings.analysis_result.analysis_result import analyse
+from laggard.analysis.findings.analysis_result import analyse
 run = load_run(Path(sys.argv[1])); found = analyse(run)
 analysed = time.process_time()
 from laggard.analysis.report import write_report

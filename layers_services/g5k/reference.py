@@ -1,6 +1,6 @@
 """What Grid'5000 has: its clusters, as published in the testbed's own reference repository.
 
-`g5k_reference.json` beside this file holds the facts of every cluster at one commit of
+`reference.json` beside this file holds the facts of every cluster at one commit of
 https://github.com/grid5000/reference-repository; `benchmarks/g5k_reference.py` writes it anew. The
 testbed changes: what a reservation really gets is up to its API, and this is only what a scenario
 can be checked against without it.
@@ -16,7 +16,7 @@ from typing import Literal
 
 from laggard.core.run_schema import Record
 
-FILE = Path(__file__).with_name("g5k_reference.json")
+FILE = Path(__file__).with_name("reference.json")
 EXOTIC = "exotic"
 """The job type without which OAR gives no node of an exotic cluster."""
 

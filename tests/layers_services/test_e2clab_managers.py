@@ -282,7 +282,7 @@ def test_kwollect_collects_the_time_of_the_stages(own_runner: Runner) -> None:
         here.joinpath(".python-grid5000.yaml").write_text(settings)
         for host in roles["k_monitor"]:
             host.address = "parasilo-1.rennes.grid5000.fr"
-        managers = start_managers(layers, roles, networks, here, here, output, jobs=[HeldJob(testbed="g5k", site="rennes", job_id=7, name="x", nodes=1)])
+        managers = start_managers(layers, roles, networks, here, here, output, jobs=[ReservedJob(testbed="g5k", site="rennes", job_id=7, name="x", nodes=1)])
         began = time.time()
         with managers.stage("launch"):
             pass

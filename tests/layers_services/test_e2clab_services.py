@@ -53,7 +53,7 @@ HEAD = """
     import json, os, subprocess, sys
     from pathlib import Path
     from laggard.core.errors import LaggardError
-    from laggard.layers_services.e2clab import services
+    from laggard.layers_services.e2clab import services as e2clab_services
     from laggard.layers_services.compile import compile_hosts
     from laggard.layers_services.e2clab.workflow import run_workflow
     from laggard.layers_services.local import (namespaces, sandbox); from laggard.core import (linux)
@@ -220,14 +220,14 @@ def test_a_class_that_fails_is_told_with_its_service_host_and_task(own_runner: R
         """
     text = "environment: {g5k: {}}\\nlayers: [{name: fog, services: [{name: CLASS, quantity: 1}]}]"
     def attempt(name):
-        layers = validated(parse_yaml(text.replace("CLASS", name), "layers"), LayersServices)
+        layers = validate_model(parse_yaml(text.replace("CLASS", name), "layers"), LayersServices)
         hosts = compile_hosts(layers)
         roles, networks = enoslib_roles(hosts)
         try:
             e2clab_services.deploy_services(layers, roles, hosts, run_plugins=True)
         except LaggardError as error:
             return str(error)
-    first = validated(parse_yaml(text.replace("CLASS", "Broken"), "layers"), LayersServices)
+    first = validate_model(parse_yaml(text.replace("CLASS", "Broken"), "layers"), LayersServices)
     def function():
         add("Broken")
         Path("/run/plugins/Empty.py").write_text("")

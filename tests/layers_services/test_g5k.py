@@ -31,11 +31,11 @@ HEAD = """
     from benchmarks import g5k_faults
     from laggard.core.errors import LaggardError
     from laggard.layers_services.compile import compile_hosts
-    from laggard.layers_services.g5k.reserve.reserve.api import Pace
-    from laggard.layers_services.g5k.reserve.reserve.plan import plan_g5k
-    from laggard.layers_services.g5k.reserve.reserve.request import G5kOptions
+    from laggard.layers_services.g5k.api import Pace
+    from laggard.layers_services.g5k.plan import plan_g5k
+    from laggard.layers_services.g5k.request import G5kOptions
     from laggard.layers_services.model import LayersServices
-    from laggard.layers_services.g5k.reserve.reserve.release import destroy, find_jobs, how_to_release, release, still_held
+    from laggard.layers_services.g5k.release import destroy, find_jobs, how_to_release, release, still_held
     from laggard.core.run_schema import ReservedJob
     from tests.testbed.faults import Fault
     from tests.testbed.stand_in import stand_in
@@ -221,7 +221,7 @@ def test_jobs_are_found_by_name_and_released(scripts: Scripts) -> None:
 def test_a_job_known_by_name_only_or_not_at_all_is_released(scripts: Scripts) -> None:
     found = scripts.answer("""
     def job(number, name="laggard-a", site="rennes"):
-        return HeldJob(testbed="g5k", site=site, job_id=number, name=name, nodes=1)
+        return ReservedJob(testbed="g5k", site=site, job_id=number, name=name, nodes=1)
 
     def act(grid):
         submit(grid)
@@ -270,7 +270,7 @@ def test_what_cannot_be_released_is_returned_with_the_command_that_does(scripts:
 def test_a_job_that_is_there_must_exist_run_and_fit(scripts: Scripts) -> None:
     found = scripts.answer("""
     def act(grid):
-        from laggard.layers_services.g5k.reserve.reserve.reserve import reserve
+        from laggard.layers_services.g5k.reserve import reserve
         submit(grid), submit(grid, types=["deploy"])
         release(find_jobs("laggard-a", ["rennes"], PACE)[1:], PACE)
         told = []
@@ -306,7 +306,7 @@ def test_a_job_that_is_there_must_exist_run_and_fit(scripts: Scripts) -> None:
 def test_an_estimate_of_the_start_reserves_nothing(scripts: Scripts) -> None:
     found = scripts.answer("""
     def act(grid):
-        from laggard.layers_services.g5k.reserve.reserve.reserve import start_estimate
+        from laggard.layers_services.g5k.reserve import start_estimate
         now = datetime.datetime.now(datetime.timezone.utc)
 
         def estimate(quantity, **options):

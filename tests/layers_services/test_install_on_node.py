@@ -250,7 +250,7 @@ def test_killed_at_any_time_it_leaves_nothing_in_the_way(
     many = write_wheel(store, "many", files=files)
     request = request_for(store, base, *sorted(store.glob("laggard*.whl")), many)
     code = (
-        "import os, signal, sys, json; from laggard.layers_services import install_on_node as i\n"
+        "import os, signal, sys, json; from laggard.layers_services.environment import install_on_node as i\n"
         "place, seen = i._place, []\n"
         "def counting(*arguments):\n"
         "    seen.append(1)\n"

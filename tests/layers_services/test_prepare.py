@@ -261,7 +261,7 @@ def test_nodes_that_cannot_be_prepared_are_named(scripts: Scripts) -> None:
         failed = error_of(lambda: run_on_nodes(bed.roles, {first: "echo {{ this }}; exit 3", third: "true"}, "testing"))
         for name in names[1:]:
             bed.nodes.kill_ssh(name)
-        unreachable = error_of(lambda: ask_nodes(bed.machines, bed.roles))
+        unreachable = error_of(lambda: query_nodes(bed.machines, bed.roles))
         return [little, less, failed, unreachable]
     in_sandbox(bed_here, look)
 """)

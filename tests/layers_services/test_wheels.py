@@ -352,9 +352,9 @@ def test_laggards_own_wheel_has_its_files(tmp_path: Path) -> None:
         listed = {line.split(",")[0]: line.split(",")[1] for line in record}
         assert set(listed) == names
         digest = base64.urlsafe_b64encode(
-            hashlib.sha256((package / "errors.py").read_bytes()).digest()
+            hashlib.sha256((package / "core/errors.py").read_bytes()).digest()
         )
-        assert listed["laggard/errors.py"] == f"sha256={digest.rstrip(b'=').decode()}"
+        assert listed["laggard/core/errors.py"] == f"sha256={digest.rstrip(b'=').decode()}"
     assert not [name for name in names if "__pycache__" in name]
     assert {"laggard/py.typed", f"{info}/METADATA", f"{info}/WHEEL"} <= names
 
@@ -414,7 +414,7 @@ def test_a_node_has_what_ranks_and_their_limiters_import() -> None:
     own = [path for folder in folders for path in (REPOSITORY / folder).rglob("*.py")]
     own += [
         REPOSITORY / "layers_services" / name
-        for name in ("launch.py", "fork_server.py", "local/forked.py")
+        for name in ("local/launch.py", "local/fork_server.py", "local/forked.py")
     ]
     tops = {
         name.split(".")[0]

@@ -56,11 +56,11 @@ def test_all_that_is_charged_is_what_the_steps_were_worth(
         for cpu_ms, worth in steps:
             cpu_ns = cpu_ms * _MS
             for _ in range(looks):
-                charged += efficiency.settle()
+                charged += efficiency.charge_uncounted()
                 charged += efficiency.charge(cpu_ns // looks)
             worker.add(round(cpu_ns * worth), cpu_ns)
             work += round(cpu_ns * worth)
-        charged += efficiency.settle()
+        charged += efficiency.charge_uncounted()
         assert charged + efficiency.outstanding_ns == pytest.approx(work, rel=1e-6)
         assert (
             abs(efficiency.outstanding_ns) < 3 * 50 * _MS
@@ -72,11 +72,11 @@ def test_what_cpu_time_is_worth_is_learnt_from_the_first_step_on(tmp_path: Path)
         efficiency = Efficiency(seen, 0.2)
         assert efficiency.value == pytest.approx(1 / 1.8)
         worker.add(4 * _MS, 5 * _MS)
-        efficiency.settle()
+        efficiency.charge_uncounted()
         assert efficiency.value == pytest.approx(0.8)
         for _ in range(30):
             worker.add(3 * _MS, 5 * _MS)
-            efficiency.settle()
+            efficiency.charge_uncounted()
         assert efficiency.value == pytest.approx(0.6, abs=0.001)
 
 
@@ -89,11 +89,11 @@ def test_the_first_steps_of_a_training_are_neither_learnt_from_nor_made_up_for(
         for _ in range(WARM_UP_STEPS):
             efficiency.charge(90 * _MS)
             worker.add(10 * _MS, 90 * _MS)
-            assert efficiency.settle() == 0
+            assert efficiency.charge_uncounted() == 0
         assert efficiency.value == pytest.approx(1 / 1.8)
         assert efficiency.outstanding_ns == 0
         worker.add(4 * _MS, 5 * _MS)
-        efficiency.settle()
+        efficiency.charge_uncounted()
         assert efficiency.value == pytest.approx(0.8)
 
 
@@ -111,15 +111,15 @@ def test_one_step_of_nonsense_is_believed_within_bounds(tmp_path: Path) -> None:
     with _warmed_up(tmp_path / "work") as worker, WorkCounter(tmp_path / "work") as seen:
         efficiency = Efficiency(seen, 0.5)
         worker.add(1000 * _MS, 1)
-        assert 0 < efficiency.settle() + efficiency.outstanding_ns <= 1000 * _MS
+        assert 0 < efficiency.charge_uncounted() + efficiency.outstanding_ns <= 1000 * _MS
         before_ns = efficiency.outstanding_ns
         assert efficiency.value <= 2
         worker.add(1, 1000 * _MS)
         worker.set_computing(True)
         efficiency.charge(500 * _MS)
-        assert efficiency.settle() + efficiency.outstanding_ns == before_ns - 1
+        assert efficiency.charge_uncounted() + efficiency.outstanding_ns == before_ns - 1
         worker.add(1, 0)
-        efficiency.settle()
+        efficiency.charge_uncounted()
 
 
 def test_no_host_needs_more_than_its_core_was_planned_to_give(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_no_host_needs_more_than_its_core_was_planned_to_give(tmp_path: Path) ->
         for _ in range(100):
             efficiency.charge(9 * _MS)
             worker.add(_MS, 9 * _MS)  # so short that nothing of it is ever warm
-            efficiency.settle()
+            efficiency.charge_uncounted()
         assert efficiency.value == pytest.approx(0.8 / 1.7)
         assert abs(efficiency.outstanding_ns) < _MS
 
@@ -139,12 +139,12 @@ def test_what_was_done_under_another_share_is_not_settled_under_this_one(tmp_pat
         efficiency = Efficiency(seen, 1.0)
         worker.add(50 * _MS, 50 * _MS)
         efficiency.change_share(0.1)
-        assert efficiency.settle() == 0
+        assert efficiency.charge_uncounted() == 0
         assert efficiency.value == pytest.approx(1 / 1.9)
         worker.add(50 * _MS, 90 * _MS)  # begun under the other share
-        assert efficiency.settle() == 0
+        assert efficiency.charge_uncounted() == 0
         worker.add(50 * _MS, 90 * _MS)
-        assert efficiency.settle() + efficiency.outstanding_ns == 50 * _MS
+        assert efficiency.charge_uncounted() + efficiency.outstanding_ns == 50 * _MS
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ SCRIPT = """
     from laggard.core.hosts import Host
     from laggard.layers_services.local import sandbox
     from laggard.layers_services.local.namespaces import create_namespaces
-    from laggard.network_emulation.fidelity.verify_links.verify_links.verify_links import ORDINARY, verify_links
-    from laggard.network_emulation.link_plan.constraint.userspace import UserspaceBackend
-    from laggard.network_emulation.link_plan.constraint.constraint import Constraint, LinkPlan
+    from laggard.network_emulation.fidelity.verify_links import ORDINARY, verify_links
+    from laggard.network_emulation.links.userspace import UserspaceBackend
+    from laggard.network_emulation.link_plan import Constraint, LinkPlan
     from laggard.core.virtual_time import Dilation
 
     def controller():

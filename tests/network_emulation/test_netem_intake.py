@@ -123,8 +123,8 @@ def test_packets_that_a_token_bucket_would_drop_are_refused() -> None:
 SCRIPT = """
     import json, os, pathlib, socket, subprocess, sys, threading, time
     from laggard.layers_services.local import (sandbox); from laggard.core import (linux)
-    from laggard.network_emulation.link_plan.constraint.netem.execute import InNamespaces
-    from laggard.network_emulation.link_plan.constraint.netem.ingress_queue import IngressShaper, IngressQueue, make_room, received, verify_ingress
+    from laggard.network_emulation.links.netem.execute import InNamespaces
+    from laggard.network_emulation.links.netem.ingress_queue import IngressShaper, IngressQueue, make_room, received, verify_ingress
 
     ADDRESSES = {"controller": "10.0.0.1", "fast": "10.0.0.2", "slow": "10.0.0.3"}
     IPV6 = {"controller": "2001:db8::1", "fast": "2001:db8::2", "slow": "2001:db8::3"}

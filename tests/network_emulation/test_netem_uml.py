@@ -55,7 +55,7 @@ def _dedent(text: str) -> str:
 
 
 LINKS = """
-    from laggard.network_emulation.link_plan.constraint.netem import NetemBackend
+    from laggard.network_emulation.links.netem import NetemBackend
     from laggard.network_emulation.probe import choose_backend
 
     ports = c.create(hosts)
@@ -191,7 +191,7 @@ ANSIBLE = """
 
     namespaces = create_namespaces(hosts, "bridge")
     roles, networks = enoslib_roles(hosts)
-    from laggard.network_emulation.link_plan.constraint.netem import NetemBackend
+    from laggard.network_emulation.links.netem import NetemBackend
 
     plan = LinkPlan(hosts, both(edge1, fog, Constraint(10, 0, 20)) | both(edge1, cloud, Constraint(25, 0, 20)))
     with ansible_workspace():
