@@ -39,8 +39,8 @@ from laggard.workloads.output.worker_output import (
     write_whole,
 )
 from laggard.workloads.plan import ServerPlan
-from laggard.workloads.strategies import create_server_rule
-from laggard.workloads.strategies.parameters import BalancedParameters, CompressibleParameters
+from laggard.workloads.strategies.base.parameters import BalancedParameters, CompressibleParameters
+from laggard.workloads.strategies.registry import create_server_rule
 from laggard.workloads.strategies.server.push_pull import ServerMessageKind
 from laggard.workloads.strategies.server.update_rule import (
     Push,

@@ -7,15 +7,15 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from laggard.core.errors import InputError
 from laggard.core.hosts import Host, select_hosts
 from laggard.workloads.specification.churn import absent_at_start, turns
-from laggard.workloads.transport.plan import FIRST_PORT, EndpointPlan
-from laggard.workloads.workload import Placement, Workload
+from laggard.workloads.specification.training import Placement
+from laggard.workloads.transport.plan import FIRST_PORT, Backend, EndpointPlan
+from laggard.workloads.workload import Workload
 
 PRELOAD = (
     "numpy",
@@ -26,7 +26,7 @@ PRELOAD = (
     "torch.nn.parallel",
     "laggard.workloads.worker",
     "laggard.workloads.evaluator",
-    "laggard.workloads.tracing.link_sampler",
+    "laggard.workloads.link_sampler",
     "laggard.workloads.strategies.collective.allreduce",
     "laggard.workloads.strategies.collective.local_sgd",
     "laggard.workloads.strategies.collective.hierarchical",
@@ -63,8 +63,6 @@ and a worker's share is of one core. Nor do they initialise CUDA, should one of 
 there is any: no child could use it then."""
 
 LINK_SAMPLE_HZ = 5.0
-
-Backend = Literal["gloo", "nccl"]
 
 
 class ProcessPlan(BaseModel):

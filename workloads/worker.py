@@ -37,27 +37,27 @@ from laggard.workloads.models.optimizers import build_optimizer
 from laggard.workloads.output.decisions import note_decision
 from laggard.workloads.output.worker_output import WorkerOutputDir, read_lines, write_whole
 from laggard.workloads.plan import WorkerPlan
-from laggard.workloads.strategies import (
-    create_peer_strategy,
-    create_server_strategy,
-    create_strategy,
-)
 from laggard.workloads.strategies.background.background_exchange import BackgroundExchange
-from laggard.workloads.strategies.collective.ring_allreduce import RingAllReduce
-from laggard.workloads.strategies.parameters import (
+from laggard.workloads.strategies.base.parameters import (
     AllReduceParameters,
     BalancedParameters,
     CompressibleParameters,
     Parameters,
 )
-from laggard.workloads.strategies.peer_connections import PeerConnections
-from laggard.workloads.strategies.server.push_pull import ServerMessageKind
-from laggard.workloads.strategies.strategy import (
+from laggard.workloads.strategies.base.peer_connections import PeerConnections
+from laggard.workloads.strategies.base.strategy import (
     AsyncStrategy,
     ServerStrategy,
     Strategy,
     TrainingContext,
 )
+from laggard.workloads.strategies.collective.ring_allreduce import RingAllReduce
+from laggard.workloads.strategies.registry import (
+    create_peer_strategy,
+    create_server_strategy,
+    create_strategy,
+)
+from laggard.workloads.strategies.server.push_pull import ServerMessageKind
 from laggard.workloads.tracing.batch_loader import BatchLoader, fewest_samples, pad
 from laggard.workloads.tracing.compute_meter import ComputeMeter
 from laggard.workloads.tracing.full_speed import (

@@ -27,7 +27,7 @@ from laggard.campaign.run_subprocess import run_in_subprocess
 from laggard.core.errors import InputError
 from laggard.core.yaml_source import parse_yaml, validate_model
 from laggard.network_emulation.model import Heterogeneity, RandomHostEvent, RandomLinkEvent
-from laggard.workloads.strategies.parameters import STRATEGY_NAMES
+from laggard.workloads.strategies.base.parameters import STRATEGY_NAMES
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ def list_trials(
     for seed in seeds:
         for column in columns:
             shuffled = list(others)
-            random.Random(f"{seed} {column.name}").shuffle(shuffled)  # noqa: S311 - an order, to be repeated
+            random.Random(f"{seed} {column.name}").shuffle(shuffled)
             for contender in (first, *shuffled):
                 yield Trial(column, contender, seed)
 

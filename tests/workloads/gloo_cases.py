@@ -22,10 +22,10 @@ from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.models import build_model
 from laggard.workloads.output.worker_output import WorkerOutputDir
-from laggard.workloads.strategies import create_strategy
+from laggard.workloads.strategies.base.parameters import AllReduceParameters, Parameters
+from laggard.workloads.strategies.base.strategy import TrainingContext
 from laggard.workloads.strategies.collective.allreduce import AllReduce
-from laggard.workloads.strategies.parameters import AllReduceParameters, Parameters
-from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.strategies.registry import create_strategy
 from laggard.workloads.tracing.batch_loader import pad
 from laggard.workloads.tracing.ddp_timing import ObservedDDP, have_buckets_reduced
 from laggard.workloads.tracing.heartbeat import read_heartbeats

@@ -55,7 +55,8 @@ class WorkerOutputDir:
 
     def work(self, rank: int, life: int = 0) -> Path:
         """Counts the work of a rank that is held to a share (`laggard.core.work_counter`), as
-        `spans`."""
+        `spans`.
+        """
         return _of_life(self.folder / f"work-{rank}", life)
 
     @property

@@ -11,8 +11,8 @@ from collections.abc import Collection
 
 from laggard.workloads.strategies.background.background_exchange import BackgroundExchange
 from laggard.workloads.strategies.background.pair_exchange import PairExchange
-from laggard.workloads.strategies.parameters import ADPSGDParameters
-from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.strategies.base.parameters import ADPSGDParameters
+from laggard.workloads.strategies.base.strategy import TrainingContext
 from laggard.workloads.transport.frames import Message
 
 

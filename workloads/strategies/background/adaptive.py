@@ -31,9 +31,9 @@ from laggard.workloads.strategies.background.averaging_choice import (
 )
 from laggard.workloads.strategies.background.overlap_local_sgd import OverlappedAveraging
 from laggard.workloads.strategies.background.pair_exchange import PairExchange
-from laggard.workloads.strategies.graph import is_active
-from laggard.workloads.strategies.parameters import AdaptiveParameters
-from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.strategies.base.graph import is_active
+from laggard.workloads.strategies.base.parameters import AdaptiveParameters
+from laggard.workloads.strategies.base.strategy import TrainingContext
 from laggard.workloads.transport.frames import Message
 
 READY_FRACTION = 0.5

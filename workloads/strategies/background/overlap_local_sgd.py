@@ -26,10 +26,10 @@ from laggard.workloads.strategies.background.async_averager import (
     keep_policy,
 )
 from laggard.workloads.strategies.background.background_exchange import BackgroundExchange
-from laggard.workloads.strategies.parameters import OverlapLocalSGDParameters
-from laggard.workloads.strategies.peer_connections import POLL_S
-from laggard.workloads.strategies.session_numbers import pack_session_number
-from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.strategies.base.parameters import OverlapLocalSGDParameters
+from laggard.workloads.strategies.base.peer_connections import POLL_S
+from laggard.workloads.strategies.base.session_numbers import pack_session_number
+from laggard.workloads.strategies.base.strategy import TrainingContext
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 

@@ -16,8 +16,8 @@ from laggard.workloads.strategies.background.pair_exchange_rule import (
     ExchangedModel,
     PairExchangeRule,
 )
-from laggard.workloads.strategies.graph import Graph
-from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.strategies.base.graph import Graph
+from laggard.workloads.strategies.base.strategy import TrainingContext
 from laggard.workloads.transport.frames import Message
 
 OFFER, ANSWER = 5, 6

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 
 from laggard.workloads.strategies.background.current_model import CurrentModel
-from laggard.workloads.strategies.graph import Graph, find_partners, is_active
+from laggard.workloads.strategies.base.graph import Graph, find_partners, is_active
 
 MAX_OPEN_EXCHANGES = 2
 """Exchanges that an active rank may have open: one that it waits for, one that is overdue."""

@@ -15,9 +15,9 @@ from laggard.core.span_schema import Phase
 from laggard.workloads.compress.ddp_hooks import bucket_cap_mb, create_bucket_hook
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.datasets.partition import Share
+from laggard.workloads.strategies.base.parameters import AllReduceParameters
+from laggard.workloads.strategies.base.strategy import TrainingContext
 from laggard.workloads.strategies.collective.synchronization import SynchronizesEveryStep
-from laggard.workloads.strategies.parameters import AllReduceParameters
-from laggard.workloads.strategies.strategy import TrainingContext
 from laggard.workloads.tracing.ddp_timing import (
     ObservedDDP,
     broadcast_bytes,

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from laggard.core.span_schema import Phase
 from laggard.workloads.compress.codec import Codec, count_tensor_bytes
 from laggard.workloads.compress.compressed_mean import CompressedMean
-from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.strategies.base.strategy import TrainingContext
 
 
 class CompressedDeltaAverage:

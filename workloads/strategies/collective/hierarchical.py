@@ -17,12 +17,12 @@ from laggard.workloads.compress.codec import Codec, count_tensor_bytes, create_v
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.datasets.partition import Share
 from laggard.workloads.models.flat_state import FlatState
+from laggard.workloads.strategies.base.local_gradient import LocalGradient
+from laggard.workloads.strategies.base.parameters import HierarchicalParameters
+from laggard.workloads.strategies.base.sample_weights import SampleWeights
+from laggard.workloads.strategies.base.strategy import TrainingContext
 from laggard.workloads.strategies.collective.compressed_deltas import CompressedDeltaAverage
 from laggard.workloads.strategies.collective.synchronization import find_next_synchronization
-from laggard.workloads.strategies.local_gradient import LocalGradient
-from laggard.workloads.strategies.parameters import HierarchicalParameters
-from laggard.workloads.strategies.sample_weights import SampleWeights
-from laggard.workloads.strategies.strategy import TrainingContext
 from laggard.workloads.tracing.step_result import StepResult
 
 

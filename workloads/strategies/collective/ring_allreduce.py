@@ -16,11 +16,11 @@ from laggard.core.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.datasets.partition import Share
 from laggard.workloads.models.flat_state import FlatState
+from laggard.workloads.strategies.base.local_gradient import LocalGradient
+from laggard.workloads.strategies.base.parameters import RingAllReduceParameters
+from laggard.workloads.strategies.base.peer_connections import PeerConnections
+from laggard.workloads.strategies.base.strategy import TrainingContext
 from laggard.workloads.strategies.collective.synchronization import SynchronizesEveryStep
-from laggard.workloads.strategies.local_gradient import LocalGradient
-from laggard.workloads.strategies.parameters import RingAllReduceParameters
-from laggard.workloads.strategies.peer_connections import PeerConnections
-from laggard.workloads.strategies.strategy import TrainingContext
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 

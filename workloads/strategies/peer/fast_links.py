@@ -15,7 +15,10 @@ import torch
 from laggard.core.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.datasets.partition import Share
-from laggard.workloads.strategies.parameters import FastLinksParameters
+from laggard.workloads.strategies.base.parameters import FastLinksParameters
+from laggard.workloads.strategies.base.peer_connections import build_stamped_message
+from laggard.workloads.strategies.base.peer_strategy_base import RuleDrivenPeerStrategy
+from laggard.workloads.strategies.base.strategy import TrainingContext
 from laggard.workloads.strategies.peer.fast_links_rule import (
     FastLinksMessage,
     FastLinksRule,
@@ -23,9 +26,6 @@ from laggard.workloads.strategies.peer.fast_links_rule import (
 )
 from laggard.workloads.strategies.peer.link_times import LinkTimes
 from laggard.workloads.strategies.peer.message_wait import MessageWait
-from laggard.workloads.strategies.peer_connections import build_stamped_message
-from laggard.workloads.strategies.peer_strategy_base import RuleDrivenPeerStrategy
-from laggard.workloads.strategies.strategy import TrainingContext
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 

@@ -21,7 +21,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from laggard.workloads.strategies.parameters import FastLinksParameters
+from laggard.workloads.strategies.base.parameters import FastLinksParameters
 from laggard.workloads.strategies.peer.matching_policy import (
     FloatArray,
     MatchingPolicy,

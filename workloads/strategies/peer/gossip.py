@@ -12,11 +12,11 @@ import torch
 from laggard.core.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.datasets.partition import Share
-from laggard.workloads.strategies.graph import compute_mixing_weights, find_neighbors
-from laggard.workloads.strategies.parameters import GossipParameters
-from laggard.workloads.strategies.peer_connections import JoinState, build_stamped_message
-from laggard.workloads.strategies.peer_strategy_base import PeerStrategyBase
-from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.strategies.base.graph import compute_mixing_weights, find_neighbors
+from laggard.workloads.strategies.base.parameters import GossipParameters
+from laggard.workloads.strategies.base.peer_connections import JoinState, build_stamped_message
+from laggard.workloads.strategies.base.peer_strategy_base import PeerStrategyBase
+from laggard.workloads.strategies.base.strategy import TrainingContext
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 

@@ -25,13 +25,13 @@ from dataclasses import dataclass
 
 import torch
 
-from laggard.workloads.strategies.peer.group_rule import AveragingGroup, GroupRule
-from laggard.workloads.strategies.peer.ring_average import Chunk, RingAverage
-from laggard.workloads.strategies.session_numbers import (
+from laggard.workloads.strategies.base.session_numbers import (
     pack_session_number,
     unpack_number,
     unpack_session,
 )
+from laggard.workloads.strategies.peer.group_rule import AveragingGroup, GroupRule
+from laggard.workloads.strategies.peer.ring_average import Chunk, RingAverage
 from laggard.workloads.tracing.step_result import NOBODY
 from laggard.workloads.transport.frames import Message
 

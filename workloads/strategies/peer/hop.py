@@ -12,12 +12,12 @@ import torch
 from laggard.core.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.datasets.partition import Share
-from laggard.workloads.strategies.parameters import HopParameters
+from laggard.workloads.strategies.base.parameters import HopParameters
+from laggard.workloads.strategies.base.peer_connections import build_stamped_message
+from laggard.workloads.strategies.base.peer_strategy_base import RuleDrivenPeerStrategy
+from laggard.workloads.strategies.base.strategy import TrainingContext
 from laggard.workloads.strategies.peer.hop_rule import HopRule, HopStepEnd
 from laggard.workloads.strategies.peer.message_wait import MessageWait
-from laggard.workloads.strategies.peer_connections import build_stamped_message
-from laggard.workloads.strategies.peer_strategy_base import RuleDrivenPeerStrategy
-from laggard.workloads.strategies.strategy import TrainingContext
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 

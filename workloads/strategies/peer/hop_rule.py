@@ -13,8 +13,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from laggard.workloads.strategies.graph import compute_mixing_weights, find_neighbors
-from laggard.workloads.strategies.parameters import HopParameters
+from laggard.workloads.strategies.base.graph import compute_mixing_weights, find_neighbors
+from laggard.workloads.strategies.base.parameters import HopParameters
 
 Model = TypeVar("Model")
 

@@ -17,11 +17,11 @@ import torch
 from laggard.core.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.datasets.partition import Share
-from laggard.workloads.strategies.parameters import PartialReduceParameters
+from laggard.workloads.strategies.base.parameters import PartialReduceParameters
+from laggard.workloads.strategies.base.peer_connections import BACKGROUND_POLL_S, POLL_S, JoinState
+from laggard.workloads.strategies.base.peer_strategy_base import PeerStrategyBase
+from laggard.workloads.strategies.base.strategy import TrainingContext
 from laggard.workloads.strategies.peer.group_member import GroupAverageResult, GroupMember
-from laggard.workloads.strategies.peer_connections import BACKGROUND_POLL_S, POLL_S, JoinState
-from laggard.workloads.strategies.peer_strategy_base import PeerStrategyBase
-from laggard.workloads.strategies.strategy import TrainingContext
 from laggard.workloads.tracing.step_result import NOBODY, StepResult
 from laggard.workloads.transport.frames import Message
 

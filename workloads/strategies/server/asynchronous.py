@@ -7,7 +7,7 @@ eventual consistency.
 
 from __future__ import annotations
 
-from laggard.workloads.strategies.parameters import AsynchronousParameters
+from laggard.workloads.strategies.base.parameters import AsynchronousParameters
 from laggard.workloads.strategies.server.push_pull import PushPullWorker
 from laggard.workloads.strategies.server.update_rule import BoundedStalenessRule, ServerUpdateRule
 

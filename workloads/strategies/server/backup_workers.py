@@ -6,7 +6,7 @@ arXiv:1604.00981, 2016.
 
 from __future__ import annotations
 
-from laggard.workloads.strategies.parameters import BackupWorkersParameters
+from laggard.workloads.strategies.base.parameters import BackupWorkersParameters
 from laggard.workloads.strategies.server.push_pull import PushPullWorker
 from laggard.workloads.strategies.server.update_rule import BackupWorkersRule, ServerUpdateRule
 

@@ -7,7 +7,7 @@ NIPS 2013.
 
 from __future__ import annotations
 
-from laggard.workloads.strategies.parameters import BoundedStalenessParameters
+from laggard.workloads.strategies.base.parameters import BoundedStalenessParameters
 from laggard.workloads.strategies.server.push_pull import PushPullWorker
 from laggard.workloads.strategies.server.update_rule import BoundedStalenessRule, ServerUpdateRule
 

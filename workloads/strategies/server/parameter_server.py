@@ -6,7 +6,7 @@ synchronous consistency.
 
 from __future__ import annotations
 
-from laggard.workloads.strategies.parameters import ParameterServerParameters
+from laggard.workloads.strategies.base.parameters import ParameterServerParameters
 from laggard.workloads.strategies.server.push_pull import PushPullWorker
 from laggard.workloads.strategies.server.update_rule import BoundedStalenessRule, ServerUpdateRule
 

@@ -9,22 +9,20 @@ from __future__ import annotations
 import difflib
 from typing import Annotated, ClassVar, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Discriminator, Field, GetJsonSchemaHandler, model_validator
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic import BeforeValidator, Discriminator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from laggard.core.run_schema import SyncMode
 from laggard.core.units import DurationS
 from laggard.core.yaml_source import ERROR_SUBKEY
+from laggard.workloads.balancing.parameters import BalancedBatches, TrueOrMapping, parse_switch
 from laggard.workloads.compress.parameters import (
     COMPRESSION_NAMES,
     CompressionField,
     format_compression,
 )
-from laggard.workloads.specification.section import Section, named
-from laggard.workloads.strategies.graph import Graph
-
-StepCount = Annotated[int, Field(ge=1, le=100_000_000)]
+from laggard.workloads.specification.section import Section, StepCount, named
+from laggard.workloads.strategies.base.graph import Graph
 
 
 class Parameters(Section):
@@ -68,43 +66,13 @@ def _format_parameter(key: str, value: object) -> str:
     return f"{key} ({', '.join(f'{name} {each}' for name, each in value.items())})"
 
 
-class BalancedBatches(Section):
-    """Ranks take shares of a batch that fit their speeds (LB-BSP: Chen et al., SoCC 2020)."""
-
-    every: StepCount = Field(
-        default=8, description="steps between two exchanges of what steps cost; at the next meeting"
-    )
-    window: int = Field(
-        default=32, ge=6, le=10_000, description="last steps that a rank judges its speed by"
-    )
-    least_gain: float = Field(
-        default=0.02,
-        ge=0,
-        lt=1,
-        description="part of the slowest step that other shares must save, beyond chance",
-    )
-
-
-class TrueOrMapping:
-    """Tells the JSON Schema that `true` stands for a mapping of defaults, and `false` for none."""
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        return {"anyOf": [{"type": "boolean"}, handler(schema)]}
-
-
-def _parse_switch(value: object) -> object:
-    return ({} if value else None) if isinstance(value, bool) else value
-
-
 class BalancedParameters(Parameters):
     """Base of strategies whose ranks can share out a batch by their speeds: they take the same
     steps, or a server knows in which each is.
     """
 
     balanced_batches: Annotated[
-        BalancedBatches | None, BeforeValidator(_parse_switch), TrueOrMapping()
+        BalancedBatches | None, BeforeValidator(parse_switch), TrueOrMapping()
     ] = Field(
         default=None,
         description="shares of a batch by the ranks' measured speeds, and not even ones",

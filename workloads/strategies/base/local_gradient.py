@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from laggard.core.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.datasets.partition import Share
-from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.strategies.base.strategy import TrainingContext
 from laggard.workloads.tracing.device_clock import device_clock
 
 

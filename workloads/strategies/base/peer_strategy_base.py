@@ -8,9 +8,9 @@ from typing import Protocol
 import torch
 
 from laggard.workloads.models.flat_state import FlatState
-from laggard.workloads.strategies.local_gradient import LocalGradient
-from laggard.workloads.strategies.peer_connections import JoinState
-from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.strategies.base.local_gradient import LocalGradient
+from laggard.workloads.strategies.base.peer_connections import JoinState
+from laggard.workloads.strategies.base.strategy import TrainingContext
 
 
 class PeerStrategyBase:
