@@ -25,10 +25,10 @@ from laggard.workloads.specification.training import (
     Placement,
     Stop,
 )
-from laggard.workloads.strategies.base.parameters import (
+from laggard.workloads.strategies.collective.allreduce import AllReduceParameters
+from laggard.workloads.strategies.registry import (
     SHORTHANDS,
     STRATEGY_NAMES,
-    AllReduceParameters,
     StrategyParameters,
     parse_strategy,
 )

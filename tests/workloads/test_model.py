@@ -24,7 +24,7 @@ from laggard.workloads.plan import (
     sampled_hosts,
 )
 from laggard.workloads.specification.callables import load_callable
-from laggard.workloads.strategies.base.parameters import STRATEGY_NAMES
+from laggard.workloads.strategies.registry import STRATEGY_NAMES
 from laggard.workloads.transport.keys import make_endpoints
 from laggard.workloads.workload import Workload
 

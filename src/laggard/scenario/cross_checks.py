@@ -34,11 +34,9 @@ from laggard.workloads.specification.datasets import (
     Synthetic,
 )
 from laggard.workloads.strategies.base.graph import find_neighbors
-from laggard.workloads.strategies.base.parameters import (
-    BackupWorkersParameters,
-    HopParameters,
-    list_churn_strategies,
-)
+from laggard.workloads.strategies.peer.hop import HopParameters
+from laggard.workloads.strategies.registry import list_churn_strategies
+from laggard.workloads.strategies.server.backup_workers import BackupWorkersParameters
 from laggard.workloads.workload import Workload
 
 MAX_HOSTS = 500

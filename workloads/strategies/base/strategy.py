@@ -150,3 +150,6 @@ class PeerStrategy(AsyncStrategy, Protocol):
     @property
     def weight(self) -> float:
         """How much this rank's model counts in a mean of all now."""
+
+
+StrategyWorker = Strategy | ServerStrategy | PeerStrategy
