@@ -25,7 +25,7 @@ import pandas as pd
 import psutil
 
 from laggard.campaign.run_subprocess import run_in_subprocess
-from laggard.workloads.strategies.parameters import STRATEGY_NAMES, list_churn_strategies
+from laggard.workloads.strategies.registry import STRATEGY_NAMES, list_churn_strategies
 
 SCENARIO = Path(__file__).parents[1] / "experiments" / "homogeneous"
 LEAVES_S, JOINS_S, ENDS_S = 5.0, 8.0, 14.0

@@ -18,7 +18,7 @@ from pathlib import Path
 from laggard.analysis.tables.load_run import load_run
 from laggard.campaign.run_subprocess import run_in_subprocess
 from laggard.run_folder.analyze import analyze_if_trained
-from laggard.workloads.strategies.parameters import STRATEGY_NAMES
+from laggard.workloads.strategies.registry import STRATEGY_NAMES
 
 SCENARIO = Path(__file__).resolve().parents[1] / "experiments/quickstart"
 GOAL = 0.02

@@ -17,7 +17,7 @@ from pathlib import Path
 from laggard.analysis.tables.load_run import load_run
 from laggard.campaign.run_subprocess import run_in_subprocess
 from laggard.core.span_schema import Phase
-from laggard.workloads.strategies.parameters import STRATEGY_NAMES
+from laggard.workloads.strategies.registry import STRATEGY_NAMES
 
 SCENARIO = Path(__file__).parents[1] / "experiments" / "quickstart"
 STEPS = 20

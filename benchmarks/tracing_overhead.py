@@ -37,9 +37,9 @@ def train(rank: int, folder: str, model_name: str, blocks: int, block: int) -> N
     from laggard.workloads.datasets.partition import Partition
     from laggard.workloads.models import build_model
     from laggard.workloads.output.worker_output import WorkerOutputDir
+    from laggard.workloads.strategies.base.strategy import TrainingContext
     from laggard.workloads.strategies.collective import allreduce
-    from laggard.workloads.strategies.parameters import AllReduceParameters
-    from laggard.workloads.strategies.strategy import TrainingContext
+    from laggard.workloads.strategies.collective.allreduce import AllReduceParameters
     from laggard.workloads.tracing.recorder import Recorder
 
     class Toggled(Recorder):

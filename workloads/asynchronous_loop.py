@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from laggard.workloads.coordination.progress_reporter import ProgressReporter
 from laggard.workloads.datasets.partition import Share
-from laggard.workloads.strategies.strategy import AsyncStrategy
+from laggard.workloads.strategies.base.strategy import AsyncStrategy
 from laggard.workloads.tracing.batch_loader import BatchLoader
 from laggard.workloads.tracing.recorder import Recorder
 

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from laggard.core.errors import InputError
-from laggard.workloads.plan import Backend, WorkerPlan
+from laggard.workloads.plan import WorkerPlan
+from laggard.workloads.transport.plan import Backend
 
 CPU = "cpu"
 

@@ -28,7 +28,6 @@ from laggard.workloads.coordination.start_barrier import (
     evaluation_gate,
 )
 from laggard.workloads.coordination.stopping import accuracy_reached
-from laggard.workloads.coordination.training_coordinator import Judge, TrainingCoordinator
 from laggard.workloads.datasets import open_data, prepare_data
 from laggard.workloads.datasets.dataset import Data, Split
 from laggard.workloads.datasets.partition import Partition
@@ -37,6 +36,7 @@ from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.models.model_state import load_state
 from laggard.workloads.output.worker_output import WorkerOutputDir, append_line, read_lines
 from laggard.workloads.plan import EvaluatorPlan
+from laggard.workloads.training_coordinator import Judge, TrainingCoordinator
 
 LOGGER = logging.getLogger(__name__)
 EVALUATION_BATCH = 512

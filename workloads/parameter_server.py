@@ -39,9 +39,9 @@ from laggard.workloads.output.worker_output import (
     write_whole,
 )
 from laggard.workloads.plan import ServerPlan
-from laggard.workloads.strategies import create_server_rule
-from laggard.workloads.strategies.parameters import BalancedParameters, CompressibleParameters
+from laggard.workloads.strategies.base.parameters import BalancedParameters
 from laggard.workloads.strategies.server.push_pull import ServerMessageKind
+from laggard.workloads.strategies.server.server_parameters import ServerParameters
 from laggard.workloads.strategies.server.update_rule import (
     Push,
     Reaction,
@@ -92,10 +92,10 @@ def main(argument: str) -> None:
     )
     partition = Partition.of(workload, len(data.train), plan.world_size)
     strategy, optimizer = workload.strategy, build_optimizer(workload.optimizer, model)
-    compression = strategy.compress if isinstance(strategy, CompressibleParameters) else None
-    keeper = ModelKeeper(model, optimizer, plan.world_size, compression)
+    assert isinstance(strategy, ServerParameters)
+    keeper = ModelKeeper(model, optimizer, plan.world_size, strategy.compress)
     with Endpoint(plan.endpoint, listens=True) as endpoint:
-        rule = create_server_rule(workload.strategy, plan.world_size)
+        rule = strategy.create_update_rule(plan.world_size)
         server = Server(
             plan,
             rule,

@@ -4,50 +4,44 @@ imports.
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from laggard.core.errors import InputError
 from laggard.core.hosts import Host, select_hosts
+from laggard.workloads import compress, strategies
 from laggard.workloads.specification.churn import absent_at_start, turns
-from laggard.workloads.transport.plan import FIRST_PORT, EndpointPlan
-from laggard.workloads.workload import Placement, Workload
+from laggard.workloads.specification.training import Placement
+from laggard.workloads.transport.plan import FIRST_PORT, Backend, EndpointPlan
+from laggard.workloads.workload import Workload
 
+_STRATEGY_PACKAGES = (compress, strategies)
 PRELOAD = (
     "numpy",
     "pyarrow",
     "torch",
     "torch._dynamo",
     "torch.distributed",
+    "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
     "torch.nn.parallel",
     "laggard.workloads.worker",
     "laggard.workloads.evaluator",
-    "laggard.workloads.tracing.link_sampler",
-    "laggard.workloads.strategies.collective.allreduce",
-    "laggard.workloads.strategies.collective.local_sgd",
-    "laggard.workloads.strategies.collective.hierarchical",
-    "laggard.workloads.strategies.collective.diloco",
-    "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
+    "laggard.workloads.link_sampler",
     "laggard.workloads.parameter_server",
-    "laggard.workloads.strategies.server.parameter_server",
-    "laggard.workloads.strategies.server.asynchronous",
-    "laggard.workloads.strategies.server.bounded_staleness",
-    "laggard.workloads.strategies.server.backup_workers",
-    "laggard.workloads.strategies.collective.ring_allreduce",
-    "laggard.workloads.strategies.peer.gossip",
-    "laggard.workloads.strategies.background.ad_psgd",
-    "laggard.workloads.strategies.background.overlap_local_sgd",
-    "laggard.workloads.strategies.peer.partial_reduce",
-    "laggard.workloads.strategies.peer.hop",
-    "laggard.workloads.strategies.peer.fast_links",
-    "laggard.workloads.strategies.background.adaptive",
+    "laggard.workloads.tracing.ddp_timing",
+    *(
+        module.name
+        for package in _STRATEGY_PACKAGES
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ),
 )
-"""What the process that workers are forked from imports. `torch._dynamo` is what
-DistributedDataParallel would otherwise import in every worker, at 1.3 CPU seconds each."""
+"""Modules that the process imports from which workers are forked. Strategies import heavy modules
+inside functions, so all of theirs are listed: otherwise each worker would import them on its share
+of a core. DistributedDataParallel would import `torch._dynamo`, which takes 1.3 CPU seconds."""
 
 ENVIRONMENT: Mapping[str, str] = MappingProxyType(
     {
@@ -63,8 +57,6 @@ and a worker's share is of one core. Nor do they initialise CUDA, should one of 
 there is any: no child could use it then."""
 
 LINK_SAMPLE_HZ = 5.0
-
-Backend = Literal["gloo", "nccl"]
 
 
 class ProcessPlan(BaseModel):

@@ -22,7 +22,7 @@ from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.models.model_state import save_state
 from laggard.workloads.output.worker_output import WorkerOutputDir, append_line
 from laggard.workloads.plan import WorkerPlan
-from laggard.workloads.strategies.strategy import Strategy
+from laggard.workloads.strategies.base.strategy import Strategy
 from laggard.workloads.tracing.batch_loader import BatchLoader
 from laggard.workloads.tracing.recorder import Recorder
 

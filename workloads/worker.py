@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -38,27 +39,22 @@ from laggard.workloads.models.optimizers import build_optimizer
 from laggard.workloads.output.decisions import note_decision
 from laggard.workloads.output.worker_output import WorkerOutputDir, read_lines, write_whole
 from laggard.workloads.plan import WorkerPlan
-from laggard.workloads.strategies import (
-    create_peer_strategy,
-    create_server_strategy,
-    create_strategy,
-)
 from laggard.workloads.strategies.background.background_exchange import BackgroundExchange
-from laggard.workloads.strategies.collective.ring_allreduce import RingAllReduce
-from laggard.workloads.strategies.parameters import (
-    AllReduceParameters,
+from laggard.workloads.strategies.base.parameters import (
     BalancedParameters,
     CompressibleParameters,
     Parameters,
 )
-from laggard.workloads.strategies.peer_connections import PeerConnections
-from laggard.workloads.strategies.server.push_pull import ServerMessageKind
-from laggard.workloads.strategies.strategy import (
+from laggard.workloads.strategies.base.peer_connections import PeerConnections
+from laggard.workloads.strategies.base.strategy import (
     AsyncStrategy,
+    PeerStrategy,
     ServerStrategy,
     Strategy,
     TrainingContext,
 )
+from laggard.workloads.strategies.collective.ring_allreduce import RingAllReduce
+from laggard.workloads.strategies.server.push_pull import ServerMessageKind
 from laggard.workloads.tracing.batch_loader import BatchLoader, fewest_samples, pad
 from laggard.workloads.tracing.compute_meter import ComputeMeter
 from laggard.workloads.tracing.full_speed import (
@@ -179,7 +175,7 @@ def _train_in_lockstep(
 ) -> None:
     plan, start_barrier = resources.plan, resources.start_barrier
     context = resources.context(peers=peers)
-    strategy = create_strategy(plan.workload.strategy, context)
+    strategy = cast("Strategy", plan.workload.strategy.create_worker(context))
     loop = Loop(
         plan,
         resources.create_batch_loader(context),
@@ -204,7 +200,7 @@ def _train_with_server(
     with Endpoint(told) as endpoint:
         endpoint.connect(plan.world_size)
         context = resources.context(endpoint)
-        strategy = create_server_strategy(plan.workload.strategy, context)
+        strategy = cast("ServerStrategy", plan.workload.strategy.create_worker(context))
         loop = OwnPace(
             resources.create_batch_loader(context),
             partial(_dealt, resources, strategy),
@@ -314,7 +310,7 @@ def _train_under_coordinator(
     progress_board: ProgressBoard,
 ) -> None:
     plan, context = resources.plan, resources.context(peers=peers)
-    strategy = create_peer_strategy(plan.workload.strategy, context)
+    strategy = cast("PeerStrategy", plan.workload.strategy.create_worker(context))
     progress_reporter = ProgressReporter(
         plan.rank, progress_board, output_dir, context.model, lambda: strategy.weight
     )
@@ -407,7 +403,7 @@ def _measure_full_speed(
     learn = learner_on_a_copy(
         context.model,
         partial(build_optimizer, plan.workload.optimizer),
-        encoder_of_steps(plan.workload.strategy),
+        create_step_encoder(plan.workload.strategy),
         reads=plan.workload.strategy.background_exchange,
     )
     indices = pad(resources.partition.share(0, plan.rank).indices, fewest)
@@ -418,15 +414,12 @@ def _measure_full_speed(
     WorkCounter(output_dir.work(plan.rank, plan.life)).close()
 
 
-def encoder_of_steps(strategy: Parameters) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """What a rank does with the gradients of every step before it sends them; who trains by itself
-    for a while sends seldom.
-    """
-    if not isinstance(strategy, CompressibleParameters):
+def create_step_encoder(strategy: Parameters) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """Create the encoder of the gradients of every step, if the strategy sends them compressed."""
+    if not isinstance(strategy, CompressibleParameters) or not strategy.encodes_every_step:
         return None
     codec = create_vector_codec(strategy.compress)
-    each_step = strategy.uses_server or isinstance(strategy, AllReduceParameters)
-    return ErrorFeedbackCodec(codec).encode if codec is not None and each_step else None
+    return None if codec is None else ErrorFeedbackCodec(codec).encode
 
 
 def _count_work(resources: WorkerResources, output_dir: WorkerOutputDir) -> None:

@@ -27,7 +27,7 @@ from laggard.campaign.run_subprocess import run_in_subprocess
 from laggard.core.errors import InputError
 from laggard.core.yaml_source import parse_yaml, validate_model
 from laggard.network_emulation.model import Heterogeneity, RandomHostEvent, RandomLinkEvent
-from laggard.workloads.strategies.parameters import STRATEGY_NAMES
+from laggard.workloads.strategies.registry import STRATEGY_NAMES
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from strategy_comparison.trials import (
 from laggard.campaign.run_subprocess import SubprocessRun
 from laggard.core.errors import InputError
 from laggard.scenario.load import load_scenario
-from laggard.workloads.strategies.parameters import STRATEGY_NAMES
+from laggard.workloads.strategies.registry import STRATEGY_NAMES
 from tests.scenario.scenario_folders import REPOSITORY
 
 HERE = REPOSITORY / "experiments/strategies"

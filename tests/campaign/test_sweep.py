@@ -16,7 +16,7 @@ from laggard.campaign.run_subprocess import SubprocessRun
 from laggard.campaign.sweep import CampaignFile, Combination, format_combination, load_campaign
 from laggard.core.errors import InputError
 from laggard.scenario.load import load_scenario
-from laggard.workloads.strategies.parameters import STRATEGY_NAMES
+from laggard.workloads.strategies.registry import STRATEGY_NAMES
 from tests.command_line import Laggard, needs_tun
 from tests.scenario.scenario_folders import REPOSITORY
 

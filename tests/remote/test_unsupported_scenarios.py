@@ -12,7 +12,7 @@ from laggard.cli.main import main
 from laggard.core.errors import ScenarioError
 from laggard.remote.provision import RemoteOptions, RemoteTestbed, plan_machines, require_supported
 from laggard.scenario.load import load_scenario
-from laggard.workloads.strategies.parameters import STRATEGY_NAMES
+from laggard.workloads.strategies.registry import STRATEGY_NAMES
 from tests.scenario.scenario_folders import template, write
 
 HETEROGENEITY = """\

@@ -132,7 +132,7 @@ class Training:
                 self.path,
             ),
             start(
-                "laggard.workloads.tracing.link_sampler:main",
+                "laggard.workloads.link_sampler:main",
                 sampler.to_json(),
                 self.log("s"),
                 self.path,

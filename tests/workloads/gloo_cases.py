@@ -8,6 +8,7 @@ import socket
 import struct
 import time
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -22,10 +23,9 @@ from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.models import build_model
 from laggard.workloads.output.worker_output import WorkerOutputDir
-from laggard.workloads.strategies import create_strategy
-from laggard.workloads.strategies.collective.allreduce import AllReduce
-from laggard.workloads.strategies.parameters import AllReduceParameters, Parameters
-from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.strategies.base.parameters import Parameters
+from laggard.workloads.strategies.base.strategy import Strategy, TrainingContext
+from laggard.workloads.strategies.collective.allreduce import AllReduce, AllReduceParameters
 from laggard.workloads.tracing.batch_loader import pad
 from laggard.workloads.tracing.ddp_timing import ObservedDDP, have_buckets_reduced
 from laggard.workloads.tracing.heartbeat import read_heartbeats
@@ -107,7 +107,9 @@ def uneven(argument: str) -> None:
     model = build_model(case["model"], (1, 8, 8), 10, 3).double()
     inputs, labels = problem(case["samples"])
     recorder = Recorder(WorkerOutputDir(folder), rank, world)
-    strategy = create_strategy(strategy_of(case), context(case, model, 0.1, recorder))
+    strategy = cast(
+        "Strategy", strategy_of(case).create_worker(context(case, model, 0.1, recorder))
+    )
     partition = Partition(case["samples"], case["batch_size"], world, 7)
     losses = []
     for step in range(case["steps"]):
@@ -269,7 +271,9 @@ def counted(argument: str) -> None:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 1500), nn.ReLU(), nn.Linear(1500, 400))
     with Recorder(WorkerOutputDir(folder), rank, world) as recorder:
-        strategy = create_strategy(strategy_of(case), context(case, model, 0.01, recorder))
+        strategy = cast(
+            "Strategy", strategy_of(case).create_worker(context(case, model, 0.01, recorder))
+        )
         inputs, labels = problem(64)
         share = Partition(64, 64, world, 7).share(0, rank)
         indices = torch.from_numpy(share.indices)

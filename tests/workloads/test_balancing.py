@@ -15,14 +15,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from laggard.workloads.balancing.allocation import (
-    AffineCost,
-    allocate_samples,
-    estimate_slowest_s,
-    split_evenly,
-)
+from laggard.workloads.balancing.allocation import AffineCost, allocate_samples, estimate_slowest_s
 from laggard.workloads.balancing.balancer import EXCHANGE_GROUP
 from laggard.workloads.balancing.cost_estimator import MAX_FIXED_BATCHES, CostEstimator
+from laggard.workloads.datasets.partition import split_evenly
 from laggard.workloads.output.worker_output import read_lines
 from tests.workloads.test_allreduce import one_process, run_case
 

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.workloads.strategies.parameters import FastLinksParameters
+from laggard.workloads.strategies.peer.fast_links import FastLinksParameters
 from laggard.workloads.strategies.peer.fast_links_rule import (
     FastLinksMessage,
     FastLinksRule,

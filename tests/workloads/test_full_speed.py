@@ -31,7 +31,7 @@ from laggard.workloads.tracing.full_speed import (
     read_timed,
     write_timed,
 )
-from laggard.workloads.worker import encoder_of_steps
+from laggard.workloads.worker import create_step_encoder
 from laggard.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def test_what_is_done_with_gradients_before_they_are_sent_is_measured_too() -> N
     asked = [Workload.model_validate({"model": "mlp", "dataset": "digits", "strategy": each}).strategy for each in
              ("allreduce", "powersgd", {"name": "local_sgd", "compress": "fp16"}, "ring_allreduce", "topk",
               {"name": "asynchronous", "compress": "fp16"})]  # fmt: skip
-    assert [encoder_of_steps(each) is not None for each in asked] == [
+    assert [create_step_encoder(each) is not None for each in asked] == [
         False,
         False,
         False,

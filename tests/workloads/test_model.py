@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from laggard.core.errors import InputError, ScenarioError
 from laggard.core.hosts import Host
 from laggard.core.yaml_source import parse_yaml, validate_model
-from laggard.workloads.models.callables import load_callable
 from laggard.workloads.plan import (
     WorkerPlan,
     join_exchange,
@@ -24,7 +23,8 @@ from laggard.workloads.plan import (
     plan_workers,
     sampled_hosts,
 )
-from laggard.workloads.strategies.parameters import STRATEGY_NAMES
+from laggard.workloads.specification.callables import load_callable
+from laggard.workloads.strategies.registry import STRATEGY_NAMES
 from laggard.workloads.transport.keys import make_endpoints
 from laggard.workloads.workload import Workload
 

@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 from laggard.core.errors import InputError
 from laggard.workloads.models import MODEL_NAMES, build_model
 from laggard.workloads.models.optimizers import build_optimizer
+from laggard.workloads.specification.training import OptimizerSpec
 from laggard.workloads.tracing.batch_loader import fewest_samples
-from laggard.workloads.workload import OptimizerSpec
 
 SHAPES = [(1, 8, 8), (3, 16, 16), (3, 32, 32)]
 PARAMETERS = {

@@ -19,7 +19,7 @@ from laggard.workloads.strategies.background.pair_exchange_rule import (
     ExchangedModel,
     PairExchangeRule,
 )
-from laggard.workloads.strategies.graph import Graph, find_partners, is_active
+from laggard.workloads.strategies.base.graph import Graph, find_partners, is_active
 
 TIMEOUT = 20
 GRAPHS: st.SearchStrategy[Graph] = st.sampled_from(["ring", "complete"])

@@ -17,9 +17,9 @@ from laggard.workloads.coordination.stopping import (
     is_last_by_time,
 )
 from laggard.workloads.datasets.partition import Partition
+from laggard.workloads.specification.training import Stop
 from laggard.workloads.tracing.batch_loader import pad
 from laggard.workloads.tracing.heartbeat import Beat, Heartbeat, read_heartbeats, suspects
-from laggard.workloads.workload import Stop
 
 partitions = st.builds(
     Partition,

@@ -17,7 +17,7 @@ from laggard.core.span_schema import Lane
 from laggard.workloads.models import build_model
 from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.output.worker_output import read_lines
-from laggard.workloads.strategies.graph import Graph, compute_mixing_weights, find_neighbors
+from laggard.workloads.strategies.base.graph import Graph, compute_mixing_weights, find_neighbors
 from laggard.workloads.tracing.heartbeat import read_heartbeats
 from laggard.workloads.tracing.traffic import read_traffic
 from tests.workloads.paced import TURN_NS, wide

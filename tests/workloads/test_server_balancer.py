@@ -12,17 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.workloads.balancing.allocation import (
-    AffineCost,
-    allocate_samples,
-    estimate_slowest_s,
-    split_evenly,
-)
+from laggard.workloads.balancing.allocation import AffineCost, allocate_samples, estimate_slowest_s
 from laggard.workloads.balancing.cost_monitor import CostReport
+from laggard.workloads.balancing.parameters import BalancedBatches
 from laggard.workloads.balancing.server_balancer import ServerBalancer
 from laggard.workloads.balancing.shares import Shares
-from laggard.workloads.datasets.partition import Partition
-from laggard.workloads.strategies.parameters import BalancedBatches
+from laggard.workloads.datasets.partition import Partition, split_evenly
 from laggard.workloads.strategies.server.update_rule import (
     BackupWorkersRule,
     BoundedStalenessRule,

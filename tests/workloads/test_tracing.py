@@ -31,6 +31,7 @@ from laggard.workloads.coordination.start_barrier import (
     StartBarrier,
     evaluation_gate,
 )
+from laggard.workloads.link_sampler import LinkSampler
 from laggard.workloads.output.worker_output import (
     WorkerOutputDir,
     append_line,
@@ -39,7 +40,6 @@ from laggard.workloads.output.worker_output import (
 )
 from laggard.workloads.plan import ENVIRONMENT, LinkSamplerPlan, SampledHost
 from laggard.workloads.tracing.collect import collect
-from laggard.workloads.tracing.link_sampler import LinkSampler
 from laggard.workloads.tracing.recorder import SHORT_OTHER_NS, WARM_UP_STEPS, Recorder
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.tracing.stream import (

@@ -86,12 +86,6 @@ def estimate_slowest_s(
     )
 
 
-def split_evenly(batch: int, ranks: int) -> tuple[int, ...]:
-    """Sizes that differ by one at most, the first ones larger."""
-    each, rest = divmod(batch, ranks)
-    return tuple(each + (rank < rest) for rank in range(ranks))
-
-
 def _select_ranks(costs: Sequence[AffineCost], batch: int, min_samples: int) -> list[int]:
     """The ranks that get samples: all, or of a batch too small for that the quickest."""
     count = min(len(costs), max(batch // min_samples, 1))

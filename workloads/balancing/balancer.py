@@ -9,6 +9,7 @@ next exchange that finds better ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -16,10 +17,9 @@ import torch.distributed as dist
 from laggard.core.span_schema import Phase
 from laggard.workloads.balancing.cost_estimator import CONFIRMING_STEPS
 from laggard.workloads.balancing.cost_monitor import CostMonitor, CostReport
+from laggard.workloads.balancing.parameters import BalancedBatches
 from laggard.workloads.balancing.shares import Shares
-from laggard.workloads.strategies.parameters import BalancedBatches
-from laggard.workloads.strategies.strategy import TrainingContext
-from laggard.workloads.tracing.recorder import WARM_UP_STEPS
+from laggard.workloads.tracing.recorder import WARM_UP_STEPS, Recorder
 
 MAX_WAIT_STEPS = 8
 """Steps that an exchange waits for a meeting; then it makes ranks wait for each other by itself."""
@@ -29,6 +29,30 @@ EXCHANGE_GROUP = 1 << 20
 
 AllGather = Callable[[Sequence[float], int], list[list[float]]]
 """Tells all ranks this one's numbers, with spans of a group; returns everybody's, by rank."""
+
+
+class BalancerContext(Protocol):
+    """Properties of a rank that balancing needs."""
+
+    @property
+    def rank(self) -> int:
+        """Number of the rank."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+
+    @property
+    def device(self) -> torch.device:
+        """Device that collectives take their tensors from."""
+
+    @property
+    def recorder(self) -> Recorder:
+        """Recorder of the rank's phases."""
+
+    @property
+    def record_decision(self) -> Callable[[int, str], None]:
+        """Function that records a decision: its step and a sentence."""
 
 
 class Balancer:
@@ -44,7 +68,7 @@ class Balancer:
     def __init__(
         self,
         parameters: BalancedBatches,
-        context: TrainingContext,
+        context: BalancerContext,
         shares: Shares,
         all_gather: AllGather | None = None,
     ) -> None:

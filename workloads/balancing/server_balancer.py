@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from laggard.workloads.balancing.cost_estimator import CONFIRMING_STEPS
 from laggard.workloads.balancing.cost_monitor import CostReport
+from laggard.workloads.balancing.parameters import BalancedBatches
 from laggard.workloads.balancing.shares import Shares
-from laggard.workloads.strategies.parameters import BalancedBatches
 from laggard.workloads.tracing.recorder import WARM_UP_STEPS
 
 

@@ -9,14 +9,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
 
-from laggard.workloads.balancing.allocation import (
-    AffineCost,
-    allocate_samples,
-    estimate_slowest_s,
-    split_evenly,
-)
+from laggard.workloads.balancing.allocation import AffineCost, allocate_samples, estimate_slowest_s
 from laggard.workloads.balancing.cost_monitor import CostReport
-from laggard.workloads.datasets.partition import Partition
+from laggard.workloads.datasets.partition import Partition, split_evenly
 
 _SIGMAS = 2.0
 

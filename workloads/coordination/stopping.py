@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from laggard.workloads.workload import Stop
+from laggard.workloads.specification.training import Stop
 
 EVALUATIONS_IN_A_ROW = 3
 

@@ -15,7 +15,7 @@ import torch
 from laggard.core.errors import InputError
 from laggard.workloads.datasets.dataset import Batch, Data, Indices, Raw
 from laggard.workloads.output.worker_output import write_whole
-from laggard.workloads.workload import ImageFolder
+from laggard.workloads.specification.datasets import ImageFolder
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff"})
 INDEX = "image_folder.json"

@@ -13,7 +13,7 @@ import numpy as np
 from laggard.core.errors import InputError
 from laggard.workloads.datasets.arrays import Arrays, check_arrays
 from laggard.workloads.datasets.dataset import Data
-from laggard.workloads.models.callables import load_callable
+from laggard.workloads.specification.callables import load_callable
 
 RULE = "return (train_inputs, train_labels, test_inputs, test_labels) as arrays, or a laggard Data"
 

@@ -13,15 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from laggard.workloads.balancing.allocation import split_evenly
-
-if TYPE_CHECKING:
-    from laggard.workloads.workload import Workload
+from laggard.workloads.specification.datasets import DataSettings
 
 Indices = npt.NDArray[np.int64]
 
@@ -58,9 +55,9 @@ class Partition:
     seed: int
 
     @classmethod
-    def of(cls, workload: Workload, samples: int, world_size: int) -> Self:
-        """A workload's; batches are no larger than the training set."""
-        return cls(samples, min(workload.batch_size, samples), world_size, workload.seed)
+    def of(cls, settings: DataSettings, samples: int, world_size: int) -> Self:
+        """Build the partition of a workload; no batch is larger than the training set."""
+        return cls(samples, min(settings.batch_size, samples), world_size, settings.seed)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -114,6 +111,12 @@ class Partition:
         epoch, position = divmod(step, self.steps_per_epoch)
         start = position * self.batch_size
         return _permutation(self.samples, self.seed, epoch)[start : start + self.batch_size]
+
+
+def split_evenly(batch: int, ranks: int) -> tuple[int, ...]:
+    """Sizes that differ by one at most, the first ones larger."""
+    each, rest = divmod(batch, ranks)
+    return tuple(each + (rank < rest) for rank in range(ranks))
 
 
 @lru_cache(maxsize=2)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from laggard.workloads.datasets.arrays import Arrays
-from laggard.workloads.workload import Synthetic
+from laggard.workloads.specification.datasets import Synthetic
 
 NOISE = 48.0
 BIAS = 0.5

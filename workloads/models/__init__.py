@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from laggard.core.errors import InputError
-from laggard.workloads.models.callables import load_callable
+from laggard.workloads.specification.callables import load_callable
 
 if TYPE_CHECKING:
     from torch import nn

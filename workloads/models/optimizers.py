@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from laggard.workloads.workload import OptimizerSpec
+from laggard.workloads.specification.training import OptimizerSpec
 
 SGD_MOMENTUM = 0.9
 

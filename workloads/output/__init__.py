@@ -1,1 +1,1 @@
-""""""
+"""Files that the processes of a training write."""

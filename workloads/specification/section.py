@@ -1,10 +1,14 @@
-"""What every part of `workload.yaml` has in common."""
+"""Base class and field types of the sections of `workload.yaml`."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
+
+StepCount = Annotated[int, Field(ge=1, le=100_000_000)]
 
 
 class Section(BaseModel):

@@ -27,11 +27,11 @@ from laggard.core.span_schema import (
 )
 from laggard.core.virtual_time import Dilation
 from laggard.workloads.output.worker_output import WorkerOutputDir, of_all_lives, read_lines
-from laggard.workloads.tracing.device_classes import with_device_classes
 from laggard.workloads.tracing.stream import LINK_ROW, SPAN_ROW, STEP_ROW, Rows, read_rows
 
 Integers = npt.NDArray[np.int64]
-_DEVICE_CLASS = "cpu"
+CPU = "cpu"
+"""Device class of a rank that has no GPU."""
 
 SUSPECT_NS = 1_000_000
 """A span is marked where its clock may be off by more: a millisecond is what findings about waits
@@ -124,7 +124,7 @@ def collect_from(
     clocks |= {rank: source.clock for source in sources for rank in source.ranks}
     _write(
         run_folder / "hosts.parquet",
-        with_device_classes(_host_table(hosts_by_rank, cpu_shares or {}, clocks, spans), sources),
+        _host_table(hosts_by_rank, cpu_shares or {}, clocks, spans, read_device_classes(sources)),
     )
     return Collected(len(spans), len(steps), len(links))
 
@@ -133,19 +133,19 @@ def _write_decisions(path: Path, sources: Sequence[Source], clock: _Clock) -> No
     """What a strategy decided while it trained, by the rank that says so for all, or by a server;
     no file where it decided nothing.
     """
-    told = []
+    decisions = []
     for source in sources:
         lines = read_lines(source.output_dir.decisions)
         time_ns = source.clock.to_reference(
             np.array([line["time_ns"] for line in lines], dtype=np.int64)
         )
         since_s = clock.since_zero(time_ns) / 1e9
-        told += [
+        decisions += [
             {"step": line["step"], "at_s": round(at_s, 3), "told": line["told"]}
             for line, at_s in zip(lines, since_s.tolist(), strict=True)
         ]
-    if told:
-        path.write_text(json.dumps(told, indent=1) + "\n")
+    if decisions:
+        path.write_text(json.dumps(decisions, indent=1) + "\n")
 
 
 def _spans_of(source: Source) -> Rows:
@@ -187,6 +187,14 @@ def read_zero_ns(output_dir: WorkerOutputDir) -> int | None:
         if output_dir.zero.exists()
         else None
     )
+
+
+def read_device_classes(sources: Sequence[Source]) -> dict[int, str]:
+    """Return the model of the GPU of each rank that computed on one."""
+    files = {
+        rank: source.output_dir.device_class(rank) for source in sources for rank in source.ranks
+    }
+    return {rank: file.read_text() for rank, file in files.items() if file.exists()}
 
 
 @dataclass(frozen=True)
@@ -274,6 +282,7 @@ def _host_table(
     cpu_shares: Mapping[str, float],
     clocks: Mapping[int, ClockFit],
     spans: Rows,
+    device_classes: Mapping[int, str],
 ) -> pa.Table:
     """Offset of each rank's clock when training began, and the largest error that it can have had
     meanwhile.
@@ -289,7 +298,7 @@ def _host_table(
             "host": host.name,
             "address": host.address,
             "tier": host.layer,
-            "device_class": _DEVICE_CLASS,
+            "device_class": device_classes.get(rank, CPU),
             "cpu_share": cpu_shares.get(host.name, 1.0),
             "clock_offset_ns": _offset_ns(clocks[rank], ends),
             "clock_error_ns": round(

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 ACKNOWLEDGEMENT = 0
 """The kind of the messages that the transport itself sends; strategies number theirs from 1."""
 
 _HEADER = struct.Struct("<BbIqH")
 _NONE = -1
-_TYPES = (
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.int64,
-    torch.int32,
-    torch.uint8,
-)
 _VALUES = tuple(struct.Struct(f"<{count}q") for count in range(17))
 
 
@@ -54,8 +48,10 @@ def pack(message: Message, number: int) -> list[bytes | memoryview]:
     """The frames of a message; the tensor's memory is not copied, and must stay as it is until the
     message is acknowledged.
     """
+    import torch
+
     tensor = message.tensor
-    kind = _NONE if tensor is None else _TYPES.index(tensor.dtype)
+    kind = _NONE if tensor is None else _list_tensor_types().index(tensor.dtype)
     header = _HEADER.pack(message.kind, kind, number, message.version, len(message.values))
     header += _VALUES[len(message.values)].pack(*message.values)
     if tensor is None:
@@ -65,7 +61,29 @@ def pack(message: Message, number: int) -> list[bytes | memoryview]:
 
 def unpack(header: bytes, payload: bytearray | memoryview | None, sender: int) -> Message:
     """The message that these frames are."""
+    import torch
+
     kind, tensor_kind, number, version, count = _HEADER.unpack_from(header)
     values = _VALUES[count].unpack_from(header, _HEADER.size)
-    tensor = None if payload is None else torch.frombuffer(payload, dtype=_TYPES[tensor_kind])
+    tensor = (
+        None
+        if payload is None
+        else torch.frombuffer(payload, dtype=_list_tensor_types()[tensor_kind])
+    )
     return Message(kind, version, values, tensor, sender, number)
+
+
+@cache
+def _list_tensor_types() -> tuple[torch.dtype, ...]:
+    """Return the types of tensors that messages carry, in the order of their numbers."""
+    import torch
+
+    return (
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.uint8,
+    )

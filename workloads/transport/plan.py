@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
+
+Backend = Literal["gloo", "nccl"]
+"""Library that carries the collectives."""
 
 FIRST_PORT = 28400
 """A node listens on this port plus its number."""

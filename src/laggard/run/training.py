@@ -39,9 +39,9 @@ from laggard.workloads.plan import (
     plan_link_sampler,
     plan_workers,
 )
+from laggard.workloads.specification.training import Stop
 from laggard.workloads.tracing.traffic import Traffic, read_traffic
 from laggard.workloads.transport.keys import make_endpoints
-from laggard.workloads.workload import Stop
 
 READY_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 120.0
@@ -227,7 +227,7 @@ def _start_auxiliary_processes(
     sampler = plan_link_sampler(workers, context.scenario.hosts, continuum.namespaces.paths)
     arguments = {
         "evaluator": ("laggard.workloads.evaluator:main", plan_evaluator(workers).to_json()),
-        "link_sampler": ("laggard.workloads.tracing.link_sampler:main", sampler.to_json()),
+        "link_sampler": ("laggard.workloads.link_sampler:main", sampler.to_json()),
         "watcher": (f"{WATCHER_MODULE}:main", plan_watcher(context).model_dump_json()),
     }
     for name, (entry, argument) in arguments.items():

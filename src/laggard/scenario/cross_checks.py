@@ -26,13 +26,18 @@ from laggard.network_emulation.model import (
     TimedLinkEvent,
 )
 from laggard.workloads.specification.churn import faults, turns
-from laggard.workloads.strategies.graph import find_neighbors
-from laggard.workloads.strategies.parameters import (
-    BackupWorkersParameters,
-    HopParameters,
-    list_churn_strategies,
+from laggard.workloads.specification.datasets import (
+    Cifar10,
+    Digits,
+    ImageFolder,
+    OwnDataset,
+    Synthetic,
 )
-from laggard.workloads.workload import Cifar10, Digits, ImageFolder, OwnDataset, Synthetic, Workload
+from laggard.workloads.strategies.base.graph import find_neighbors
+from laggard.workloads.strategies.peer.hop import HopParameters
+from laggard.workloads.strategies.registry import list_churn_strategies
+from laggard.workloads.strategies.server.backup_workers import BackupWorkersParameters
+from laggard.workloads.workload import Workload
 
 MAX_HOSTS = 500
 MAX_WORKERS = 500

@@ -1,1 +1,1 @@
-""""""
+"""Strategies whose models are exchanged by a background thread."""

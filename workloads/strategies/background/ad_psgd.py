@@ -8,12 +8,45 @@ algorithm 1, and the threads and the bipartite graph of its section on implement
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+from pydantic import Field
+
+from laggard.core.units import DurationS
 from laggard.workloads.strategies.background.background_exchange import BackgroundExchange
 from laggard.workloads.strategies.background.pair_exchange import PairExchange
-from laggard.workloads.strategies.parameters import ADPSGDParameters
-from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.strategies.base.graph import Graph
+from laggard.workloads.strategies.base.parameters import BackgroundParameters
 from laggard.workloads.transport.frames import Message
+
+if TYPE_CHECKING:
+    from laggard.workloads.strategies.base.strategy import TrainingContext
+
+
+class ADPSGDParameters(BackgroundParameters):
+    """Ranks average their models two by two beside the training, and wait for nobody (AD-PSGD: Lian
+    et al., ICML 2018).
+    """
+
+    reference: ClassVar[str] = "AD-PSGD: Lian et al., ICML 2018"
+    summary: ClassVar[str] = (
+        "no server and no waiting: a background thread averages models in pairs, with a "
+        "random partner"
+    )
+    name: Literal["ad_psgd"]
+    graph: Graph = Field(
+        default="complete", description="who may average with whom, of those of the other role"
+    )
+    timeout_s: DurationS = Field(
+        default=10.0,
+        gt=0,
+        alias="timeout",
+        description="after which a rank no longer waits for one partner, and tries another",
+    )
+
+    def create_worker(self, context: TrainingContext) -> ADPSGD:
+        """Create one rank's side (see `Parameters`)."""
+        return ADPSGD(self, context)
 
 
 class ADPSGD(BackgroundExchange):

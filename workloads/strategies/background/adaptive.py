@@ -13,7 +13,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 from statistics import median
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+from pydantic import Field
+
+from laggard.workloads.specification.section import StepCount
 from laggard.workloads.strategies.background.async_averager import (
     AverageTiming,
     AveragingMode,
@@ -31,10 +35,13 @@ from laggard.workloads.strategies.background.averaging_choice import (
 )
 from laggard.workloads.strategies.background.overlap_local_sgd import OverlappedAveraging
 from laggard.workloads.strategies.background.pair_exchange import PairExchange
-from laggard.workloads.strategies.graph import is_active
-from laggard.workloads.strategies.parameters import AdaptiveParameters
-from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.strategies.base.graph import is_active
+from laggard.workloads.strategies.base.parameters import BackgroundParameters
 from laggard.workloads.transport.frames import Message
+
+if TYPE_CHECKING:
+    from laggard.workloads.strategies.base.strategy import TrainingContext
+
 
 READY_FRACTION = 0.5
 AVERAGE_WINDOW = 5
@@ -45,6 +52,52 @@ PARTNER_TIMEOUT_S = 10.0
 """After which a rank no longer waits for one partner, and tries another."""
 
 HOUR_S = 3600.0
+
+
+class AdaptiveParameters(BackgroundParameters):
+    """Measures the continuum while it trains, and averages models in the manner and as often as
+    suits it and the objective best.
+    """
+
+    reference: ClassVar[str] = "ours; Wang and Joshi, SysML 2019"
+    summary: ClassVar[str] = (
+        "chooses global averaging (as `overlap_local_sgd`) or pairwise averaging (as "
+        "`ad_psgd`), and how often, from its measurements and the `objective`; the report "
+        "shows each decision"
+    )
+    name: Literal["adaptive"]
+    drift: float = Field(
+        default=0.04,
+        ge=0,
+        le=1,
+        description="part of a step's progress lost per further step without an average",
+    )
+    effort: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description=(
+            "seconds of training that a second of averaging is worth, where nobody waits for it"
+        ),
+    )
+    longest: StepCount = Field(
+        default=32,
+        description=(
+            "steps between two averages of all workers, at most, unless models go two by two"
+        ),
+    )
+    pairs: float = Field(
+        default=3.0,
+        gt=0,
+        description=(
+            "steps that an average of all takes from which on workers average their models two by"
+            " two instead"
+        ),
+    )
+
+    def create_worker(self, context: TrainingContext) -> Adaptive:
+        """Create one rank's side (see `Parameters`)."""
+        return Adaptive(self, context)
 
 
 class Adaptive(OverlappedAveraging):

@@ -20,12 +20,15 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-
-import torch
+from typing import TYPE_CHECKING
 
 from laggard.workloads.strategies.background.butterfly_average import ButterflyAverage, VectorPart
 from laggard.workloads.tracing.step_result import NOBODY
 from laggard.workloads.transport.frames import Message
+
+if TYPE_CHECKING:
+    import torch
+
 
 READY, BEGIN, PART = 2, 3, 4
 MIN_PART_BYTES = 1 << 18

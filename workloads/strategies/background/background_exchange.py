@@ -6,17 +6,20 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from laggard.core.span_schema import Phase
-from laggard.workloads.coordination.progress_reporter import ProgressReporter
-from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.datasets.partition import Share
 from laggard.workloads.strategies.background.current_model import CurrentModel, ModelVersion
-from laggard.workloads.strategies.peer_connections import BACKGROUND_POLL_S, JoinState
-from laggard.workloads.strategies.peer_strategy_base import PeerStrategyBase
-from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.strategies.base.peer_connections import BACKGROUND_POLL_S, JoinState
+from laggard.workloads.strategies.base.peer_strategy_base import PeerStrategyBase
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
+
+if TYPE_CHECKING:
+    from laggard.workloads.coordination.progress_reporter import ProgressReporter
+    from laggard.workloads.datasets.dataset import Batch
+    from laggard.workloads.datasets.partition import Share
+    from laggard.workloads.strategies.base.strategy import TrainingContext
 
 
 class BackgroundExchange(PeerStrategyBase, ABC):

@@ -9,8 +9,10 @@ it and nothing else (M. Ryabinin et al., "Moshpit SGD", NeurIPS 2021, call it bu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class ButterflyAverage:
         weight: int,
         owners: tuple[int, ...] | None = None,
     ) -> None:
+        import torch
+
         self._members, self._rank, self._owners = members, rank, owners or members
         self._mine = torch.tensor_split(vector, len(self._owners))
         self._sum = self._mine[self._owners.index(rank)] * weight if rank in self._owners else None
@@ -102,4 +106,6 @@ class ButterflyAverage:
     @property
     def mean(self) -> torch.Tensor | None:
         """Of all members' vectors, once it is complete; None where none of them counts."""
+        import torch
+
         return torch.cat([self._means[rank] for rank in self._owners]) if self._has_weight else None

@@ -11,10 +11,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
 
 from laggard.core.span_schema import Phase
-from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.datasets.partition import Share
+from laggard.workloads.specification.section import StepCount
 from laggard.workloads.strategies.background.async_averager import (
     AsyncAverager,
     AverageResult,
@@ -26,15 +28,49 @@ from laggard.workloads.strategies.background.async_averager import (
     keep_policy,
 )
 from laggard.workloads.strategies.background.background_exchange import BackgroundExchange
-from laggard.workloads.strategies.parameters import OverlapLocalSGDParameters
-from laggard.workloads.strategies.peer_connections import POLL_S
-from laggard.workloads.strategies.session_numbers import pack_session_number
-from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.strategies.base.parameters import BackgroundParameters
+from laggard.workloads.strategies.base.peer_connections import POLL_S
+from laggard.workloads.strategies.base.session_numbers import pack_session_number
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 
+if TYPE_CHECKING:
+    from laggard.workloads.datasets.dataset import Batch
+    from laggard.workloads.datasets.partition import Share
+    from laggard.workloads.strategies.base.strategy import TrainingContext
+
+
 STEP_TIME_SMOOTHING = 0.25
 """Part that the last step has in what a step is said to take."""
+
+
+class OverlapLocalSGDParameters(BackgroundParameters):
+    """Workers train by themselves, and average all models now and then without waiting for it
+    (Overlap Local-SGD: Wang et al., ICASSP 2020).
+    """
+
+    reference: ClassVar[str] = "Overlap Local-SGD: Wang et al., ICASSP 2020"
+    summary: ClassVar[str] = (
+        "no server and no waiting: when a fraction `ready` of the workers has taken "
+        "`steps` steps since the last average, all models are averaged while training "
+        "continues, weighted by samples"
+    )
+    name: Literal["overlap_local_sgd"]
+    steps: StepCount = Field(
+        default=1,
+        description="steps since the last average after which a worker is ready for the next",
+    )
+    ready_part: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        alias="ready",
+        description="part of the workers that must be ready for it",
+    )
+
+    def create_worker(self, context: TrainingContext) -> OverlapLocalSGD:
+        """Create one rank's side (see `Parameters`)."""
+        return OverlapLocalSGD(self, context)
 
 
 class OverlappedAveraging(BackgroundExchange):

@@ -8,17 +8,19 @@ import random
 import threading
 import time
 from collections.abc import Collection
-
-import torch
+from typing import TYPE_CHECKING
 
 from laggard.workloads.strategies.background.current_model import CurrentModel
 from laggard.workloads.strategies.background.pair_exchange_rule import (
     ExchangedModel,
     PairExchangeRule,
 )
-from laggard.workloads.strategies.graph import Graph
-from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.strategies.base.graph import Graph
 from laggard.workloads.transport.frames import Message
+
+if TYPE_CHECKING:
+    from laggard.workloads.strategies.base.strategy import TrainingContext
+
 
 OFFER, ANSWER = 5, 6
 """Kinds of messages, of which no strategy that exchanges models has another with the same number;
@@ -50,6 +52,8 @@ class PairExchange:
         current: CurrentModel,
         lock: threading.Lock,
     ) -> None:
+        import torch
+
         assert context.peers is not None
         self._rank, self._peers, self._graph, self._current, self._lock = (
             context.rank,

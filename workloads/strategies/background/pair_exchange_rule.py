@@ -20,11 +20,14 @@ from __future__ import annotations
 import random
 from collections.abc import Collection
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from laggard.workloads.strategies.background.current_model import CurrentModel
-from laggard.workloads.strategies.graph import Graph, find_partners, is_active
+from laggard.workloads.strategies.base.graph import Graph, find_partners, is_active
+
+if TYPE_CHECKING:
+    import torch
+
 
 MAX_OPEN_EXCHANGES = 2
 """Exchanges that an active rank may have open: one that it waits for, one that is overdue."""

@@ -1,1 +1,1 @@
-""""""
+"""Strategies whose ranks take the same steps and use collectives."""

@@ -8,26 +8,44 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from torch.nn.functional import cross_entropy
+from pydantic import Field
 
 from laggard.core.span_schema import Phase
-from laggard.workloads.compress.ddp_hooks import bucket_cap_mb, create_bucket_hook
-from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.datasets.partition import Share
+from laggard.workloads.compress.parameters import COMPRESSION_NAMES
+from laggard.workloads.strategies.base.parameters import BalancedParameters, CompressibleParameters
 from laggard.workloads.strategies.collective.synchronization import SynchronizesEveryStep
-from laggard.workloads.strategies.parameters import AllReduceParameters
-from laggard.workloads.strategies.strategy import TrainingContext
-from laggard.workloads.tracing.ddp_timing import (
-    ObservedDDP,
-    broadcast_bytes,
-    have_buckets_reduced,
-    on_backward_computed,
-)
-from laggard.workloads.tracing.device_clock import device_clock
 from laggard.workloads.tracing.step_result import StepResult
 
+if TYPE_CHECKING:
+    from laggard.workloads.datasets.dataset import Batch
+    from laggard.workloads.datasets.partition import Share
+    from laggard.workloads.strategies.base.strategy import TrainingContext
+
+
 LOGGER = logging.getLogger(__name__)
+
+
+class AllReduceParameters(BalancedParameters, CompressibleParameters):
+    """Every step averages all ranks' gradients: torch's DistributedDataParallel (Li et al., VLDB
+    2020).
+    """
+
+    reference: ClassVar[str] = "Li et al., VLDB 2020"
+    summary: ClassVar[str] = (
+        "every step averages all gradients, with torch's DistributedDataParallel"
+    )
+    compressions: ClassVar[tuple[str, ...]] = COMPRESSION_NAMES
+    encodes_every_step: ClassVar[bool] = True
+    name: Literal["allreduce"] = "allreduce"
+    trace_buckets: bool = Field(
+        default=False, description="also record every gradient bucket; costs a hook per bucket"
+    )
+
+    def create_worker(self, context: TrainingContext) -> AllReduce:
+        """Create one rank's side (see `Parameters`)."""
+        return AllReduce(self, context)
 
 
 class AllReduce(SynchronizesEveryStep):
@@ -40,6 +58,14 @@ class AllReduce(SynchronizesEveryStep):
     """
 
     def __init__(self, parameters: AllReduceParameters, context: TrainingContext) -> None:
+        from laggard.workloads.compress.ddp_hooks import bucket_cap_mb, create_bucket_hook
+        from laggard.workloads.tracing.ddp_timing import (
+            ObservedDDP,
+            broadcast_bytes,
+            have_buckets_reduced,
+        )
+        from laggard.workloads.tracing.device_clock import device_clock
+
         model, device = context.model, context.device
         self.model, self.optimizer = model, context.optimizer
         self._recorder = context.recorder
@@ -73,6 +99,10 @@ class AllReduce(SynchronizesEveryStep):
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
         """Forward, backward, average, update (see `Strategy`)."""
+        from torch.nn.functional import cross_entropy
+
+        from laggard.workloads.tracing.ddp_timing import on_backward_computed
+
         counted = len(share.indices)
         self._computed_samples = len(batch.labels)
         if self._buffer_bytes:

@@ -5,14 +5,16 @@ have moved since they last agreed.
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import torch
-import torch.distributed as dist
+from typing import TYPE_CHECKING
 
 from laggard.core.span_schema import Phase
-from laggard.workloads.compress.codec import Codec, count_tensor_bytes
-from laggard.workloads.compress.compressed_mean import CompressedMean
-from laggard.workloads.strategies.strategy import TrainingContext
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+
+    from laggard.workloads.compress.codec import Codec
+    from laggard.workloads.strategies.base.strategy import TrainingContext
 
 
 class CompressedDeltaAverage:
@@ -39,6 +41,8 @@ class CompressedDeltaAverage:
         members: int,
         group: dist.ProcessGroup | None = None,
     ) -> None:
+        from laggard.workloads.compress.compressed_mean import CompressedMean
+
         self._mean = CompressedMean(codec, members, group)
         self._context, self._delta_count, self._synchronize = context, delta_count, synchronize
         self._members, self._group = members, group
@@ -54,6 +58,10 @@ class CompressedDeltaAverage:
 
     def exchange(self, vector: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """What all members have sent, encoded, and the mean of their buffers; the same on each."""
+        import torch.distributed as dist
+
+        from laggard.workloads.compress.codec import count_tensor_bytes
+
         sent, buffers = (
             self._mean.encode(vector[: self._delta_count]),
             vector[self._delta_count :] / self._members,
@@ -72,12 +80,16 @@ class CompressedDeltaAverage:
 
     def allocate_exchange(self, vector: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Room for what `exchange` returns, for a vector such as this."""
+        import torch
+
         return self._mean.allocate_exchange(vector[: self._delta_count]), torch.empty_like(
             vector[self._delta_count :]
         )
 
     def decode(self, exchanged: torch.Tensor, buffers: torch.Tensor) -> torch.Tensor:
         """The mean vector."""
+        import torch
+
         self._context.recorder.enter(Phase.OPTIMIZER)
         like = torch.empty(self._delta_count, dtype=buffers.dtype, device=buffers.device)
         return torch.cat([self._mean.decode(exchanged, like), buffers])

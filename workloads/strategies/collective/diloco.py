@@ -8,21 +8,45 @@ one Nesterov's momentum.
 
 from __future__ import annotations
 
-import torch
-import torch.distributed as dist
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
 
 from laggard.core.span_schema import Phase
-from laggard.workloads.compress.codec import create_vector_codec
-from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.datasets.partition import Share
-from laggard.workloads.models.flat_state import FlatState
+from laggard.workloads.specification.section import StepCount
+from laggard.workloads.strategies.base.local_gradient import LocalGradient
+from laggard.workloads.strategies.base.parameters import BalancedParameters, CompressibleParameters
+from laggard.workloads.strategies.base.sample_weights import SampleWeights
 from laggard.workloads.strategies.collective.compressed_deltas import CompressedDeltaAverage
 from laggard.workloads.strategies.collective.synchronization import find_next_synchronization
-from laggard.workloads.strategies.local_gradient import LocalGradient
-from laggard.workloads.strategies.parameters import DiLoCoParameters
-from laggard.workloads.strategies.sample_weights import SampleWeights
-from laggard.workloads.strategies.strategy import TrainingContext
 from laggard.workloads.tracing.step_result import StepResult
+
+if TYPE_CHECKING:
+    import torch
+
+    from laggard.workloads.datasets.dataset import Batch
+    from laggard.workloads.datasets.partition import Share
+    from laggard.workloads.strategies.base.strategy import TrainingContext
+
+
+class DiLoCoParameters(BalancedParameters, CompressibleParameters):
+    """Ranks train by themselves; what they moved is averaged seldom, and an outer Nesterov step
+    taken (Douillard et al. 2023).
+    """
+
+    reference: ClassVar[str] = "Douillard et al. 2023"
+    summary: ClassVar[str] = (
+        "the mean change of all models in `steps` inner steps becomes an outer step with "
+        "Nesterov's momentum"
+    )
+    name: Literal["diloco"]
+    steps: StepCount = Field(default=50, description="inner steps between two outer ones")
+    outer_lr: float = Field(default=0.7, gt=0, le=10, allow_inf_nan=False)
+    outer_momentum: float = Field(default=0.9, ge=0, lt=1)
+
+    def create_worker(self, context: TrainingContext) -> DiLoCo:
+        """Create one rank's side (see `Parameters`)."""
+        return DiLoCo(self, context)
 
 
 class DiLoCo:
@@ -34,6 +58,11 @@ class DiLoCo:
     """
 
     def __init__(self, parameters: DiLoCoParameters, context: TrainingContext) -> None:
+        import torch
+
+        from laggard.workloads.compress.codec import create_vector_codec
+        from laggard.workloads.models.flat_state import FlatState
+
         self.model, self.optimizer = context.model, context.optimizer
         self._parameters, self._context = parameters, context
         self._gradient = LocalGradient(context)
@@ -76,6 +105,8 @@ class DiLoCo:
         return StepResult(loss)
 
     def _outer_step(self) -> None:
+        import torch
+
         count = self._state.parameters
         deltas = self._state.read()
         deltas[:count] = self._outer_parameters.detach() - deltas[:count]
@@ -88,6 +119,8 @@ class DiLoCo:
         self._gradient.synchronize()
 
     def _mean(self, deltas: torch.Tensor) -> torch.Tensor:
+        import torch.distributed as dist
+
         mine = self._weights.apply_weight(deltas)
         self._gradient.synchronize()
         self._context.recorder.enter(Phase.COMM, group=0, payload_bytes=mine.nbytes)

@@ -8,22 +8,62 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-import torch
-import torch.distributed as dist
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from laggard.core.span_schema import Phase
-from laggard.workloads.compress.codec import Codec, count_tensor_bytes, create_vector_codec
-from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.datasets.partition import Share
-from laggard.workloads.models.flat_state import FlatState
+from laggard.core.yaml_source import ERROR_SUBKEY
+from laggard.workloads.specification.section import StepCount
+from laggard.workloads.strategies.base.local_gradient import LocalGradient
+from laggard.workloads.strategies.base.parameters import BalancedParameters, CompressibleParameters
+from laggard.workloads.strategies.base.sample_weights import SampleWeights
 from laggard.workloads.strategies.collective.compressed_deltas import CompressedDeltaAverage
 from laggard.workloads.strategies.collective.synchronization import find_next_synchronization
-from laggard.workloads.strategies.local_gradient import LocalGradient
-from laggard.workloads.strategies.parameters import HierarchicalParameters
-from laggard.workloads.strategies.sample_weights import SampleWeights
-from laggard.workloads.strategies.strategy import TrainingContext
 from laggard.workloads.tracing.step_result import StepResult
+
+if TYPE_CHECKING:
+    import torch
+
+    from laggard.workloads.compress.codec import Codec
+    from laggard.workloads.datasets.dataset import Batch
+    from laggard.workloads.datasets.partition import Share
+    from laggard.workloads.strategies.base.strategy import TrainingContext
+
+
+class HierarchicalParameters(BalancedParameters, CompressibleParameters):
+    """Local SGD on two levels: averages within a tier often, across tiers seldom (Lin et al., ICLR
+    2020).
+    """
+
+    reference: ClassVar[str] = "Lin et al., ICLR 2020"
+    summary: ClassVar[str] = (
+        "local SGD on two levels: averages within a tier every `tier_steps` steps, across "
+        "tiers every `wan_steps`"
+    )
+    name: Literal["hierarchical"]
+    tier_steps: StepCount = Field(
+        default=1, description="steps between two averages of the models of one tier's ranks"
+    )
+    wan_steps: StepCount = Field(
+        default=8, description="steps between two averages of all ranks' models"
+    )
+
+    @model_validator(mode="after")
+    def _check_wan_steps(self) -> Self:
+        if self.wan_steps < self.tier_steps:
+            rule = (
+                f"tiers are averaged every {self.tier_steps} steps, and all of them no more often —"
+                " raise wan_steps"
+            )
+            key = "wan_steps" if "wan_steps" in self.model_fields_set else "tier_steps"
+            raise PydanticCustomError("far_is_seldom", rule, {ERROR_SUBKEY: (key,)})
+        return self
+
+    def create_worker(self, context: TrainingContext) -> Hierarchical:
+        """Create one rank's side (see `Parameters`)."""
+        return Hierarchical(self, context)
 
 
 class Hierarchical:
@@ -39,6 +79,11 @@ class Hierarchical:
     """
 
     def __init__(self, parameters: HierarchicalParameters, context: TrainingContext) -> None:
+        import torch.distributed as dist
+
+        from laggard.workloads.compress.codec import create_vector_codec
+        from laggard.workloads.models.flat_state import FlatState
+
         self.model, self.optimizer = context.model, context.optimizer
         self._parameters, self._context = parameters, context
         self._gradient = LocalGradient(context)
@@ -102,6 +147,8 @@ class Hierarchical:
         self._write(self._tier_weights.mean(mine, len(self._members)))
 
     def _average_all(self) -> None:
+        import torch.distributed as dist
+
         if self._deltas is not None:
             self._write(self._average_deltas_of_all(self._deltas))
             return
@@ -119,6 +166,8 @@ class Hierarchical:
 
     def _average_deltas_in_tier(self, deltas: _TierDeltas) -> torch.Tensor:
         """The tier's last mean plus the mean of what its ranks say they have moved since."""
+        import torch
+
         count, vector = self._state.parameters, self._read()
         if len(self._members) == 1:
             deltas.tier_mean = vector[:count].clone()
@@ -132,6 +181,11 @@ class Hierarchical:
         """The last mean of all plus the mean of what first ranks say their tiers have moved since,
         as they have told the other ranks of theirs.
         """
+        import torch
+        import torch.distributed as dist
+
+        from laggard.workloads.compress.codec import count_tensor_bytes
+
         count, vector = self._state.parameters, self._average_deltas_in_tier(deltas)
         if self._tiers == 1:
             return vector
@@ -156,6 +210,8 @@ class Hierarchical:
         return torch.cat([deltas.global_mean, mean[count:]])
 
     def _sum_within(self, state: torch.Tensor) -> None:
+        import torch.distributed as dist
+
         if len(self._members) > 1:
             self._collective(self._tier, lambda: dist.all_reduce(state, group=self._tier_group))
 

@@ -6,21 +6,48 @@ T. Lin, S. U. Stich, K. K. Patel, M. Jaggi, "Don't use large mini-batches, use l
 
 from __future__ import annotations
 
-import torch
-import torch.distributed as dist
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
 
 from laggard.core.span_schema import Phase
-from laggard.workloads.compress.codec import create_vector_codec
-from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.datasets.partition import Share
-from laggard.workloads.models.flat_state import FlatState
+from laggard.workloads.specification.section import StepCount
+from laggard.workloads.strategies.base.local_gradient import LocalGradient
+from laggard.workloads.strategies.base.parameters import BalancedParameters, CompressibleParameters
+from laggard.workloads.strategies.base.sample_weights import SampleWeights
 from laggard.workloads.strategies.collective.compressed_deltas import CompressedDeltaAverage
 from laggard.workloads.strategies.collective.synchronization import find_next_synchronization
-from laggard.workloads.strategies.local_gradient import LocalGradient
-from laggard.workloads.strategies.parameters import LocalSGDParameters
-from laggard.workloads.strategies.sample_weights import SampleWeights
-from laggard.workloads.strategies.strategy import TrainingContext
 from laggard.workloads.tracing.step_result import StepResult
+
+if TYPE_CHECKING:
+    from laggard.workloads.datasets.dataset import Batch
+    from laggard.workloads.datasets.partition import Share
+    from laggard.workloads.strategies.base.strategy import TrainingContext
+
+
+class LocalSGDParameters(BalancedParameters, CompressibleParameters):
+    """Ranks train by themselves and average their models now and then (post-local SGD: Lin et al.,
+    ICLR 2020).
+    """
+
+    reference: ClassVar[str] = "Lin et al., ICLR 2020"
+    summary: ClassVar[str] = (
+        "each worker trains on its own; all models are averaged every `steps` steps, and "
+        "in each of the first `after` steps"
+    )
+    name: Literal["local_sgd"]
+    steps: StepCount = Field(
+        default=8, description="steps between two averages of all ranks' models"
+    )
+    after: int = Field(
+        default=0,
+        ge=0,
+        description="until that many steps are done, the models are averaged in each",
+    )
+
+    def create_worker(self, context: TrainingContext) -> LocalSGD:
+        """Create one rank's side (see `Parameters`)."""
+        return LocalSGD(self, context)
 
 
 class LocalSGD:
@@ -36,6 +63,9 @@ class LocalSGD:
     """
 
     def __init__(self, parameters: LocalSGDParameters, context: TrainingContext) -> None:
+        from laggard.workloads.compress.codec import create_vector_codec
+        from laggard.workloads.models.flat_state import FlatState
+
         self.model, self.optimizer = context.model, context.optimizer
         self._parameters, self._context = parameters, context
         self._gradient = LocalGradient(context)
@@ -75,6 +105,8 @@ class LocalSGD:
         return StepResult(loss)
 
     def _average(self) -> None:
+        import torch.distributed as dist
+
         mine = self._weights.apply_weight(self._state.read())
         self._gradient.synchronize()
         self._context.recorder.enter(Phase.COMM, group=0, payload_bytes=mine.nbytes)
@@ -85,6 +117,8 @@ class LocalSGD:
         self._gradient.synchronize()
 
     def _average_deltas(self) -> None:
+        import torch
+
         count, vector = self._state.parameters, self._state.read()
         vector[:count] -= self._last_mean
         mean = self._compressed.mean(vector, 0)

@@ -9,22 +9,43 @@ transport's: the update is the same, but nothing overlaps with the backward pass
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import torch
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from laggard.core.span_schema import Phase
-from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.datasets.partition import Share
-from laggard.workloads.models.flat_state import FlatState
+from laggard.workloads.strategies.base.local_gradient import LocalGradient
+from laggard.workloads.strategies.base.parameters import BalancedParameters
+from laggard.workloads.strategies.base.peer_connections import PeerConnections
 from laggard.workloads.strategies.collective.synchronization import SynchronizesEveryStep
-from laggard.workloads.strategies.local_gradient import LocalGradient
-from laggard.workloads.strategies.parameters import RingAllReduceParameters
-from laggard.workloads.strategies.peer_connections import PeerConnections
-from laggard.workloads.strategies.strategy import TrainingContext
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 
+if TYPE_CHECKING:
+    import torch
+
+    from laggard.workloads.datasets.dataset import Batch
+    from laggard.workloads.datasets.partition import Share
+    from laggard.workloads.strategies.base.strategy import TrainingContext
+
+
 CHUNK_MESSAGE = 2
+
+
+class RingAllReduceParameters(BalancedParameters):
+    """As `allreduce`, carried by the transport that the strategies without collectives use: tells
+    what is the transport's and what theirs.
+    """
+
+    reference: ClassVar[str] = "Patarasuk and Yuan, JPDC 2009"
+    summary: ClassVar[str] = (
+        "as `allreduce`, over the transport of the strategies without collectives, to "
+        "separate the cost of the transport from that of the strategies"
+    )
+    peer_to_peer: ClassVar[bool] = True
+    name: Literal["ring_allreduce"]
+
+    def create_worker(self, context: TrainingContext) -> RingAllReduce:
+        """Create one rank's side (see `Parameters`)."""
+        return RingAllReduce(self, context)
 
 
 class RingAllReduce(SynchronizesEveryStep):
@@ -36,6 +57,8 @@ class RingAllReduce(SynchronizesEveryStep):
     """
 
     def __init__(self, _parameters: RingAllReduceParameters, context: TrainingContext) -> None:
+        from laggard.workloads.models.flat_state import FlatState
+
         assert context.peers is not None
         self.model, self.optimizer = context.model, context.optimizer
         self._context, self._reducer = context, RingReducer(context.peers)
@@ -60,6 +83,8 @@ class RingAllReduce(SynchronizesEveryStep):
 
     def all_gather(self, numbers: Sequence[float], group: int) -> list[list[float]]:
         """Tell all ranks some numbers, with spans of a group; returns everybody's, by rank."""
+        import torch
+
         recorder, context = self._context.recorder, self._context
         gathered = torch.zeros(context.world_size, len(numbers), dtype=torch.float64)
         gathered[context.rank] = torch.tensor(numbers, dtype=torch.float64)
@@ -87,6 +112,8 @@ class RingReducer:
 
     def payload_bytes(self, vector: torch.Tensor) -> int:
         """What this rank sends to sum such a vector."""
+        import torch
+
         chunks = torch.tensor_split(vector, self._world_size)
         turns = range(2 * (self._world_size - 1))
         return sum(chunks[(self._peers.rank - turn) % self._world_size].nbytes for turn in turns)
@@ -95,6 +122,8 @@ class RingReducer:
         """Make a vector, of the host's memory, the sum of all ranks' vectors; bit for bit the same
         on all.
         """
+        import torch
+
         chunks = torch.tensor_split(vector, self._world_size)
         rank, world = self._peers.rank, self._world_size
         for turn in range(2 * (world - 1)):

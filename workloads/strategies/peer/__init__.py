@@ -1,1 +1,1 @@
-""""""
+"""Strategies whose ranks average models with other ranks, without a server."""

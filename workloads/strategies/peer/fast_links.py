@@ -9,25 +9,62 @@ for how often, and fast_links_rule.py for how ranks agree.
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
+from pydantic import Field
 
 from laggard.core.span_schema import Phase
-from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.datasets.partition import Share
-from laggard.workloads.strategies.parameters import FastLinksParameters
+from laggard.workloads.specification.section import StepCount
+from laggard.workloads.strategies.base.parameters import PeerParameters
+from laggard.workloads.strategies.base.peer_connections import build_stamped_message
+from laggard.workloads.strategies.base.peer_strategy_base import RuleDrivenPeerStrategy
 from laggard.workloads.strategies.peer.fast_links_rule import (
     FastLinksMessage,
     FastLinksRule,
     FastLinksSend,
 )
-from laggard.workloads.strategies.peer.link_times import LinkTimes
 from laggard.workloads.strategies.peer.message_wait import MessageWait
-from laggard.workloads.strategies.peer_connections import build_stamped_message
-from laggard.workloads.strategies.peer_strategy_base import RuleDrivenPeerStrategy
-from laggard.workloads.strategies.strategy import TrainingContext
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
+
+if TYPE_CHECKING:
+    import torch
+
+    from laggard.workloads.datasets.dataset import Batch
+    from laggard.workloads.datasets.partition import Share
+    from laggard.workloads.strategies.base.strategy import TrainingContext
+
+
+class FastLinksParameters(PeerParameters):
+    """In each step workers are paired off and average their models, often over fast links and
+    seldom over slow ones (NetMax: Zhou et al., ICDE 2021).
+    """
+
+    reference: ClassVar[str] = "NetMax: Zhou et al., ICDE 2021"
+    summary: ClassVar[str] = (
+        "in each step workers average their models in pairs, mostly over links measured "
+        "to be fast, as long as models still mix `mixing` times as fast as with uniform "
+        "pairs; all workers take the same steps"
+    )
+    name: Literal["fast_links"]
+    every: StepCount = Field(
+        default=20, description="steps between two agreements on who meets whom how often"
+    )
+    mixing: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description=(
+            "how fast models become one, at least, as a part of what it is without preferences"
+        ),
+    )
+    explore: float = Field(
+        default=0.1, gt=0, le=1, description="part of the steps without preferences"
+    )
+
+    def create_worker(self, context: TrainingContext) -> FastLinks:
+        """Create one rank's side (see `Parameters`)."""
+        return FastLinks(self, context)
 
 
 class FastLinks(RuleDrivenPeerStrategy):
@@ -43,6 +80,10 @@ class FastLinks(RuleDrivenPeerStrategy):
     """
 
     def __init__(self, parameters: FastLinksParameters, context: TrainingContext) -> None:
+        import torch
+
+        from laggard.workloads.strategies.peer.link_times import LinkTimes
+
         self._rule: FastLinksRule[torch.Tensor] = FastLinksRule(
             context.rank, context.world_size, parameters, context.seed
         )
@@ -56,6 +97,8 @@ class FastLinks(RuleDrivenPeerStrategy):
 
     def add_member(self, rank: int, step: int) -> None:
         """Tell it what was measured that it needs (see `JoinHandler`)."""
+        import torch
+
         for reported_step, row in self._rule.add_member(rank, step):
             self._peers.send(
                 rank,
@@ -68,6 +111,8 @@ class FastLinks(RuleDrivenPeerStrategy):
         """Send, forward, backward, wait for the partner, average, update (see
         `AsyncStrategy`).
         """
+        import torch
+
         assert step == self._rule.step
         recorder, row = self._context.recorder, self._link_times.row
         self._mine, self._row = self._state.read().cpu(), torch.from_numpy(row)

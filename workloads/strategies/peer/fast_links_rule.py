@@ -17,22 +17,32 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-import numpy as np
+if TYPE_CHECKING:
+    from laggard.workloads.strategies.peer.matching_policy import FloatArray, MatchingPolicy
 
-from laggard.workloads.strategies.parameters import FastLinksParameters
-from laggard.workloads.strategies.peer.matching_policy import (
-    FloatArray,
-    MatchingPolicy,
-    estimate_exchange_times,
-    plan_matchings,
-)
 
 Model = TypeVar("Model")
 
 _REMEMBERED_PERIODS = 4
 """Periods for which a rank remembers what it told; those who are there are not so far apart."""
+
+
+class PairingSettings(Protocol):
+    """Settings of the policy that pairs ranks."""
+
+    @property
+    def every(self) -> int:
+        """Steps between two policies."""
+
+    @property
+    def mixing(self) -> float:
+        """Least speed of mixing, relative to uniform pairs."""
+
+    @property
+    def explore(self) -> float:
+        """Fraction of the steps with uniform pairs."""
 
 
 class FastLinksMessage(Enum):
@@ -70,7 +80,7 @@ class FastLinksRule(Generic[Model]):
 
     rank: int
     world_size: int
-    parameters: FastLinksParameters
+    parameters: PairingSettings
     seed: int
     step: int = 0
     partner: int | None = None
@@ -82,6 +92,8 @@ class FastLinksRule(Generic[Model]):
     _reported_rows: dict[int, FloatArray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        import numpy as np
+
         self._present = set(range(self.world_size))
         nothing = np.full(self.world_size + 1, np.nan)
         self._plan_policy(dict.fromkeys(range(self.world_size), nothing))
@@ -134,6 +146,10 @@ class FastLinksRule(Generic[Model]):
         """Begin with a step of a training that is under way, and with these others; before
         `begin`.
         """
+        import numpy as np
+
+        from laggard.workloads.strategies.peer.matching_policy import MatchingPolicy
+
         self.step, self._joined_steps[self.rank] = step, step
         self._present = {self.rank, *present}
         if step > self.parameters.every:
@@ -143,6 +159,8 @@ class FastLinksRule(Generic[Model]):
         """A rank is there, after all or again, and begins with a step; returns what it is to be
         reported_step: of which steps what was measured here, if anything.
         """
+        import numpy as np
+
         self.remove_member(rank)
         self._present.add(rank)
         self._joined_steps[rank] = step
@@ -200,6 +218,11 @@ class FastLinksRule(Generic[Model]):
 
     def _plan_policy(self, rows: dict[int, FloatArray]) -> None:
         """Of everybody's rows, also of who has left since: the others have them too."""
+        from laggard.workloads.strategies.peer.matching_policy import (
+            estimate_exchange_times,
+            plan_matchings,
+        )
+
         ranks, times_s = estimate_exchange_times(rows)
         self.policy = plan_matchings(
             ranks, times_s, mixing=self.parameters.mixing, explore=self.parameters.explore

@@ -7,21 +7,46 @@ Decentralized Parallel Stochastic Gradient Descent", NIPS 2017, algorithm 1.
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
 
 from laggard.core.span_schema import Phase
-from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.datasets.partition import Share
-from laggard.workloads.strategies.graph import compute_mixing_weights, find_neighbors
-from laggard.workloads.strategies.parameters import GossipParameters
-from laggard.workloads.strategies.peer_connections import JoinState, build_stamped_message
-from laggard.workloads.strategies.peer_strategy_base import PeerStrategyBase
-from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.strategies.base.graph import Graph, compute_mixing_weights, find_neighbors
+from laggard.workloads.strategies.base.parameters import PeerParameters
+from laggard.workloads.strategies.base.peer_connections import JoinState, build_stamped_message
+from laggard.workloads.strategies.base.peer_strategy_base import PeerStrategyBase
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 
+if TYPE_CHECKING:
+    import torch
+
+    from laggard.workloads.datasets.dataset import Batch
+    from laggard.workloads.datasets.partition import Share
+    from laggard.workloads.strategies.base.strategy import TrainingContext
+
+
 MODEL_MESSAGE = 2
 """Version: the step that the sender is in."""
+
+
+class GossipParameters(PeerParameters):
+    """Every rank averages its model with its neighbours' in each step (D-PSGD: Lian et al., NIPS
+    2017).
+    """
+
+    reference: ClassVar[str] = "D-PSGD: Lian et al., NIPS 2017"
+    summary: ClassVar[str] = (
+        "no server: in each step every worker averages its model with its neighbors' "
+        "models; the `graph` is a `ring` or `complete`"
+    )
+    name: Literal["gossip"]
+    graph: Graph = Field(default="ring", description="who is whose neighbour")
+
+    def create_worker(self, context: TrainingContext) -> Gossip:
+        """Create one rank's side (see `Parameters`)."""
+        return Gossip(self, context)
 
 
 class Gossip(PeerStrategyBase):
@@ -38,6 +63,8 @@ class Gossip(PeerStrategyBase):
     """
 
     def __init__(self, parameters: GossipParameters, context: TrainingContext) -> None:
+        import torch
+
         super().__init__(context)
         self._graph = parameters.graph
         self._received: dict[int, list[Message]] = {rank: [] for rank in range(context.world_size)}

@@ -22,18 +22,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-
-from laggard.workloads.strategies.peer.group_rule import AveragingGroup, GroupRule
-from laggard.workloads.strategies.peer.ring_average import Chunk, RingAverage
-from laggard.workloads.strategies.session_numbers import (
+from laggard.workloads.strategies.base.session_numbers import (
     pack_session_number,
     unpack_number,
     unpack_session,
 )
+from laggard.workloads.strategies.peer.group_rule import AveragingGroup, GroupRule
+from laggard.workloads.strategies.peer.ring_average import Chunk, RingAverage
 from laggard.workloads.tracing.step_result import NOBODY
 from laggard.workloads.transport.frames import Message
+
+if TYPE_CHECKING:
+    import torch
+
 
 READY, GROUP, CHUNK, DECLINED, WITHDRAWN = 2, 3, 4, 5, 6
 """Kinds of messages. All but chunks tell the session of their sender: groups in their number, the

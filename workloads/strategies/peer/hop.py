@@ -7,22 +7,110 @@ the rules are in hop_rule.py.
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from laggard.core.span_schema import Phase
-from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.datasets.partition import Share
-from laggard.workloads.strategies.parameters import HopParameters
+from laggard.core.yaml_source import ERROR_SUBKEY
+from laggard.workloads.specification.section import StepCount
+from laggard.workloads.strategies.base.graph import Graph, find_neighbors
+from laggard.workloads.strategies.base.parameters import PeerParameters, RankProblem
+from laggard.workloads.strategies.base.peer_connections import build_stamped_message
+from laggard.workloads.strategies.base.peer_strategy_base import RuleDrivenPeerStrategy
 from laggard.workloads.strategies.peer.hop_rule import HopRule, HopStepEnd
 from laggard.workloads.strategies.peer.message_wait import MessageWait
-from laggard.workloads.strategies.peer_connections import build_stamped_message
-from laggard.workloads.strategies.peer_strategy_base import RuleDrivenPeerStrategy
-from laggard.workloads.strategies.strategy import TrainingContext
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 
+if TYPE_CHECKING:
+    import torch
+
+    from laggard.workloads.datasets.dataset import Batch
+    from laggard.workloads.datasets.partition import Share
+    from laggard.workloads.strategies.base.strategy import TrainingContext
+
+
 BEGUN_MESSAGE = 2
 """Version: the step that the sender has begun, with this model if there is one."""
+
+
+class HopParameters(PeerParameters):
+    """As `gossip`, but nobody waits for late neighbours as long as they are within bounds (Hop: Luo
+    et al., ASPLOS 2019).
+    """
+
+    reference: ClassVar[str] = "Hop: Luo et al., ASPLOS 2019"
+    summary: ClassVar[str] = (
+        "as `gossip`, with neighbors' models up to `staleness` steps old and without "
+        "waiting for `backups` of the neighbors; a worker that is behind skips up to "
+        "`skip` steps, and none is more than `ahead` steps ahead of a neighbor"
+    )
+    name: Literal["hop"]
+    graph: Graph = Field(default="ring", description="who is whose neighbour")
+    staleness: int = Field(
+        default=4, ge=0, le=10_000, description="steps that a neighbour's model may be old"
+    )
+    backups: int = Field(
+        default=0, ge=0, le=10_000, description="neighbours that a step does not wait for"
+    )
+    skip: int = Field(
+        default=4,
+        ge=0,
+        le=10_000,
+        description="steps that who is behind leaves out at once, at most",
+    )
+    ahead: StepCount = Field(
+        default=8, description="steps that a worker may be ahead of a neighbour"
+    )
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        chosen = self.model_fields_set
+        if self.ahead <= self.staleness:
+            rule = (
+                f"models of {self.staleness} steps ago are never taken by who may be only"
+                f" {self.ahead} steps ahead — make ahead {self.staleness + 1} or more"
+            )
+            raise PydanticCustomError(
+                "ahead_of_staleness",
+                rule,
+                {ERROR_SUBKEY: ("ahead" if "ahead" in chosen else "staleness",)},
+            )
+        if (
+            self.skip
+            and "skip" in chosen
+            and not self.staleness
+            and (not self.backups or self.ahead == 1)
+        ):
+            rule = (
+                "no worker is ever two steps behind its neighbours, so none is left out — raise"
+                " staleness, or backups and ahead"
+            )
+            raise PydanticCustomError("nothing_to_skip", rule, {ERROR_SUBKEY: ("skip",)})
+        if self.backups > 1 and self.graph == "ring":
+            rule = (
+                "in a ring everybody has two neighbours, and waits for one of them at least — make"
+                " it 1 or less"
+            )
+            raise PydanticCustomError("too_many_backups", rule, {ERROR_SUBKEY: ("backups",)})
+        return self
+
+    def create_worker(self, context: TrainingContext) -> HopStrategy:
+        """Create one rank's side (see `Parameters`)."""
+        return HopStrategy(self, context)
+
+    def check_ranks(self, ranks: int) -> RankProblem | None:
+        """Require that each rank waits for at least one neighbor."""
+        neighbor_count = len(find_neighbors(self.graph, range(ranks), 0))
+        if not self.backups or self.backups < neighbor_count:
+            return None
+        rule = (
+            f"each of {ranks} workers has {neighbor_count} neighbours, and waits for one of them"
+            " at least"
+        )
+        return RankProblem("backups", rule, f"make it {max(neighbor_count - 1, 0)} or less")
 
 
 class HopStrategy(RuleDrivenPeerStrategy):

@@ -11,12 +11,35 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from laggard.workloads.strategies.graph import compute_mixing_weights, find_neighbors
-from laggard.workloads.strategies.parameters import HopParameters
+from laggard.workloads.strategies.base.graph import Graph, compute_mixing_weights, find_neighbors
 
 Model = TypeVar("Model")
+
+
+class HopBounds(Protocol):
+    """Graph and bounds of the rule."""
+
+    @property
+    def graph(self) -> Graph:
+        """Graph of the neighbors."""
+
+    @property
+    def staleness(self) -> int:
+        """Largest age of a neighbor's model, in steps."""
+
+    @property
+    def backups(self) -> int:
+        """Number of neighbors that a step does not wait for."""
+
+    @property
+    def skip(self) -> int:
+        """Largest number of steps left out at once."""
+
+    @property
+    def ahead(self) -> int:
+        """Largest lead over a neighbor, in steps."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +85,7 @@ class HopRule(Generic[Model]):
 
     rank: int
     world_size: int
-    parameters: HopParameters
+    parameters: HopBounds
     step: int = 0
     _present: list[int] = field(init=False)
     _begun: dict[int, int] = field(default_factory=dict)

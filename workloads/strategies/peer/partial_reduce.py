@@ -11,19 +11,53 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
+from pydantic import Field
 
 from laggard.core.span_schema import Phase
-from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.datasets.partition import Share
-from laggard.workloads.strategies.parameters import PartialReduceParameters
+from laggard.workloads.strategies.base.parameters import PeerParameters
+from laggard.workloads.strategies.base.peer_connections import BACKGROUND_POLL_S, POLL_S, JoinState
+from laggard.workloads.strategies.base.peer_strategy_base import PeerStrategyBase
 from laggard.workloads.strategies.peer.group_member import GroupAverageResult, GroupMember
-from laggard.workloads.strategies.peer_connections import BACKGROUND_POLL_S, POLL_S, JoinState
-from laggard.workloads.strategies.peer_strategy_base import PeerStrategyBase
-from laggard.workloads.strategies.strategy import TrainingContext
 from laggard.workloads.tracing.step_result import NOBODY, StepResult
 from laggard.workloads.transport.frames import Message
+
+if TYPE_CHECKING:
+    import torch
+
+    from laggard.workloads.datasets.dataset import Batch
+    from laggard.workloads.datasets.partition import Share
+    from laggard.workloads.strategies.base.strategy import TrainingContext
+
+
+class PartialReduceParameters(PeerParameters):
+    """Who has finished a step averages its model with others who have, in small groups (Prague: Luo
+    et al., ASPLOS 2020).
+    """
+
+    reference: ClassVar[str] = "Prague: Luo et al., ASPLOS 2020; Miao et al., SIGMOD 2021"
+    summary: ClassVar[str] = (
+        "no server: a worker that has finished a step averages its model with `group` - 1 "
+        "others that have; workers that have not mixed with all others in `rounds` steps "
+        "are grouped with those"
+    )
+    name: Literal["partial_reduce"]
+    group: int = Field(
+        default=2, ge=2, le=15, description="workers that average their models together"
+    )  # a message has room for 16 numbers
+    rounds: int = Field(
+        default=16,
+        ge=1,
+        le=100_000_000,
+        description=(
+            "steps after which workers whose models have not mixed are grouped, and waited for"
+        ),
+    )
+
+    def create_worker(self, context: TrainingContext) -> PartialReduceStrategy:
+        """Create one rank's side (see `Parameters`)."""
+        return PartialReduceStrategy(self, context)
 
 
 class PartialReduceStrategy(PeerStrategyBase):

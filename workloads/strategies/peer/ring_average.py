@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class RingAverage:
     """
 
     def __init__(self, members: tuple[int, ...], rank: int, vector: torch.Tensor) -> None:
+        import torch
+
         self._world, self._place = len(members), members.index(rank)
         self.next = members[(self._place + 1) % self._world]
         self._chunks = list(torch.tensor_split(vector, self._world))
@@ -53,6 +57,8 @@ class RingAverage:
     @property
     def mean(self) -> torch.Tensor:
         """Of all members' vectors, once it is complete."""
+        import torch
+
         return torch.cat(self._chunks) / self._world
 
     def _chunk(self, turn: int) -> Chunk:

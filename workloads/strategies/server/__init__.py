@@ -1,1 +1,1 @@
-""""""
+"""Strategies with a parameter server."""

@@ -3,21 +3,45 @@ steps.
 
 Q. Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server",
 NIPS 2013.
+
+As `asynchronous`, but a worker begins step c only when all have finished step c - s - 1. With s
+= 0: `parameter_server`.
 """
 
 from __future__ import annotations
 
-from laggard.workloads.strategies.parameters import BoundedStalenessParameters
-from laggard.workloads.strategies.server.push_pull import PushPullWorker
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from laggard.core.run_schema import SyncMode
+from laggard.workloads.strategies.base.parameters import BalancedParameters
+from laggard.workloads.strategies.server.server_parameters import ServerParameters
 from laggard.workloads.strategies.server.update_rule import BoundedStalenessRule, ServerUpdateRule
 
 
-class BoundedStaleness(PushPullWorker):
-    """As `asynchronous`, but a worker begins step c only when all have finished step c - s - 1.
-    With s = 0: `parameter_server`.
+class BoundedStalenessParameters(BalancedParameters, ServerParameters):
+    """Workers may be ahead of the slowest, by no more than so many steps (SSP: Ho et al., NIPS
+    2013).
     """
 
-    @staticmethod
-    def rule(parameters: BoundedStalenessParameters, world_size: int) -> ServerUpdateRule:
-        """What the server does."""
-        return BoundedStalenessRule(world_size, parameters.staleness)
+    reference: ClassVar[str] = "SSP: Ho et al., NIPS 2013"
+    summary: ClassVar[str] = (
+        "as `asynchronous`, but no worker is more than `staleness` steps ahead of the slowest"
+    )
+    name: Literal["bounded_staleness"]
+    staleness: int = Field(
+        default=4,
+        ge=0,
+        le=100_000_000,
+        description="steps that a worker may be ahead of the slowest",
+    )
+
+    @property
+    def pace(self) -> SyncMode:
+        """Every rank's own, unless nobody may be ahead."""
+        return "own" if self.staleness else "lockstep"
+
+    def create_update_rule(self, world_size: int) -> ServerUpdateRule:
+        """Create the server's side (see `ServerParameters`)."""
+        return BoundedStalenessRule(world_size, self.staleness)

@@ -14,9 +14,9 @@ from laggard.workloads.compress.gradient_packer import GradientPacker
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.datasets.partition import Share
 from laggard.workloads.models.flat_state import FlatState
-from laggard.workloads.strategies.local_gradient import LocalGradient
-from laggard.workloads.strategies.parameters import BalancedParameters, CompressibleParameters
-from laggard.workloads.strategies.strategy import TrainingContext
+from laggard.workloads.strategies.base.local_gradient import LocalGradient
+from laggard.workloads.strategies.base.parameters import BalancedParameters, CompressibleParameters
+from laggard.workloads.strategies.base.strategy import TrainingContext
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 

@@ -43,8 +43,8 @@ _ENTRY_POINTS = {
     "worker": "laggard.workloads.worker:main",
     "server": "laggard.workloads.parameter_server:main",
     "evaluator": "laggard.workloads.evaluator:main",
-    "sampler": "laggard.workloads.tracing.link_sampler:main",
-    "preparer": "laggard.workloads.datasets:prepare_main",
+    "sampler": "laggard.workloads.link_sampler:main",
+    "preparer": "laggard.workloads.data_preparation:main",
 }
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
+from laggard.workloads.strategies.base.local_gradient import LocalGradient
+from laggard.workloads.strategies.base.peer_connections import JoinState
 
-from laggard.workloads.models.flat_state import FlatState
-from laggard.workloads.strategies.local_gradient import LocalGradient
-from laggard.workloads.strategies.peer_connections import JoinState
-from laggard.workloads.strategies.strategy import TrainingContext
+if TYPE_CHECKING:
+    from laggard.workloads.strategies.base.strategy import TrainingContext
 
 
 class PeerStrategyBase:
@@ -21,6 +20,8 @@ class PeerStrategyBase:
     """
 
     def __init__(self, context: TrainingContext) -> None:
+        from laggard.workloads.models.flat_state import FlatState
+
         assert context.peers is not None
         self.model, self.optimizer = context.model, context.optimizer
         self._context, self._peers = context, context.peers
@@ -58,6 +59,8 @@ class RuleDrivenPeerStrategy(PeerStrategyBase):
     """
 
     def __init__(self, context: TrainingContext, rule: StepRule) -> None:
+        import torch
+
         super().__init__(context)
         self._steps, self._mine = rule, torch.empty(0)
 

@@ -11,12 +11,12 @@ from torch import nn
 
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.datasets.partition import Share
-from laggard.workloads.plan import Backend
-from laggard.workloads.strategies.peer_connections import PeerConnections
+from laggard.workloads.specification.training import Objective
+from laggard.workloads.strategies.base.peer_connections import PeerConnections
 from laggard.workloads.tracing.recorder import Recorder
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.endpoint import Endpoint
-from laggard.workloads.workload import Objective
+from laggard.workloads.transport.plan import Backend
 
 CPU_DEVICE = torch.device("cpu")
 
@@ -150,3 +150,6 @@ class PeerStrategy(AsyncStrategy, Protocol):
     @property
     def weight(self) -> float:
         """How much this rank's model counts in a mean of all now."""
+
+
+StrategyWorker = Strategy | ServerStrategy | PeerStrategy

@@ -9,9 +9,12 @@ learnt from (B. McMahan et al., AISTATS 2017).
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
 
-from laggard.workloads.datasets.partition import Share
+if TYPE_CHECKING:
+    import torch
+
+    from laggard.workloads.datasets.partition import Share
 
 
 class SampleWeights:
@@ -41,6 +44,8 @@ class SampleWeights:
         """What this rank adds to the sum, with its weight at the end where that is not the same for
         all.
         """
+        import torch
+
         if not self._by_samples:
             return vector
         return torch.cat([vector * self._samples, vector.new_tensor([self._samples])])

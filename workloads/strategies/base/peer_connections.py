@@ -12,17 +12,20 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from enum import IntEnum
-from typing import Protocol
-
-import torch
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from laggard.core.errors import TransportError
 from laggard.core.span_schema import Phase
-from laggard.workloads.coordination.progress_board import ProgressBoard
-from laggard.workloads.tracing.recorder import Recorder
 from laggard.workloads.tracing.step_result import NOBODY
-from laggard.workloads.transport.endpoint import Endpoint
 from laggard.workloads.transport.frames import Message
+
+if TYPE_CHECKING:
+    import torch
+
+    from laggard.workloads.coordination.progress_board import ProgressBoard
+    from laggard.workloads.tracing.recorder import Recorder
+    from laggard.workloads.transport.endpoint import Endpoint
+
 
 LOGGER = logging.getLogger(__name__)
 HELLO = 1
@@ -43,7 +46,7 @@ THREAD_SWITCH_S = 1e-4
 it."""
 
 MessageHandler = Callable[[Message], None]
-JoinState = tuple[int, torch.Tensor]
+JoinState: TypeAlias = "tuple[int, torch.Tensor]"
 
 
 class _JoinMessage(IntEnum):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from torch.nn.functional import cross_entropy
+from typing import TYPE_CHECKING
 
 from laggard.core.span_schema import Phase
-from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.datasets.partition import Share
-from laggard.workloads.strategies.strategy import TrainingContext
-from laggard.workloads.tracing.device_clock import device_clock
+
+if TYPE_CHECKING:
+    from laggard.workloads.datasets.dataset import Batch
+    from laggard.workloads.datasets.partition import Share
+    from laggard.workloads.strategies.base.strategy import TrainingContext
 
 
 class LocalGradient:
@@ -20,6 +21,8 @@ class LocalGradient:
     """
 
     def __init__(self, context: TrainingContext) -> None:
+        from laggard.workloads.tracing.device_clock import device_clock
+
         self._context = context
         self._clock = device_clock(context.device)
 
@@ -32,6 +35,8 @@ class LocalGradient:
             share: which of them count.
             loss_scale: factor of the summed loss; the share's when absent.
         """
+        from torch.nn.functional import cross_entropy
+
         recorder, counted, computed = self._context.recorder, len(share.indices), len(batch.labels)
         recorder.enter(Phase.FORWARD, work=computed)
         logits = self._context.model(batch.inputs)

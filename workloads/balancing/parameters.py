@@ -1,0 +1,40 @@
+"""Parameters of `balanced_batches:` in a strategy's section; imports nothing heavy."""
+
+from __future__ import annotations
+
+from pydantic import Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from laggard.workloads.specification.section import Section, StepCount
+
+
+class BalancedBatches(Section):
+    """Ranks take shares of a batch that fit their speeds (LB-BSP: Chen et al., SoCC 2020)."""
+
+    every: StepCount = Field(
+        default=8, description="steps between two exchanges of what steps cost; at the next meeting"
+    )
+    window: int = Field(
+        default=32, ge=6, le=10_000, description="last steps that a rank judges its speed by"
+    )
+    least_gain: float = Field(
+        default=0.02,
+        ge=0,
+        lt=1,
+        description="part of the slowest step that other shares must save, beyond chance",
+    )
+
+
+class TrueOrMapping:
+    """Tells the JSON Schema that `true` stands for a mapping of defaults, and `false` for none."""
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "boolean"}, handler(schema)]}
+
+
+def parse_switch(value: object) -> object:
+    """Convert `true` to a mapping of defaults, and `false` to None."""
+    return ({} if value else None) if isinstance(value, bool) else value

@@ -1,0 +1,1 @@
+"""Base classes and rules that several families of strategies share."""

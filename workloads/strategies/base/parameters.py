@@ -1,0 +1,160 @@
+"""Base classes of the parameters of strategies; imports nothing heavy.
+
+The parameters of a strategy are in its own module, beside its worker.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from laggard.core.run_schema import SyncMode
+from laggard.core.yaml_source import ERROR_SUBKEY
+from laggard.workloads.balancing.parameters import BalancedBatches, TrueOrMapping, parse_switch
+from laggard.workloads.compress.parameters import CompressionField, format_compression
+from laggard.workloads.specification.section import Section
+
+if TYPE_CHECKING:
+    from laggard.workloads.strategies.base.strategy import StrategyWorker, TrainingContext
+
+
+class RankProblem(NamedTuple):
+    """Parameter that does not suit the number of ranks: its key, the rule and the fix."""
+
+    key: str
+    rule: str
+    fix: str
+
+
+class Parameters(Section):
+    """Base of every strategy's parameters.
+
+    Attributes:
+        uses_server: whether a server keeps the model.
+        peer_to_peer: whether every rank speaks with every other over the transport of messages.
+        background_exchange: whether a thread beside the training exchanges models, of which each
+            step ends with a copy.
+        supports_churn: whether workers may be lost, or leave and join, while the others train.
+        summary: description of the strategy in one sentence, for the documentation.
+        reference: paper that the strategy comes from.
+        name: name of the strategy in `workload.yaml`; each subclass declares its own.
+    """
+
+    uses_server: ClassVar[bool] = False
+    peer_to_peer: ClassVar[bool] = False
+    background_exchange: ClassVar[bool] = False
+    supports_churn: ClassVar[bool] = False
+    summary: ClassVar[str]
+    reference: ClassVar[str]
+    if TYPE_CHECKING:
+        name: str
+
+    @property
+    def pace(self) -> SyncMode:
+        """`lockstep`, where all ranks take the same steps and meet in some of them, or `own`, where
+        each has its own.
+        """
+        return "lockstep"
+
+    def describe(self) -> str:
+        """Name and parameters, for people: `local_sgd, steps 8`."""
+        values = self.model_dump(exclude={"compress"})
+        name = str(values.pop("name"))
+        parts = (
+            _format_parameter(key, value)
+            for key, value in values.items()
+            if value is not False and value is not None
+        )
+        return ", ".join([name, *parts])
+
+    @abstractmethod
+    def create_worker(self, context: TrainingContext) -> StrategyWorker:
+        """Create one rank's side of the strategy.
+
+        Args:
+            context: model, optimizer and connections of the rank. All ranks call this together,
+                since it may open connections.
+        """
+
+    def check_ranks(self, ranks: int) -> RankProblem | None:  # noqa: ARG002 - most strategies suit any number
+        """Return the parameter that does not suit this number of ranks, if there is one."""
+        return None
+
+
+def _format_parameter(key: str, value: object) -> str:
+    if not isinstance(value, dict):
+        return f"{key} {value}"
+    return f"{key} ({', '.join(f'{name} {each}' for name, each in value.items())})"
+
+
+class BalancedParameters(Parameters):
+    """Base of strategies whose ranks can share out a batch by their speeds: they take the same
+    steps, or a server knows in which each is.
+    """
+
+    balanced_batches: Annotated[
+        BalancedBatches | None, BeforeValidator(parse_switch), TrueOrMapping()
+    ] = Field(
+        default=None,
+        description="shares of a batch by the ranks' measured speeds, and not even ones",
+    )
+
+
+class CompressibleParameters(Parameters):
+    """Base of the parameters of strategies that can compress what they send.
+
+    Attributes:
+        compressions: names of the compressions that the strategy supports.
+        encodes_every_step: whether gradients are encoded in each step, not only when models are
+            averaged.
+    """
+
+    compressions: ClassVar[tuple[str, ...]] = ("topk", "fp16")
+    encodes_every_step: ClassVar[bool] = False
+    compress: CompressionField = Field(
+        default=None, description="how what is sent is made smaller; nothing is when absent"
+    )
+
+    @model_validator(mode="after")
+    def _check_compression(self) -> Self:
+        if self.compress is not None and self.compress.name not in self.compressions:
+            rule = (
+                f"with {self.model_dump()['name']} ranks send vectors, and powersgd compresses"
+                " layers' matrices"
+            )
+            fix = f"use {' or '.join(self.compressions)}, or `name: allreduce`"
+            raise PydanticCustomError(
+                "cannot_compress",
+                "{rule} — {fix}",
+                {"rule": rule, "fix": fix, ERROR_SUBKEY: ("compress",)},
+            )
+        return self
+
+    def describe(self) -> str:
+        """Name and parameters, for people: `local_sgd, steps 8, after 0, compress topk (fraction
+        0.01)`.
+        """
+        return super().describe() + (
+            f", compress {format_compression(self.compress)}" if self.compress is not None else ""
+        )
+
+
+class PeerParameters(Parameters):
+    """Base of strategies without a server whose ranks each take steps of their own."""
+
+    peer_to_peer: ClassVar[bool] = True
+    supports_churn: ClassVar[bool] = True
+
+    @property
+    def pace(self) -> SyncMode:
+        """Each rank takes steps of its own."""
+        return "own"
+
+
+class BackgroundParameters(PeerParameters):
+    """Base of strategies that exchange models in a background thread."""
+
+    background_exchange: ClassVar[bool] = True

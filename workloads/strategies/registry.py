@@ -1,0 +1,133 @@
+"""Registry of the strategies; imports nothing heavy.
+
+A strategy is one module, which holds its parameters, its documentation and its worker, and one
+entry of `STRATEGIES`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Annotated, Union, get_args
+
+from pydantic import Discriminator
+from pydantic_core import PydanticCustomError
+
+from laggard.core.yaml_source import ERROR_SUBKEY
+from laggard.workloads.compress.parameters import COMPRESSION_NAMES
+from laggard.workloads.specification.section import named
+from laggard.workloads.strategies.background.ad_psgd import ADPSGDParameters
+from laggard.workloads.strategies.background.adaptive import AdaptiveParameters
+from laggard.workloads.strategies.background.overlap_local_sgd import OverlapLocalSGDParameters
+from laggard.workloads.strategies.base.parameters import BalancedParameters, Parameters
+from laggard.workloads.strategies.collective.allreduce import AllReduceParameters
+from laggard.workloads.strategies.collective.diloco import DiLoCoParameters
+from laggard.workloads.strategies.collective.hierarchical import HierarchicalParameters
+from laggard.workloads.strategies.collective.local_sgd import LocalSGDParameters
+from laggard.workloads.strategies.collective.ring_allreduce import RingAllReduceParameters
+from laggard.workloads.strategies.peer.fast_links import FastLinksParameters
+from laggard.workloads.strategies.peer.gossip import GossipParameters
+from laggard.workloads.strategies.peer.hop import HopParameters
+from laggard.workloads.strategies.peer.partial_reduce import PartialReduceParameters
+from laggard.workloads.strategies.server.asynchronous import AsynchronousParameters
+from laggard.workloads.strategies.server.backup_workers import BackupWorkersParameters
+from laggard.workloads.strategies.server.bounded_staleness import BoundedStalenessParameters
+from laggard.workloads.strategies.server.parameter_server import ParameterServerParameters
+
+STRATEGIES: tuple[type[Parameters], ...] = (
+    AllReduceParameters,
+    LocalSGDParameters,
+    HierarchicalParameters,
+    DiLoCoParameters,
+    ParameterServerParameters,
+    AsynchronousParameters,
+    BoundedStalenessParameters,
+    BackupWorkersParameters,
+    RingAllReduceParameters,
+    GossipParameters,
+    ADPSGDParameters,
+    PartialReduceParameters,
+    HopParameters,
+    FastLinksParameters,
+    OverlapLocalSGDParameters,
+    AdaptiveParameters,
+)
+STRATEGY_NAMES: tuple[str, ...] = tuple(
+    get_args(each.model_fields["name"].annotation)[0] for each in STRATEGIES
+)
+SHORTHANDS = ("balanced_batches",)
+"""Names that stand for the all-reduce with what they say."""
+
+if TYPE_CHECKING:
+    StrategyParameters = Parameters
+else:
+    StrategyParameters = Annotated[Union[STRATEGIES], Discriminator("name")]  # noqa: UP007 - of a tuple
+
+
+def list_churn_strategies() -> tuple[str, ...]:
+    """Names of the strategies whose workers may leave and join."""
+    return tuple(
+        name for name, each in zip(STRATEGY_NAMES, STRATEGIES, strict=True) if each.supports_churn
+    )
+
+
+def list_balancing_strategies() -> tuple[str, ...]:
+    """Names of the strategies whose workers can share out batches by their speeds."""
+    return tuple(
+        name
+        for name, each in zip(STRATEGY_NAMES, STRATEGIES, strict=True)
+        if issubclass(each, BalancedParameters)
+    )
+
+
+def parse_strategy(value: object) -> object:
+    """What `strategy:` says as a mapping with a known name; without one it is the all-reduce, and
+    so it is with a compression's bare name.
+
+    Raises:
+        PydanticCustomError: no strategy has this name, or this one has no batches to balance.
+    """
+    if isinstance(value, str) and value in COMPRESSION_NAMES:
+        return {"name": "allreduce", "compress": value}
+    mapping = named(value)
+    if not isinstance(mapping, dict):
+        return value
+    if mapping.get("name") in SHORTHANDS:
+        mapping = {str(mapping["name"]): True, **mapping, "name": "allreduce"}
+    name = mapping.get("name", "allreduce")
+    if name not in STRATEGY_NAMES:
+        known = (
+            *STRATEGY_NAMES,
+            *SHORTHANDS,
+            *(() if isinstance(value, dict) else COMPRESSION_NAMES),
+        )
+        near = difflib.get_close_matches(str(name), known, n=1)
+        fix = f"did you mean `{near[0]}`?" if near else f"use {', '.join(STRATEGY_NAMES)}"
+        if name in COMPRESSION_NAMES:
+            fix = f"{name} is a compression: write `compress: {{name: {name}, ...}}`"
+        place = ("name",) if isinstance(value, dict) else ()
+        raise PydanticCustomError(
+            "no_such_strategy", "no such strategy — {fix}", {"fix": fix, ERROR_SUBKEY: place}
+        )
+    if mapping.get("balanced_batches") and name not in list_balancing_strategies():
+        rule = "with {name} all workers' shares of a batch are even — remove it, or use {others}"
+        details = {
+            "name": name,
+            "others": ", ".join(list_balancing_strategies()),
+            ERROR_SUBKEY: ("balanced_batches",),
+        }
+        raise PydanticCustomError("not_balanced", rule, details)
+    return {**mapping, "name": name}
+
+
+def format_strategy_table() -> str:
+    """Format the table of all strategies for `docs/strategies.md`."""
+    rows = ["| strategy | description | reference |", "|---|---|---|"]
+    for name, each in zip(STRATEGY_NAMES, STRATEGIES, strict=True):
+        keys = [
+            f"`{field.alias or key}`"
+            for key, field in each.model_fields.items()
+            if key not in ("name", "compress", "balanced_batches")
+        ]
+        title = f"`{name}` ({', '.join(keys)})" if keys else f"`{name}`"
+        rows.append(f"| {title} | {each.summary} | {each.reference} |")
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,31 @@
+"""Base of the parameters of strategies with a server; imports nothing heavy."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from laggard.workloads.strategies.base.parameters import CompressibleParameters
+
+if TYPE_CHECKING:
+    from laggard.workloads.strategies.base.strategy import TrainingContext
+    from laggard.workloads.strategies.server.push_pull import PushPullWorker
+    from laggard.workloads.strategies.server.update_rule import ServerUpdateRule
+
+
+class ServerParameters(CompressibleParameters):
+    """Base of strategies with a server: the worker is the same, and the server's rule differs."""
+
+    uses_server: ClassVar[bool] = True
+    supports_churn: ClassVar[bool] = True
+    encodes_every_step: ClassVar[bool] = True
+
+    def create_worker(self, context: TrainingContext) -> PushPullWorker:
+        """Create one rank's side (see `Parameters`)."""
+        from laggard.workloads.strategies.server.push_pull import PushPullWorker
+
+        return PushPullWorker(self, context)
+
+    @abstractmethod
+    def create_update_rule(self, world_size: int) -> ServerUpdateRule:
+        """Create the server's side: the rule that decides which gradients it applies, and when."""
