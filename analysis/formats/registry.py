@@ -1,79 +1,59 @@
-"""Which format a path is, by what is in it, and the run that it holds."""
+"""The trace formats that `laggard analyze` reads, one line each; detection and reading."""
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
 
+from laggard.analysis.formats.bytedance.trace_format import BYTEDANCE
+from laggard.analysis.formats.import_run.trace_format import TraceFormat
+from laggard.analysis.formats.kineto.trace_format import KINETO
 from laggard.analysis.tables.load_run import RunData, load_run
 from laggard.core.errors import TraceFormatError
 
-JSON_SUFFIXES = (".json", ".json.gz")
+
+def _is_run_folder(path: Path) -> bool:
+    return any((path / name).is_file() for name in ("run.json", "spans.parquet"))
 
 
-class TraceFormat(enum.StrEnum):
-    """What `laggard analyze` reads."""
+RUN_FOLDER = TraceFormat("run", "a run folder", _is_run_folder, load_run)
 
-    RUN = "run"
-    BYTEDANCE = "bytedance"
-    KINETO = "kineto"
-
+TRACE_FORMATS: tuple[TraceFormat, ...] = (
+    RUN_FOLDER,
+    BYTEDANCE,
+    KINETO,
+)
 
 SUPPORTED_INPUTS = (
-    "a run folder, a Parquet file with ByteDance's columns, or a torch.profiler trace (.json,"
-    " .json.gz, or a folder with one per rank)"
+    ", ".join(each.description for each in TRACE_FORMATS[:-1])
+    + f", or {TRACE_FORMATS[-1].description}"
 )
 
 
 def detect_format(path: Path) -> TraceFormat:
-    """Which format a path is.
+    """Return the first format that a path matches.
 
     Raises:
-        TraceFormatError: none that is known.
+        TraceFormatError: the path matches no format.
     """
-    if path.is_dir():
-        if any((path / name).is_file() for name in ("run.json", "spans.parquet")):
-            return TraceFormat.RUN
-        if any(file.name.endswith(JSON_SUFFIXES) for file in path.iterdir()):
-            return TraceFormat.KINETO
-        parquet = sorted(file.name for file in path.glob("*.parquet"))
-        fix = (
-            f"give one file of it, such as {path / parquet[0]}"
-            if parquet
-            else f"give {SUPPORTED_INPUTS}"
-        )
-        raise TraceFormatError(str(path), "", "no trace is in this folder", fix)
-    if not path.is_file():
+    if not path.exists():
         raise TraceFormatError(
             str(path), "", "there is no such file or folder", f"give {SUPPORTED_INPUTS}"
         )
-    if path.name.endswith(".parquet"):
-        return TraceFormat.BYTEDANCE
-    if path.name.endswith(JSON_SUFFIXES):
-        return TraceFormat.KINETO
-    raise TraceFormatError(
-        str(path),
-        "",
-        f"{path.suffix or 'no ending'} is no ending of a trace",
-        f"give {SUPPORTED_INPUTS}",
-    )
+    for each in TRACE_FORMATS:
+        if each.matches(path):
+            return each
+    if not path.is_dir():
+        rule = f"{path.suffix or 'no ending'} is no ending of a trace"
+        raise TraceFormatError(str(path), "", rule, f"give {SUPPORTED_INPUTS}")
+    parquet = sorted(path.glob("*.parquet"))
+    fix = f"give one file of it, such as {parquet[0]}" if parquet else f"give {SUPPORTED_INPUTS}"
+    raise TraceFormatError(str(path), "", "no trace is in this folder", fix)
 
 
 def open_run(path: Path) -> RunData:
-    """The run at a path, of whatever format.
+    """Return the run at a path, of whatever format.
 
     Raises:
-        RunFolderError: it is not what it says.
+        RunFolderError: the content is not of the format that its name promises.
     """
-    match detect_format(path):
-        case TraceFormat.RUN:
-            return load_run(path)
-        case TraceFormat.BYTEDANCE:
-            from laggard.analysis.formats.bytedance.parquet_file import read_operations
-            from laggard.analysis.formats.bytedance.to_run import operations_to_run
-
-            return operations_to_run(read_operations(path), path)
-        case TraceFormat.KINETO:
-            from laggard.analysis.formats.kineto.reader import read_kineto
-
-            return read_kineto(path)
+    return detect_format(path).read(path)

@@ -15,7 +15,8 @@ from laggard.analysis.findings.answer import (
     format_remainder,
 )
 from laggard.analysis.report.fidelity import FidelityPart, build_fidelity_part
-from laggard.analysis.report.figures import TIMELINE, DrawnFigure
+from laggard.analysis.report.figures import timeline
+from laggard.analysis.report.figures.drawing import DrawnFigure
 from laggard.analysis.report.outcome import Tile, build_outcome_tiles
 from laggard.analysis.report.run_setup import (
     ReportTable,
@@ -170,7 +171,7 @@ def _list_contents(
 def _build_figure_part(
     drawn: DrawnFigure, run: RunData, analysis: AnalysisResult | None
 ) -> FigurePart:
-    zoomed = analysis if drawn.kind.name == TIMELINE else None
+    zoomed = analysis if drawn.kind is timeline.FIGURE else None
     return FigurePart(
         name=drawn.kind.name,
         title=drawn.kind.title,

@@ -35,7 +35,8 @@ def write_report(run: RunData, analysis: AnalysisResult | None, folder: Path) ->
     Returns:
         The path of `report.html`.
     """
-    from laggard.analysis.report.figures import save_figures, select_figure_kinds
+    from laggard.analysis.report.figures.drawing import save_figures
+    from laggard.analysis.report.figures.registry import select_figure_kinds
     from laggard.analysis.report.page import build_page
 
     folder.mkdir(parents=True, exist_ok=True)

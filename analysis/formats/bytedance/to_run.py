@@ -22,13 +22,18 @@ from laggard.analysis.formats.bytedance.operations import (
     Operations,
     OpType,
 )
-from laggard.analysis.formats.imported_run import (
+from laggard.analysis.formats.import_run.imported_run import (
     NS_PER_S,
     RankStep,
     build_imported_run,
     build_rank_host,
 )
-from laggard.analysis.formats.main_lane import BusyTimes, TraceSpan, build_main_lane, split_exposed
+from laggard.analysis.formats.import_run.main_lane import (
+    BusyTimes,
+    TraceSpan,
+    build_main_lane,
+    split_exposed,
+)
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.tables.load_run import RunData
 from laggard.core.run_schema import TraceOrigin

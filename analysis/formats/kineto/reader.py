@@ -11,10 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from laggard.analysis.formats.imported_run import RankStep, build_imported_run, build_rank_host
+from laggard.analysis.formats.import_run.imported_run import (
+    RankStep,
+    build_imported_run,
+    build_rank_host,
+)
 from laggard.analysis.formats.kineto.step_phases import read_steps, to_rank_step
 from laggard.analysis.formats.kineto.trace_file import RankTrace, read_rank_trace
-from laggard.analysis.formats.registry import JSON_SUFFIXES
+from laggard.analysis.formats.kineto import JSON_SUFFIXES
 from laggard.analysis.tables.load_run import RunData
 from laggard.core.errors import TraceFormatError
 from laggard.core.run_schema import TraceOrigin

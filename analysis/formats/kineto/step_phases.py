@@ -19,9 +19,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from laggard.analysis.formats.imported_run import RankStep
-from laggard.analysis.formats.kineto.trace_file import CATEGORIES, ProfilerEvents, RankTrace
-from laggard.analysis.formats.main_lane import (
+from laggard.analysis.formats.import_run.imported_run import RankStep
+from laggard.analysis.formats.import_run.main_lane import (
     BusyTimes,
     TraceSpan,
     build_main_lane,
@@ -29,6 +28,7 @@ from laggard.analysis.formats.main_lane import (
     split_exposed,
     subtract_spans,
 )
+from laggard.analysis.formats.kineto.trace_file import CATEGORIES, ProfilerEvents, RankTrace
 from laggard.analysis.tables.columns import BoolArray, IntArray
 from laggard.core.errors import TraceFormatError
 from laggard.core.span_schema import Flag, Lane, Phase

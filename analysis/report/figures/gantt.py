@@ -9,13 +9,21 @@ import numpy as np
 from matplotlib.patches import Patch
 
 from laggard.analysis.findings.analysis_result import AnalysisResult
+from laggard.analysis.report.figures.figure_kind import (
+    FigureKind,
+    format_host,
+    has_common_steps,
+)
 from laggard.analysis.report.style import palette
 from laggard.analysis.report.style.canvas import INK, is_narrow, new_figure, set_title
 from laggard.analysis.report.style.labels import format_rank_labels, row_height_in, select_ranks
+from laggard.analysis.report.style.palette import WAIT
+from laggard.analysis.report.timeline.typical_steps import find_median_step
 from laggard.analysis.tables.columns import FloatArray, IntArray, SpanColumns
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.collective_waits import find_latest_arrivals
 from laggard.core.span_schema import NO_GROUP, Lane, Phase
+from laggard.core.text_format import format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,12 +43,6 @@ class GanttBars:
     start_ms: FloatArray
     length_ms: FloatArray
     lane: Lane = Lane.MAIN
-
-
-def find_median_step(analysis: AnalysisResult) -> int:
-    """Number of the step whose slowest rank took the median time."""
-    slowest = analysis.step_s.max(axis=1)
-    return int(analysis.steps[np.argsort(slowest, kind="stable")[(len(slowest) - 1) // 2]])
 
 
 def build_step_bars(spans: SpanColumns, step: int) -> tuple[list[GanttBars], FloatArray]:
@@ -191,3 +193,32 @@ def _add_legend(figure: Figure, bars: list[GanttBars], arrivals: bool, columns: 
             )
         )
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+
+
+def write_gantt_caption(run: RunData, analysis: AnalysisResult) -> str:
+    """What the Gantt chart shows."""
+    step = find_median_step(analysis)
+    bars, _ = build_step_bars(run.spans.of_steps(step, step), step)
+    waited = np.zeros(len(analysis.hosts))
+    for group in bars:
+        if group.paint is WAIT:
+            np.add.at(waited, group.rank, group.length_ms / 1000)
+    if not waited.any():
+        return f"In step {step}, which took the median time, no rank waited for another."
+    most, last = int(np.argmax(waited)), find_last_arrival(run.spans.of_steps(step, step), step)
+    return (
+        f"In step {step}, which took the median time, {format_host(analysis, most)} waited"
+        f" {format_seconds(float(waited[most]))} (hatched) for the last to arrive; the collective"
+        f" that all together waited for longest began when {format_host(analysis, last)} came. Ranks"
+        " begin a step when the one before has ended for them, so not together."
+    )
+
+
+FIGURE = FigureKind(
+    "step_gantt",
+    "One step, close up",
+    "Gantt chart of one step: the phases of every rank as bars on a common time scale.",
+    draw_gantt,
+    write_gantt_caption,
+    has_common_steps,
+)

@@ -10,8 +10,13 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
+from laggard.analysis.detection.intervals import MIN_STEPS
 from laggard.analysis.findings.analysis_result import AnalysisResult
 from laggard.analysis.findings.answer import select_reported_groups
+from laggard.analysis.report.figures.figure_kind import (
+    FigureKind,
+    has_common_steps,
+)
 from laggard.analysis.report.style.canvas import MUTED, is_narrow, new_figure, set_title
 from laggard.analysis.report.style.labels import format_rank_labels
 from laggard.analysis.report.style.outline import draw_outline
@@ -19,6 +24,7 @@ from laggard.analysis.tables.columns import FloatArray, IntArray
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.step_clock import StepClock, get_step_clock
 from laggard.core.run_schema import Finding
+from laggard.core.text_format import format_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -211,3 +217,35 @@ def _set_ratio_ticks(bar: Colorbar, top: float) -> None:
     axis.set_minor_locator(NullLocator())
     axis.set_ticklabels([f"{t:g}x" for t in ticks])
     bar.set_label("slowdown")
+
+
+def write_heatmap_caption(_run: RunData, analysis: AnalysisResult) -> str:
+    """What the heatmap shows."""
+    if not analysis.stragglers and len(analysis.steps) < 2 * MIN_STEPS:
+        return (
+            "Darker is slower, against what the fastest hosts usually take; "
+            f"{format_count(len(analysis.steps), 'step')} of a run are too few to call anybody slow."
+        )
+    if not analysis.stragglers:
+        return (
+            "Rows are pale where a rank computes as fast as the fastest hosts usually do; single"
+            " dark cells are noise, a dark first few steps the warm-up, and no row is dark for long"
+            " enough to be a straggler."
+        )
+    return (
+        "Darker is slower, against what the fastest hosts usually take: stragglers are outlined in"
+        " blue, solid if they last the whole run and dashed if they come and go; dark first steps"
+        " are the warm-up. The lowest row is the collectives' transfer against its own usual time,"
+        " so that only what changes on the links darkens it."
+    )
+
+
+FIGURE = FigureKind(
+    "slowdown_heatmap",
+    "Who was slow, and when",
+    "Heatmap with one row per rank and one for the links, steps from left to right; darker is"
+    " slower.",
+    draw_heatmap,
+    write_heatmap_caption,
+    has_common_steps,
+)

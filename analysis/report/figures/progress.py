@@ -9,6 +9,9 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter
 
 from laggard.analysis.findings.analysis_result import AnalysisResult
+from laggard.analysis.report.figures.figure_kind import (
+    FigureKind,
+)
 from laggard.analysis.report.style.canvas import MUTED, is_narrow, new_figure, set_title
 from laggard.analysis.report.style.palette import TIERS
 from laggard.analysis.tables.columns import FloatArray, StepColumns, concatenate_tables
@@ -18,6 +21,7 @@ from laggard.analysis.tables.timelines.step_clock import (
     get_finding_window_s,
     get_step_clock,
 )
+from laggard.core.text_format import format_percent, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -159,3 +163,30 @@ def _shade_findings(panels: Sequence[Axes], run: RunData, analysis: AnalysisResu
             label = "a straggler came and went" if number == 0 and axes is panels[0] else None
             axes.axvspan(start, end, color=_BAND, alpha=0.25, linewidth=0, label=label)
     return bool(windows)
+
+
+def write_progress_caption(run: RunData, _analysis: AnalysisResult) -> str:
+    """What the learning curves show."""
+    (when, accuracy), (loss_when, loss) = get_curves(run)
+    if len(when):
+        best = int(np.argmax(accuracy))
+        return (
+            f"Accuracy was {format_percent(float(accuracy[-1]))} at the last evaluation "
+            f"(best {format_percent(float(accuracy[best]))} after {format_seconds(float(when[best]))})."
+        )
+    if len(loss_when):
+        fell = (
+            f"Loss {'fell' if loss[-1] <= loss[0] else 'rose'} from {loss[0]:.3g} to {loss[-1]:.3g}"
+        )
+        return f"{fell} in {format_seconds(float(loss_when[-1]))}."
+    return "The run recorded neither loss nor accuracy."
+
+
+FIGURE = FigureKind(
+    "progress",
+    "What the training achieved",
+    "Two line charts over time: accuracy of every evaluation, and training loss.",
+    draw_progress,
+    write_progress_caption,
+    has_progress,
+)

@@ -8,11 +8,16 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from laggard.analysis.findings.analysis_result import AnalysisResult
+from laggard.analysis.report.figures.figure_kind import (
+    FigureKind,
+    has_common_steps,
+)
 from laggard.analysis.report.style import palette
 from laggard.analysis.report.style.canvas import INK, is_narrow, new_figure, set_title
 from laggard.analysis.report.style.labels import format_rank_labels, list_tiers, sanitize_label
 from laggard.analysis.tables.columns import FloatArray
 from laggard.analysis.tables.load_run import RunData
+from laggard.core.text_format import format_ratio, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,3 +103,29 @@ def _set_log_seconds_axis(axes: Axes) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 1000:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("milliseconds (logarithmic)")
+
+
+def write_step_ecdf_caption(_run: RunData, analysis: AnalysisResult) -> str:
+    """What the distribution shows."""
+    slowest = analysis.step_s.max(axis=1)
+    middle, late = (float(q) for q in np.quantile(slowest, [0.5, 0.95]))
+    text = f"Half of the steps took at most {format_seconds(middle)}, 95 % at most {format_seconds(late)}"
+    medians = {
+        label: float(np.median(analysis.compute_s[:, ranks]))
+        for label, ranks in build_compute_groups(analysis)
+    }
+    fast, slow = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)
+    if len(medians) < 2 or medians[fast] <= 0:
+        return text + "; a steep curve is an even one."
+    ratio = format_ratio(medians[slow] / medians[fast])
+    return f"{text}; in the median step, {slow} computes {ratio} as long as {fast}."
+
+
+FIGURE = FigureKind(
+    "step_ecdf",
+    "How even the steps were",
+    "Cumulative distribution of the time of a step and of each tier's compute in it.",
+    draw_step_ecdf,
+    write_step_ecdf_caption,
+    has_common_steps,
+)

@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from laggard.analysis.findings.analysis_result import AnalysisResult
+from laggard.analysis.report.figures.figure_kind import (
+    FigureKind,
+    format_host,
+    is_always_available,
+)
 from laggard.analysis.report.style import palette
 from laggard.analysis.report.style.canvas import is_narrow, new_figure, set_title
 from laggard.analysis.report.style.labels import format_rank_labels, row_height_in, select_ranks
 from laggard.analysis.tables.columns import FloatArray
 from laggard.analysis.tables.load_run import RunData
+from laggard.core.text_format import format_percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,3 +90,35 @@ def _list_parts(analysis: AnalysisResult) -> list[tuple[palette.Paint, FloatArra
         (palette.OTHER, split.other_s),
         (palette.EVALUATE, split.evaluate_s),
     ]
+
+
+def write_time_split_caption(_run: RunData, analysis: AnalysisResult) -> str:
+    """What the time split shows."""
+    split = analysis.time_split
+    least = int(np.argmin(split.wait_s))
+    most = int(np.argmax(split.wait_s))
+    total = float(split.total_s[most])
+    if total <= 0 or (split.wait_s[most] - split.wait_s[least]) / total < 0.02:
+        return "Every rank waits about as long as every other: nobody in particular is waited for."
+    if not analysis.common_steps:
+        return (
+            f"{format_host(analysis, most)} waits for others"
+            f" {format_percent(float(split.wait_s[most]) / total)} of the time."
+        )
+    return (
+        f"{format_host(analysis, most)} waits for the others"
+        f" {format_percent(float(split.wait_s[most]) / total)} of the time; {format_host(analysis, least)}"
+        f" waits least ({format_percent(float(split.wait_s[least]) / total)}): who waits least is who"
+        " is waited for."
+    )
+
+
+FIGURE = FigureKind(
+    "time_split",
+    "Where the time went",
+    "Stacked bars, one per rank: seconds of fetching, preparing, computing, transfers within a"
+    " tier and across tiers, waiting, and the rest.",
+    draw_time_split,
+    write_time_split_caption,
+    is_always_available,
+)

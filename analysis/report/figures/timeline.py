@@ -12,19 +12,29 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 
 from laggard.analysis.findings.analysis_result import AnalysisResult
+from laggard.analysis.report.figures.figure_kind import (
+    FigureKind,
+    is_always_available,
+)
 from laggard.analysis.report.style import palette
 from laggard.analysis.report.style.canvas import OUTLINE, is_narrow, new_figure, set_title
 from laggard.analysis.report.style.labels import (
     format_rank_labels,
     row_height_in,
-    select_ranks_including,
 )
 from laggard.analysis.report.style.outline import choose_line_style, draw_outline
 from laggard.analysis.report.timeline.activity import RankActivity
 from laggard.analysis.report.timeline.activity_cells import get_activity
-from laggard.analysis.report.timeline.cause_marks import CauseMark, build_marks, group_rows
+from laggard.analysis.report.timeline.cause_marks import (
+    CauseMark,
+    build_marks,
+    group_rows,
+    select_timeline_ranks,
+)
+from laggard.analysis.report.timeline.typical_steps import compute_median_step_s
 from laggard.analysis.tables.columns import FloatArray, IntArray
 from laggard.analysis.tables.load_run import RunData
+from laggard.core.text_format import format_percent, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,8 +42,6 @@ if TYPE_CHECKING:
 
 Pixels = npt.NDArray[np.uint8]
 
-MOST_RANKS = 40
-_RANKS_OF_A_MARK = 4
 _COLUMNS = 720
 _STEP_COLUMNS = 12
 _STEPS_MIXED = 2
@@ -98,23 +106,6 @@ def choose_cell_count(analysis: AnalysisResult, end_s: float, most: int) -> int:
     steps = end_s / max(compute_median_step_s(analysis), 1e-9)
     return (
         most if steps * _STEP_COLUMNS <= most else min(most // 3, max(int(steps / _STEPS_MIXED), 1))
-    )
-
-
-def compute_median_step_s(analysis: AnalysisResult) -> float:
-    """Median of the steps' times, of every step that of its slowest rank."""
-    return float(np.median(analysis.step_s.max(axis=1))) if analysis.step_s.size else 0.0
-
-
-def select_timeline_ranks(world: int, marks: tuple[CauseMark, ...]) -> IntArray:
-    """The ranks that have a row, in order: of very many, some of every mark, those of the narrowest
-    first.
-    """
-    narrowest = sorted(
-        (mark for mark in marks if len(mark.ranks) < world), key=lambda mark: len(mark.ranks)
-    )
-    return select_ranks_including(
-        world, MOST_RANKS, [rank for mark in narrowest for rank in mark.ranks[:_RANKS_OF_A_MARK]]
     )
 
 
@@ -192,3 +183,49 @@ def _add_legend(
                 )
             )
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+
+
+def write_timeline_caption(run: RunData, analysis: AnalysisResult) -> str:
+    """What the timeline shows: what took most of the time, and what a straggler that came and went
+    changed of it.
+    """
+    activity = get_activity(run)
+    if not activity.kinds:
+        return "No rank recorded what it did."
+    whole = _compute_mix(activity, 0.0, activity.end_ns)
+    most = int(np.argmax(whole))
+    text = (
+        "A row is a rank and time goes to the right; the colours of a column are the shares of"
+        f" what the rank did then. {activity.kinds[most].label.capitalize()} takes most of all"
+        f" ranks' time ({format_percent(float(whole[most]))})"
+    )
+    passing = next((mark for mark in build_marks(run, analysis) if not mark.whole_run), None)
+    if passing is None:
+        return text + "."
+    inside = _compute_mix(activity, passing.first_s * 1e9, passing.last_s * 1e9)
+    changed = int(np.argmax(inside - whole))
+    window = f"{format_seconds(passing.first_s)} to {format_seconds(passing.last_s)}"
+    return (
+        f"{text}. From {window}, where the dashed outline is, {activity.kinds[changed].label} takes"
+        f" {format_percent(float(inside[changed]))} of it, and {format_percent(float(whole[changed]))}"
+        " over the whole run."
+    )
+
+
+def _compute_mix(activity: RankActivity, first_ns: float, last_ns: float) -> FloatArray:
+    """Shares of all ranks' time in a window, by kind."""
+    mix: FloatArray = activity.compute_shares(activity.ranks, first_ns, last_ns, 1)[0].mean(axis=0)[
+        : len(activity.kinds)
+    ]
+    return mix
+
+
+FIGURE = FigureKind(
+    "timeline",
+    "What every rank did, and when",
+    "Timeline with one row per rank: the shares of computing, transfers and waiting, from the"
+    " first step to the end.",
+    draw_timeline,
+    write_timeline_caption,
+    is_always_available,
+)

@@ -8,12 +8,15 @@ import numpy as np
 
 from laggard.analysis.findings.analysis_result import AnalysisResult
 from laggard.analysis.findings.answer import FindingGroup, get_subject, select_reported_groups
+from laggard.analysis.report.style.labels import select_ranks_including
 from laggard.analysis.tables.columns import IntArray
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.step_clock import get_finding_window_s, get_step_clock
 from laggard.core.text_format import capitalize_sentence
 
 MOST_MARKS = 6
+MOST_RANKS = 40
+_RANKS_OF_A_MARK = 4
 
 
 @dataclass(frozen=True)
@@ -83,3 +86,15 @@ def _select_ranks(
     if own and cause.first.link is None:
         return tuple(sorted(own))
     return () if whole_run else tuple(range(len(analysis.hosts)))
+
+
+def select_timeline_ranks(world: int, marks: tuple[CauseMark, ...]) -> IntArray:
+    """The ranks that have a row, in order: of very many, some of every mark, those of the narrowest
+    first.
+    """
+    narrowest = sorted(
+        (mark for mark in marks if len(mark.ranks) < world), key=lambda mark: len(mark.ranks)
+    )
+    return select_ranks_including(
+        world, MOST_RANKS, [rank for mark in narrowest for rank in mark.ranks[:_RANKS_OF_A_MARK]]
+    )

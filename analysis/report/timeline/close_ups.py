@@ -7,10 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from laggard.analysis.findings.analysis_result import AnalysisResult
-from laggard.analysis.report.figures.gantt import find_median_step
-from laggard.analysis.report.figures.timeline import compute_median_step_s
 from laggard.analysis.report.timeline.activity_cells import get_activity
 from laggard.analysis.report.timeline.cause_marks import CauseMark, build_marks
+from laggard.analysis.report.timeline.typical_steps import compute_median_step_s, find_median_step
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.step_clock import get_step_clock
 from laggard.core.text_format import format_seconds

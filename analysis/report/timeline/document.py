@@ -11,13 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from laggard.analysis.findings.analysis_result import AnalysisResult
-from laggard.analysis.report.figures.timeline import compute_median_step_s, select_timeline_ranks
 from laggard.analysis.report.style import palette
 from laggard.analysis.report.style.labels import format_rank_labels
 from laggard.analysis.report.timeline.activity import RankActivity
 from laggard.analysis.report.timeline.activity_cells import get_activity
-from laggard.analysis.report.timeline.cause_marks import CauseMark, build_marks, group_rows
+from laggard.analysis.report.timeline.cause_marks import (
+    CauseMark,
+    build_marks,
+    group_rows,
+    select_timeline_ranks,
+)
 from laggard.analysis.report.timeline.close_ups import CloseUp, plan_close_ups
+from laggard.analysis.report.timeline.typical_steps import compute_median_step_s
 from laggard.analysis.tables.columns import FloatArray, IntArray
 from laggard.analysis.tables.load_run import RunData
 

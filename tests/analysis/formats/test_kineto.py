@@ -19,7 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laggard.analysis.findings.analysis_result import analyze_lockstep
-from laggard.analysis.formats.registry import TraceFormat, detect_format, open_run
+from laggard.analysis.formats.kineto.trace_format import KINETO
+from laggard.analysis.formats.registry import detect_format, open_run
 from laggard.analysis.tables.columns import SpanColumns
 from laggard.analysis.tables.load_run import RunData, load_run
 from laggard.analysis.tables.timelines.build_timeline import build_timeline
@@ -36,7 +37,7 @@ from tests.analysis.kineto_traces import (
     write,
 )
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 SLEEP_S = 0.15
 STEPS = 4
 US = 1000
@@ -88,7 +89,7 @@ def phase_ns(run: RunData, rank: int, phase: Phase, step: int) -> int:
 
 
 def test_a_real_training_is_read(profiled: Path) -> None:
-    assert detect_format(profiled) is TraceFormat.KINETO
+    assert detect_format(profiled) is KINETO
     run = open_run(profiled)
     assert run.world_size == 2
     assert len(np.unique(run.steps.step)) == STEPS

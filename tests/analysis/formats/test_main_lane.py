@@ -9,7 +9,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.analysis.formats.main_lane import BusyTimes, TraceSpan, build_main_lane, split_exposed
+from laggard.analysis.formats.import_run.main_lane import (
+    BusyTimes,
+    TraceSpan,
+    build_main_lane,
+    split_exposed,
+)
 from laggard.core.span_schema import Flag, Lane, Phase
 
 moments = st.integers(0, 1000)

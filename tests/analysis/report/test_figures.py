@@ -29,17 +29,11 @@ from laggard.analysis.evaluate.synthetic.run_generator import (
     generate_run,
 )
 from laggard.analysis.findings.analysis_result import AnalysisResult, analyze_lockstep
-from laggard.analysis.report.figures import (
-    FIGURE_KINDS,
-    FigureKind,
-    draw_figure,
-    draw_svg,
-    save_figures,
-)
+from laggard.analysis.report.figures.drawing import draw_figure, draw_svg, save_figures
+from laggard.analysis.report.figures.figure_kind import FigureKind
 from laggard.analysis.report.figures.gantt import (
     build_step_bars,
     find_last_arrival,
-    find_median_step,
 )
 from laggard.analysis.report.figures.heatmap import (
     MOST_COLUMNS,
@@ -48,10 +42,12 @@ from laggard.analysis.report.figures.heatmap import (
     select_finding_rows,
 )
 from laggard.analysis.report.figures.progress import build_accuracy_curve, build_loss_curve
+from laggard.analysis.report.figures.registry import FIGURE_KINDS
 from laggard.analysis.report.figures.step_ecdf import MOST_POINTS, compute_ecdf
 from laggard.analysis.report.style.canvas import NARROW_IN, WIDE_IN, house_style, to_svg
 from laggard.analysis.report.style.labels import format_rank_labels, sanitize_label, select_ranks
 from laggard.analysis.report.style.palette import TRANSFER, WAIT
+from laggard.analysis.report.timeline.typical_steps import find_median_step
 from laggard.analysis.tables.columns import FloatArray
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.step_clock import get_step_clock

@@ -24,7 +24,8 @@ from laggard.analysis.formats.bytedance.parquet_file import write_operations
 from laggard.analysis.formats.registry import open_run
 from laggard.analysis.report import write_report
 from laggard.analysis.report.fidelity import build_fidelity_part
-from laggard.analysis.report.figures import FIGURE_KINDS, draw_figure, select_figure_kinds
+from laggard.analysis.report.figures.drawing import draw_figure
+from laggard.analysis.report.figures.registry import FIGURE_KINDS, select_figure_kinds
 from laggard.analysis.report.outcome import build_outcome_tiles
 from laggard.analysis.report.run_setup import build_setup_tables, format_hosts_line, list_facts
 from laggard.analysis.report.stragglers import MOST_ROWS, build_straggler_rows

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from laggard.analysis.formats.main_lane import TraceSpan
+from laggard.analysis.formats.import_run.main_lane import TraceSpan
 from laggard.analysis.tables.columns import IntArray, SpanColumns, StepColumns
 from laggard.analysis.tables.load_run import RankHost, RunData, create_empty_links
 from laggard.core.run_schema import RunRecord, StrategyRecord, TraceOrigin
