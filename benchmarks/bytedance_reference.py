@@ -24,8 +24,8 @@ OURS = """
 import json, sys
 from pathlib import Path
 from laggard.analysis.formats.bytedance.parquet_file.parquet_file import read_operations
-from laggard.analysis.replay.bytedance.slowdowns import compute_slowdowns
-json.dump(compute_slowdowns(read_operations(Path(sys.argv[1]))).document(), sys.stdout)
+from laggard.analysis.replay.bytedance.slowdowns import slowdowns
+json.dump(slowdowns(read_operations(Path(sys.argv[1]))).document(), sys.stdout)
 """
 
 

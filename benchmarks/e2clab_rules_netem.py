@@ -33,7 +33,7 @@ INSIDE = """
     from laggard.network_emulation.links.constraint.constraint.plan_links import plan_links
     from laggard.network_emulation.model import Heterogeneity, Network
     from laggard.network_emulation.links.constraint.constraint.netem import NetemBackend
-    from laggard.core.yaml_source import parse_yaml, validate_model
+    from laggard.core.yaml_source import parse_yaml, validated
 
     def rules(symmetric):
         lines = ["networks:"]
@@ -64,7 +64,7 @@ INSIDE = """
         return remove
 
     def ours(path):
-        network = validate_model(parse_yaml(path.read_bytes(), str(path)), Network)
+        network = validated(parse_yaml(path.read_bytes(), str(path)), Network)
         plan = plan_links(network, Heterogeneity(), hosts)
         return NetemBackend.start(plan, roles, networks, namespaces.ports).close
 

@@ -83,8 +83,7 @@ class TrainingPlan(ProcessPlan):
     Attributes:
         world_size: number of workers.
         workload: what they train.
-        output_dir: folder, shared by all processes of the training, that they stream their records
-            into.
+        output_dir: folder, shared by all processes of the training, that they stream their records into.
         dilation: real seconds per virtual second.
         relayed: whether there are ranks on other machines, each with a spool of its own.
         absent: ranks that are not there when training begins, and nobody waits for.

@@ -192,7 +192,7 @@ def list_trials(
     for seed in seeds:
         for column in columns:
             shuffled = list(others)
-            random.Random(f"{seed} {column.name}").shuffle(shuffled)  # noqa: S311 - an order, to be repeated
+            random.Random(f"{seed} {column.name}").shuffle(shuffled)
             for contender in (first, *shuffled):
                 yield Trial(column, contender, seed)
 
@@ -293,7 +293,7 @@ def run_trial(trial: Trial, limit: float, runs: Path) -> Result:
         trial.column.scenario,
         settings,
         runs,
-        limit_s=_RUN_OVERHEAD_S + 2 * limit,
+        timeout_s=_RUN_OVERHEAD_S + 2 * limit,
         capture_errors=True,
     )
     if ended.result is None:

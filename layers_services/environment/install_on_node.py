@@ -1,8 +1,8 @@
 """Makes the Python environment of a node's workers out of wheels; it runs on the node, by itself.
 
-The file travels as text (`laggard.layers_services.environment.prepare`), so it imports the standard
-library alone. A node needs neither pip nor ensurepip nor the internet. What it makes appears whole
-or not at all, however many runs prepare the same node at once, and whenever one of them is killed:
+The file travels as text (`laggard.layers_services.environment.prepare`), so it imports the standard library
+alone. A node needs neither pip nor ensurepip nor the internet. What it makes appears whole or not
+at all, however many runs prepare the same node at once, and whenever one of them is killed:
 
     <base>/.build-*/       being built, under a lock that ends with its builder; without one it is removed by the next
     <base>/<environment>/  renamed from there; `complete` says how many files and bytes its packages have

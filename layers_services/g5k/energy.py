@@ -116,8 +116,9 @@ def measure_energy(
     client_is_ready(pace)
     found = []
     for metric, some in metered(machines).items():
-        request = partial(_request_samples, metric, some, start_s, end_s)
-        readings = patiently(request, metric, pace)
+        readings = patiently(
+            lambda m=metric, s=some: _request_samples(m, s, start_s, end_s), metric, pace
+        )  # type: ignore[misc]
         for machine in some:
             joules = energy_j(readings.get(_metered_name(machine), ()), start_s, end_s)
             if joules is not None:

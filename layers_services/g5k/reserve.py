@@ -165,9 +165,9 @@ def reserve(
         plan: of these hosts.
         hosts: all hosts of the scenario, in order.
         job_name: on the testbed; unique to the run, so that what a killed run left is found by it.
-        on_jobs_changed: is called with everything held: before each submission (number 0: only the
-            name is known), as soon as the job has its number, and after a release. Not called for
-            jobs that were there before.
+        on_jobs_changed: is called with everything held: before each submission (number 0: only the name is
+            known), as soon as the job has its number, and after a release. Not called for jobs that
+            were there before.
         patience_s: longest wait for a job to start, from its date where it has one.
         pace: how patient to be with the API.
         auto_jump: reach nodes through Grid'5000's access machine; None: where this machine is

@@ -1,11 +1,11 @@
 """Whether the emulation kept its promises while training ran: what was verified before, watched
 until the end.
 
-Once a second a `FidelitySample` is taken of what costs nothing to read: how late the emulator sent,
-what hosts computed against their shares and for how long they were kept from their cores, what the
-hypervisor stole, what links carried, and three clocks. `FidelityMonitor` looks at the last few of
-them together and says when, where and how the emulation slipped. One late packet, or a core missed
-for ten milliseconds, changes no step that anybody could see; what counts is what lasts, or returns
+Once a second a `FidelitySample` is taken of what costs nothing to read: how late the emulator sent, what
+hosts computed against their shares and for how long they were kept from their cores, what the
+hypervisor stole, what links carried, and three clocks. `FidelityMonitor` looks at the last few of them
+together and says when, where and how the emulation slipped. One late packet, or a core missed for
+ten milliseconds, changes no step that anybody could see; what counts is what lasts, or returns
 until it is a part of the whole run.
 
 When a training ended is known after the fact: whether it has come far enough is seen by evaluating

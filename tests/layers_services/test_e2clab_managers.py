@@ -112,11 +112,11 @@ HEAD = """
     from laggard.layers_services.local import namespaces, sandbox
     from laggard.layers_services.local.provider import enoslib_roles, use_namespace_connection
     from laggard.layers_services.model import LayersServices
-    from laggard.core.run_schema import ReservedJob
-    from laggard.core.yaml_source import parse_yaml, validate_model
+    from laggard.core.run_schema import HeldJob
+    from laggard.core.yaml_source import parse_yaml, validated
 
     here = Path.cwd()
-    layers = validate_model(parse_yaml((here / "layers_services.yaml").read_bytes(), "layers"), LayersServices)
+    layers = validated(parse_yaml((here / "layers_services.yaml").read_bytes(), "layers"), LayersServices)
     hosts = compile_hosts(layers)
     output = here / "run-7"
 

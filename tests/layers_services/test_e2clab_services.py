@@ -59,12 +59,12 @@ HEAD = """
     from laggard.layers_services.local import (namespaces, sandbox); from laggard.core import (linux)
     from laggard.layers_services.local.provider import enoslib_roles, use_namespace_connection
     from laggard.layers_services.model import LayersServices
-    from laggard.core.yaml_source import parse_yaml, validate_model
+    from laggard.core.yaml_source import parse_yaml, validated
 
     here = Path.cwd()
 
     def layers_of(file):
-        return validate_model(parse_yaml((here / file).read_bytes(), file), LayersServices)
+        return validated(parse_yaml((here / file).read_bytes(), file), LayersServices)
 
     def own_registry():
         # A copy of E2Clab's folder of service classes in its place, in this sandbox only.

@@ -36,7 +36,7 @@ HEAD = """
     from laggard.layers_services.g5k.reserve.reserve.request import G5kOptions
     from laggard.layers_services.model import LayersServices
     from laggard.layers_services.g5k.reserve.reserve.release import destroy, find_jobs, how_to_release, release, still_held
-    from laggard.core.run_schema import ReservedJob
+    from laggard.core.run_schema import HeldJob
     from tests.testbed.faults import Fault
     from tests.testbed.stand_in import stand_in
     from tests.testbed.scripts import in_sandbox

@@ -67,13 +67,13 @@ HEAD = f"""
         syscalls.mount(str(folder), "/root/.ssh", "", syscalls.MS_BIND)
 
     def run(options, *overrides, strike=None):
-        from laggard.remote.run import execute_remote
+        from laggard.remote.run import run_remote
         from laggard.scenario.load import load_scenario
         scenario = load_scenario(scenario_folder, overrides)
         striker = threading.Thread(target=when_training, args=(strike,), daemon=True)
         if strike is not None:
             striker.start()
-        record, folder = execute_remote(scenario, options)
+        record, folder = run_remote(scenario, options)
         return {{**record.model_dump(mode="json"), "folder": str(folder), "seconds": {{s.name: s.seconds for s in record.stages}}}}
 
     def when_training(strike):

@@ -37,8 +37,7 @@ class TcBatch:
             raise EmulationError(f"{host}: tc could not be started: {error}") from error
 
     def feed(self, text: str) -> None:
-        """Hand commands over, whole lines without the word `tc`; `wait_until_applied` waits for
-        them."""
+        """Hand commands over, whole lines without the word `tc`; `wait_until_applied` waits for them."""
         assert self._process.stdin is not None
         self._fed = text
         try:
