@@ -55,7 +55,7 @@ def main() -> None:
 def explain(strategy: str, scenario: Path, steps: int, runs: Path) -> bool:
     """One run: its row, and whether the model is within the goal."""
     overrides = [f"workload.strategy={strategy}", f"workload.stop={{steps: {steps}}}"]
-    ended = run_in_subprocess(scenario, overrides, runs, limit_s=TOO_LONG_S, capture_errors=True)
+    ended = run_in_subprocess(scenario, overrides, runs, timeout_s=TOO_LONG_S, capture_errors=True)
     answer = ended.result or {"status": f"exit status {ended.status}", "error": ended.errors}
     if not answer.get("folder"):
         print(

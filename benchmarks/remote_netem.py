@@ -50,7 +50,7 @@ INSIDE = """
         (here / "small").mkdir(parents=True)
         os.chdir(here)
         from laggard.remote.provision import RemoteOptions
-        from laggard.remote.run import execute_remote
+        from laggard.remote.run import run_remote
         from laggard.scenario.load import load_scenario
         from tests.remote.remote_scenario import SCENARIO
         from tests.testbed.nodes import NodeSpec, start_nodes
@@ -67,7 +67,7 @@ INSIDE = """
             (here / "inventory.yaml").write_text(json.dumps({"machines": listed}))
             options = RemoteOptions(here / "runs", "ssh", here / "inventory.yaml")
             scenario = load_scenario(here / "small", ("workload.stop.steps=40",))
-            record, folder = execute_remote(scenario, options)
+            record, folder = run_remote(scenario, options)
             import pyarrow.parquet as pq
 
             def table(name):

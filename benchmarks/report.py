@@ -19,12 +19,12 @@ CODE = """
 import sys, time
 from pathlib import Path
 from laggard.analysis.tables.load_run import load_run
-from laggard.analysis.findings.analysis_result import analyse
-run = load_run(Path(sys.argv[1])); found = analyse(run)
-analysed = time.process_time()
+from laggard.analysis.findings.analysis_result import analyze_lockstep
+run = load_run(Path(sys.argv[1])); found = analyze_lockstep(run)
+analyzed = time.process_time()
 from laggard.analysis.report import write_report
 write_report(run, found, Path(sys.argv[2]))
-sys.stdout.write(f"{analysed} {time.process_time() - analysed}")
+sys.stdout.write(f"{analyzed} {time.process_time() - analyzed}")
 """
 
 
@@ -47,9 +47,9 @@ def main() -> None:
             done = subprocess.run(words, check=True, capture_output=True, text=True)
             pairs.append([float(word) for word in done.stdout.split()])
         size_kb = (Path(scratch) / "report.html").stat().st_size / 1e3
-    analysed, written = (statistics.median(column) for column in zip(*pairs, strict=True))
+    analyzed, written = (statistics.median(column) for column in zip(*pairs, strict=True))
     took = (
-        f"analyse {analysed:.1f} s, write the report {written:.1f} s of processor time; medians of"
+        f"analyze {analyzed:.1f} s, write the report {written:.1f} s of processor time; medians of"
         f" {TIMES}"
     )
     print(f"{took}; report.html {size_kb:.0f} kB")

@@ -41,6 +41,8 @@ from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.profiles import ProfileName
 
 MAX_BURST_PACKETS = 10_000.0
+MAX_CHANGES = 200_000
+"""Timed changes of one run; an entry that makes more has a mistake in its period."""
 
 _LINK_KEYS = ("delay", "rate", "loss", "jitter", "distribution", "burst")
 

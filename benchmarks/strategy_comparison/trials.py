@@ -293,7 +293,7 @@ def run_trial(trial: Trial, limit: float, runs: Path) -> Result:
         trial.column.scenario,
         settings,
         runs,
-        limit_s=_RUN_OVERHEAD_S + 2 * limit,
+        timeout_s=_RUN_OVERHEAD_S + 2 * limit,
         capture_errors=True,
     )
     if ended.result is None:

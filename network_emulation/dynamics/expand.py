@@ -26,6 +26,7 @@ from laggard.network_emulation.dynamics.changes import (
 from laggard.network_emulation.dynamics.traces import TracePoint
 from laggard.network_emulation.link_plan import LinkPlan
 from laggard.network_emulation.model import (
+    MAX_CHANGES,
     Heterogeneity,
     HostEvent,
     LinkEvent,
@@ -37,9 +38,6 @@ from laggard.network_emulation.model import (
     TraceEvent,
 )
 from laggard.network_emulation.profiles import Direction, profiles
-
-MAX_CHANGES = 200_000
-"""Changes of one run; an entry that makes more is a mistake in its period."""
 
 _Spans = Iterator[tuple[float, float]]
 

@@ -223,7 +223,7 @@ def test_a_run_without_an_answer_is_a_failed_one(
         asked.append(overrides)
         return SubprocessRun(1, None, "no tun\n  here")
 
-    monkeypatch.setattr(trials, "run_apart", broken)
+    monkeypatch.setattr(trials, "run_in_subprocess", broken)
     result = run_trial(shipped()[0], 60.0, tmp_path)
     assert (result.status, result.error) == ("failed", "no tun here")
     assert 'workload.stop={"accuracy": 0.97, "time": "60.000s"}' in asked[0]

@@ -107,7 +107,7 @@ def test_resumes_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             raise KeyboardInterrupt
         return SubprocessRun(0, {"status": "done", "id": overrides[-1], "stragglers": []})
 
-    monkeypatch.setattr(campaigns, "run_apart", answer)
+    monkeypatch.setattr(campaigns, "run_in_subprocess", answer)
     with pytest.raises(KeyboardInterrupt):
         campaigns.run_campaign(path, tmp_path / "runs", lambda _, __: None)
     table, failed = campaigns.run_campaign(path, tmp_path / "runs", lambda _, __: None)
@@ -132,7 +132,7 @@ def test_what_was_not_done_is_tried_again_when_it_is_started_again(
         ends_so = overrides[-1] == "workload.seed=2" and started.count(overrides[-1]) == 1
         return SubprocessRun(0, {"status": status if ends_so else "done", "stragglers": []})
 
-    monkeypatch.setattr(campaigns, "run_apart", answer)
+    monkeypatch.setattr(campaigns, "run_in_subprocess", answer)
     told = [
         campaigns.run_campaign(path, tmp_path / "runs", lambda _, __: None)[1] for _ in range(3)
     ]
@@ -158,7 +158,7 @@ def test_values_may_have_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         started.append(overrides[-1])
         return SubprocessRun(0, {"status": "done", "stragglers": []})
 
-    monkeypatch.setattr(campaigns, "run_apart", answer)
+    monkeypatch.setattr(campaigns, "run_in_subprocess", answer)
     for _ in range(2):
         table, failed = campaigns.run_campaign(path, tmp_path / "runs", lambda _, __: None)
         assert failed == 0

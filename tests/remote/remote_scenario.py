@@ -52,7 +52,8 @@ HEAD = f"""
     import json, os, subprocess, sys, threading, time
     from pathlib import Path
     sys.path.insert(0, {str(REPOSITORY)!r})
-    from laggard.layers_services.local import sandbox, syscalls
+    from laggard.core import linux
+    from laggard.layers_services.local import sandbox
     from laggard.layers_services.environment.wheels import Platform, default_cache, wheel_set
 
     here = Path.cwd() / "bed"
@@ -64,16 +65,16 @@ HEAD = f"""
     def private_ssh(folder):
         folder.mkdir(parents=True, exist_ok=True)
         Path("/root/.ssh").mkdir(exist_ok=True)
-        syscalls.mount(str(folder), "/root/.ssh", "", syscalls.MS_BIND)
+        linux.mount(str(folder), "/root/.ssh", "", linux.MS_BIND)
 
     def run(options, *overrides, strike=None):
-        from laggard.remote.run import execute_remote
+        from laggard.remote.run import run_remote
         from laggard.scenario.load import load_scenario
         scenario = load_scenario(scenario_folder, overrides)
         striker = threading.Thread(target=when_training, args=(strike,), daemon=True)
         if strike is not None:
             striker.start()
-        record, folder = execute_remote(scenario, options)
+        record, folder = run_remote(scenario, options)
         return {{**record.model_dump(mode="json"), "folder": str(folder), "seconds": {{s.name: s.seconds for s in record.stages}}}}
 
     def when_training(strike):

@@ -11,7 +11,7 @@ from laggard.network_emulation.compute.host_counters import HostUse
 from laggard.network_emulation.dynamics import EventRecord
 from laggard.remote.agent.messages import NodeSample
 from laggard.remote.fidelity_monitors import NodeFidelityMonitors
-from laggard.run.fidelity_monitor import find_late_changes, format_violation
+from laggard.run_folder.fidelity_violations import find_late_changes, format_violation
 
 S = 1_000_000_000
 AHEAD = 1000 * S

@@ -73,7 +73,7 @@ def test_who_leaves_neither_fails_nor_hangs(own_runner: Runner) -> None:
         """
         stand(0, "comm", 5)
         stand(1, "forward", 3)
-        print(supervisor.dismiss(1), fault(0.5), supervisor.dismiss(1), supervisor.lost)
+        print(supervisor.kill_rank(1), fault(0.5), supervisor.kill_rank(1), supervisor.lost)
         print(fault(10))
         """,
     )
@@ -87,7 +87,7 @@ def test_who_joins_is_watched(own_runner: Runner) -> None:
         """
         stand(0, "comm", 5)
         stand(1, "comm", 3)
-        supervisor.dismiss(1)
+        supervisor.kill_rank(1)
         fault(0.2)
         stand(1, "forward", 9, life=1, late=True)
         print(fault(10))

@@ -1,4 +1,4 @@
-"""`laggard analyze --instead`: what is asked for, what the scenario adds, and what is said."""
+"""`laggard analyze --strategy`: what is asked for, what the scenario adds, and what is said."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ def test_a_run_folders_scenario_says_where_a_server_would_be(tmp_path: Path) -> 
 
 
 def test_analyze_says_how_long_other_strategies_would_have_taken(run_folder: Path) -> None:
-    told = CliRunner().invoke(main, ["analyze", str(run_folder), "--instead", "all"])
+    told = CliRunner().invoke(main, ["analyze", str(run_folder), "--strategy", "all"])
     assert told.exit_code == 0, told.output
     assert "The same work by other strategies." in told.output
     assert "not for the same accuracy" in told.output
-    asked = ["--instead", "{name: local_sgd, steps: 4}", "--json"]
+    asked = ["--strategy", "{name: local_sgd, steps: 4}", "--json"]
     document = json.loads(CliRunner().invoke(main, ["analyze", str(run_folder), *asked]).stdout)
     (local,) = document["instead"]["strategies"]
     assert local["parameters"] == {"steps": 4, "after": 0}
@@ -92,7 +92,13 @@ def test_analyze_says_how_long_other_strategies_would_have_taken(run_folder: Pat
 
 def test_analyze_refuses_a_strategy_before_it_begins(tmp_path: Path) -> None:
     refused = CliRunner().invoke(
-        main, ["analyze", str(tmp_path / "none"), "--instead", "telepathy"]
+        main, ["analyze", str(tmp_path / "none"), "--strategy", "telepathy"]
     )
     assert refused.exit_code == 2
     assert "no strategy that can be played" in refused.output
+
+
+def test_the_old_option_is_refused_with_the_name_of_the_new_one(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(main, ["analyze", str(tmp_path / "none"), "--instead", "all"])
+    assert refused.exit_code == 2
+    assert "--strategy" in refused.output

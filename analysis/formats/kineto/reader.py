@@ -16,9 +16,9 @@ from laggard.analysis.formats.import_run.imported_run import (
     build_imported_run,
     build_rank_host,
 )
+from laggard.analysis.formats.kineto import JSON_SUFFIXES
 from laggard.analysis.formats.kineto.step_phases import read_steps, to_rank_step
 from laggard.analysis.formats.kineto.trace_file import RankTrace, read_rank_trace
-from laggard.analysis.formats.kineto import JSON_SUFFIXES
 from laggard.analysis.tables.load_run import RunData
 from laggard.core.errors import TraceFormatError
 from laggard.core.run_schema import TraceOrigin

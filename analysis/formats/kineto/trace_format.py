@@ -9,7 +9,6 @@ from laggard.analysis.formats.kineto import JSON_SUFFIXES
 from laggard.analysis.tables.load_run import RunData
 
 
-
 def _is_kineto(path: Path) -> bool:
     files = path.iterdir() if path.is_dir() else (path,)
     return any(file.name.endswith(JSON_SUFFIXES) for file in files)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laggard.analysis.findings.analysis_result import AnalysisResult
-from laggard.analysis.report.figures.registry import FIGURE_KINDS, FigureKind
+from laggard.analysis.report.figures.figure_kind import FigureKind
+from laggard.analysis.report.figures.registry import FIGURE_KINDS
 from laggard.analysis.report.style.canvas import NARROW_IN, WIDE_IN, house_style, to_png, to_svg
 from laggard.analysis.tables.load_run import RunData
 

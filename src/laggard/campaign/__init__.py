@@ -1,1 +1,1 @@
-""""""
+"""Campaign: a scenario run at every combination of varied values."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.run.interrupts import interrupt_on_signals
+from laggard.supervision.interrupts import interrupt_on_signals
 
 TIMED_OUT = "took too long"
 _TERMINATION_TIMEOUT_S = 10.0

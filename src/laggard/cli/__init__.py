@@ -1,1 +1,1 @@
-"""experiments."""
+"""Command line of Laggard, by groups of commands."""

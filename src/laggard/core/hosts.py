@@ -12,8 +12,14 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from laggard.core.errors import Problem
+from laggard.core.yaml_source import KeyPath, YamlSource
+
+MAX_RULES = 1000
+"""Largest number of rules, entries or patterns in one section of a scenario file."""
 
 
 @dataclass(frozen=True)
@@ -151,3 +157,21 @@ def _match_roles(term: str, roles: Mapping[str, str]) -> list[str]:
         at = int(subscript[2])
         return found[at:][:1] if -len(found) <= at else []
     return found[int(subscript[3]) : int(subscript[4]) + 1 if subscript[4] else None]
+
+
+def check_pattern(
+    source: YamlSource, key: KeyPath, pattern: str, hosts: Sequence[Host]
+) -> Iterator[Problem]:
+    """Yield a problem when a pattern is malformed or matches no host."""
+    yield from check_pattern_syntax(source, key, pattern)
+    if find_pattern_error(pattern) is None and not select_hosts(pattern, hosts):
+        layers = sorted({host.layer for host in hosts})
+        fix = f"the layers are {', '.join(layers[:5])}; write one as {layers[0]}.*"
+        yield source.locate_problem(key, "this pattern matches no host", fix, value=pattern)
+
+
+def check_pattern_syntax(source: YamlSource, key: KeyPath, pattern: str) -> Iterator[Problem]:
+    """Yield a problem when a pattern is malformed."""
+    fault = find_pattern_error(pattern)
+    if fault is not None:
+        yield source.locate_problem(key, fault, "write it like edge.*", value=pattern[:60])

@@ -1,1 +1,1 @@
-""""""
+"""Emulation without training, for programs of the user."""

@@ -32,16 +32,17 @@ from laggard.network_emulation.fidelity.measure import ProbeEndpoint
 from laggard.network_emulation.fidelity.prober import Prober
 from laggard.network_emulation.link_plan import Constraint, Pair
 from laggard.run.continuum import Continuum, open_continuum
-from laggard.run.controller import require_fidelity, run_workflow_stage
-from laggard.run.fidelity_monitor import (
-    FidelityMonitorThread,
+from laggard.run.controller import run_workflow_stage
+from laggard.run.fidelity_monitor import FidelityMonitorThread
+from laggard.run.run_context import RunContext
+from laggard.run.runner import RunOptions, finalize_record, run_in_sandbox
+from laggard.run_folder.counters import write_counters, write_events
+from laggard.run_folder.fidelity_checks import require_fidelity
+from laggard.run_folder.fidelity_violations import (
     TimedViolation,
     find_late_changes,
     require_no_violations,
 )
-from laggard.run.runner import RunOptions, finalize_record, run_in_sandbox
-from laggard.run.training import write_counters, write_events
-from laggard.run_folder.journal import RunContext
 from laggard.run_folder.record import record_failure
 from laggard.run_folder.results import JsonValue
 from laggard.scenario.load import Scenario
@@ -52,7 +53,7 @@ _ACTIVITY = "it was up"
 
 @dataclass(frozen=True)
 class EmulationCallbacks:
-    """Whom to tell, inside the sandbox.
+    """Functions to call inside the sandbox while the emulation is up.
 
     Attributes:
         on_up: called as soon as the continuum is up.
@@ -63,7 +64,7 @@ class EmulationCallbacks:
     on_violations: Callable[[Sequence[TimedViolation]], None]
 
 
-def emulate(
+def run_emulation(
     scenario: Scenario,
     options: RunOptions,
     callbacks: EmulationCallbacks,
@@ -77,7 +78,7 @@ def emulate(
     Args:
         scenario: as loaded.
         options: how to run it.
-        callbacks: whom to tell meanwhile.
+        callbacks: functions that receive the status and the violations.
         for_s: how long to keep it, in virtual seconds; None until SIGINT, SIGTERM or SIGHUP.
 
     Returns:

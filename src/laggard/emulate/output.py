@@ -9,7 +9,11 @@ from pathlib import Path
 from laggard.core.hosts import Host
 from laggard.network_emulation.fidelity.live_links import LiveLink
 from laggard.network_emulation.link_plan import Constraint
-from laggard.run.fidelity_monitor import TimedViolation, format_violation, to_violation_rows
+from laggard.run_folder.fidelity_violations import (
+    TimedViolation,
+    format_violation,
+    to_violation_rows,
+)
 from laggard.run_folder.results import JsonValue
 
 _MAX_HOSTS_LISTED = 20

@@ -1,1 +1,1 @@
-""""""
+"""Evaluation of the analysis against runs with known stragglers."""

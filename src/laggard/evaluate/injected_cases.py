@@ -5,6 +5,7 @@ overrides of one small scenario.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from laggard.analysis.evaluate.case_grid import Injected
 
-SCENARIO = Path(__file__).parent / "evaluation"
+SCENARIO = Path(str(files("laggard.experiments") / "evaluation"))
 HOSTS = ("cloud.trainer.1.1", "fog.trainer.1.1", "edge.trainer.1.1", "edge.trainer.1.2")
 TIER_PAIRS = (("cloud", "fog"), ("fog", "edge"), ("cloud", "edge"))
 CPU_PERCENT, READ_KB_PER_S, RATE_MBPS = 16.0, 200.0, 100.0

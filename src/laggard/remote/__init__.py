@@ -1,1 +1,1 @@
-"""Runs on machines that are reached by SSH: Grid'5000 nodes or any others."""
+"""Run on machines reached by SSH: Grid'5000 nodes or any others."""

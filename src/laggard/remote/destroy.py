@@ -8,8 +8,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from laggard.core.atomic_write import write_atomically
 from laggard.core.run_schema import Record, ReservedJob, RunRecord
-from laggard.run_folder.store import RECORD_FILE, list_runs, load_record, write_atomically
+from laggard.run_folder.store import RECORD_FILE, list_runs, load_record
 
 
 class DestroyReport(Record):

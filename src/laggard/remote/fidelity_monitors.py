@@ -18,7 +18,7 @@ from laggard.network_emulation.fidelity.monitor import (
     Limits,
 )
 from laggard.remote.agent.messages import NodeSample
-from laggard.run.fidelity_monitor import TimedViolation
+from laggard.run_folder.fidelity_violations import TimedViolation
 
 
 @dataclass

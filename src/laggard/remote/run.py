@@ -31,15 +31,15 @@ from laggard.remote.provision import (
     provision_nodes,
     reserve_nodes,
 )
-from laggard.remote.training import RunContext, TrainingResult, apply_emulation, run_training
-from laggard.run.fidelity_monitor import require_no_violations
-from laggard.run.interrupts import interrupt_on_signals
+from laggard.remote.training import RemoteRunContext, TrainingResult, apply_emulation, run_training
 from laggard.run_folder.collect import analyze_training, report_untrained_run
 from laggard.run_folder.display import SilentDisplay, TextDisplay
+from laggard.run_folder.fidelity_violations import require_no_violations
 from laggard.run_folder.journal import Journal
 from laggard.run_folder.record import create_record, record_failure
 from laggard.run_folder.store import RunFolder
 from laggard.scenario.load import Scenario
+from laggard.supervision.interrupts import interrupt_on_signals
 from laggard.workloads.coordination.barrier_relay import BarrierHub
 from laggard.workloads.coordination.progress_relay import ProgressHub
 from laggard.workloads.plan import ENVIRONMENT
@@ -102,7 +102,7 @@ def _run_on_reserved_nodes(
             provisioned = provision_nodes(
                 reserved_nodes, ranks, journal, shaped=shaped, netem=netem
             )
-            context = RunContext(
+            context = RemoteRunContext(
                 journal, netem, reserved_nodes.walltime_end_s, started_ns, options.app_conf
             )
             _run_on_nodes(
@@ -128,7 +128,7 @@ class _RunState:
 
 
 def _run_on_nodes(
-    scenario: Scenario, provisioned: ProvisionedNodes, context: RunContext, state: _RunState
+    scenario: Scenario, provisioned: ProvisionedNodes, context: RemoteRunContext, state: _RunState
 ) -> None:
     journal = context.journal
     state.machines = provisioned.machines

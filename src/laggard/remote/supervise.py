@@ -22,8 +22,8 @@ from laggard.remote.agent.messages import (
 )
 from laggard.remote.agent_pool import AgentPool
 from laggard.remote.fidelity_monitors import NodeFidelityMonitors
-from laggard.run.hang_detection import HangDetector, ProcessState, format_hang
-from laggard.run.supervisor import BLAME_GRACE_S, is_peer_failure
+from laggard.supervision.hang_detection import HangDetector, ProcessState, format_hang
+from laggard.supervision.peer_failure import BLAME_GRACE_S, is_peer_failure
 from laggard.workloads.tracing.heartbeat import PHASES, Beat
 
 _POLL_S = 0.05

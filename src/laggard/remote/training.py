@@ -25,10 +25,11 @@ from laggard.remote.agent_pool import AgentPool
 from laggard.remote.links import AgentCommandRunner, measure_base_delays, verify_remote_links
 from laggard.remote.provision import ProvisionedNodes
 from laggard.remote.supervise import RemoteSupervisor
-from laggard.run.controller import require_fidelity
-from laggard.run.fidelity_monitor import TimedViolation, find_late_changes
-from laggard.run.training import build_training_state, write_counters, write_events
+from laggard.run_folder.counters import write_counters, write_events
+from laggard.run_folder.fidelity_checks import require_fidelity
+from laggard.run_folder.fidelity_violations import TimedViolation, find_late_changes
 from laggard.run_folder.journal import Journal
+from laggard.run_folder.training_state import build_training_state
 from laggard.scenario.load import Scenario
 from laggard.workloads.coordination.barrier_relay import StopRequested
 
@@ -59,7 +60,7 @@ _USAGE = TypeAdapter(_HostUsage)
 
 
 @dataclass(frozen=True)
-class RunContext:
+class RemoteRunContext:
     """What goes along with a run.
 
     Attributes:
@@ -94,7 +95,10 @@ class TrainingResult:
 
 @contextmanager
 def apply_emulation(
-    scenario: Scenario, provisioned: ProvisionedNodes, agent_pool: AgentPool, context: RunContext
+    scenario: Scenario,
+    provisioned: ProvisionedNodes,
+    agent_pool: AgentPool,
+    context: RemoteRunContext,
 ) -> Iterator[LinkBackend]:
     """Shape links, hold shares, measure both, compare clocks; the queues are removed at the end.
 
@@ -169,7 +173,7 @@ def _close_links(links: LinkBackend, agent_pool: AgentPool) -> None:
 
 
 def run_training(
-    scenario: Scenario, agent_pool: AgentPool, links: LinkBackend, context: RunContext
+    scenario: Scenario, agent_pool: AgentPool, links: LinkBackend, context: RemoteRunContext
 ) -> TrainingResult:
     """Run the workload to its stopping rule.
 
@@ -218,7 +222,7 @@ def _supervise_training(
     agent_pool: AgentPool,
     watch: RemoteSupervisor,
     links: LinkBackend,
-    context: RunContext,
+    context: RemoteRunContext,
     zero_ns: int,
 ) -> tuple[float, tuple[EventRecord, ...]]:
     clock = fit_controller_clock(agent_pool, scenario.ranks[0].name)

@@ -1,1 +1,1 @@
-""""""
+"""Run on this machine: processes, supervision, fidelity monitoring and churn."""

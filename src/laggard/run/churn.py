@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from laggard.core.errors import WorkerError
 from laggard.core.run_schema import ChurnEvent
-from laggard.run.supervisor import SupervisedProcess, Supervisor, read_log_tail
-from laggard.run_folder.journal import RunContext
+from laggard.run.run_context import RunContext
+from laggard.run.supervisor import SupervisedProcess, Supervisor
+from laggard.supervision.log_tail import read_log_tail
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.specification.churn import Turn, turns
 

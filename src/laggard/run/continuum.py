@@ -26,7 +26,7 @@ from laggard.network_emulation.links.tcp_settings import configure_tcp_of
 from laggard.network_emulation.storage.drives import DriveSet
 from laggard.network_emulation.storage.measure import verify_drives
 from laggard.network_emulation.storage.plan import dilate_limits
-from laggard.run_folder.journal import RunContext
+from laggard.run.run_context import RunContext
 
 DRIVE_FOLDER = Path("/run/drives")
 """In the sandbox's own memory, which goes with it."""

@@ -8,22 +8,18 @@ they would steal the cores.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
-from laggard.core.errors import FidelityError
-from laggard.core.run_schema import FidelityCheck
 from laggard.layers_services.e2clab.workflow import Stage, run_workflow
 from laggard.layers_services.local.launch import ForkServer
 from laggard.layers_services.local.provider import enoslib_roles
 from laggard.run.continuum import open_continuum
-from laggard.run.fidelity_monitor import require_no_violations
+from laggard.run.run_context import RunContext
 from laggard.run.straggler_watcher_plan import WATCHER_MODULE
 from laggard.run.training import run_training
-from laggard.run_folder.journal import RunContext
+from laggard.run_folder.fidelity_checks import require_fidelity
+from laggard.run_folder.fidelity_violations import require_no_violations
 from laggard.run_folder.record import record_failure
 from laggard.workloads.plan import ENVIRONMENT, PRELOAD
 
@@ -82,28 +78,3 @@ def run_workflow_stage(context: RunContext, stage: Stage) -> None:
             output,
             app_conf=context.app_conf,
         )
-
-
-def require_fidelity(folder: Path, checks: Sequence[FidelityCheck]) -> None:
-    """Put `fidelity.json` down.
-
-    Raises:
-        FidelityError: a promise is not kept.
-    """
-    document = [check.model_dump(mode="json") for check in checks]
-    (folder / "fidelity.json").write_text(json.dumps(document, indent=1) + "\n")
-    failed = [check for check in checks if not check.ok]
-    if failed:
-        text = "\n".join(f"  {_format_check(check)}" for check in failed)
-        raise FidelityError(
-            f"{len(failed)} of {len(checks)} promises of the emulation are not kept:\n{text}"
-        )
-
-
-def _format_check(check: FidelityCheck) -> str:
-    location = f"{check.src} -> {check.dst}" if check.dst else check.src
-    detail = f" ({check.detail})" if check.detail else ""
-    return (
-        f"{check.kind} {location}: asked {check.requested:.4g} {check.unit}, measured"
-        f" {check.measured:.4g}, tolerance {check.tolerance:.2g}{detail}"
-    )

@@ -6,6 +6,8 @@ and the run folder reads as interrupted because nobody holds its lock.
 
 from __future__ import annotations
 
+import json
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -30,14 +32,15 @@ from laggard.network_emulation.compute.cgroups import (
 from laggard.network_emulation.compute.cpu_plan import CpuPlan, plan_cpus, usable_cores
 from laggard.network_emulation.probe import BackendName, Requested, choose_backend, kernel_has_ipv6
 from laggard.run.controller import run_controller
-from laggard.run.interrupts import TERMINATION_SIGNALS
-from laggard.run_folder.collect import collect_and_analyze, report_untrained_run
+from laggard.run.run_context import RunContext
+from laggard.run_folder.collect import analyze_training, report_untrained_run
 from laggard.run_folder.display import SilentDisplay, TextDisplay
-from laggard.run_folder.journal import Journal, RunContext
+from laggard.run_folder.journal import Journal
 from laggard.run_folder.record import create_record
 from laggard.run_folder.store import RunFolder
 from laggard.scenario.load import Scenario
 from laggard.scenario.run_plan import count_reserved_cores
+from laggard.supervision.interrupts import TERMINATION_SIGNALS
 
 
 @dataclass(frozen=True)
@@ -176,10 +179,41 @@ def _collect_results(context: RunContext, status: int) -> None:
     """Collect and analyse what there is, whatever the run came to."""
     finalize_record(context, status)
     if context.output_dir.zero.exists():
-        collect_and_analyze(context)
+        _collect_and_analyze(context)
     else:
         report_untrained_run(context.folder)
     context.journal.display.close()
+
+
+def _collect_and_analyze(context: RunContext) -> None:
+    """Write the tables, the outcome and the analysis of a training that began, then remove the
+    streams of its processes.
+    """
+    from laggard.workloads.plan import sampled_hosts
+    from laggard.workloads.tracing.collect import collect
+
+    with context.journal.stage("collect"):
+        scenario = context.scenario
+        sampled = sampled_hosts(scenario.workload, scenario.hosts)
+        collect(
+            context.output_dir.folder,
+            context.folder,
+            scenario.ranks,
+            context.dilation,
+            scenario.shares,
+            sampled,
+        )
+        done = (
+            json.loads(context.output_dir.done.read_text())
+            if context.output_dir.done.exists()
+            else None
+        )
+    if context.output_dir.checkpoint.exists():
+        shutil.move(
+            context.output_dir.checkpoint, context.folder / context.output_dir.checkpoint.name
+        )
+    analyze_training(context.journal, context.scenario, done)
+    shutil.rmtree(context.output_dir.folder)
 
 
 def finalize_record(context: RunContext, status: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from laggard.core.run_schema import ALARMS_FILE
-from laggard.run_folder.journal import RunContext
+from laggard.run.run_context import RunContext
 from laggard.workloads.plan import sampled_hosts
 
 WATCHER_MODULE = "laggard.run.straggler_watcher"

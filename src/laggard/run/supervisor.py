@@ -10,14 +10,11 @@ from pathlib import Path
 from laggard.core.errors import WorkerError
 from laggard.layers_services.local.launch import Exit, ForkServer
 from laggard.network_emulation.memory.watch import MemoryWatch
-from laggard.run.hang_detection import HangDetector, format_hang, read_process_state
+from laggard.supervision.hang_detection import HangDetector, format_hang, read_process_state
+from laggard.supervision.log_tail import read_log_tail
+from laggard.supervision.peer_failure import BLAME_GRACE_S, is_peer_failure
 from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.tracing.heartbeat import read_heartbeats
-
-TAIL_LINES = 25
-BLAME_GRACE_S = 0.5
-"""How long to listen, after a first death, for the one that caused it: its peers die of the broken
-connection."""
 
 
 @dataclass(frozen=True)
@@ -247,20 +244,3 @@ class Supervisor:
                 hung.host,
                 read_log_tail(hung.log),
             )
-
-
-def is_peer_failure(last_words: str) -> bool:
-    """Whether a process died because a peer had died before."""
-    signs = ("connection closed by peer", "connection reset", "broken pipe")
-    return any(sign in last_words.lower() for sign in signs)
-
-
-def read_log_tail(log: Path, lines: int = TAIL_LINES) -> str:
-    """The last lines of a log; empty where there is none."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 16384))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return ""
-    return "\n".join(text.splitlines()[-lines:])

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
-from laggard.core.emulated_drive import DriveCounters
 from laggard.core.run_schema import ALARMS_FILE
-from laggard.core.span_schema import event_schema
-from laggard.core.work_counter import WorkCounter, WorkDone
+from laggard.core.work_counter import WorkCounter
 from laggard.layers_services.local.launch import ForkServer, ProcessSpec
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
-from laggard.network_emulation.links.backend import LinkBackend, LinkCounters
-from laggard.network_emulation.links.plan_links import Pair
 from laggard.network_emulation.memory.watch import MemoryWatch, short_overruns
 from laggard.run.alarm_display import AlarmDisplay
 from laggard.run.churn import ChurnScheduler
 from laggard.run.continuum import Continuum
-from laggard.run.fidelity_monitor import FidelityMonitorThread, TimedViolation, find_late_changes
+from laggard.run.fidelity_monitor import FidelityMonitorThread
 from laggard.run.rank_work import find_slow_ranks, read_rank_work
+from laggard.run.run_context import RunContext
 from laggard.run.straggler_watcher_plan import WATCHER_MODULE, plan_watcher
 from laggard.run.supervisor import SupervisedProcess, Supervisor
-from laggard.run_folder.display import TrainingState
-from laggard.run_folder.journal import RunContext
-from laggard.workloads.output.worker_output import Scalar, read_lines, write_whole
+from laggard.run_folder.counters import write_counters, write_events
+from laggard.run_folder.fidelity_violations import TimedViolation, find_late_changes
+from laggard.run_folder.training_state import build_training_state
+from laggard.workloads.output.worker_output import read_lines, write_whole
 from laggard.workloads.plan import (
     ENVIRONMENT,
     ServerPlan,
@@ -39,8 +36,7 @@ from laggard.workloads.plan import (
     plan_link_sampler,
     plan_workers,
 )
-from laggard.workloads.specification.training import Stop
-from laggard.workloads.tracing.traffic import Traffic, read_traffic
+from laggard.workloads.tracing.traffic import read_traffic
 from laggard.workloads.transport.keys import make_endpoints
 
 READY_TIMEOUT_S = 120.0
@@ -326,70 +322,3 @@ class _ProgressUpdater:
             build_training_state(lines, elapsed_s, self.context.scenario.workload.stop)
         )
         return True
-
-
-def build_training_state(
-    lines: Sequence[Mapping[str, Scalar]], elapsed_s: float, stop: Stop
-) -> TrainingState:
-    """Where training stands, from the progress lines of the first rank and of the evaluator.
-
-    Args:
-        lines: `progress.jsonl`; a step's line counts all ranks' samples so far.
-        elapsed_s: virtual seconds since the first step began.
-        stop: when training ends; time left is what its steps and time allow at the speed so far.
-    """
-    steps = [line for line in lines if line.get("samples") is not None]
-    accuracies = [value for line in lines if isinstance(value := line.get("accuracy"), float)]
-    last = steps[-1] if steps else {}
-    step, samples, loss = (last.get(key) for key in ("step", "samples", "loss"))
-    done = int(step) + 1 if isinstance(step, int) else 0
-    fractions = [
-        done / stop.steps if stop.steps else 0.0,
-        elapsed_s / stop.time_s if stop.time_s else 0.0,
-    ]
-    fraction = min(1.0, max(fractions))
-    return TrainingState(
-        step=done,
-        fraction=fraction,
-        samples_per_s=samples / elapsed_s if isinstance(samples, int) and elapsed_s > 0 else None,
-        loss=float(loss) if isinstance(loss, int | float) else None,
-        accuracy=accuracies[-1] if accuracies else None,
-        elapsed_s=elapsed_s,
-        remaining_s=elapsed_s * (1 / fraction - 1) if fraction > 0 else None,
-    )
-
-
-def write_events(folder: Path, events: Sequence[EventRecord]) -> None:
-    """`events.parquet`: what was injected and when it took effect."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows = [asdict(event) for event in events]
-    pq.write_table(pa.Table.from_pylist(rows, schema=event_schema()), folder / "events.parquet")
-
-
-def write_counters(
-    folder: Path,
-    links: LinkBackend,
-    counters_before: Mapping[Pair, LinkCounters],
-    drives: Mapping[str, DriveCounters] = MappingProxyType({}),
-    peaks: Mapping[str, int] = MappingProxyType({}),
-    work: Mapping[int, WorkDone] = MappingProxyType({}),
-    traffic: Sequence[Traffic] = (),
-) -> None:
-    """`counters.json`: what links and drives carried during training, how late the emulator was,
-    what workers held, computed and sent.
-    """
-    rows = []
-    for (src, dst), after in links.counters().items():
-        first = counters_before.get((src, dst), LinkCounters(0, 0, 0))
-        change = LinkCounters(
-            after.bytes - first.bytes, after.packets - first.packets, after.dropped - first.dropped
-        )
-        rows.append({"src": src, "dst": dst, **asdict(change)})
-    document = {"backend": links.name, "lateness_ms": links.lateness_ms(), "links": rows}
-    document["drives"] = [{"host": host, **asdict(work_file)} for host, work_file in drives.items()]
-    document["memory"] = [{"host": host, "peak_bytes": held} for host, held in peaks.items()]
-    document["work"] = [{"rank": rank, **asdict(done)} for rank, done in work.items()]
-    document["traffic"] = [asdict(each) for each in traffic]
-    (folder / "counters.json").write_text(json.dumps(document, indent=1) + "\n")

@@ -1,1 +1,1 @@
-""""""
+"""Run folder: the record of a run, its tables, analysis and exports."""

@@ -12,7 +12,7 @@ from laggard.core.errors import InputError, RunFolderError
 
 if TYPE_CHECKING:
     from laggard.analysis.findings.analysis_result import AnalysisResult
-    from laggard.analysis.formats.registry import TraceFormat
+    from laggard.analysis.formats.import_run.trace_format import TraceFormat
     from laggard.analysis.tables.load_run import RunData
 
 REFERENCE_FILE = "reference_bytedance.json"
@@ -52,17 +52,15 @@ def analyze_path(path: Path, out: Path | None, runs: Path, *, reference: bool = 
     Raises:
         InputError: it is none of these, or not what it says, or `out` holds something else.
     """
-    from laggard.analysis.formats.registry import TraceFormat, detect_format, open_run
+    from laggard.analysis.formats.registry import RUN_FOLDER, detect_format
     from laggard.analysis.tables.write_run import write_run
 
     trace_format = detect_format(path)
-    run = open_run(path)
-    folder = out or (
-        path.resolve() if trace_format is TraceFormat.RUN else _choose_folder(run, runs)
-    )
+    run = trace_format.read(path)
+    folder = out or (path.resolve() if trace_format is RUN_FOLDER else _choose_folder(run, runs))
     analysis = analyze_if_trained(run)
     try:
-        if trace_format is not TraceFormat.RUN or folder.resolve() != path.resolve():
+        if trace_format is not RUN_FOLDER or folder.resolve() != path.resolve():
             _require_replaceable(folder)
             write_run(run, folder)
         write_analysis(run, analysis, folder)
@@ -78,12 +76,10 @@ def analyze_path(path: Path, out: Path | None, runs: Path, *, reference: bool = 
 def _write_reference(run: RunData, path: Path, trace_format: TraceFormat, folder: Path) -> None:
     from laggard.analysis.formats.bytedance.from_run import run_to_operations
     from laggard.analysis.formats.bytedance.parquet_file import read_operations
-    from laggard.analysis.formats.registry import TraceFormat
+    from laggard.analysis.formats.bytedance.trace_format import BYTEDANCE
     from laggard.analysis.replay.bytedance.slowdowns import compute_slowdowns
 
-    operations = (
-        read_operations(path) if trace_format is TraceFormat.BYTEDANCE else run_to_operations(run)
-    )
+    operations = read_operations(path) if trace_format is BYTEDANCE else run_to_operations(run)
     _write_json(folder / REFERENCE_FILE, compute_slowdowns(operations).to_document())
 
 

@@ -14,43 +14,12 @@ from typing import TYPE_CHECKING
 
 from laggard.core.run_schema import RunOutcome, RunStatus
 from laggard.run_folder.analyze import analyze_if_trained, write_analysis
-from laggard.run_folder.journal import Journal, RunContext
+from laggard.run_folder.journal import Journal
 from laggard.run_folder.outcome import RankUsage, compute_cost, compute_fairness
 from laggard.scenario.load import Scenario
 
 if TYPE_CHECKING:
     from laggard.analysis.tables.load_run import RunData
-
-
-def collect_and_analyze(context: RunContext) -> None:
-    """Write the tables, the outcome and the analysis of a training that began, however it ended;
-    the spool goes.
-    """
-    from laggard.workloads.plan import sampled_hosts
-    from laggard.workloads.tracing.collect import collect
-
-    with context.journal.stage("collect"):
-        scenario = context.scenario
-        sampled = sampled_hosts(scenario.workload, scenario.hosts)
-        collect(
-            context.output_dir.folder,
-            context.folder,
-            scenario.ranks,
-            context.dilation,
-            scenario.shares,
-            sampled,
-        )
-        done = (
-            json.loads(context.output_dir.done.read_text())
-            if context.output_dir.done.exists()
-            else None
-        )
-    if context.output_dir.checkpoint.exists():
-        shutil.move(
-            context.output_dir.checkpoint, context.folder / context.output_dir.checkpoint.name
-        )
-    analyze_training(context.journal, context.scenario, done)
-    shutil.rmtree(context.output_dir.folder)
 
 
 def analyze_training(

@@ -1,4 +1,4 @@
-"""What the outer process has planned and opened for one run and hands into the sandbox."""
+"""Journal of one run: its record, kept on disk at every change."""
 
 from __future__ import annotations
 
@@ -6,20 +6,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from laggard.core.run_schema import RunRecord, StageDuration
-from laggard.core.virtual_time import Dilation
-from laggard.network_emulation.compute.cpu_plan import CpuPlan
-from laggard.network_emulation.probe import BackendName
 from laggard.run_folder.display import Display
 from laggard.run_folder.store import RunFolder, load_record
-from laggard.scenario.load import Scenario
-from laggard.workloads.output.worker_output import WorkerOutputDir
-
-if TYPE_CHECKING:
-    from laggard.network_emulation.compute.cgroups import CgroupSet
 
 
 @dataclass
@@ -56,46 +46,3 @@ class Journal:
         """Read what the process in the sandbox has written since."""
         self.record = load_record(self.folder.path)
         self.stages = list(self.record.stages)
-
-
-@dataclass(frozen=True)
-class RunContext:
-    """One run, ready to enter its sandbox.
-
-    Attributes:
-        scenario: what to run.
-        links: what shapes the links.
-        cpu: the core of every host, and the dilation.
-        cgroups: open control files; None where this user may not make any.
-        journal: where to put down how it goes.
-        started_ns: CLOCK_MONOTONIC when the command began.
-        app_conf: the set of variables of `workflow_env.yaml` that the workflow sees; None for none.
-    """
-
-    scenario: Scenario
-    links: BackendName
-    cpu: CpuPlan
-    cgroups: CgroupSet | None
-    journal: Journal
-    started_ns: int
-    app_conf: str | None = None
-
-    @property
-    def dilation(self) -> Dilation:
-        """Between this machine's time and the scenario's."""
-        return Dilation(self.cpu.dilation)
-
-    @property
-    def folder(self) -> Path:
-        """The run folder."""
-        return self.journal.folder.path
-
-    @property
-    def logs(self) -> Path:
-        """Where every process's output goes."""
-        return self.journal.folder.logs
-
-    @property
-    def output_dir(self) -> WorkerOutputDir:
-        """What the processes of the training stream into."""
-        return WorkerOutputDir(self.folder / "spool")

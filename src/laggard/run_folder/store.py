@@ -25,6 +25,7 @@ from typing import Self
 
 from pydantic import ValidationError
 
+from laggard.core.atomic_write import write_atomically
 from laggard.core.errors import RunFolderError
 from laggard.core.run_schema import SCHEMA_VERSION, RunRecord
 
@@ -211,22 +212,6 @@ def find_run(text: str, root: Path) -> Path:
         else f"no run folder, and no run below {root} has this id"
     )
     raise RunFolderError(f"{text}: {rule} — `laggard runs` lists them")
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Put `content` at `path` so that any reader, after any crash, sees the old file or the new
-    one.
-    """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 @contextlib.contextmanager

@@ -35,17 +35,17 @@ def parse_strategies(texts: Sequence[str]) -> tuple[AlternativeStrategy, ...] | 
         return None
     found = []
     for text in texts:
-        value = parse_yaml(text, "--instead").value
+        value = parse_yaml(text, "--strategy").value
         name = value.get("name") if isinstance(value, dict) else value
         if not isinstance(name, str):
             raise InputError(f"{text}: no strategy — give a name, or {{name: local_sgd, steps: 4}}")
-        told = (
+        parameters = (
             {key: each for key, each in value.items() if key != "name"}
             if isinstance(value, dict)
             else {}
         )
-        numbers = {key: each for key, each in told.items() if isinstance(each, int | str)}
-        if len(numbers) < len(told):
+        numbers = {key: each for key, each in parameters.items() if isinstance(each, int | str)}
+        if len(numbers) < len(parameters):
             raise InputError(
                 f"{text}: a strategy's parameters are numbers and words here — leave out the others"
             )
@@ -68,14 +68,14 @@ def estimate_strategies(folder: Path, texts: Sequence[str]) -> tuple[JsonValue, 
     from laggard.analysis.tables.load_run import load_run
 
     others, run = parse_strategies(texts), load_run(folder)
-    told = estimate_strategies(run, others, read_deployment_info(folder))
+    estimates = estimate_strategies(run, others, read_deployment_info(folder))
     if (
         others is not None
-        and (unavailable := next((each for each in told if each.makespan_s is None), None))
+        and (unavailable := next((each for each in estimates if each.makespan_s is None), None))
         is not None
     ):
         raise InputError(f"{unavailable.strategy.label}: {unavailable.failure_reason}")
-    return to_estimate_document(run, told), format_estimates(run, told)
+    return to_estimate_document(run, estimates), format_estimates(run, estimates)
 
 
 def read_deployment_info(folder: Path) -> DeploymentInfo:

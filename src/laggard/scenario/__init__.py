@@ -1,1 +1,1 @@
-""""""
+"""Scenario folder: its files, their checks, and the plan that follows from them."""

@@ -20,6 +20,8 @@ from laggard.layers_services.compile import compile_hosts
 from laggard.layers_services.e2clab import workflow_env
 from laggard.layers_services.e2clab.services import own_classes
 from laggard.layers_services.model import LayersServices, Workflow
+from laggard.layers_services.validate import validate as validate_layers
+from laggard.layers_services.validate import validate_workflow
 from laggard.network_emulation.compute.plan_shares import plan_shares
 from laggard.network_emulation.dynamics.changes import TimedChange, peak_shares
 from laggard.network_emulation.dynamics.expand import expand_events
@@ -29,8 +31,9 @@ from laggard.network_emulation.links.plan_links import LinkPlan, plan_links
 from laggard.network_emulation.memory.plan import memory_problems, memory_warnings, plan_memory
 from laggard.network_emulation.model import Heterogeneity, Network, TraceEvent
 from laggard.network_emulation.storage.plan import plan_drives, storage_warnings
-from laggard.scenario import cross_checks
-from laggard.scenario.cross_checks import ScenarioSources
+from laggard.network_emulation.validate import validate as validate_heterogeneity
+from laggard.network_emulation.validate import validate_rules
+from laggard.scenario.cross_checks import ScenarioSources, find_late_entries
 from laggard.scenario.files import (
     OPTIONAL_FILES,
     ScenarioFile,
@@ -40,6 +43,9 @@ from laggard.scenario.files import (
 )
 from laggard.scenario.overrides import parse_override
 from laggard.workloads.plan import place
+from laggard.workloads.validate import find_warnings as find_workload_warnings
+from laggard.workloads.validate import get_event_horizon_s, validate_placement
+from laggard.workloads.validate import validate as validate_workload
 from laggard.workloads.workload import Workload
 
 MAX_PROBLEMS = 100
@@ -197,11 +203,11 @@ def load_scenario(
     sources = _collect_sources(folder, files)
     models = _validate_models(files, folder, problems, training=training)
     hosts = () if models.layers is None else compile_hosts(models.layers)
-    if not hosts or problems.add(cross_checks.check_hosts(hosts, sources.layers_services)):
+    if not hosts or problems.add(validate_layers(hosts, sources.layers_services)):
         raise problems.to_error()
     if models.workflow is not None and models.layers is not None:
         own = own_classes(models.layers)
-        problems.add(cross_checks.check_workflow(models.workflow, hosts, sources.workflow, own))
+        problems.add(validate_workflow(models.workflow, hosts, sources.workflow, own))
     ranks = _place_ranks(models, hosts, sources, problems) if training else ()
     network = _plan_network(models, hosts, sources, problems)
     if network is not None and models.heterogeneity is not None:
@@ -253,12 +259,10 @@ def _place_ranks(
     problems: _ProblemCollector,
 ) -> tuple[Host, ...]:
     workload, source = models.workload, sources.workload
-    if workload is None or problems.add(cross_checks.check_placement(workload, hosts, source)):
+    if workload is None or problems.add(validate_placement(workload, hosts, source)):
         return ()
     ranks = place(workload.placement, hosts)
-    problems.add(cross_checks.check_workload(workload, ranks, hosts, source))
-    problems.add(cross_checks.check_strategy(workload, ranks, source))
-    problems.add(cross_checks.check_churn(workload, ranks, hosts, source))
+    problems.add(validate_workload(workload, ranks, hosts, source))
     return ranks
 
 
@@ -271,13 +275,12 @@ def _plan_network(
     network, heterogeneity = models.network, models.heterogeneity
     if network is None or heterogeneity is None:
         return None
-    if problems.add(cross_checks.check_rules(network, heterogeneity, hosts, sources)):
+    if problems.add(
+        validate_rules(network, heterogeneity, hosts, sources.network, sources.heterogeneity)
+    ):
         return None
-    problems.add(cross_checks.check_shares(heterogeneity, sources.heterogeneity))
-    if models.workload is not None:
-        problems.add(
-            cross_checks.check_events(heterogeneity, models.workload, hosts, sources.heterogeneity)
-        )
+    horizon_s = None if models.workload is None else get_event_horizon_s(models.workload)
+    problems.add(validate_heterogeneity(heterogeneity, hosts, horizon_s, sources.heterogeneity))
     shares = problems.try_call(lambda: plan_shares(heterogeneity, hosts, sources.heterogeneity))
     links = problems.try_call(
         lambda: plan_links(network, heterogeneity, hosts, sources.network, sources.heterogeneity)
@@ -319,7 +322,7 @@ def _expand_changes(
     assert models.heterogeneity is not None
     assert models.workload is not None
     points = {name: _parse_points(data, str(folder / name)) for name, data in traces.items()}
-    horizon_s = cross_checks.get_event_horizon_s(models.workload)
+    horizon_s = get_event_horizon_s(models.workload)
     return expand_events(models.heterogeneity, hosts, links, horizon_s, points)
 
 
@@ -382,9 +385,8 @@ def _create_scenario(
         *_find_storage_warnings(
             models.heterogeneity, models.workload, ranks, hosts, sources.heterogeneity
         ),
-        *cross_checks.find_workload_warnings(
-            models.workload, models.heterogeneity, ranks, hosts, sources
-        ),
+        *find_workload_warnings(models.workload, ranks, hosts, sources.workload),
+        *find_late_entries(models.workload, models.heterogeneity, sources),
     )
     return Scenario(
         name=folder.resolve().name or "scenario",

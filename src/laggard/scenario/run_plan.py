@@ -26,8 +26,8 @@ from laggard.network_emulation.model import (
     TraceEvent,
 )
 from laggard.network_emulation.probe import choose_backend
-from laggard.scenario.cross_checks import EVALUATIONS_TO_STOP
 from laggard.scenario.load import Scenario
+from laggard.workloads.validate import EVALUATIONS_TO_STOP
 
 RESERVED_CORES = 0.5
 """Kept free for the link emulator, what holds the shares, the controller and the samplers."""

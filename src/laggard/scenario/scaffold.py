@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
+from laggard.core.atomic_write import write_atomically
 from laggard.core.errors import InputError
-from laggard.run_folder.store import write_atomically
 from laggard.scenario.json_schemas import get_schema_path
 from laggard.scenario.overrides import SCENARIO_FILES
 

@@ -453,10 +453,10 @@ def test_a_report_from_a_cold_start_says_nothing(quickstart_run: RunData, tmp_pa
         "import sys\n"
         "from pathlib import Path\n"
         "from laggard.analysis.tables.load_run import load_run\n"
-        "from laggard.analysis.findings.analysis_result import analyse\n"
+        "from laggard.analysis.findings.analysis_result import analyze_lockstep\n"
         "from laggard.analysis.report import write_report\n"
         "run = load_run(Path(sys.argv[1]))\n"
-        "write_report(run, analyse(run), Path(sys.argv[1]))\n"
+        "write_report(run, analyze_lockstep(run), Path(sys.argv[1]))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(folder)], check=True, capture_output=True, text=True

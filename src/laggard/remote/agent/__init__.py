@@ -1,1 +1,1 @@
-""""""
+"""Agent on a remote node: clocks, limits, processes and fidelity samples."""

@@ -29,7 +29,7 @@ from laggard.remote.agent.messages import (
     TrainingProgress,
 )
 from laggard.remote.agent.node_clock import NodeClock
-from laggard.run.supervisor import read_log_tail
+from laggard.supervision.log_tail import read_log_tail
 from laggard.workloads.coordination.barrier_relay import BarrierRelay, BarrierUpdate
 from laggard.workloads.coordination.progress_relay import TALLY_NEWS, ProgressRelay, TallyNews
 from laggard.workloads.coordination.start_barrier import StartBarrier

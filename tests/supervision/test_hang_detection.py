@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from laggard.core.span_schema import Phase
-from laggard.run.hang_detection import (
+from laggard.supervision.hang_detection import (
     BUSY_TIMEOUT_S,
     IDLE_TIMEOUT_S,
     HangDetector,

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from laggard.run.interrupts import TERMINATION_SIGNALS, interrupt_on_signals
+from laggard.supervision.interrupts import TERMINATION_SIGNALS, interrupt_on_signals
 
 pytestmark = pytest.mark.alone
 
@@ -43,9 +43,9 @@ def test_what_is_ignored_stays_so() -> None:
 
 FORKING = f"""
 import os, signal, sys
-from laggard.run.interrupts import ended_by_signals
+from laggard.supervision.interrupts import interrupt_on_signals
 number = signal.Signals(int(sys.argv[1]))
-with ended_by_signals():
+with interrupt_on_signals():
     child = os.fork()
     if child == 0:
         try:

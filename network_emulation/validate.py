@@ -1,0 +1,138 @@
+"""Checks of `network.yaml` and `heterogeneity.yaml` against the hosts of the scenario."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from laggard.core.errors import Problem
+from laggard.core.hosts import (
+    MAX_RULES,
+    Host,
+    check_pattern_syntax,
+    select_hosts,
+)
+from laggard.core.yaml_source import KeyPath, YamlSource
+from laggard.network_emulation.model import (
+    MAX_CHANGES,
+    Heterogeneity,
+    HostRule,
+    Network,
+    RandomHostEvent,
+    RandomLinkEvent,
+    SharedRule,
+    TimedHostEvent,
+)
+
+MAX_PAIRS = 500_000
+MIN_SHARE = 0.001
+
+
+def validate_rules(
+    network: Network,
+    heterogeneity: Heterogeneity,
+    hosts: Sequence[Host],
+    network_source: YamlSource,
+    heterogeneity_source: YamlSource,
+) -> Iterator[Problem]:
+    """Yield a problem for each malformed pattern, and for more rules or host pairs than planning
+    supports.
+    """
+    entries = (
+        (network_source, "networks", [_list_patterns(rule) for rule in network.rules]),
+        (
+            heterogeneity_source,
+            "deterministic",
+            [_list_patterns(rule) for rule in heterogeneity.rules],
+        ),
+        (
+            heterogeneity_source,
+            "dynamic",
+            [_list_patterns(event) for event in heterogeneity.events],
+        ),
+    )
+    sizes: dict[str, int] = {}
+    pairs = 0
+    for source, section, patterns_by_entry in entries:
+        if len(patterns_by_entry) > MAX_RULES:
+            rule = f"{len(patterns_by_entry)} entries, and a file has at most {MAX_RULES}"
+            yield source.locate_problem((section,), rule, "use wider patterns", "")
+            continue
+        for i, patterns in enumerate(patterns_by_entry):
+            for key, pattern in patterns.items():
+                yield from check_pattern_syntax(source, (section, i, *key), pattern)
+                if pattern not in sizes:
+                    sizes[pattern] = len(select_hosts(pattern, hosts))
+            pairs += (
+                math.prod(sizes[pattern] for pattern in patterns.values())
+                if len(patterns) == 2
+                else 0
+            )
+    if pairs > MAX_PAIRS:
+        rule = f"the rules name {pairs} host pairs, and planning takes at most {MAX_PAIRS}"
+        yield network_source.locate_problem(("networks",), rule, "use fewer hosts or rules", "")
+
+
+def _check_shares(heterogeneity: Heterogeneity, source: YamlSource) -> Iterator[Problem]:
+    """Yield a problem for each CPU share below the minimum of the kernel."""
+    rule = (
+        f"a cpu share is at least {100 * MIN_SHARE:g}%: its quota is refilled every 1 ms / share,"
+        " at most every second"
+    )
+    sections = (("deterministic", heterogeneity.rules), ("dynamic", heterogeneity.events))
+    for section, entries in sections:
+        for i, entry in enumerate(entries):
+            share = getattr(entry, "cpu", None)
+            if share is not None and share < MIN_SHARE:
+                yield source.locate_problem((section, i, "cpu"), rule, "raise it")
+
+
+def _check_events(
+    heterogeneity: Heterogeneity, horizon_s: float, hosts: Sequence[Host], source: YamlSource
+) -> Iterator[Problem]:
+    """Yield a problem for each random event that is too frequent to be applied."""
+    for i, event in enumerate(heterogeneity.events):
+        if isinstance(event, RandomHostEvent | RandomLinkEvent):
+            targets = (
+                len(select_hosts(event.hosts, hosts)) if isinstance(event, RandomHostEvent) else 1
+            )
+            changes = 2 * targets * horizon_s / event.random.every_s
+            if changes > MAX_CHANGES:
+                rule = (
+                    f"this makes {changes:.0f} changes in {horizon_s:g} s, and a run has at most"
+                    f" {MAX_CHANGES}"
+                )
+                yield source.locate_problem(
+                    ("dynamic", i, "random", "every"), rule, "lengthen the period"
+                )
+
+
+def _list_patterns(entry: object) -> Mapping[KeyPath, str]:
+    """Return the host patterns of an entry, by their keys within the entry."""
+    if isinstance(entry, SharedRule):
+        return {("between", 0): entry.between[0], ("between", 1): entry.between[1]}
+    keys = (
+        ("hosts",)
+        if isinstance(entry, HostRule | TimedHostEvent | RandomHostEvent)
+        else ("src", "dst")
+    )
+    return {(key,): getattr(entry, key) for key in keys}
+
+
+def validate(
+    heterogeneity: Heterogeneity,
+    hosts: Sequence[Host],
+    horizon_s: float | None,
+    source: YamlSource,
+) -> Iterator[Problem]:
+    """Yield the problems of `heterogeneity.yaml` once its patterns are valid.
+
+    Args:
+        heterogeneity: the entries of the file.
+        hosts: every host.
+        horizon_s: virtual seconds within which events can begin; None when it is unknown.
+        source: the parsed file.
+    """
+    yield from _check_shares(heterogeneity, source)
+    if horizon_s is not None:
+        yield from _check_events(heterogeneity, horizon_s, hosts, source)

@@ -1,0 +1,155 @@
+"""Commands of an emulation without training: `emulate`, `ssh`, `links`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from laggard.cli.error_handling import handle_errors
+from laggard.cli.options import continuum_options, json_option, runs_option, scenario_argument
+from laggard.cli.result_output import get_exit_status, print_result
+from laggard.core.errors import InputError
+
+if TYPE_CHECKING:
+    from laggard.network_emulation.probe import Requested
+    from laggard.run_folder.fidelity_violations import TimedViolation
+
+
+@click.command("emulate")
+@scenario_argument
+@continuum_options
+@click.option(
+    "--for",
+    "duration",
+    metavar="TIME",
+    help="End after so long, such as 10min; without it, at Ctrl-C.",
+)
+@json_option
+@handle_errors
+def emulate_scenario(
+    scenario: Path,
+    overrides: tuple[str, ...],
+    runs: Path,
+    links: Requested,
+    dilation: float | None,
+    app_conf: str | None,
+    duration: str | None,
+    as_json: bool,
+) -> int:
+    """Bring only the continuum up, verified, for programs of your own; no workload.yaml is needed.
+
+    `laggard ssh HOST` runs them in its hosts, `laggard links` shows its links. Where the emulation
+    slips meanwhile, it says so at once, and ends with status 3. With --json it answers a line each:
+    when it is up, when something has slipped, and when it has ended.
+    """
+    from laggard.emulate.emulation import EmulationCallbacks, run_emulation
+    from laggard.emulate.output import (
+        EmulationStatus,
+        build_status_document,
+        build_violations_document,
+        format_status,
+        format_violations,
+    )
+    from laggard.run.runner import RunOptions
+    from laggard.scenario.load import load_scenario
+
+    def print_status(up: EmulationStatus) -> None:
+        click.echo(json.dumps(build_status_document(up)) if as_json else format_status(up))
+
+    def print_violations(violations: Sequence[TimedViolation]) -> None:
+        click.echo(
+            json.dumps(build_violations_document(violations))
+            if as_json
+            else format_violations(violations),
+            err=not as_json,
+        )
+
+    loaded = load_scenario(scenario, overrides, training=False)
+    for warning in () if as_json else loaded.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    options = RunOptions(
+        runs,
+        links=links,
+        dilation=dilation,
+        quiet=as_json,
+        command=tuple(sys.argv),
+        app_conf=app_conf,
+    )
+    record, folder = run_emulation(
+        loaded,
+        options,
+        EmulationCallbacks(print_status, print_violations),
+        _parse_duration(duration),
+    )
+    if as_json:
+        click.echo(json.dumps({**record.model_dump(mode="json"), "folder": str(folder)}))
+    else:
+        print_result(record, folder, as_json=False)
+    return get_exit_status(record)
+
+
+def _parse_duration(duration: str | None) -> float | None:
+    from laggard.core.units import parse_duration_s
+
+    if duration is None:
+        return None
+    try:
+        return parse_duration_s(duration)
+    except ValueError as error:
+        raise InputError(f"--for {duration}: {error}") from error
+
+
+@click.command(
+    "ssh", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@click.argument("host")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--run", metavar="RUN", help="The emulation, where several are up: its run folder or id."
+)
+@runs_option
+@handle_errors
+def open_shell(host: str, command: tuple[str, ...], run: str | None, runs: Path) -> int:
+    """Open a shell in a host of a running emulation, or run a COMMAND there, held to the host's CPU
+    share.
+
+    HOST is a host's name, or a pattern that only it matches. The files and the user are yours; the
+    network, the host name and the processes are the continuum's. Options come before HOST.
+    """
+    from laggard.emulate.host_shell import find_emulation, run_in_host
+
+    return run_in_host(
+        find_emulation(run, runs), host, command[1:] if command[:1] == ("--",) else command
+    )
+
+
+@click.command("links")
+@click.argument("run", metavar="[RUN]", required=False)
+@runs_option
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.2),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
+@json_option
+@handle_errors
+def show_link_table(run: str | None, runs: Path, every: float, as_json: bool) -> None:
+    """Show the links of a running emulation: what was asked for, what holds now, what is measured.
+
+    On a terminal the table lives until Ctrl-C; elsewhere it is printed once.
+    """
+    from laggard.emulate.host_shell import find_emulation
+    from laggard.emulate.links_table import read_links, show_links
+
+    folder = find_emulation(run, runs)
+    if as_json:
+        click.echo(json.dumps(read_links(folder), indent=2))
+    else:
+        show_links(folder, every)

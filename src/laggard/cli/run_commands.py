@@ -1,0 +1,105 @@
+"""Commands that train, and those that list or release runs: `run`, `runs`, `destroy`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from laggard.cli.error_handling import handle_errors
+from laggard.cli.options import continuum_options, json_option, runs_option, scenario_argument
+from laggard.cli.result_output import get_exit_status, print_result
+from laggard.cli.testbed_options import TargetTestbed, testbed_options
+from laggard.core.errors import InputError
+
+if TYPE_CHECKING:
+    from laggard.network_emulation.probe import Requested
+
+
+@click.command("run")
+@scenario_argument
+@continuum_options
+@json_option
+@handle_errors
+@testbed_options
+def run_scenario(
+    scenario: Path,
+    overrides: tuple[str, ...],
+    runs: Path,
+    target: TargetTestbed,
+    links: Requested,
+    dilation: float | None,
+    app_conf: str | None,
+    as_json: bool,
+) -> int:
+    """Bring the continuum up, verify it, train, collect and analyse."""
+    from laggard.scenario.load import load_scenario
+
+    loaded = load_scenario(scenario, overrides)
+    if target.testbed == "local":
+        from laggard.run.runner import RunOptions, run_local
+
+        options = RunOptions(
+            runs,
+            links=links,
+            dilation=dilation,
+            quiet=as_json,
+            command=tuple(sys.argv),
+            app_conf=app_conf,
+        )
+        record, folder = run_local(loaded, options)
+    else:
+        from laggard.remote.run import run_remote
+
+        _require_remote_options(links, dilation)
+        record, folder = run_remote(loaded, target.remote_options(runs, app_conf, quiet=as_json))
+    print_result(record, folder, as_json=as_json)
+    return get_exit_status(record)
+
+
+def _require_remote_options(links: Requested, dilation: float | None) -> None:
+    if links == "userspace":
+        raise InputError(
+            "--links userspace: real machines are shaped by their own kernels — leave it out, or"
+            " run --on local"
+        )
+    if dilation not in (None, 1.0):
+        raise InputError(
+            f"--dilation {dilation:g}: real machines run in real time — leave it out, or run --on"
+            " local"
+        )
+
+
+@click.command("runs")
+@runs_option
+@json_option
+@handle_errors
+def print_runs(runs: Path, as_json: bool) -> None:
+    """List the runs there are, the newest last."""
+    from laggard.run_folder.results import build_run_list, format_run_list
+    from laggard.run_folder.store import list_runs
+
+    listed = list_runs(runs)
+    click.echo(json.dumps(build_run_list(listed), indent=2) if as_json else format_run_list(listed))
+
+
+@click.command("destroy")
+@click.argument("run", metavar="[RUN]", required=False)
+@runs_option
+@json_option
+@handle_errors
+def release_nodes(run: str | None, runs: Path, as_json: bool) -> int:
+    """Give back what a killed run left on a remote testbed.
+
+    RUN is a run folder, a run's id or the beginning of one; without it, all runs of the runs
+    folder.
+    """
+    from laggard.remote.destroy import destroy_run, destroy_runs
+    from laggard.run_folder.store import find_run
+
+    report = destroy_run(find_run(run, runs)) if run else destroy_runs(runs)
+    click.echo(report.to_json() if as_json else report.text())
+    return 1 if report.held else 0

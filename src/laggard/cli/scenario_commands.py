@@ -1,0 +1,68 @@
+"""Commands that read a scenario and start nothing: `init`, `check`, `plan`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from laggard.cli.error_handling import handle_errors
+from laggard.cli.options import json_option, scenario_argument, set_option
+from laggard.cli.testbed_options import TargetTestbed, testbed_options
+
+
+@click.command("init")
+@click.argument("folder", type=click.Path(path_type=Path))
+@handle_errors
+def init_scenario(folder: Path) -> None:
+    """Start a new scenario from a commented one."""
+    from laggard.scenario.scaffold import write_scenario_template
+
+    write_scenario_template(folder)
+    click.echo(f"{folder} is a scenario now; edit its five files, then: laggard check {folder}")
+
+
+@click.command("check")
+@scenario_argument
+@set_option
+@json_option
+@handle_errors
+def check_scenario(scenario: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Validate a scenario; nothing is started."""
+    from laggard.scenario.load import load_scenario
+
+    loaded = load_scenario(scenario, overrides)
+    if as_json:
+        click.echo(
+            json.dumps(
+                {
+                    "scenario": loaded.name,
+                    "hosts": len(loaded.hosts),
+                    "warnings": list(loaded.warnings),
+                }
+            )
+        )
+        return
+    for warning in loaded.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    count = len(loaded.warnings)
+    verdict = f"{count} warning{'s' * (count > 1)}, no error" if count else "nothing wrong"
+    click.echo(f"{loaded.name}: {len(loaded.hosts)} hosts, {verdict}")
+
+
+@click.command("plan")
+@scenario_argument
+@set_option
+@json_option
+@handle_errors
+@testbed_options
+def plan_scenario(
+    scenario: Path, overrides: tuple[str, ...], as_json: bool, target: TargetTestbed
+) -> None:
+    """Print what a run would do; nothing is started or reserved."""
+    from laggard.cli.testbed_options import plan_run
+    from laggard.scenario.load import load_scenario
+
+    description = plan_run(load_scenario(scenario, overrides), target)
+    click.echo(description.to_json() if as_json else description.text())

@@ -1,0 +1,53 @@
+"""Counters and injected events of a training, as files of the run folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import MappingProxyType
+
+from laggard.core.emulated_drive import DriveCounters
+from laggard.core.span_schema import event_schema
+from laggard.core.work_counter import WorkDone
+from laggard.network_emulation.dynamics import EventRecord
+from laggard.network_emulation.links.backend import LinkBackend, LinkCounters
+from laggard.network_emulation.links.plan_links import Pair
+from laggard.workloads.tracing.traffic import Traffic
+
+
+def write_events(folder: Path, events: Sequence[EventRecord]) -> None:
+    """Write `events.parquet`: each injected event and the time of its effect."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [asdict(event) for event in events]
+    pq.write_table(pa.Table.from_pylist(rows, schema=event_schema()), folder / "events.parquet")
+
+
+def write_counters(
+    folder: Path,
+    links: LinkBackend,
+    counters_before: Mapping[Pair, LinkCounters],
+    drives: Mapping[str, DriveCounters] = MappingProxyType({}),
+    peaks: Mapping[str, int] = MappingProxyType({}),
+    work: Mapping[int, WorkDone] = MappingProxyType({}),
+    traffic: Sequence[Traffic] = (),
+) -> None:
+    """Write `counters.json`: traffic of links and drives during training, lateness of the emulator,
+    and memory, work and traffic of the workers.
+    """
+    rows = []
+    for (src, dst), after in links.counters().items():
+        first = counters_before.get((src, dst), LinkCounters(0, 0, 0))
+        change = LinkCounters(
+            after.bytes - first.bytes, after.packets - first.packets, after.dropped - first.dropped
+        )
+        rows.append({"src": src, "dst": dst, **asdict(change)})
+    document = {"backend": links.name, "lateness_ms": links.lateness_ms(), "links": rows}
+    document["drives"] = [{"host": host, **asdict(work_file)} for host, work_file in drives.items()]
+    document["memory"] = [{"host": host, "peak_bytes": held} for host, held in peaks.items()]
+    document["work"] = [{"rank": rank, **asdict(done)} for rank, done in work.items()]
+    document["traffic"] = [asdict(each) for each in traffic]
+    (folder / "counters.json").write_text(json.dumps(document, indent=1) + "\n")

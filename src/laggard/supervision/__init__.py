@@ -1,0 +1,1 @@
+"""Supervision of processes: log tails, hangs, peer failures and termination signals."""
