@@ -33,6 +33,7 @@ PRELOAD = (
     "laggard.workloads.link_sampler",
     "laggard.workloads.parameter_server",
     "laggard.workloads.tracing.ddp_timing",
+    "laggard.workloads.tracing.device_clock",
     *(
         module.name
         for package in _STRATEGY_PACKAGES
@@ -78,7 +79,7 @@ class TrainingPlan(ProcessPlan):
         output_dir: folder, shared by all processes of the training, that they stream their records
             into.
         dilation: real seconds per virtual second.
-        relayed: whether there are ranks on other machines, each with a spool of its own.
+        relayed: whether there are ranks on other machines, each with a output folder of its own.
         absent: ranks that are not there when training begins, and nobody waits for.
     """
 
@@ -91,7 +92,7 @@ class TrainingPlan(ProcessPlan):
 
     @property
     def output_path(self) -> Path:
-        """The spool's folder."""
+        """Folder that the processes stream into."""
         return Path(self.output_dir)
 
 
@@ -233,7 +234,7 @@ def plan_workers(
         output_dir: folder for the records.
         dilation: real seconds per virtual second.
         interface: network device of the training traffic.
-        init_method: where the workers meet; a file in the spool when absent.
+        init_method: where the workers meet; a file in the output folder when absent.
         timeout_s: virtual seconds after which a collective that does not move is an error.
         drives: file of every limited host's drive.
         shared: hosts that are held to a share of a core.

@@ -295,7 +295,7 @@ def _train_among_peers(
 
 
 def _steps_begun(plan: WorkerPlan, output_dir: WorkerOutputDir) -> int:
-    """In earlier lives of this rank: what it has learnt from, or may have, it does not learn
+    """In earlier lives of this rank: what it has trained on, or may have, it does not learn
     again.
     """
     last = read_heartbeats(output_dir.heartbeat, plan.world_size)[plan.rank]
@@ -329,7 +329,7 @@ def _train_under_coordinator(
         else _begin_with_all(resources, context, output_dir)
     )
     taken = loop.run(begun_ns)
-    LOGGER.info("the referee ended training after %d steps of this rank", taken)
+    LOGGER.info("the coordinator ended training after %d steps of this rank", taken)
 
 
 def _configure_process(plan: WorkerPlan) -> None:

@@ -50,7 +50,7 @@ class WorkerOutputDir:
         return self.folder / f"traffic-{node}"
 
     def part(self, number: int, rank: int) -> Path:
-        """A rank's part of a snapshot that the referee has asked for (account.py)."""
+        """A rank's part of a snapshot that the coordinator has asked for (progress_reporter.py)."""
         return self.folder / f"snapshot-{number}.rank-{rank}"
 
     def work(self, rank: int, life: int = 0) -> Path:
@@ -111,12 +111,12 @@ class WorkerOutputDir:
 
     @property
     def start_barrier(self) -> Path:
-        """Where the ranks wait for each other (gates.py)."""
+        """Where the ranks wait for each other (start_barrier.py)."""
         return self.folder / "gates"
 
     @property
     def progress_board(self) -> Path:
-        """What ranks without a server tell their referee (tally.py)."""
+        """What ranks without a server tell their coordinator (progress_board.py)."""
         return self.folder / "tally"
 
     @property

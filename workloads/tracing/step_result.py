@@ -17,7 +17,7 @@ class StepResult:
 
     Attributes:
         loss: mean over this rank's samples; NaN where it had none.
-        applied: whether this rank's samples were learnt from; if not, they were computed in vain.
+        applied: whether this rank's samples were trained on; if not, they were computed in vain.
         read_version: of the model that the gradient was computed on.
         applied_version: of the model that this rank's work went into.
         staleness: updates by others between the model that was read and the one that was updated;

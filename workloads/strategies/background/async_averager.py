@@ -2,14 +2,14 @@
 
 Every rank tells the lowest one that is there, the leader, when it has taken enough steps since the
 last average. When enough ranks have, the leader has all begin one: each brings its model as it is
-at that moment, weighted by the samples that it has learnt from since the last, and goes on training
+at that moment, weighted by the samples that it has trained on since the last, and goes on training
 meanwhile. When the mean has come round, the rank's model moves by the mean less what it brought:
-what was learnt meanwhile stays in it.
+what was learned meanwhile stays in it.
 
-Who has learnt nothing new counts nothing, and is told the mean like all others. Where the terms say
+Who has learned nothing new counts nothing, and is told the mean like all others. Where the terms say
 so ranks wait, all the same, so that all learn alike. The leader may change the terms with every
 average. If a member is lost, or the leader, the average is given up by all who do not have it yet,
-and what they have learnt counts in the next.
+and what they have learned counts in the next.
 """
 
 from __future__ import annotations

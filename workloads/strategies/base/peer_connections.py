@@ -150,7 +150,7 @@ class PeerConnections:
         """Come into a training that is under way, as one of those who are there; the first of them
         is asked for the model.
 
-        Who is there is read from the tally. This rank puts itself down before it looks for whom
+        Who is there is read from the progress board. This rank puts itself down before it looks for whom
         else to tell, so that of two who join at once one at least tells the other.
 
         Returns:
@@ -252,7 +252,7 @@ class PeerConnections:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the referee has ended the training.
+        """Whether the coordinator has ended the training.
 
         Raises:
             TransportError: the thread that exchanges models beside it has failed.
