@@ -102,13 +102,13 @@ def main(argument: str) -> None:
             keeper,
             partition,
             endpoint,
-            _dealer(plan, Shares(partition, fewest_samples(model))),
+            _create_balancer(plan, Shares(partition, fewest_samples(model))),
         )
         write_whole(output_dir.ready(plan.world_size), b"")
         server.run()
 
 
-def _dealer(plan: ServerPlan, shares: Shares) -> ServerBalancer | None:
+def _create_balancer(plan: ServerPlan, shares: Shares) -> ServerBalancer | None:
     """Who deals out batches by speed, where that is wanted."""
     strategy = plan.workload.strategy
     if not isinstance(strategy, BalancedParameters) or strategy.balanced_batches is None:

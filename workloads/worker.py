@@ -54,13 +54,13 @@ from laggard.workloads.strategies.base.strategy import (
 )
 from laggard.workloads.strategies.collective.ring_allreduce import RingAllReduce
 from laggard.workloads.strategies.server.push_pull import ServerMessageKind
-from laggard.workloads.tracing.batch_loader import BatchLoader, fewest_samples, pad
+from laggard.workloads.tracing.batch_loader import BatchLoader, fewest_samples, pad_indices
 from laggard.workloads.tracing.compute_meter import ComputeMeter
 from laggard.workloads.tracing.full_speed import (
     alone_on_core,
-    fit,
+    fit_step_cost,
     learner_on_a_copy,
-    measure,
+    measure_steps,
     read_timed,
     write_timed,
 )
@@ -94,7 +94,7 @@ def main(argument: str) -> None:
     data = open_data(plan.workload, plan.output_path)
     start_barrier = StartBarrier(output_dir.start_barrier, plan.world_size, relayed=plan.relayed)
     with (
-        _drive(plan) as drive,
+        _open_drive(plan) as drive,
         Recorder(output_dir, plan.rank, plan.world_size, plan.life) as recorder,
     ):
         resources = WorkerResources(plan, data, recorder, start_barrier, drive)
@@ -185,7 +185,7 @@ def _train_in_lockstep(
         resources.drive,
     )
     zero_ns = _begin_with_all(resources, context, output_dir)
-    loop.balancer = _balancer(resources, context, strategy)
+    loop.balancer = _create_balancer(resources, context, strategy)
     ending = loop.run(zero_ns)
     if plan.rank == 0:
         _write_done(plan, output_dir, start_barrier, zero_ns, ending)
@@ -202,7 +202,7 @@ def _train_with_server(
         strategy = cast("ServerStrategy", plan.workload.strategy.create_worker(context))
         loop = OwnPace(
             resources.create_batch_loader(context),
-            partial(_dealt, resources, strategy),
+            partial(_find_share, resources, strategy),
             strategy,
             resources.recorder,
         )
@@ -216,7 +216,7 @@ def _train_with_server(
         LOGGER.info("the server ended training after %d steps of this rank", taken)
 
 
-def _dealt(resources: WorkerResources, strategy: ServerStrategy, step: int) -> Share:
+def _find_share(resources: WorkerResources, strategy: ServerStrategy, step: int) -> Share:
     """This rank's share of a step: the part that the server has dealt it, or an even one."""
     if strategy.next_batch_range is None:
         return resources.partition.share(step, resources.plan.rank)
@@ -366,7 +366,7 @@ def _take_device(plan: WorkerPlan, output_dir: WorkerOutputDir) -> None:
     write_whole(output_dir.device_class(plan.rank), model.encode())
 
 
-def _drive(plan: WorkerPlan) -> Drive | nullcontext[None]:
+def _open_drive(plan: WorkerPlan) -> Drive | nullcontext[None]:
     """The host's drive, where it is limited."""
     if plan.drive is None:
         return nullcontext()
@@ -405,10 +405,10 @@ def _measure_full_speed(
         create_step_encoder(plan.workload.strategy),
         reads=plan.workload.strategy.background_exchange,
     )
-    indices = pad(resources.partition.share(0, plan.rank).indices, fewest)
+    indices = pad_indices(resources.partition.share(0, plan.rank).indices, fewest)
     with alone_on_core(output_dir.full_speed):
         write_timed(
-            output_dir.full_speed, plan.rank, measure(resources.data.train, indices, fewest, learn)
+            output_dir.full_speed, plan.rank, measure_steps(resources.data.train, indices, fewest, learn)
         )
     WorkCounter(output_dir.work(plan.rank, plan.life)).close()
 
@@ -425,10 +425,10 @@ def _count_work(resources: WorkerResources, output_dir: WorkerOutputDir) -> None
     """From now on, against what all ranks of this machine have measured."""
     if resources.counts:
         counter = WorkCounter(output_dir.work(resources.plan.rank, resources.plan.life))
-        resources.recorder.meter = ComputeMeter(counter, fit(read_timed(output_dir.full_speed)))
+        resources.recorder.meter = ComputeMeter(counter, fit_step_cost(read_timed(output_dir.full_speed)))
 
 
-def _balancer(
+def _create_balancer(
     resources: WorkerResources, context: TrainingContext, strategy: Strategy
 ) -> Balancer | None:
     """What shares out batches by speed, where that is wanted."""

@@ -18,7 +18,7 @@ from laggard.core.errors import TransportError
 from laggard.workloads.parameter_server import stay_for
 from laggard.workloads.transport.endpoint import Endpoint
 from laggard.workloads.transport.frames import Message, pack, unpack
-from laggard.workloads.transport.inet_diag import established, open_in_namespace, own_established
+from laggard.workloads.transport.inet_diag import list_connections, open_in_namespace, own_established
 from laggard.workloads.transport.keys import make_endpoints
 from laggard.workloads.transport.plan import EndpointPlan
 
@@ -144,7 +144,7 @@ def test_payload_agrees_with_what_the_kernel_says_was_acknowledged(
         while time.monotonic() < until_s and min(acked.values(), default=0) < 6_000_000:
             acked = {
                 "sent" if each.dst_port == port else "received": each.bytes_acked
-                for each in established(diagnosis)
+                for each in list_connections(diagnosis)
                 if port in (each.src_port, each.dst_port)
             }
         diagnosis.close()

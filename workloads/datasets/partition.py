@@ -110,7 +110,7 @@ class Partition:
     def _batch(self, step: int) -> Indices:
         epoch, position = divmod(step, self.steps_per_epoch)
         start = position * self.batch_size
-        return _permutation(self.samples, self.seed, epoch)[start : start + self.batch_size]
+        return _create_permutation(self.samples, self.seed, epoch)[start : start + self.batch_size]
 
 
 def split_evenly(batch: int, ranks: int) -> tuple[int, ...]:
@@ -120,5 +120,5 @@ def split_evenly(batch: int, ranks: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=2)
-def _permutation(samples: int, seed: int, epoch: int) -> Indices:
+def _create_permutation(samples: int, seed: int, epoch: int) -> Indices:
     return np.random.default_rng((seed, epoch)).permutation(samples)

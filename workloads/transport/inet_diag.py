@@ -43,7 +43,7 @@ _INFO_TAIL_AT = 120
 _INFO_BYTES = _INFO_TAIL_AT + _INFO_TAIL.size
 
 
-class Connection(NamedTuple):
+class TcpConnection(NamedTuple):
     """One end of a connection; times in the unit of the name, the delivery rate in bytes per
     second; the inode is its socket's.
     """
@@ -78,14 +78,14 @@ def open_in_namespace(namespace: Path | None) -> socket.socket:
     here = os.open(NAMESPACE_SELF, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if namespace is not None:
-            _enter(os.open(namespace, os.O_RDONLY | os.O_CLOEXEC), close=True)
+            _enter_namespace(os.open(namespace, os.O_RDONLY | os.O_CLOEXEC), close=True)
         try:
             diagnosis = socket.socket(
                 socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG
             )
         finally:
             if namespace is not None:
-                _enter(here, close=False)
+                _enter_namespace(here, close=False)
     except OSError as error:
         where = "here" if namespace is None else f"in {namespace}"
         raise PrerequisiteError(
@@ -97,7 +97,7 @@ def open_in_namespace(namespace: Path | None) -> socket.socket:
     return diagnosis
 
 
-def _enter(namespace: int, *, close: bool) -> None:
+def _enter_namespace(namespace: int, *, close: bool) -> None:
     import ctypes
 
     library = ctypes.CDLL(None, use_errno=True)
@@ -109,7 +109,7 @@ def _enter(namespace: int, *, close: bool) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def established(diagnosis: socket.socket) -> Iterator[Connection]:
+def list_connections(diagnosis: socket.socket) -> Iterator[TcpConnection]:
     """The established IPv4 connections of the socket's namespace, as its kernel sees them now.
 
     Raises:
@@ -135,20 +135,20 @@ def established(diagnosis: socket.socket) -> Iterator[Connection]:
                     f"the kernel does not list TCP connections: {os.strerror(number)}",
                     "modprobe tcp_diag",
                 )
-            connection = _parse(answer, offset + _HEADER.size, offset + length)
+            connection = _parse_connection(answer, offset + _HEADER.size, offset + length)
             if connection is not None:
                 yield connection
             offset += (length + 3) & ~3
 
 
-def own_established() -> tuple[Connection, ...]:
+def own_established() -> tuple[TcpConnection, ...]:
     """This process's own, of its network namespace.
 
     Raises:
         PrerequisiteError: the kernel refuses.
     """
     with open_in_namespace(None) as diagnosis:
-        found = tuple(established(diagnosis))
+        found = tuple(list_connections(diagnosis))
     own = _own_inodes()
     return tuple(each for each in found if each.inode in own)
 
@@ -163,7 +163,7 @@ def _own_inodes() -> frozenset[int]:
     return frozenset(inodes)
 
 
-def _parse(answer: bytes, offset: int, end: int) -> Connection | None:
+def _parse_connection(answer: bytes, offset: int, end: int) -> TcpConnection | None:
     src_port, dst_port, src, dst = _MESSAGE.unpack_from(answer, offset)
     (inode,) = _INODE.unpack_from(answer, offset)
     offset += _MESSAGE_BYTES
@@ -174,7 +174,7 @@ def _parse(answer: bytes, offset: int, end: int) -> Connection | None:
             tail = _INFO_TAIL.unpack_from(answer, offset + _ATTRIBUTE.size + _INFO_TAIL_AT)
             limited, last_send_ms, rtt_us, retransmits = head
             acked, min_rtt_us, rate, busy_us, rwnd_us, sndbuf_us = tail
-            return Connection(
+            return TcpConnection(
                 inode, src, dst, src_port, dst_port, rtt_us, min_rtt_us, rate, limited & 1 == 1, last_send_ms, acked,
                 retransmits, busy_us, rwnd_us, sndbuf_us,
             )  # fmt: skip
