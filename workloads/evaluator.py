@@ -92,7 +92,9 @@ def _create_judge(data: Data, model: nn.Module) -> Judge:
 
 def _create_coordinator(plan: EvaluatorPlan, data: Data, model: nn.Module) -> TrainingCoordinator:
     partition = Partition.of(plan.workload, len(data.train), plan.world_size)
-    return TrainingCoordinator(plan, partition, _create_judge(data, model), next(model.parameters()).dtype)
+    return TrainingCoordinator(
+        plan, partition, _create_judge(data, model), next(model.parameters()).dtype
+    )
 
 
 def _serve_evaluations(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:

@@ -79,7 +79,7 @@ class TrainingPlan(ProcessPlan):
         output_dir: folder, shared by all processes of the training, that they stream their records
             into.
         dilation: real seconds per virtual second.
-        relayed: whether there are ranks on other machines, each with a output folder of its own.
+        relayed: whether there are ranks on other machines, each with an output folder of its own.
         absent: ranks that are not there when training begins, and nobody waits for.
     """
 

@@ -1,8 +1,8 @@
 """Who evaluates and ends a training whose ranks have neither a server nor common steps.
 
 The model of such a training is the mean of its ranks' models (Lian et al., NIPS 2017). Every so
-many samples, of all ranks together, the coordinator asks for it: each rank gives its part when its step
-is done and goes on, so that nobody waits. The evaluation is of the time when the last part was
+many samples, of all ranks together, the coordinator asks for it: each rank gives its part when its
+step is done and goes on, so that nobody waits. The evaluation is of the time when the last part was
 given. It runs outside the continuum, beside the training.
 """
 
@@ -62,7 +62,11 @@ class TrainingCoordinator:
         reason = Reason.NONE
         while not reason:
             reason = self._over(zero_ns)
-            if not reason and self._progress_board.samples // self._every > self._progress_board.requested_snapshots:
+            if (
+                not reason
+                and self._progress_board.samples // self._every
+                > self._progress_board.requested_snapshots
+            ):
                 reason = self._evaluate(self._progress_board.request_snapshot(), zero_ns)
             time.sleep(POLL_S)
         end_ns, samples = time.monotonic_ns(), self._progress_board.samples
@@ -88,8 +92,9 @@ class TrainingCoordinator:
             self._start_barrier.is_stop_requested and self._progress_board.samples
         ):  # one that nothing was learned in is no training
             return self._start_barrier.is_stop_requested
-        if stop.steps is not None and self._progress_board.samples >= self.partition.samples_through(
-            stop.steps - 1
+        if (
+            stop.steps is not None
+            and self._progress_board.samples >= self.partition.samples_through(stop.steps - 1)
         ):
             return Reason.STEPS
         elapsed_s = (time.monotonic_ns() - zero_ns) / 1e9 / self.plan.dilation
@@ -128,7 +133,9 @@ class TrainingCoordinator:
         if now_ns - self._progress_ns >= PROGRESS_NS:
             self._progress_ns, samples = now_ns, self._progress_board.samples
             step = samples // self.partition.batch_size - 1
-            append_line(self._output_dir.progress, {"time_ns": now_ns, "step": step, "samples": samples})
+            append_line(
+                self._output_dir.progress, {"time_ns": now_ns, "step": step, "samples": samples}
+            )
 
     def _end(self, reason: Reason, zero_ns: int, end_ns: int, samples: int) -> None:
         """The last snapshot counts where no evaluation decided; then say how training ended."""

@@ -408,7 +408,9 @@ def _measure_full_speed(
     indices = pad_indices(resources.partition.share(0, plan.rank).indices, fewest)
     with alone_on_core(output_dir.full_speed):
         write_timed(
-            output_dir.full_speed, plan.rank, measure_steps(resources.data.train, indices, fewest, learn)
+            output_dir.full_speed,
+            plan.rank,
+            measure_steps(resources.data.train, indices, fewest, learn),
         )
     WorkCounter(output_dir.work(plan.rank, plan.life)).close()
 
@@ -425,7 +427,9 @@ def _count_work(resources: WorkerResources, output_dir: WorkerOutputDir) -> None
     """From now on, against what all ranks of this machine have measured."""
     if resources.counts:
         counter = WorkCounter(output_dir.work(resources.plan.rank, resources.plan.life))
-        resources.recorder.meter = ComputeMeter(counter, fit_step_cost(read_timed(output_dir.full_speed)))
+        resources.recorder.meter = ComputeMeter(
+            counter, fit_step_cost(read_timed(output_dir.full_speed))
+        )
 
 
 def _create_balancer(

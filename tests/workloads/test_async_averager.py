@@ -297,9 +297,7 @@ def test_where_ranks_wait_all_take_equally_many_steps(
     worlds,
     delays,
     parts,
-    st.lists(
-        policies, min_size=3, max_size=8
-    ),
+    st.lists(policies, min_size=3, max_size=8),
 )
 def test_the_leaders_terms_reach_all_with_the_average_that_they_begin_with(
     world: int, times: list[int], part: float, agreed: list[AveragingPolicy]
@@ -384,9 +382,7 @@ def test_those_left_go_on_whoever_is_lost(
 @given(
     worlds,
     delays,
-    st.lists(
-        policies, min_size=2, max_size=6
-    ),
+    st.lists(policies, min_size=2, max_size=6),
     st.integers(0, 5),
 )
 def test_those_left_go_on_while_terms_change(

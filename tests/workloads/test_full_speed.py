@@ -58,7 +58,10 @@ def test_times_on_a_line_are_found_again(
 
 def test_a_rank_that_was_disturbed_does_not_count() -> None:
     steady = Timed(10, 10 * _MS, 20, 20 * _MS)
-    assert fit_step_cost([steady] * 6 + [Timed(10, 70 * _MS, 20, 300 * _MS)] * 2).step_ns(20) == 20 * _MS
+    assert (
+        fit_step_cost([steady] * 6 + [Timed(10, 70 * _MS, 20, 300 * _MS)] * 2).step_ns(20)
+        == 20 * _MS
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
-"""What ranks without a server tell their coordinator, and what it tells them: shared memory, outside
-the continuum's network and clock.
+"""What ranks without a server tell their coordinator, and what it tells them: shared memory,
+outside the continuum's network and clock.
 
-The coordinator (training_coordinator.py) is the evaluator's process. It counts samples, asks for snapshots of all
-ranks' models, and says when training is over. Where ranks live on several machines, each machine
-has such a memory, and a relay (tally_relay.py) carries what is written into one over to the others.
+The coordinator (training_coordinator.py) is the evaluator's process. It counts samples, asks for
+snapshots of all ranks' models, and says when training is over. Where ranks live on several
+machines, each machine has such a memory, and a relay (tally_relay.py) carries what is written into
+one over to the others.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Carries the progress board of one machine's shared memory, and parts of snapshots, to and from the other
-machines of a training.
+"""Carries the progress board of one machine's shared memory, and parts of snapshots, to and from
+the other machines of a training.
 
-The coordinator's machine must see how far all ranks are, and have their parts; the others must see what
-the coordinator asks for and that training is over. Who is gone, and who has come to the training's end,
-everybody must know. What crosses is told in the time of one reference clock, as gates are
-(gate_relay.py).
+The coordinator's machine must see how far all ranks are, and have their parts; the others must see
+what the coordinator asks for and that training is over. Who is gone, and who has come to the
+training's end, everybody must know. What crosses is told in the time of one reference clock, as
+gates are (gate_relay.py).
 """
 
 from __future__ import annotations
@@ -226,7 +226,9 @@ class ProgressRelay:
             self._progress_board.give(update.rank, update.number, self._to_local(update.time_ns))
         elif isinstance(update, SessionEnded):
             self._progress_board.leave(update.rank, update.session)
-            self._sessions_over[update.rank] = max(self._sessions_over[update.rank], update.session + 1)
+            self._sessions_over[update.rank] = max(
+                self._sessions_over[update.rank], update.session + 1
+            )
         elif isinstance(update, StageReached):
             self._progress_board.reach(update.rank, update.stage)
         elif isinstance(update, SnapshotRequested):

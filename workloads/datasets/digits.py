@@ -25,7 +25,9 @@ def load() -> Arrays:
         PrerequisiteError: scikit-learn is not installed.
     """
     rows = np.loadtxt(
-        gzip.decompress(_find_images_file().read_bytes()).decode().splitlines(), delimiter=",", dtype=np.int64
+        gzip.decompress(_find_images_file().read_bytes()).decode().splitlines(),
+        delimiter=",",
+        dtype=np.int64,
     )
     rows = rows[np.random.default_rng(SPLIT_SEED).permutation(len(rows))]
     images, labels = rows[:, :-1].astype(np.uint8).reshape(-1, 1, 8, 8), rows[:, -1]

@@ -23,7 +23,9 @@ def generate(spec: Synthetic, seed: int) -> Arrays:
     random = np.random.default_rng((seed, 0xDA7A))
     labels = random.integers(0, spec.classes, spec.train + spec.test)
     inputs = (
-        _generate_images(spec, labels, random) if spec.kind == "images" else _generate_tokens(spec, labels, random)
+        _generate_images(spec, labels, random)
+        if spec.kind == "images"
+        else _generate_tokens(spec, labels, random)
     )
     is_tokens = spec.kind == "tokens"
     return Arrays(

@@ -54,7 +54,9 @@ class Transformer(nn.Module):
         return logits
 
 
-def _create_embedding(input_shape: tuple[int, ...], vocabulary: int | None) -> tuple[nn.Module, int]:
+def _create_embedding(
+    input_shape: tuple[int, ...], vocabulary: int | None
+) -> tuple[nn.Module, int]:
     if len(input_shape) == 1:
         if vocabulary is None:
             raise InputError(

@@ -141,7 +141,7 @@ def list_connections(diagnosis: socket.socket) -> Iterator[TcpConnection]:
             offset += (length + 3) & ~3
 
 
-def own_established() -> tuple[TcpConnection, ...]:
+def list_own_connections() -> tuple[TcpConnection, ...]:
     """This process's own, of its network namespace.
 
     Raises:

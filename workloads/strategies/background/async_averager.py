@@ -6,8 +6,8 @@ at that moment, weighted by the samples that it has trained on since the last, a
 meanwhile. When the mean has come round, the rank's model moves by the mean less what it brought:
 what was learned meanwhile stays in it.
 
-Who has learned nothing new counts nothing, and is told the mean like all others. Where the terms say
-so ranks wait, all the same, so that all learn alike. The leader may change the terms with every
+Who has learned nothing new counts nothing, and is told the mean like all others. Where the terms
+say so ranks wait, all the same, so that all learn alike. The leader may change the terms with every
 average. If a member is lost, or the leader, the average is given up by all who do not have it yet,
 and what they have learned counts in the next.
 """

@@ -33,7 +33,8 @@ class BackgroundExchange(PeerStrategyBase, ABC):
         context: what it trains with.
 
     Attributes:
-        progress_reporter: with the coordinator, whom the thread beside answers; None where nobody asks.
+        progress_reporter: with the coordinator, whom the thread beside answers; None where nobody
+            asks.
     """
 
     progress_reporter: ProgressReporter | None = None

@@ -1,4 +1,4 @@
-"""A rank's model that others move while the rank learns: what was trained on an older one goes
+"""A rank's model that others move while the rank learns: what was learned from an older one goes
 into the present one; pure.
 """
 
@@ -41,7 +41,7 @@ class CurrentModel:
         self._exchanged_delta: torch.Tensor | None = None
 
     def learn(self, read: ModelVersion, updated: torch.Tensor) -> ModelVersion:
-        """What was trained on a model that was read goes into the model as it is now.
+        """What was learned from a model that was read goes into the model as it is now.
 
         Returns:
             The model after it; between the versions lie the updates by others.

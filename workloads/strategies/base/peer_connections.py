@@ -150,8 +150,8 @@ class PeerConnections:
         """Come into a training that is under way, as one of those who are there; the first of them
         is asked for the model.
 
-        Who is there is read from the progress board. This rank puts itself down before it looks for whom
-        else to tell, so that of two who join at once one at least tells the other.
+        Who is there is read from the progress board. This rank puts itself down before it looks for
+        whom else to tell, so that of two who join at once one at least tells the other.
 
         Returns:
             The step to begin with, and the model; None where training is over.
