@@ -80,7 +80,7 @@ def main(argument: str) -> None:
 
 
 def _create_judge(data: Data, model: nn.Module) -> Judge:
-    """What evaluates a model that is given as one vector."""
+    """Create the function that evaluates a model given as one vector."""
     state = FlatState(model)
 
     def judge(whole: torch.Tensor) -> float:

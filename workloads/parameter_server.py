@@ -109,7 +109,7 @@ def main(argument: str) -> None:
 
 
 def _create_balancer(plan: ServerPlan, shares: Shares) -> ServerBalancer | None:
-    """Who deals out batches by speed, where that is wanted."""
+    """Create the balancer, if the strategy balances batches."""
     strategy = plan.workload.strategy
     if not isinstance(strategy, BalancedParameters) or strategy.balanced_batches is None:
         return None

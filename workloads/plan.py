@@ -61,7 +61,7 @@ LINK_SAMPLE_HZ = 5.0
 
 
 class ProcessPlan(BaseModel):
-    """What a process of a training is told, as one JSON argument."""
+    """Plan of one process of a training, passed as one JSON argument."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -71,7 +71,7 @@ class ProcessPlan(BaseModel):
 
 
 class TrainingPlan(ProcessPlan):
-    """What workers and the evaluator share.
+    """Plan that workers, server and evaluator share.
 
     Attributes:
         world_size: number of workers.
@@ -148,7 +148,7 @@ class WorkerPlan(TrainingPlan):
         return self.life + self.late
 
     def next_life(self) -> WorkerPlan:
-        """Of the process that takes this one's place when its rank comes back."""
+        """Plan the process that replaces this one when its rank comes back."""
         return self.model_copy(update={"late": True, "life": self.life + 1})
 
 
@@ -288,7 +288,7 @@ def place_server(placement: Placement, hosts: Sequence[Host]) -> Host:
 def plan_addresses(
     workload: Workload, hosts: Sequence[Host], first_port: int = FIRST_PORT
 ) -> tuple[str, ...]:
-    """Where every node of the exchange listens: the ranks, then the server, if there is one."""
+    """List the addresses of all nodes: the ranks, then the server, if there is one."""
     nodes = [*place(workload.placement, hosts)]
     if workload.strategy.uses_server:
         nodes.append(place_server(workload.placement, hosts))

@@ -1,4 +1,4 @@
-"""Who evaluates and ends a training whose ranks have neither a server nor common steps.
+"""Coordinator of a training without a server and without common steps: evaluates and ends it.
 
 The model of such a training is the mean of its ranks' models (Lian et al., NIPS 2017). Every so
 many samples, of all ranks together, the coordinator asks for it: each rank gives its part when its
@@ -34,7 +34,7 @@ Judge = Callable[[torch.Tensor], float]
 
 @dataclass
 class TrainingCoordinator:
-    """One training's coordinator.
+    """Coordinator of one training.
 
     Attributes:
         plan: what the evaluator was told.

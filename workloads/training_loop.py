@@ -31,7 +31,7 @@ PROGRESS_NS = 100_000_000
 
 @dataclass(frozen=True)
 class Ending:
-    """How a training ended.
+    """End of a training.
 
     Attributes:
         last_step: number of the last step, from 0.

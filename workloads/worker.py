@@ -110,7 +110,7 @@ def main(argument: str) -> None:
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """What a rank has before it meets the others."""
+    """Resources that a rank has before it connects to the others."""
 
     plan: WorkerPlan
     data: Data
@@ -424,7 +424,7 @@ def create_step_encoder(strategy: Parameters) -> Callable[[torch.Tensor], torch.
 
 
 def _count_work(resources: WorkerResources, output_dir: WorkerOutputDir) -> None:
-    """From now on, against what all ranks of this machine have measured."""
+    """Count the rank's work from now on, relative to the full speed of this machine's ranks."""
     if resources.counts:
         counter = WorkCounter(output_dir.work(resources.plan.rank, resources.plan.life))
         resources.recorder.meter = ComputeMeter(
@@ -435,7 +435,7 @@ def _count_work(resources: WorkerResources, output_dir: WorkerOutputDir) -> None
 def _create_balancer(
     resources: WorkerResources, context: TrainingContext, strategy: Strategy
 ) -> Balancer | None:
-    """What shares out batches by speed, where that is wanted."""
+    """Create the balancer, if the strategy balances batches."""
     parameters = resources.plan.workload.strategy
     if not isinstance(parameters, BalancedParameters) or parameters.balanced_batches is None:
         return None

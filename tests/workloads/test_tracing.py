@@ -332,7 +332,7 @@ def test_a_namespace_shows_only_its_own_connections(
     code = "import time; print('up', flush=True); time.sleep(60)"
     other = subprocess.Popen(
         [sys.executable, "-c", code],
-        preexec_fn=unshare_network,
+        preexec_fn=unshare_network,  # noqa: PLW1509
         stdout=subprocess.PIPE,
     )
     try:

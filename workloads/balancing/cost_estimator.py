@@ -1,4 +1,4 @@
-"""What a rank's step costs now, from its last steps: pure.
+"""Estimator of the present cost of a rank's step, from its last steps; pure.
 
 A step of n samples takes a + b n seconds. How the two relate is a matter of model and machine and
 changes seldom; how large they are changes whenever somebody takes part of the machine. So a change

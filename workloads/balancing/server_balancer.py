@@ -17,7 +17,7 @@ from laggard.workloads.tracing.recorder import WARM_UP_STEPS
 
 
 class ServerBalancer:
-    """Who takes which part of the batch of every step.
+    """Balancer of a server: assigns each worker its part of every batch.
 
     Args:
         parameters: how often, and from when on, shares are changed.

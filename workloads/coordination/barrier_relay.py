@@ -104,7 +104,7 @@ class BarrierRelay:
         return 0 in self._ranks
 
     def poll_updates(self) -> Iterator[BarrierUpdate]:
-        """What was written into this memory since the last call, and others must know."""
+        """Return the updates written into this memory since the last call, for other machines."""
         for rank, known in self._arrived.items():
             gate, time_ns = self._start_barrier.arrival(rank)
             if gate > known:
@@ -159,7 +159,7 @@ class BarrierHub:
         self._ignorant = set(self._others)
 
     def route(self, source: str, update: BarrierUpdate) -> tuple[tuple[str, BarrierUpdate], ...]:
-        """What to pass on to whom."""
+        """Return each machine that must receive an update, with the update."""
         if isinstance(update, Arrived):
             return ((self._head, update),) if source != self._head else ()
         if isinstance(update, LastStepKnown):

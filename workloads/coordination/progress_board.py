@@ -45,16 +45,16 @@ class ProgressBoard:
         self._ranks[rank, _SAMPLES], self._ranks[rank, _STEPS] = samples, steps
 
     def samples_of(self, rank: int) -> int:
-        """That a rank has trained on."""
+        """Number of samples that a rank has trained on."""
         return int(self._ranks[rank, _SAMPLES])
 
     @property
     def samples(self) -> int:
-        """That all ranks together have trained on."""
+        """Number of samples that all ranks together have trained on."""
         return int(self._ranks[:, _SAMPLES].sum())
 
     def steps(self, rank: int) -> int:
-        """That a rank has finished."""
+        """Number of steps that a rank has finished."""
         return int(self._ranks[rank, _STEPS])
 
     def leave(self, rank: int, session: int = 0) -> None:
@@ -64,7 +64,7 @@ class ProgressBoard:
         self._ranks[rank, _LEFT] = max(self._ranks[rank, _LEFT], session + 1)
 
     def sessions_over(self, rank: int) -> int:
-        """How many of a rank's sessions are."""
+        """Number of a rank's sessions that are over."""
         return int(self._ranks[rank, _LEFT])
 
     def join(self, rank: int, session: int) -> None:
@@ -111,7 +111,7 @@ class ProgressBoard:
         return int(self._ranks[rank, _GIVEN])
 
     def given_ns(self, rank: int) -> int:
-        """When it was given."""
+        """Time at which the part was given."""
         return int(self._ranks[rank, _GIVEN_NS])
 
     def give(self, rank: int, number: int, now_ns: int) -> None:
@@ -139,7 +139,7 @@ class ProgressBoard:
         return int(self._ranks[rank, _STAGE])
 
     def reached(self, stage: int) -> bool:
-        """Whether all who are there have."""
+        """Return whether all present ranks have reached the stage."""
         there = self._ranks[self._is_present]
         return bool((there[:, _STAGE] >= stage).all())
 

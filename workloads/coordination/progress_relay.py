@@ -35,7 +35,7 @@ class _ProgressUpdate(BaseModel):
 
 
 class Counted(_ProgressUpdate):
-    """How many steps a rank has finished, and how many samples it has trained on in them."""
+    """Numbers of steps that a rank has finished and of samples that it has trained on."""
 
     kind: Literal["counted"] = "counted"
     rank: int
@@ -257,7 +257,7 @@ class ProgressHub:
         self._machines, self._referee = tuple(machines), coordinator
 
     def route(self, source: str, update: TallyNews) -> tuple[str, ...]:
-        """Whom to pass it on to."""
+        """Return the machines that must receive the update."""
         if isinstance(update, Counted | PartPiece | PartGiven):
             return (self._referee,) if source != self._referee else ()
         return tuple(machine for machine in self._machines if machine != source)

@@ -1,4 +1,4 @@
-"""What one rank without a server owes its coordinator: how far it is, and its model when asked."""
+"""Reporter of one rank without a server: sends its progress and, on request, its model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from laggard.workloads.output.worker_output import WorkerOutputDir, write_whole
 
 @dataclass
 class ProgressReporter:
-    """One rank's dealings with the coordinator.
+    """Reports of one rank to the coordinator.
 
     Attributes:
         rank: whose.

@@ -65,7 +65,7 @@ class Partition:
         return -(-self.samples // self.batch_size)
 
     def share(self, step: int, rank: int, sizes: Sequence[int] | None = None) -> Share:
-        """What a rank takes in a step (from 0); with a small last batch it may be nothing.
+        """Return a rank's share of a step (from 0); with a small last batch it may be empty.
 
         Args:
             step: from 0.

@@ -1,4 +1,4 @@
-"""What every step begins with: fetch samples, prepare them, bring them to the device."""
+"""Loader of batches: fetches samples, prepares them and moves them to the device."""
 
 from __future__ import annotations
 

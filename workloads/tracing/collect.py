@@ -40,7 +40,7 @@ can bear."""
 
 @dataclass(frozen=True)
 class Collected:
-    """How many rows of each table a training left."""
+    """Numbers of rows in the tables of a training."""
 
     spans: int
     steps: int
@@ -49,7 +49,7 @@ class Collected:
 
 @dataclass(frozen=True)
 class Source:
-    """What one machine's processes streamed.
+    """Streams of one machine's processes.
 
     Attributes:
         output_dir: where it lies now.

@@ -1,4 +1,4 @@
-"""What came of one step of one rank: a row of `steps.parquet`."""
+"""Result of one step of one rank: a row of `steps.parquet`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a strategy says of a step.
+    """Result of a step, as the strategy reports it.
 
     Versions count the updates of the model that the ranks share; a strategy whose ranks share none
     has no versions.

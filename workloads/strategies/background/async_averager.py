@@ -48,7 +48,7 @@ class Contribution:
 
 
 class AveragingMode(IntEnum):
-    """How ranks come by each other's models."""
+    """Mode in which ranks average their models."""
 
     NONBLOCKING = 0
     """All are averaged, and nobody waits for it."""
@@ -62,7 +62,7 @@ class AveragingMode(IntEnum):
 
 @dataclass(frozen=True)
 class AveragingPolicy:
-    """When ranks average, and how.
+    """Policy of when and how ranks average.
 
     Attributes:
         steps: since the last average of all after which a rank is ready for the next.
@@ -99,7 +99,7 @@ class AverageResult:
 
 @dataclass(frozen=True)
 class AverageTiming:
-    """What the leader knows when it begins an average, in real ns.
+    """Durations that the leader knows when it begins an average, in real ns.
 
     Attributes:
         average_ns: what the last one took, from its beginning until the leader had the mean.
@@ -112,7 +112,7 @@ class AverageTiming:
 
 @dataclass(frozen=True)
 class PreAverageTiming:
-    """What the leader knows before any average has been timed, in real ns.
+    """Durations that the leader knows before any average has been timed, in real ns.
 
     Attributes:
         step_ns: what a step takes, by rank, of those that have said so.

@@ -1,4 +1,4 @@
-"""What strategies have in common whose ranks train while a thread beside exchanges their models."""
+"""Base of strategies that exchange models in a background thread."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class BackgroundExchange(PeerStrategyBase, ABC):
 
     @abstractmethod
     def _on_step_done(self, samples: int) -> None:
-        """The rank has finished a step of so many samples; the lock is held."""
+        """Handle the end of a step of so many samples; the lock is held."""
 
     @abstractmethod
     def _reset_members(self, present: Collection[int]) -> None:

@@ -41,7 +41,7 @@ class CurrentModel:
         self._exchanged_delta: torch.Tensor | None = None
 
     def learn(self, read: ModelVersion, updated: torch.Tensor) -> ModelVersion:
-        """What was learned from a model that was read goes into the model as it is now.
+        """Apply the update learned from a model read earlier to the current model.
 
         Returns:
             The model after it; between the versions lie the updates by others.

@@ -50,7 +50,7 @@ JoinState: TypeAlias = "tuple[int, torch.Tensor]"
 
 
 class _JoinMessage(IntEnum):
-    """What a HELLO says where it says anything: the first of its values."""
+    """Kinds of HELLO messages: the first of their values."""
 
     REQUEST_MODEL = 1
     """For the model; answered with GIVES."""
@@ -72,7 +72,7 @@ class _JoinMessage(IntEnum):
 
 
 class JoinHandler(Protocol):
-    """What a strategy does about ranks that join."""
+    """Part of a strategy that handles joining ranks."""
 
     def join_state(self) -> JoinState:
         """The step that this rank is in, and a model to begin it with: parameters and buffers on

@@ -1,4 +1,4 @@
-"""How much each rank's model counts where ranks that trained by themselves average their models.
+"""Weights of the ranks' models where ranks that trained on their own average them.
 
 Where all take even shares of a batch they count alike, and a rank's gradient is scaled by its
 share, so that averaging in every step is data-parallel training to the last bit of momentum. Where
