@@ -25,9 +25,9 @@ class OwnPace:
     Attributes:
         batch_loader: the way to its samples.
         share_of: the rank's own share of a step, which it is about to begin.
-        strategy: how they are learnt from.
+        strategy: how they are trained on.
         recorder: the trace.
-        progress_reporter: what the rank tells the referee; None where a server keeps the model.
+        progress_reporter: what the rank tells the coordinator; None where a server keeps the model.
     """
 
     batch_loader: BatchLoader

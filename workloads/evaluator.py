@@ -76,11 +76,11 @@ def main(argument: str) -> None:
     elif strategy.pace == "own":
         _create_coordinator(plan, data, model).run()
     else:
-        _serve(plan, data, model)
+        _serve_evaluations(plan, data, model)
 
 
-def _judge(data: Data, model: nn.Module) -> Judge:
-    """What evaluates a model that is given as one vector."""
+def _create_judge(data: Data, model: nn.Module) -> Judge:
+    """Create the function that evaluates a model given as one vector."""
     state = FlatState(model)
 
     def judge(whole: torch.Tensor) -> float:
@@ -92,13 +92,15 @@ def _judge(data: Data, model: nn.Module) -> Judge:
 
 def _create_coordinator(plan: EvaluatorPlan, data: Data, model: nn.Module) -> TrainingCoordinator:
     partition = Partition.of(plan.workload, len(data.train), plan.world_size)
-    return TrainingCoordinator(plan, partition, _judge(data, model), next(model.parameters()).dtype)
+    return TrainingCoordinator(
+        plan, partition, _create_judge(data, model), next(model.parameters()).dtype
+    )
 
 
-def _serve(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
+def _serve_evaluations(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
     output_dir = WorkerOutputDir(plan.output_path)
     start_barrier = StartBarrier(output_dir.start_barrier, plan.world_size, relayed=plan.relayed)
-    judge, dtype = _judge(data, model), next(model.parameters()).dtype
+    judge, dtype = _create_judge(data, model), next(model.parameters()).dtype
     accuracies: list[float] = []
     is_over = False
     while not is_over:

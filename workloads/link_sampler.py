@@ -17,7 +17,7 @@ from pathlib import Path
 from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.plan import LinkSamplerPlan
 from laggard.workloads.tracing.stream import LINK_ROW, RowStream
-from laggard.workloads.transport.inet_diag import established, open_in_namespace
+from laggard.workloads.transport.inet_diag import list_connections, open_in_namespace
 
 LOGGER = logging.getLogger(__name__)
 
@@ -76,12 +76,12 @@ class LinkSampler:
         ]
 
     def sample(self) -> None:
-        """Ask every host's kernel once; a row's fields follow those of `Connection`."""
+        """Ask every host's kernel once; a row's fields follow those of `TcpConnection`."""
         numbers, append = self._numbers, self._stream.append
         self.samples += 1
         for diagnosis in self._sockets:
             now_ns = time.monotonic_ns()
-            for c in established(diagnosis):
+            for c in list_connections(diagnosis):
                 src, dst = numbers.get(c.src), numbers.get(c.dst)
                 if src is not None and dst is not None:
                     append((now_ns, src, dst, *c[3:]))

@@ -102,14 +102,14 @@ def main(argument: str) -> None:
             keeper,
             partition,
             endpoint,
-            _dealer(plan, Shares(partition, fewest_samples(model))),
+            _create_balancer(plan, Shares(partition, fewest_samples(model))),
         )
         write_whole(output_dir.ready(plan.world_size), b"")
         server.run()
 
 
-def _dealer(plan: ServerPlan, shares: Shares) -> ServerBalancer | None:
-    """Who deals out batches by speed, where that is wanted."""
+def _create_balancer(plan: ServerPlan, shares: Shares) -> ServerBalancer | None:
+    """Create the balancer, if the strategy balances batches."""
     strategy = plan.workload.strategy
     if not isinstance(strategy, BalancedParameters) or strategy.balanced_batches is None:
         return None
@@ -219,7 +219,7 @@ class Server:
 
     def __post_init__(self) -> None:
         self._output_dir = WorkerOutputDir(self.plan.output_path)
-        self._gates = StartBarrier(self._output_dir.start_barrier, self.plan.world_size)
+        self._start_barrier = StartBarrier(self._output_dir.start_barrier, self.plan.world_size)
         self._left = set(range(self.plan.world_size)) - set(self.plan.absent)
         self._blocked: set[int] = set()
         for rank in self.plan.absent:
@@ -257,9 +257,9 @@ class Server:
             if reason:
                 return reason
         if (
-            self._gates.is_stop_requested and self.samples
-        ):  # one that nothing was learnt in is no training
-            return self._gates.is_stop_requested
+            self._start_barrier.is_stop_requested and self.samples
+        ):  # one that nothing was learned in is no training
+            return self._start_barrier.is_stop_requested
         return Reason.TIME if self._time_is_up() else Reason.NONE
 
     def _pushed(self, message: Message) -> Reason:
@@ -348,16 +348,16 @@ class Server:
         return time.monotonic_ns() - self._came_ns[rank]
 
     def _over(self) -> Reason:
-        if self._gates.is_stop_requested:
-            return self._gates.is_stop_requested
+        if self._start_barrier.is_stop_requested:
+            return self._start_barrier.is_stop_requested
         steps = self.plan.workload.stop.steps
         if steps is not None and self.samples >= self.partition.samples_through(steps - 1):
             return Reason.STEPS
         return Reason.TIME if self._time_is_up() else Reason.NONE
 
     def _time_is_up(self) -> bool:
-        if not self._zero_ns and self._gates.announced[0] >= START_GATE:
-            self._zero_ns = self._gates.announced[1].open_ns
+        if not self._zero_ns and self._start_barrier.announced[0] >= START_GATE:
+            self._zero_ns = self._start_barrier.announced[1].open_ns
         limit_s = self.plan.workload.stop.time_s
         elapsed_s = (time.monotonic_ns() - self._zero_ns) / 1e9 / self.plan.dilation
         return self._zero_ns > 0 and limit_s is not None and elapsed_s >= limit_s

@@ -33,6 +33,7 @@ PRELOAD = (
     "laggard.workloads.link_sampler",
     "laggard.workloads.parameter_server",
     "laggard.workloads.tracing.ddp_timing",
+    "laggard.workloads.tracing.device_clock",
     *(
         module.name
         for package in _STRATEGY_PACKAGES
@@ -60,7 +61,7 @@ LINK_SAMPLE_HZ = 5.0
 
 
 class ProcessPlan(BaseModel):
-    """What a process of a training is told, as one JSON argument."""
+    """Plan of one process of a training, passed as one JSON argument."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -70,7 +71,7 @@ class ProcessPlan(BaseModel):
 
 
 class TrainingPlan(ProcessPlan):
-    """What workers and the evaluator share.
+    """Plan that workers, server and evaluator share.
 
     Attributes:
         world_size: number of workers.
@@ -78,7 +79,7 @@ class TrainingPlan(ProcessPlan):
         output_dir: folder, shared by all processes of the training, that they stream their records
             into.
         dilation: real seconds per virtual second.
-        relayed: whether there are ranks on other machines, each with a spool of its own.
+        relayed: whether there are ranks on other machines, each with an output folder of its own.
         absent: ranks that are not there when training begins, and nobody waits for.
     """
 
@@ -91,7 +92,7 @@ class TrainingPlan(ProcessPlan):
 
     @property
     def output_path(self) -> Path:
-        """The spool's folder."""
+        """Folder that the processes stream into."""
         return Path(self.output_dir)
 
 
@@ -147,7 +148,7 @@ class WorkerPlan(TrainingPlan):
         return self.life + self.late
 
     def next_life(self) -> WorkerPlan:
-        """Of the process that takes this one's place when its rank comes back."""
+        """Plan the process that replaces this one when its rank comes back."""
         return self.model_copy(update={"late": True, "life": self.life + 1})
 
 
@@ -233,7 +234,7 @@ def plan_workers(
         output_dir: folder for the records.
         dilation: real seconds per virtual second.
         interface: network device of the training traffic.
-        init_method: where the workers meet; a file in the spool when absent.
+        init_method: where the workers meet; a file in the output folder when absent.
         timeout_s: virtual seconds after which a collective that does not move is an error.
         drives: file of every limited host's drive.
         shared: hosts that are held to a share of a core.
@@ -287,7 +288,7 @@ def place_server(placement: Placement, hosts: Sequence[Host]) -> Host:
 def plan_addresses(
     workload: Workload, hosts: Sequence[Host], first_port: int = FIRST_PORT
 ) -> tuple[str, ...]:
-    """Where every node of the exchange listens: the ranks, then the server, if there is one."""
+    """List the addresses of all nodes: the ranks, then the server, if there is one."""
     nodes = [*place(workload.placement, hosts)]
     if workload.strategy.uses_server:
         nodes.append(place_server(workload.placement, hosts))

@@ -1,8 +1,8 @@
-"""Who evaluates and ends a training whose ranks have neither a server nor common steps.
+"""Coordinator of a training without a server and without common steps: evaluates and ends it.
 
 The model of such a training is the mean of its ranks' models (Lian et al., NIPS 2017). Every so
-many samples, of all ranks together, the referee asks for it: each rank gives its part when its step
-is done and goes on, so that nobody waits. The evaluation is of the time when the last part was
+many samples, of all ranks together, the coordinator asks for it: each rank gives its part when its
+step is done and goes on, so that nobody waits. The evaluation is of the time when the last part was
 given. It runs outside the continuum, beside the training.
 """
 
@@ -34,7 +34,7 @@ Judge = Callable[[torch.Tensor], float]
 
 @dataclass
 class TrainingCoordinator:
-    """One training's referee.
+    """Coordinator of one training.
 
     Attributes:
         plan: what the evaluator was told.
@@ -51,9 +51,9 @@ class TrainingCoordinator:
     _progress_ns: int = 0
 
     def __post_init__(self) -> None:
-        self._spool = WorkerOutputDir(self.plan.output_path)
-        self._gates = StartBarrier(self._spool.start_barrier, self.plan.world_size)
-        self._tally = ProgressBoard(self._spool.progress_board, self.plan.world_size)
+        self._output_dir = WorkerOutputDir(self.plan.output_path)
+        self._start_barrier = StartBarrier(self._output_dir.start_barrier, self.plan.world_size)
+        self._progress_board = ProgressBoard(self._output_dir.progress_board, self.plan.world_size)
         self._last = (0, 0)
 
     def run(self) -> None:
@@ -62,13 +62,17 @@ class TrainingCoordinator:
         reason = Reason.NONE
         while not reason:
             reason = self._over(zero_ns)
-            if not reason and self._tally.samples // self._every > self._tally.requested_snapshots:
-                reason = self._evaluate(self._tally.request_snapshot(), zero_ns)
+            if (
+                not reason
+                and self._progress_board.samples // self._every
+                > self._progress_board.requested_snapshots
+            ):
+                reason = self._evaluate(self._progress_board.request_snapshot(), zero_ns)
             time.sleep(POLL_S)
-        end_ns, samples = time.monotonic_ns(), self._tally.samples
+        end_ns, samples = time.monotonic_ns(), self._progress_board.samples
         if reason is Reason.ACCURACY:
             samples, end_ns = self._last
-        self._tally.end(reason)
+        self._progress_board.end(reason)
         LOGGER.info("over by %s after %d samples", reason.name.lower(), samples)
         self._end(reason, zero_ns, end_ns, samples)
 
@@ -77,19 +81,20 @@ class TrainingCoordinator:
         return self.plan.workload.evaluate_every or self.partition.samples
 
     def _wait_for_start(self) -> int:
-        while self._gates.announced[0] < START_GATE:
+        while self._start_barrier.announced[0] < START_GATE:
             time.sleep(POLL_S)
-        return self._gates.announced[1].open_ns
+        return self._start_barrier.announced[1].open_ns
 
     def _over(self, zero_ns: int) -> Reason:
         self._report_progress()
         stop = self.plan.workload.stop
         if (
-            self._gates.is_stop_requested and self._tally.samples
-        ):  # one that nothing was learnt in is no training
-            return self._gates.is_stop_requested
-        if stop.steps is not None and self._tally.samples >= self.partition.samples_through(
-            stop.steps - 1
+            self._start_barrier.is_stop_requested and self._progress_board.samples
+        ):  # one that nothing was learned in is no training
+            return self._start_barrier.is_stop_requested
+        if (
+            stop.steps is not None
+            and self._progress_board.samples >= self.partition.samples_through(stop.steps - 1)
         ):
             return Reason.STEPS
         elapsed_s = (time.monotonic_ns() - zero_ns) / 1e9 / self.plan.dilation
@@ -97,8 +102,8 @@ class TrainingCoordinator:
 
     def _evaluate(self, number: int, zero_ns: int) -> Reason:
         """Wait for all parts of a snapshot, and see how good it is."""
-        samples = self._tally.samples
-        while (complete_ns := self._tally.complete_ns(number)) is None:
+        samples = self._progress_board.samples
+        while (complete_ns := self._progress_board.complete_ns(number)) is None:
             reason = self._over(zero_ns)
             if reason:
                 return reason
@@ -108,32 +113,34 @@ class TrainingCoordinator:
         return Reason.ACCURACY if reached else Reason.NONE
 
     def _judge(self, number: int, samples: int, time_ns: int) -> None:
-        whole = read_parts(self._spool, number, self._tally.present, self.dtype)
+        whole = read_parts(self._output_dir, number, self._progress_board.present, self.dtype)
         self._accuracies.append(self.judge(whole))
         self._last = (samples, time_ns)
         step = samples // self.partition.batch_size - 1
         found = {"time_ns": time_ns, "step": step, "accuracy": self._accuracies[-1]}
-        append_line(self._spool.progress, found)
+        append_line(self._output_dir.progress, found)
         evaluation = {
             "evaluation": len(self._accuracies) - 1,
             "samples": samples,
             "rank": UNKNOWN,
             **found,
         }
-        append_line(self._spool.evaluations, evaluation)
+        append_line(self._output_dir.evaluations, evaluation)
         LOGGER.info("after %d samples: accuracy %.4f", samples, self._accuracies[-1])
 
     def _report_progress(self) -> None:
         now_ns = time.monotonic_ns()
         if now_ns - self._progress_ns >= PROGRESS_NS:
-            self._progress_ns, samples = now_ns, self._tally.samples
+            self._progress_ns, samples = now_ns, self._progress_board.samples
             step = samples // self.partition.batch_size - 1
-            append_line(self._spool.progress, {"time_ns": now_ns, "step": step, "samples": samples})
+            append_line(
+                self._output_dir.progress, {"time_ns": now_ns, "step": step, "samples": samples}
+            )
 
     def _end(self, reason: Reason, zero_ns: int, end_ns: int, samples: int) -> None:
         """The last snapshot counts where no evaluation decided; then say how training ended."""
-        number = self._tally.requested_snapshots + 1
-        while self._tally.complete_ns(number) is None:
+        number = self._progress_board.requested_snapshots + 1
+        while self._progress_board.complete_ns(number) is None:
             time.sleep(POLL_S)
         if reason is not Reason.ACCURACY:
             self._judge(number, samples, end_ns)
@@ -148,4 +155,4 @@ class TrainingCoordinator:
             "paused_ns": 0,
             "makespan_s": (end_ns - zero_ns) / 1e9 / self.plan.dilation,
         }
-        write_whole(self._spool.done, json.dumps(done).encode())
+        write_whole(self._output_dir.done, json.dumps(done).encode())

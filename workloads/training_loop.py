@@ -31,11 +31,11 @@ PROGRESS_NS = 100_000_000
 
 @dataclass(frozen=True)
 class Ending:
-    """How a training ended.
+    """End of a training.
 
     Attributes:
         last_step: number of the last step, from 0.
-        samples: that all ranks learnt from.
+        samples: that all ranks trained on.
         stopped_by: accuracy, steps, time or walltime.
         open_ns: when the last evaluation was over.
     """
@@ -54,7 +54,7 @@ class Loop:
         plan: what the rank was told.
         batch_loader: the way to its samples.
         partition: which of them are whose.
-        strategy: how they are learnt from.
+        strategy: how they are trained on.
         recorder: the trace.
         start_barrier: where the ranks meet.
         drive: what its host stores checkpoints on; None where nothing limits it.

@@ -55,13 +55,13 @@ from laggard.workloads.strategies.base.strategy import (
 )
 from laggard.workloads.strategies.collective.ring_allreduce import RingAllReduce
 from laggard.workloads.strategies.server.push_pull import ServerMessageKind
-from laggard.workloads.tracing.batch_loader import BatchLoader, fewest_samples, pad
+from laggard.workloads.tracing.batch_loader import BatchLoader, fewest_samples, pad_indices
 from laggard.workloads.tracing.compute_meter import ComputeMeter
 from laggard.workloads.tracing.full_speed import (
     alone_on_core,
-    fit,
+    fit_step_cost,
     learner_on_a_copy,
-    measure,
+    measure_steps,
     read_timed,
     write_timed,
 )
@@ -95,7 +95,7 @@ def main(argument: str) -> None:
     data = open_data(plan.workload, plan.output_path)
     start_barrier = StartBarrier(output_dir.start_barrier, plan.world_size, relayed=plan.relayed)
     with (
-        _drive(plan) as drive,
+        _open_drive(plan) as drive,
         Recorder(output_dir, plan.rank, plan.world_size, plan.life) as recorder,
     ):
         resources = WorkerResources(plan, data, recorder, start_barrier, drive)
@@ -111,7 +111,7 @@ def main(argument: str) -> None:
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """What a rank has before it meets the others."""
+    """Resources that a rank has before it connects to the others."""
 
     plan: WorkerPlan
     data: Data
@@ -186,7 +186,7 @@ def _train_in_lockstep(
         resources.drive,
     )
     zero_ns = _begin_with_all(resources, context, output_dir)
-    loop.balancer = _balancer(resources, context, strategy)
+    loop.balancer = _create_balancer(resources, context, strategy)
     ending = loop.run(zero_ns)
     if plan.rank == 0:
         _write_done(plan, output_dir, start_barrier, zero_ns, ending)
@@ -203,7 +203,7 @@ def _train_with_server(
         strategy = cast("ServerStrategy", plan.workload.strategy.create_worker(context))
         loop = OwnPace(
             resources.create_batch_loader(context),
-            partial(_dealt, resources, strategy),
+            partial(_find_share, resources, strategy),
             strategy,
             resources.recorder,
         )
@@ -217,7 +217,7 @@ def _train_with_server(
         LOGGER.info("the server ended training after %d steps of this rank", taken)
 
 
-def _dealt(resources: WorkerResources, strategy: ServerStrategy, step: int) -> Share:
+def _find_share(resources: WorkerResources, strategy: ServerStrategy, step: int) -> Share:
     """This rank's share of a step: the part that the server has dealt it, or an even one."""
     if strategy.next_batch_range is None:
         return resources.partition.share(step, resources.plan.rank)
@@ -296,7 +296,7 @@ def _train_among_peers(
 
 
 def _steps_begun(plan: WorkerPlan, output_dir: WorkerOutputDir) -> int:
-    """In earlier lives of this rank: what it has learnt from, or may have, it does not learn
+    """In earlier lives of this rank: what it has trained on, or may have, it does not learn
     again.
     """
     last = read_heartbeats(output_dir.heartbeat, plan.world_size)[plan.rank]
@@ -330,7 +330,7 @@ def _train_under_coordinator(
         else _begin_with_all(resources, context, output_dir)
     )
     taken = loop.run(begun_ns)
-    LOGGER.info("the referee ended training after %d steps of this rank", taken)
+    LOGGER.info("the coordinator ended training after %d steps of this rank", taken)
 
 
 def _configure_process(plan: WorkerPlan) -> None:
@@ -367,7 +367,7 @@ def _take_device(plan: WorkerPlan, output_dir: WorkerOutputDir) -> None:
     write_whole(output_dir.device_class(plan.rank), model.encode())
 
 
-def _drive(plan: WorkerPlan) -> Drive | nullcontext[None]:
+def _open_drive(plan: WorkerPlan) -> Drive | nullcontext[None]:
     """The host's drive, where it is limited."""
     if plan.drive is None:
         return nullcontext()
@@ -406,10 +406,12 @@ def _measure_full_speed(
         create_step_encoder(plan.workload.strategy),
         reads=plan.workload.strategy.background_exchange,
     )
-    indices = pad(resources.partition.share(0, plan.rank).indices, fewest)
+    indices = pad_indices(resources.partition.share(0, plan.rank).indices, fewest)
     with alone_on_core(output_dir.full_speed):
         write_timed(
-            output_dir.full_speed, plan.rank, measure(resources.data.train, indices, fewest, learn)
+            output_dir.full_speed,
+            plan.rank,
+            measure_steps(resources.data.train, indices, fewest, learn),
         )
     WorkCounter(output_dir.work(plan.rank, plan.life)).close()
 
@@ -423,16 +425,18 @@ def create_step_encoder(strategy: Parameters) -> Callable[[torch.Tensor], torch.
 
 
 def _count_work(resources: WorkerResources, output_dir: WorkerOutputDir) -> None:
-    """From now on, against what all ranks of this machine have measured."""
+    """Count the rank's work from now on, relative to the full speed of this machine's ranks."""
     if resources.counts:
         counter = WorkCounter(output_dir.work(resources.plan.rank, resources.plan.life))
-        resources.recorder.meter = ComputeMeter(counter, fit(read_timed(output_dir.full_speed)))
+        resources.recorder.meter = ComputeMeter(
+            counter, fit_step_cost(read_timed(output_dir.full_speed))
+        )
 
 
-def _balancer(
+def _create_balancer(
     resources: WorkerResources, context: TrainingContext, strategy: Strategy
 ) -> Balancer | None:
-    """What shares out batches by speed, where that is wanted."""
+    """Create the balancer, if the strategy balances batches."""
     parameters = resources.plan.workload.strategy
     if not isinstance(parameters, BalancedParameters) or parameters.balanced_batches is None:
         return None

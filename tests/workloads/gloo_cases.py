@@ -26,7 +26,7 @@ from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.strategies.base.parameters import Parameters
 from laggard.workloads.strategies.base.strategy import Strategy, TrainingContext
 from laggard.workloads.strategies.collective.allreduce import AllReduce, AllReduceParameters
-from laggard.workloads.tracing.batch_loader import pad
+from laggard.workloads.tracing.batch_loader import pad_indices
 from laggard.workloads.tracing.ddp_timing import ObservedDDP, have_buckets_reduced
 from laggard.workloads.tracing.heartbeat import read_heartbeats
 from laggard.workloads.tracing.recorder import Recorder
@@ -114,7 +114,7 @@ def uneven(argument: str) -> None:
     losses = []
     for step in range(case["steps"]):
         share = partition.share(step, rank, sizes_of(case, step, partition))
-        indices = torch.from_numpy(pad(share.indices, 1))
+        indices = torch.from_numpy(pad_indices(share.indices, 1))
         recorder.begin_step(step)
         learnt = strategy.step(step, Batch(inputs[indices].double(), labels[indices]), share)
         losses.append(learnt.loss)

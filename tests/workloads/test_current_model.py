@@ -56,8 +56,8 @@ class Simulated:
         current = self.models[rank]
 
         def on_average_done(outcome: AverageResult) -> None:
-            assert outcome.move is not None
-            current.apply_mean(outcome.move)
+            assert outcome.delta is not None
+            current.apply_mean(outcome.delta)
 
         return AsyncAverager(
             rank,

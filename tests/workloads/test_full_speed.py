@@ -25,9 +25,9 @@ from laggard.workloads.tracing.full_speed import (
     FullSpeed,
     Timed,
     alone_on_core,
-    fit,
+    fit_step_cost,
     learner_on_a_copy,
-    measure,
+    measure_steps,
     read_timed,
     write_timed,
 )
@@ -52,13 +52,16 @@ def test_times_on_a_line_are_found_again(
     base: int, each: int, few: int, ranks: int, samples: int
 ) -> None:
     many = 2 * few
-    speed = fit([Timed(few, base + few * each, many, base + many * each)] * ranks)
+    speed = fit_step_cost([Timed(few, base + few * each, many, base + many * each)] * ranks)
     assert speed.step_ns(samples) == pytest.approx(base + samples * each, rel=1e-6, abs=2)
 
 
 def test_a_rank_that_was_disturbed_does_not_count() -> None:
     steady = Timed(10, 10 * _MS, 20, 20 * _MS)
-    assert fit([steady] * 6 + [Timed(10, 70 * _MS, 20, 300 * _MS)] * 2).step_ns(20) == 20 * _MS
+    assert (
+        fit_step_cost([steady] * 6 + [Timed(10, 70 * _MS, 20, 300 * _MS)] * 2).step_ns(20)
+        == 20 * _MS
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,7 +74,7 @@ def test_a_rank_that_was_disturbed_does_not_count() -> None:
     ids=["more samples in less time", "more than twice for twice", "one size only"],
 )
 def test_chance_makes_no_line_that_falls_or_begins_below_nothing(timed: Timed) -> None:
-    speed = fit([timed])
+    speed = fit_step_cost([timed])
     assert speed.base_ns >= 0
     assert speed.sample_ns >= 0
     assert speed.step_ns(20) == 18 * _MS
@@ -79,7 +82,7 @@ def test_chance_makes_no_line_that_falls_or_begins_below_nothing(timed: Timed) -
 
 def test_nobody_s_measurement_is_refused() -> None:
     with pytest.raises(ValueError, match="no rank"):
-        fit([])
+        fit_step_cost([])
 
 
 def test_ranks_read_what_all_ranks_wrote(tmp_path: Path) -> None:
@@ -94,7 +97,7 @@ def test_measuring_leaves_the_model_its_gradients_and_the_dice_alone() -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     dice = torch.random.get_rng_state()
     learn = learner_on_a_copy(model, lambda each: torch.optim.SGD(each.parameters(), lr=0.1))
-    timed = measure(_SPLIT, np.arange(32), 2, learn)
+    timed = measure_steps(_SPLIT, np.arange(32), 2, learn)
     assert (timed.few, timed.many) == (16, 32)
     assert min(timed.few_ns, timed.many_ns) > 0
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -120,12 +123,12 @@ def test_what_is_done_with_gradients_before_they_are_sent_is_measured_too() -> N
     learn = learner_on_a_copy(
         model, lambda each: sgd(each.parameters()), lambda vector: lengths.append(len(vector))
     )
-    measure(_SPLIT, np.arange(8), 1, learn)
+    measure_steps(_SPLIT, np.arange(8), 1, learn)
     assert set(lengths) == {sum(parameter.numel() for parameter in model.parameters())}
 
 
 def test_one_sample_where_the_model_needs_two() -> None:
-    timed = measure(_SPLIT, np.array([4, 4]), 2, lambda batch: None)
+    timed = measure_steps(_SPLIT, np.array([4, 4]), 2, lambda batch: None)
     assert (timed.few, timed.many) == (2, 2)
 
 

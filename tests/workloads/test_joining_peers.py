@@ -100,7 +100,7 @@ def test_nobody_waits_for_workers_that_are_absent_at_the_start_and_two_can_join_
 def test_late_news_of_an_older_session_takes_nobody_away(tmp_path: Path) -> None:
     progress_board = ProgressBoard(tmp_path / "tally", WORLD)
     progress_board.leave(2)
-    progress_board.ask()
+    progress_board.request_snapshot()
     progress_board.join(2, 1)
     assert progress_board.given(2) == 1, (
         "a snapshot that was asked for before is not expected of it"

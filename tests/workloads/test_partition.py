@@ -18,7 +18,7 @@ from laggard.workloads.coordination.stopping import (
 )
 from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.specification.training import Stop
-from laggard.workloads.tracing.batch_loader import pad
+from laggard.workloads.tracing.batch_loader import pad_indices
 from laggard.workloads.tracing.heartbeat import Beat, Heartbeat, read_heartbeats, suspects
 
 partitions = st.builds(
@@ -125,7 +125,7 @@ def test_evaluations_come_every_so_many_samples(
     [([3, 4], 1, [3, 4]), ([3], 2, [3, 3]), ([], 1, [0]), ([], 2, [0, 0]), ([5, 6], 2, [5, 6])],
 )
 def test_padding(indices: list[int], least: int, expected: list[int]) -> None:
-    assert pad(np.array(indices, dtype=np.int64), least).tolist() == expected
+    assert pad_indices(np.array(indices, dtype=np.int64), least).tolist() == expected
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ from laggard.workloads.tracing.stream import (
     RowStream,
     read_rows,
 )
-from laggard.workloads.transport.inet_diag import Connection, established, open_in_namespace
+from laggard.workloads.transport.inet_diag import TcpConnection, list_connections, open_in_namespace
 
 MS = 1_000_000
 
@@ -248,10 +248,10 @@ def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
             yield client, peer
 
 
-def of(client: socket.socket) -> Connection:
+def of(client: socket.socket) -> TcpConnection:
     with open_in_namespace(None) as diagnosis:
         port = client.getsockname()[1]
-        return next(c for c in established(diagnosis) if c.src_port == port)
+        return next(c for c in list_connections(diagnosis) if c.src_port == port)
 
 
 def test_the_kernel_tells_by_netlink_what_it_tells_the_owner(
@@ -332,7 +332,7 @@ def test_a_namespace_shows_only_its_own_connections(
     code = "import time; print('up', flush=True); time.sleep(60)"
     other = subprocess.Popen(
         [sys.executable, "-c", code],
-        preexec_fn=unshare_network,
+        preexec_fn=unshare_network,  # noqa: PLW1509
         stdout=subprocess.PIPE,
     )
     try:
@@ -340,7 +340,7 @@ def test_a_namespace_shows_only_its_own_connections(
         other.stdout.readline()
         before = Path("/proc/thread-self/ns/net").readlink()
         with open_in_namespace(Path(f"/proc/{other.pid}/ns/net")) as diagnosis:
-            assert list(established(diagnosis)) == []
+            assert list(list_connections(diagnosis)) == []
         assert Path("/proc/thread-self/ns/net").readlink() == before
         assert of(connection[0]).src_port == connection[0].getsockname()[1]
     finally:

@@ -18,7 +18,11 @@ from laggard.core.errors import TransportError
 from laggard.workloads.parameter_server import stay_for
 from laggard.workloads.transport.endpoint import Endpoint
 from laggard.workloads.transport.frames import Message, pack, unpack
-from laggard.workloads.transport.inet_diag import established, open_in_namespace, own_established
+from laggard.workloads.transport.inet_diag import (
+    list_connections,
+    list_own_connections,
+    open_in_namespace,
+)
 from laggard.workloads.transport.keys import make_endpoints
 from laggard.workloads.transport.plan import EndpointPlan
 
@@ -144,7 +148,7 @@ def test_payload_agrees_with_what_the_kernel_says_was_acknowledged(
         while time.monotonic() < until_s and min(acked.values(), default=0) < 6_000_000:
             acked = {
                 "sent" if each.dst_port == port else "received": each.bytes_acked
-                for each in established(diagnosis)
+                for each in list_connections(diagnosis)
                 if port in (each.src_port, each.dst_port)
             }
         diagnosis.close()
@@ -250,7 +254,7 @@ def test_a_server_stays_until_workers_have_counted_what_they_sent(
             worker.connect(2)
             worker.deliver(2, Message(TELL, 0, (), torch.zeros(100_000)))
             time.sleep(0.3)
-            counted.append(sum(each.bytes_acked for each in own_established()))
+            counted.append(sum(each.bytes_acked for each in list_own_connections()))
 
     with Endpoint(plans[2], listens=True) as server:
         worker = threading.Thread(

@@ -56,7 +56,7 @@ class BalancerContext(Protocol):
 
 
 class Balancer:
-    """Who takes how many samples.
+    """Balancer of one rank: decides the number of samples of every rank.
 
     Args:
         parameters: how often, and from when on, shares are changed.

@@ -1,8 +1,8 @@
-"""What a rank's step costs now, from its last steps: pure.
+"""Estimator of the present cost of a rank's step, from its last steps; pure.
 
 A step of n samples takes a + b n seconds. How the two relate is a matter of model and machine and
 changes seldom; how large they are changes whenever somebody takes part of the machine. So a change
-of speed drops what was seen before it, but keeps the ratio a / b that was learnt. Where such
+of speed drops what was seen before it, but keeps the ratio a / b that was learned. Where such
 changes are undone again and again, by the time that shares have followed one it is over. Then what
 counts is what steps cost on the average.
 """

@@ -18,7 +18,7 @@ _PPM = 1e6
 
 @dataclass(frozen=True)
 class CostReport:
-    """What a rank has found of its own steps.
+    """Report of one rank on the cost of its own steps.
 
     Attributes:
         cost: of a step; None before there was any to tell.
@@ -96,7 +96,7 @@ class CostMonitor:
 
     @property
     def report(self) -> CostReport:
-        """What this rank tells now."""
+        """Current report of this rank."""
         cost = None if self._estimator is None else self._estimator.estimate()
         if self._estimator is None or cost is None:
             return CostReport()

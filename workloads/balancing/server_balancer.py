@@ -17,7 +17,7 @@ from laggard.workloads.tracing.recorder import WARM_UP_STEPS
 
 
 class ServerBalancer:
-    """Who takes which part of the batch of every step.
+    """Balancer of a server: assigns each worker its part of every batch.
 
     Args:
         parameters: how often, and from when on, shares are changed.
@@ -51,7 +51,7 @@ class ServerBalancer:
             self._revise_shares()
 
     def remove_member(self, rank: int) -> None:
-        """A worker is gone, and is waited for no longer; its part is not learnt from."""
+        """A worker is gone, and is waited for no longer; its part is not trained on."""
         self._reported_steps.pop(rank, None)
 
     def assign_range(self, rank: int, step: int) -> range:

@@ -60,7 +60,7 @@ class Shares:
         )
 
     def describe_change(self, before: Self) -> str:
-        """What these are instead of others, for people."""
+        """Describe the change from other shares to these, for people."""
         assert self.costs is not None
         batch = self.partition.batch_size
         sizes = self._sizes_of_batch(batch)

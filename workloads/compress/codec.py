@@ -64,7 +64,9 @@ class HalfPrecisionCodec:
 
 
 def _find_topk_indices(magnitudes: torch.Tensor, count: int) -> torch.Tensor:
-    """In no order; on a processor by numpy, which takes a third of torch's time."""
+    """Find the indices in no order; on a processor by numpy, which takes a third of torch's
+    time.
+    """
     others = magnitudes.numel() - count
     if magnitudes.device.type != "cpu" or not others:
         return magnitudes.topk(count, sorted=False).indices
@@ -87,7 +89,7 @@ class TopKCodec:
     summable: bool = False
 
     def count(self, length: int) -> int:
-        """How many numbers of a vector of so many are sent."""
+        """Count the numbers of a vector of this length that are sent."""
         # What is meant by 7 % of 100 is 7, and not 8 since 0.07 is a little more than that.
         return min(length, max(1, math.ceil(self.fraction * length * (1 - 1e-12))))
 

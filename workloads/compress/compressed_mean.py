@@ -24,11 +24,11 @@ class CompressedMean:
         self._codec, self._members, self._group = ErrorFeedbackCodec(codec), members, group
 
     def encode(self, vector: torch.Tensor) -> torch.Tensor:
-        """What this rank sends of its vector."""
+        """Encode this rank's vector."""
         return self._codec.encode(vector / self._members)
 
     def exchange(self, sent: torch.Tensor) -> torch.Tensor:
-        """What all ranks of the group have sent, the same on each."""
+        """Exchange the encoded vectors of all ranks of the group."""
         if self._codec.summable:
             dist.all_reduce(sent, group=self._group)
             return sent

@@ -30,7 +30,7 @@ EPSILON = 1e-8
 
 
 class UncompressedHook:
-    """As DDP does by default."""
+    """Hook that averages as DDP does by default."""
 
     def __init__(self) -> None:
         self.sent_bytes = 0

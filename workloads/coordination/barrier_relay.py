@@ -91,7 +91,7 @@ class BarrierRelay:
         to_reference: ClockMap,
         to_local: ClockMap,
     ) -> None:
-        self._gates = start_barrier
+        self._start_barrier = start_barrier
         self._ranks = tuple(ranks)
         self._to_reference, self._to_local = to_reference, to_local
         self._arrived = dict.fromkeys(self._ranks, 0)
@@ -104,9 +104,9 @@ class BarrierRelay:
         return 0 in self._ranks
 
     def poll_updates(self) -> Iterator[BarrierUpdate]:
-        """What was written into this memory since the last call, and others must know."""
+        """Return the updates written into this memory since the last call, for other machines."""
         for rank, known in self._arrived.items():
-            gate, time_ns = self._gates.arrival(rank)
+            gate, time_ns = self._start_barrier.arrival(rank)
             if gate > known:
                 self._arrived[rank] = gate
                 yield Arrived(rank=rank, gate=gate, time_ns=self._to_reference(time_ns))
@@ -114,39 +114,39 @@ class BarrierRelay:
             yield from self._news_of_head()
 
     def _news_of_head(self) -> Iterator[BarrierUpdate]:
-        gate, opening = self._gates.announced
+        gate, opening = self._start_barrier.announced
         if gate > self._opened:
             self._opened = gate
             yield Opened(
                 gate=gate, time_ns=self._to_reference(opening.open_ns), verdict=opening.verdict
             )
-        last = self._gates.last_step()
+        last = self._start_barrier.last_step()
         if last is not None and not self._last_step_told:
             self._last_step_told = True
             yield LastStep(step=last[0], reason=last[1])
 
-    def apply_update(self, news: BarrierUpdate) -> BarrierUpdate | None:
+    def apply_update(self, update: BarrierUpdate) -> BarrierUpdate | None:
         """Write what another machine's memory says into this one; returns what to answer, if
         anything.
         """
-        if isinstance(news, Arrived) and news.rank not in self._arrived:
-            self._gates.arrive(news.rank, news.gate, self._to_local(news.time_ns))
-        elif isinstance(news, Opened):
-            self._gates.announce(
-                news.gate, BarrierOpening(self._to_local(news.time_ns), news.verdict)
+        if isinstance(update, Arrived) and update.rank not in self._arrived:
+            self._start_barrier.arrive(update.rank, update.gate, self._to_local(update.time_ns))
+        elif isinstance(update, Opened):
+            self._start_barrier.announce(
+                update.gate, BarrierOpening(self._to_local(update.time_ns), update.verdict)
             )
-        elif isinstance(news, LastStep):
-            self._gates.learn_last_step(news.step, news.reason)
+        elif isinstance(update, LastStep):
+            self._start_barrier.learn_last_step(update.step, update.reason)
             return LastStepKnown()
-        elif isinstance(news, LastStepConfirmed):
-            self._gates.confirm_last_step()
-        elif isinstance(news, StopRequested):
-            self._gates.request_stop()
+        elif isinstance(update, LastStepConfirmed):
+            self._start_barrier.confirm_last_step()
+        elif isinstance(update, StopRequested):
+            self._start_barrier.request_stop()
         return None
 
 
 class BarrierHub:
-    """Decides which machine must hear which news; pure.
+    """Decides which machine must hear which update; pure.
 
     Args:
         machines: all machines of the training.
@@ -158,15 +158,15 @@ class BarrierHub:
         self._others = tuple(machine for machine in machines if machine != head)
         self._ignorant = set(self._others)
 
-    def route(self, source: str, news: BarrierUpdate) -> tuple[tuple[str, BarrierUpdate], ...]:
-        """What to pass on to whom."""
-        if isinstance(news, Arrived):
-            return ((self._head, news),) if source != self._head else ()
-        if isinstance(news, LastStepKnown):
+    def route(self, source: str, update: BarrierUpdate) -> tuple[tuple[str, BarrierUpdate], ...]:
+        """Return each machine that must receive an update, with the update."""
+        if isinstance(update, Arrived):
+            return ((self._head, update),) if source != self._head else ()
+        if isinstance(update, LastStepKnown):
             self._ignorant.discard(source)
             return ((self._head, LastStepConfirmed()),) if not self._ignorant else ()
-        if isinstance(news, LastStep) and not self._others:
+        if isinstance(update, LastStep) and not self._others:
             return ((self._head, LastStepConfirmed()),)
-        if isinstance(news, Opened | LastStep):
-            return tuple((other, news) for other in self._others)
+        if isinstance(update, Opened | LastStep):
+            return tuple((other, update) for other in self._others)
         return ()

@@ -1,9 +1,10 @@
-"""What ranks without a server tell their referee, and what it tells them: shared memory, outside
-the continuum's network and clock.
+"""What ranks without a server tell their coordinator, and what it tells them: shared memory,
+outside the continuum's network and clock.
 
-The referee (referee.py) is the evaluator's process. It counts samples, asks for snapshots of all
-ranks' models, and says when training is over. Where ranks live on several machines, each machine
-has such a memory, and a relay (tally_relay.py) carries what is written into one over to the others.
+The coordinator (training_coordinator.py) is the evaluator's process. It counts samples, asks for
+snapshots of all ranks' models, and says when training is over. Where ranks live on several
+machines, each machine has such a memory, and a relay (tally_relay.py) carries what is written into
+one over to the others.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class ProgressBoard:
         self._head, self._ranks = words[0], words[1:]
 
     def add(self, rank: int, samples: int) -> None:
-        """A rank has finished a step and learnt from so many samples."""
+        """A rank has finished a step and trained on so many samples."""
         self._ranks[rank, _SAMPLES] += samples
         self._ranks[rank, _STEPS] += 1
 
@@ -44,16 +45,16 @@ class ProgressBoard:
         self._ranks[rank, _SAMPLES], self._ranks[rank, _STEPS] = samples, steps
 
     def samples_of(self, rank: int) -> int:
-        """That a rank has learnt from."""
+        """Number of samples that a rank has trained on."""
         return int(self._ranks[rank, _SAMPLES])
 
     @property
     def samples(self) -> int:
-        """That all ranks together have learnt from."""
+        """Number of samples that all ranks together have trained on."""
         return int(self._ranks[:, _SAMPLES].sum())
 
     def steps(self, rank: int) -> int:
-        """That a rank has finished."""
+        """Number of steps that a rank has finished."""
         return int(self._ranks[rank, _STEPS])
 
     def leave(self, rank: int, session: int = 0) -> None:
@@ -63,7 +64,7 @@ class ProgressBoard:
         self._ranks[rank, _LEFT] = max(self._ranks[rank, _LEFT], session + 1)
 
     def sessions_over(self, rank: int) -> int:
-        """How many of a rank's sessions are."""
+        """Number of a rank's sessions that are over."""
         return int(self._ranks[rank, _LEFT])
 
     def join(self, rank: int, session: int) -> None:
@@ -93,7 +94,7 @@ class ProgressBoard:
 
     @property
     def requested_snapshots(self) -> int:
-        """Number of snapshots that the referee has asked for."""
+        """Number of snapshots that the coordinator has asked for."""
         return int(self._head[_ASKED])
 
     def request_snapshot(self) -> int:
@@ -102,7 +103,7 @@ class ProgressBoard:
         return self.requested_snapshots
 
     def record_requested(self, number: int) -> None:
-        """Put down what the referee, on another machine, has asked for."""
+        """Put down what the coordinator, on another machine, has asked for."""
         self._head[_ASKED] = number
 
     def given(self, rank: int) -> int:
@@ -110,11 +111,11 @@ class ProgressBoard:
         return int(self._ranks[rank, _GIVEN])
 
     def given_ns(self, rank: int) -> int:
-        """When it was given."""
+        """Time at which the part was given."""
         return int(self._ranks[rank, _GIVEN_NS])
 
     def give(self, rank: int, number: int, now_ns: int) -> None:
-        """A rank's part of a snapshot is there for the referee to read, as it was at `now_ns`
+        """A rank's part of a snapshot is there for the coordinator to read, as it was at `now_ns`
         (CLOCK_MONOTONIC).
         """
         self._ranks[rank, _GIVEN_NS] = now_ns
@@ -138,12 +139,12 @@ class ProgressBoard:
         return int(self._ranks[rank, _STAGE])
 
     def reached(self, stage: int) -> bool:
-        """Whether all who are there have."""
+        """Return whether all present ranks have reached the stage."""
         there = self._ranks[self._is_present]
         return bool((there[:, _STAGE] >= stage).all())
 
     def end(self, reason: Reason) -> None:
-        """The referee ends the training."""
+        """The coordinator ends the training."""
         self._head[_REASON] = reason
 
     @property

@@ -1,10 +1,10 @@
-"""Carries the tally of one machine's shared memory, and parts of snapshots, to and from the other
-machines of a training.
+"""Carries the progress board of one machine's shared memory, and parts of snapshots, to and from
+the other machines of a training.
 
-The referee's machine must see how far all ranks are, and have their parts; the others must see what
-the referee asks for and that training is over. Who is gone, and who has come to the training's end,
-everybody must know. What crosses is told in the time of one reference clock, as gates are
-(gate_relay.py).
+The coordinator's machine must see how far all ranks are, and have their parts; the others must see
+what the coordinator asks for and that training is over. Who is gone, and who has come to the
+training's end, everybody must know. What crosses is told in the time of one reference clock, as
+gates are (gate_relay.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _ProgressUpdate(BaseModel):
 
 
 class Counted(_ProgressUpdate):
-    """How many steps a rank has finished, and how many samples it has learnt from in them."""
+    """Numbers of steps that a rank has finished and of samples that it has trained on."""
 
     kind: Literal["counted"] = "counted"
     rank: int
@@ -81,14 +81,14 @@ class StageReached(_ProgressUpdate):
 
 
 class SnapshotRequested(_ProgressUpdate):
-    """The referee wants all ranks' parts of a snapshot."""
+    """The coordinator wants all ranks' parts of a snapshot."""
 
     kind: Literal["snapshot_asked"] = "snapshot_asked"
     number: int
 
 
 class TrainingOver(_ProgressUpdate):
-    """The referee has ended the training."""
+    """The coordinator has ended the training."""
 
     kind: Literal["training_over"] = "training_over"
     reason: Reason
@@ -112,12 +112,12 @@ class ProgressRelay:
     """One machine's end.
 
     Args:
-        output_dir: its folder, with its tally.
+        output_dir: its folder, with its progress board.
         world_size: number of ranks, of all machines.
         ranks: those that run on it.
         to_reference: from its CLOCK_MONOTONIC to the reference clock, ns.
         to_local: and back.
-        referees: whether the referee runs on it.
+        referees: whether the coordinator runs on it.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class ProgressRelay:
         *,
         referees: bool,
     ) -> None:
-        self._spool, self._tally, self._ranks = (
+        self._output_dir, self._progress_board, self._ranks = (
             output_dir,
             ProgressBoard(output_dir.progress_board, world_size),
             tuple(ranks),
@@ -153,12 +153,12 @@ class ProgressRelay:
         else:
             yield from self._list_updates_for_coordinator()
         for rank, known in self._sessions_over.items():
-            over = self._tally.sessions_over(rank)
+            over = self._progress_board.sessions_over(rank)
             if over > known:
                 self._sessions_over[rank] = over
                 yield SessionEnded(rank=rank, session=over - 1)
         for rank, known in self._stages.items():
-            stage = self._tally.stage(rank)
+            stage = self._progress_board.stage(rank)
             if stage > known:
                 self._stages[rank] = stage
                 yield StageReached(rank=rank, stage=stage)
@@ -166,7 +166,7 @@ class ProgressRelay:
     def _list_coordinator_updates(self) -> Iterator[TallyNews]:
         # Read in this order: who closes gives the snapshot after the last that was asked for, and
         # must have heard of that one.
-        reason, asked = self._tally.ended, self._tally.requested_snapshots
+        reason, asked = self._progress_board.ended, self._progress_board.requested_snapshots
         if asked > self._asked:
             self._asked = asked
             yield SnapshotRequested(number=asked)
@@ -180,7 +180,7 @@ class ProgressRelay:
             self._counted_s = now_s
             yield from self._counts()
         for rank, known in self._given.items():
-            number, given_ns = self._tally.given(rank), self._tally.given_ns(rank)
+            number, given_ns = self._progress_board.given(rank), self._progress_board.given_ns(rank)
             if number > known:
                 self._given[rank] = number
                 self._parcels.append(self._parcel(rank, number, given_ns))
@@ -193,13 +193,13 @@ class ProgressRelay:
 
     def _counts(self) -> Iterator[Counted]:
         for rank, known in self._steps.items():
-            samples, steps = self._tally.samples_of(rank), self._tally.steps(rank)
+            samples, steps = self._progress_board.samples_of(rank), self._progress_board.steps(rank)
             if steps > known:
                 self._steps[rank] = steps
                 yield Counted(rank=rank, samples=samples, steps=steps)
 
     def _parcel(self, rank: int, number: int, given_ns: int) -> Iterator[TallyNews]:
-        path = self._spool.part(number, rank)
+        path = self._output_dir.part(number, rank)
         with path.open("rb") as part:
             piece = part.read(PIECE_BYTES)
             while piece:
@@ -214,28 +214,30 @@ class ProgressRelay:
         """A rank of this machine was killed: where training is over already, its peers do not
         tell.
         """
-        self._tally.leave(rank, self._tally.session(rank))
+        self._progress_board.leave(rank, self._progress_board.session(rank))
 
-    def apply_update(self, news: TallyNews) -> None:
+    def apply_update(self, update: TallyNews) -> None:
         """Write what another machine's memory says into this one."""
-        if isinstance(news, Counted):
-            self._tally.count(news.rank, news.samples, news.steps)
-        elif isinstance(news, PartPiece):
-            self._keep(news)
-        elif isinstance(news, PartGiven):
-            self._tally.give(news.rank, news.number, self._to_local(news.time_ns))
-        elif isinstance(news, SessionEnded):
-            self._tally.leave(news.rank, news.session)
-            self._sessions_over[news.rank] = max(self._sessions_over[news.rank], news.session + 1)
-        elif isinstance(news, StageReached):
-            self._tally.reach(news.rank, news.stage)
-        elif isinstance(news, SnapshotRequested):
-            self._tally.record_requested(news.number)
-        elif isinstance(news, TrainingOver):
-            self._tally.end(news.reason)
+        if isinstance(update, Counted):
+            self._progress_board.count(update.rank, update.samples, update.steps)
+        elif isinstance(update, PartPiece):
+            self._keep(update)
+        elif isinstance(update, PartGiven):
+            self._progress_board.give(update.rank, update.number, self._to_local(update.time_ns))
+        elif isinstance(update, SessionEnded):
+            self._progress_board.leave(update.rank, update.session)
+            self._sessions_over[update.rank] = max(
+                self._sessions_over[update.rank], update.session + 1
+            )
+        elif isinstance(update, StageReached):
+            self._progress_board.reach(update.rank, update.stage)
+        elif isinstance(update, SnapshotRequested):
+            self._progress_board.record_requested(update.number)
+        elif isinstance(update, TrainingOver):
+            self._progress_board.end(update.reason)
 
     def _keep(self, piece: PartPiece) -> None:
-        whole = self._spool.part(piece.number, piece.rank)
+        whole = self._output_dir.part(piece.number, piece.rank)
         partial = whole.with_name(f".{whole.name}.coming")
         with partial.open("ab") as file:
             file.write(b64decode(piece.content))
@@ -244,18 +246,18 @@ class ProgressRelay:
 
 
 class ProgressHub:
-    """Decides which machine must hear which news; pure.
+    """Decides which machine must hear which update; pure.
 
     Args:
         machines: all machines of the training.
-        coordinator: the one that the referee runs on.
+        coordinator: the one that the coordinator runs on.
     """
 
     def __init__(self, machines: Sequence[str], coordinator: str) -> None:
         self._machines, self._referee = tuple(machines), coordinator
 
-    def route(self, source: str, news: TallyNews) -> tuple[str, ...]:
-        """Whom to pass it on to."""
-        if isinstance(news, Counted | PartPiece | PartGiven):
+    def route(self, source: str, update: TallyNews) -> tuple[str, ...]:
+        """Return the machines that must receive the update."""
+        if isinstance(update, Counted | PartPiece | PartGiven):
             return (self._referee,) if source != self._referee else ()
         return tuple(machine for machine in self._machines if machine != source)

@@ -1,4 +1,4 @@
-"""What one rank without a server owes its referee: how far it is, and its model when asked."""
+"""Reporter of one rank without a server: sends its progress and, on request, its model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from laggard.workloads.output.worker_output import WorkerOutputDir, write_whole
 
 @dataclass
 class ProgressReporter:
-    """One rank's dealings with the referee.
+    """Reports of one rank to the coordinator.
 
     Attributes:
         rank: whose.
@@ -43,7 +43,7 @@ class ProgressReporter:
         self._state = FlatState(self.model)
 
     def finish_step(self, samples: int) -> None:
-        """A step is done that so many samples were learnt from; between steps the model is as it
+        """A step is done that so many samples were trained on; between steps the model is as it
         should be, and is given if asked for.
         """
         self.progress_board.add(self.rank, samples)

@@ -1,4 +1,4 @@
-"""Where the ranks wait for each other outside the network: the start, and every evaluation.
+"""Barrier of all ranks outside the network: at the start and at every evaluation.
 
 A gate opens for all at one announced instant, so its wait sends no training traffic and ends alike
 everywhere. The ranks meet in shared memory, which is what the processes of one machine have; the
@@ -45,7 +45,7 @@ _ARRIVED, _ARRIVAL_NS = range(2)
 
 
 class EvaluationVerdict(enum.IntEnum):
-    """What the evaluator tells the ranks when it opens a gate."""
+    """Verdict of the evaluator when it opens a gate."""
 
     GO_ON = 0
     STOP = 1
@@ -63,7 +63,7 @@ class Reason(enum.IntEnum):
 
 @dataclass(frozen=True)
 class BarrierOpening:
-    """When a gate opened (CLOCK_MONOTONIC), and what the ranks do next."""
+    """Time at which a gate opened (CLOCK_MONOTONIC), and the verdict."""
 
     open_ns: int
     verdict: EvaluationVerdict
@@ -155,7 +155,7 @@ class StartBarrier:
 
     @property
     def paused_ns(self) -> int:
-        """How long the clock of the training has stood still."""
+        """Nanoseconds for which the clock of the training has been paused."""
         return int(self._head[_PAUSED_NS])
 
     def request_evaluation(self, step: int, *, final: bool) -> None:
@@ -197,7 +197,7 @@ class StartBarrier:
 
     @property
     def is_stop_requested(self) -> Reason:
-        """Whether somebody did, and why."""
+        """Reason of a requested stop, if there is one."""
         return Reason(int(self._head[_STOP_ASKED]))
 
     def last_step(self) -> tuple[int, Reason] | None:

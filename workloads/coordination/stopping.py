@@ -1,4 +1,4 @@
-"""When training ends; pure."""
+"""Rules for the end of training; pure."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ POLL_S = 0.01
 
 
 def prepare_data(settings: DataSettings, output_dir: Path) -> None:
-    """Read or generate the workload's dataset into the spool, unless that is done already.
+    """Read or generate the workload's dataset into the output folder, unless that is done already.
 
     Raises:
         InputError: the dataset is not what it should be.

@@ -64,10 +64,10 @@ def load(folder: Path) -> Data:
             f"{folder}: no CIFAR-10 here — it should hold data_batch_1.bin … and test_batch.bin,"
             " from the binary version at https://www.cs.toronto.edu/~kriz/cifar.html"
         )
-    return Data(CifarSplit(_map(train)), CifarSplit(_map(test)), SHAPE, CLASSES)
+    return Data(CifarSplit(_map_file(train)), CifarSplit(_map_file(test)), SHAPE, CLASSES)
 
 
-def _map(files: list[Path]) -> tuple[Rows, ...]:
+def _map_file(files: list[Path]) -> tuple[Rows, ...]:
     mapped = []
     for file in files:
         size = file.stat().st_size

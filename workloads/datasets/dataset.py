@@ -1,4 +1,4 @@
-"""What a dataset gives a worker: samples to fetch, and their preparation into tensors.
+"""Interface of a dataset: samples to fetch, and their preparation into tensors.
 
 Fetching is what storage does (reading rows or files); preparing is what the processor does
 (decoding, scaling). They are separate so that a slow disk and a slow core are told apart in the

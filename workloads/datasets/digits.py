@@ -25,7 +25,9 @@ def load() -> Arrays:
         PrerequisiteError: scikit-learn is not installed.
     """
     rows = np.loadtxt(
-        gzip.decompress(_file().read_bytes()).decode().splitlines(), delimiter=",", dtype=np.int64
+        gzip.decompress(_find_images_file().read_bytes()).decode().splitlines(),
+        delimiter=",",
+        dtype=np.int64,
     )
     rows = rows[np.random.default_rng(SPLIT_SEED).permutation(len(rows))]
     images, labels = rows[:, :-1].astype(np.uint8).reshape(-1, 1, 8, 8), rows[:, -1]
@@ -40,7 +42,7 @@ def load() -> Arrays:
     )
 
 
-def _file() -> Path:
+def _find_images_file() -> Path:
     """Where scikit-learn keeps the images; importing it would cost the start of every run a
     second.
     """

@@ -50,12 +50,12 @@ class FileSplit:
         assert isinstance(raw.inputs, tuple)
         pixels = np.empty((len(raw.inputs), self.size, self.size, 3), dtype=np.uint8)
         for i, content in enumerate(raw.inputs):
-            pixels[i] = _decode(content, self.size)
+            pixels[i] = _decode_image(content, self.size)
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
         return Batch(images.contiguous(), torch.from_numpy(raw.labels))
 
 
-def _decode(content: bytes, size: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _decode_image(content: bytes, size: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     from PIL import Image
 
     try:
@@ -75,11 +75,11 @@ def index(spec: ImageFolder, seed: int, target: Path) -> None:
     """
     root = Path(spec.folder)
     own_split = (root / "train").is_dir() and (root / "test").is_dir()
-    classes = _classes(root / "train" if own_split else root)
+    classes = _list_classes(root / "train" if own_split else root)
     if own_split:
-        train, test = _files(root / "train", classes), _files(root / "test", classes)
+        train, test = _list_files(root / "train", classes), _list_files(root / "test", classes)
     else:
-        every = _files(root, classes)
+        every = _list_files(root, classes)
         order = np.random.default_rng(seed).permutation(len(every))
         cut = len(every) // TEST_PART
         test, train = [every[i] for i in order[:cut]], [every[i] for i in order[cut:]]
@@ -113,7 +113,7 @@ def load(folder: Path) -> Data:
     )
 
 
-def _classes(root: Path) -> list[str]:
+def _list_classes(root: Path) -> list[str]:
     if not root.is_dir():
         raise InputError(f"{root}: no such folder — give one with a folder per class")
     classes = sorted(
@@ -127,7 +127,7 @@ def _classes(root: Path) -> list[str]:
     return classes
 
 
-def _files(root: Path, classes: list[str]) -> Labelled:
+def _list_files(root: Path, classes: list[str]) -> Labelled:
     return [
         (str(path), label)
         for label, name in enumerate(classes)

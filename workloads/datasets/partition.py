@@ -65,7 +65,7 @@ class Partition:
         return -(-self.samples // self.batch_size)
 
     def share(self, step: int, rank: int, sizes: Sequence[int] | None = None) -> Share:
-        """What a rank takes in a step (from 0); with a small last batch it may be nothing.
+        """Return a rank's share of a step (from 0); with a small last batch it may be empty.
 
         Args:
             step: from 0.
@@ -110,7 +110,7 @@ class Partition:
     def _batch(self, step: int) -> Indices:
         epoch, position = divmod(step, self.steps_per_epoch)
         start = position * self.batch_size
-        return _permutation(self.samples, self.seed, epoch)[start : start + self.batch_size]
+        return _create_permutation(self.samples, self.seed, epoch)[start : start + self.batch_size]
 
 
 def split_evenly(batch: int, ranks: int) -> tuple[int, ...]:
@@ -120,5 +120,5 @@ def split_evenly(batch: int, ranks: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=2)
-def _permutation(samples: int, seed: int, epoch: int) -> Indices:
+def _create_permutation(samples: int, seed: int, epoch: int) -> Indices:
     return np.random.default_rng((seed, epoch)).permutation(samples)

@@ -23,7 +23,9 @@ def generate(spec: Synthetic, seed: int) -> Arrays:
     random = np.random.default_rng((seed, 0xDA7A))
     labels = random.integers(0, spec.classes, spec.train + spec.test)
     inputs = (
-        _images(spec, labels, random) if spec.kind == "images" else _tokens(spec, labels, random)
+        _generate_images(spec, labels, random)
+        if spec.kind == "images"
+        else _generate_tokens(spec, labels, random)
     )
     is_tokens = spec.kind == "tokens"
     return Arrays(
@@ -38,7 +40,7 @@ def generate(spec: Synthetic, seed: int) -> Arrays:
     )
 
 
-def _images(
+def _generate_images(
     spec: Synthetic, labels: npt.NDArray[np.int64], random: np.random.Generator
 ) -> npt.NDArray[np.uint8]:
     shape = (spec.channels, spec.size, spec.size)
@@ -51,7 +53,7 @@ def _images(
     return images
 
 
-def _tokens(
+def _generate_tokens(
     spec: Synthetic, labels: npt.NDArray[np.int64], random: np.random.Generator
 ) -> npt.NDArray[np.int32]:
     shape = (len(labels), spec.length)

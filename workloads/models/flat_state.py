@@ -72,5 +72,5 @@ class FlatState:
 
 
 def _gradient_or_zeros(parameter: nn.Parameter) -> torch.Tensor:
-    """Of a parameter; zero where the loss does not depend on it."""
+    """Return a parameter's gradient; zero where the loss does not depend on it."""
     return parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)

@@ -29,7 +29,7 @@ class Transformer(nn.Module):
 
     def __init__(self, input_shape: tuple[int, ...], classes: int, vocabulary: int | None) -> None:
         super().__init__()
-        self.embed, length = _embedding(input_shape, vocabulary)
+        self.embed, length = _create_embedding(input_shape, vocabulary)
         self.position = nn.Parameter(torch.randn(length, WIDTH) * 0.02)
         layer = nn.TransformerEncoderLayer(
             WIDTH,
@@ -54,7 +54,9 @@ class Transformer(nn.Module):
         return logits
 
 
-def _embedding(input_shape: tuple[int, ...], vocabulary: int | None) -> tuple[nn.Module, int]:
+def _create_embedding(
+    input_shape: tuple[int, ...], vocabulary: int | None
+) -> tuple[nn.Module, int]:
     if len(input_shape) == 1:
         if vocabulary is None:
             raise InputError(

@@ -50,7 +50,7 @@ class WorkerOutputDir:
         return self.folder / f"traffic-{node}"
 
     def part(self, number: int, rank: int) -> Path:
-        """A rank's part of a snapshot that the referee has asked for (account.py)."""
+        """A rank's part of a snapshot that the coordinator has asked for (progress_reporter.py)."""
         return self.folder / f"snapshot-{number}.rank-{rank}"
 
     def work(self, rank: int, life: int = 0) -> Path:
@@ -61,7 +61,7 @@ class WorkerOutputDir:
 
     @property
     def full_speed(self) -> Path:
-        """What steps took each rank at full speed (full_speed.py)."""
+        """File of the durations of each rank's steps at full speed (full_speed.py)."""
         return self.folder / "full_speed"
 
     @property
@@ -106,17 +106,17 @@ class WorkerOutputDir:
 
     @property
     def heartbeat(self) -> Path:
-        """Where every rank is (heartbeat.py)."""
+        """File of all ranks' positions (heartbeat.py)."""
         return self.folder / "heartbeat"
 
     @property
     def start_barrier(self) -> Path:
-        """Where the ranks wait for each other (gates.py)."""
+        """File of the start barrier (start_barrier.py)."""
         return self.folder / "gates"
 
     @property
     def progress_board(self) -> Path:
-        """What ranks without a server tell their referee (tally.py)."""
+        """File of the progress board (progress_board.py)."""
         return self.folder / "tally"
 
     @property

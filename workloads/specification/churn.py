@@ -37,12 +37,12 @@ class ChurnEntry(Section):
 
     @property
     def pattern(self) -> str:
-        """Of the hosts."""
+        """Pattern of the hosts."""
         return self.joins or self.leaves or ""
 
     @property
     def key(self) -> str:
-        """What it is written under."""
+        """Key that the pattern is written under."""
         return "leaves" if self.joins is None else "joins"
 
 

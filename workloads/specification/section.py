@@ -31,5 +31,5 @@ class NameOrMapping:
 
 
 def named(value: object) -> object:
-    """A bare name as the mapping that it stands for."""
+    """Convert a bare name to the mapping that it stands for."""
     return {"name": value} if isinstance(value, str) else value

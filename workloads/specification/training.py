@@ -14,7 +14,7 @@ from laggard.workloads.specification.section import Section
 OPTIMIZER_NAMES = ("sgd", "adam", "adamw")
 
 
-def _listed(value: object) -> object:
+def _to_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
@@ -38,7 +38,7 @@ class OptimizerSpec(Section):
 class Placement(Section):
     """Which hosts train, in rank order; a ring's latency depends on that order."""
 
-    workers: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+    workers: Annotated[tuple[str, ...], BeforeValidator(_to_list)] = Field(
         default=("all",), min_length=1
     )
     per_host: int = Field(default=1, ge=1, le=64, description="workers on each of these hosts")

@@ -1,4 +1,4 @@
-"""What every step begins with: fetch samples, prepare them, bring them to the device."""
+"""Loader of batches: fetches samples, prepares them and moves them to the device."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BatchLoader:
 
     def take(self, share: Share, begun_ns: int) -> Batch:
         """The samples of a share, padded, on the device; fetching began at `begun_ns`."""
-        recorder, indices = self.recorder, pad(share.indices, self.padded_to)
+        recorder, indices = self.recorder, pad_indices(share.indices, self.padded_to)
         recorder.enter(Phase.FETCH, work=len(indices), at_ns=begun_ns)
         raw = self.train.fetch(indices)
         if self.drive is not None:
@@ -58,7 +58,7 @@ def fewest_samples(model: nn.Module) -> int:
     return 2 if any(isinstance(part, norm) for part in model.modules()) else 1
 
 
-def pad(indices: Indices, least: int) -> Indices:
+def pad_indices(indices: Indices, least: int) -> Indices:
     """At least `least` sample indices; those added repeat the last one (or sample 0) and are not to
     be counted.
     """

@@ -40,7 +40,7 @@ can bear."""
 
 @dataclass(frozen=True)
 class Collected:
-    """How many rows of each table a training left."""
+    """Numbers of rows in the tables of a training."""
 
     spans: int
     steps: int
@@ -49,7 +49,7 @@ class Collected:
 
 @dataclass(frozen=True)
 class Source:
-    """What one machine's processes streamed.
+    """Streams of one machine's processes.
 
     Attributes:
         output_dir: where it lies now.
@@ -110,19 +110,19 @@ def collect_from(
         spans, steps, links = spans[:0], steps[:0], links[:0]
     clock = _Clock(zero_ns or 0, dilation.factor)
     links = links[links["time_ns"] >= clock.zero_ns]
-    _write(run_folder / "spans.parquet", _span_table(spans, steps, clock))
-    _write(
+    _write_table(run_folder / "spans.parquet", _span_table(spans, steps, clock))
+    _write_table(
         run_folder / "steps.parquet",
         _step_table(steps, clock, read_lines(sources[0].output_dir.evaluations)),
     )
-    _write(
+    _write_table(
         run_folder / "links.parquet",
         _link_table(links, clock, sampled or _sampled_hosts(hosts_by_rank)),
     )
     _write_decisions(run_folder / "decisions.json", sources, clock)
     clocks = dict.fromkeys(range(len(hosts_by_rank)), ClockFit.identity())
     clocks |= {rank: source.clock for source in sources for rank in source.ranks}
-    _write(
+    _write_table(
         run_folder / "hosts.parquet",
         _host_table(hosts_by_rank, cpu_shares or {}, clocks, spans, read_device_classes(sources)),
     )
@@ -152,7 +152,7 @@ def _spans_of(source: Source) -> Rows:
     """A machine's spans, in the reference clock; those whose instants cannot be trusted are
     marked.
     """
-    rows = _streamed([source.output_dir.spans(rank) for rank in source.ranks], SPAN_ROW)
+    rows = _read_streams([source.output_dir.spans(rank) for rank in source.ranks], SPAN_ROW)
     start_ns = rows["start_ns"].copy()
     end_ns = source.clock.to_reference(start_ns + rows["dur_ns"])
     rows["start_ns"] = source.clock.to_reference(start_ns)
@@ -162,13 +162,13 @@ def _spans_of(source: Source) -> Rows:
 
 
 def _steps_of(source: Source) -> Rows:
-    rows = _streamed([source.output_dir.steps(rank) for rank in source.ranks], STEP_ROW)
+    rows = _read_streams([source.output_dir.steps(rank) for rank in source.ranks], STEP_ROW)
     for name in ("start_ns", "end_ns"):
         rows[name] = source.clock.to_reference(rows[name].copy())
     return rows
 
 
-def _streamed(streams: Sequence[Path], row: np.dtype[np.void]) -> Rows:
+def _read_streams(streams: Sequence[Path], row: np.dtype[np.void]) -> Rows:
     """All rows of these streams; of ranks that came back, those of every process."""
     found = [read_rows(each, row) for stream in streams for each in of_all_lives(stream)]
     return np.concatenate([np.empty(0, dtype=row), *found])
@@ -225,7 +225,7 @@ def _span_table(rows: Rows, steps: Rows, clock: _Clock) -> pa.Table:
         "dur_ns": duration,
         "flags": flags,
     }
-    return _table(span_schema(), rows, special)
+    return _build_table(span_schema(), rows, special)
 
 
 def _step_key(rows: Rows) -> Integers:
@@ -247,7 +247,7 @@ def _step_table(rows: Rows, clock: _Clock, evaluations: Sequence[Mapping[str, ob
         "end_ns": clock.since_zero(rows["end_ns"]),
         "accuracy": pa.array(accuracies, pa.float64()),
     }
-    return _table(step_schema(), rows, special)
+    return _build_table(step_schema(), rows, special)
 
 
 def _sampled_hosts(hosts_by_rank: Sequence[Host]) -> list[str]:
@@ -274,7 +274,7 @@ def _link_table(rows: Rows, clock: _Clock, names: Sequence[str]) -> pa.Table:
         "delivery_rate_mbps": rows["delivery_rate_bytes_per_s"] * (8e-6 * clock.factor),
         **{name: clock.shorter(rows[name]) for name in durations},
     }
-    return _table(link_schema(), rows, special)
+    return _build_table(link_schema(), rows, special)
 
 
 def _host_table(
@@ -314,7 +314,7 @@ def _offset_ns(clock: ClockFit, times_ns: Integers) -> int:
     return int(times_ns[0] - clock.to_local(times_ns)[0])
 
 
-def _table(schema: pa.Schema, rows: Rows, special: Mapping[str, object]) -> pa.Table:
+def _build_table(schema: pa.Schema, rows: Rows, special: Mapping[str, object]) -> pa.Table:
     fields = rows.dtype.names or ()
     columns = [
         special[name] if name in special else np.ascontiguousarray(rows[name])
@@ -328,7 +328,7 @@ def _table(schema: pa.Schema, rows: Rows, special: Mapping[str, object]) -> pa.T
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _write(path: Path, table: pa.Table) -> None:
+def _write_table(path: Path, table: pa.Table) -> None:
     texts = [
         f.name for f in table.schema if pa.types.is_string(f.type) or pa.types.is_dictionary(f.type)
     ]

@@ -1,4 +1,4 @@
-"""When a device has done what it was told to.
+"""Clocks that wait until a device has finished its work.
 
 A CUDA kernel is launched by a call that returns at once, so the instant of the return says nothing.
 The end of a phase is the instant at which the host has seen an event that was recorded on the
@@ -25,7 +25,7 @@ class DeviceClock(Protocol):
 
 
 class HostClock:
-    """Of the processor."""
+    """Clock of the processor."""
 
     def synchronize(self) -> None:
         """Nothing is pending."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from laggard.workloads.tracing.stream import Rows, records
+from laggard.workloads.tracing.stream import Rows, split_records
 
 MOST_BYTES = 4 << 20
 """Read in one look, so that a look is short even where much has piled up; the rest is there at the
@@ -35,7 +35,7 @@ class RowFollower:
         """The rows of all whole batches since the last call; none where there is nothing new."""
         reader = pa.BufferReader(self._held())
         begin, parts = self._offset, []
-        while (message := _next(reader)) is not None:
+        while (message := _read_next_message(reader)) is not None:
             self._offset = begin + reader.tell()
             parts += self._rows(message)
         return np.concatenate(parts) if parts else np.zeros(0, dtype=self._row)
@@ -44,7 +44,7 @@ class RowFollower:
         if self._schema is None:
             self._schema = pa.ipc.read_schema(message)
             return []
-        return [records(pa.ipc.read_record_batch(message, self._schema), self._row)]
+        return [split_records(pa.ipc.read_record_batch(message, self._schema), self._row)]
 
     def _held(self) -> bytes:
         try:
@@ -57,7 +57,7 @@ class RowFollower:
             os.close(descriptor)
 
 
-def _next(reader: pa.BufferReader) -> pa.Message | None:
+def _read_next_message(reader: pa.BufferReader) -> pa.Message | None:
     """The next message; None where it has not come, or not whole, or the stream has ended."""
     try:
         return pa.ipc.read_message(reader)

@@ -74,7 +74,7 @@ class FullSpeed:
         return round(self.base_ns + samples * self.sample_ns)
 
 
-def fit(timed: Iterable[Timed]) -> FullSpeed:
+def fit_step_cost(timed: Iterable[Timed]) -> FullSpeed:
     """What all ranks of a machine measured, as one line: through the lower quartiles of the cost of
     each size.
 
@@ -94,7 +94,7 @@ def fit(timed: Iterable[Timed]) -> FullSpeed:
     return FullSpeed(many * (many_ns - sample_ns), sample_ns)
 
 
-def measure(train: Split, indices: Indices, fewest: int, learn: Learn) -> Timed:
+def measure_steps(train: Split, indices: Indices, fewest: int, learn: Learn) -> Timed:
     """Time steps of all these samples, and of half of them; on the calling thread's CPU clock.
 
     Args:

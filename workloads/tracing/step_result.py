@@ -1,4 +1,4 @@
-"""What came of one step of one rank: a row of `steps.parquet`."""
+"""Result of one step of one rank: a row of `steps.parquet`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a strategy says of a step.
+    """Result of a step, as the strategy reports it.
 
     Versions count the updates of the model that the ranks share; a strategy whose ranks share none
     has no versions.
 
     Attributes:
         loss: mean over this rank's samples; NaN where it had none.
-        applied: whether this rank's samples were learnt from; if not, they were computed in vain.
+        applied: whether this rank's samples were trained on; if not, they were computed in vain.
         read_version: of the model that the gradient was computed on.
         applied_version: of the model that this rank's work went into.
         staleness: updates by others between the model that was read and the one that was updated;

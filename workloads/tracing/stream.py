@@ -97,7 +97,7 @@ def _column(
 
 def read_rows(path: Path, row: np.dtype[np.void]) -> Rows:
     """All whole batches of a stream; none where the file does not exist or was cut in its first."""
-    parts = [records(batch, row) for batch in _batches(path)] if path.exists() else []
+    parts = [split_records(batch, row) for batch in _batches(path)] if path.exists() else []
     return np.concatenate(parts) if parts else np.zeros(0, dtype=row)
 
 
@@ -110,7 +110,7 @@ def _batches(path: Path) -> Iterator[pa.RecordBatch]:
             return
 
 
-def records(batch: pa.RecordBatch, row: np.dtype[np.void]) -> Rows:
+def split_records(batch: pa.RecordBatch, row: np.dtype[np.void]) -> Rows:
     """The rows of a batch."""
     rows = np.zeros(batch.num_rows, dtype=row)
     for name in row.names or ():

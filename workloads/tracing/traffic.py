@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from laggard.workloads.output.worker_output import WorkerOutputDir, write_whole
-from laggard.workloads.transport.inet_diag import own_established
+from laggard.workloads.transport.inet_diag import list_own_connections
 
 if TYPE_CHECKING:
     from laggard.workloads.transport.endpoint import Endpoint
@@ -35,7 +35,7 @@ class Traffic:
 def write_traffic(output_dir: WorkerOutputDir, node: int, endpoint: Endpoint | None) -> None:
     """Put down a process's traffic."""
     payload_bytes = None if endpoint is None else sum(endpoint.sent_bytes.values())
-    acked_bytes = sum(each.bytes_acked for each in own_established())
+    acked_bytes = sum(each.bytes_acked for each in list_own_connections())
     write_whole(
         output_dir.traffic(node),
         json.dumps(asdict(Traffic(node, payload_bytes, acked_bytes))).encode(),

@@ -23,7 +23,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from laggard.core.errors import TransportError
 from laggard.workloads.transport.frames import ACKNOWLEDGEMENT, Message, pack, unpack
-from laggard.workloads.transport.inet_diag import own_established
+from laggard.workloads.transport.inet_diag import list_own_connections
 from laggard.workloads.transport.plan import EndpointPlan
 
 _LINGER_MS = 1000
@@ -297,7 +297,7 @@ class Endpoint:
             PrerequisiteError: this machine's kernel does not tell.
         """
         machine = socket.inet_aton(self.plan.addresses[node].rpartition(":")[0])
-        connections = [each for each in own_established() if each.dst == machine]
+        connections = [each for each in list_own_connections() if each.dst == machine]
         return sum(each.busy_us - each.rwnd_limited_us for each in connections) * 1000
 
     def close(self) -> None:

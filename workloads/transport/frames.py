@@ -20,7 +20,7 @@ _VALUES = tuple(struct.Struct(f"<{count}q") for count in range(17))
 
 @dataclass(frozen=True)
 class Message:
-    """What nodes tell each other.
+    """Message from one node to another.
 
     Attributes:
         kind: what it is, as the strategy numbers it, from 1.
@@ -60,7 +60,7 @@ def pack(message: Message, number: int) -> list[bytes | memoryview]:
 
 
 def unpack(header: bytes, payload: bytearray | memoryview | None, sender: int) -> Message:
-    """The message that these frames are."""
+    """Build the message that these frames encode."""
     import torch
 
     kind, tensor_kind, number, version, count = _HEADER.unpack_from(header)

@@ -42,7 +42,7 @@ _INFO_TAIL_AT = 120
 _INFO_BYTES = _INFO_TAIL_AT + _INFO_TAIL.size
 
 
-class Connection(NamedTuple):
+class TcpConnection(NamedTuple):
     """One end of a connection; times in the unit of the name, the delivery rate in bytes per
     second; the inode is its socket's.
     """
@@ -88,7 +88,7 @@ def open_in_namespace(namespace: Path | None) -> socket.socket:
     return diagnosis
 
 
-def established(diagnosis: socket.socket) -> Iterator[Connection]:
+def list_connections(diagnosis: socket.socket) -> Iterator[TcpConnection]:
     """The established IPv4 connections of the socket's namespace, as its kernel sees them now.
 
     Raises:
@@ -114,20 +114,20 @@ def established(diagnosis: socket.socket) -> Iterator[Connection]:
                     f"the kernel does not list TCP connections: {os.strerror(number)}",
                     "modprobe tcp_diag",
                 )
-            connection = _parse(answer, offset + _HEADER.size, offset + length)
+            connection = _parse_connection(answer, offset + _HEADER.size, offset + length)
             if connection is not None:
                 yield connection
             offset += (length + 3) & ~3
 
 
-def own_established() -> tuple[Connection, ...]:
+def list_own_connections() -> tuple[TcpConnection, ...]:
     """This process's own, of its network namespace.
 
     Raises:
         PrerequisiteError: the kernel refuses.
     """
     with open_in_namespace(None) as diagnosis:
-        found = tuple(established(diagnosis))
+        found = tuple(list_connections(diagnosis))
     own = _own_inodes()
     return tuple(each for each in found if each.inode in own)
 
@@ -142,7 +142,7 @@ def _own_inodes() -> frozenset[int]:
     return frozenset(inodes)
 
 
-def _parse(answer: bytes, offset: int, end: int) -> Connection | None:
+def _parse_connection(answer: bytes, offset: int, end: int) -> TcpConnection | None:
     src_port, dst_port, src, dst = _MESSAGE.unpack_from(answer, offset)
     (inode,) = _INODE.unpack_from(answer, offset)
     offset += _MESSAGE_BYTES
@@ -153,7 +153,7 @@ def _parse(answer: bytes, offset: int, end: int) -> Connection | None:
             tail = _INFO_TAIL.unpack_from(answer, offset + _ATTRIBUTE.size + _INFO_TAIL_AT)
             limited, last_send_ms, rtt_us, retransmits = head
             acked, min_rtt_us, rate, busy_us, rwnd_us, sndbuf_us = tail
-            return Connection(
+            return TcpConnection(
                 inode, src, dst, src_port, dst_port, rtt_us, min_rtt_us, rate, limited & 1 == 1, last_send_ms, acked,
                 retransmits, busy_us, rwnd_us, sndbuf_us,
             )  # fmt: skip

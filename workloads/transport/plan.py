@@ -1,4 +1,4 @@
-"""What one process is told of the others that it exchanges messages with; pure."""
+"""Plan of one process's place in the exchange of messages; pure."""
 
 from __future__ import annotations
 

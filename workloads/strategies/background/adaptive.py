@@ -181,7 +181,9 @@ class Adaptive(OverlappedAveraging):
     def _choose_first_policy(
         self, untimed: PreAverageTiming, policy: AveragingPolicy
     ) -> AveragingPolicy | None:
-        """As the leader: the first average's terms, once what exchanges of two take says enough."""
+        """Choose the policy of the first average as the leader, once pairwise exchanges are
+        measured.
+        """
         if policy.mode is not AveragingMode.PAIRWISE:
             return policy
         present = sorted({self._context.rank, *self._present})
@@ -198,7 +200,7 @@ class Adaptive(OverlappedAveraging):
         return opening.policy if opening.begins else None
 
     def _choose_policy(self, measured: AverageTiming, policy: AveragingPolicy) -> AveragingPolicy:
-        """As the leader: the terms from now on."""
+        """Choose the policy from now on, as the leader."""
         self._averages_ns.append(measured.average_ns)
         steps_ns = [step_ns for step_ns in measured.step_ns.values() if step_ns]
         if not steps_ns:

@@ -2,14 +2,14 @@
 
 Every rank tells the lowest one that is there, the leader, when it has taken enough steps since the
 last average. When enough ranks have, the leader has all begin one: each brings its model as it is
-at that moment, weighted by the samples that it has learnt from since the last, and goes on training
+at that moment, weighted by the samples that it has trained on since the last, and goes on training
 meanwhile. When the mean has come round, the rank's model moves by the mean less what it brought:
-what was learnt meanwhile stays in it.
+what was learned meanwhile stays in it.
 
-Who has learnt nothing new counts nothing, and is told the mean like all others. Where the terms say
-so ranks wait, all the same, so that all learn alike. The leader may change the terms with every
+Who has learned nothing new counts nothing, and is told the mean like all others. Where the terms
+say so ranks wait, all the same, so that all learn alike. The leader may change the terms with every
 average. If a member is lost, or the leader, the average is given up by all who do not have it yet,
-and what they have learnt counts in the next.
+and what they have learned counts in the next.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Contribution:
 
 
 class AveragingMode(IntEnum):
-    """How ranks come by each other's models."""
+    """Mode in which ranks average their models."""
 
     NONBLOCKING = 0
     """All are averaged, and nobody waits for it."""
@@ -62,7 +62,7 @@ class AveragingMode(IntEnum):
 
 @dataclass(frozen=True)
 class AveragingPolicy:
-    """When ranks average, and how.
+    """Policy of when and how ranks average.
 
     Attributes:
         steps: since the last average of all after which a rank is ready for the next.
@@ -99,7 +99,7 @@ class AverageResult:
 
 @dataclass(frozen=True)
 class AverageTiming:
-    """What the leader knows when it begins an average, in real ns.
+    """Durations that the leader knows when it begins an average, in real ns.
 
     Attributes:
         average_ns: what the last one took, from its beginning until the leader had the mean.
@@ -112,7 +112,7 @@ class AverageTiming:
 
 @dataclass(frozen=True)
 class PreAverageTiming:
-    """What the leader knows before any average has been timed, in real ns.
+    """Durations that the leader knows before any average has been timed, in real ns.
 
     Attributes:
         step_ns: what a step takes, by rank, of those that have said so.

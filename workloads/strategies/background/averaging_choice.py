@@ -48,7 +48,7 @@ ObjectiveName = Literal["makespan", "cost", "fairness"]
 
 @dataclass(frozen=True)
 class ChoiceCriteria:
-    """What a choice depends on besides measurements.
+    """Criteria of a choice, besides measurements.
 
     Attributes:
         objective: what is to be small, or fair.
@@ -76,7 +76,7 @@ class ChoiceCriteria:
 
 @dataclass(frozen=True)
 class AveragingCosts:
-    """What the continuum makes of training, in seconds.
+    """Measured costs of training and averaging, in seconds.
 
     Attributes:
         steps_s: what a step takes, of each rank that has said so.
@@ -90,12 +90,12 @@ class AveragingCosts:
 
     @property
     def step_s(self) -> float:
-        """Of the middle rank."""
+        """Seconds per step of the median rank."""
         return median(self.steps_s)
 
     @property
     def slowest_s(self) -> float:
-        """Of the slowest rank."""
+        """Seconds per step of the slowest rank."""
         return max(self.steps_s)
 
     @property
@@ -143,7 +143,7 @@ def choose_initial_policy(objective: ObjectiveName) -> AveragingPolicy:
 
 @dataclass(frozen=True)
 class EarlyMeasurements:
-    """What is known before an average of all has been timed.
+    """Measurements from before the first average of all.
 
     Attributes:
         steps_s: what a step takes, of each rank that has said so.
@@ -161,7 +161,7 @@ class EarlyMeasurements:
 
 @dataclass(frozen=True)
 class FirstAverageDecision:
-    """Whether the first average of all is begun now.
+    """Decision on whether the first average of all begins now.
 
     Attributes:
         begins: whether it is; if not, models go on two by two.
@@ -177,7 +177,7 @@ class FirstAverageDecision:
 def decide_first_average(
     seen: EarlyMeasurements, criteria: ChoiceCriteria, first: AveragingPolicy
 ) -> FirstAverageDecision:
-    """Whether to time an average of all.
+    """Decide whether to time an average of all.
 
     It takes no less than the models of two are on the slowest way, which it goes too, there and
     back, and some `ROUND_TRIPS_PER_AVERAGE` times that. To find that out by an average itself would

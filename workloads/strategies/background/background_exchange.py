@@ -1,4 +1,4 @@
-"""What strategies have in common whose ranks train while a thread beside exchanges their models."""
+"""Base of strategies that exchange models in a background thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class BackgroundExchange(PeerStrategyBase, ABC):
-    """A rank that reads its model, learns from it, and puts what it has learnt into the model as
+    """A rank that reads its model, learns from it, and puts what it has learned into the model as
     others have made it meanwhile.
 
     How many updates by others lie between is the staleness. The lock is held for no longer than two
@@ -33,7 +33,8 @@ class BackgroundExchange(PeerStrategyBase, ABC):
         context: what it trains with.
 
     Attributes:
-        progress_reporter: with the referee, whom the thread beside answers; None where nobody asks.
+        progress_reporter: with the coordinator, whom the thread beside answers; None where nobody
+            asks.
     """
 
     progress_reporter: ProgressReporter | None = None
@@ -129,7 +130,7 @@ class BackgroundExchange(PeerStrategyBase, ABC):
 
     @abstractmethod
     def _on_step_done(self, samples: int) -> None:
-        """The rank has finished a step of so many samples; the lock is held."""
+        """Handle the end of a step of so many samples; the lock is held."""
 
     @abstractmethod
     def _reset_members(self, present: Collection[int]) -> None:

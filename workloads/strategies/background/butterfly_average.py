@@ -63,7 +63,7 @@ class ButterflyAverage:
         self._has_weight = True
 
     def begin(self) -> list[VectorPart]:
-        """What to send first."""
+        """Return the first parts to send."""
         others = zip(self._owners, self._mine, strict=True)
         parts = [
             VectorPart(rank, False, self._own_weight, values)

@@ -1,4 +1,4 @@
-"""A rank's model that others move while the rank learns: what was learnt from an older one goes
+"""A rank's model that others move while the rank learns: what was learned from an older one goes
 into the present one; pure.
 """
 
@@ -24,7 +24,7 @@ class CurrentModel:
 
     An average of all and exchanges of two may be under way together. Both pull a model the same
     way, and both pulls would carry it as far out on the other side: so the mean stands for all that
-    exchanges have moved since the model was brought into it. What was learnt meanwhile stays.
+    exchanges have moved since the model was brought into it. What was learned meanwhile stays.
 
     Args:
         model: to begin with, of one dimension, on the host.
@@ -41,7 +41,7 @@ class CurrentModel:
         self._exchanged_delta: torch.Tensor | None = None
 
     def learn(self, read: ModelVersion, updated: torch.Tensor) -> ModelVersion:
-        """What was learnt from a model that was read goes into the model as it is now.
+        """Apply the update learned from a model read earlier to the current model.
 
         Returns:
             The model after it; between the versions lie the updates by others.

@@ -3,7 +3,7 @@ for slow links.
 
 J. Wang, H. Liang, G. Joshi, "Overlap Local-SGD: An Algorithmic Approach to Hide Communication
 Delays in Distributed SGD", ICASSP 2020; here ranks need not take the same number of steps between
-two averages, and count by the samples that they have learnt from (B. McMahan et al., AISTATS 2017).
+two averages, and count by the samples that they have trained on (B. McMahan et al., AISTATS 2017).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one rank does by itself, phase by phase: what all strategies but DDP's begin with."""
+"""Local part of a step, phase by phase, which all strategies but DDP's begin with."""
 
 from __future__ import annotations
 

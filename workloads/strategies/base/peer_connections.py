@@ -50,7 +50,7 @@ JoinState: TypeAlias = "tuple[int, torch.Tensor]"
 
 
 class _JoinMessage(IntEnum):
-    """What a HELLO says where it says anything: the first of its values."""
+    """Kinds of HELLO messages: the first of their values."""
 
     REQUEST_MODEL = 1
     """For the model; answered with GIVES."""
@@ -72,7 +72,7 @@ class _JoinMessage(IntEnum):
 
 
 class JoinHandler(Protocol):
-    """What a strategy does about ranks that join."""
+    """Part of a strategy that handles joining ranks."""
 
     def join_state(self) -> JoinState:
         """The step that this rank is in, and a model to begin it with: parameters and buffers on
@@ -150,8 +150,8 @@ class PeerConnections:
         """Come into a training that is under way, as one of those who are there; the first of them
         is asked for the model.
 
-        Who is there is read from the tally. This rank puts itself down before it looks for whom
-        else to tell, so that of two who join at once one at least tells the other.
+        Who is there is read from the progress board. This rank puts itself down before it looks for
+        whom else to tell, so that of two who join at once one at least tells the other.
 
         Returns:
             The step to begin with, and the model; None where training is over.
@@ -252,7 +252,7 @@ class PeerConnections:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the referee has ended the training.
+        """Whether the coordinator has ended the training.
 
         Raises:
             TransportError: the thread that exchanges models beside it has failed.

@@ -1,4 +1,4 @@
-"""What ranks of all strategies without a server have in common."""
+"""Base classes of strategies without a server."""
 
 from __future__ import annotations
 

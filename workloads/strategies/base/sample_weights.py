@@ -1,10 +1,10 @@
-"""How much each rank's model counts where ranks that trained by themselves average their models.
+"""Weights of the ranks' models where ranks that trained on their own average them.
 
 Where all take even shares of a batch they count alike, and a rank's gradient is scaled by its
 share, so that averaging in every step is data-parallel training to the last bit of momentum. Where
 shares are balanced by speed they may differ tenfold, and so would the ranks' local steps: there
 each takes steps of the mean gradient of its own samples, and counts by the samples that it has
-learnt from (B. McMahan et al., AISTATS 2017).
+trained on (B. McMahan et al., AISTATS 2017).
 """
 
 from __future__ import annotations

@@ -18,5 +18,5 @@ def unpack_session(number: int) -> int:
 
 
 def unpack_number(number: int) -> int:
-    """What was numbered."""
+    """Return the number within the session."""
     return number & (1 << _BITS) - 1

@@ -1,4 +1,4 @@
-"""What a strategy is given, and what it has to do."""
+"""Context that a strategy receives, and protocols that it implements."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ CPU_DEVICE = torch.device("cpu")
 
 
 def _ignore_decision(_step: int, _sentence: str) -> None:
-    """What nobody wants to know."""
+    """Ignore a decision."""
 
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """What one rank trains with.
+    """Model, optimizer, connections and settings of one rank.
 
     Collectives go over torch's default process group, which is open before and closed after.
 
@@ -85,11 +85,11 @@ class Strategy(Protocol):
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """What updates it."""
+        """Optimizer that updates the model."""
 
     @property
     def weight(self) -> float:
-        """How much this rank's model counts in a mean of all now."""
+        """Current weight of this rank's model in a mean of all."""
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
         """Learn from one batch.
@@ -149,7 +149,7 @@ class PeerStrategy(AsyncStrategy, Protocol):
 
     @property
     def weight(self) -> float:
-        """How much this rank's model counts in a mean of all now."""
+        """Current weight of this rank's model in a mean of all."""
 
 
 StrategyWorker = Strategy | ServerStrategy | PeerStrategy

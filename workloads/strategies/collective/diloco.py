@@ -88,7 +88,7 @@ class DiLoCo:
 
     @property
     def weight(self) -> float:
-        """How much this rank's model counts (see `Strategy`)."""
+        """Weight of this rank's model (see `Strategy`)."""
         return self._weights.weight
 
     def next_synchronization(self, step: int) -> int:

@@ -119,7 +119,7 @@ class Hierarchical:
 
     @property
     def weight(self) -> float:
-        """How much this rank's model counts (see `Strategy`)."""
+        """Weight of this rank's model (see `Strategy`)."""
         return self._global_weights.weight
 
     def next_synchronization(self, step: int) -> int:

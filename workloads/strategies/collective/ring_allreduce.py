@@ -111,7 +111,7 @@ class RingReducer:
         self._received: dict[int, torch.Tensor] = {}
 
     def payload_bytes(self, vector: torch.Tensor) -> int:
-        """What this rank sends to sum such a vector."""
+        """Count the bytes that this rank sends to sum such a vector."""
         import torch
 
         chunks = torch.tensor_split(vector, self._world_size)

@@ -1,10 +1,10 @@
-"""In which steps ranks that train by themselves meet; pure."""
+"""Rules for the steps in which ranks synchronize; pure."""
 
 from __future__ import annotations
 
 
 class SynchronizesEveryStep:
-    """What strategies have in common whose ranks have one model after each step."""
+    """Base of strategies whose ranks have one model after each step."""
 
     @property
     def weight(self) -> float:

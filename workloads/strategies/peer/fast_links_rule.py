@@ -132,7 +132,7 @@ class FastLinksRule(Generic[Model]):
             self.partner = None
 
     def on_measurement(self, rank: int, step: int, row: FloatArray) -> None:
-        """What a rank has measured."""
+        """Handle the measurements of another rank."""
         if step + self.parameters.every > self.step:
             self._measured.setdefault(step, {})[rank] = row
 

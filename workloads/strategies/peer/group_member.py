@@ -45,7 +45,7 @@ others as their version."""
 
 @dataclass(frozen=True)
 class GroupAverageResult:
-    """What became of a request.
+    """Result of a request for a group.
 
     Attributes:
         model: the group's mean, or this rank's own where the group was lost.
@@ -101,7 +101,7 @@ class GroupMember:
         self._send_request(now_ns)
 
     def take_outcome(self) -> GroupAverageResult | None:
-        """What became of the request, once that is known."""
+        """Return the result of the request, once it is known."""
         outcome, self._outcome = self._outcome, None
         return outcome
 

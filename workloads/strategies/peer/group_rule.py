@@ -1,4 +1,4 @@
-"""Which ranks average their models together: the rule of who asks for a group, pure.
+"""Rule for which ranks average their models together, as the group generator applies it; pure.
 
 Whoever is ready is grouped with those who are ready too, so that nobody waits for a slow rank as
 such. Were it only that, two halves of the ranks could go on for ever without a word: after so many

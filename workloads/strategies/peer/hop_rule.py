@@ -54,7 +54,7 @@ class StepNotice:
 
 @dataclass(frozen=True)
 class HopStepEnd(Generic[Model]):
-    """How a step ends.
+    """End of a step.
 
     Attributes:
         models: the neighbours' that are taken, by rank.
@@ -97,7 +97,7 @@ class HopRule(Generic[Model]):
 
     @property
     def neighbors(self) -> tuple[int, ...]:
-        """Of this rank, in the graph of those who are there."""
+        """Neighbors of this rank in the graph of the present ranks."""
         return find_neighbors(self.parameters.graph, self._present, self.rank)
 
     def build_notices(self) -> tuple[StepNotice, ...]:

@@ -1,4 +1,4 @@
-"""Which ranks exchange models how often, given what an exchange takes over each link; pure.
+"""Policy for how often ranks exchange models, given the duration over each link; pure.
 
 After P. Zhou et al., "Communication-efficient Decentralized Machine Learning over Heterogeneous
 Networks" (NetMax), ICDE 2021: the expected time of a step is made small while the second eigenvalue

@@ -39,7 +39,7 @@ class RingAverage:
         self.payload_bytes = 0
 
     def begin(self) -> Chunk | None:
-        """What to send first; None for a member that is alone."""
+        """Return the first chunk to send; None for a member that is alone."""
         return None if self.complete else self._chunk(0)
 
     def receive(self, part: torch.Tensor) -> Chunk | None:

@@ -41,7 +41,7 @@ class Update:
 
     @property
     def samples(self) -> int:
-        """Of all its gradients."""
+        """Number of samples of all its gradients."""
         return sum(push.samples for push in self.pushes)
 
 
@@ -59,7 +59,7 @@ class ServerReply:
 
 @dataclass(frozen=True)
 class Reaction:
-    """What one push brings about: updates in this order, then answers."""
+    """Reaction to one push: updates in this order, then answers."""
 
     updates: tuple[Update, ...] = ()
     replies: tuple[ServerReply, ...] = ()
