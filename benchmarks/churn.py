@@ -103,7 +103,7 @@ def borne(name: str, runs: Path) -> str:
         f"`{name}`" + (" *" if ended.status else ""),
         " · ".join(f"{window.per_s:.0f}" for window in windows),
         " · ".join(f"{window.longest_s:.2f}" for window in windows),
-        f"{joined_s - churn['joined']['asked_s']:.1f} s",
+        f"{joined_s - churn['joined']['requested_s']:.1f} s",
         f"{back.step.min()}, {meanwhile.min()} to {meanwhile.max()}",
         f"{back.staleness.max()}, {others.staleness.max()}",
     ]
@@ -136,7 +136,7 @@ def kill_one(run: int, runs: Path) -> float:
     """Kill the victim's process once training is under way; returns when."""
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
-        trains = any(path.stat().st_size for path in runs.glob("*/*/spool/progress.jsonl"))
+        trains = any(path.stat().st_size for path in runs.glob("*/*/workers/progress.jsonl"))
         for process in psutil.Process(run).children(recursive=True) if trains else ():
             with suppress(psutil.NoSuchProcess):  # some are there for a moment only
                 if process.name() == f"rank-{VICTIM}":

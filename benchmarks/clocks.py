@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.core.clock_timestamps import ClockExchange
+from laggard.core.clocks.timestamps import ClockExchange
 from laggard.core.hosts import Host
 from laggard.core.linux import inside_network
 from laggard.layers_services.local import sandbox
@@ -183,7 +183,7 @@ def show(nodes: Sequence[Node], folder: Path) -> None:
     # Only now, since numpy starts threads, and the sandbox is entered by forks.
     import numpy as np
 
-    from laggard.core.clock_fit import fit_clock
+    from laggard.core.clocks.clock_fit import fit_clock
 
     print(
         "| link back | load | true skew (s) | estimated (s) | true drift (ppm) | estimated (ppm) |"

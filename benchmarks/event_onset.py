@@ -38,7 +38,11 @@ from laggard.layers_services.local.namespaces import create_namespaces  # noqa: 
 from laggard.network_emulation.dynamics import Scheduler  # noqa: E402
 from laggard.network_emulation.dynamics.changes import TimedChange, in_order  # noqa: E402
 from laggard.network_emulation.fidelity.measure import PRIORITY, busy_cores  # noqa: E402
-from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint, listener_in, socket_in  # noqa: E402
+from laggard.network_emulation.fidelity.probes.endpoint import (  # noqa: E402
+    ProbeEndpoint,
+    listener_in,
+    socket_in,
+)
 from laggard.network_emulation.forked import run_forked  # noqa: E402
 from laggard.network_emulation.link_plan import Constraint, LinkPlan, Pair  # noqa: E402
 from laggard.network_emulation.links.backend import LinkBackend  # noqa: E402
@@ -177,7 +181,7 @@ def measure(
     os.waitpid(watcher, 0)
     backend.close()
     seen = {pair: [Seen(*each) for each in rows] for pair, rows in zip(pairs, told, strict=True)}
-    recorded = [1e3 * (record.effective_s - record.asked_s) for record in records]
+    recorded = [1e3 * (record.effective_s - record.requested_s) for record in records]
     onsets = [
         onset_ms(
             change,

@@ -35,7 +35,10 @@ from laggard.network_emulation.fidelity.measure import (  # noqa: E402
     measure_loss,
     measure_rate,
 )
-from laggard.network_emulation.fidelity.probes.datagrams import DATAGRAM_WIRE_BYTES, LossProbe  # noqa: E402
+from laggard.network_emulation.fidelity.probes.datagrams import (  # noqa: E402
+    DATAGRAM_WIRE_BYTES,
+    LossProbe,
+)
 from laggard.network_emulation.fidelity.probes.echo import (  # noqa: E402
     SMALL_BYTES,
     EchoProbe,

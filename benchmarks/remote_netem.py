@@ -156,7 +156,7 @@ def told(answer: Answer) -> str:
     lines.append(f"\nrun: {record['status']} {record['error'] or ''}; outcome {record['outcome']}")
     lines.append(
         "events:"
-        f" {[(e['kind'], e['quantity'], e['value'], e['asked_s'], e['effective_s']) for e in answer['events']]}"
+        f" {[(e['kind'], e['quantity'], e['value'], e['requested_s'], e['effective_s']) for e in answer['events']]}"
     )
     lines.append(f"left on the nodes: {answer['left']}")
     return "\n".join(lines)

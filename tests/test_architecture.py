@@ -1,21 +1,106 @@
-"""The house: rooms import the foundation and themselves, only experiments composes; light commands
-import nothing heavy."""
+"""The house: which part imports which, and what light commands must not import.
+
+Every import counts, also one inside a function or under `TYPE_CHECKING`.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-ROOMS = ("experiments", "layers_services", "network_emulation", "workloads", "analysis")
-FOUNDATION = tuple(
-    path.stem for path in (REPOSITORY / "src/laggard").glob("*.py") if path.stem != "__init__"
-)
+PACKAGE = REPOSITORY / "src/laggard"
+ROOMS = ("layers_services", "network_emulation", "workloads", "analysis")
+WALLS: Mapping[str, tuple[str, ...]] = {
+    "laggard": (
+        "core",
+        "supervision",
+        "scenario",
+        "run_folder",
+        "run",
+        "remote/agent",
+        "remote",
+        "emulate",
+        "campaign",
+        "evaluate",
+        "cli",
+    ),
+    "layers_services": (
+        ".",
+        "local",
+        "local/connection_plugins",
+        "ssh",
+        "g5k",
+        "e2clab",
+        "environment",
+    ),
+    "network_emulation": (
+        ".",
+        "fidelity/probes",
+        "links",
+        "links/netem",
+        "links/userspace",
+        "compute",
+        "storage",
+        "memory",
+        "dynamics",
+        "fidelity",
+    ),
+    "workloads": (
+        "specification",
+        "output",
+        "transport",
+        "datasets",
+        "models",
+        "tracing",
+        "compress",
+        "balancing",
+        "coordination",
+        "strategies/base",
+        "strategies/collective",
+        "strategies/server",
+        "strategies/peer",
+        "strategies/background",
+        "strategies",
+        ".",
+    ),
+    "analysis": (
+        ".",
+        "tables",
+        "tables/timelines",
+        "formats/import_run",
+        "formats/bytedance",
+        "formats/kineto",
+        "formats/export",
+        "formats",
+        "detection",
+        "detection/online",
+        "replay",
+        "replay/lockstep",
+        "replay/asynchronous",
+        "replay/simulation",
+        "replay/what_if",
+        "replay/bytedance",
+        "findings",
+        "report/style",
+        "report/timeline",
+        "report/figures",
+        "report",
+        "evaluate/synthetic",
+        "evaluate",
+    ),
+}
+"""Folders of every part, lowest first: a folder imports itself and what stands before it."""
+
+APPLICATION = tuple(part for part in WALLS["laggard"] if part != "core" and "/" not in part)
 HEAVY = (
     "torch",
     "enoslib",
@@ -31,93 +116,148 @@ HEAVY = (
 )
 
 
-def _modules(folder: str) -> list[Path]:
-    return sorted((REPOSITORY / folder).rglob("*.py"))
+@cache
+def _modules() -> Mapping[str, Path]:
+    """Every product module by its dotted name; a package stands for its `__init__`."""
+    roots = [(REPOSITORY / room, ("laggard", room)) for room in ROOMS]
+    roots += [(PACKAGE / part, ("laggard", part)) for part in ("core", *APPLICATION)]
+    found = {}
+    for root, parts in roots:
+        for path in sorted(root.rglob("*.py")):
+            dotted = ".".join((*parts, *path.relative_to(root).with_suffix("").parts))
+            found[dotted.removesuffix(".__init__")] = path
+    return found
 
 
-def _imports(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and full name of everything that a file imports, wherever in it."""
+@cache
+def _imports(path: Path) -> tuple[tuple[int, str], ...]:
+    """Line and full name of everything that a file imports."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = "." * node.level + (node.module or "")
-            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+            found += [(node.lineno, f"{base}.{alias.name}") for alias in node.names]
+    return tuple(found)
 
 
 def _strings(path: Path) -> Iterator[tuple[int, str]]:
-    """Names of modules in text, as `importlib` and the fork server take them."""
+    """Names of modules in strings, as `importlib` and the fork server take them."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if (
-            isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and node.value.startswith("laggard.")
-        ):
-            yield node.lineno, node.value
+        if isinstance(node, ast.Constant) and re.fullmatch(r"laggard(\.\w+){2,}.*", str(node.value)):
+            yield node.lineno, str(node.value)
 
 
-def _room_of(name: str) -> str | None:
-    parts = name.split(".")
-    return parts[1] if parts[0] == "laggard" and len(parts) > 1 and parts[1] in ROOMS else None
+def _imported_modules(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and name of every product module that a file imports."""
+    for line, name in _imports(path):
+        module = name if name in _modules() else name.rpartition(".")[0]
+        if module in _modules():
+            yield line, module
 
 
-@pytest.mark.parametrize("room", [room for room in ROOMS if room != "experiments"])
-def test_a_room_imports_the_foundation_and_itself(room: str) -> None:
+def _folder(module: str) -> str:
+    """The dotted name of the folder that a module lies in."""
+    return module if _modules()[module].name == "__init__.py" else module.rpartition(".")[0]
+
+
+def _part(module: str) -> str:
+    return module.split(".")[1]
+
+
+def _format_place(path: Path, line: int, name: str) -> str:
+    return f"{path.relative_to(REPOSITORY)}:{line}: {name}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_the_core_and_itself(room: str) -> None:
+    modules = {name: path for name, path in _modules().items() if _part(name) == room}
+    assert modules
     wrong = [
-        f"{path.relative_to(REPOSITORY)}:{line}: {name}"
-        for path in _modules(room)
+        _format_place(path, line, name)
+        for path in modules.values()
         for line, name in (*_imports(path), *_strings(path))
-        if _room_of(name) not in (None, room)
+        if name.split(".")[0] == "laggard" and _part(f"{name}.") not in ("", "core", room)
     ]
     assert wrong == []
 
 
-def test_the_foundation_imports_no_room() -> None:
-    paths = sorted((REPOSITORY / "src/laggard").glob("*.py"))
-    assert paths
-    assert [name for path in paths for _, name in _imports(path) if _room_of(name)] == []
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_imports_are_absolute_and_under_laggard(room: str) -> None:
+def test_the_core_imports_itself_only() -> None:
+    modules = {name: path for name, path in _modules().items() if _part(name) == "core"}
+    assert modules
     wrong = [
-        f"{path.relative_to(REPOSITORY)}:{line}: {name}"
-        for path in _modules(room)
+        _format_place(path, line, name)
+        for path in modules.values()
         for line, name in _imports(path)
-        if name.startswith(".") or name.split(".")[0] in ROOMS
+        if name.split(".")[0] == "laggard" and _part(name) != "core"
     ]
     assert wrong == []
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_what_is_imported_from_laggard_exists(room: str) -> None:
-    known = {
-        "laggard",
-        *(f"laggard.{name}" for name in FOUNDATION),
-        *(f"laggard.{name}" for name in ROOMS),
+def test_imports_are_absolute_and_of_what_exists() -> None:
+    wrong = [
+        _format_place(path, line, name)
+        for path in _modules().values()
+        for line, name in _imports(path)
+        if name.startswith(".")
+        or name.split(".")[0] in (*ROOMS, "experiments")
+        or (
+            name.split(".")[0] == "laggard"
+            and name not in ("laggard", "laggard.__version__")
+            and not {name, name.rpartition(".")[0]} & _modules().keys()
+        )
+    ]
+    assert wrong == []
+
+
+def _find_wall(module: str) -> tuple[str, int]:
+    """The part whose walls a module stands between, and the place of its folder there."""
+    part = _part(module)
+    order = WALLS["laggard" if part not in ROOMS else part]
+    inside = _folder(module).split(".")[1:] if part not in ROOMS else _folder(module).split(".")[2:]
+    place = "/".join(inside) or "."
+    if part not in ROOMS and place not in order:
+        place = inside[0]
+    return ("laggard" if part not in ROOMS else part), order.index(place)
+
+
+def test_no_import_points_back_up() -> None:
+    wrong = []
+    for module, path in _modules().items():
+        part, own = _find_wall(module)
+        for line, imported in _imported_modules(path):
+            other_part, other = _find_wall(imported)
+            if part == other_part and other > own:
+                wrong.append(_format_place(path, line, imported))
+    assert wrong == []
+
+
+def _find_circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        circle: list[str] = error.args[1]
+        return circle
+    return []
+
+
+def test_there_are_no_circles_between_modules_or_folders() -> None:
+    modules = {
+        name: {imported for _, imported in _imported_modules(path)} - {name}
+        for name, path in _modules().items()
     }
-    for name in ROOMS:
-        for path in _modules(name):
-            dotted = ".".join(("laggard", *path.relative_to(REPOSITORY).with_suffix("").parts))
-            known.add(dotted.removesuffix(".__init__"))
-    wrong = [
-        f"{path.relative_to(REPOSITORY)}:{line}: {name}"
-        for path in _modules(room)
-        for line, name in _imports(path)
-        if name.split(".")[0] == "laggard"
-        and name not in known
-        and name.rpartition(".")[0] not in known
-    ]
-    assert wrong == []
+    folders: dict[str, set[str]] = {}
+    for name, imported in modules.items():
+        folders.setdefault(_folder(name), set()).update(map(_folder, imported))
+    assert _find_circle(modules) == []
+    assert _find_circle({name: found - {name} for name, found in folders.items()}) == []
 
 
 def _imported_by(statement: str) -> set[str]:
     code = f"import sys\n{statement}\nprint(*sys.modules, sep='\\n')"
-    return set(
-        subprocess.run(
-            [sys.executable, "-c", code], check=True, capture_output=True, text=True
-        ).stdout.split()
-    )
+    command = [sys.executable, "-c", code]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -138,15 +278,14 @@ def test_light_commands_import_nothing_heavy(statement: str) -> None:
 
 def test_no_module_is_named_like_one_of_the_standard_library() -> None:
     """Ansible's children run scripts beside which such a module would be found first."""
-    names = [path.stem for room in ROOMS for path in _modules(room) if path.stem != "__init__"]
-    assert sorted(set(names) & set(sys.stdlib_module_names)) == []
+    names = {path.stem for path in _modules().values() if path.stem != "__init__"}
+    assert sorted(names & set(sys.stdlib_module_names)) == []
 
 
 def test_files_stay_small() -> None:
     long = {
         str(path.relative_to(REPOSITORY)): lines
-        for folder in (*ROOMS, "src/laggard")
-        for path in _modules(folder)
+        for path in _modules().values()
         if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 500
     }
     assert long == {}

@@ -69,11 +69,11 @@ def main(argument: str) -> None:
         workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary
     )
     strategy = workload.strategy
-    if strategy.uses_server or strategy.pace == "own":
+    if strategy.uses_server or strategy.sync_mode == "asynchronous":
         os.nice(19)
     if strategy.uses_server:
         _serve_coordinator(plan, data, model)
-    elif strategy.pace == "own":
+    elif strategy.sync_mode == "asynchronous":
         _create_coordinator(plan, data, model).run()
     else:
         _serve_evaluations(plan, data, model)

@@ -98,7 +98,9 @@ def _check_strategy(
     if unsuitable is not None:
         key = ("strategy", unsuitable.key)
         yield source.locate_problem(key, unsuitable.rule, unsuitable.fix)
-    if (strategy.uses_server or strategy.pace == "own") and workload.checkpoint_every is not None:
+    if (
+        strategy.uses_server or strategy.sync_mode == "asynchronous"
+    ) and workload.checkpoint_every is not None:
         rule = (
             f"with {strategy.name} no worker has all of the training's state, and so none writes"
             " checkpoints"

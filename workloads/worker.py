@@ -269,7 +269,7 @@ def _join_late(
 def _train_among_peers(
     resources: WorkerResources, output_dir: WorkerOutputDir, told: EndpointPlan
 ) -> None:
-    plan, own = resources.plan, resources.plan.workload.strategy.pace == "own"
+    plan, own = resources.plan, resources.plan.workload.strategy.sync_mode == "asynchronous"
     progress_board = ProgressBoard(output_dir.progress_board, plan.world_size)
     with (
         Endpoint(told, listens=True) as endpoint,

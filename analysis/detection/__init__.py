@@ -1,1 +1,1 @@
-""""""
+"""Detection: references, slow intervals, and the causes that stragglers have."""

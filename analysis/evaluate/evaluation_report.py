@@ -124,7 +124,8 @@ def format_evaluation(evaluated: Sequence[EvaluatedCase]) -> str:
         lines += [
             "",
             (
-                f"  {axis:<22}{'runs':>6}{'events':>8}{'precision':>11}{'recall':>8}{'cost p50':>10}{'p90':>8}"
+                f"  {axis:<22}{'runs':>6}{'events':>8}{'precision':>11}"
+                f"{'recall':>8}{'cost p50':>10}{'p90':>8}"
             ),
         ]
         lines += [_format_row(value, part) for value, part in parts.items()]
@@ -141,7 +142,10 @@ def _format_row(value: str, part: Score) -> str:
         _format_number(part.cost_error_p50),
         _format_number(part.cost_error_p90),
     ]
-    return f"  {value:<22}{part.cases:>6}{part.events:>8}{label[0]:>11}{label[1]:>8}{label[2]:>10}{label[3]:>8}"
+    return (
+        f"  {value:<22}{part.cases:>6}{part.events:>8}"
+        f"{label[0]:>11}{label[1]:>8}{label[2]:>10}{label[3]:>8}"
+    )
 
 
 def _format_number(value: float | None) -> str:

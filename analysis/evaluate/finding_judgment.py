@@ -30,7 +30,8 @@ class CaseJudgment:
         link_named: whether the dearest finding of the network names a link that was slow then; None
             likewise.
         clean_steps: steps of the run, if nothing was injected; else 0.
-        cost_error: |what the findings cost - what the injections did| over the makespan; None where nothing was injected.
+        cost_error: absolute difference of found and injected cost, over the makespan; None without
+            injections.
         online: of what the detector told while the run went on; None where it was not asked.
     """
 

@@ -1,1 +1,1 @@
-""""""
+"""Findings: stragglers with their costs, and the sentences that state them."""

@@ -100,7 +100,10 @@ def format_decisions(run: RunData) -> tuple[str, ...]:
     often = "once" if earlier == 1 else format_count(earlier, "time")
     before = f" It had changed its mind {often} before; the table has all." if earlier else ""
     return (
-        f"From step {last.step + 1} on, {run.record.strategy.name} took up: {last.told}.{before}",
+        (
+            f"From step {last.step + 1} on, {run.record.strategy.name} took up:"
+            f" {last.description}.{before}"
+        ),
     )
 
 
@@ -184,8 +187,8 @@ def format_remainder(analysis: AnalysisResult) -> tuple[str, ...]:
     if share > 0:
         return (
             (
-                f"{format_percent(share)} of the makespan stays unexplained, so the costs are not to"
-                " be relied on."
+                f"{format_percent(share)} of the makespan stays unexplained, so the costs are not"
+                " to be relied on."
             ),
         )
     longer = f"The model of what was found takes {format_percent(-share)} longer than the run did"

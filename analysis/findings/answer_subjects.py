@@ -63,7 +63,8 @@ def describe_links(links: Sequence[tuple[str, str]], hosts: Sequence[RankHost]) 
     if alone:
         if len(set(links)) > 1:
             return Subject(
-                f"the {format_count(len(set(links)), 'link')} between {format_list(sorted(links[0]))}",
+                f"the {format_count(len(set(links)), 'link')} between"
+                f" {format_list(sorted(links[0]))}",
                 single=False,
             )
         return Subject(f"the link from {links[0][0]} to {links[0][1]}", single=True)

@@ -74,7 +74,10 @@ def _format_slowest(run: RunData, analysis: AnalysisResult) -> str:
     if usual[fast] <= 0 or usual[slow] < 1.1 * usual[fast]:
         return ""
     names = run.hosts[slow].host, run.hosts[fast].host
-    sentences = f"{names[0]} computes {format_ratio(float(usual[slow] / usual[fast]))} slower than {names[1]}"
+    sentences = (
+        f"{names[0]} computes {format_ratio(float(usual[slow] / usual[fast]))} slower than"
+        f" {names[1]}"
+    )
     if run.record is not None and run.record.origin is not None:
         return f"{sentences}."
     taken = np.bincount(run.steps.rank, minlength=run.world_size)

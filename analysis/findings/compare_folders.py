@@ -77,7 +77,7 @@ def name_setups(records: Sequence[RunRecord]) -> tuple[str, ...]:
     told = [
         (
             record.scenario,
-            record.strategy.told,
+            record.strategy.description,
             record.testbed,
             *(f"{k}={v}" for k, v in _iterate_settings(record)),
         )
@@ -128,7 +128,10 @@ def _format_setup(setup: Setup, first: Setup) -> Iterator[str]:
     )
     yield f"  makespan {_format_estimate(setup.makespan_s, '{:.1f}')} s{faster}"
     if setup.accuracy is not None:
-        yield f"  accuracy {_format_percent(setup.accuracy)}{_format_difference(setup.more_accurate, first)}"
+        yield (
+            "  accuracy"
+            f" {_format_percent(setup.accuracy)}{_format_difference(setup.more_accurate, first)}"
+        )
     if setup.bytes_sent is not None:
         yield (
             f"  sent {_format_estimate(_to_megabytes(setup.bytes_sent), '{:,.0f}')}"

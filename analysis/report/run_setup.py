@@ -46,7 +46,7 @@ def list_facts(run: RunData) -> tuple[tuple[str, str], ...]:
     known = [
         ("Started", record.started),
         ("Testbed", record.testbed),
-        ("Strategy", record.strategy.told),
+        ("Strategy", record.strategy.description),
         ("Links made by", _BACKENDS.get(record.backend or "", record.backend or "")),
         ("Time dilation", _format_dilation(record) if record.origin is None else ""),
         ("Clocks", _format_clocks(run)),
@@ -135,7 +135,9 @@ def _format_origin(record: RunRecord) -> str:
 
 
 def _build_decisions_table(run: RunData) -> ReportTable:
-    rows = tuple((str(each.step), format_seconds(each.at_s), each.told) for each in run.decisions)
+    rows = tuple(
+        (str(each.step), format_seconds(each.at_s), each.description) for each in run.decisions
+    )
     return ReportTable("What the strategy decided", ("After step", "At", "Decision"), rows)
 
 

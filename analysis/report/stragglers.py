@@ -76,8 +76,8 @@ def _format_alarm_time(run: RunData, finding: Finding) -> str:
     alarm = find_alarm(run, finding)
     return (
         ""
-        if alarm is None or alarm.told_s is None
-        else f"; told of at {format_seconds(alarm.told_s)}"
+        if alarm is None or alarm.reported_s is None
+        else f"; told of at {format_seconds(alarm.reported_s)}"
     )
 
 

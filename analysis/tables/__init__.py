@@ -1,1 +1,1 @@
-""""""
+"""A run folder's tables as numpy columns."""

@@ -112,7 +112,7 @@ class RunData:
         replayable = record.origin is None or record.origin.replayable
         return (
             replayable
-            and record.strategy.pace == "lockstep"
+            and record.strategy.sync_mode == "lockstep"
             and not record.lost_ranks
             and not record.churn
         )

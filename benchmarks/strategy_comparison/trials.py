@@ -321,7 +321,7 @@ def build_result(trial: Trial, limit: float, answer: Mapping[str, object]) -> Re
 
 
 def _count_violations(folder: Path) -> int:
-    path = folder / "guard.json"
+    path = folder / "fidelity_violations.json"
     return len(json.loads(path.read_text())) if path.exists() else 0
 
 

@@ -44,8 +44,8 @@ def _reservation_fault(error: BaseException, plan: G5kPlan) -> LaggardError | No
         )
     elif isinstance(error, errors.InvalidReservationCritical) and _is_refusal(error):
         text = (
-            f"Grid'5000 refuses the reservation: {format_api_error(error)} — ask for other nodes, or for"
-            " another time"
+            f"Grid'5000 refuses the reservation: {format_api_error(error)} — ask for other nodes,"
+            " or for another time"
         )
     elif isinstance(error, errors.NoSlotError):
         rule = f"Grid'5000 has no time at which {', '.join(plan.sites)} can start together"

@@ -1,5 +1,5 @@
 """Asks a reference node what time it is, over UDP, and answers such questions: the exchanges that
-`laggard.core.clock_fit` fits.
+`laggard.core.clocks.clock_fit` fits.
 
 A burst is a few datagrams, each sent when the one before was answered, or should have been: the
 first wakes the machines up and the others find them awake. What matters is the fastest exchange in
@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from laggard.core.clock_timestamps import ClockExchange
+from laggard.core.clocks.timestamps import ClockExchange
 from laggard.core.errors import DeploymentError
 
 CLOCK_PORT = 28319
@@ -343,8 +343,9 @@ def exchange(
         if not found:
             reason = f" ({exchanger.failure})" if exchanger.failure else ""
             raise DeploymentError(
-                f"the clock of {reference} answered none of {exchanger.probes_sent} questions{reason}: "
-                f"UDP port {port} must pass between the machines, and the responder must run there"
+                f"the clock of {reference} answered none of {exchanger.probes_sent}"
+                f" questions{reason}: UDP port {port} must pass between the machines, and the"
+                " responder must run there"
             )
     return tuple(found)
 

@@ -63,7 +63,7 @@ class EventRecord:
             `burst_packets`, or of a host's drive `read_mb_per_s`, `write_mb_per_s`,
             `read_latency_ms`, `write_latency_ms`.
         value: what it was from then on; NaN for a rate or a bandwidth that nothing limits.
-        asked_s: when it was due.
+        requested_s: when it was due.
         effective_s: when it was in effect.
     """
 
@@ -72,7 +72,7 @@ class EventRecord:
     dst: str
     quantity: Quantity
     value: float
-    asked_s: float
+    requested_s: float
     effective_s: float
 
 

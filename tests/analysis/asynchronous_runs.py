@@ -22,7 +22,7 @@ Seconds = Sequence[FloatArray]
 
 def strategy(name: str, **parameters: object) -> StrategyRecord:
     return StrategyRecord.model_validate(
-        {"name": name, "pace": "own", "told": name, "parameters": parameters}
+        {"name": name, "sync_mode": "asynchronous", "description": name, "parameters": parameters}
     )
 
 
@@ -51,7 +51,7 @@ def simulated(rule: WaitRule | None, before: Seconds, after: Seconds) -> list[Ra
             moved = True
         assert moved, "nobody can go on"
     return [
-        pace(ready[r, :n], go[r, :n], end[r, :n], before[r], after[r], awaited[r, :n])
+        pace(ready[r, :n], go[r, :n], end[r, :n], before[r], after[r], awaited[r, :n])  # noqa: F821
         for r, n in enumerate(counts)
     ]
 
@@ -76,7 +76,7 @@ def met(
     return needed[-1]
 
 
-def pace(
+def sync_mode(
     ready: FloatArray,
     go: FloatArray,
     end: FloatArray,

@@ -179,7 +179,7 @@ def test_a_table_keeps_what_it_is_given(tmp_path: Path) -> None:
 
 
 def test_the_row_of_a_run(tmp_path: Path) -> None:
-    (tmp_path / "guard.json").write_text(json.dumps([{"what": "late"}]))
+    (tmp_path / "fidelity_violations.json").write_text(json.dumps([{"what": "late"}]))
     work = [
         {"rank": 0, "steps": 10, "full_speed_ns": 10**8, "cpu_ns": 1},
         {"rank": 1, "steps": 30, "full_speed_ns": 10**8, "cpu_ns": 1},

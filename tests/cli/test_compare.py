@@ -121,7 +121,11 @@ def test_runs_none_of_which_was_done_are_refused(folders: dict[str, list[Path]])
         (
             [
                 {},
-                {"strategy": StrategyRecord(name="gossip", pace="own", told="gossip, graph ring")},
+                {
+                    "strategy": StrategyRecord(
+                        name="gossip", sync_mode="asynchronous", description="gossip, graph ring"
+                    )
+                },
             ],
             ["allreduce", "gossip, graph ring"],
         ),

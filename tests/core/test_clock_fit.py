@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from laggard.core.clock_fit import ClockExchange, ClockFit, fit_clock
+from laggard.core.clocks.clock_fit import ClockExchange, ClockFit, fit_clock
 from laggard.core.errors import LaggardError, RunFolderError
 from laggard.core.span_schema import Flag
 

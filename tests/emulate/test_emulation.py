@@ -283,7 +283,7 @@ def test_whatever_runs_in_it_ends_with_it(own_runner: Runner, how: str) -> None:
             left = {path.name for path in Path(str(record["folder"])).iterdir()}
             assert {
                 "fidelity.json",
-                "guard.json",
+                "fidelity_violations.json",
                 "events.parquet",
                 "counters.json",
                 "run.json",

@@ -50,7 +50,7 @@ def row(
         "dst": dst,
         "quantity": quantity,
         "value": value,
-        "asked_s": at_s,
+        "requested_s": at_s,
         "effective_s": at_s,
     }
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from laggard.core.clock_timestamps import ClockExchange
+from laggard.core.clocks.timestamps import ClockExchange
 from laggard.core.errors import DeploymentError
 from laggard.core.linux import inside_network
 from laggard.layers_services.ssh.clock_exchange import (
@@ -409,7 +409,7 @@ def test_the_truth_is_inside_the_bound_over_shaped_links(scene: object) -> None:
     # here, since the sandbox must be entered by a process without numpy's threads
     import numpy as np
 
-    from laggard.core.clock_fit import fit_clock
+    from laggard.core.clocks.clock_fit import fit_clock
 
     seen = in_sandbox(scene)  # type: ignore[arg-type]
     for edge, observed in seen.items():

@@ -250,14 +250,10 @@ def test_killed_at_any_time_it_leaves_nothing_in_the_way(
     many = write_wheel(store, "many", files=files)
     request = request_for(store, base, *sorted(store.glob("laggard*.whl")), many)
     code = (
-        "import os, signal, sys, json; from laggard.layers_services.environment import install_on_node as i\n"
-        "place, seen = i._place, []\n"
-        "def counting(*arguments):\n"
-        "    seen.append(1)\n"
-        f"    if len(seen) > {lines}: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    return place(*arguments)\n"
-        "i._place = counting\n"
-        "i.install(json.loads(sys.argv[1]))\n"
+        "import os, signal, sys, json; from laggard.layers_services.environment import"
+        " install_on_node as i\nplace, seen = i._place, []\ndef counting(*arguments):\n   "
+        f" seen.append(1)\n    if len(seen) > {lines}: os.kill(os.getpid(), signal.SIGKILL)\n   "
+        " return place(*arguments)\ni._place = counting\ni.install(json.loads(sys.argv[1]))\n"
     )
     died = subprocess.run(
         [sys.executable, "-c", code, json.dumps(request)], check=False, capture_output=True

@@ -89,13 +89,13 @@ def test_changes_are_applied_dilated_and_recorded_in_virtual_time() -> None:
         {_PAIR: Constraint(20.0, 0.0, 2.5)},
         {_PAIR: Constraint(20.0, 0.0, 50.0)},
     ]
-    assert [(r.kind, r.src, r.dst, r.quantity, r.value, r.asked_s) for r in records] == [
+    assert [(r.kind, r.src, r.dst, r.quantity, r.value, r.requested_s) for r in records] == [
         ("begin", "edge.w.1.1", "", "cpu", 0.2, 0.05),
         ("begin", *_PAIR, "rate_mbps", 5.0, 0.1),
         ("end", "edge.w.1.1", "", "cpu", 0.5, 0.15),
         ("end", *_PAIR, "rate_mbps", 100.0, 0.2),
     ]
-    lateness = sorted(r.effective_s - r.asked_s for r in records)
+    lateness = sorted(r.effective_s - r.requested_s for r in records)
     assert lateness[0] >= 0
     assert lateness[len(lateness) // 2] < 0.02
 
@@ -135,7 +135,7 @@ def test_a_drive_is_changed_beside_the_share_and_each_recorded_when_it_acted() -
         ("end", "cpu", 0.5),
     ]
     assert (records[-1].quantity, math.isnan(records[-1].value)) == ("read_mb_per_s", True)
-    assert [r.effective_s - r.asked_s >= 0.5 for r in records] == [
+    assert [r.effective_s - r.requested_s >= 0.5 for r in records] == [
         r.quantity != "cpu" for r in records
     ]
 

@@ -83,7 +83,7 @@ def agent_plan(folder: Path, **settings: Any) -> AgentPlan:
         host=HOST,
         address=ADDRESS,
         folder=str(folder),
-        sampler=LinkSamplerPlan(output_dir=str(folder / "spool"), interval_s=0.2, hosts=()),
+        sampler=LinkSamplerPlan(output_dir=str(folder / "workers"), interval_s=0.2, hosts=()),
         core=0,
         reference_address=ADDRESS,
         **{"workers": (), "evaluator": None, "share": None, **settings},
@@ -107,7 +107,7 @@ def test_a_worker_is_held_to_its_drive_and_memory_and_its_node_is_sampled(tmp_pa
     workers = plan_workers(
         workload,
         [host],
-        folder / "spool",
+        folder / "workers",
         init_method=f"file://{tmp_path}/meeting",
         interface="lo",
         drives=drives,
@@ -160,10 +160,10 @@ def test_shared_memory_and_snapshots_do_not_travel_home(tmp_path: Path) -> None:
         "snapshot-4.rank-1",
         ".snapshot-4.rank-1.coming",
     ]
-    (tmp_path / "spool" / "data").mkdir(parents=True)
+    (tmp_path / "workers" / "data").mkdir(parents=True)
     for name in (*kept, *passing, "data/train"):
-        (tmp_path / "spool" / name).touch()
-    assert set(build_manifest(tmp_path)) == {f"spool/{name}" for name in kept}
+        (tmp_path / "workers" / name).touch()
+    assert set(build_manifest(tmp_path)) == {f"workers/{name}" for name in kept}
 
 
 def _until(said: IO[str], kind: str) -> dict[str, object]:

@@ -199,7 +199,7 @@ def _a_run_in_a_reservation(found: dict[str, object]) -> None:
     record = json.loads(said["said"])
     assert record["status"] == "unfaithful"
     assert "the emulation slipped while training ran" in record["error"]
-    slips = json.loads((Path(record["folder"]) / "guard.json").read_text())
+    slips = json.loads((Path(record["folder"]) / "fidelity_violations.json").read_text())
     still = {slip["where"]: slip for slip in slips if slip["kind"] == "stood still"}
     assert set(still) == {host["host"] for host in record["hosts"]}
     assert all(

@@ -65,7 +65,7 @@ SCRIPT = """
             before = on(names[1], "ip", "-o", "-d", "link", "show")
             found = {"whole": steady(LIMITS, EVENTS), "left": {name: left(name) for name in names}, "before": before}
             found["served"] = steady(*SERVED)
-            streamed = "cat /var/tmp/laggard-root/runs/*/spool/rank-2.steps.arrow | wc -c"
+            streamed = "cat /var/tmp/laggard-root/runs/*/workers/rank-2.steps.arrow | wc -c"
             kill = "pkill -9 -x rank-2"
             kill_one = lambda: on(names[2], f"until [ $({streamed}) -gt EMPTY ]; do sleep 0.05; done; {kill}")
             found["meshed"] = run(options, *MESHED, strike=kill_one)
@@ -195,7 +195,7 @@ def _traces_came_home(folder: Path) -> None:
     assert max(steps["step"].to_pylist()) == 89
     assert (folder / "report.html").exists()
     assert (folder / "checkpoint.pt").exists()
-    assert not (folder / "spool").exists()
+    assert not (folder / "workers").exists()
     assert len(json.loads((folder / "run.json").read_text())["hosts"]) == 3
 
 
@@ -277,7 +277,7 @@ def _links_held(folder: Path) -> None:
     assert all(check["ok"] for check in checks), checks
     events = pq.read_table(folder / "events.parquet").to_pylist()
     assert {event["value"] for event in events if event["dst"]} == {20.0, 60.0}
-    late_s = [event["effective_s"] - event["asked_s"] for event in events]
+    late_s = [event["effective_s"] - event["requested_s"] for event in events]
     assert all(0 <= each < 1 for each in late_s), f"before the next is due: {late_s}"
     counters = json.loads((folder / "counters.json").read_text())
     assert sum(link["bytes"] for link in counters["links"]) > 1e6

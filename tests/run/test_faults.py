@@ -58,7 +58,7 @@ def training(
 def trains(runs: Path, process: subprocess.Popen[str], timeout_s: float = 120) -> bool:
     """Wait for a first step; false where the run ended before it."""
     deadline = time.monotonic() + timeout_s
-    while not [p for p in runs.glob("*/*/spool/progress.jsonl") if p.stat().st_size]:
+    while not [p for p in runs.glob("*/*/workers/progress.jsonl") if p.stat().st_size]:
         if process.poll() is not None:
             return False
         assert time.monotonic() < deadline, "no step was made"

@@ -71,7 +71,10 @@ def test_a_run_whose_cores_are_stolen_is_unfaithful(
         trained = trains(laggard.runs, process)
         with rivals() if trained else nullcontext():
             until_s = time.monotonic() + 120
-            while not list(laggard.runs.glob("*/*/guard.json")) and time.monotonic() < until_s:
+            while (
+                not list(laggard.runs.glob("*/*/fidelity_violations.json"))
+                and time.monotonic() < until_s
+            ):
                 time.sleep(0.05)
         output, errors = process.communicate(timeout=240)
         if trained:
@@ -82,7 +85,7 @@ def test_a_run_whose_cores_are_stolen_is_unfaithful(
     record = RunRecord.model_validate_json((folder / "run.json").read_bytes())
     assert record.status == "unfaithful"
     assert record.outcome is not None, "what it measured is there all the same"
-    slips = json.loads((folder / "guard.json").read_text())
+    slips = json.loads((folder / "fidelity_violations.json").read_text())
     missed = [slip for slip in slips if slip["kind"] == "core missed"]
     assert {slip["where"] for slip in missed} <= {
         "cloud.trainer.1.1",
@@ -122,7 +125,7 @@ def test_an_emulation_whose_cores_are_stolen_says_so_at_once(own_runner: Runner)
     ended = json.loads(output.splitlines()[-1])
     assert ended["status"] == "unfaithful"
     assert "slipped while it was up" in ended["error"]
-    slips = json.loads((folder / "guard.json").read_text())
+    slips = json.loads((folder / "fidelity_violations.json").read_text())
     (missed,) = (
         slip
         for slip in slips

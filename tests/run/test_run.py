@@ -51,7 +51,7 @@ def test_run_leaves_a_complete_folder(laggard: Laggard, make_scenario: Callable[
     ]
     assert {"rtt", "rate", "cpu"} <= {check.kind for check in checks}
     assert all(check.ok for check in checks)
-    assert json.loads((folder / "guard.json").read_text()) == []
+    assert json.loads((folder / "fidelity_violations.json").read_text()) == []
     assert json.loads(gzip.decompress((folder / "trace.perfetto.json.gz").read_bytes()))[
         "traceEvents"
     ]
@@ -72,7 +72,7 @@ def test_run_leaves_a_complete_folder(laggard: Laggard, make_scenario: Callable[
         "edge.trainer.1.1",
         "edge.trainer.1.2",
     }
-    assert all(alarm.told_s is not None and alarm.raised_step < 60 for alarm in alarms)
+    assert all(alarm.reported_s is not None and alarm.raised_step < 60 for alarm in alarms)
     assert answer["alarms"] == [
         alarm.model_dump(mode="json") for alarm in read_alarms(folder / "alarms.jsonl")
     ]

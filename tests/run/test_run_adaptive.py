@@ -33,10 +33,10 @@ def test_far_links_make_averages_of_all_rare_and_slow_hosts_learn_less(
     folder = Path(str(answer["folder"]))
     decisions = json.loads((folder / "decisions.json").read_text())
     first = decisions[0]
-    assert first["told"].startswith(
+    assert first["description"].startswith(
         "average models two by two, nobody waiting, and time an average of all every "
     )
-    assert "models of two are on their way to each other" in first["told"], (
+    assert "models of two are on their way to each other" in first["description"], (
         "told before an average of all is made"
     )
     assert (
@@ -51,7 +51,7 @@ def test_far_links_make_averages_of_all_rare_and_slow_hosts_learn_less(
     )
     page = (folder / "report.html").read_text()
     assert "What the strategy decided" in page
-    assert first["told"].partition(":")[0] in page
+    assert first["description"].partition(":")[0] in page
     steps = pd.read_parquet(folder / "steps.parquet")
     learnt = steps.groupby("rank").samples.sum()
     assert learnt[0] > 1.3 * learnt[[1, 2]].max(), "the cloud does not wait for the edge"

@@ -39,8 +39,8 @@ def test_workers_leave_and_join_while_the_others_train(
     assert record.lost_ranks == ()
     happened = {(each.host, each.kind): each for each in record.churn}
     assert list(happened) == [(LATE, "joined"), (AWAY, "left"), (AWAY, "joined")]
-    assert [each.asked_s for each in happened.values()] == [1, 2, 3]
-    assert all(each.asked_s <= each.effective_s < 8 for each in record.churn)
+    assert [each.requested_s for each in happened.values()] == [1, 2, 3]
+    assert all(each.requested_s <= each.effective_s < 8 for each in record.churn)
     assert happened[AWAY, "left"].effective_s == pytest.approx(2, abs=0.5)
     assert any(
         "training was over before edge.trainer.1.1 leaves at 3600 s" in each

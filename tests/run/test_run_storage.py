@@ -71,7 +71,7 @@ def _check_promises(folder: Path) -> None:
         ("read_mb_per_s", "edge.trainer.1.1", 0.1),
         ("read_mb_per_s", "edge.trainer.1.1", 4.0),
     ]
-    assert (begin["asked_s"], end["asked_s"]) == (2.5, 5.0)
+    assert (begin["requested_s"], end["requested_s"]) == (2.5, 5.0)
 
 
 def _check_fetches(folder: Path) -> None:

@@ -41,7 +41,7 @@ class Training:
     """Streams a generated run into a spool, as slowly as its dilation says."""
 
     def __init__(self, run: RunData, folder: Path, dilation: float) -> None:
-        output_dir = WorkerOutputDir(folder / "spool")
+        output_dir = WorkerOutputDir(folder / "workers")
         output_dir.folder.mkdir()
         output_dir.zero.write_text(json.dumps({"zero_ns": ZERO_NS}))
         self.run, self.output_dir, self.dilation = run, output_dir, dilation
@@ -142,7 +142,7 @@ def test_what_is_slow_is_told_while_the_run_goes_on_and_left_in_its_folder(
     )
     assert (link.family, link.since_step, link.last_step) == ("network", 120, 159)
     assert link.link == ("cloud.trainer.1.2", "edge.trainer.1.1")
-    assert slow.told_s is not None
+    assert slow.reported_s is not None
 
 
 def test_before_the_first_step_there_is_nothing_to_look_at(tmp_path: Path) -> None:

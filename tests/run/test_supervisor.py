@@ -16,7 +16,7 @@ from laggard.core.span_schema import Phase
 from laggard.workloads.tracing.heartbeat import Heartbeat
 def stand(argument):
     rank, phase, step = argument.split()
-    with Heartbeat(Path("spool/heartbeat"), int(rank), 2) as heart:
+    with Heartbeat(Path("workers/heartbeat"), int(rank), 2) as heart:
         heart.beat(int(step), Phase(phase).code, time.monotonic_ns())
         Path(f"stands-{rank}-{step}").touch()
         time.sleep(600)
@@ -31,7 +31,7 @@ HEAD = """
     from laggard.run.supervisor import Supervisor, SupervisedProcess
     from laggard.layers_services.local.launch import ForkServer, ProcessSpec
     from laggard.workloads.output.worker_output import WorkerOutputDir
-    output_dir = WorkerOutputDir(Path("spool"))
+    output_dir = WorkerOutputDir(Path("workers"))
     output_dir.folder.mkdir()
     def start(rank, does, argument, life=0, late=False):
         log = Path(f"{rank}.{life}.log")

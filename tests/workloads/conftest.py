@@ -118,7 +118,7 @@ class Training:
 
     @property
     def output_dir(self) -> WorkerOutputDir:
-        return WorkerOutputDir(self.folder / "spool")
+        return WorkerOutputDir(self.folder / "workers")
 
     def start(self) -> None:
         self.output_dir.folder.mkdir(parents=True)
@@ -212,7 +212,7 @@ def train(forkery: Forkery, tmp_path_factory: pytest.TempPathFactory) -> Train:
         plans = plan_workers(
             Workload.model_validate(workload),
             hosts,
-            folder / "spool",
+            folder / "workers",
             dilation,
             interface="lo",
             timeout_s=60,

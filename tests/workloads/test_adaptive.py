@@ -330,7 +330,7 @@ def test_it_decides_once_it_has_timed_an_average_and_one_rank_puts_it_down(train
     training = train(workload, 4, tiers=("cloud", "cloud", "edge", "edge"))
     decided = read_lines(training.output_dir.decisions)
     assert decided
-    told = [str(line["told"]) for line in decided]
+    told = [str(line["description"]) for line in decided]
     assert all(each.startswith("average ") for each in told)
     assert all(first != second for first, second in itertools.pairwise(told))
 
@@ -362,7 +362,7 @@ def test_after_averages_of_all_models_are_averaged_two_by_two(train: Train) -> N
     }
     training = train({**workload, "strategy": strategy}, 4)
     steps, decided = training.table("steps"), read_lines(training.output_dir.decisions)
-    assert str(decided[0]["told"]).startswith(
+    assert str(decided[0]["description"]).startswith(
         "average models two by two, nobody waiting, and time an average of all every "
     )
     updates = steps.groupby("rank").applied_version.max() - steps.groupby("rank").step.count()

@@ -358,7 +358,7 @@ def test_a_slow_rank_gets_fewer_samples_and_a_change_of_speed_is_followed(
     assert {step - 1 for step in changes} <= set(exchanges.step)
     decided = read_lines(training.output_dir.decisions)
     assert {line["step"] for line in decided} >= {step - 1 for step in changes}
-    assert "of 96 samples, by speed" in str(decided[0]["told"])
+    assert "of 96 samples, by speed" in str(decided[0]["description"])
 
     even_shares = trained("allreduce", model="paced:idle")
     assert training.done()["samples"] == even_shares.done()["samples"]
@@ -430,7 +430,9 @@ def test_shares_follow_speeds_over_the_transport_of_messages(
         assert len(followed) > 8
         assert is_relieved(followed, 2)
         assert followed[1].median() > 32
-    assert "of 96 samples, by speed" in str(read_lines(training.output_dir.decisions)[0]["told"])
+    assert "of 96 samples, by speed" in str(
+        read_lines(training.output_dir.decisions)[0]["description"]
+    )
 
 
 def test_a_parameter_server_learns_the_same_from_shares_by_speed(

@@ -114,7 +114,7 @@ def test_cifar10_binary_batches(tmp_path: Path) -> None:
     folder = tmp_path / "cifar"
     rows = np.concatenate([write_cifar(folder, f"data_batch_{i}.bin", 5 + i, i) for i in (1, 2, 3)])
     test_rows = write_cifar(folder, "test_batch.bin", 4, 9)
-    data = prepared(tmp_path / "spool", {"name": "cifar10", "folder": str(folder)})
+    data = prepared(tmp_path / "workers", {"name": "cifar10", "folder": str(folder)})
     assert (len(data.train), len(data.test), data.input_shape, data.classes) == (
         21,
         4,
@@ -141,12 +141,12 @@ def test_cifar10_files_that_are_none(tmp_path: Path, content: bytes, says: str) 
     write_cifar(tmp_path, "test_batch.bin", 2, 1)
     (tmp_path / "data_batch_1.bin").write_bytes(content)
     with pytest.raises(InputError, match=says):
-        prepared(tmp_path / "spool", {"name": "cifar10", "folder": str(tmp_path)})
+        prepared(tmp_path / "workers", {"name": "cifar10", "folder": str(tmp_path)})
 
 
 def test_cifar10_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no CIFAR-10 here"):
-        prepared(tmp_path / "spool", {"name": "cifar10", "folder": str(tmp_path)})
+        prepared(tmp_path / "workers", {"name": "cifar10", "folder": str(tmp_path)})
 
 
 def write_images(root: Path, classes: dict[str, int], count: int) -> None:
@@ -164,7 +164,7 @@ def test_an_image_folder_with_its_own_split(tmp_path: Path) -> None:
     write_images(root / "train", {"black": 0, "white": 255}, 6)
     write_images(root / "test", {"black": 0, "white": 255}, 2)
     (root / "train" / "black" / "notes.txt").write_text("not an image")
-    data = prepared(tmp_path / "spool", {"name": "image_folder", "folder": str(root), "size": 8})
+    data = prepared(tmp_path / "workers", {"name": "image_folder", "folder": str(root), "size": 8})
     assert (len(data.train), len(data.test), data.classes, data.input_shape) == (
         12,
         4,
@@ -188,9 +188,9 @@ def test_an_image_folder_that_is_split_here(tmp_path: Path) -> None:
     root = tmp_path / "images"
     write_images(root, {"a": 10, "b": 20, "c": 30}, 5)
     spec = {"name": "image_folder", "folder": str(root), "size": 8}
-    data = prepared(tmp_path / "spool", spec)
+    data = prepared(tmp_path / "workers", spec)
     assert (len(data.train), len(data.test), data.classes) == (12, 3, 3)
-    listing = json.loads((tmp_path / "spool" / "data" / "image_folder.json").read_text())
+    listing = json.loads((tmp_path / "workers" / "data" / "image_folder.json").read_text())
     assert not {path for path, _ in listing["train"]} & {path for path, _ in listing["test"]}
 
 
@@ -199,7 +199,7 @@ def test_a_file_that_is_no_image(tmp_path: Path) -> None:
     write_images(root, {"a": 10, "b": 20}, 5)
     for path in root.rglob("*.*"):
         path.write_bytes(b"\x89PNG broken")
-    data = prepared(tmp_path / "spool", {"name": "image_folder", "folder": str(root)})
+    data = prepared(tmp_path / "workers", {"name": "image_folder", "folder": str(root)})
     with pytest.raises(InputError, match="is no image"):
         batch(data.train, 0)
 
@@ -211,9 +211,11 @@ def test_image_folders_that_are_none(tmp_path: Path, make: list[str]) -> None:
     for name in make:
         (root / name).mkdir()
     with pytest.raises(InputError, match="at least two classes"):
-        prepared(tmp_path / "spool", {"name": "image_folder", "folder": str(root)})
+        prepared(tmp_path / "workers", {"name": "image_folder", "folder": str(root)})
     with pytest.raises(InputError, match="no such folder"):
-        prepared(tmp_path / "spool", {"name": "image_folder", "folder": str(tmp_path / "nowhere")})
+        prepared(
+            tmp_path / "workers", {"name": "image_folder", "folder": str(tmp_path / "nowhere")}
+        )
 
 
 OWN = """
@@ -280,7 +282,7 @@ def test_own_data(own: Path) -> None:
 )
 def test_own_data_that_is_none(own: Path, name: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        prepared(own / "spool", f"own_data_of_test:{name}")
+        prepared(own / "workers", f"own_data_of_test:{name}")
 
 
 def test_nobody_prepared_it(tmp_path: Path) -> None:

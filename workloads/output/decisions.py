@@ -21,6 +21,7 @@ def note_decision(output_dir: WorkerOutputDir, step: int, sentence: str) -> None
         sentence: what, and why.
     """
     append_line(
-        output_dir.decisions, {"step": step, "time_ns": time.monotonic_ns(), "told": sentence}
+        output_dir.decisions,
+        {"step": step, "time_ns": time.monotonic_ns(), "description": sentence},
     )
     LOGGER.info("step %d: %s", step, sentence)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from laggard.core.clock_fit import ClockFit
+from laggard.core.clocks.clock_fit import ClockFit
 from laggard.core.hosts import Host
 from laggard.core.span_schema import (
     ROW_GROUP_ROWS,
@@ -141,7 +141,7 @@ def _write_decisions(path: Path, sources: Sequence[Source], clock: _Clock) -> No
         )
         since_s = clock.since_zero(time_ns) / 1e9
         decisions += [
-            {"step": line["step"], "at_s": round(at_s, 3), "told": line["told"]}
+            {"step": line["step"], "at_s": round(at_s, 3), "description": line["description"]}
             for line, at_s in zip(lines, since_s.tolist(), strict=True)
         ]
     if decisions:

@@ -109,7 +109,7 @@ class AlarmBook:
         slowdown = alarm.slowdown if level is None else round(math.exp(level), 3)
         change = {
             "last_step": last.step,
-            "over_s": round(last.end_ns * _S, 3),
+            "ended_s": round(last.end_ns * _S, 3),
             "slowdown": slowdown,
         }
         return [alarm.model_copy(update=change)]

@@ -59,16 +59,22 @@ def _format_raised_link(alarm: Alarm) -> str:
             " beginning"
         )
     link = "" if alarm.link is None else f"; the link {_format_link(alarm)} holds them up"
-    return f"transfers take {format_ratio(alarm.slowdown)} as long as usual, since {_format_since(alarm)}{link}"
+    return (
+        f"transfers take {format_ratio(alarm.slowdown)} as long as usual, since"
+        f" {_format_since(alarm)}{link}"
+    )
 
 
 def _format_named(alarms: Sequence[Alarm]) -> str:
-    return f"what holds up the transfers since {_format_since(alarms[0])} is the link {_format_link(alarms[0])}"
+    return (
+        f"what holds up the transfers since {_format_since(alarms[0])} is the link"
+        f" {_format_link(alarms[0])}"
+    )
 
 
 def _format_ended(alarms: Sequence[Alarm]) -> str:
     first = alarms[0]
-    end_s, took_s = first.over_s or 0.0, (first.over_s or 0.0) - first.since_s
+    end_s, took_s = first.ended_s or 0.0, (first.ended_s or 0.0) - first.since_s
     lasted = f"as usual again since {format_seconds(end_s)}, after {format_seconds(took_s)}"
     if first.host is None:
         what = "transfers are" if first.kind == "dynamic" else f"the link {_format_link(first)} is"

@@ -1,1 +1,1 @@
-""""""
+"""Synthetic runs with known stragglers, for scoring the analysis."""

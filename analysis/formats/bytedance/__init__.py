@@ -1,1 +1,1 @@
-""""""
+"""ByteDance's straggler traces, read and written."""

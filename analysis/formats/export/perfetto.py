@@ -259,7 +259,10 @@ def _format_bar(
     name: str, pid: int, tid: int, start_ns: int, length_ns: int, args: Mapping[str, ArgumentValue]
 ) -> str:
     """A complete event; its times are microseconds, to the nanosecond."""
-    head = f'{{"ph":"X","name":"{name}","pid":{pid},"tid":{tid},"ts":{_format_microseconds(start_ns)},"dur":{_format_microseconds(length_ns)}'
+    head = (
+        f'{{"ph":"X","name":"{name}","pid":{pid},"tid":{tid},'
+        f'"ts":{_format_microseconds(start_ns)},"dur":{_format_microseconds(length_ns)}'
+    )
     return head + (f',"args":{json.dumps(args)}}}' if args else "}")
 
 

@@ -1,1 +1,1 @@
-""""""
+"""What all readers of foreign traces share."""

@@ -59,7 +59,7 @@ def build_imported_run(
         status="done",
         command=(),
         seed=0,
-        strategy=StrategyRecord(name=told, pace="lockstep", told=told),
+        strategy=StrategyRecord(name=told, sync_mode="lockstep", description=told),
         versions={},
         git=None,
         testbed=f"imported ({origin.format})",

@@ -89,11 +89,11 @@ def compute_modeled_async_makespan(
     )
 
 
-def _mask_kept_steps(rank_timeline: RankTimeline, over_s: float) -> BoolArray:
+def _mask_kept_steps(rank_timeline: RankTimeline, ended_s: float) -> BoolArray:
     """Steps that enter as they were, [N]: of warm-up, and those under way when training was over,
     in which ranks wait to be told.
     """
-    return np.asarray(rank_timeline.warm_up | (rank_timeline.end_s > over_s))
+    return np.asarray(rank_timeline.warm_up | (rank_timeline.end_s > ended_s))
 
 
 def _model_seconds(

@@ -1,1 +1,1 @@
-""""""
+"""Replay of operations by ByteDance's definitions, for comparison alone."""

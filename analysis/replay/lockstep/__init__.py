@@ -1,1 +1,1 @@
-""""""
+"""Replay of ranks in lockstep, by max-plus algebra."""

@@ -1,1 +1,1 @@
-""""""
+"""What-ifs: causes removed, other speeds, links and strategies."""

@@ -38,7 +38,7 @@ def to_estimate_document(run: RunData, estimates: Sequence[StrategyEstimate]) ->
 def format_estimates(run: RunData, estimates: Sequence[StrategyEstimate]) -> str:
     """The quickest first; what is not known comes last."""
     measured_s = _get_measured_s(run)
-    name = run.record.strategy.told if run.record is not None else "allreduce"
+    name = run.record.strategy.description if run.record is not None else "allreduce"
     as_it_was = "" if measured_s is None else f" It took {measured_s:.1f} s by {name}."
     lines = [f"The same work by other strategies.{as_it_was}"]
     known = sorted(

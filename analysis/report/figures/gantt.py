@@ -209,8 +209,8 @@ def write_gantt_caption(run: RunData, analysis: AnalysisResult) -> str:
     return (
         f"In step {step}, which took the median time, {format_host(analysis, most)} waited"
         f" {format_seconds(float(waited[most]))} (hatched) for the last to arrive; the collective"
-        f" that all together waited for longest began when {format_host(analysis, last)} came. Ranks"
-        " begin a step when the one before has ended for them, so not together."
+        f" that all together waited for longest began when {format_host(analysis, last)} came."
+        " Ranks begin a step when the one before has ended for them, so not together."
     )
 
 

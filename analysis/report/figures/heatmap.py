@@ -223,8 +223,9 @@ def write_heatmap_caption(_run: RunData, analysis: AnalysisResult) -> str:
     """What the heatmap shows."""
     if not analysis.stragglers and len(analysis.steps) < 2 * MIN_STEPS:
         return (
-            "Darker is slower, against what the fastest hosts usually take; "
-            f"{format_count(len(analysis.steps), 'step')} of a run are too few to call anybody slow."
+            "Darker is slower, against what the fastest hosts usually take;"
+            f" {format_count(len(analysis.steps), 'step')} of a run are too few to call anybody"
+            " slow."
         )
     if not analysis.stragglers:
         return (

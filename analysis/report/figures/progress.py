@@ -171,8 +171,8 @@ def write_progress_caption(run: RunData, _analysis: AnalysisResult) -> str:
     if len(when):
         best = int(np.argmax(accuracy))
         return (
-            f"Accuracy was {format_percent(float(accuracy[-1]))} at the last evaluation "
-            f"(best {format_percent(float(accuracy[best]))} after {format_seconds(float(when[best]))})."
+            f"Accuracy was {format_percent(float(accuracy[-1]))} at the last evaluation (best"
+            f" {format_percent(float(accuracy[best]))} after {format_seconds(float(when[best]))})."
         )
     if len(loss_when):
         fell = (

@@ -109,7 +109,10 @@ def write_step_ecdf_caption(_run: RunData, analysis: AnalysisResult) -> str:
     """What the distribution shows."""
     slowest = analysis.step_s.max(axis=1)
     middle, late = (float(q) for q in np.quantile(slowest, [0.5, 0.95]))
-    text = f"Half of the steps took at most {format_seconds(middle)}, 95 % at most {format_seconds(late)}"
+    text = (
+        f"Half of the steps took at most {format_seconds(middle)}, 95 % at most"
+        f" {format_seconds(late)}"
+    )
     medians = {
         label: float(np.median(analysis.compute_s[:, ranks]))
         for label, ranks in build_compute_groups(analysis)

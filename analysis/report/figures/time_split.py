@@ -107,9 +107,10 @@ def write_time_split_caption(_run: RunData, analysis: AnalysisResult) -> str:
         )
     return (
         f"{format_host(analysis, most)} waits for the others"
-        f" {format_percent(float(split.wait_s[most]) / total)} of the time; {format_host(analysis, least)}"
-        f" waits least ({format_percent(float(split.wait_s[least]) / total)}): who waits least is who"
-        " is waited for."
+        f" {format_percent(float(split.wait_s[most]) / total)} of the time;"
+        f" {format_host(analysis, least)} waits least"
+        f" ({format_percent(float(split.wait_s[least]) / total)}): who waits least is who is waited"
+        " for."
     )
 
 

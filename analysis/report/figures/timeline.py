@@ -114,7 +114,7 @@ def paint_shares(activity: RankActivity, shares: FloatArray) -> Pixels:
 
     Args:
         activity: what the shares are of.
-        compute_shares: [cells, R, series].
+        shares: [cells, R, series].
 
     Returns:
         An image, [R * pixels of a row, cells, 3]; waiting and pauses are hatched, what nothing is
@@ -207,8 +207,8 @@ def write_timeline_caption(run: RunData, analysis: AnalysisResult) -> str:
     window = f"{format_seconds(passing.first_s)} to {format_seconds(passing.last_s)}"
     return (
         f"{text}. From {window}, where the dashed outline is, {activity.kinds[changed].label} takes"
-        f" {format_percent(float(inside[changed]))} of it, and {format_percent(float(whole[changed]))}"
-        " over the whole run."
+        f" {format_percent(float(inside[changed]))} of it, and"
+        f" {format_percent(float(whole[changed]))} over the whole run."
     )
 
 

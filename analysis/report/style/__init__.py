@@ -1,1 +1,1 @@
-""""""
+"""Style of figures: colors, labels, canvas."""

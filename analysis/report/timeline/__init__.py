@@ -1,1 +1,1 @@
-""""""
+"""The interactive timeline: shares of time in cells."""

@@ -119,7 +119,7 @@ def build_timeline_part(run: RunData, analysis: AnalysisResult) -> TimelinePart 
     )
 
 
-def plan_levels(end_s: float, closer: Sequence[CloseUp], columns: int) -> tuple[ZoomLevel, ...]:
+def plan_levels(end_s: float, close_ups: Sequence[CloseUp], columns: int) -> tuple[ZoomLevel, ...]:
     """Shares the columns out: half to the whole run, the rest equally to windows in which cells
     then are at most half as wide.
 
@@ -133,7 +133,7 @@ def plan_levels(end_s: float, closer: Sequence[CloseUp], columns: int) -> tuple[
         run has them all.
     """
     rest = int(columns * (1 - WHOLE_RUN_PART))
-    kept = list(closer[: rest // LEAST_CELLS])
+    kept = list(close_ups[: rest // LEAST_CELLS])
     while kept:
         each = rest // len(kept)
         widest = FINER * end_s / (columns - rest) * each
@@ -149,7 +149,7 @@ def encode_shares(shares: FloatArray, kinds: int) -> str:
     """Shares as text: by cell, rank and series, one character each.
 
     Args:
-        compute_shares: [cells, R, series].
+        shares: [cells, R, series].
         kinds: how many of the series add up to at most 1; their characters add up to at most 63.
     """
     top = len(DIGITS) - 1

@@ -1,1 +1,1 @@
-""""""
+"""When each step and phase of each rank ran."""

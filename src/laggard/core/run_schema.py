@@ -6,24 +6,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, model_validator
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Version of all documents of a run folder; documents of version 1 are still read."""
+
 ALARMS_FILE = "alarms.jsonl"
 
 RunStatus = Literal["running", "done", "failed", "unfaithful", "interrupted"]
 StragglerFamily = Literal["compute", "network", "storage"]
 StragglerKind = Literal["deterministic", "dynamic"]
-SyncMode = Literal["lockstep", "own"]
+SyncMode = Literal["lockstep", "asynchronous"]
 
 
 class Record(BaseModel):
-    """Base of every document: unknown keys are refused, values never change."""
+    """Base of every document: unknown keys are refused, values never change.
 
+    Attributes:
+        RENAMED: today's name of each field that schema 1 called otherwise.
+    """
+
+    RENAMED: ClassVar[Mapping[str, str]] = {}
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_schema_1(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        return {cls.RENAMED.get(key, key): each for key, each in value.items()}
 
 
 class StageDuration(Record):
@@ -51,17 +65,24 @@ class RunOutcome(Record):
     stopped_by: Literal["accuracy", "steps", "time", "walltime"]
 
 
-class StrategyRecord(Record):
-    """How the ranks trained: in `lockstep`, all taking the same steps and meeting in some, or each
-    at its `own` pace.
+def _rename_own_pace(value: object) -> object:
+    """Schema 1 called `asynchronous` ranks of their `own` pace."""
+    return "asynchronous" if value == "own" else value
 
-    `told` is what people read, `parameters` what the analysis does; `server_tier` is where the
-    server was, if there was one.
+
+class StrategyRecord(Record):
+    """How the ranks trained: in `lockstep`, all taking the same steps and synchronizing in some,
+    or `asynchronous`, each taking steps of its own.
+
+    `description` is what people read, `parameters` what the analysis computes with; `server_tier`
+    is where the server was, if there was one.
     """
 
+    RENAMED: ClassVar[Mapping[str, str]] = {"pace": "sync_mode", "told": "description"}
+
     name: str
-    pace: SyncMode
-    told: str
+    sync_mode: Annotated[SyncMode, BeforeValidator(_rename_own_pace)]
+    description: str
     parameters: dict[str, JsonValue] = {}
     server_tier: str | None = None
 
@@ -96,14 +117,16 @@ class ChurnEvent(Record):
     """A worker that left, or joined, while the others trained; virtual seconds since the first
     step.
 
-    `asked_s` is when it was to, `effective_s` when it had been killed, or was brought up to date
-    and began to train.
+    `requested_s` is when it was to, `effective_s` when it had been killed, or was brought up to
+    date and began to train.
     """
+
+    RENAMED: ClassVar[Mapping[str, str]] = {"asked_s": "requested_s"}
 
     rank: int
     host: str
     kind: Literal["left", "joined"]
-    asked_s: float
+    requested_s: float
     effective_s: float
 
 
@@ -120,6 +143,11 @@ class TraceOrigin(Record):
     replayable: bool = True
 
 
+def _upgrade_version(value: object) -> object:
+    """A document that was read has today's fields, so it is written with today's version."""
+    return SCHEMA_VERSION if value == 1 else value
+
+
 class RunRecord(Record):
     """`run.json`. `first_step_s` and the stages are real seconds; `first_step_s` counts from the
     start of the command.
@@ -127,13 +155,15 @@ class RunRecord(Record):
     `lost_ranks` were killed while the others went on without them.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Annotated[int, BeforeValidator(_upgrade_version)] = SCHEMA_VERSION
     id: str
     scenario: str
     status: RunStatus
     command: tuple[str, ...]
     seed: int
-    strategy: StrategyRecord = StrategyRecord(name="allreduce", pace="lockstep", told="allreduce")
+    strategy: StrategyRecord = StrategyRecord(
+        name="allreduce", sync_mode="lockstep", description="allreduce"
+    )
     versions: dict[str, str]
     git: str | None
     testbed: str
@@ -176,9 +206,11 @@ class Decision(Record):
     began.
     """
 
+    RENAMED: ClassVar[Mapping[str, str]] = {"told": "description"}
+
     step: int
     at_s: float
-    told: str
+    description: str
 
 
 class Finding(Record):
@@ -207,11 +239,13 @@ class Alarm(Record):
     later lines of a number replace earlier ones.
 
     `rank` and `host` are null for a collective. Times are virtual seconds since the first step:
-    `since_s` is when it became slow, `raised_s` the end of the step that showed it, `told_s` when
-    it was said (null where nobody was there to be told). `last_step` and `over_s`, its last slow
-    step and that one's end, are null while it goes on. `slowdown` is against its own usual where
-    `kind` is dynamic, and against the fastest device class where it is deterministic.
+    `since_s` is when it became slow, `raised_s` the end of the step that showed it, `reported_s`
+    when it was said (null where nobody was there to be told). `last_step` and `ended_s`, its last
+    slow step and that one's end, are null while it goes on. `slowdown` is against its own usual
+    where `kind` is dynamic, and against the fastest device class where it is deterministic.
     """
+
+    RENAMED: ClassVar[Mapping[str, str]] = {"told_s": "reported_s", "over_s": "ended_s"}
 
     number: int
     rank: int | None
@@ -225,11 +259,11 @@ class Alarm(Record):
     since_s: float
     raised_step: int
     raised_s: float
-    told_s: float | None = None
+    reported_s: float | None = None
     last_step: int | None = None
-    over_s: float | None = None
+    ended_s: float | None = None
 
 
-def select_latest_alarms(told: Sequence[Alarm]) -> tuple[Alarm, ...]:
-    """Every alarm as it was told of last, in the order in which they were raised."""
-    return tuple({alarm.number: alarm for alarm in told}.values())
+def select_latest_alarms(alarms: Sequence[Alarm]) -> tuple[Alarm, ...]:
+    """Return the last line of each alarm, in the order in which the alarms were raised."""
+    return tuple({alarm.number: alarm for alarm in alarms}.values())

@@ -177,7 +177,7 @@ def event_schema() -> pa.Schema:
             ("dst", pa.string()),
             ("quantity", pa.string()),
             ("value", pa.float64()),
-            ("asked_s", pa.float64()),
+            ("requested_s", pa.float64()),
             ("effective_s", pa.float64()),
         ]
     )

@@ -82,8 +82,8 @@ def run_emulation(
         for_s: how long to keep it, in virtual seconds; None until SIGINT, SIGTERM or SIGHUP.
 
     Returns:
-        The final record, and the run folder, with `fidelity.json`, `guard.json`, `events.parquet`
-        and `counters.json`.
+        The final record, and the run folder, with `fidelity.json`, `fidelity_violations.json`,
+        `events.parquet` and `counters.json`.
 
     Raises:
         PrerequisiteError: this machine lacks something; nothing was started.
@@ -115,7 +115,8 @@ def _run_in_sandbox(context: RunContext, callbacks: EmulationCallbacks, for_s: f
             run_workflow_stage(context, "finalize")
             require_no_violations(context.folder, violations, _ACTIVITY)
         context.journal.update(status="done")
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last place that can still put a defect on record
+    # The last place that can still record a defect.
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001
         return record_failure(context.journal, error)
     finally:
         context.journal.display.close()

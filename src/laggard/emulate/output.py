@@ -94,7 +94,7 @@ def format_violations(violations: Sequence[TimedViolation]) -> str:
     """What has just slipped, on one line."""
     shown = [format_violation(each) for each in violations[:_MAX_VIOLATIONS_LISTED]]
     more = (
-        [f"{len(violations) - _MAX_VIOLATIONS_LISTED} more, in guard.json"]
+        [f"{len(violations) - _MAX_VIOLATIONS_LISTED} more, in fidelity_violations.json"]
         if len(violations) > _MAX_VIOLATIONS_LISTED
         else []
     )

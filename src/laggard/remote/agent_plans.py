@@ -78,7 +78,7 @@ def build_agent_plans(
         workers = plan_workers(
             scenario.workload,
             scenario.hosts,
-            folder / "spool",
+            folder / "workers",
             init_method=rendezvous_url,
             drives=drives,
         )

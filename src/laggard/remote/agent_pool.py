@@ -244,8 +244,8 @@ class AgentPool:
         ]
         if silent:
             reason = (
-                f"{', '.join(silent[:5])}: nothing heard for {SILENCE_TIMEOUT_S:g} s — the node, or the way"
-                " to it, is gone"
+                f"{', '.join(silent[:5])}: nothing heard for {SILENCE_TIMEOUT_S:g} s — the node, or"
+                " the way to it, is gone"
             )
             self._lost |= dict.fromkeys(silent, reason)
             raise DeploymentError(reason)

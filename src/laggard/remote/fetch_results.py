@@ -71,7 +71,7 @@ def fetch_results(
     from laggard.workloads.tracing.collect import Source, collect_from
 
     agent_pool.tolerate_losses()
-    fetched_folder = run_folder / "spool"
+    fetched_folder = run_folder / "workers"
     fetched = {
         name: fetched_folder / name
         for name in agent_pool.plans
@@ -79,11 +79,14 @@ def fetch_results(
     }
     missing = {name: plan.folder for name, plan in agent_pool.plans.items() if name not in fetched}
     head = scenario.ranks[0].name
-    if head not in fetched or not WorkerOutputDir(fetched[head] / "spool").zero.exists():
+    if head not in fetched or not WorkerOutputDir(fetched[head] / "workers").zero.exists():
         return FetchedResults(has_begun=False, done=None, missing_hosts=missing)
-    output_dir, evaluated = WorkerOutputDir(fetched[head] / "spool"), find_evaluator_host(scenario)
+    output_dir, evaluated = (
+        WorkerOutputDir(fetched[head] / "workers"),
+        find_evaluator_host(scenario),
+    )
     if evaluated != head and evaluated in fetched:
-        _merge_evaluator_output(WorkerOutputDir(fetched[evaluated] / "spool"), output_dir)
+        _merge_evaluator_output(WorkerOutputDir(fetched[evaluated] / "workers"), output_dir)
     sampled = sampled_hosts(scenario.workload, scenario.hosts)
     ordered = [head, *(name for name in fetched if name != head)]
     ranks = {
@@ -91,7 +94,9 @@ def fetch_results(
         for name in ordered
     }
     sources = [
-        Source(WorkerOutputDir(fetched[name] / "spool"), ranks[name], load_clock_fit(fetched[name]))
+        Source(
+            WorkerOutputDir(fetched[name] / "workers"), ranks[name], load_clock_fit(fetched[name])
+        )
         for name in ordered
         if name in sampled
     ]

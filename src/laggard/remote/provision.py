@@ -290,8 +290,8 @@ def _require_shaping_support(facts: Mapping[str, NodeFacts], *, shaped: bool, ne
     unaddressed = [name for name, each in facts.items() if not each.device]
     if unaddressed:
         raise DeploymentError(
-            f"{', '.join(unaddressed[:5])}: no network device there carries the address that was given"
-            " for it"
+            f"{', '.join(unaddressed[:5])}: no network device there carries the address that was"
+            " given for it"
         )
     without_root = [name for name, each in facts.items() if not each.root]
     if without_root:
@@ -301,7 +301,8 @@ def _require_shaping_support(facts: Mapping[str, NodeFacts], *, shaped: bool, ne
     without_netem = [name for name, each in facts.items() if netem and not each.netem]
     if without_netem:
         raise PrerequisiteError(
-            f"delay, jitter and loss take netem, which the kernel of {', '.join(without_netem[:5])} lacks",
+            f"delay, jitter and loss take netem, which the kernel of {', '.join(without_netem[:5])}"
+            " lacks",
             "modprobe sch_netem there, or ask for rates only",
         )
 

@@ -108,7 +108,8 @@ def _run_on_reserved_nodes(
             _run_on_nodes(
                 apply_addresses(scenario, provisioned.machines), provisioned, context, state
             )
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last place that can still put a defect on record
+    # The last place that can still record a defect.
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001
         record_failure(journal, error)
     return state
 
@@ -173,4 +174,7 @@ def _run_on_nodes(
 
 def _format_missing_data(fetched: FetchedResults) -> str:
     where = "\n".join(f"  {name}: {folder}" for name, folder in fetched.missing_hosts.items())
-    return f"the data of {len(fetched.missing_hosts)} nodes did not come home; it lies there in\n{where}"
+    return (
+        f"the data of {len(fetched.missing_hosts)} nodes did not come home; it lies there"
+        f" in\n{where}"
+    )

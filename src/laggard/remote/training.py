@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from pydantic import JsonValue, TypeAdapter
 
-from laggard.core.clock_fit import ClockExchange, ClockFit, fit_clock
+from laggard.core.clocks.clock_fit import ClockExchange, ClockFit, fit_clock
 from laggard.core.emulated_drive import DriveCounters, DriveLimits
 from laggard.core.errors import LaggardError
 from laggard.core.run_schema import FidelityCheck

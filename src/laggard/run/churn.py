@@ -135,7 +135,7 @@ class ChurnScheduler:
             )
 
     def _record_turnover(self, plan: WorkerPlan, kind: str, requested_s: float) -> None:
-        turnover = {"rank": plan.rank, "host": plan.host, "kind": kind, "asked_s": requested_s}
+        turnover = {"rank": plan.rank, "host": plan.host, "kind": kind, "requested_s": requested_s}
         self._turnovers.append(
             ChurnEvent.model_validate({**turnover, "effective_s": round(self._now_s, 3)})
         )

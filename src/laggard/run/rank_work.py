@@ -67,9 +67,9 @@ def find_slow_ranks(
     step_ms = work[worst].full_speed_ns / work[worst].steps / 1e6
     cpu_factor = work[worst].cpu_ns / work[worst].full_speed_ns
     warning = (
-        f"{len(slow_workers)} of {len(hosts)} workers computed slower than their shares say, rank {worst}"
-        f" on {hosts[worst]} {slower[worst]:.1f} times: its steps of {step_ms:.2g} ms take"
-        f" {cpu_factor:.1f} times the CPU time where a host is held back, which the cores do not have —"
-        " take a larger --dilation, smaller shares or larger batches"
+        f"{len(slow_workers)} of {len(hosts)} workers computed slower than their shares say, rank"
+        f" {worst} on {hosts[worst]} {slower[worst]:.1f} times: its steps of {step_ms:.2g} ms take"
+        f" {cpu_factor:.1f} times the CPU time where a host is held back, which the cores do not"
+        " have — take a larger --dilation, smaller shares or larger batches"
     )
     return (warning,)

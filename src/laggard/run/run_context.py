@@ -57,4 +57,4 @@ class RunContext:
     @property
     def output_dir(self) -> WorkerOutputDir:
         """What the processes of the training stream into."""
-        return WorkerOutputDir(self.folder / "spool")
+        return WorkerOutputDir(self.folder / "workers")

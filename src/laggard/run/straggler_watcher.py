@@ -182,7 +182,8 @@ class StragglerWatcher:
             alarm.number: reported_s for alarm in alarms if alarm.number not in self._reported_s
         }
         stamped = [
-            alarm.model_copy(update={"told_s": self._reported_s[alarm.number]}) for alarm in alarms
+            alarm.model_copy(update={"reported_s": self._reported_s[alarm.number]})
+            for alarm in alarms
         ]
         with Path(self.plan.alarms).open("a") as file:
             file.write("".join(alarm.model_dump_json() + "\n" for alarm in stamped))

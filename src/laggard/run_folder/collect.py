@@ -63,7 +63,7 @@ def report_untrained_run(folder: Path) -> None:
     from laggard.analysis.tables.load_run import load_run
 
     write_analysis(load_run(folder), None, folder)
-    shutil.rmtree(folder / "spool", ignore_errors=True)
+    shutil.rmtree(folder / "workers", ignore_errors=True)
 
 
 def _compute_outcome(scenario: Scenario, run: RunData, done: Mapping[str, object]) -> RunOutcome:

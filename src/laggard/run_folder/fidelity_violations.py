@@ -46,9 +46,9 @@ def find_late_changes(
     late: dict[tuple[str, float], float] = {}
     for event in events:
         where = f"{event.src} -> {event.dst}" if event.dst else event.src
-        if event.asked_s < end_s and event.effective_s - event.asked_s > CHANGE_LATE_S:
-            late[where, event.asked_s] = max(
-                event.effective_s, late.get((where, event.asked_s), 0.0)
+        if event.requested_s < end_s and event.effective_s - event.requested_s > CHANGE_LATE_S:
+            late[where, event.requested_s] = max(
+                event.effective_s, late.get((where, event.requested_s), 0.0)
             )
 
     def at_ns(virtual_s: float) -> int:
@@ -57,19 +57,23 @@ def find_late_changes(
     return tuple(
         TimedViolation(
             FidelityViolation(
-                "change late", where, at_ns(asked_s), at_ns(effective_s), effective_s - asked_s
+                "change late",
+                where,
+                at_ns(requested_s),
+                at_ns(effective_s),
+                effective_s - requested_s,
             ),
-            asked_s,
+            requested_s,
             effective_s,
         )
-        for (where, asked_s), effective_s in late.items()
+        for (where, requested_s), effective_s in late.items()
     )
 
 
 def require_no_violations(
     folder: Path, violations: Sequence[TimedViolation], activity: str = "training ran"
 ) -> None:
-    """Put `guard.json` down.
+    """Put `fidelity_violations.json` down.
 
     Args:
         folder: of the run.
@@ -79,12 +83,14 @@ def require_no_violations(
     Raises:
         FidelityError: the emulation slipped.
     """
-    (folder / "guard.json").write_text(json.dumps(to_violation_rows(violations), indent=1) + "\n")
+    (folder / "fidelity_violations.json").write_text(
+        json.dumps(to_violation_rows(violations), indent=1) + "\n"
+    )
     if not violations:
         return
     lines = [f"  {format_violation(each)}" for each in violations[:_MAX_LISTED]]
     more = (
-        [f"  and {len(violations) - _MAX_LISTED} more, in guard.json"]
+        [f"  and {len(violations) - _MAX_LISTED} more, in fidelity_violations.json"]
         if len(violations) > _MAX_LISTED
         else []
     )

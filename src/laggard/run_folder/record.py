@@ -42,8 +42,8 @@ def create_record(
         seed=scenario.workload.seed,
         strategy=StrategyRecord(
             name=strategy.name,
-            pace=strategy.pace,
-            told=strategy.describe(),
+            sync_mode=strategy.sync_mode,
+            description=strategy.describe(),
             parameters=strategy.model_dump(mode="json", exclude={"name"}),
             server_tier=place_server(scenario.workload.placement, scenario.hosts).layer
             if strategy.uses_server

@@ -33,8 +33,8 @@ def format_run_result(record: RunRecord, folder: Path) -> str:
         o = record.outcome
         accuracy_text = f", accuracy {100 * o.accuracy:.1f} %" if o.accuracy is not None else ""
         lines.append(
-            f"  {o.steps} steps in {o.makespan_s:.1f} s{accuracy_text}, {o.samples_per_s:.0f} samples/s,"
-            f" {o.bytes_sent / 1e6:.0f} MB sent, fairness {o.fairness:.2f}"
+            f"  {o.steps} steps in {o.makespan_s:.1f} s{accuracy_text}, {o.samples_per_s:.0f}"
+            f" samples/s, {o.bytes_sent / 1e6:.0f} MB sent, fairness {o.fairness:.2f}"
             + (f", price {o.cost:.3g}" if o.cost is not None else "")
         )
     lines += [f"  warning: {warning}" for warning in record.warnings]
@@ -89,8 +89,8 @@ def _format_reference(reference: JsonValue) -> list[str]:
     (type_s, slowest_type), (worker_s, slowest_worker) = by_type[0], by_worker[0]
     total = f"bytedance reference: S {float(str(reference['s'])):.4f}"
     most = (
-        f"of types most by {slowest_type} (S_t {type_s:.4f}), of workers by dp_rank/stage {slowest_worker} (S_w"
-        f" {worker_s:.4f})"
+        f"of types most by {slowest_type} (S_t {type_s:.4f}), of workers by dp_rank/stage"
+        f" {slowest_worker} (S_w {worker_s:.4f})"
     )
     return [f"{total}; {most}; all in {REFERENCE_FILE}"]
 

@@ -200,8 +200,8 @@ def find_run(text: str, root: Path) -> Path:
         return (root / text / LATEST_LINK).resolve()
     if path.is_dir():
         raise RunFolderError(
-            f"{text}: there is no {RECORD_FILE} in it — name the folder of one run, or a scenario or"
-            " run id"
+            f"{text}: there is no {RECORD_FILE} in it — name the folder of one run, or a scenario"
+            " or run id"
         )
     found = [folder for _, folder in list_runs(root) if text and folder.name.startswith(text)]
     if len(found) == 1:

@@ -120,7 +120,10 @@ def _replace_value(value: YamlValue, key: KeyPath, override: Override) -> tuple[
 
 
 def _format_origin(text: str) -> str:
-    return f"--set {text if len(text) <= _MAX_SHOWN_CHARACTERS else text[: _MAX_SHOWN_CHARACTERS - 3] + '...'}"
+    return (
+        "--set"
+        f" {text if len(text) <= _MAX_SHOWN_CHARACTERS else text[: _MAX_SHOWN_CHARACTERS - 3] + '...'}"
+    )
 
 
 def _create_error(text: str, value: str, rule: str, fix: str) -> ScenarioError:

@@ -188,7 +188,9 @@ def count_reserved_cores(
 ) -> float:
     """Cores of a machine that are not for hosts' shares."""
     return min_reserved + (
-        ASYNC_RESERVED_SHARE * cores if scenario.workload.strategy.pace == "own" else 0.0
+        ASYNC_RESERVED_SHARE * cores
+        if scenario.workload.strategy.sync_mode == "asynchronous"
+        else 0.0
     )
 
 

@@ -66,7 +66,9 @@ def _run(spans: list[tuple[float, ...]], steps: list[tuple[float, ...]]) -> RunD
     generated = generate_run(quiet(2, 5))
     assert generated.record is not None
     strategy = StrategyRecord(
-        name="bounded_staleness", pace="own", told="bounded_staleness, staleness 2"
+        name="bounded_staleness",
+        sync_mode="asynchronous",
+        description="bounded_staleness, staleness 2",
     )
     record = generated.record.model_copy(update={"strategy": strategy, "status": "done"})
     order = np.lexsort((table.start_ns, table.rank, table.step))
@@ -131,7 +133,9 @@ def test_curves_are_in_order_of_time(run: RunData) -> None:
 
 def test_a_rank_that_was_lost_is_told_of_and_the_rest_analysed(run: RunData) -> None:
     assert run.record is not None
-    strategy = StrategyRecord(name="parameter_server", pace="lockstep", told="parameter_server")
+    strategy = StrategyRecord(
+        name="parameter_server", sync_mode="lockstep", description="parameter_server"
+    )
     record = run.record.model_copy(update={"strategy": strategy, "lost_ranks": (1,)})
     left = dataclasses.replace(keep_spans(run, run.spans.rank != 1), record=record)
     assert not left.is_lockstep
@@ -139,8 +143,12 @@ def test_a_rank_that_was_lost_is_told_of_and_the_rest_analysed(run: RunData) -> 
     said = " ".join(format_answer(left, analysis))
     assert "edge.trainer.1.2 (rank 1) was lost, and the others went on without it" in said
     assert np.isfinite(analysis.slowdown).all()
-    gone = ChurnEvent(rank=1, host="edge.trainer.1.2", kind="left", asked_s=20, effective_s=20.04)
-    back = ChurnEvent(rank=1, host="edge.trainer.1.2", kind="joined", asked_s=40, effective_s=41.5)
+    gone = ChurnEvent(
+        rank=1, host="edge.trainer.1.2", kind="left", requested_s=20, effective_s=20.04
+    )
+    back = ChurnEvent(
+        rank=1, host="edge.trainer.1.2", kind="joined", requested_s=40, effective_s=41.5
+    )
     churned = dataclasses.replace(
         run, record=record.model_copy(update={"lost_ranks": (), "churn": (gone, back)})
     )

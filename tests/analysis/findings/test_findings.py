@@ -318,9 +318,9 @@ def _timed(run: object) -> float:
 
 def test_importing_the_analysis_loads_nothing_heavy() -> None:
     code = (
-        "import sys, laggard.analysis.findings.analysis_result\nheavy = {'pandas', 'pyarrow', 'ruptures',"
-        " 'matplotlib', 'torch', 'enoslib'} & set(sys.modules)\nsys.exit(', '.join(sorted(heavy))"
-        " or 0)"
+        "import sys, laggard.analysis.findings.analysis_result\nheavy = {'pandas', 'pyarrow',"
+        " 'ruptures', 'matplotlib', 'torch', 'enoslib'} & set(sys.modules)\nsys.exit(',"
+        " '.join(sorted(heavy)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -178,7 +178,7 @@ def test_what_the_format_cannot_tell_is_refused() -> None:
     ):
         run_to_operations(seldom)
     assert run.record is not None
-    own = run.record.strategy.model_copy(update={"pace": "own"})
+    own = run.record.strategy.model_copy(update={"sync_mode": "asynchronous"})
     with pytest.raises(InputError, match="did not all take the same steps"):
         run_to_operations(replace(run, record=run.record.model_copy(update={"strategy": own})))
 

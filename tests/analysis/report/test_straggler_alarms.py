@@ -29,7 +29,7 @@ def run() -> RunData:
     )
     generated = generate_run(TraceSpec(tiers=TIERS, steps=240, injections=slow, seed=3))
     told = tuple(
-        alarm.model_copy(update={"told_s": alarm.raised_s + 1.0})
+        alarm.model_copy(update={"reported_s": alarm.raised_s + 1.0})
         for alarm in replay_alarms(generated)
     )
     return dataclasses.replace(generated, alarms=told)

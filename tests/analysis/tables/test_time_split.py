@@ -125,7 +125,10 @@ def test_messages_between_ranks_of_their_own_pace() -> None:
 def test_where_the_server_is_decides_what_pushes_are() -> None:
     spans = [(0, rank, Phase.COMM.code, 0.0, 1.0, 2, 99) for rank in range(2)]
     record = StrategyRecord(
-        name="asynchronous", pace="own", told="asynchronous", server_tier="cloud"
+        name="asynchronous",
+        sync_mode="asynchronous",
+        description="asynchronous",
+        server_tier="cloud",
     )
     run = of_tiers(run_of(record, spans, [np.array([1.0])] * 2, 1.0), ("cloud", "edge"))
     split = describe_asynchronous(run).time_split

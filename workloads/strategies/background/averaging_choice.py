@@ -201,8 +201,8 @@ def decide_first_average(
         return FirstAverageDecision(begins=True, policy=first)
     pairs = _build_pairwise_policy(ROUND_TRIPS_PER_AVERAGE * ratio, criteria)
     reason = (
-        f"{_describe_policy(pairs)}: models of two are on their way to each other {ratio:.2g} times a step,"
-        " and those of an average of all no less"
+        f"{_describe_policy(pairs)}: models of two are on their way to each other {ratio:.2g} times"
+        " a step, and those of an average of all no less"
     )
     return FirstAverageDecision(elapsed_steps >= pairs.steps, pairs, reason)
 

@@ -53,7 +53,7 @@ class Parameters(Section):
         name: str
 
     @property
-    def pace(self) -> SyncMode:
+    def sync_mode(self) -> SyncMode:
         """`lockstep`, where all ranks take the same steps and meet in some of them, or `own`, where
         each has its own.
         """
@@ -149,9 +149,9 @@ class PeerParameters(Parameters):
     supports_churn: ClassVar[bool] = True
 
     @property
-    def pace(self) -> SyncMode:
+    def sync_mode(self) -> SyncMode:
         """Each rank takes steps of its own."""
-        return "own"
+        return "asynchronous"
 
 
 class BackgroundParameters(PeerParameters):

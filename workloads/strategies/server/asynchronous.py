@@ -29,9 +29,9 @@ class AsynchronousParameters(ServerParameters):
     name: Literal["asynchronous"]
 
     @property
-    def pace(self) -> SyncMode:
+    def sync_mode(self) -> SyncMode:
         """Every rank's own."""
-        return "own"
+        return "asynchronous"
 
     def create_update_rule(self, world_size: int) -> ServerUpdateRule:
         """Create the server's side (see `ServerParameters`)."""

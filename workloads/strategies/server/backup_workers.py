@@ -32,9 +32,9 @@ class BackupWorkersParameters(BalancedParameters, ServerParameters):
     )
 
     @property
-    def pace(self) -> SyncMode:
+    def sync_mode(self) -> SyncMode:
         """Every rank's own, unless all are waited for."""
-        return "own" if self.backups else "lockstep"
+        return "asynchronous" if self.backups else "lockstep"
 
     def create_update_rule(self, world_size: int) -> ServerUpdateRule:
         """Create the server's side (see `ServerParameters`)."""

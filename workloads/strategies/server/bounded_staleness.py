@@ -38,9 +38,9 @@ class BoundedStalenessParameters(BalancedParameters, ServerParameters):
     )
 
     @property
-    def pace(self) -> SyncMode:
+    def sync_mode(self) -> SyncMode:
         """Every rank's own, unless nobody may be ahead."""
-        return "own" if self.staleness else "lockstep"
+        return "asynchronous" if self.staleness else "lockstep"
 
     def create_update_rule(self, world_size: int) -> ServerUpdateRule:
         """Create the server's side (see `ServerParameters`)."""

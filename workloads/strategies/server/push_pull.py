@@ -72,7 +72,7 @@ class PushPullWorker:
             )
         )
         # Who waits for all is at a barrier of all.
-        self._group = 0 if parameters.pace == "lockstep" else NO_GROUP
+        self._group = 0 if parameters.sync_mode == "lockstep" else NO_GROUP
         self._version = self._skipped_steps = 0
         balanced = (
             parameters.balanced_batches if isinstance(parameters, BalancedParameters) else None

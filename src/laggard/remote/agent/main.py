@@ -122,7 +122,7 @@ class _Agent:
     def __init__(self, plan: AgentPlan, line: _ControllerChannel, stack: ExitStack) -> None:
         self._plan, self._channel, self._stack = plan, line, stack
         folder = Path(plan.folder)
-        for name in ("spool", "logs"):
+        for name in ("workers", "logs"):
             (folder / name).mkdir(parents=True)
         self._request_handlers = RequestHandlers(plan.host, plan.address, folder)
         stack.callback(self._request_handlers.run_undo_commands)

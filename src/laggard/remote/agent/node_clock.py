@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from laggard.core.clock_fit import ClockExchange, ClockFit, fit_clock
+from laggard.core.clocks.clock_fit import ClockExchange, ClockFit, fit_clock
 from laggard.layers_services.ssh.clock_exchange import CLOCK_PORT, Exchanger, Responder, exchange
 
 if TYPE_CHECKING:

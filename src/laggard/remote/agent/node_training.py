@@ -74,7 +74,7 @@ class NodeTraining:
             shares,
             limits,
         )
-        self.output_dir = WorkerOutputDir(Path(plan.folder) / "spool")
+        self.output_dir = WorkerOutputDir(Path(plan.folder) / "workers")
         self.logs = Path(plan.folder) / "logs"
         self._processes: dict[int, tuple[str, int]] = {}
         self._host_pids: set[int] = set()

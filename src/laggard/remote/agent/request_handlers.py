@@ -155,7 +155,7 @@ def _parse_words(value: JsonValue) -> list[str]:
 def _is_fetched(path: Path, folder: Path) -> bool:
     """Whether a file travels home: the prepared data, shared memory and snapshots do not."""
     relative = path.relative_to(folder)
-    passing = relative.is_relative_to("spool/data") or relative.is_relative_to("drives")
+    passing = relative.is_relative_to("workers/data") or relative.is_relative_to("drives")
     is_snapshot = relative.name.lstrip(".").startswith("snapshot-")
     return not (passing or is_snapshot) and relative.name not in {"heartbeat", "gates", "tally"}
 

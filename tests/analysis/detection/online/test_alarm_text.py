@@ -61,12 +61,12 @@ LINK = ("edge.trainer.1.1", "cloud.trainer.1.1")
             ["edge.trainer.1.1 and edge.trainer.1.2 transfer 2.0x slower than usual, since step 112 (31 s)"],
         ),
         (
-            [alarm(last_step=140, over_s=50.2)],
+            [alarm(last_step=140, ended_s=50.2)],
             (0,),
             ["edge.trainer.1.1 computes as usual again since 50 s, after 19 s"],
         ),
         (
-            [alarm(host=None, family="network", last_step=140, over_s=50.2)],
+            [alarm(host=None, family="network", last_step=140, ended_s=50.2)],
             (0,),
             ["Transfers are as usual again since 50 s, after 19 s"],
         ),

@@ -70,13 +70,13 @@ def test_a_slow_worker_is_told_of_within_a_few_steps_and_when_it_is_over(
     assert alarm.last_step == pytest.approx(179, abs=2)
     assert alarm.slowdown == pytest.approx(factor, rel=0.08)
     assert alarm.raised_s > alarm.since_s > 0
-    assert alarm.over_s is not None
-    assert alarm.over_s > alarm.raised_s
+    assert alarm.ended_s is not None
+    assert alarm.ended_s > alarm.raised_s
 
 
 def test_what_goes_on_is_not_over() -> None:
     (alarm,) = replay_alarms(run_of(Injection("compute", 2.0, 150, None, rank=1)))
-    assert (alarm.kind, alarm.rank, alarm.last_step, alarm.over_s) == ("dynamic", 1, None, None)
+    assert (alarm.kind, alarm.rank, alarm.last_step, alarm.ended_s) == ("dynamic", 1, None, None)
 
 
 def test_slow_transfers_are_told_of_with_their_link() -> None:

@@ -47,7 +47,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.core.clock_bounds import (
+from laggard.core.clocks.offset_bounds import (
     Bools,
     DriftModel,
     Floats,
@@ -57,7 +57,7 @@ from laggard.core.clock_bounds import (
     join_bands,
     split_at_jumps,
 )
-from laggard.core.clock_timestamps import ClockExchange
+from laggard.core.clocks.timestamps import ClockExchange
 from laggard.core.errors import LaggardError
 from laggard.core.span_schema import Flag
 
@@ -198,7 +198,7 @@ def fit_clock(
     """Everything that the exchanges allow about the local clock.
 
     Args:
-        exchange_count: between the local machine and the reference, in any order, at least one.
+        exchanges: between the local machine and the reference, in any order, at least one.
         drift_limit_ppm: the two clocks' speeds always differ by at most this.
         wander_ppm: within a piece the drift stays this close to a constant; 0 for an ideal clock.
 

@@ -1,0 +1,1 @@
+"""Clocks of several machines: time stamps, bounds of their offsets, and the fit."""
