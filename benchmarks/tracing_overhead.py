@@ -38,8 +38,8 @@ def train(rank: int, folder: str, model_name: str, blocks: int, block: int) -> N
     from laggard.workloads.models import build_model
     from laggard.workloads.output.worker_output import WorkerOutputDir
     from laggard.workloads.strategies.base.strategy import TrainingContext
-    from laggard.workloads.strategies.collective import allreduce
-    from laggard.workloads.strategies.collective.allreduce import AllReduceParameters
+    from laggard.workloads.strategies.collective.allreduce import AllReduce, AllReduceParameters
+    from laggard.workloads.tracing import ddp_timing
     from laggard.workloads.tracing.recorder import Recorder
 
     class Toggled(Recorder):
@@ -67,11 +67,11 @@ def train(rank: int, folder: str, model_name: str, blocks: int, block: int) -> N
     samples = torch.rand((BATCH, *CHANNELS))
     partition = Partition(samples=10 * BATCH, batch_size=BATCH, world_size=2, seed=1)
     with Toggled(WorkerOutputDir(Path(folder)), rank, 2) as recorder:
-        strategy = allreduce.AllReduce(
+        strategy = AllReduce(
             AllReduceParameters(), TrainingContext(rank, ("a", "a"), model, optimizer, recorder)
         )
-        called_back: Callable[..., None] = allreduce.on_backward_computed
-        allreduce.on_backward_computed = lambda *args: called_back(*args) if recorder.on else None  # type: ignore[assignment]
+        called_back: Callable[..., None] = ddp_timing.on_backward_computed
+        ddp_timing.on_backward_computed = lambda *args: called_back(*args) if recorder.on else None  # type: ignore[assignment]
         medians = []
         for number in range(blocks):
             recorder.on, times = number % 2 == 0, []

@@ -24,7 +24,7 @@ from laggard.core.errors import DeploymentError
 from laggard.core.linux import minimize_timer_slack
 from laggard.core.work_counter import WorkCounter
 from laggard.workloads.asynchronous_loop import OwnPace
-from laggard.workloads.balancing.balancer import Balancer
+from laggard.workloads.balancing.balancer import Balancer, SupportsAllGather
 from laggard.workloads.balancing.shares import Shares
 from laggard.workloads.compress.codec import ErrorFeedbackCodec, create_vector_codec
 from laggard.workloads.coordination.progress_board import ProgressBoard
@@ -53,7 +53,6 @@ from laggard.workloads.strategies.base.strategy import (
     Strategy,
     TrainingContext,
 )
-from laggard.workloads.strategies.collective.ring_allreduce import RingAllReduce
 from laggard.workloads.strategies.server.push_pull import ServerMessageKind
 from laggard.workloads.tracing.batch_loader import BatchLoader, fewest_samples, pad_indices
 from laggard.workloads.tracing.compute_meter import ComputeMeter
@@ -441,7 +440,7 @@ def _create_balancer(
     if not isinstance(parameters, BalancedParameters) or parameters.balanced_batches is None:
         return None
     shares = Shares(resources.partition, fewest_samples(context.model))
-    all_gather = strategy.all_gather if isinstance(strategy, RingAllReduce) else None
+    all_gather = strategy.all_gather if isinstance(strategy, SupportsAllGather) else None
     return Balancer(parameters.balanced_batches, context, shares, all_gather)
 
 

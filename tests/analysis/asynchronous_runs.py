@@ -76,7 +76,7 @@ def met(
     return needed[-1]
 
 
-def sync_mode(
+def pace(
     ready: FloatArray,
     go: FloatArray,
     end: FloatArray,

@@ -307,7 +307,7 @@ any_exchange = st.builds(
 
 @steady
 @given(
-    exchange_count=st.lists(any_exchange, min_size=1, max_size=12),
+    exchanges=st.lists(any_exchange, min_size=1, max_size=12),
     at=st.lists(stamps, min_size=2, max_size=20),
 )
 def test_whatever_was_observed_the_map_is_monotone_and_total_or_refused(

@@ -9,7 +9,7 @@ next exchange that finds better ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,14 @@ EXCHANGE_GROUP = 1 << 20
 
 AllGather = Callable[[Sequence[float], int], list[list[float]]]
 """Tells all ranks this one's numbers, with spans of a group; returns everybody's, by rank."""
+
+
+@runtime_checkable
+class SupportsAllGather(Protocol):
+    """Strategy that exchanges numbers between all ranks by itself, without torch's collectives."""
+
+    def all_gather(self, numbers: Sequence[float], group: int) -> list[list[float]]:
+        """Send this rank's numbers to all ranks; return everybody's, by rank."""
 
 
 class BalancerContext(Protocol):

@@ -3,8 +3,8 @@ outside the continuum's network and clock.
 
 The coordinator (training_coordinator.py) is the evaluator's process. It counts samples, asks for
 snapshots of all ranks' models, and says when training is over. Where ranks live on several
-machines, each machine has such a memory, and a relay (tally_relay.py) carries what is written into
-one over to the others.
+machines, each machine has such a memory, and a relay (progress_relay.py) carries what is written
+into one over to the others.
 """
 
 from __future__ import annotations

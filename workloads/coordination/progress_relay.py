@@ -4,7 +4,7 @@ the other machines of a training.
 The coordinator's machine must see how far all ranks are, and have their parts; the others must see
 what the coordinator asks for and that training is over. Who is gone, and who has come to the
 training's end, everybody must know. What crosses is told in the time of one reference clock, as
-gates are (gate_relay.py).
+gates are (barrier_relay.py).
 """
 
 from __future__ import annotations

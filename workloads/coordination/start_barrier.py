@@ -4,7 +4,7 @@ A gate opens for all at one announced instant, so its wait sends no training tra
 everywhere. The ranks meet in shared memory, which is what the processes of one machine have; the
 first-step gate is number 1, evaluation e is e + 2.
 
-Where ranks live on several machines, each machine has such a memory and a relay (gate_relay.py)
+Where ranks live on several machines, each machine has such a memory and a relay (barrier_relay.py)
 carries what is written into one over to the others, on a way that is not shaped. Rank 0, the
 evaluator and the memory they write into are the head's.
 """

@@ -51,7 +51,7 @@ class ADPSGDParameters(BackgroundParameters):
 
 class ADPSGD(BackgroundExchange):
     """x_i <- x_i - lr * g_i(x_i as it was read), and beside it x_i, x_j <- (x_i + x_j) / 2 for
-    random pairs (see exchange.py).
+    random pairs (see pair_exchange.py).
 
     An active rank begins an exchange for each of its updates, or as many as there is time for.
 

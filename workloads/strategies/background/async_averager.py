@@ -57,7 +57,8 @@ class AveragingMode(IntEnum):
     """All are averaged, and all wait until that is over."""
 
     PAIRWISE = 2
-    """Two by two whenever there is time (see exchange.py), and now and then all; nobody waits."""
+    """Two by two whenever there is time (see pair_exchange.py), and now and then all; nobody
+    waits."""
 
 
 @dataclass(frozen=True)

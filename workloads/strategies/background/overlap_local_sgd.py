@@ -82,7 +82,7 @@ class OverlappedAveraging(BackgroundExchange):
         policy: when to average, to begin with.
         ready_part: part of the ranks that must be ready for it.
         policy_chooser: the terms from then on, where this rank is the leader (see
-            average_member.py).
+            async_averager.py).
         first_policy_chooser: the terms of the first average, once it may begin (see there).
     """
 

@@ -2,8 +2,8 @@
 step, often over fast links, seldom over slow ones.
 
 P. Zhou et al., "Communication-efficient Decentralized Machine Learning over Heterogeneous Networks"
-(NetMax), ICDE 2021, with the pairs of SAPS-PSGD (Z. Tang et al., ICDCS 2020): see link_policy.py
-for how often, and fast_links_rule.py for how ranks agree.
+(NetMax), ICDE 2021, with the pairs of SAPS-PSGD (Z. Tang et al., ICDCS 2020): see
+matching_policy.py for how often, and fast_links_rule.py for how ranks agree.
 """
 
 from __future__ import annotations
