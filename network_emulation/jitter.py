@@ -6,7 +6,8 @@ X is
 
     uniform   uniform in -1 … 1: delay ± jitter
     normal    standard normal: jitter is the standard deviation
-    pareto    4/3 · (U^(-1/3) - 3/2), U uniform in 0 … 1: a Pareto distribution of shape 3 about its mean, which would have a standard
+    pareto    4/3 · (U^(-1/3) - 3/2), U uniform in 0 … 1: a Pareto distribution of shape 3
+              about its mean, which would have a standard
               deviation of 1.15; from -0.67 up, median -0.32
 
 The last two are tables of 4096 equally likely values in units of 1/8192, made as iproute2 makes its

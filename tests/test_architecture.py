@@ -145,7 +145,9 @@ def _imports(path: Path) -> tuple[tuple[int, str], ...]:
 def _strings(path: Path) -> Iterator[tuple[int, str]]:
     """Names of modules in strings, as `importlib` and the fork server take them."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Constant) and re.fullmatch(r"laggard(\.\w+){2,}.*", str(node.value)):
+        if isinstance(node, ast.Constant) and re.fullmatch(
+            r"laggard(\.\w+){2,}.*", str(node.value)
+        ):
             yield node.lineno, str(node.value)
 
 

@@ -12,19 +12,24 @@ from collections.abc import Iterator, Mapping, Sequence
 
 _TASK_LISTS = ("prepare", "launch", "finalize", "tasks", "pre_tasks", "post_tasks", "handlers")
 _PLAY_KEYWORDS = frozenset(
-    {"hosts", "depends_on", "name", "any_errors_fatal", "environment", "ignore_errors", "ignore_unreachable", "no_log",
+    {"hosts", "depends_on", "name", "any_errors_fatal", "environment", "ignore_errors",
+     "ignore_unreachable", "no_log",
      "order", "remote_user", "serial", "tags", "throttle", "vars", "become", "become_user"}
 )  # fmt: skip
 _TASK_KEYWORDS = frozenset(
-    {"args", "async", "become", "become_user", "changed_when", "delay", "delegate_to", "environment", "failed_when",
-     "ignore_errors", "loop", "loop_control", "name", "no_log", "notify", "poll", "register", "retries", "run_once",
+    {"args", "async", "become", "become_user", "changed_when", "delay", "delegate_to",
+     "environment", "failed_when",
+     "ignore_errors", "loop", "loop_control", "name", "no_log", "notify", "poll", "register",
+     "retries", "run_once",
      "tags", "throttle", "timeout", "until", "vars", "when", "with_items"}
 )  # fmt: skip
 # Modules that neither read facts themselves nor bring in text that is not in the play, such as a
 # template's.
 _BLIND_MODULES = frozenset(
-    {"assert", "command", "copy", "debug", "fail", "fetch", "file", "find", "get_url", "git", "lineinfile", "pause",
-     "ping", "pip", "raw", "script", "set_fact", "shell", "slurp", "stat", "synchronize", "tempfile", "unarchive",
+    {"assert", "command", "copy", "debug", "fail", "fetch", "file", "find", "get_url", "git",
+     "lineinfile", "pause",
+     "ping", "pip", "raw", "script", "set_fact", "shell", "slurp", "stat", "synchronize",
+     "tempfile", "unarchive",
      "wait_for", "wait_for_connection"}
 )  # fmt: skip
 _SEES_FACTS = re.compile(r"ansible_|hostvars|\bvars\b|lookup|query|\bq\(")

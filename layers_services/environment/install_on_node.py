@@ -4,8 +4,10 @@ The file travels as text (`laggard.layers_services.environment.prepare`), so it 
 library alone. A node needs neither pip nor ensurepip nor the internet. What it makes appears whole
 or not at all, however many runs prepare the same node at once, and whenever one of them is killed:
 
-    <base>/.build-*/       being built, under a lock that ends with its builder; without one it is removed by the next
-    <base>/<environment>/  renamed from there; `complete` says how many files and bytes its packages have
+    <base>/.build-*/       being built, under a lock that ends with its builder; without
+                            a lock the next builder removes it
+    <base>/<environment>/  renamed from there; `complete` holds the number of files and
+                            bytes of its packages
     <base>/runs/           for the data of runs
 """
 
@@ -40,8 +42,12 @@ wanted = json.loads(sys.argv[1])
 found = {name: importlib.metadata.version(name) for name in wanted}
 torch = importlib.util.find_spec("torch")
 if torch is not None:
-    found["torch"] = runpy.run_path(str(pathlib.Path(torch.origin).with_name("version.py")))["__version__"]
-wrong = [f"{name} is {found[name]} and not {wanted[name]}" for name in wanted if found[name] != wanted[name]]
+    version = pathlib.Path(torch.origin).with_name("version.py")
+    found["torch"] = runpy.run_path(str(version))["__version__"]
+wrong = [
+    f"{name} is {found[name]} and not {wanted[name]}"
+    for name in wanted if found[name] != wanted[name]
+]
 sys.exit("; ".join(wrong) or 0)
 """
 

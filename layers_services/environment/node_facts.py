@@ -47,12 +47,14 @@ print("%d.%d" % sys.version_info[:2], sys.executable)' 2>/dev/null)"
 done
 if [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; then say root yes; fi
 if unshare -n tc qdisc add dev lo root netem delay 1ms 2>/dev/null \
-  || [ -d /sys/module/sch_netem ] || grep -qs '/sch_netem\.ko' "/lib/modules/$(uname -r)/modules.builtin" \
+  || [ -d /sys/module/sch_netem ] \
+  || grep -qs '/sch_netem\.ko' "/lib/modules/$(uname -r)/modules.builtin" \
   || modprobe -n -q sch_netem 2>/dev/null; then say netem yes; fi
 device=$(ip -o -4 address show to "$LAGGARD_ADDRESS" 2>/dev/null | head -n 1)
 say device "$device"
 device=${device#*: }; device=${device%%[ @]*}
-[ -z "$device" ] || ip -o -6 address show dev "$device" 2>/dev/null | while read -r line; do say ipv6 "$line"; done
+[ -z "$device" ] || ip -o -6 address show dev "$device" 2>/dev/null \
+  | while read -r line; do say ipv6 "$line"; done
 gpus=$(nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader 2>/dev/null) \
   || gpus=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null) || gpus=
 printf '%s\n' "$gpus" | while read -r gpu; do say gpu "$gpu"; done

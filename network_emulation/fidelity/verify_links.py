@@ -5,8 +5,11 @@ For every pair of tiers with a constraint of its own, one pair of hosts stands f
 (`choose_representatives` spreads them over the hosts, so that they can be measured at the same
 time); round trips, which cost little, are also sampled on further pairs.
 
-    rtt    median of empty packets on idle links while every core is busy, against that of both directions' delays
-    rate   of a flow of its own, as the link rate that its goodput implies, against the slowest rate on its way
+    rtt    median of empty packets on idle links while every core is busy, against the sum of both
+           directions' delays
+    rate   of a flow of its own, as the link rate that its goodput implies, against the slowest
+           rate on
+           its way
     loss   where asked for, by counting datagrams
 
 Flows that share an access link or a bottleneck, in either direction since acknowledgements travel

@@ -93,7 +93,8 @@ def _bare(
 ) -> list[Problem]:
     return [
         source.locate_problem(
-            (*key, where), "a bare group name reaches only its first host in E2Clab", f"for all of them write {term}.*",
+            (*key, where), "a bare group name reaches only its first host in E2Clab",
+             f"for all of them write {term}.*",
             value=pattern,
         )
         for where, pattern in patterns

@@ -51,7 +51,7 @@ def simulated(rule: WaitRule | None, before: Seconds, after: Seconds) -> list[Ra
             moved = True
         assert moved, "nobody can go on"
     return [
-        pace(ready[r, :n], go[r, :n], end[r, :n], before[r], after[r], awaited[r, :n])  # noqa: F821
+        pace(ready[r, :n], go[r, :n], end[r, :n], before[r], after[r], awaited[r, :n])
         for r, n in enumerate(counts)
     ]
 

@@ -151,7 +151,8 @@ class Recorder:
             spans.rows["dur_ns"][spans.count - 1] += dur_ns
             return
         spans.append(
-            (self._step, self._rank, Lane.MAIN, phase, self._sequence, start_ns, dur_ns, group, peer, payload_bytes,
+            (self._step, self._rank, Lane.MAIN, phase, self._sequence, start_ns, dur_ns, group,
+             peer, payload_bytes,
              work, self._flags)
         )  # fmt: skip
         self._sequence += 1
@@ -179,8 +180,10 @@ class Recorder:
         now_ns = time.monotonic_ns()
         used, dropped = (samples, 0) if result.applied else (0, samples)
         self._steps.append(
-            (self._step, self._rank, self._step_start_ns, now_ns, result.loss, used, batch_size, result.staleness,
-             dropped, result.skipped, result.read_version, result.applied_version, result.waited_for)
+            (self._step, self._rank, self._step_start_ns, now_ns, result.loss, used, batch_size,
+             result.staleness,
+             dropped, result.skipped, result.read_version, result.applied_version,
+             result.waited_for)
         )  # fmt: skip
         self._spans.flush_if_due(now_ns)
         self._steps.flush_if_due(now_ns)
@@ -189,7 +192,8 @@ class Recorder:
         buckets, self._buckets = sorted(self._buckets), []
         for group, (start_ns, end_ns, payload_bytes) in enumerate(buckets):
             self._spans.append(
-                (self._step, self._rank, Lane.BUCKETS, Phase.COMM.code, group, start_ns, end_ns - start_ns, group,
+                (self._step, self._rank, Lane.BUCKETS, Phase.COMM.code, group, start_ns,
+                 end_ns - start_ns, group,
                  NO_PEER, payload_bytes, 0, self._flags)
             )  # fmt: skip
 
@@ -197,7 +201,8 @@ class Recorder:
         for sequence in range(len(self._background_sends)):
             start_ns, end_ns, peer, payload_bytes = self._background_sends.popleft()
             self._spans.append(
-                (self._step, self._rank, Lane.BACKGROUND, Phase.COMM.code, sequence, start_ns, end_ns - start_ns, NO_GROUP,
+                (self._step, self._rank, Lane.BACKGROUND, Phase.COMM.code, sequence, start_ns,
+                 end_ns - start_ns, NO_GROUP,
                  peer, payload_bytes, 0, self._flags)
             )  # fmt: skip
 

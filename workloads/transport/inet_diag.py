@@ -154,7 +154,8 @@ def _parse_connection(answer: bytes, offset: int, end: int) -> TcpConnection | N
             limited, last_send_ms, rtt_us, retransmits = head
             acked, min_rtt_us, rate, busy_us, rwnd_us, sndbuf_us = tail
             return TcpConnection(
-                inode, src, dst, src_port, dst_port, rtt_us, min_rtt_us, rate, limited & 1 == 1, last_send_ms, acked,
+                inode, src, dst, src_port, dst_port, rtt_us, min_rtt_us, rate, limited & 1 == 1,
+                last_send_ms, acked,
                 retransmits, busy_us, rwnd_us, sndbuf_us,
             )  # fmt: skip
         offset += max((length + 3) & ~3, _ATTRIBUTE.size)

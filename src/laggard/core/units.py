@@ -21,13 +21,15 @@ from pydantic import BeforeValidator, WithJsonSchema
 _LONGEST_TEXT = 64
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
 _TIME_MS: Mapping[str, float] = {
-    "us": 1e-3, "usec": 1e-3, "usecs": 1e-3, "ms": 1.0, "msec": 1.0, "msecs": 1.0, "s": 1e3, "sec": 1e3, "secs": 1e3,
+    "us": 1e-3, "usec": 1e-3, "usecs": 1e-3, "ms": 1.0, "msec": 1.0, "msecs": 1.0, "s": 1e3,
+    "sec": 1e3, "secs": 1e3,
 }  # fmt: skip
 _RATE_MBPS: Mapping[str, float] = {
     "bit": 1e-6, "kbit": 1e-3, "mbit": 1.0, "gbit": 1e3, "tbit": 1e6,
     "kibit": 1024e-6, "mibit": 1024**2 * 1e-6, "gibit": 1024**3 * 1e-6, "tibit": 1024**4 * 1e-6,
     "bps": 8e-6, "kbps": 8e-3, "mbps": 8.0, "gbps": 8e3, "tbps": 8e6,
-    "kibps": 8 * 1024e-6, "mibps": 8 * 1024**2 * 1e-6, "gibps": 8 * 1024**3 * 1e-6, "tibps": 8 * 1024**4 * 1e-6,
+    "kibps": 8 * 1024e-6, "mibps": 8 * 1024**2 * 1e-6, "gibps": 8 * 1024**3 * 1e-6,
+    "tibps": 8 * 1024**4 * 1e-6,
 }  # fmt: skip
 _DURATION_S: Mapping[str, float] = {
     "ms": 1e-3,

@@ -120,10 +120,10 @@ def _replace_value(value: YamlValue, key: KeyPath, override: Override) -> tuple[
 
 
 def _format_origin(text: str) -> str:
-    return (
-        "--set"
-        f" {text if len(text) <= _MAX_SHOWN_CHARACTERS else text[: _MAX_SHOWN_CHARACTERS - 3] + '...'}"
+    shown = (
+        text if len(text) <= _MAX_SHOWN_CHARACTERS else text[: _MAX_SHOWN_CHARACTERS - 3] + "..."
     )
+    return f"--set {shown}"
 
 
 def _create_error(text: str, value: str, rule: str, fix: str) -> ScenarioError:

@@ -23,11 +23,14 @@ for long removes none, and never widens the bound.
 No real clock keeps its drift for ever. There are three models, the wider ones only for where the
 narrower is contradicted:
 
-*steady*    the drift stays within `wander_ppm` of a constant (unsteered oscillators stay within 0.1 ppm: D. Veitch, J. Ridoux,
+*steady*    the drift stays within `wander_ppm` of a constant (unsteered oscillators stay within 0.1
+            ppm: D. Veitch, J. Ridoux,
             S. Korada, "Robust synchronization of absolute and difference clocks over networks",
             IEEE/ACM Trans. Networking 17(2), 2009);
-*changing*  the drift is anything within `drift_limit_ppm`: around a change of the drift (NTP's slewing, temperature);
-*jumped*    no clock runs backwards: around a jump (a suspended machine, whose CLOCK_MONOTONIC stands still). These
+*changing*  the drift is anything within `drift_limit_ppm`: around a change of the drift (NTP's
+            slewing, temperature);
+*jumped*    no clock runs backwards: around a jump (a suspended machine, whose
+            CLOCK_MONOTONIC stands still). These
             intervals are `ClockFit.suspect_intervals`.
 
 Where a change is, is not guessed. With the fewest pieces that fit, pieces made as long as possible
