@@ -21,13 +21,8 @@ from laggard.core.yaml_source import YamlSource
 from laggard.layers_services.compile import compile_hosts
 from laggard.layers_services.machine import Access, Machine
 from laggard.layers_services.model import LayersServices
-from laggard.layers_services.ssh.inventory import (
-    Inventory,
-    assign,
-    covering_network,
-    parse_inventory,
-    static_roles,
-)
+from laggard.layers_services.ssh.enoslib_roles import covering_network, static_roles
+from laggard.layers_services.ssh.inventory import Inventory, assign, parse_inventory
 
 if TYPE_CHECKING:
     from tests.users import Runner
@@ -312,7 +307,7 @@ def test_enoslibs_roles(own_runner: Runner) -> None:
     result = own_runner.run("""
     import json
     from laggard.core.hosts import Host
-    from laggard.layers_services.ssh.inventory import enoslib_roles_of
+    from laggard.layers_services.ssh.enoslib_roles import enoslib_roles_of
     from laggard.layers_services.machine import Access, Machine
     hosts = [Host(f"edge.trainer.1.{i}", "edge", "trainer", 1, i, f"10.0.0.{i}", ("gpu",), 2) for i in (1, 2)]
     machines = [Machine(host, Access(f"node{host.machine_id}", options=("StrictHostKeyChecking=yes",))) for host in hosts]

@@ -104,7 +104,8 @@ HEAD = """
     import enoslib
     from laggard.core.errors import LaggardError
     from laggard.layers_services.compile import compile_hosts
-    from laggard.layers_services.ssh.inventory import assign, enoslib_roles_of, parse_inventory
+    from laggard.layers_services.ssh.enoslib_roles import enoslib_roles_of
+    from laggard.layers_services.ssh.inventory import assign, parse_inventory
     from laggard.layers_services.model import LayersServices
     from laggard.layers_services.environment.node_facts import query_nodes
     from laggard.layers_services.environment.prepare import platforms, prepare, site_stores

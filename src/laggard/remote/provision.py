@@ -242,7 +242,7 @@ def provision_nodes(
         PrerequisiteError: links are to be shaped, and a machine cannot.
         InputError: a machine has GPUs, and more ranks than those.
     """
-    from laggard.layers_services.ssh.inventory import enoslib_roles_of
+    from laggard.layers_services.ssh.enoslib_roles import enoslib_roles_of
     from laggard.workloads.devices import plan_devices
 
     machines = reserved_nodes.machines
