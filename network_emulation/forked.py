@@ -68,7 +68,8 @@ def _live(parent: int, name: str, body: Callable[[], int]) -> NoReturn:
         # stops the process for 45 ms.
         gc.freeze()
         status = body()
-    except BaseException:  # noqa: BLE001 - the process ends here; the traceback is all that can be left behind
+    # The process ends here; the traceback is all that can be left behind.
+    except BaseException:  # noqa: BLE001
         traceback.print_exc()
     finally:
         os._exit(status & 0xFF)

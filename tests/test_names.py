@@ -55,6 +55,6 @@ def test_lines_end_before_column_100() -> None:
 
 def test_experiments_holds_scenarios_and_campaigns_only() -> None:
     assert sorted((REPOSITORY / "experiments").rglob("*.py")) == []
-    folders = [path for path in (REPOSITORY / "experiments").iterdir() if path.is_dir()]
+    folders = {path.parent for path in (REPOSITORY / "experiments").rglob("*.yaml")}
     assert len(folders) > 5
-    assert [path.name for path in folders if not (path / "README.md").is_file()] == []
+    assert [str(path) for path in folders if not (path / "README.md").is_file()] == []

@@ -74,7 +74,8 @@ def render_page(page: object) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    css = Markup((_HERE / "page.css").read_text(encoding="utf-8"))  # noqa: S704 - our own file, no value in it
+    # Our own file, no value in it.
+    css = Markup((_HERE / "page.css").read_text(encoding="utf-8"))  # noqa: S704
     scripts = [read_script(name) for name in _SCRIPTS]
     return environment.get_template("page.html").render(page=page, css=css, scripts=scripts)
 

@@ -171,7 +171,8 @@ def _read_list(path: Path, kind: type[_R], contents: str) -> tuple[_R, ...]:
     if not path.is_file():
         return ()
     try:
-        return TypeAdapter(tuple[kind, ...]).validate_json(path.read_bytes())  # type: ignore[valid-type]
+        documents = TypeAdapter(tuple[kind, ...])  # type: ignore[valid-type]
+        return documents.validate_json(path.read_bytes())
     except ValueError as error:
         raise RunFolderError(f"{path}: not a list of {contents}: {error}") from error
 

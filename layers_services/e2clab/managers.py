@@ -358,5 +358,6 @@ def _remove(name: str, manager: _Manager) -> None:
 def _attempt(failed: list[str], what: str, action: Callable[[], None]) -> None:
     try:
         action()
-    except Exception as error:  # noqa: BLE001 - what else there is to bring home or remove must still be
+    # What else there is to bring home or remove must still be.
+    except Exception as error:  # noqa: BLE001
         failed.append(f"{what}: {failure_reason(error)}")

@@ -200,7 +200,8 @@ class _Ending:
             self.over = True
         except PrerequisiteError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other jobs are still to be ended; it is told
+        # Whatever it is, the other jobs are still to be ended; it is told.
+        except Exception as error:  # noqa: BLE001
             self.reason = short(error)
             log.warning(
                 "job %d at %s is not released yet: %s", self.job.job_id, self.job.site, self.reason
@@ -221,7 +222,8 @@ def _end(jobs: Sequence[ReservedJob], pace: Pace, wait_s: float) -> tuple[Reserv
                 break
             time.sleep(min(pace.poll_s, left))
     except PrerequisiteError as error:
-        log.error("Grid'5000 does not let you release anything: %s", error)  # noqa: TRY400 - told, with what is held
+        # Told, with what is held.
+        log.error("Grid'5000 does not let you release anything: %s", error)  # noqa: TRY400
     for ending in endings:
         if not ending.over:
             log.error("%s (%s)", _by_hand(ending.job), ending.reason)

@@ -117,7 +117,8 @@ def serve(connection: Connection, preload: Sequence[str], log: Path | None, pare
     started = time.monotonic()
     try:
         _import(preload)
-    except BaseException as error:  # noqa: BLE001 - whatever an import raises is the caller's to know
+    # Whatever an import raises is the caller's to know.
+    except BaseException as error:  # noqa: BLE001
         traceback.print_exc()
         connection.send(
             ForkServerAnswer(

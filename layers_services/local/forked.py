@@ -66,7 +66,8 @@ def end_with(body: Callable[[], int]) -> NoReturn:
         status = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
     except KeyboardInterrupt:
         status = 128 + signal.SIGINT
-    except BaseException:  # noqa: BLE001 - the process ends here; the traceback is all that can be left behind
+    # The process ends here; the traceback is all that can be left behind.
+    except BaseException:  # noqa: BLE001
         traceback.print_exc()
     finally:
         flush_output()

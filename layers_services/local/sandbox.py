@@ -36,7 +36,9 @@ from laggard.layers_services.local.forked import end_with, fork
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIGNAL_GRACE_S = 0.05
 _HOME = Path("/run/home")
-_OWN_FOLDERS = tuple(Path(os.path.realpath(name)) for name in ("/proc", "/sys", "/run", "/dev/shm"))  # noqa: S108 - private inside
+# Private inside.
+_PRIVATE_PATHS = ("/proc", "/sys", "/run", "/dev/shm")  # noqa: S108
+_OWN_FOLDERS = tuple(Path(os.path.realpath(name)) for name in _PRIVATE_PATHS)
 Result = TypeVar("Result")
 _Handler = Callable[[int, FrameType | None], object] | int | None
 _log = logging.getLogger(__name__)
@@ -295,7 +297,8 @@ def _furnish() -> None:
     _step("mount /proc", lambda: linux.mount("proc", "/proc", "proc", silent))
     _step("mount /run", lambda: linux.mount("tmpfs", "/run", "tmpfs", safe, "mode=0755"))
     _mount_sys(silent)
-    shared_memory = os.path.realpath("/dev/shm")  # noqa: S108 - the standard place, made private here
+    # The standard place, made private here.
+    shared_memory = os.path.realpath("/dev/shm")  # noqa: S108
     Path("/run/netns").mkdir()
     if Path(shared_memory).is_dir():
         _step(

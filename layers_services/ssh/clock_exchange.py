@@ -153,7 +153,8 @@ class Exchanger:
         reference: str,
         port: int = CLOCK_PORT,
         *,
-        address: str = "0.0.0.0",  # noqa: S104 - connected at once, so that only the reference is heard
+        # Connected at once, so that only the reference is heard.
+        address: str = "0.0.0.0",  # noqa: S104
         bursts: int | None = None,
         spacing_s: float = 1.0,
         clock: Clock = time.monotonic_ns,

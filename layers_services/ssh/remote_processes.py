@@ -125,7 +125,8 @@ def _reader(processes: RemoteProcesses, machine: str, *, errors: bool) -> Proces
     from execo.process import ProcessOutputHandler
 
     class Reader(ProcessOutputHandler):  # type: ignore[misc]  # execo ships no types
-        def read_line(self, process: SshProcess, stream: int, string: str) -> None:  # noqa: ARG002  # execo's signature
+        # Execo's signature.
+        def read_line(self, process: SshProcess, stream: int, string: str) -> None:  # noqa: ARG002
             processes.take(machine, string, error=errors)
 
     return Reader()

@@ -170,9 +170,11 @@ class SignalGate:
 
 def _children(pid: int) -> Iterable[int]:
     with suppress(FileNotFoundError, ProcessLookupError):
-        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - names are all that is needed
+        # Names are all that is needed.
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
             with (
                 suppress(FileNotFoundError, ProcessLookupError),
-                open(f"/proc/{pid}/task/{thread}/children") as listed,  # noqa: PTH123 - called often
+                # Called often.
+                open(f"/proc/{pid}/task/{thread}/children") as listed,  # noqa: PTH123
             ):
                 yield from map(int, listed.read().split())

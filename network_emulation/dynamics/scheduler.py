@@ -162,7 +162,8 @@ class Scheduler:
                 if self._stopping.wait(max(0.0, (due_ns - time.monotonic_ns()) / 1e9)):
                     return
                 self._apply(at_s, changes)
-        except Exception as error:  # noqa: BLE001 - it ends this thread, and `stop` raises it in the caller's
+        # It ends this thread, and `stop` raises it in the caller's.
+        except Exception as error:  # noqa: BLE001
             _log.error("dynamics stop: %s", error)
             self._failure = error
 

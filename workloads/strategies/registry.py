@@ -60,7 +60,8 @@ SHORTHANDS = ("balanced_batches",)
 if TYPE_CHECKING:
     StrategyParameters = Parameters
 else:
-    StrategyParameters = Annotated[Union[STRATEGIES], Discriminator("name")]  # noqa: UP007 - of a tuple
+    # Of a tuple.
+    StrategyParameters = Annotated[Union[STRATEGIES], Discriminator("name")]  # noqa: UP007
 
 
 def list_churn_strategies() -> tuple[str, ...]:

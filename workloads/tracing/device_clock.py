@@ -42,7 +42,8 @@ class CudaClock:
         self._stream = torch.cuda.current_stream(device)
         # Blocking: a wait that spins would take a limited host's share from the threads that
         # communicate.
-        self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call] # torch leaves it unannotated
+        # Torch leaves it unannotated.
+        self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
     def synchronize(self) -> None:
         """Wait for the stream up to here; from whichever thread, as autograd's callbacks come from

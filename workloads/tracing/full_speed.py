@@ -146,7 +146,8 @@ def learner_on_a_copy(
 
     def learn(batch: Batch) -> None:
         with torch.random.fork_rng(devices=[]):
-            cross_entropy(twin(batch.inputs), batch.labels).backward()  # type: ignore[no-untyped-call]
+            loss = cross_entropy(twin(batch.inputs), batch.labels)
+            loss.backward()  # type: ignore[no-untyped-call]
             if encode is not None:
                 encode(state.read_gradients()[: state.parameters])
             optimizer.step()

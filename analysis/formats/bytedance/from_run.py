@@ -229,7 +229,8 @@ def _to_columns(rows: Sequence[_OperationRow]) -> Operations:
         "mb_id": microbatch,
         "gmc": np.where(microbatch >= 0, 0, -1),
     }
-    return Operations(**{f.name: values[f.name] for f in fields(Operations)}).to_sorted()  # type: ignore[arg-type]
+    columns = {f.name: values[f.name] for f in fields(Operations)}
+    return Operations(**columns).to_sorted()  # type: ignore[arg-type]
 
 
 def _number_rows(rows: Sequence[_OperationRow]) -> list[int]:

@@ -280,7 +280,8 @@ class ShapedLinks(NetemHTB):  # type: ignore[misc]  # enoslib ships no types
 
     sources: dict[EnosHost, LinkSource]
 
-    def deploy(self, chunk_size: int = 100, **kwargs: object) -> Mapping[str, str]:  # noqa: ARG002  # EnOSlib's signature
+    # EnOSlib's signature.
+    def deploy(self, chunk_size: int = 100, **kwargs: object) -> Mapping[str, str]:  # noqa: ARG002
         """Apply all constraints on all hosts by one Ansible task.
 
         Returns:

@@ -52,7 +52,11 @@ def parse_shown(text: str) -> Mapping[int, AppliedLink]:
             targets.setdefault(shown.flow, set()).add(address)
     for flow, addresses in targets.items():
         applied.setdefault(flow, {})["targets"] = frozenset(addresses)
-    return {number: AppliedLink(**values) for number, values in applied.items()}  # type: ignore[arg-type]  # by name
+    # By name.
+    return {
+        number: AppliedLink(**values)  # type: ignore[arg-type]
+        for number, values in applied.items()
+    }
 
 
 def _netem(options: str) -> Iterable[tuple[str, object]]:

@@ -84,6 +84,7 @@ class Inbox:
             end = _LENGTH.size + length
             if len(self._buffer) < end:
                 break
-            messages.append(pickle.loads(bytes(self._buffer[_LENGTH.size : end])))  # noqa: S301 - from our own fork
+            # From our own fork.
+            messages.append(pickle.loads(bytes(self._buffer[_LENGTH.size : end])))  # noqa: S301
             del self._buffer[:end]
         return messages

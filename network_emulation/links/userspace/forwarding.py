@@ -101,7 +101,8 @@ class Forwarder:
         self._open = True
         self._devices = list(devices)
         self._tally = tally
-        self._model = LinkModel(tally.counts, random.Random(seed))  # noqa: S311 - losses, not secrets
+        # Losses, not secrets.
+        self._model = LinkModel(tally.counts, random.Random(seed))  # noqa: S311
         self._routes = [topology.routes[pair] for pair in topology.pairs]
         self._tables = dict(zip(devices, _route_tables(addresses, self._routes), strict=True))
         self._timer = MonotonicTimer()

@@ -65,7 +65,8 @@ class TargetTestbed:
         """What is asked of Grid'5000."""
         from laggard.layers_services.g5k.request import G5kOptions
 
-        return G5kOptions(**self.reservation)  # type: ignore[arg-type]  # click has checked the types
+        # Click has checked the types.
+        return G5kOptions(**self.reservation)  # type: ignore[arg-type]
 
     def remote_options(self, runs: Path, app_conf: str | None, *, quiet: bool) -> RemoteOptions:
         """All that a remote run is told."""
@@ -105,9 +106,12 @@ def testbed_options(command: Command) -> Command:
 
     wrapped: Callable[..., object] = collect_options
     wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
-    wrapped.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]  # click keeps them there
+    # Click keeps them there.
+    parameters = getattr(command, "__click_params__", [])
+    wrapped.__click_params__ = parameters  # type: ignore[attr-defined]
     for name, settings in reversed(_RESERVATION_OPTIONS):
-        wrapped = click.option(name, **settings)(wrapped)  # type: ignore[arg-type]  # a table of its keywords
+        # A table of its keywords.
+        wrapped = click.option(name, **settings)(wrapped)  # type: ignore[arg-type]
     wrapped = click.option(
         "--patience",
         type=click.FloatRange(min=1),

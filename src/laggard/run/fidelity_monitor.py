@@ -117,7 +117,8 @@ class FidelityMonitorThread:
                 self._monitor.add(self._sample())
                 self._known = self._monitor.known()
                 due_s = max(due_s + _SAMPLE_INTERVAL_S, time.monotonic())
-        except Exception as error:  # noqa: BLE001 - it ends this thread, and `violations` raises it in the caller's
+        # It ends this thread, and `violations` raises it in the caller's.
+        except Exception as error:  # noqa: BLE001
             self._failure = error
 
     def _sample(self) -> FidelitySample:

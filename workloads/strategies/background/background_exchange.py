@@ -64,7 +64,8 @@ class BackgroundExchange(PeerStrategyBase, ABC):
         """This step, and the model as it is now (see `JoinHandler`)."""
         return self._step, self._current.latest.model
 
-    def add_member(self, rank: int, step: int) -> None:  # noqa: ARG002 - each is in a step of its own
+    # Each is in a step of its own.
+    def add_member(self, rank: int, step: int) -> None:  # noqa: ARG002
         """Exchange models with it from now on (see `JoinHandler`)."""
         with self._lock:
             self._present.add(rank)

@@ -44,7 +44,8 @@ class LocalGradient:
         self._clock.synchronize()
         recorder.enter(Phase.BACKWARD, work=computed)
         self._context.optimizer.zero_grad()
-        (summed * (share.loss_scale if loss_scale is None else loss_scale)).backward()  # type: ignore[no-untyped-call]
+        loss = summed * (share.loss_scale if loss_scale is None else loss_scale)
+        loss.backward()  # type: ignore[no-untyped-call]
         self._clock.synchronize()
         return summed.item() / counted if counted else float("nan")
 

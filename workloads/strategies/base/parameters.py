@@ -79,7 +79,8 @@ class Parameters(Section):
                 since it may open connections.
         """
 
-    def check_ranks(self, ranks: int) -> RankProblem | None:  # noqa: ARG002 - most strategies suit any number
+    # Most strategies suit any number.
+    def check_ranks(self, ranks: int) -> RankProblem | None:  # noqa: ARG002
         """Return the parameter that does not suit this number of ranks, if there is one."""
         return None
 

@@ -285,7 +285,8 @@ class PeerConnections:
         try:
             while not self._closing and not self.has_ended:
                 turn()
-        except Exception as error:  # noqa: BLE001 - whatever it was, the thread that trains has to hear of it
+        # Whatever it was, the thread that trains has to hear of it.
+        except Exception as error:  # noqa: BLE001
             self._failure = error
 
     def wake(self) -> None:

@@ -85,7 +85,8 @@ class Gossip(PeerStrategyBase):
         """This step, and the model that it began with (see `JoinHandler`)."""
         return self._step, self._mine
 
-    def add_member(self, rank: int, step: int) -> None:  # noqa: ARG002 - whichever step it is, its model of a later one is taken too
+    # Whichever step it is, its model of a later one is taken too.
+    def add_member(self, rank: int, step: int) -> None:  # noqa: ARG002
         """Tell it of this step, if it is a neighbour (see `JoinHandler`)."""
         self._received[rank].clear()
         self._notified.discard(rank)

@@ -132,7 +132,8 @@ class HopStrategy(RuleDrivenPeerStrategy):
         self._peers.join_handler = self
         self._skipped_steps = 0
 
-    def add_member(self, rank: int, step: int) -> None:  # noqa: ARG002 - it will tell its neighbours itself
+    # It will tell its neighbours itself.
+    def add_member(self, rank: int, step: int) -> None:  # noqa: ARG002
         """Take it into the graph (see `JoinHandler`)."""
         self._rule.add_member(rank)
 
