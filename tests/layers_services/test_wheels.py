@@ -406,7 +406,7 @@ def _imported(tree: ast.AST) -> Iterator[str]:
 
 def test_a_node_has_what_ranks_and_their_limiters_import() -> None:
     folders = [
-        "src/laggard",
+        "src/laggard/core",
         "workloads",
         "network_emulation/compute",
         "network_emulation/dynamics",

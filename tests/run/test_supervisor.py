@@ -102,10 +102,10 @@ def test_who_cannot_join_is_told_of_unless_training_is_over(own_runner: Runner) 
         """
         start(1, "fail", "boom", late=True)
         print(fault(10))
-        spool.done.touch()
+        output_dir.done.touch()
         start(1, "fail", "boom", life=1, late=True)
         print(fault(1.0))
-        spool.ready(1, 2).touch()
+        output_dir.ready(1, 2).touch()
         start(1, "fail", "boom", life=2, late=True)
         print(fault(10))
         """,

@@ -262,7 +262,10 @@ def messages_of_two(seconds: list[FloatArray], lag_s: FloatArray) -> RunData:
 
 @pytest.mark.parametrize(
     ("limit", "told"),
-    [("MOST_STEPS", "All workers together took"), ("MOST_NEEDS", "too many to be replayed")],
+    [
+        ("MAX_REPLAYED_STEPS", "All workers together took"),
+        ("MAX_DEPENDENCIES", "too many to be replayed"),
+    ],
 )
 def test_runs_too_large_to_be_replayed_are_not_priced(
     limit: str, told: str, monkeypatch: pytest.MonkeyPatch

@@ -85,7 +85,10 @@ def test_work_is_before_the_barrier_it_was_done_before(
     drawn = Drawn([[*step, Phase.FETCH] for step in steps], taken)
     timeline = build_timeline(drawn.run())
     found = np.stack(
-        [timeline.before(rank, np.ones((len(timeline.steps), PHASES))) for rank in range(WORLD)],
+        [
+            timeline.work_before_barriers(rank, np.ones((len(timeline.steps), PHASES)))
+            for rank in range(WORLD)
+        ],
         axis=1,
     )
     np.testing.assert_allclose(found * 1e9, drawn.before, rtol=1e-6)
@@ -107,5 +110,7 @@ def test_a_share_of_one_phase_in_one_step_is_that_of_its_spans(
             if (at, whose, phase) == (step, rank, code)
         ]
         np.testing.assert_allclose(
-            timeline.before(rank, share, [code]).sum() * 1e9, 0.5 * sum(spans), rtol=1e-6
+            timeline.work_before_barriers(rank, share, [code]).sum() * 1e9,
+            0.5 * sum(spans),
+            rtol=1e-6,
         )

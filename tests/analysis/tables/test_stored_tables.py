@@ -129,11 +129,11 @@ def test_some_steps_and_moments(pair: tuple[RunData, RunData]) -> None:
             np.testing.assert_array_equal(one.length_ms, other.length_ms)
     end_ns = float(held.spans.end_ns.max())
     window = (0.40 * end_ns, 0.45 * end_ns)
-    around = stored.spans.around(*window)
-    assert len(held.spans.around(*window)) < len(around) < len(held.spans)
+    around = stored.spans.overlapping(*window)
+    assert len(held.spans.overlapping(*window)) < len(around) < len(held.spans)
     same_columns(
         around.where((around.start_ns <= window[1]) & (around.end_ns >= window[0])),
-        held.spans.around(*window),
+        held.spans.overlapping(*window),
     )
 
 
