@@ -2,7 +2,7 @@
 
     python benchmarks/explained.py [--strategies NAME ...] [--scenario experiments/quickstart]
     [--steps 150] [--runs DIR]
-    python benchmarks/explained.py --again DIR      # the runs that are there, analysed anew
+    python benchmarks/explained.py --again DIR      # the runs that are there, analyzed anew
 
 Trains once per strategy in the emulated continuum, and compares the makespan of the fitted model
 (references and causes found, no observed duration at its place) with the measured one. Goal: within
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--runs", type=Path)
     parser.add_argument(
-        "--again", type=Path, metavar="DIR", help="run nothing; analyse the runs of this folder"
+        "--again", type=Path, metavar="DIR", help="run nothing; analyze the runs of this folder"
     )
     asked = parser.parse_args()
     runs = asked.runs or Path(tempfile.mkdtemp(prefix="explained-"))

@@ -1,4 +1,4 @@
-"""Processor seconds that analysing a run and writing its report take, imports included, each time
+"""Processor seconds that analyzing a run and writing its report take, imports included, each time
 in a new process; and the report's size.
 
     python benchmarks/report.py [run folder]

@@ -1,10 +1,10 @@
-"""What it takes to analyse a large run and to write its report: seconds, processor seconds, peak
+"""What it takes to analyze a large run and to write its report: seconds, processor seconds, peak
 memory, the report's size.
 
     python benchmarks/scale.py [SPANS ...] [--ranks 64] [--keep FOLDER]
 
 Runs are made by the trace generator, a part of a million spans at a time, with a host that is slow
-all along and others that are for a while; each is analysed by `laggard analyze` in a process of its
+all along and others that are for a while; each is analyzed by `laggard analyze` in a process of its
 own.
 """
 

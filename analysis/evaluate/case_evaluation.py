@@ -1,4 +1,4 @@
-"""Puts the analysis to the test: generates each case, analyses it, and judges what was found."""
+"""Puts the analysis to the test: generates each case, analyzes it, and judges what was found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from laggard.analysis.findings.analysis_result import analyze_lockstep
 
 
 def evaluate_case(case: EvaluationCase) -> CaseJudgment:
-    """Generates one run, analyses it, and judges the findings; the analysis is given the run alone,
+    """Generates one run, analyzes it, and judges the findings; the analysis is given the run alone,
     and the detector each step without those behind it.
     """
     spec = case.to_trace_spec()

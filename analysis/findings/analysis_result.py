@@ -39,7 +39,7 @@ class AnalysisResult:
         findings: every slow interval found, dearest first; those with `masked` are under 1 % of the
             makespan.
         hosts: where each rank ran, in rank order.
-        steps: numbers of the analysed steps, [S]; steps that a killed run left incomplete are not
+        steps: numbers of the analyzed steps, [S]; steps that a killed run left incomplete are not
             among them.
         step_s: how long each step took each rank, inside the clock, [S, W].
         compute_s: its compute (prep, h2d, forward, backward, optimizer), [S, W].

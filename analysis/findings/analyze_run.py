@@ -12,6 +12,6 @@ def analyze_run(run: RunData) -> AnalysisResult:
     own.
 
     Raises:
-        RunFolderError: there is no step to analyse.
+        RunFolderError: there is no step to analyze.
     """
     return analyze_lockstep(run) if run.is_lockstep else analyze_asynchronous(run)

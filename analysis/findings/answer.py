@@ -72,7 +72,7 @@ def format_answer(run: RunData, analysis: AnalysisResult | None) -> tuple[str, .
 
     Args:
         run: whose state is told first when it did not end well.
-        analysis: what was found; None when there was nothing to analyse.
+        analysis: what was found; None when there was nothing to analyze.
 
     Returns:
         At least one sentence, plain text.

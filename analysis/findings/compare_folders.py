@@ -27,7 +27,7 @@ _MIN_PART = 0.01
 
 
 def compare_folders(folders: Sequence[Path]) -> tuple[tuple[Setup, ...], tuple[str, ...]]:
-    """Analyse runs and hold them against each other.
+    """Analyze runs and hold them against each other.
 
     Args:
         folders: of the runs; the first one's setup is what others are held against.

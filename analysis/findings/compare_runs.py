@@ -111,7 +111,7 @@ class Setup:
 
 
 def measure_run(run: RunData, analysis: AnalysisResult, setup: str) -> MeasuredRun:
-    """What is compared of a run that was analysed."""
+    """What is compared of a run that was analyzed."""
     outcome = run.record.outcome if run.record is not None else None
     shares: dict[str, float] = {}
     for cause in group_findings(analysis.findings, analysis):

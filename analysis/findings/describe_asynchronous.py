@@ -39,7 +39,7 @@ def describe_asynchronous(run: RunData) -> AnalysisResult:
     nth, counts = _count_own_steps(spans, run.world_size)
     if not counts.any():
         raise RunFolderError(
-            f"{run.folder}: no rank finished a training step; there is nothing to analyse"
+            f"{run.folder}: no rank finished a training step; there is nothing to analyze"
         )
     wait_ns = compute_wait_ns(run, spans)
     split = _split_time(spans, wait_ns, get_tier_placement(run), _find_departed(run))

@@ -82,7 +82,7 @@ def test_bursts_are_asked_and_answered(responder: Responder) -> None:
     with Exchanger(LOOPBACK, responder.port, bursts=3, spacing_s=0.02) as exchanger:
         found = talk(exchanger, responder)
         assert (
-            exchanger.asked == exchanger.answered == responder.answered == len(found) == 3 * BURST
+            exchanger.probes_sent == exchanger.answered == responder.answered == len(found) == 3 * BURST
         )
         assert exchanger.foreign == responder.foreign == responder.unsent == 0
         assert exchanger.failure is None
@@ -104,7 +104,7 @@ def test_a_loop_that_calls_late_sends_one_datagram_at_a_time(responder: Responde
             while exchanger.due_s and time.monotonic() < deadline_s:
                 select.select([], [], [], exchanger.due_s)
             exchanger.step()
-            assert exchanger.asked == asked == exchanger.waiting
+            assert exchanger.probes_sent == asked == exchanger.waiting
         assert exchanger.due_s is not None
 
 
@@ -123,7 +123,7 @@ def test_an_endless_exchanger_asks_no_more_than_it_needs() -> None:
             select.select([exchanger, responder], [], [], exchanger.due_s)
             responder.answer()
             found += len(exchanger.step())
-        assert exchanger.asked == 5
+        assert exchanger.probes_sent == 5
         assert time.monotonic() - start_s >= 3 * 0.02
 
 

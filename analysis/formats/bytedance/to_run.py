@@ -4,7 +4,7 @@ beside it.
 A group is a collective among those who are part of it: all workers with one stage (data parallel),
 the first and the last stage of one data-parallel rank (embedding), or all (the norm of the
 gradients). Sends and receives between stages run beside the work of both and are not replayed; a
-trace that has them is analysed without costs.
+trace that has them is analyzed without costs.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def build_timeline(run: RunData) -> Timeline:
         lacking = [host.host for host, step in zip(run.hosts, last, strict=True) if step < 0]
         raise RunFolderError(
             f"{run.folder}: no training step was finished by {', '.join(lacking) or 'any rank'}; "
-            "there is nothing to analyse (its logs folder says how far the run got)"
+            "there is nothing to analyze (its logs folder says how far the run got)"
         )
     if last.max() > last.min():
         builder = TimelineBuilder(run.world_size)

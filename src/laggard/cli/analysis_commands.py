@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @json_option
 @handle_errors
 def report_run(run: str, runs: Path, as_json: bool) -> None:
-    """Analyse a run again and rewrite its findings, figures and report.
+    """Analyze a run again and rewrite its findings, figures and report.
 
     RUN is a run folder, a run's id or the beginning of one, or a scenario's name for its latest
     run.

@@ -35,7 +35,7 @@ def run_scenario(
     app_conf: str | None,
     as_json: bool,
 ) -> int:
-    """Bring the continuum up, verify it, train, collect and analyse."""
+    """Bring the continuum up, verify it, train, collect and analyze."""
     from laggard.scenario.load import load_scenario
 
     loaded = load_scenario(scenario, overrides)

@@ -176,7 +176,7 @@ def _open_cgroups(scenario: Scenario, janitor: Janitor, stack: ExitStack) -> Cgr
 
 
 def _collect_results(context: RunContext, status: int) -> None:
-    """Collect and analyse what there is, whatever the run came to."""
+    """Collect and analyze what there is, whatever the run came to."""
     finalize_record(context, status)
     if context.output_dir.zero.exists():
         _collect_and_analyze(context)

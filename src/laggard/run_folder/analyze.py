@@ -19,7 +19,7 @@ REFERENCE_FILE = "reference_bytedance.json"
 
 
 def analyze_folder(folder: Path) -> AnalysisResult | None:
-    """Analyse a run folder and write what is said of it into it (see `write_analysis`).
+    """Analyze a run folder and write what is said of it into it (see `write_analysis`).
 
     Returns:
         The analysis; None where no step was finished, of which the report then tells.
@@ -36,7 +36,7 @@ def analyze_folder(folder: Path) -> AnalysisResult | None:
 
 
 def analyze_path(path: Path, out: Path | None, runs: Path, *, reference: bool = False) -> Path:
-    """Analyse a run folder, or a trace of another tool, and write what is said of it into a run
+    """Analyze a run folder, or a trace of another tool, and write what is said of it into a run
     folder.
 
     Args:

@@ -35,7 +35,7 @@ def analyze_training(
     from laggard.analysis.tables.load_run import load_run
 
     folder = journal.folder.path
-    with journal.stage("analyse"):
+    with journal.stage("analyze"):
         run, status = load_run(folder), journal.record.status
         ended = done is not None and status in {"running", "unfaithful"}
         if done is not None and ended:
