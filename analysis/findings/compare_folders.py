@@ -121,21 +121,21 @@ def format_comparison(setups: Sequence[Setup], left_out: Sequence[str]) -> str:
 def _format_setup(setup: Setup, first: Setup) -> Iterator[str]:
     count = len(setup.seeds)
     yield f"{setup.name} ({count} run{'s' if count > 1 else ''})"
-    faster = (
+    speedup = (
         ""
-        if setup.faster is None
-        else f"; {_format_estimate(setup.faster, '{:.2f}')} times as fast as {first.name}"
+        if setup.speedup is None
+        else f"; {_format_estimate(setup.speedup, '{:.2f}')} times as fast as {first.name}"
     )
-    yield f"  makespan {_format_estimate(setup.makespan_s, '{:.1f}')} s{faster}"
+    yield f"  makespan {_format_estimate(setup.makespan_s, '{:.1f}')} s{speedup}"
     if setup.accuracy is not None:
         yield (
             "  accuracy"
-            f" {_format_percent(setup.accuracy)}{_format_difference(setup.more_accurate, first)}"
+            f" {_format_percent(setup.accuracy)}{_format_difference(setup.accuracy_gain, first)}"
         )
     if setup.bytes_sent is not None:
         yield (
             f"  sent {_format_estimate(_to_megabytes(setup.bytes_sent), '{:,.0f}')}"
-            f" MB{_format_ratio(setup.sends, first)}"
+            f" MB{_format_ratio(setup.bytes_ratio, first)}"
         )
     if setup.cost is not None:
         yield f"  price {_format_estimate(setup.cost, '{:.3g}')}"
@@ -148,10 +148,10 @@ def _format_setup(setup: Setup, first: Setup) -> Iterator[str]:
         if part.mean >= _MIN_PART * total
     ]
     yield f"  seconds of a worker, on average: {', '.join(parts)}"
-    if setup.lost is None:
+    if setup.lost_share is None:
         yield "  what slow workers cost was not computed"
         return
-    yield f"  lost to what was found: {_format_percent(setup.lost)}"
+    yield f"  lost to what was found: {_format_percent(setup.lost_share)}"
     for cause in setup.causes[:_MAX_CAUSES]:
         yield f"    {100 * cause.share:.1f} %  {cause.subject} (in {cause.runs} of {count})"
 
@@ -164,11 +164,11 @@ def _format_difference(points: Estimate | None, first: Setup) -> str:
     )
 
 
-def _format_ratio(sends: Estimate | None, first: Setup) -> str:
+def _format_ratio(bytes_ratio: Estimate | None, first: Setup) -> str:
     return (
         ""
-        if sends is None
-        else f"; {_format_estimate(sends, '{:.2g}')} times as much as {first.name}"
+        if bytes_ratio is None
+        else f"; {_format_estimate(bytes_ratio, '{:.2g}')} times as much as {first.name}"
     )
 
 

@@ -83,13 +83,14 @@ class Setup:
         name: what they have in common.
         seeds: of its runs.
         makespan_s: their geometric mean.
-        faster: how many times as fast as the first setup it is; None for that itself.
+        speedup: how many times as fast as the first setup it is; None for that itself.
         accuracy: when it ended.
-        more_accurate: by how much its accuracy is above the first setup's; None for that itself.
+        accuracy_gain: by how much its accuracy is above the first setup's; None for that itself.
         bytes_sent: their geometric mean.
-        sends: how many times what the first setup sent it sent; None for that itself.
+        bytes_ratio: how many times what the first setup sent it sent; None for that itself.
         parts_s: where the time went, by name.
-        lost: part of the makespan that all causes cost together; None where it was not computed.
+        lost_share: part of the makespan that all causes cost together; None where it was not
+            computed.
         causes: what was found, dearest first.
         cost: its price.
         fairness: Jain's index.
@@ -98,16 +99,16 @@ class Setup:
     name: str
     seeds: tuple[int, ...]
     makespan_s: Estimate
-    faster: Estimate | None
+    speedup: Estimate | None
     parts_s: Mapping[str, Estimate]
-    lost: Estimate | None
+    lost_share: Estimate | None
     causes: tuple[FoundCause, ...]
     cost: Estimate | None
     fairness: Estimate | None
     accuracy: Estimate | None
-    more_accurate: Estimate | None
+    accuracy_gain: Estimate | None
     bytes_sent: Estimate | None
-    sends: Estimate | None
+    bytes_ratio: Estimate | None
 
 
 def measure_run(run: RunData, analysis: AnalysisResult, setup: str) -> MeasuredRun:
@@ -218,22 +219,22 @@ def _build_setup(group: Sequence[MeasuredRun], first: Sequence[MeasuredRun]) -> 
         name=group[0].setup,
         seeds=tuple(run.seed for run in group),
         makespan_s=_estimate_geometric_mean(makespans),
-        faster=None if others is None else estimate_ratio(others[0], makespans),
+        speedup=None if others is None else estimate_ratio(others[0], makespans),
         parts_s={
             name: estimate_mean([run.parts_s.get(name, 0.0) for run in group]) for name in names
         },
-        lost=estimate_mean([sum(each.values()) for each in costed]) if costed else None,
+        lost_share=estimate_mean([sum(each.values()) for each in costed]) if costed else None,
         causes=_merge_causes(costed),
         cost=_estimate_known([run.cost for run in group]),
         fairness=_estimate_known([run.fairness for run in group]),
         accuracy=_estimate_known(list(accuracies.values())),
-        more_accurate=(
+        accuracy_gain=(
             estimate_difference(others[1], accuracies)
             if others and others[1] and accuracies
             else None
         ),
         bytes_sent=_estimate_geometric_mean(sent) if sent else None,
-        sends=estimate_ratio(sent, others[2]) if others and others[2] and sent else None,
+        bytes_ratio=estimate_ratio(sent, others[2]) if others and others[2] and sent else None,
     )
 
 

@@ -43,8 +43,8 @@ class LiveLink:
 
     Attributes:
         group: the links.
-        asked_rtt_ms: median round trip of an empty packet on idle links, by what holds now in both
-            directions.
+        requested_rtt_ms: median round trip of an empty packet on idle links, by what holds now in
+            both directions.
         rtt_ms: measured on the group's first pair, under whatever else it carries; None where no
             echo came back.
         carried_mbps: what all its links carried together since the last look.
@@ -52,7 +52,7 @@ class LiveLink:
     """
 
     group: LinkGroup
-    asked_rtt_ms: float
+    requested_rtt_ms: float
     rtt_ms: float | None
     carried_mbps: float
     dropped: int
@@ -143,7 +143,7 @@ def _live(
     virtual_s = dilation.virtual_s(max(1, now.at_ns - before.at_ns) / 1e9)
     return LiveLink(
         group,
-        asked_rtt_ms=_median_rtt_ms(current((src, dst)), current((dst, src))),
+        requested_rtt_ms=_median_rtt_ms(current((src, dst)), current((dst, src))),
         rtt_ms=None if real_ms is None else real_ms / dilation.factor,
         carried_mbps=sum(each.bytes for each in gone) * 8e-6 / virtual_s,
         dropped=sum(each.dropped for each in gone),

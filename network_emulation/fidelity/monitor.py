@@ -27,16 +27,16 @@ from laggard.network_emulation.compute.host_counters import HostUse
 from laggard.network_emulation.compute.limiter import LONGEST_SLICE_NS
 from laggard.network_emulation.link_plan import Pair
 
-SlipKind = Literal[
+ViolationKind = Literal[
     "emulator late",
     "frames refused",
     "rate exceeded",
-    "core missed",
+    "cpu starved",
     "share exceeded",
-    "core stolen",
-    "stood still",
-    "clock set",
-    "change late",
+    "cpu stolen",
+    "machine suspended",
+    "clock stepped",
+    "event late",
 ]
 
 WINDOW_S = 5.0
@@ -129,7 +129,7 @@ class FidelityViolation:
             clocks and cores missed.
     """
 
-    kind: SlipKind
+    kind: ViolationKind
     where: str
     first_ns: int
     last_ns: int
@@ -155,9 +155,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class _Found:
-    """A slip as one look showed it, and between which samples."""
+    """A violation as one look showed it, and between which samples."""
 
-    slip: FidelityViolation
+    violation: FidelityViolation
     before_ns: int
     now_ns: int
 
@@ -169,23 +169,27 @@ class _Record:
     """
 
     gap_ns: int
-    _slips: dict[tuple[SlipKind, str], list[FidelityViolation]] = field(default_factory=dict)
+    _violations: dict[tuple[ViolationKind, str], list[FidelityViolation]] = field(
+        default_factory=dict
+    )
 
-    def add(self, slip: FidelityViolation) -> None:
-        known = self._slips.setdefault((slip.kind, slip.where), [])
-        if known and slip.first_ns <= known[-1].last_ns + self.gap_ns:
+    def add(self, violation: FidelityViolation) -> None:
+        known = self._violations.setdefault((violation.kind, violation.where), [])
+        if known and violation.first_ns <= known[-1].last_ns + self.gap_ns:
             known[-1] = replace(
                 known[-1],
-                last_ns=max(known[-1].last_ns, slip.last_ns),
-                size=max(known[-1].size, slip.size),
+                last_ns=max(known[-1].last_ns, violation.last_ns),
+                size=max(known[-1].size, violation.size),
             )
         else:
-            known.append(slip)
+            known.append(violation)
 
     @property
     def violations(self) -> tuple[FidelityViolation, ...]:
         """In order of time."""
-        return _in_order(slip for slips in self._slips.values() for slip in slips)
+        return _in_order(
+            violation for violations in self._violations.values() for violation in violations
+        )
 
 
 class FidelityMonitor:
@@ -231,22 +235,33 @@ class FidelityMonitor:
         """
         record = deepcopy(self._settled)
         for each in self._found:
-            slip = (
-                each.slip
+            violation = (
+                each.violation
                 if end_ns is None or each.now_ns <= end_ns
                 else _until(end_ns, each, self._limits)
             )
-            if slip is not None:
-                record.add(slip)
-        for slip in self._of_short_run(end_ns):
-            record.add(slip)
-        told = {(slip.kind, slip.where) for slip in record.violations}
+            if violation is not None:
+                record.add(violation)
+        for violation in self._of_short_run(end_ns):
+            record.add(violation)
+        told = {(violation.kind, violation.where) for violation in record.violations}
         whole = next(
-            (slips for at_ns, slips in reversed(self._whole) if end_ns is None or at_ns <= end_ns),
+            (
+                violations
+                for at_ns, violations in reversed(self._whole)
+                if end_ns is None or at_ns <= end_ns
+            ),
             [],
         )
         return _in_order(
-            [*record.violations, *(slip for slip in whole if (slip.kind, slip.where) not in told)]
+            [
+                *record.violations,
+                *(
+                    violation
+                    for violation in whole
+                    if (violation.kind, violation.where) not in told
+                ),
+            ]
         )
 
     def _of_short_run(self, end_ns: int | None) -> list[FidelityViolation]:
@@ -260,36 +275,40 @@ class FidelityMonitor:
         return _look(samples, self._limits)
 
     def _note(
-        self, slips: Sequence[FidelityViolation], before: FidelitySample, now: FidelitySample
+        self, violations: Sequence[FidelityViolation], before: FidelitySample, now: FidelitySample
     ) -> None:
-        for slip in slips:
-            self._found.append(_Found(slip, before.at_ns, now.at_ns))
-            self._record.add(slip)
+        for violation in violations:
+            self._found.append(_Found(violation, before.at_ns, now.at_ns))
+            self._record.add(violation)
         while len(self._found) > _REMEMBERED:
-            self._settled.add(self._found.popleft().slip)
+            self._settled.add(self._found.popleft().violation)
 
 
 def _until(end_ns: int, found: _Found, limits: Limits) -> FidelityViolation | None:
-    """The part of a slip that was surely before the end, where its last sample was after it; None
-    where what is left is none.
+    """The part of a violation that was surely before the end, where its last sample was after it;
+    None where what is left is none.
 
     All that can have happened after the end is taken to have: the looks before this one have shown
     everything else but what came between their last sample and the end, and waits, which the kernel
     tells of when they are over.
     """
-    slip = found.slip
+    violation = found.violation
     after_s = (found.now_ns - end_ns) / _NS
     allowed_s = {
-        "core missed": limits.compute * (found.now_ns - found.before_ns) / _NS,
-        "stood still": STOOD_STILL_S,
-    }.get(slip.kind, math.inf)
-    if slip.size - after_s <= allowed_s:
+        "cpu starved": limits.compute * (found.now_ns - found.before_ns) / _NS,
+        "machine suspended": STOOD_STILL_S,
+    }.get(violation.kind, math.inf)
+    if violation.size - after_s <= allowed_s:
         return None
-    return replace(slip, last_ns=end_ns, size=slip.size - after_s)
+    return replace(violation, last_ns=end_ns, size=violation.size - after_s)
 
 
-def _in_order(slips: Iterable[FidelityViolation]) -> tuple[FidelityViolation, ...]:
-    return tuple(sorted(slips, key=lambda slip: (slip.first_ns, slip.kind, slip.where)))
+def _in_order(violations: Iterable[FidelityViolation]) -> tuple[FidelityViolation, ...]:
+    return tuple(
+        sorted(
+            violations, key=lambda violation: (violation.first_ns, violation.kind, violation.where)
+        )
+    )
 
 
 def _clocks(before: FidelitySample, now: FidelitySample) -> list[FidelityViolation]:
@@ -297,12 +316,16 @@ def _clocks(before: FidelitySample, now: FidelitySample) -> list[FidelityViolati
     slept_ns = (now.awake_ns - before.awake_ns) - passed_ns
     set_ns = (now.wall_ns - before.wall_ns) - (now.awake_ns - before.awake_ns)
     still_s = max(passed_ns / _NS - 1.0, slept_ns / _NS)
-    slips = []
+    violations = []
     if still_s > STOOD_STILL_S or slept_ns / _NS > CLOCK_SET_S:
-        slips.append(FidelityViolation("stood still", "", before.at_ns, now.at_ns, still_s))
+        violations.append(
+            FidelityViolation("machine suspended", "", before.at_ns, now.at_ns, still_s)
+        )
     if abs(set_ns) / _NS > CLOCK_SET_S:
-        slips.append(FidelityViolation("clock set", "", before.at_ns, now.at_ns, set_ns / _NS))
-    return slips
+        violations.append(
+            FidelityViolation("clock stepped", "", before.at_ns, now.at_ns, set_ns / _NS)
+        )
+    return violations
 
 
 def _compare(
@@ -318,28 +341,31 @@ def _compare(
 
 
 def _look(window: Sequence[FidelitySample], limits: Limits) -> list[FidelityViolation]:
-    """What the samples show together, each slip between the first and the last second that show
-    it.
+    """What the samples show together, each violation between the first and the last second that
+    show it.
     """
-    return [_narrowed(slip, window, limits) for slip in _compare(window[0], window[-1], limits)]
+    return [
+        _narrowed(violation, window, limits)
+        for violation in _compare(window[0], window[-1], limits)
+    ]
 
 
 def _narrowed(
-    slip: FidelityViolation, window: Sequence[FidelitySample], limits: Limits
+    violation: FidelityViolation, window: Sequence[FidelitySample], limits: Limits
 ) -> FidelityViolation:
-    """The slip from the first to the last second of the window that shows it by itself."""
+    """The violation from the first to the last second of the window that shows it by itself."""
     seconds = [
         (before, now)
         for before, now in pairwise(window)
         if any(
-            (each.kind, each.where) == (slip.kind, slip.where)
+            (each.kind, each.where) == (violation.kind, violation.where)
             for each in _compare(before, now, limits)
         )
     ]
     if not seconds:
-        return slip
-    first_ns = slip.first_ns if slip.first_ns < window[0].at_ns else seconds[0][0].at_ns
-    return replace(slip, first_ns=first_ns, last_ns=seconds[-1][1].at_ns)
+        return violation
+    first_ns = violation.first_ns if violation.first_ns < window[0].at_ns else seconds[0][0].at_ns
+    return replace(violation, first_ns=first_ns, last_ns=seconds[-1][1].at_ns)
 
 
 def _late(before: FidelitySample, now: FidelitySample, limits: Limits) -> list[FidelityViolation]:
@@ -367,17 +393,17 @@ def _refused(before: FidelitySample, now: FidelitySample) -> list[FidelityViolat
 def _exceeded(
     before: FidelitySample, now: FidelitySample, limits: Limits
 ) -> list[FidelityViolation]:
-    slips = []
+    violations = []
     for pair, rate_mbps in limits.rates.items():
         allowed_bytes = rate_mbps / 8e3 * (now.at_ns - before.at_ns) + _BURST_BYTES
         excess = (now.carried.get(pair, 0) - before.carried.get(pair, 0)) / allowed_bytes - 1
         if excess > EXCEEDED:
-            slips.append(
+            violations.append(
                 FidelityViolation(
                     "rate exceeded", f"{pair[0]} -> {pair[1]}", before.at_ns, now.at_ns, excess
                 )
             )
-    return slips
+    return violations
 
 
 def _missed(
@@ -389,7 +415,7 @@ def _missed(
     A host that hardly computes may miss much of that little, and no step would take longer for it.
     What is shorter than `least_ns` counts as that long.
     """
-    slips = []
+    violations = []
     for host, use in now.hosts.items():
         first = before.hosts.get(host, HostUse())
         due_ns = use.due_ns - first.due_ns
@@ -403,14 +429,16 @@ def _missed(
         if lost_ns > enough_ns:
             # The kernel tells of a wait when it is over, which can be many samples after it began.
             first_ns = min(before.at_ns, now.at_ns - lost_ns)
-            slips.append(FidelityViolation("core missed", host, first_ns, now.at_ns, lost_ns / _NS))
+            violations.append(
+                FidelityViolation("cpu starved", host, first_ns, now.at_ns, lost_ns / _NS)
+            )
         if ahead_ns > enough_ns:
-            slips.append(
+            violations.append(
                 FidelityViolation(
                     "share exceeded", host, before.at_ns, now.at_ns, ahead_ns / max(due_ns, 1)
                 )
             )
-    return slips
+    return violations
 
 
 def _least_share(host: str, *samples: FidelitySample) -> float:
@@ -424,24 +452,26 @@ def _stolen(before: FidelitySample, now: FidelitySample) -> list[FidelityViolati
         for core, stolen in now.stolen_ns.items()
     }
     return [
-        FidelityViolation("core stolen", f"core {core}", before.at_ns, now.at_ns, part)
+        FidelityViolation("cpu stolen", f"core {core}", before.at_ns, now.at_ns, part)
         for core, part in parts.items()
         if part > STOLEN
     ]
 
 
-def describe(slip: FidelityViolation) -> str:
+def describe(violation: FidelityViolation) -> str:
     """What slipped, in words."""
-    part = f"{100 * slip.size:.0f} %"
-    machine = slip.where or "the machine"
+    part = f"{100 * violation.size:.0f} %"
+    machine = violation.where or "the machine"
     return {
         "emulator late": f"the link emulator sent {part} of the packets too late",
         "frames refused": f"{part} of the packets were refused by their receivers' devices",
-        "rate exceeded": f"{slip.where} carried {part} more than its rate",
-        "core missed": f"{slip.where} waited {slip.size:.2f} s for its core, which others had",
-        "share exceeded": f"{slip.where} computed {part} more than its share",
-        "core stolen": f"the hypervisor took {part} of {slip.where}",
-        "stood still": f"{machine} stood still for {slip.size:.1f} s",
-        "clock set": f"the wall clock of {machine} was set by {slip.size:+.1f} s",
-        "change late": f"{slip.where} changed {slip.size:.1f} s too late",
-    }[slip.kind]
+        "rate exceeded": f"{violation.where} carried {part} more than its rate",
+        "cpu starved": (
+            f"{violation.where} waited {violation.size:.2f} s for its core, which others had"
+        ),
+        "share exceeded": f"{violation.where} computed {part} more than its share",
+        "cpu stolen": f"the hypervisor took {part} of {violation.where}",
+        "machine suspended": f"{machine} stood still for {violation.size:.1f} s",
+        "clock stepped": f"the wall clock of {machine} was set by {violation.size:+.1f} s",
+        "event late": f"{violation.where} changed {violation.size:.1f} s too late",
+    }[violation.kind]

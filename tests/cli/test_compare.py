@@ -81,9 +81,9 @@ def test_repeats_are_gathered_and_setups_held_against_the_first(
     )
     slow, even = document["setups"]
     assert slow["seeds"] == even["seeds"] == [1, 2, 3]
-    assert slow["faster"] is None
-    assert even["faster"]["low"] > 1.5
-    assert even["faster"]["low"] <= even["faster"]["mean"] <= even["faster"]["high"]
+    assert slow["speedup"] is None
+    assert even["speedup"]["low"] > 1.5
+    assert even["speedup"]["low"] <= even["speedup"]["mean"] <= even["speedup"]["high"]
     assert slow["causes"][0]["runs"] == 3
     assert "workload.batch_size=64" in slow["name"]
     assert "seed" not in even["name"]

@@ -224,7 +224,7 @@ def test_links_show_what_was_asked_for_and_what_holds(as_root: Emulation) -> Non
             "burst_packets": 1.0,
         },
     )
-    assert delayed["asked_rtt_ms"] == 50.0
+    assert delayed["requested_rtt_ms"] == 50.0
     assert 49.5 <= float(str(delayed["rtt_ms"])) < 53.0
     table = as_root.runner.run(COMMAND, "links", *as_root.runs).stdout
     assert re.search(

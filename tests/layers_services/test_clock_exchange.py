@@ -82,7 +82,11 @@ def test_bursts_are_asked_and_answered(responder: Responder) -> None:
     with Exchanger(LOOPBACK, responder.port, bursts=3, spacing_s=0.02) as exchanger:
         found = talk(exchanger, responder)
         assert (
-            exchanger.probes_sent == exchanger.answered == responder.answered == len(found) == 3 * BURST
+            exchanger.probes_sent
+            == exchanger.answered
+            == responder.answered
+            == len(found)
+            == 3 * BURST
         )
         assert exchanger.foreign == responder.foreign == responder.unsent == 0
         assert exchanger.failure is None

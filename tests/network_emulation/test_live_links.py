@@ -97,7 +97,7 @@ def test_quantities_are_virtual() -> None:
     assert down.carried_mbps == pytest.approx(2 * 8.0 / 0.5)
     assert (down.dropped, up.dropped, up.carried_mbps) == (6, 0, 0.0)
     assert down.rtt_ms == up.rtt_ms == 40.0
-    assert down.asked_rtt_ms == 40.0
+    assert down.requested_rtt_ms == 40.0
 
 
 def test_a_silent_link_has_no_round_trip() -> None:

@@ -71,7 +71,7 @@ def unlimited(_: int, sample: NodeSample) -> NodeSample:
 
 def test_what_comes_after_the_end_is_not_told() -> None:
     assert told(missed, ZERO + 10 * S) == []
-    assert told(missed, ZERO + 14 * S) == [("core missed", "edge", 10.0, 14.0)]
+    assert told(missed, ZERO + 14 * S) == [("cpu starved", "edge", 10.0, 14.0)]
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,10 @@ def test_what_comes_after_the_end_is_not_told() -> None:
     [
         (lambda _, sample: sample, []),
         (unlimited, []),
-        (missed, [("core missed", "edge", 10.0, 16.0)]),
-        (stolen, [("core stolen", "core 3 of edge", 10.0, 16.0)]),
-        (stood_still, [("stood still", "edge", 10.0, 14.0)]),
-        (clock_set, [("clock set", "edge", 10.0, 11.0)]),
+        (missed, [("cpu starved", "edge", 10.0, 16.0)]),
+        (stolen, [("cpu stolen", "core 3 of edge", 10.0, 16.0)]),
+        (stood_still, [("machine suspended", "edge", 10.0, 14.0)]),
+        (clock_set, [("clock stepped", "edge", 10.0, 11.0)]),
     ],
 )
 def test_a_slip_is_told_with_its_node_and_in_the_heads_time(
@@ -98,7 +98,7 @@ def test_what_happens_before_the_first_step_does_not_count_and_its_first_second_
     guards.start_monitoring()
     guards.add("edge", quiet(14))
     (still,) = guards.violations(ZERO)
-    assert (still.violation.kind, still.first_s, still.last_s) == ("stood still", 10.0, 14.0)
+    assert (still.violation.kind, still.first_s, still.last_s) == ("machine suspended", 10.0, 14.0)
 
 
 def test_a_change_that_takes_effect_late_is_told() -> None:

@@ -199,11 +199,16 @@ def _a_run_in_a_reservation(found: dict[str, object]) -> None:
     record = json.loads(said["said"])
     assert record["status"] == "unfaithful"
     assert "the emulation slipped while training ran" in record["error"]
-    slips = json.loads((Path(record["folder"]) / "fidelity_violations.json").read_text())
-    still = {slip["where"]: slip for slip in slips if slip["kind"] == "stood still"}
+    violations = json.loads((Path(record["folder"]) / "fidelity_violations.json").read_text())
+    still = {
+        violation["where"]: violation
+        for violation in violations
+        if violation["kind"] == "machine suspended"
+    }
     assert set(still) == {host["host"] for host in record["hosts"]}
     assert all(
-        slip["size"] > 1.5 and 0 <= slip["first_s"] < slip["last_s"] for slip in still.values()
+        violation["size"] > 1.5 and 0 <= violation["first_s"] < violation["last_s"]
+        for violation in still.values()
     ), still
     assert record["outcome"]["stopped_by"] == "walltime"
     assert 1 <= record["outcome"]["steps"] < 100_000

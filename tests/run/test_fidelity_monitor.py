@@ -85,16 +85,17 @@ def test_a_run_whose_cores_are_stolen_is_unfaithful(
     record = RunRecord.model_validate_json((folder / "run.json").read_bytes())
     assert record.status == "unfaithful"
     assert record.outcome is not None, "what it measured is there all the same"
-    slips = json.loads((folder / "fidelity_violations.json").read_text())
-    missed = [slip for slip in slips if slip["kind"] == "core missed"]
-    assert {slip["where"] for slip in missed} <= {
+    violations = json.loads((folder / "fidelity_violations.json").read_text())
+    missed = [violation for violation in violations if violation["kind"] == "cpu starved"]
+    assert {violation["where"] for violation in missed} <= {
         "cloud.trainer.1.1",
         "edge.trainer.1.1",
         "edge.trainer.1.2",
     }
     assert missed
     assert all(
-        0 <= slip["first_s"] < slip["last_s"] <= record.outcome.makespan_s + 2 for slip in slips
+        0 <= violation["first_s"] < violation["last_s"] <= record.outcome.makespan_s + 2
+        for violation in violations
     )
     assert missed[0]["text"] in str(record.error)
     assert str(record.error).splitlines()[0] in (folder / "report.html").read_text()
@@ -115,20 +116,20 @@ def test_an_emulation_whose_cores_are_stolen_says_so_at_once(own_runner: Runner)
         running = RunRecord.model_validate_json((folder / "run.json").read_bytes())
         emulation.process.terminate()
         output, errors = emulation.process.communicate(timeout=30)
-    assert told["status"] == "slipped"
-    assert ("core missed", "edge.trainer.1.1") in {
-        (slip["kind"], slip["where"]) for slip in told["slips"]
+    assert told["status"] == "violated"
+    assert ("cpu starved", "edge.trainer.1.1") in {
+        (violation["kind"], violation["where"]) for violation in told["violations"]
     }, told
     assert running.status == "running"
-    assert told["slips"][0]["text"] in str(running.error)
+    assert told["violations"][0]["text"] in str(running.error)
     assert emulation.process.returncode == UNFAITHFUL, errors
     ended = json.loads(output.splitlines()[-1])
     assert ended["status"] == "unfaithful"
     assert "slipped while it was up" in ended["error"]
-    slips = json.loads((folder / "fidelity_violations.json").read_text())
+    violations = json.loads((folder / "fidelity_violations.json").read_text())
     (missed,) = (
-        slip
-        for slip in slips
-        if (slip["kind"], slip["where"]) == ("core missed", "edge.trainer.1.1")
+        violation
+        for violation in violations
+        if (violation["kind"], violation["where"]) == ("cpu starved", "edge.trainer.1.1")
     )
     assert 0 <= missed["first_s"] < missed["last_s"] < 60

@@ -84,9 +84,9 @@ def test_analyze_says_how_long_other_strategies_would_have_taken(run_folder: Pat
     assert "not for the same accuracy" in told.output
     asked = ["--strategy", "{name: local_sgd, steps: 4}", "--json"]
     document = json.loads(CliRunner().invoke(main, ["analyze", str(run_folder), *asked]).stdout)
-    (local,) = document["instead"]["strategies"]
+    (local,) = document["strategy_estimates"]["strategies"]
     assert local["parameters"] == {"steps": 4, "after": 0}
-    assert 0 < local["makespan_s"] < document["instead"]["measured_s"]
+    assert 0 < local["makespan_s"] < document["strategy_estimates"]["measured_s"]
     assert set(STRATEGIES) >= {local["strategy"]}
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from laggard.analysis.formats.export.registry import ExportResult
 from laggard.analysis.tables.load_run import RunData
 from laggard.core.span_schema import Phase
 
@@ -36,3 +37,8 @@ def write_csv(run: RunData, folder: Path) -> tuple[Path, ...]:
     for name, frame in frames.items():
         frame.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
     return tuple(folder / f"{name}.csv" for name in frames)
+
+
+def export_csv(run: RunData, path: Path) -> ExportResult:
+    """Write the CSV tables into a folder (see `write_csv`)."""
+    return ExportResult(write_csv(run, path))

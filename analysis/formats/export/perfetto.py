@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from laggard.analysis.formats.export.registry import ExportResult
 from laggard.analysis.tables.columns import BoolArray, IntArray, SpanColumns
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.collective_waits import find_latest_arrivals
@@ -70,6 +71,12 @@ def write_perfetto(run: RunData, path: Path) -> PerfettoExport:
     finally:
         partial.unlink(missing_ok=True)
     return PerfettoExport(path, events, note)
+
+
+def export_perfetto(run: RunData, path: Path) -> ExportResult:
+    """Write the trace, with the note on steps that were left out (see `write_perfetto`)."""
+    written = write_perfetto(run, path)
+    return ExportResult((written.path,), (written.note,) if written.note else ())
 
 
 def _write_events(path: Path, header: Mapping[str, object], events: Iterator[str]) -> int:

@@ -23,13 +23,13 @@ def to_estimate_document(run: RunData, estimates: Sequence[StrategyEstimate]) ->
             "parameters": dict(each.strategy.settings),
             "makespan_s": each.makespan_s,
             "steps": list(each.steps),
-            "beyond_s": each.extrapolated_s,
-            "why_not": each.failure_reason or None,
+            "extrapolated_s": each.extrapolated_s,
+            "failure_reason": each.failure_reason or None,
         }
         for each in estimates
     ]
     return {
-        "for": "the same work, not the same accuracy",
+        "compared_at": "the same work, not the same accuracy",
         "measured_s": _get_measured_s(run),
         "strategies": strategies,
     }

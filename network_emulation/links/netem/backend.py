@@ -26,8 +26,8 @@ from laggard.network_emulation.links.netem.ingress_queue import (
     received,
     verify_ingress,
 )
-from laggard.network_emulation.links.netem.program import LinkProgram, compile_links
 from laggard.network_emulation.links.netem.readback import verify
+from laggard.network_emulation.links.netem.tc_commands import LinkProgram, compile_links
 
 Deployment = Literal["ansible", "direct"]
 Undo = Callable[[str, Command], object]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from laggard.analysis.formats.export.registry import EXPORT_FORMATS
 from laggard.cli.error_handling import handle_errors
 from laggard.cli.options import json_option, runs_option
 from laggard.cli.result_output import print_result
-
-if TYPE_CHECKING:
-    from laggard.run_folder.export import ExportFormat
 
 
 @click.command("report")
@@ -93,7 +90,7 @@ def analyze_trace(
     document, text = build_analysis_document(folder), format_analysis(folder)
     if strategies:
         estimates, estimates_text = estimate_strategies(folder, strategies)
-        document, text = {**document, "instead": estimates}, f"{text}\n{estimates_text}"
+        document, text = {**document, "strategy_estimates": estimates}, f"{text}\n{estimates_text}"
     click.echo(json.dumps(document, indent=2) if as_json else text)
 
 
@@ -102,7 +99,7 @@ def analyze_trace(
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["perfetto", "bytedance", "csv"]),
+    type=click.Choice(list(EXPORT_FORMATS)),
     required=True,
     help="For which tool.",
 )
@@ -114,7 +111,7 @@ def analyze_trace(
 @runs_option
 @json_option
 @handle_errors
-def write_export(run: str, kind: ExportFormat, out: Path | None, runs: Path, as_json: bool) -> None:
+def write_export(run: str, kind: str, out: Path | None, runs: Path, as_json: bool) -> None:
     """Write a run for other tools.
 
     RUN is a run folder, a run's id or the beginning of one, or a scenario's name for its latest

@@ -93,7 +93,7 @@ def _format_row(link: Mapping[str, JsonValue]) -> tuple[str, ...]:
         else f"{len(pairs)} x {link['src_layer']} → {link['dst_layer']}",
         requested_text,
         "same" if requested_text == current_text else f"[bold]{current_text}[/bold]",
-        f"{link['asked_rtt_ms']:.1f}",
+        f"{link['requested_rtt_ms']:.1f}",
         "no echo" if rtt_ms is None else f"{rtt_ms:.1f}",
         f"{link['carried_mbps']:.2f}",
         f"{link['dropped']}",

@@ -104,7 +104,7 @@ def format_violations(violations: Sequence[TimedViolation]) -> str:
 def build_violations_document(violations: Sequence[TimedViolation]) -> dict[str, JsonValue]:
     """The same as JSON."""
     rows: list[JsonValue] = [{**row} for row in to_violation_rows(violations)]
-    return {"status": "slipped", "slips": rows}
+    return {"status": "violated", "violations": rows}
 
 
 def _format_percent(share: float) -> str:
@@ -120,7 +120,7 @@ def build_link_document(link: LiveLink) -> dict[str, JsonValue]:
         "pairs": [[src, dst] for src, dst in group.pairs],
         "requested": _build_constraint_document(group.requested),
         "current": _build_constraint_document(group.current),
-        "asked_rtt_ms": link.asked_rtt_ms,
+        "requested_rtt_ms": link.requested_rtt_ms,
         "rtt_ms": link.rtt_ms,
         "carried_mbps": link.carried_mbps,
         "dropped": link.dropped,

@@ -78,7 +78,7 @@ class NodeFidelityMonitors:
         self, host: str, violation: FidelityViolation, zero_ns: int
     ) -> TimedViolation:
         offset_ns = self._reference_offset_ns[host] - zero_ns
-        where = f"{violation.where} of {host}" if violation.kind == "core stolen" else host
+        where = f"{violation.where} of {host}" if violation.kind == "cpu stolen" else host
         return TimedViolation(
             replace(violation, where=where),
             max(0.0, (violation.first_ns + offset_ns) / 1e9),

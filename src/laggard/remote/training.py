@@ -210,11 +210,11 @@ def run_training(
     )
     journal.update(lost_ranks=tuple(watch.lost))
     end_ns = int(str((watch.done or {})["end_ns"]))
-    slips = (
+    violations = (
         *watch.fidelity_monitors.violations(zero_ns, end_ns),
         *find_late_changes(events, zero_ns, Dilation(1.0), end_ns),
     )
-    return TrainingResult(began_s, ended_s, slips)
+    return TrainingResult(began_s, ended_s, violations)
 
 
 def _supervise_training(

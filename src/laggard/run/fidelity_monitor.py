@@ -81,7 +81,7 @@ class FidelityMonitorThread:
         return self._to_virtual_time(self._known, zero_ns)
 
     def poll_new(self, zero_ns: int) -> tuple[TimedViolation, ...]:
-        """What of it was not there at the last call: a slip that goes on is told once."""
+        """What of it was not there at the last call: a violation that goes on is told once."""
         known = self.known(zero_ns)
         new_violations = tuple(
             each for each in known if _get_violation_key(each.violation) not in self._reported

@@ -1,88 +1,36 @@
-"""Writes a run for other tools: ui.perfetto.dev, ByteDance's StragglerAnalysis, anything that reads
-CSV.
-"""
+"""Writes a run for other tools: ui.perfetto.dev, ByteDance's StragglerAnalysis, CSV readers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
+from laggard.analysis.formats.export.registry import EXPORT_FORMATS, ExportResult, export
 from laggard.core.errors import InputError
 
-if TYPE_CHECKING:
-    from laggard.analysis.tables.load_run import RunData
 
-ExportFormat = Literal["perfetto", "bytedance", "csv"]
-DEFAULT_NAMES: Mapping[ExportFormat, str] = {
-    "perfetto": "trace.perfetto.json.gz",
-    "bytedance": "trace.bytedance.parquet",
-    "csv": "csv",
-}
-
-
-@dataclass(frozen=True)
-class ExportResult:
-    """What was written, and what of the run could not be."""
-
-    paths: tuple[Path, ...]
-    notes: tuple[str, ...] = ()
-
-
-def export_run(folder: Path, kind: ExportFormat, out: Path | None) -> ExportResult:
+def export_run(folder: Path, name: str, out: Path | None) -> ExportResult:
     """Write a run in another format.
 
     Args:
-        folder: the run folder.
-        kind: which format.
-        out: the file, or for csv the folder; without it, a name of the format's in the run folder.
+        folder: run folder.
+        name: name of the format, one of `EXPORT_FORMATS`.
+        out: file, or folder for csv; the format's default name in the run folder when absent.
 
     Returns:
-        What was written.
+        The files, and notes on what the format cannot hold.
 
     Raises:
-        InputError: it is no run folder, the format cannot tell the run, or nothing can be written
-            there.
+        InputError: the folder is no run folder, the format cannot hold the run, or the place cannot
+            be written to.
     """
     from laggard.analysis.tables.load_run import load_run
 
     run = load_run(folder)
-    path = out or folder / DEFAULT_NAMES[kind]
-    writers: Mapping[ExportFormat, Callable[[RunData, Path], ExportResult]] = {
-        "perfetto": _export_perfetto,
-        "bytedance": _export_bytedance,
-        "csv": _export_csv,
-    }
+    path = out or folder / EXPORT_FORMATS[name].default_name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return writers[kind](run, path)
+        return export(run, name, path)
     except OSError as error:
         raise InputError(
             f"{error.filename or path}: {error.strerror} — choose another place with --out"
         ) from error
-
-
-def _export_perfetto(run: RunData, path: Path) -> ExportResult:
-    from laggard.analysis.formats.export.perfetto import write_perfetto
-
-    written = write_perfetto(run, path)
-    return ExportResult((written.path,), (written.note,) if written.note else ())
-
-
-def _export_bytedance(run: RunData, path: Path) -> ExportResult:
-    from laggard.analysis.formats.bytedance.from_run import run_to_operations
-    from laggard.analysis.formats.bytedance.parquet_file import write_operations
-
-    meta = write_operations(run_to_operations(run), path)
-    gaps = (
-        "fetching, preparing and copying samples, checkpoints and evaluation are gaps there: the"
-        " format has no operation for them"
-    )
-    return ExportResult((path, meta), (gaps,))
-
-
-def _export_csv(run: RunData, path: Path) -> ExportResult:
-    from laggard.analysis.formats.export.csv_tables import write_csv
-
-    return ExportResult(write_csv(run, path))

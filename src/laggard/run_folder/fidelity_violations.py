@@ -22,8 +22,8 @@ _MAX_LISTED = 12
 
 @dataclass(frozen=True)
 class TimedViolation:
-    """A slip between two moments, in virtual seconds after time zero (of a training, its first-step
-    barrier).
+    """A violation between two moments, in virtual seconds after time zero (of a training, its
+    first-step barrier).
     """
 
     violation: FidelityViolation
@@ -57,7 +57,7 @@ def find_late_changes(
     return tuple(
         TimedViolation(
             FidelityViolation(
-                "change late",
+                "event late",
                 where,
                 at_ns(requested_s),
                 at_ns(effective_s),
@@ -122,5 +122,5 @@ def format_violation(each: TimedViolation) -> str:
 
 
 def _get_violation_key(violation: FidelityViolation) -> tuple[str, str, int]:
-    """What stays of a slip while it goes on."""
+    """What stays of a violation while it goes on."""
     return violation.kind, violation.where, violation.first_ns

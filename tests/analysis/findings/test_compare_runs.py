@@ -120,17 +120,17 @@ def test_who_learns_less_or_sends_less_is_told_against_the_first() -> None:
     ]
     blind = measured("blind", 1, 5.0)
     first, second, third = compare_runs([*plain, *sparse, blind])
-    assert (first.more_accurate, first.sends) == (None, None)
+    assert (first.accuracy_gain, first.bytes_ratio) == (None, None)
     assert first.accuracy is not None
     assert first.accuracy.mean == pytest.approx(0.97)
-    assert second.more_accurate is not None
-    assert (second.more_accurate.mean, second.more_accurate.high) == (
+    assert second.accuracy_gain is not None
+    assert (second.accuracy_gain.mean, second.accuracy_gain.high) == (
         pytest.approx(-0.01),
         pytest.approx(-0.01),
     )
-    assert second.sends is not None
-    assert second.sends.mean == pytest.approx(0.25)
-    assert (third.accuracy, third.more_accurate, third.bytes_sent, third.sends) == (
+    assert second.bytes_ratio is not None
+    assert second.bytes_ratio.mean == pytest.approx(0.25)
+    assert (third.accuracy, third.accuracy_gain, third.bytes_sent, third.bytes_ratio) == (
         None,
         None,
         None,
@@ -140,9 +140,9 @@ def test_who_learns_less_or_sends_less_is_told_against_the_first() -> None:
 
 def test_one_run_each_has_no_interval() -> None:
     slow, fast = compare_runs([measured("slow", 1, 20.0), measured("fast", 1, 10.0)])
-    assert slow.faster is None
-    assert fast.faster is not None
-    assert (fast.faster.mean, fast.faster.low) == (pytest.approx(2.0), None)
+    assert slow.speedup is None
+    assert fast.speedup is not None
+    assert (fast.speedup.mean, fast.speedup.low) == (pytest.approx(2.0), None)
     assert (slow.makespan_s.mean, slow.makespan_s.low) == (pytest.approx(20.0), None)
 
 
@@ -153,8 +153,8 @@ def test_runs_with_one_seed_are_repeats_too() -> None:
             *(measured("fast", 1, s) for s in (10.0, 11.0)),
         ]
     )
-    assert fast.faster is not None
-    assert (fast.faster.mean, fast.faster.low) == (pytest.approx(2.0), pytest.approx(2.0))
+    assert fast.speedup is not None
+    assert (fast.speedup.mean, fast.speedup.low) == (pytest.approx(2.0), pytest.approx(2.0))
     assert slow.makespan_s.low is not None
 
 
@@ -169,8 +169,8 @@ def test_causes_are_told_over_all_repeats() -> None:
         ("edge", 2, pytest.approx(0.3)),
         ("fog", 1, pytest.approx(0.05)),
     ]
-    assert setup.lost is not None
-    assert setup.lost.mean == pytest.approx(0.35)
+    assert setup.lost_share is not None
+    assert setup.lost_share.mean == pytest.approx(0.35)
     assert setup.seeds == (1, 2, 3)
     assert setup.parts_s["wait"].mean == pytest.approx(4.0)
 

@@ -183,7 +183,7 @@ def test_all_strategies_are_told_of_and_it_is_said_what_they_are_not() -> None:
     assert NOT_ACCURACY in text
     assert all(each.strategy.label in text for each in told)
     assert isinstance(document, dict)
-    assert document["for"] == "the same work, not the same accuracy"
+    assert document["compared_at"] == "the same work, not the same accuracy"
     assert document["measured_s"] == makespan_s(run)
 
 

@@ -1,4 +1,5 @@
-"""What the guard calls a slip, and what it lets pass: samples made by hand, second by second."""
+"""What the guard calls a violation, and what it lets pass: samples made by hand, second by
+second."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from laggard.network_emulation.fidelity.monitor import (
     FidelitySample,
     FidelityViolation,
     Limits,
-    SlipKind,
+    ViolationKind,
     describe,
 )
 
@@ -98,28 +99,29 @@ def test_a_quiet_run_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("change", "kind", "where"),
     [
-        (core_missed, "core missed", "edge"),
+        (core_missed, "cpu starved", "edge"),
         (share_exceeded, "share exceeded", "edge"),
         (emulator_late, "emulator late", ""),
         (frames_refused, "frames refused", ""),
         (rate_exceeded, "rate exceeded", "edge -> cloud"),
-        (core_stolen, "core stolen", "core 0"),
+        (core_stolen, "cpu stolen", "core 0"),
     ],
 )
 def test_what_lasts_six_seconds_is_found_where_and_when_it_was(
-    change: Change, kind: SlipKind, where: str
+    change: Change, kind: ViolationKind, where: str
 ) -> None:
-    (slip,) = run(change)
-    assert (slip.kind, slip.where) == (kind, where)
-    assert slip.first_ns == 30 * S
-    assert slip.last_ns == 36 * S
-    assert where in describe(slip)
+    (violation,) = run(change)
+    assert (violation.kind, violation.where) == (kind, where)
+    assert violation.first_ns == 30 * S
+    assert violation.last_ns == 36 * S
+    assert where in describe(violation)
 
 
 @pytest.mark.parametrize(
-    ("slept_s", "set_s", "kinds"), [(3, 0, ["stood still"]), (0, 2, ["clock set"]), (0, 0, [])]
+    ("slept_s", "set_s", "kinds"),
+    [(3, 0, ["machine suspended"]), (0, 2, ["clock stepped"]), (0, 0, [])],
 )
-def test_clocks(slept_s: int, set_s: int, kinds: list[SlipKind]) -> None:
+def test_clocks(slept_s: int, set_s: int, kinds: list[ViolationKind]) -> None:
     """A suspended machine's steady clock stands still while the others go on; setting the clock
     moves one alone."""
 
@@ -132,18 +134,20 @@ def test_clocks(slept_s: int, set_s: int, kinds: list[SlipKind]) -> None:
             wall_ns=sample.wall_ns + (slept_s + set_s) * S,
         )
 
-    slips = run(jump)
-    assert [slip.kind for slip in slips] == kinds
-    assert all((slip.first_ns, slip.last_ns) == (29 * S, 30 * S) for slip in slips)
+    violations = run(jump)
+    assert [violation.kind for violation in violations] == kinds
+    assert all(
+        (violation.first_ns, violation.last_ns) == (29 * S, 30 * S) for violation in violations
+    )
 
 
 def test_a_sample_that_comes_late_means_that_the_machine_stood_still() -> None:
-    slips = run(
+    violations = run(
         lambda second, sample: (
             replace(quiet(second + 3), at_ns=sample.at_ns + 3 * S) if second > 20 else sample
         )
     )
-    assert [slip.kind for slip in slips] == ["stood still"]
+    assert [violation.kind for violation in violations] == ["machine suspended"]
 
 
 def test_a_wait_told_at_its_end_began_when_it_began() -> None:
@@ -153,9 +157,9 @@ def test_a_wait_told_at_its_end_began_when_it_began() -> None:
         use = sample.hosts["edge"]
         return replace(sample, hosts={"edge": replace(use, lost_ns=18 * S if second >= 30 else 0)})
 
-    (slip,) = run(starved)
-    assert slip.first_ns <= 22 * S
-    assert slip.last_ns >= 40 * S
+    (violation,) = run(starved)
+    assert violation.first_ns <= 22 * S
+    assert violation.last_ns >= 40 * S
 
 
 def test_a_little_all_the_time_is_found_in_the_whole() -> None:
@@ -166,9 +170,9 @@ def test_a_little_all_the_time_is_found_in_the_whole() -> None:
         use = sample.hosts["edge"]
         return replace(sample, hosts={"edge": replace(use, lost_ns=second * S * 3 // 100)})
 
-    (slip,) = run(drain)
-    assert slip.kind == "core missed"
-    assert (slip.first_ns, slip.last_ns) == (10 * S, 49 * S)
+    (violation,) = run(drain)
+    assert violation.kind == "cpu starved"
+    assert (violation.first_ns, violation.last_ns) == (10 * S, 49 * S)
 
 
 def test_a_dilated_run_is_looked_at_in_longer_windows() -> None:
@@ -179,11 +183,11 @@ def test_a_dilated_run_is_looked_at_in_longer_windows() -> None:
         use = sample.hosts["edge"]
         return replace(sample, hosts={"edge": replace(use, lost_ns=S // 2 if second >= 100 else 0)})
 
-    for window, kinds in ((5, ["core missed"]), (50, [])):
+    for window, kinds in ((5, ["cpu starved"]), (50, [])):
         guard = FidelityMonitor(replace(LIMITS, window=window))
         for second in range(200):
             guard.add(blink(second, quiet(second)))
-        assert [slip.kind for slip in guard.violations()] == kinds
+        assert [violation.kind for violation in guard.violations()] == kinds
 
 
 def test_a_run_shorter_than_a_window_is_looked_at() -> None:
@@ -191,12 +195,12 @@ def test_a_run_shorter_than_a_window_is_looked_at() -> None:
         use = sample.hosts["edge"]
         return replace(sample, hosts={"edge": replace(use, lost_ns=second * S // 2)})
 
-    assert [slip.kind for slip in run(starved, 3)] == ["core missed"]
+    assert [violation.kind for violation in run(starved, 3)] == ["cpu starved"]
 
 
-@pytest.mark.parametrize(("lost_ms", "kinds"), [(70, []), (130, ["core missed"])])
+@pytest.mark.parametrize(("lost_ms", "kinds"), [(70, []), (130, ["cpu starved"])])
 def test_what_happened_once_in_a_short_run_is_no_matter_of_the_whole(
-    lost_ms: int, kinds: list[SlipKind]
+    lost_ms: int, kinds: list[ViolationKind]
 ) -> None:
     """Both are more than a hundredth of 4 s, and less than a twentieth; a tenth of a second is a
     hundredth of two windows."""
@@ -207,8 +211,8 @@ def test_what_happened_once_in_a_short_run_is_no_matter_of_the_whole(
             sample, hosts={"edge": replace(use, lost_ns=lost_ms * 1_000_000 if second > 1 else 0)}
         )
 
-    assert [slip.kind for slip in run(blink, 5)] == kinds
-    assert [slip.kind for slip in run(blink, 20, end_s=4.0)] == kinds
+    assert [violation.kind for violation in run(blink, 5)] == kinds
+    assert [violation.kind for violation in run(blink, 20, end_s=4.0)] == kinds
 
 
 EVERY_CHANGE = (
@@ -234,8 +238,8 @@ def test_what_was_before_the_end_is_told_as_ever(change: Change) -> None:
 
 
 def test_a_slip_ends_with_the_run() -> None:
-    (slip,) = run(core_missed, end_s=24.0)
-    assert (slip.first_ns, slip.last_ns) == (30 * S, 34 * S)
+    (violation,) = run(core_missed, end_s=24.0)
+    assert (violation.first_ns, violation.last_ns) == (30 * S, 34 * S)
 
 
 @pytest.mark.parametrize(
@@ -250,38 +254,41 @@ def test_a_wait_told_after_the_end_counts_with_what_was_surely_before(
         use = sample.hosts["edge"]
         return replace(sample, hosts={"edge": replace(use, lost_ns=18 * S if second >= 30 else 0)})
 
-    slips = run(starved, 36, end_s=end_s)
-    assert [slip.kind for slip in slips] == (["core missed"] if found else [])
-    assert all(slip.size <= end_s - 11.99 and slip.last_ns <= (10 + end_s) * S for slip in slips)
+    violations = run(starved, 36, end_s=end_s)
+    assert [violation.kind for violation in violations] == (["cpu starved"] if found else [])
+    assert all(
+        violation.size <= end_s - 11.99 and violation.last_ns <= (10 + end_s) * S
+        for violation in violations
+    )
 
 
 @pytest.mark.parametrize(
-    ("end_s", "kinds"), [(20.0, []), (23.9, ["stood still"]), (30.0, ["stood still"])]
+    ("end_s", "kinds"), [(20.0, []), (23.9, ["machine suspended"]), (30.0, ["machine suspended"])]
 )
 def test_a_machine_that_stood_still_after_the_end_did_no_harm(
-    end_s: float, kinds: list[SlipKind]
+    end_s: float, kinds: list[ViolationKind]
 ) -> None:
-    slips = run(
+    violations = run(
         lambda second, sample: (
             replace(quiet(second + 3), at_ns=sample.at_ns + 3 * S) if second > 20 else sample
         ),
         end_s=end_s,
     )
-    assert [slip.kind for slip in slips] == kinds
+    assert [violation.kind for violation in violations] == kinds
 
 
 @pytest.mark.parametrize(
-    ("end_s", "kinds"), [(3.5, ["core missed"]), (0.5, ["core missed"]), (None, ["core missed"])]
+    ("end_s", "kinds"), [(3.5, ["cpu starved"]), (0.5, ["cpu starved"]), (None, ["cpu starved"])]
 )
 def test_a_run_that_ended_before_there_was_a_window_is_looked_at(
-    end_s: float | None, kinds: list[SlipKind]
+    end_s: float | None, kinds: list[ViolationKind]
 ) -> None:
     def starved(second: int, sample: FidelitySample) -> FidelitySample:
         use = sample.hosts["edge"]
         return replace(sample, hosts={"edge": replace(use, lost_ns=min(second, 3) * S // 2)})
 
-    assert [slip.kind for slip in run(starved, 4, end_s)] == kinds
-    assert [slip.kind for slip in run(starved, 12, end_s)] == kinds
+    assert [violation.kind for violation in run(starved, 4, end_s)] == kinds
+    assert [violation.kind for violation in run(starved, 12, end_s)] == kinds
 
 
 def test_looks_that_are_too_many_to_keep_apart_are_told_all_the_same(
@@ -289,8 +296,8 @@ def test_looks_that_are_too_many_to_keep_apart_are_told_all_the_same(
 ) -> None:
     monkeypatch.setattr("laggard.network_emulation.fidelity.monitor._REMEMBERED", 2)
     assert run(core_missed) == run(core_missed, end_s=39.0)
-    (slip,) = run(core_missed)
-    assert (slip.first_ns, slip.last_ns) == (30 * S, 36 * S)
+    (violation,) = run(core_missed)
+    assert (violation.first_ns, violation.last_ns) == (30 * S, 36 * S)
 
 
 @given(
@@ -306,10 +313,10 @@ def test_a_host_is_found_if_and_only_if_it_missed_what_its_steps_would_show(
         lost_ns = round(part * after(second, begin, begin + length) * S)
         return replace(sample, hosts={"edge": replace(use, lost_ns=lost_ns)})
 
-    slips = run(starved)
+    violations = run(starved)
     worst_window = part * min(length, 5) / 5
     whole = part * length / 39
     if worst_window > LIMITS.compute + 1e-6 or whole > 0.01 + 1e-6:
-        assert [slip.kind for slip in slips] == ["core missed"]
+        assert [violation.kind for violation in violations] == ["cpu starved"]
     elif worst_window < LIMITS.compute - 1e-6 and whole < 0.01 - 1e-6:
-        assert slips == ()
+        assert violations == ()

@@ -31,7 +31,7 @@ from laggard.network_emulation.links.netem.htb import (
     loss_text,
     rate_text,
 )
-from laggard.network_emulation.links.netem.program import LinkProgram, compile_links
+from laggard.network_emulation.links.netem.tc_commands import LinkProgram, compile_links
 from tests.network_emulation.netem_hosts import CLOUD, EDGE1, EDGE2, FOG, HOSTS, HOSTS6, PORTS, enos
 
 

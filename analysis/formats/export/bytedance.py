@@ -1,0 +1,20 @@
+"""A run as a Parquet file with ByteDance's columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from laggard.analysis.formats.bytedance.from_run import run_to_operations
+from laggard.analysis.formats.bytedance.parquet_file import write_operations
+from laggard.analysis.formats.export.registry import ExportResult
+from laggard.analysis.tables.load_run import RunData
+
+
+def export_bytedance(run: RunData, path: Path) -> ExportResult:
+    """Write the run's operations, and the metadata file beside them."""
+    meta = write_operations(run_to_operations(run), path)
+    gaps = (
+        "fetching, preparing and copying samples, checkpoints and evaluation are gaps there: the"
+        " format has no operation for them"
+    )
+    return ExportResult((path, meta), (gaps,))
