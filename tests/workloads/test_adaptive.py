@@ -37,7 +37,7 @@ from laggard.workloads.strategies.background.butterfly_average import ButterflyA
 if TYPE_CHECKING:
     from tests.workloads.conftest import Train
 
-RULES = ChoiceCriteria("makespan", drift=0.01, effort=0.2, longest=128)
+RULES = ChoiceCriteria("makespan", drift=0.01, effort=0.2, max_period=128)
 TIERS = ("cloud", "cloud", "fog", "edge", "edge", "edge")
 seconds = st.floats(1e-3, 100.0)
 costs_known = st.builds(AveragingCosts, st.lists(seconds, min_size=1), seconds, st.floats(0, 1e9))
@@ -73,7 +73,7 @@ def test_where_computers_are_unequal_an_average_costs_those_who_learn_less() -> 
 
 def test_where_learning_alike_is_the_objective_all_wait() -> None:
     """(1 + k (H - 1)) (s + x / H) is least at H = sqrt(x (1 - k) / (s k)), s of the slowest."""
-    rules = ChoiceCriteria("fairness", drift=0.01, effort=0.2, longest=128)
+    rules = ChoiceCriteria("fairness", drift=0.01, effort=0.2, max_period=128)
     choice = choose_policy(
         AveragingCosts([1.0, 1.0, 4.0], average_s=4.0), rules, AveragingPolicy(1)
     )
@@ -139,7 +139,7 @@ def test_long_averages_make_it_go_two_by_two_until_they_are_short() -> None:
         policy = choice.policy
         seen.append(policy.mode is AveragingMode.PAIRWISE)
         assert (policy.mode is AveragingMode.PAIRWISE) == (
-            policy == AveragingPolicy(rules.longest, AveragingMode.PAIRWISE)
+            policy == AveragingPolicy(rules.max_period, AveragingMode.PAIRWISE)
         )
     assert seen == [False, True, True, True, False, False, True]
     assert choice.reason.startswith("average models two by two")
@@ -149,7 +149,7 @@ def test_long_averages_make_it_go_two_by_two_until_they_are_short() -> None:
 def test_two_by_two_averages_of_all_take_a_tenth_of_the_time_at_most() -> None:
     """How often they come stays as it is within a factor of two."""
     rules, policy, seen = (
-        replace(RULES, pairs_from=3.0, longest=32),
+        replace(RULES, pairs_from=3.0, max_period=32),
         AveragingPolicy(1, AveragingMode.PAIRWISE),
         [],
     )
@@ -252,7 +252,7 @@ def test_slow_exchanges_of_two_tell_of_averages(
     What is made after all that is timed, and no more: it is on the terms of averages that take
     long.
     """
-    rules = replace(RULES, pairs_from=3.0, longest=32)
+    rules = replace(RULES, pairs_from=3.0, max_period=32)
     found = decide_first_average(
         EarlyMeasurements([1.0, 1.0, 4.0], round_trips_s, expected_reports=2, elapsed_s=elapsed_s),
         rules,
@@ -289,7 +289,7 @@ def test_dear_bytes_make_averages_rarer() -> None:
     costs = AveragingCosts([1.0], average_s=0.02, average_bytes=1e7)
     cheap, dear = (
         ChoiceCriteria(
-            "cost", drift=0.01, effort=0.2, longest=128, rent_per_s=1e-4, price_per_byte=each
+            "cost", drift=0.01, effort=0.2, max_period=128, rent_per_s=1e-4, price_per_byte=each
         )
         for each in (1e-15, 1e-9)
     )
@@ -353,7 +353,7 @@ def test_where_all_are_to_learn_alike_they_do(train: Train) -> None:
 def test_after_averages_of_all_models_are_averaged_two_by_two(train: Train) -> None:
     """Averages over loopback take longer than a hundredth of a step: of models that all have taken
     part in, as many exchanges come as each has steps, or on a busy machine half as many."""
-    strategy = {"name": "adaptive", "pairs": 0.01, "longest": 8}
+    strategy = {"name": "adaptive", "pairs": 0.01, "max_period": 8}
     workload = {
         **DIGITS,
         "model": "paced:wide_unhurried",

@@ -199,14 +199,14 @@ def test_a_strategy_is_refused_where_it_stands(
 @pytest.mark.parametrize(
     ("strategy", "told"),
     [
-        ("balanced_batches", "allreduce, balanced_batches (every 8, window 32, least_gain 0.02)"),
+        ("balanced_batches", "allreduce, balanced_batches (every 8, window 32, min_gain 0.02)"),
         (
             {"name": "balanced_batches", "balanced_batches": {"every": 3}},
             "allreduce, balanced_batches (every 3, ",
         ),
         (
-            {"balanced_batches": {"least_gain": 0}},
-            "allreduce, balanced_batches (every 8, window 32, least_gain 0.0)",
+            {"balanced_batches": {"min_gain": 0}},
+            "allreduce, balanced_batches (every 8, window 32, min_gain 0.0)",
         ),
         ({"name": "local_sgd", "balanced_batches": True}, "local_sgd, balanced_batches (every 8, "),
         ({"balanced_batches": False}, "allreduce"),
@@ -217,6 +217,22 @@ def test_batches_are_balanced_where_it_is_said(strategy: object, told: str) -> N
     asked = workload(strategy=strategy)
     assert asked.strategy.describe().startswith(told)
     assert Workload.model_validate_json(asked.model_dump_json(by_alias=True)) == asked
+
+
+@pytest.mark.parametrize(
+    ("strategy", "fix"),
+    [
+        ("{balanced_batches: {least_gain: 0.1}, name: allreduce}", "write min_gain"),
+        ("{name: adaptive, longest: 64}", "write max_period"),
+    ],
+)
+def test_a_renamed_key_is_refused_with_its_new_name(strategy: str, fix: str) -> None:
+    text = f"model: mlp\ndataset: digits\nstop: {{steps: 1}}\nstrategy: {strategy}\n"
+    with pytest.raises(ScenarioError) as refused:
+        validate_model(parse_yaml(text.encode(), "workload.yaml"), Workload)
+    (problem,) = refused.value.problems
+    assert problem.line == 4
+    assert fix in str(problem)
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])

@@ -109,7 +109,7 @@ class Balancer:
             CostReport.from_numbers(row)
             for row in self._all_gather(self._cost_monitor.report.as_numbers, EXCHANGE_GROUP)
         ]
-        revised = self._shares.revise(reports, self._parameters.least_gain)
+        revised = self._shares.revise(reports, self._parameters.min_gain)
         if revised is not None:
             if self._context.rank == 0:  # all ranks decide the same
                 self._context.record_decision(step, revised.describe_change(self._shares))

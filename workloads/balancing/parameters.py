@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from pydantic import Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
@@ -12,13 +15,15 @@ from laggard.workloads.specification.section import Section, StepCount
 class BalancedBatches(Section):
     """Ranks take shares of a batch that fit their speeds (LB-BSP: Chen et al., SoCC 2020)."""
 
+    RENAMED: ClassVar[Mapping[str, str]] = {"least_gain": "min_gain"}
+
     every: StepCount = Field(
         default=8, description="steps between two exchanges of what steps cost; at the next meeting"
     )
     window: int = Field(
         default=32, ge=6, le=10_000, description="last steps that a rank judges its speed by"
     )
-    least_gain: float = Field(
+    min_gain: float = Field(
         default=0.02,
         ge=0,
         lt=1,

@@ -64,7 +64,7 @@ class ServerBalancer:
 
     def _revise_shares(self) -> None:
         _, before = self._shares_by_step[-1]
-        revised = before.revise(self._reports, self._parameters.least_gain)
+        revised = before.revise(self._reports, self._parameters.min_gain)
         if revised is not None:
             since = self._last_begun_step + 1
             self._shares_by_step.append((since, revised))

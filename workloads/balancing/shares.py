@@ -34,13 +34,13 @@ class Shares:
         """Samples of every rank in a step."""
         return self._sizes_of_batch(self.partition.samples_in(step))
 
-    def revise(self, reports: Sequence[CostReport], least_gain: float) -> Self | None:
+    def revise(self, reports: Sequence[CostReport], min_gain: float) -> Self | None:
         """Other shares, for what the ranks have found; None where somebody has found nothing yet,
         or they would not save enough.
 
         Args:
             reports: by all ranks.
-            least_gain: part of the slowest rank's step that they must save; and more than chance
+            min_gain: part of the slowest rank's step that they must save; and more than chance
                 can make of costs that are so uncertain.
         """
         costs = tuple(each.cost for each in reports if each.cost is not None)
@@ -49,9 +49,7 @@ class Shares:
         revised = replace(self, costs=costs)
         before_s, revised_s = self.slowest_s(costs), revised.slowest_s(costs)
         error = max(each.error for each in reports)
-        return (
-            revised if before_s - revised_s > max(least_gain, _SIGMAS * error) * before_s else None
-        )
+        return revised if before_s - revised_s > max(min_gain, _SIGMAS * error) * before_s else None
 
     def slowest_s(self, costs: Sequence[AffineCost]) -> float:
         """Seconds of the slowest rank's own work on its share of a whole batch, at these costs."""

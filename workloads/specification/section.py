@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticCustomError
+
+from laggard.core.yaml_source import ERROR_SUBKEY
 
 StepCount = Annotated[int, Field(ge=1, le=100_000_000)]
 
@@ -14,7 +17,19 @@ StepCount = Annotated[int, Field(ge=1, le=100_000_000)]
 class Section(BaseModel):
     """Base of every part of `workload.yaml`: unknown keys are refused, values never change."""
 
+    RENAMED: ClassVar[Mapping[str, str]] = {}
+    """Today's name of each key that an earlier version had; the old key is refused with it."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_renamed_keys(cls, value: object) -> object:
+        renamed = cls.RENAMED.keys() & value.keys() if isinstance(value, dict) else ()
+        for key in sorted(renamed):
+            rule = f"`{key}` is now called `{cls.RENAMED[key]}` — write {cls.RENAMED[key]}"
+            raise PydanticCustomError("renamed_key", rule, {ERROR_SUBKEY: (key,)})
+        return value
 
 
 class NameOrMapping:

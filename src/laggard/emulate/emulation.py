@@ -160,7 +160,8 @@ class _Emulation:
 
     def run_until(self, for_s: float | None) -> tuple[TimedViolation, ...]:
         """Apply the events, answer requests and tell of violations until the end; returns all
-        violations."""
+        violations.
+        """
         scenario, dilation = self.context.scenario, self.context.dilation
         counters_before = self.continuum.links.counters()
         watch = FidelityMonitorThread(

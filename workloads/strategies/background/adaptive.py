@@ -11,7 +11,7 @@ ranks' own clocks: neither the scenario nor the analysis.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from statistics import median
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -65,6 +65,8 @@ class AdaptiveParameters(BackgroundParameters):
         "`ad_psgd`), and how often, from its measurements and the `objective`; the report "
         "shows each decision"
     )
+    RENAMED: ClassVar[Mapping[str, str]] = {"longest": "max_period"}
+
     name: Literal["adaptive"]
     drift: float = Field(
         default=0.04,
@@ -80,7 +82,7 @@ class AdaptiveParameters(BackgroundParameters):
             "seconds of training that a second of averaging is worth, where nobody waits for it"
         ),
     )
-    longest: StepCount = Field(
+    max_period: StepCount = Field(
         default=32,
         description=(
             "steps between two averages of all workers, at most, unless models go two by two"
@@ -225,7 +227,7 @@ class Adaptive(OverlappedAveraging):
             objective.name,
             parameters.drift,
             parameters.effort,
-            parameters.longest,
+            parameters.max_period,
             rent_per_s=rent / HOUR_S,
             price_per_byte=objective.prices.get("gigabyte", 0.0) / 1e9,
             pairs_from=parameters.pairs,

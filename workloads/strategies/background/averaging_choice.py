@@ -54,7 +54,7 @@ class ChoiceCriteria:
         objective: what is to be small, or fair.
         drift: part of a step's progress lost per step without an average.
         effort: seconds of training that a second of averaging is worth, where nobody waits for it.
-        longest: steps between two averages, at most, where models do not go two by two.
+        max_period: steps between two averages, at most, where models do not go two by two.
         rent_per_s: price of all hosts for a second.
         price_per_byte: of a byte between tiers.
         pairs_from: steps that an average takes from which on ranks average two by two.
@@ -63,7 +63,7 @@ class ChoiceCriteria:
     objective: ObjectiveName
     drift: float
     effort: float
-    longest: int
+    max_period: int
     rent_per_s: float = 0.0
     price_per_byte: float = 0.0
     pairs_from: float = float("inf")
@@ -192,10 +192,10 @@ def decide_first_average(
     step_s = median(seen.steps_s) if seen.steps_s else float("inf")
     ratio, elapsed_steps = max(seen.round_trips_s, default=0.0) / step_s, seen.elapsed_s / step_s
     if ratio < criteria.pairs_from and len(seen.round_trips_s) < seen.expected_reports:
-        if elapsed_steps < criteria.longest:
+        if elapsed_steps < criteria.max_period:
             return FirstAverageDecision(begins=False, policy=first)
         ratio = float(
-            criteria.longest
+            criteria.max_period
         )  # who has said nothing for so long has a way, or a computer, as slow as that
     if ratio < criteria.pairs_from:
         return FirstAverageDecision(begins=True, policy=first)
@@ -252,7 +252,9 @@ def choose_policy(
         )
     mode = AveragingMode.BLOCKING if criteria.objective == "fairness" else AveragingMode.NONBLOCKING
     candidates = [
-        AveragingPolicy(period, mode) for period in CANDIDATE_PERIODS if period <= criteria.longest
+        AveragingPolicy(period, mode)
+        for period in CANDIDATE_PERIODS
+        if period <= criteria.max_period
     ]
     prices = {policy: estimate_cost(policy, costs, criteria) for policy in candidates}
     best = min(candidates, key=lambda policy: prices[policy])
@@ -282,7 +284,7 @@ def _is_pairwise_confirmed(current: AveragingPolicy) -> bool:
 
 def _build_pairwise_policy(average_steps: float, criteria: ChoiceCriteria) -> AveragingPolicy:
     return AveragingPolicy(
-        max(criteria.longest, ceil(average_steps / MAX_TIMING_FRACTION)), AveragingMode.PAIRWISE
+        max(criteria.max_period, ceil(average_steps / MAX_TIMING_FRACTION)), AveragingMode.PAIRWISE
     )
 
 
