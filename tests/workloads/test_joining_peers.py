@@ -51,7 +51,7 @@ def test_a_worker_that_comes_back_begins_with_what_the_others_have_learnt(
     asked_ns = join(training, training.plans[2].next_life())
     progress_board = ProgressBoard(training.output_dir.progress_board, WORLD)
     assert progress_board.present == (0, 1, 2)
-    parts = progress_board.asked
+    parts = progress_board.requested_snapshots
     assert end(training) == [0, 0, -signal.SIGKILL, 0, 0, 0], training.logs()
     assert training.done()["stopped_by"] == "walltime"
     back = rows_of(training, 2, life=1)
