@@ -125,7 +125,7 @@ def test_pieces_add_up_and_stay_short(size_bytes: int, mb_per_s: float, sharers:
         begun_ns = at_ns = time.monotonic_ns()
         left, pieces = float(size_bytes), 0
         while left > 0 and pieces < 200:
-            end_ns, served = drive._take_turn(0, left, at_ns)
+            end_ns, served = drive._reserve_slot(0, left, at_ns)
             assert end_ns - at_ns <= PIECE_NS / sharers + 1
             at_ns, left, pieces = end_ns, left - served, pieces + 1
     expected_ns = (size_bytes - left) / mb_per_s * 1e3
