@@ -12,9 +12,30 @@ from laggard.analysis.evaluate.alarm_judgment import judge_alarms
 from laggard.analysis.evaluate.case_grid import EvaluationCase
 from laggard.analysis.evaluate.finding_judgment import CaseJudgment, judge_findings
 from laggard.analysis.evaluate.ground_truth import build_events
-from laggard.analysis.evaluate.paired_makespan import compute_cost_error, simulate_paired_makespan_s
-from laggard.analysis.evaluate.synthetic.run_generator import generate_run
+from laggard.analysis.evaluate.synthetic.run_generator import generate_run, simulate_makespan_s
+from laggard.analysis.evaluate.synthetic.trace_spec import TraceSpec
 from laggard.analysis.findings.analysis_result import analyze_lockstep
+
+
+def simulate_paired_makespan_s(spec: TraceSpec) -> float:
+    """Makespan of a generated run if nothing had been injected: the seed gives it the same noise,
+    step by step.
+    """
+    return simulate_makespan_s(replace(spec, injections=()))
+
+
+def compute_cost_error(predicted_s: float, makespan_s: float, paired_s: float) -> float:
+    """How far a predicted cost is from the true one.
+
+    Args:
+        predicted_s: what the analysis says that all causes cost together.
+        makespan_s: of the run.
+        paired_s: of the run without injection.
+
+    Returns:
+        |predicted - (makespan - paired)| / makespan.
+    """
+    return abs(predicted_s - (makespan_s - paired_s)) / makespan_s
 
 
 def evaluate_case(case: EvaluationCase) -> CaseJudgment:

@@ -25,16 +25,37 @@ from laggard.network_emulation.compute.limiter import (
     SetShare,
     limit,
 )
-from laggard.network_emulation.compute.placement import place
 from laggard.network_emulation.compute.stop_signals import Gate, QuotaGate, SignalGate
 from laggard.network_emulation.compute.warmth import keep_warm
 from laggard.network_emulation.dilation import CORE_CAPACITY, load
 from laggard.network_emulation.forked import companion_is_alive, end_companion, fork_companion
+from laggard.network_emulation.realtime import shorten_slice
 
 Mechanism = Literal["cgroup-quota", "stop-signal"]
 
 _ANSWER_TIMEOUT_S = 10.0
 _CPUCLOCK_SCHED = 2
+
+
+_SLICE_NS = 200_000
+
+
+def place(pid: int, core: int) -> None:
+    """Pin every thread of a process to a core, and have it preempt what is not of the continuum
+    when it wakes.
+
+    EEVDF (Linux 6.12 and later; sched_setattr(2)) lets a waking task with a shorter slice preempt
+    at once, where it would otherwise wait for up to a tick: longer than a phase of 1 ms takes. New
+    threads inherit both.
+
+    Raises:
+        ProcessLookupError: no such process (or FileNotFoundError).
+        PermissionError: not this user's.
+    """
+    for name in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - names are all that is needed
+        with suppress(ProcessLookupError):  # a thread that has just ended
+            os.sched_setaffinity(int(name), {core})
+            shorten_slice(int(name), _SLICE_NS)
 
 
 @dataclass(frozen=True)

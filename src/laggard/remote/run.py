@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from laggard.core.errors import DeploymentError
+from laggard.core.errors import DeploymentError, LaggardError
 from laggard.core.run_schema import RunRecord
 from laggard.layers_services.machine import Machine
 from laggard.layers_services.ssh.remote_processes import RemoteProcesses
@@ -19,7 +20,6 @@ from laggard.layers_services.ssh.ssh_config import write_ssh_config
 from laggard.remote.agent_plans import find_evaluator_host, plan_agents
 from laggard.remote.agent_pool import AgentPool
 from laggard.remote.e2clab_stages import deploy_e2clab_stages
-from laggard.remote.energy import record_energy
 from laggard.remote.fetch_results import FetchConfig, FetchedResults, fetch_results
 from laggard.remote.links import needs_netem
 from laggard.remote.provision import (
@@ -45,6 +45,29 @@ from laggard.workloads.coordination.progress_relay import ProgressHub
 from laggard.workloads.plan import ENVIRONMENT
 
 AGENT_MODULE = "laggard.remote.agent.main"
+
+
+def record_energy(
+    journal: Journal, machines: Sequence[Machine], start_s: float, end_s: float
+) -> None:
+    """Put the joules of metered nodes into the record; a warning where the testbed does not tell
+    them.
+
+    Args:
+        journal: of the run.
+        machines: on which it ran.
+        start_s: Unix time at which training began.
+        end_s: Unix time at which it ended.
+    """
+    from laggard.layers_services.g5k.energy import measure_energy, metered
+
+    if not metered(machines):
+        return
+    with journal.stage("energy", "as the nodes' power meters tell"):
+        try:
+            journal.update(energy=measure_energy(machines, start_s, end_s))
+        except LaggardError as error:
+            journal.update(warnings=(*journal.record.warnings, f"energy: {error}"))
 
 
 def run_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecord, Path]:

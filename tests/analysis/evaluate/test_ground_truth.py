@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laggard.analysis.evaluate.case_evaluation import compute_cost_error, simulate_paired_makespan_s
 from laggard.analysis.evaluate.ground_truth import build_events, compute_series_sigma
-from laggard.analysis.evaluate.paired_makespan import compute_cost_error, simulate_paired_makespan_s
 from laggard.analysis.evaluate.synthetic.durations import simulate_times
 from laggard.analysis.evaluate.synthetic.run_generator import (
     QUIET,
