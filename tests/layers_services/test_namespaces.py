@@ -55,7 +55,7 @@ BRIDGE = (
         facts["neighbours"] = inside(made, "edge.trainer.1.3", lambda: Path("/proc/net/arp").read_text().split("\\n")[1:-1])
         facts["families"] = [str(found[4][0]) for found in socket.getaddrinfo("edge.trainer.1.7", 80, type=socket.SOCK_STREAM)]
         if os.fork() == 0:
-            syscalls.enter(made.path("edge.trainer.1.9"), syscalls.CLONE_NEWNET)
+            linux.enter_namespace(made.path("edge.trainer.1.9"), linux.CLONE_NEWNET)
             server = socket.create_server(("", 5000), family=socket.AF_INET6, dualstack_ipv6=True)
             Path("/run/listening").touch()
             for _ in range(2):
