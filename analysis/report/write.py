@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from laggard.analysis.findings.analysis_result import AnalysisResult
 from laggard.analysis.tables.load_run import RunData
+from laggard.core.atomic_write import replace_atomically
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -100,7 +100,6 @@ def keep_units(value: object) -> object:
 
 def _replace_file(path: Path, text: str) -> Path:
     """Readers see the old page or the new one, never half of one."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    with replace_atomically(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
     return path

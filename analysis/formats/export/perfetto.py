@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from laggard.analysis.formats.export.registry import ExportResult
 from laggard.analysis.tables.columns import BoolArray, IntArray, SpanColumns
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.collective_waits import find_latest_arrivals
+from laggard.core.atomic_write import replace_atomically
 from laggard.core.span_schema import Lane, Phase
 
 MOST_EVENTS = 990_000
@@ -64,12 +64,8 @@ def write_perfetto(run: RunData, path: Path) -> PerfettoExport:
             "note": note or "complete",
         },
     }
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        events = _write_events(partial, header, _format_events(run, spans, zero))
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replace_atomically(path) as temporary:
+        events = _write_events(temporary, header, _format_events(run, spans, zero))
     return PerfettoExport(path, events, note)
 
 
