@@ -50,6 +50,7 @@ INSIDE = """
         (here / "small").mkdir(parents=True)
         os.chdir(here)
         from laggard.remote.provision import RemoteOptions
+        from laggard.remote.testbeds.ssh import SshTestbed
         from laggard.remote.run import run_remote
         from laggard.scenario.load import load_scenario
         from tests.remote.remote_scenario import SCENARIO
@@ -65,7 +66,7 @@ INSIDE = """
             key = str(nodes.node(specs[0].name).access.key)
             listed = [{"ssh": spec.name, "address": spec.address, "key": key, "site": "home"} for spec in specs]
             (here / "inventory.yaml").write_text(json.dumps({"machines": listed}))
-            options = RemoteOptions(here / "runs", "ssh", here / "inventory.yaml")
+            options = RemoteOptions(here / "runs", SshTestbed(here / "inventory.yaml"))
             scenario = load_scenario(here / "small", ("workload.stop.steps=40",))
             record, folder = run_remote(scenario, options)
             import pyarrow.parquet as pq

@@ -24,6 +24,7 @@ def on_grid5000(folder: Path) -> dict[str, object]:
     """A run on the stand-in, inside a sandbox: seconds by stage, API calls, jobs left."""
     from laggard.remote.provision import RemoteOptions
     from laggard.remote.run import run_remote
+    from laggard.remote.testbeds.g5k import G5kTestbed
     from laggard.scenario.load import load_scenario
     from tests.testbed.stand_in import stand_in
 
@@ -36,7 +37,7 @@ def on_grid5000(folder: Path) -> dict[str, object]:
         import enoslib
 
         enoslib.set_config(g5k_auto_jump=False)
-        options = RemoteOptions(folder / "runs", "g5k", quiet=True)
+        options = RemoteOptions(folder / "runs", G5kTestbed(), quiet=True)
         record, _ = run_remote(load_scenario(folder / "small"), options)
         stages = {stage.name: stage.seconds for stage in record.stages}
         left = len(grid.held_jobs())
@@ -47,6 +48,7 @@ def on_own_machines(folder: Path) -> dict[str, object]:
     """Two runs on machines of an inventory, inside a sandbox: seconds by stage."""
     from laggard.remote.provision import RemoteOptions
     from laggard.remote.run import run_remote
+    from laggard.remote.testbeds.ssh import SshTestbed
     from laggard.scenario.load import load_scenario
     from tests.testbed.nodes import NodeSpec, start_nodes
 
@@ -59,7 +61,7 @@ def on_own_machines(folder: Path) -> dict[str, object]:
             for spec in specs
         ]
         (folder / "inventory.yaml").write_text(json.dumps({"machines": listed}))
-        options = RemoteOptions(folder / "runs", "ssh", folder / "inventory.yaml", quiet=True)
+        options = RemoteOptions(folder / "runs", SshTestbed(folder / "inventory.yaml"), quiet=True)
         found: dict[str, object] = {}
         for name in ("ssh", "ssh, again"):
             record, _ = run_remote(load_scenario(folder / "small"), options)

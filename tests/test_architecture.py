@@ -27,6 +27,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "run_folder",
         "run",
         "remote/agent",
+        "remote/testbeds",
         "remote",
         "emulate",
         "campaign",

@@ -15,19 +15,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from laggard.core.errors import DeploymentError, Problem
 from laggard.core.run_schema import ReservedJob
 from laggard.core.yaml_source import YamlSource
 from laggard.layers_services.e2clab.ansible_runs import failure_reason, working_in
+from laggard.layers_services.e2clab.manager_support import ManagerSupport
 from laggard.layers_services.e2clab.workflow import Stage
 from laggard.layers_services.model import LayersServices, Metadata
 
 if TYPE_CHECKING:
     from enoslib import Networks, Roles
-
-Testbed = Literal["local", "ssh", "g5k"]
 
 UNPLACED = YamlSource("layers_services.yaml", None, {})
 
@@ -85,14 +84,14 @@ class _Manager(Protocol):
 
 
 def manager_problems(
-    layers: LayersServices, testbed: Testbed, source: YamlSource = UNPLACED
+    layers: LayersServices, support: ManagerSupport, source: YamlSource = UNPLACED
 ) -> tuple[Problem, ...]:
     """Why managers of a scenario cannot run on a testbed, as far as the file alone tells; nothing
     is started or imported.
 
     Args:
         layers: the validated file.
-        testbed: where it is to run.
+        support: what managers find where it is to run.
         source: where `layers` was read.
 
     Returns:
@@ -100,7 +99,7 @@ def manager_problems(
     """
     problems = []
     for name, settings in _managers(layers).items():
-        refusal = _refusal(name, testbed)
+        refusal = _refusal(name, support)
         if refusal:
             rule, fix = refusal
             problems.append(source.locate_problem((name,), rule, fix, value=name))
@@ -117,25 +116,25 @@ def _managers(layers: LayersServices) -> Mapping[str, Metadata]:
     return {name: settings for name, settings in written.items() if settings is not None}
 
 
-def _refusal(name: str, testbed: Testbed) -> tuple[str, str] | None:
+def _refusal(name: str, support: ManagerSupport) -> tuple[str, str] | None:
     """The rule by which a testbed excludes a manager, and the way out."""
     if name == "monitoring_iotlab":
         return (
             "FIT IoT-LAB's own nodes alone have this monitoring, and Laggard does not run there",
             "use `monitoring`",
         )
-    if name == "kwollect" and testbed != "g5k":
+    if name == "kwollect" and not support.kwollect:
         return (
-            f"kwollect meters nodes of Grid'5000, and this run is on `{testbed}`",
+            f"kwollect meters nodes of Grid'5000, and this run is on `{support.testbed}`",
             "run it on g5k",
         )
-    if testbed == "local":
+    if not support.own_machines:
         whose = (
             "every host is a namespace of this machine, and E2Clab's manager would install and"
             " measure on the machine"
         )
-        return f"not run on `local`: {whose}", "run it on g5k or ssh"
-    if name == "provenance" and testbed == "ssh":
+        return f"not run on `{support.testbed}`: {whose}", "run it on g5k or ssh"
+    if name == "provenance" and not support.docker_cache:
         return (
             (
                 "E2Clab's class takes its images through docker-cache.grid5000.fr, which only"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 
 from laggard.core.run_schema import Record
@@ -10,6 +10,7 @@ from laggard.layers_services.g5k.reference import Cluster, Reference
 from laggard.layers_services.g5k.reference import reference as shipped
 from laggard.layers_services.g5k.request import G5kPlan, MachineGroup
 from laggard.layers_services.g5k.usage_rules import NOT_MODELLED, UsageFinding, check_usage
+from laggard.layers_services.machine_description import MachineDescription, align_columns
 
 _NETWORKS = {
     "prod": "production network",
@@ -30,7 +31,7 @@ class PlannedMachines(Record):
     hardware: str
 
 
-class G5kDescription(Record):
+class G5kDescription(MachineDescription):
     """A planned reservation."""
 
     machines: tuple[PlannedMachines, ...]
@@ -51,15 +52,15 @@ class G5kDescription(Record):
     warnings: tuple[str, ...]
     reference_date: str
 
-    def lines(self) -> Iterator[str]:
-        """For people."""
+    def format_lines(self) -> Iterator[str]:
+        """Yield the reservation and the usage policy's verdict, line by line."""
         sites = list(dict.fromkeys(machines.site for machines in self.machines))
         places = f"{len(sites)} sites" if len(sites) > 1 else sites[0]
         yield (
             f"Grid'5000, {places}: {_count(self.nodes, 'node')} for {self.walltime},"
             f" {self.node_hours:g} node-hours"
         )
-        yield from _table([_row(machines) for machines in self.machines])
+        yield from align_columns([_row(machines) for machines in self.machines])
         yield f"  {self._job()}"
         if not self.jobs:
             yield f"usage policy: {'allows it' if self.allowed else 'does not allow it'}"
@@ -158,12 +159,3 @@ def _row(machines: PlannedMachines) -> tuple[str, ...]:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        yield (
-            "  "
-            + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        )

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from laggard.core.yaml_source import parse_yaml, validate_model
-from laggard.layers_services.e2clab.managers import Testbed, manager_problems
+from laggard.layers_services.e2clab.manager_support import G5K, LOCAL, SSH
+from laggard.layers_services.e2clab.managers import manager_problems
 from laggard.layers_services.model import LayersServices
 
 if TYPE_CHECKING:
@@ -32,14 +33,17 @@ PROVENANCE = "provenance: {provider: g5k, cluster: parasilo, dataflow_spec: spec
 IOTLAB = "monitoring_iotlab: {profiles: [{name: p, archi: a8}]}\n"
 
 
-def problems(text: str, testbed: Testbed) -> list[str]:
+SUPPORT = {each.testbed: each for each in (LOCAL, SSH, G5K)}
+
+
+def problems(text: str, testbed: str) -> list[str]:
     source = parse_yaml(text, "layers_services.yaml")
-    found = manager_problems(validate_model(source, LayersServices), testbed, source)
+    found = manager_problems(validate_model(source, LayersServices), SUPPORT[testbed], source)
     return [str(problem) for problem in found]
 
 
 @pytest.mark.parametrize("testbed", ["local", "ssh", "g5k"])
-def test_a_scenario_without_managers_has_no_problem(testbed: Testbed) -> None:
+def test_a_scenario_without_managers_has_no_problem(testbed: str) -> None:
     assert problems(LAYERS, testbed) == []
 
 
@@ -62,7 +66,7 @@ def test_a_scenario_without_managers_has_no_problem(testbed: Testbed) -> None:
         (IOTLAB, "g5k", "FIT IoT-LAB"),
     ],
 )
-def test_where_managers_run(manager: str, testbed: Testbed, refused: str) -> None:
+def test_where_managers_run(manager: str, testbed: str, refused: str) -> None:
     found = problems(LAYERS + manager, testbed)
     assert len(found) == bool(refused), found
     assert all(refused in each and "layers_services.yaml:7:" in each for each in found)

@@ -415,7 +415,7 @@ def test_longest_walltimes_of_the_production_queue() -> None:
 
 
 def test_the_description_as_text() -> None:
-    lines = list(describe_g5k(plan(GOOD), NIGHT, start="now").lines())
+    lines = list(describe_g5k(plan(GOOD), NIGHT, start="now").format_lines())
     assert lines[0] == "Grid'5000, 3 sites: 11 nodes for 02:00:00, 22 node-hours"
     assert lines[1].split()[:6] == ["lyon", "gemini", "2", "nodes", "cloud.trainer.1.1", "to"]
     assert "8 x Tesla V100-SXM2-32GB" in lines[1]
@@ -432,12 +432,12 @@ def test_the_description_as_text() -> None:
 def test_the_description_of_a_reservation_that_the_policy_forbids() -> None:
     described = describe_g5k(plan(GOOD, G5kOptions(walltime="20:00:00")), NIGHT)
     assert not described.allowed
-    assert "usage policy: does not allow it" in described.lines()
+    assert "usage policy: does not allow it" in described.format_lines()
     assert json.loads(described.model_dump_json())["usage"][0]["ok"] is False
 
 
 def test_the_description_of_a_job_that_is_there() -> None:
     described = describe_g5k(plan(GOOD, G5kOptions(jobs=("lille:3", "lyon:1", "nancy:22"))), NIGHT)
-    lines = list(described.lines())
+    lines = list(described.format_lines())
     assert "  in lille:3 and lyon:1 and nancy:22, left running afterwards" in lines
     assert not any(line.startswith("usage policy") for line in lines)

@@ -29,6 +29,7 @@ OFFSETS_S = {"cloud.trainer.1.1": 1.5, "edge.trainer.1.1": 40.25, "edge.trainer.
 
 SCRIPT = """
     from laggard.remote.provision import RemoteOptions
+    from laggard.remote.testbeds.ssh import SshTestbed
     from tests.testbed.nodes import NodeSpec, start_nodes
 
     def play():
@@ -42,7 +43,7 @@ SCRIPT = """
                 for n in names
             ]
             (here / "inventory.yaml").write_text(json.dumps({"machines": listed}))
-            options = RemoteOptions(here / "runs", "ssh", here / "inventory.yaml", quiet=True)
+            options = RemoteOptions(here / "runs", SshTestbed(here / "inventory.yaml"), quiet=True)
 
             def on(name, *words):
                 ssh = ["ssh", *nodes.node(name).access.ssh_arguments(), *words]

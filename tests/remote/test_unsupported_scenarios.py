@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from laggard.cli.main import main
 from laggard.core.errors import ScenarioError
-from laggard.remote.provision import RemoteOptions, RemoteTestbed, plan_machines, require_supported
+from laggard.remote.provision import plan_machines, require_supported
+from laggard.remote.testbeds.registry import REMOTE_TESTBEDS
 from laggard.scenario.load import load_scenario
 from laggard.workloads.strategies.registry import STRATEGY_NAMES
 from tests.scenario.scenario_folders import template, write
@@ -28,12 +29,10 @@ def folder(tmp_path: Path) -> Path:
     return write(tmp_path / "mine", {**template(), "heterogeneity": HETEROGENEITY})
 
 
-@pytest.mark.parametrize("testbed", ["ssh", "g5k"])
-def test_a_bottleneck_between_many_is_refused(
-    testbed: RemoteTestbed, folder: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("testbed", sorted(REMOTE_TESTBEDS))
+def test_a_bottleneck_between_many_is_refused(testbed: str, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ScenarioError) as caught:
-        plan_machines(load_scenario(folder), RemoteOptions(tmp_path / "runs", testbed))
+        plan_machines(load_scenario(folder), REMOTE_TESTBEDS[testbed]())
     (problem,) = caught.value.problems
     assert (Path(problem.path).name, problem.line, problem.column) == ("heterogeneity.yaml", 3, 15)
     assert problem.value == "edge.* and *"
@@ -41,7 +40,7 @@ def test_a_bottleneck_between_many_is_refused(
     assert "run --on local" in problem.fix
 
 
-@pytest.mark.parametrize("testbed", ["ssh", "g5k"])
+@pytest.mark.parametrize("testbed", sorted(REMOTE_TESTBEDS))
 @pytest.mark.parametrize("command", ["plan", "run"])
 def test_plan_and_run_say_the_same(
     command: str, testbed: str, folder: Path, tmp_path: Path
@@ -53,8 +52,8 @@ def test_plan_and_run_say_the_same(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("testbed", ["ssh", "g5k"])
-def test_drives_and_memory_are_not_refused(testbed: RemoteTestbed, tmp_path: Path) -> None:
+@pytest.mark.parametrize("testbed", sorted(REMOTE_TESTBEDS))
+def test_drives_and_memory_are_not_refused(testbed: str, tmp_path: Path) -> None:
     text = """\
 deterministic:
   - {hosts: "edge.*", read: 20MB/s, write_latency: 2ms, memory: 1GiB}
@@ -62,22 +61,23 @@ dynamic:
   - {at: 20s, for: 10s, hosts: "edge.*", read: 1MB/s}
 """
     require_supported(
-        load_scenario(write(tmp_path / "drives", {**template(), "heterogeneity": text})), testbed
+        load_scenario(write(tmp_path / "drives", {**template(), "heterogeneity": text})),
+        REMOTE_TESTBEDS[testbed](),
     )
 
 
-@pytest.mark.parametrize("testbed", ["ssh", "g5k"])
+@pytest.mark.parametrize("testbed", sorted(REMOTE_TESTBEDS))
 @pytest.mark.parametrize("strategy", STRATEGY_NAMES)
-def test_no_strategy_is_refused(strategy: str, testbed: RemoteTestbed, tmp_path: Path) -> None:
+def test_no_strategy_is_refused(strategy: str, testbed: str, tmp_path: Path) -> None:
     require_supported(
         load_scenario(write(tmp_path / "any", template()), [f"workload.strategy={strategy}"]),
-        testbed,
+        REMOTE_TESTBEDS[testbed](),
     )
 
 
-@pytest.mark.parametrize("testbed", ["ssh", "g5k"])
+@pytest.mark.parametrize("testbed", sorted(REMOTE_TESTBEDS))
 def test_workers_that_leave_and_join_are_refused_where_they_are_written(
-    testbed: RemoteTestbed, tmp_path: Path
+    testbed: str, tmp_path: Path
 ) -> None:
     settings = [
         "workload.strategy=asynchronous",
@@ -87,9 +87,26 @@ def test_workers_that_leave_and_join_are_refused_where_they_are_written(
     with pytest.raises(
         ScenarioError, match="no worker can be killed or started while others train yet"
     ):
-        require_supported(scenario, testbed)
+        require_supported(scenario, REMOTE_TESTBEDS[testbed]())
 
 
 def test_a_laptop_can_have_it(folder: Path) -> None:
     result = CliRunner().invoke(main, ["plan", str(folder)])
     assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--on", "ssh", "--queue", "production"], "--queue: for --on g5k, and this is --on ssh"),
+        (["--hosts", "machines.yaml"], "--hosts: for --on ssh, and this is --on local"),
+        (["--job", "7", "--kavlan"], "--kavlan, --job: for --on g5k, and this is --on local"),
+        (["--on", "g5k", "--patience", "60"], "give --reservation-timeout 60"),
+    ],
+)
+def test_an_option_of_another_testbed_is_refused(
+    options: list[str], message: str, folder: Path
+) -> None:
+    result = CliRunner().invoke(main, ["plan", str(folder), *options])
+    assert result.exit_code == INPUT_IS_WRONG
+    assert message in result.output

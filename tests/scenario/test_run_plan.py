@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from laggard.layers_services.ssh.inventory import assign, parse_inventory
+from laggard.remote.testbeds.ssh import SshTestbed
 from laggard.scenario.load import load_scenario
-from laggard.scenario.run_plan import LocalMachine, RunPlan, plan_local_run, plan_ssh_run
+from laggard.scenario.run_plan import LocalMachine, RunPlan, plan_local_run, plan_remote_run
 from tests.scenario.scenario_folders import template, write
 
 MACHINE = LocalMachine(cores=(2, 3), links="userspace")
@@ -31,9 +31,9 @@ machines:
 
 def test_machines_of_ones_own_are_described_and_not_this_one(folder: Path) -> None:
     scenario = load_scenario(folder)
-    plan = plan_ssh_run(
-        scenario, assign(parse_inventory(INVENTORY, folder / "hosts.yaml"), scenario.hosts)
-    )
+    (inventory := folder / "hosts.yaml").write_text(INVENTORY)
+    machines = SshTestbed(inventory).plan_machines(scenario)
+    plan = plan_remote_run(scenario, machines.describe(), machines.addresses)
     assert [host.address for host in plan.hosts] == [f"10.9.0.{number}" for number in (1, 2, 3, 4)]
     assert (plan.cores, plan.usable_cores, plan.dilation, plan.backend) == (
         None,
@@ -45,7 +45,12 @@ def test_machines_of_ones_own_are_described_and_not_this_one(folder: Path) -> No
     assert "fog.trainer.1.1    alice@10.9.0.2:2222  through gate.example.org" in text
     assert "edge.trainer.1.2   root@10.9.0.4" in text
     assert "\nhere\n" not in text
-    assert RunPlan.model_validate_json(plan.to_json()) == plan
+    reservation = json.loads(plan.to_json())["reservation"]
+    assert reservation["machines"][1] == {
+        "host": "fog.trainer.1.1",
+        "reached": "alice@10.9.0.2:2222",
+        "gateway": "gate.example.org",
+    }
 
 
 def test_the_template_is_described(folder: Path) -> None:

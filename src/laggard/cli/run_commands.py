@@ -39,7 +39,7 @@ def run_scenario(
     from laggard.scenario.load import load_scenario
 
     loaded = load_scenario(scenario, overrides)
-    if target.testbed == "local":
+    if target.remote is None:
         from laggard.run.runner import RunOptions, run_local
 
         options = RunOptions(
@@ -52,10 +52,14 @@ def run_scenario(
         )
         record, folder = run_local(loaded, options)
     else:
+        from laggard.remote.provision import RemoteOptions
         from laggard.remote.run import run_remote
 
         _require_remote_options(links, dilation)
-        record, folder = run_remote(loaded, target.remote_options(runs, app_conf, quiet=as_json))
+        remote_options = RemoteOptions(
+            runs, target.remote, quiet=as_json, command=tuple(sys.argv), app_conf=app_conf
+        )
+        record, folder = run_remote(loaded, remote_options)
     print_result(record, folder, as_json=as_json)
     return get_exit_status(record)
 

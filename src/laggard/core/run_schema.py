@@ -95,7 +95,7 @@ class ReservedJob(Record):
     between, it is 0.
     """
 
-    testbed: Literal["g5k"]
+    testbed: str
     site: str
     job_id: int
     name: str

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from laggard.core.atomic_write import write_atomically
 from laggard.core.run_schema import Record, ReservedJob, RunRecord
+from laggard.remote.testbeds.registry import REMOTE_TESTBEDS
 from laggard.run_folder.store import RECORD_FILE, list_runs, load_record
 
 
@@ -25,12 +26,13 @@ class DestroyReport(Record):
 
     def text(self) -> str:
         """For people."""
-        from laggard.layers_services.g5k.release import how_to_release
-
         if not self.released and not self.held:
             return "nothing is held on a testbed"
         lines = [f"released job {job.job_id} at {job.site} ({job.name})" for job in self.released]
-        return "\n".join([*lines, *([how_to_release(self.held)] if self.held else [])])
+        for name, testbed in REMOTE_TESTBEDS.items():
+            if held := [job for job in self.held if job.testbed == name]:
+                lines.append(testbed().format_held_jobs(held))
+        return "\n".join(lines)
 
 
 def list_unreleased_jobs(record: RunRecord) -> tuple[ReservedJob, ...]:
@@ -46,13 +48,11 @@ def destroy_run(folder: Path) -> DestroyReport:
     Raises:
         LaggardError: the testbed's API refuses the user, or does not answer at all.
     """
-    from laggard.layers_services.g5k.release import destroy, job_name
-
     record = load_record(folder)
-    if record.testbed != "g5k" or record.status == "running":
+    testbed = REMOTE_TESTBEDS.get(record.testbed)
+    if testbed is None or record.status == "running":
         return DestroyReport(released=(), held=())
-    sites = tuple(dict.fromkeys(job.site for job in record.jobs))
-    after = destroy(list_unreleased_jobs(record), job_name(record.id), sites)
+    after = testbed().release_run(record)
     _update_record(folder, record, after)
     return DestroyReport(
         released=tuple(job for job in after if job.released),

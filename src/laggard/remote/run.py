@@ -23,14 +23,13 @@ from laggard.remote.e2clab_stages import deploy_e2clab_stages
 from laggard.remote.fetch_results import FetchConfig, FetchedResults, fetch_results
 from laggard.remote.links import needs_netem
 from laggard.remote.provision import (
-    MachinePlan,
     ProvisionedNodes,
     RemoteOptions,
     apply_addresses,
     plan_machines,
     provision_nodes,
-    reserve_nodes,
 )
+from laggard.remote.testbeds.remote_testbed import MachinePlan, RemoteTestbed
 from laggard.remote.training import RemoteRunContext, TrainingResult, apply_emulation, run_training
 from laggard.run_folder.collect import analyze_training, report_untrained_run
 from laggard.run_folder.display import SilentDisplay, TextDisplay
@@ -48,24 +47,27 @@ AGENT_MODULE = "laggard.remote.agent.main"
 
 
 def record_energy(
-    journal: Journal, machines: Sequence[Machine], start_s: float, end_s: float
+    journal: Journal,
+    testbed: RemoteTestbed,
+    machines: Sequence[Machine],
+    start_s: float,
+    end_s: float,
 ) -> None:
     """Put the joules of metered nodes into the record; a warning where the testbed does not tell
     them.
 
     Args:
         journal: of the run.
+        testbed: on which it ran.
         machines: on which it ran.
         start_s: Unix time at which training began.
         end_s: Unix time at which it ended.
     """
-    from laggard.layers_services.g5k.energy import measure_energy, metered
-
-    if not metered(machines):
+    if not testbed.has_power_meters(machines):
         return
     with journal.stage("energy", "as the nodes' power meters tell"):
         try:
-            journal.update(energy=measure_energy(machines, start_s, end_s))
+            journal.update(energy=testbed.measure_energy(machines, start_s, end_s))
         except LaggardError as error:
             journal.update(warnings=(*journal.record.warnings, f"energy: {error}"))
 
@@ -84,13 +86,10 @@ def run_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecord, P
         InputError: the inventory or the reservation cannot be used; nothing was started.
         RunFolderError: the run folder cannot be made.
     """
-    plan = plan_machines(scenario, options)
-    plan_warnings = (
-        () if isinstance(plan, tuple) else tuple(str(warning) for warning in plan.warnings)
-    )
+    plan = plan_machines(scenario, options.testbed)
     folder, record = RunFolder.create(
         options.runs,
-        create_record(scenario, options.testbed, "netem", options.command, plan_warnings),
+        create_record(scenario, options.testbed.name, "netem", options.command, plan.warnings),
     )
     with folder:
         journal = Journal(record, folder, SilentDisplay() if options.quiet else TextDisplay())
@@ -98,8 +97,9 @@ def run_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecord, P
         folder.write_scenario(scenario.files())
         with interrupt_on_signals():
             state = _run_on_reserved_nodes(scenario, plan, options, journal)
-        if options.testbed == "g5k" and state.trained is not None:
-            record_energy(journal, state.machines, state.trained.began_s, state.trained.ended_s)
+        if state.trained is not None:
+            began_s, ended_s = state.trained.began_s, state.trained.ended_s
+            record_energy(journal, options.testbed, state.machines, began_s, ended_s)
         if state.fetched is not None and state.fetched.has_begun:
             analyze_training(journal, scenario, state.fetched.done)
         else:
@@ -116,9 +116,7 @@ def _run_on_reserved_nodes(
     """
     state, started_ns = _RunState(), time.monotonic_ns()
     try:
-        with reserve_nodes(
-            scenario, plan, options.reservation_timeout_s, journal
-        ) as reserved_nodes:
+        with plan.reserve_nodes(journal) as reserved_nodes:
             shaped = bool(scenario.links.pairs or scenario.links.access or scenario.links.shared)
             netem = needs_netem(scenario.links, scenario.changes)
             ranks = [host.name for host in scenario.ranks]

@@ -18,6 +18,7 @@ from pathlib import Path
 from laggard.core import fingerprint
 from laggard.core.errors import RunFolderError
 from laggard.core.run_schema import RunRecord
+from laggard.layers_services.e2clab.manager_support import LOCAL
 from laggard.layers_services.e2clab.managers import manager_problems
 from laggard.layers_services.e2clab.services import service_warnings
 from laggard.layers_services.local import sandbox
@@ -158,7 +159,7 @@ def _find_ignored_features(scenario: Scenario) -> tuple[str, ...]:
     source = scenario.sources.layers_services
     services = service_warnings(scenario.layers, run_plugins=False, source=source)
     return tuple(
-        str(problem) for problem in (*services, *manager_problems(scenario.layers, "local", source))
+        str(problem) for problem in (*services, *manager_problems(scenario.layers, LOCAL, source))
     )
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pydantic import SerializeAsAny
+
 from laggard.core.emulated_drive import DriveLimits
 from laggard.core.hosts import select_hosts
 from laggard.core.run_schema import Record
-from laggard.layers_services.g5k.description import G5kDescription
-from laggard.layers_services.machine import Machine as RemoteMachine
+from laggard.layers_services.machine_description import MachineDescription, align_columns
 from laggard.network_emulation.compute.cpu_plan import plan_cpus, usable_cores
 from laggard.network_emulation.dilation import load
 from laggard.network_emulation.jitter import Distribution
@@ -98,14 +99,6 @@ class PlannedEvent(Record):
     change: str
 
 
-class PlannedMachine(Record):
-    """Which machine of an inventory a host would be, and how it is reached."""
-
-    host: str
-    reached: str
-    gateway: str
-
-
 class RunPlan(Record):
     """What `laggard plan` says."""
 
@@ -127,8 +120,7 @@ class RunPlan(Record):
     cpu_load: float | None = None
     workflow_plays: int
     warnings: tuple[str, ...]
-    g5k: G5kDescription | None = None
-    machines: tuple[PlannedMachine, ...] = ()
+    reservation: SerializeAsAny[MachineDescription] | None = None
 
     def to_json(self) -> str:
         """For machines."""
@@ -149,11 +141,8 @@ class RunPlan(Record):
         yield from _format_table(
             "events", [(event.when, event.targets, event.change) for event in self.events]
         )
-        if self.g5k is not None:
-            yield from self.g5k.lines()
-        yield from _format_table(
-            "machines", [_format_machine(machine) for machine in self.machines]
-        )
+        if self.reservation is not None:
+            yield from self.reservation.format_lines()
         if self.cores is not None:
             yield from self._format_local_machine()
         if self.workflow_plays:
@@ -220,38 +209,21 @@ def plan_local_run(scenario: Scenario, machine: LocalMachine | None = None) -> R
     )
 
 
-def plan_g5k_run(scenario: Scenario, reservation: G5kDescription) -> RunPlan:
-    """Describe a run on Grid'5000, where every host has a machine of its own."""
-    run_plan = _create_run_plan(scenario, {})
-    hosts = tuple(host.model_copy(update={"address": ""}) for host in run_plan.hosts)
-    return run_plan.model_copy(update={"g5k": reservation, "hosts": hosts})
+def plan_remote_run(
+    scenario: Scenario, reservation: MachineDescription, addresses: Mapping[str, str]
+) -> RunPlan:
+    """Describe a run on machines of the hosts' own.
 
-
-def plan_ssh_run(scenario: Scenario, machines: Sequence[RemoteMachine]) -> RunPlan:
-    """Describe a run on machines of one's own, one for each host, in the hosts' order; none of them
-    is asked.
+    Args:
+        scenario: a loaded scenario.
+        reservation: the machines.
+        addresses: address of every host, by name; missing where it is not known yet.
     """
     run_plan = _create_run_plan(scenario, {})
-    addresses = {machine.host.name: machine.host.address for machine in machines}
     hosts = tuple(
-        host.model_copy(update={"address": addresses[host.name]}) for host in run_plan.hosts
+        host.model_copy(update={"address": addresses.get(host.name, "")}) for host in run_plan.hosts
     )
-    planned = tuple(_plan_machine(machine) for machine in machines)
-    return run_plan.model_copy(update={"hosts": hosts, "machines": planned})
-
-
-def _plan_machine(machine: RemoteMachine) -> PlannedMachine:
-    access = machine.access
-    port = f":{access.port}" if access.port != 22 else ""
-    return PlannedMachine(
-        host=machine.host.name,
-        reached=f"{access.user}@{access.address}{port}",
-        gateway=access.jumps_over,
-    )
-
-
-def _format_machine(machine: PlannedMachine) -> tuple[str, ...]:
-    return machine.host, machine.reached, f"through {machine.gateway}" if machine.gateway else ""
+    return run_plan.model_copy(update={"hosts": hosts, "reservation": reservation})
 
 
 def _create_run_plan(scenario: Scenario, cpus: Mapping[str, int]) -> RunPlan:
@@ -436,9 +408,4 @@ def _format_table(title: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
     if not rows:
         return
     yield title
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        yield (
-            "  "
-            + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        )
+    yield from align_columns(rows)

@@ -1,0 +1,49 @@
+"""Description of the machines of an inventory that a run would use; none of them is contacted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from laggard.core.run_schema import Record
+from laggard.layers_services.machine import Machine
+from laggard.layers_services.machine_description import MachineDescription, align_columns
+
+SSH_PORT = 22
+
+
+class InventoryMachine(Record):
+    """Machine of an inventory that stands for a host, and how it is reached."""
+
+    host: str
+    reached: str
+    gateway: str
+
+
+class InventoryDescription(MachineDescription):
+    """Machines of an inventory, in the order of the hosts."""
+
+    machines: tuple[InventoryMachine, ...]
+
+    def format_lines(self) -> Iterator[str]:
+        """Yield one line per machine, below a title."""
+        yield "machines"
+        yield from align_columns([_format_row(machine) for machine in self.machines])
+
+
+def describe_inventory(machines: Sequence[Machine]) -> InventoryDescription:
+    """Describe the machines assigned to the hosts of a scenario."""
+    return InventoryDescription(machines=tuple(_describe_machine(each) for each in machines))
+
+
+def _describe_machine(machine: Machine) -> InventoryMachine:
+    access = machine.access
+    port = f":{access.port}" if access.port != SSH_PORT else ""
+    return InventoryMachine(
+        host=machine.host.name,
+        reached=f"{access.user}@{access.address}{port}",
+        gateway=access.jumps_over,
+    )
+
+
+def _format_row(machine: InventoryMachine) -> tuple[str, ...]:
+    return machine.host, machine.reached, f"through {machine.gateway}" if machine.gateway else ""

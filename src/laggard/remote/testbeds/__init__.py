@@ -1,0 +1,1 @@
+"""Testbeds of real machines: how each plans, reserves, describes, meters and releases them."""

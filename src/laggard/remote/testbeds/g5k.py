@@ -1,0 +1,211 @@
+"""Grid'5000: nodes reserved through OAR by EnOSlib, metered by kwollect."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from laggard.layers_services.e2clab.manager_support import ManagerSupport
+from laggard.remote.testbeds.remote_testbed import (
+    CommandOption,
+    OptionValue,
+    RemoteTestbed,
+    ReservedNodes,
+)
+
+if TYPE_CHECKING:
+    from laggard.core.hosts import Host
+    from laggard.core.run_schema import HostEnergy, ReservedJob, RunRecord
+    from laggard.layers_services.environment.prepare import Store
+    from laggard.layers_services.g5k.description import G5kDescription
+    from laggard.layers_services.g5k.request import G5kOptions, G5kPlan
+    from laggard.layers_services.g5k.reserve import Reservation
+    from laggard.layers_services.machine import Machine
+    from laggard.run_folder.journal import Journal
+    from laggard.scenario.load import Scenario
+
+RESERVATION_TIMEOUT_S = 900.0
+API_CONFIGURATION = ".python-grid5000.yaml"
+"""File in the user's home with the account, as the python-grid5000 client reads it."""
+
+
+@dataclass(frozen=True)
+class ReservationPlan:
+    """Reservation that a run would make.
+
+    Attributes:
+        request: nodes, walltime and job options.
+        hosts: all hosts of the scenario, in order.
+        timeout_s: longest wait for the reservation to start.
+        addresses: empty, since the nodes are not known yet.
+    """
+
+    request: G5kPlan
+    hosts: tuple[Host, ...]
+    timeout_s: float
+    addresses: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences about settings of the scenario without effect on Grid'5000."""
+        return tuple(str(warning) for warning in self.request.warnings)
+
+    def describe(self) -> G5kDescription:
+        """Return the nodes, the usage policy's verdict and, when this machine has an account's
+        configuration, an estimate of the start.
+        """
+        from datetime import UTC, datetime
+
+        from laggard.layers_services.g5k.description import describe_g5k
+        from laggard.layers_services.g5k.reserve import start_estimate
+
+        now, start = datetime.now(UTC), ""
+        if not self.request.reused and (Path.home() / API_CONFIGURATION).exists():
+            start = start_estimate(self.request, now).reason
+        return describe_g5k(self.request, now, start)
+
+    @contextmanager
+    def reserve_nodes(self, journal: Journal) -> Iterator[ReservedNodes]:
+        """Hold the nodes for the body, and release them however it ends; jobs that were there
+        before are left running.
+
+        Raises:
+            InputError: a named job cannot be used.
+            DeploymentError: Grid'5000 did not give the nodes.
+        """
+        from laggard.layers_services.g5k.release import job_name
+        from laggard.layers_services.g5k.reserve import reserve
+
+        def record_jobs(jobs: tuple[ReservedJob, ...]) -> None:
+            journal.update(jobs=jobs)
+
+        with journal.stage("reserve", f"{len(self.hosts)} nodes of Grid'5000"):
+            name = job_name(journal.record.id)
+            reservation = reserve(self.request, self.hosts, name, record_jobs, self.timeout_s)
+        try:
+            end_s = time.monotonic() + reservation.ends_at_s - time.time()
+            machines = reservation.machines
+            yield ReservedNodes(machines, end_s, _find_home_stores(machines))
+        finally:
+            _release_reservation(reservation, journal)
+
+
+def _release_reservation(reservation: Reservation, journal: Journal) -> None:
+    """Release, record the jobs, and warn about those that are still held."""
+    from laggard.layers_services.g5k.release import how_to_release, still_held
+
+    with journal.stage("release"):
+        jobs = reservation.release()
+    if not reservation.owned:
+        return
+    journal.update(jobs=jobs)
+    if held := still_held(jobs):
+        journal.update(warnings=(*journal.record.warnings, how_to_release(held)))
+
+
+def _find_home_stores(machines: tuple[Machine, ...]) -> Mapping[str, Store]:
+    """Return the user's own home, which a site's machines share by NFS and where their root may
+    not write.
+    """
+    from enoslib.infra.enos_g5k.g5k_api_utils import get_api_username
+
+    from laggard.layers_services.environment.prepare import site_stores
+
+    return site_stores(machines, get_api_username())
+
+
+@dataclass(frozen=True)
+class G5kTestbed(RemoteTestbed):
+    """Grid'5000.
+
+    Attributes:
+        reservation: options of the reservation; None: the scenario's settings alone.
+        reservation_timeout_s: longest wait for a reservation to start.
+    """
+
+    name: ClassVar[str] = "g5k"
+    managers: ClassVar[ManagerSupport] = ManagerSupport(
+        "g5k", own_machines=True, kwollect=True, docker_cache=True
+    )
+    options: ClassVar[tuple[CommandOption, ...]] = (
+        CommandOption("--walltime", "how long to hold the nodes, also beyond a day.", "HH:MM:SS"),
+        CommandOption("--reservation", "when to begin, in Paris.", "'YYYY-MM-DD HH:MM:SS'"),
+        CommandOption("--queue", "OAR queue."),
+        CommandOption("--project", "whose reservation it is."),
+        CommandOption("--job-type", "a further OAR job type, such as exotic.", kind="texts"),
+        CommandOption("--env-name", "a Kadeploy environment to deploy."),
+        CommandOption("--kavlan", "put the nodes into a VLAN of their own.", kind="switch"),
+        CommandOption("--job", "use this running reservation, and leave it.", "[SITE:]ID", "texts"),
+        CommandOption(
+            "--reservation-timeout",
+            "longest wait for the nodes, in seconds.",
+            kind="seconds",
+            default=RESERVATION_TIMEOUT_S,
+        ),
+    )
+
+    reservation: G5kOptions | None = None
+    reservation_timeout_s: float = RESERVATION_TIMEOUT_S
+
+    @classmethod
+    def from_options(cls, values: Mapping[str, OptionValue]) -> Self:
+        """Create the testbed from the options of a reservation."""
+        from laggard.layers_services.g5k.request import G5kOptions
+
+        fields = {"job": "jobs", "job_type": "job_types"}
+        given = {fields.get(name, name): value for name, value in values.items()}
+        timeout_s = float(str(given.pop("reservation_timeout", RESERVATION_TIMEOUT_S)))
+        # The options above have the types of the fields of these names.
+        return cls(G5kOptions(**given), timeout_s)  # type: ignore[arg-type]
+
+    def plan_machines(self, scenario: Scenario) -> ReservationPlan:
+        """Plan the reservation of a node per host.
+
+        Raises:
+            InputError: there is no such reservation.
+        """
+        from laggard.layers_services.g5k.plan import plan_g5k
+        from laggard.layers_services.g5k.request import G5kOptions
+
+        options = self.reservation or G5kOptions()
+        request = plan_g5k(scenario.layers, options, scenario.sources.layers_services)
+        return ReservationPlan(request, tuple(scenario.hosts), self.reservation_timeout_s)
+
+    def has_power_meters(self, machines: Sequence[Machine]) -> bool:
+        """Return whether the reference data know a power meter of one of these nodes."""
+        from laggard.layers_services.g5k.energy import metered
+
+        return bool(metered(machines))
+
+    def measure_energy(
+        self, machines: Sequence[Machine], start_s: float, end_s: float
+    ) -> tuple[HostEnergy, ...]:
+        """Return the joules of every metered node, as kwollect has them.
+
+        Raises:
+            DeploymentError: the API does not answer.
+        """
+        from laggard.layers_services.g5k.energy import measure_energy
+
+        return measure_energy(machines, start_s, end_s)
+
+    def release_run(self, record: RunRecord) -> tuple[ReservedJob, ...]:
+        """Release the jobs of a run's record and all others that carry the run's name.
+
+        Raises:
+            LaggardError: the API refuses the user, or does not answer at all.
+        """
+        from laggard.layers_services.g5k.release import destroy, job_name, still_held
+
+        sites = tuple(dict.fromkeys(job.site for job in record.jobs))
+        return destroy(still_held(record.jobs), job_name(record.id), sites)
+
+    def format_held_jobs(self, jobs: Sequence[ReservedJob]) -> str:
+        """Return the command that ends each job on its site's frontend."""
+        from laggard.layers_services.g5k.release import how_to_release
+
+        return how_to_release(jobs)

@@ -1,0 +1,92 @@
+"""The user's own machines, listed in an inventory and reached by SSH."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from laggard.core.errors import InputError
+from laggard.layers_services.e2clab.manager_support import ManagerSupport
+from laggard.remote.testbeds.remote_testbed import (
+    CommandOption,
+    OptionValue,
+    RemoteTestbed,
+    ReservedNodes,
+)
+
+if TYPE_CHECKING:
+    from laggard.layers_services.machine import Machine
+    from laggard.layers_services.ssh.description import InventoryDescription
+    from laggard.run_folder.journal import Journal
+    from laggard.scenario.load import Scenario
+
+
+@dataclass(frozen=True)
+class InventoryPlan:
+    """Machines of an inventory, one per host, in the hosts' order."""
+
+    machines: tuple[Machine, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Address of every host, by name."""
+        return {machine.host.name: machine.host.address for machine in self.machines}
+
+    def describe(self) -> InventoryDescription:
+        """Return the machines and how each is reached; none is contacted."""
+        from laggard.layers_services.ssh.description import describe_inventory
+
+        return describe_inventory(self.machines)
+
+    @contextmanager
+    def reserve_nodes(self, journal: Journal) -> Iterator[ReservedNodes]:  # noqa: ARG002
+        """Yield the machines: there is nothing to reserve."""
+        yield ReservedNodes(self.machines)
+
+
+@dataclass(frozen=True)
+class SshTestbed(RemoteTestbed):
+    """The user's own machines.
+
+    Attributes:
+        inventory: file that lists them.
+    """
+
+    name: ClassVar[str] = "ssh"
+    managers: ClassVar[ManagerSupport] = ManagerSupport("ssh", own_machines=True)
+    options: ClassVar[tuple[CommandOption, ...]] = (
+        CommandOption("--hosts", "the machines, as an inventory file.", "FILE", "file"),
+    )
+
+    inventory: Path | None = None
+
+    @classmethod
+    def from_options(cls, values: Mapping[str, OptionValue]) -> Self:
+        """Create the testbed from `--hosts`."""
+        inventory = values.get("hosts")
+        return cls(inventory if isinstance(inventory, Path) else None)
+
+    def plan_machines(self, scenario: Scenario) -> InventoryPlan:
+        """Assign a machine of the inventory to every host.
+
+        Raises:
+            InputError: there is no inventory, it cannot be read, or it has too few machines.
+        """
+        from laggard.layers_services.ssh.inventory import assign, parse_inventory
+
+        if self.inventory is None:
+            raise InputError(
+                "--on ssh needs to know the machines: write them into a file and name it with"
+                " --hosts"
+            )
+        try:
+            content = self.inventory.read_bytes()
+        except OSError as error:
+            raise InputError(
+                f"{self.inventory}: cannot be read ({error.strerror}) — name it with --hosts"
+            ) from error
+        return InventoryPlan(assign(parse_inventory(content, self.inventory), scenario.hosts))
