@@ -45,7 +45,6 @@ seed: 3
 }
 
 UNFAITHFUL = 3
-MORE_ATTEMPTS = 8
 
 
 @dataclass(frozen=True)
@@ -62,35 +61,26 @@ class Laggard:
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def run(
-        self, scenario: Path, *arguments: str, status: int = 0, timeout_s: float = 240
+        self, scenario: Path, *arguments: str, status: int = 0, timeout_s: float = 480
     ) -> dict[str, object]:
+        """Run a scenario, and return its result.
+
+        Where the machine is busy its fidelity checks fail; it trains all the same, and its record
+        says `unfaithful` instead of `done`.
+        """
         command = [
-            *self.command("run", str(scenario), "--json", *arguments),
+            *self.command("run", str(scenario), "--json", "--fidelity", "record", *arguments),
             "--runs",
             str(self.runs),
         ]
-        done = faithful(
-            lambda: subprocess.run(
-                command, capture_output=True, text=True, timeout=timeout_s, check=False
-            )
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False
         )
-        assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+        accepted = {status, UNFAITHFUL} if status == 0 else {status}
+        assert done.returncode in accepted, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         answer: dict[str, object] = json.loads(done.stdout)
         return answer
-
-
-def faithful(
-    run: Callable[[], subprocess.CompletedProcess[str]],
-) -> subprocess.CompletedProcess[str]:
-    """A run that was not refused because other programs had the cores; on a shared machine that is
-    no defect."""
-    done = run()
-    for _ in range(MORE_ATTEMPTS):
-        if done.returncode != UNFAITHFUL:
-            break
-        done = run()
-    return done
 
 
 @pytest.fixture

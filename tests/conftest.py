@@ -1,19 +1,30 @@
-"""Options of the whole suite."""
+"""Options of the whole suite, and the end of everything that its tests start."""
 
 from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
 
+from tests import leftovers
+
 pytest_plugins = ["tests.users", "tests.command_line"]
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 SKIPPED = 6
-"""Exit status of a run in which only skipping was wrong; apart from pytest's own, since running
-what failed once more does not mend it."""
+LEFT_SOMETHING = 7
+"""Exit statuses of a run in which only skipping, or leaving something behind, was wrong."""
 
-REAL = frozenset({"forkery", "laggard"})
-"""Fixtures that start the processes of a training, or a whole run: whose tests have the machine to
-themselves."""
+# A shell starts background jobs with SIGINT ignored, which programs inherit. Whatever tests start
+# is to have the signal's usual effect.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Speed is for benchmarks: an example, and making one, may take as long as what runs beside it makes
 # it. The same examples in every run.
@@ -25,6 +36,11 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("suite")
 
+_BEFORE = pytest.StashKey[leftovers.Surroundings]()
+_FOLDER = pytest.StashKey[Path]()
+_STARTED_TICKS = pytest.StashKey[int]()
+_FAILED = pytest.StashKey[bool]()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -34,10 +50,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark what is not to be disturbed."""
-    if REAL & set(getattr(item, "fixturenames", ())):
-        item.add_marker("alone")
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Sweep what a killed session has left; mark this one, and give it a folder for all files."""
+    if hasattr(config, "workerinput"):
+        leftovers.mark_session()
+        return
+    os.environ.pop(leftovers.VARIABLE, None)
+    for each in leftovers.sweep_dead_sessions():
+        print(f"left by a session that was killed, and removed: {each}")  # noqa: T201
+    session = leftovers.mark_session().partition("/")[0]
+    config.stash[_BEFORE] = leftovers.Surroundings.look(REPOSITORY)
+    folder = Path(tempfile.gettempdir()) / f"{leftovers.PREFIX}{session}"
+    folder.mkdir(mode=0o755)
+    config.stash[_FOLDER] = folder
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    config.option.basetemp = config.option.basetemp or str(folder / "t")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -53,6 +81,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in on_gpu]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    item.stash[_STARTED_TICKS] = leftovers.now_ticks()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """End what a failed test has started, or it would disturb all that follow."""
+    report = yield
+    if report.when == "teardown" and item.stash.get(_FAILED, False):
+        leftovers.end_processes(item.stash[_STARTED_TICKS])
+    item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
+    return report
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_left_running() -> Iterator[None]:
+    """End what the tests of a module have left running."""
+    yield
+    leftovers.end_processes()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = terminalreporter.stats.get("skipped", [])
     if terminalreporter.config.getoption("--fail-on-skip") and skipped:
@@ -61,11 +112,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         )
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    result = yield
+    config = session.config
+    if hasattr(config, "workerinput"):
+        return result
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
     if (
-        session.config.getoption("--fail-on-skip")
+        config.getoption("--fail-on-skip")
         and reporter is not None
         and reporter.stats.get("skipped")
     ):
         session.exitstatus = SKIPPED
+    mark = config.stash[_FOLDER].name.removeprefix(leftovers.PREFIX)
+    shutil.rmtree(config.stash[_FOLDER], ignore_errors=True)
+    left = leftovers.find_leftovers(mark, config.stash[_BEFORE], REPOSITORY)
+    for each in left:
+        if reporter is not None:
+            reporter.write_line(f"left behind: {each}", red=True)
+    if left and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = LEFT_SOMETHING
+    return result

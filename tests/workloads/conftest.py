@@ -32,6 +32,7 @@ from laggard.workloads.plan import (
 from laggard.workloads.tracing.collect import collect
 from laggard.workloads.transport.keys import make_endpoints
 from laggard.workloads.workload import Workload
+from tests import leftovers
 
 HERE = Path(__file__).parent
 
@@ -46,6 +47,7 @@ class Forkery:
             stdout=subprocess.PIPE,
             text=True,
         )
+        leftovers.exempt.add(self._process.pid)
         self.after_imports = self._answer()
 
     def _answer(self) -> dict[str, object]:

@@ -17,6 +17,7 @@ from laggard.core.errors import InputError
 
 if TYPE_CHECKING:
     from laggard.network_emulation.probe import Requested
+    from laggard.run_folder.fidelity_checks import FidelityPolicy
     from laggard.run_folder.fidelity_violations import TimedViolation
 
 
@@ -38,6 +39,7 @@ def emulate_scenario(
     links: Requested,
     dilation: float | None,
     app_conf: str | None,
+    fidelity: FidelityPolicy,
     duration: str | None,
     as_json: bool,
 ) -> int:
@@ -79,6 +81,7 @@ def emulate_scenario(
         quiet=as_json,
         command=tuple(sys.argv),
         app_conf=app_conf,
+        fidelity=fidelity,
     )
     record, folder = run_emulation(
         loaded,

@@ -47,11 +47,28 @@ app_conf_option = click.option(
     help="The set of variables of workflow_env.yaml that the workflow sees.",
 )
 
+fidelity_option = click.option(
+    "--fidelity",
+    type=click.Choice(["require", "record"]),
+    default="require",
+    show_default=True,
+    help="When a fidelity check fails: end the run, or train anyway and end as unfaithful.",
+)
+
+_CONTINUUM_OPTIONS = (
+    app_conf_option,
+    fidelity_option,
+    dilation_option,
+    links_option,
+    runs_option,
+    set_option,
+)
+
 
 def continuum_options(
     command: Callable[CommandParameters, CommandResult],
 ) -> Callable[CommandParameters, CommandResult]:
     """Add the options of every command that starts a continuum, in the order of their help."""
-    for option in (app_conf_option, dilation_option, links_option, runs_option, set_option):
+    for option in _CONTINUUM_OPTIONS:
         command = option(command)
     return command

@@ -17,6 +17,7 @@ from laggard.core.errors import InputError
 
 if TYPE_CHECKING:
     from laggard.network_emulation.probe import Requested
+    from laggard.run_folder.fidelity_checks import FidelityPolicy
 
 
 @click.command("run")
@@ -33,6 +34,7 @@ def run_scenario(
     links: Requested,
     dilation: float | None,
     app_conf: str | None,
+    fidelity: FidelityPolicy,
     as_json: bool,
 ) -> int:
     """Bring the continuum up, verify it, train, collect and analyze."""
@@ -49,6 +51,7 @@ def run_scenario(
             quiet=as_json,
             command=tuple(sys.argv),
             app_conf=app_conf,
+            fidelity=fidelity,
         )
         record, folder = run_local(loaded, options)
     else:
@@ -57,7 +60,12 @@ def run_scenario(
 
         _require_remote_options(links, dilation)
         remote_options = RemoteOptions(
-            runs, target.remote, quiet=as_json, command=tuple(sys.argv), app_conf=app_conf
+            runs,
+            target.remote,
+            quiet=as_json,
+            command=tuple(sys.argv),
+            app_conf=app_conf,
+            fidelity=fidelity,
         )
         record, folder = run_remote(loaded, remote_options)
     print_result(record, folder, as_json=as_json)

@@ -37,7 +37,7 @@ from laggard.run.fidelity_monitor import FidelityMonitorThread
 from laggard.run.run_context import RunContext
 from laggard.run.runner import RunOptions, finalize_record, run_in_sandbox
 from laggard.run_folder.counters import write_counters, write_events
-from laggard.run_folder.fidelity_checks import require_fidelity
+from laggard.run_folder.fidelity_checks import record_fidelity, require_recorded_fidelity
 from laggard.run_folder.fidelity_violations import (
     TimedViolation,
     find_late_changes,
@@ -108,12 +108,13 @@ def _run_in_sandbox(context: RunContext, callbacks: EmulationCallbacks, for_s: f
             open_continuum(context, lambda: None) as continuum,
             Prober(_list_endpoints(context, continuum)) as prober,
         ):
-            require_fidelity(context.folder, continuum.checks)
+            record_fidelity(context.folder, continuum.checks, context.fidelity)
             run_workflow_stage(context, "prepare")
             run_workflow_stage(context, "launch")
             violations = _Emulation(context, continuum, prober, callbacks).run_until(for_s)
             run_workflow_stage(context, "finalize")
             require_no_violations(context.folder, violations, _ACTIVITY)
+            require_recorded_fidelity(context.folder)
         context.journal.update(status="done")
     # The last place that can still record a defect.
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001

@@ -26,6 +26,7 @@ from laggard.layers_services.environment.wheels import Platform, WheelSet, wheel
 from laggard.layers_services.machine import Machine
 from laggard.network_emulation.links.end_host_shaping import bottleneck_problems
 from laggard.remote.testbeds.remote_testbed import MachinePlan, RemoteTestbed, ReservedNodes
+from laggard.run_folder.fidelity_checks import FidelityPolicy
 from laggard.run_folder.journal import Journal
 from laggard.scenario.load import Scenario
 
@@ -43,6 +44,7 @@ class RemoteOptions:
         quiet: say nothing while it runs.
         command: the command line, for the record.
         app_conf: the set of variables of `workflow_env.yaml` that the workflow sees.
+        fidelity: what a failed check does before training.
     """
 
     runs: Path
@@ -50,6 +52,7 @@ class RemoteOptions:
     quiet: bool = False
     command: tuple[str, ...] = ()
     app_conf: str | None = None
+    fidelity: FidelityPolicy = "require"
 
 
 def plan_machines(scenario: Scenario, testbed: RemoteTestbed) -> MachinePlan:

@@ -33,6 +33,7 @@ from laggard.remote.testbeds.remote_testbed import MachinePlan, RemoteTestbed
 from laggard.remote.training import RemoteRunContext, TrainingResult, apply_emulation, run_training
 from laggard.run_folder.collect import analyze_training, report_untrained_run
 from laggard.run_folder.display import SilentDisplay, TextDisplay
+from laggard.run_folder.fidelity_checks import require_recorded_fidelity
 from laggard.run_folder.fidelity_violations import require_no_violations
 from laggard.run_folder.journal import Journal
 from laggard.run_folder.record import create_record, record_failure
@@ -124,7 +125,12 @@ def _run_on_reserved_nodes(
                 reserved_nodes, ranks, journal, shaped=shaped, netem=netem
             )
             context = RemoteRunContext(
-                journal, netem, reserved_nodes.walltime_end_s, started_ns, options.app_conf
+                journal,
+                netem,
+                reserved_nodes.walltime_end_s,
+                started_ns,
+                options.app_conf,
+                options.fidelity,
             )
             _run_on_nodes(
                 apply_addresses(scenario, provisioned.machines), provisioned, context, state
@@ -191,6 +197,7 @@ def _run_on_nodes(
         if state.fetched.missing_hosts:
             raise DeploymentError(_format_missing_data(state.fetched))
         require_no_violations(journal.folder.path, state.trained.violations)
+        require_recorded_fidelity(journal.folder.path)
 
 
 def _format_missing_data(fetched: FetchedResults) -> str:

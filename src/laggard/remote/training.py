@@ -26,7 +26,7 @@ from laggard.remote.links import AgentCommandRunner, measure_base_delays, verify
 from laggard.remote.provision import ProvisionedNodes
 from laggard.remote.supervise import RemoteSupervisor
 from laggard.run_folder.counters import write_counters, write_events
-from laggard.run_folder.fidelity_checks import require_fidelity
+from laggard.run_folder.fidelity_checks import FidelityPolicy, record_fidelity
 from laggard.run_folder.fidelity_violations import TimedViolation, find_late_changes
 from laggard.run_folder.journal import Journal
 from laggard.run_folder.training_state import build_training_state
@@ -69,6 +69,7 @@ class RemoteRunContext:
         walltime_end_s: `time.monotonic()` at which the machines are taken away; None: never.
         started_ns: CLOCK_MONOTONIC when the command began.
         app_conf: the set of variables of `workflow_env.yaml` that the workflow sees; None for none.
+        fidelity: what a failed check does before training.
     """
 
     journal: Journal
@@ -76,6 +77,7 @@ class RemoteRunContext:
     walltime_end_s: float | None
     started_ns: int
     app_conf: str | None = None
+    fidelity: FidelityPolicy = "require"
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def apply_emulation(
         ):
             answers = agent_pool.call_all("hold_shares", timeout_s=SHARES_TIMEOUT_S)
         checks += _parse_checks(answers)
-        require_fidelity(journal.folder.path, checks)
+        record_fidelity(journal.folder.path, checks, context.fidelity)
         with journal.stage("compare clocks"):
             agent_pool.call_all(
                 "compare_clocks",

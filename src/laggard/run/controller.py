@@ -18,7 +18,7 @@ from laggard.run.continuum import open_continuum
 from laggard.run.run_context import RunContext
 from laggard.run.straggler_watcher_plan import WATCHER_MODULE
 from laggard.run.training import run_training
-from laggard.run_folder.fidelity_checks import require_fidelity
+from laggard.run_folder.fidelity_checks import record_fidelity, require_recorded_fidelity
 from laggard.run_folder.fidelity_violations import require_no_violations
 from laggard.run_folder.record import record_failure
 from laggard.workloads.plan import ENVIRONMENT, PRELOAD
@@ -51,12 +51,13 @@ def _run_stages(context: RunContext) -> None:
         continuum = stack.enter_context(
             open_continuum(context, lambda: server.wait_ready(IMPORT_TIMEOUT_S))
         )
-        require_fidelity(context.folder, continuum.checks)
+        record_fidelity(context.folder, continuum.checks, context.fidelity)
         run_workflow_stage(context, "prepare")
         run_workflow_stage(context, "launch")
         violations = run_training(context, continuum, server)
         run_workflow_stage(context, "finalize")
         require_no_violations(context.folder, violations)
+        require_recorded_fidelity(context.folder)
 
 
 def run_workflow_stage(context: RunContext, stage: Stage) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.compute.cpu_plan import CpuPlan
 from laggard.network_emulation.probe import BackendName
+from laggard.run_folder.fidelity_checks import FidelityPolicy
 from laggard.run_folder.journal import Journal
 from laggard.scenario.load import Scenario
 from laggard.workloads.output.worker_output import WorkerOutputDir
@@ -29,6 +30,7 @@ class RunContext:
         journal: where to put down how it goes.
         started_ns: CLOCK_MONOTONIC when the command began.
         app_conf: the set of variables of `workflow_env.yaml` that the workflow sees; None for none.
+        fidelity: what a failed check does before training.
     """
 
     scenario: Scenario
@@ -38,6 +40,7 @@ class RunContext:
     journal: Journal
     started_ns: int
     app_conf: str | None = None
+    fidelity: FidelityPolicy = "require"
 
     @property
     def dilation(self) -> Dilation:

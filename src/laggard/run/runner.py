@@ -36,6 +36,7 @@ from laggard.run.controller import run_controller
 from laggard.run.run_context import RunContext
 from laggard.run_folder.collect import analyze_training, report_untrained_run
 from laggard.run_folder.display import SilentDisplay, TextDisplay
+from laggard.run_folder.fidelity_checks import FidelityPolicy
 from laggard.run_folder.journal import Journal
 from laggard.run_folder.record import create_record
 from laggard.run_folder.store import RunFolder
@@ -56,6 +57,7 @@ class RunOptions:
         quiet: say nothing while it runs.
         command: the command line, for the record.
         app_conf: the set of variables of `workflow_env.yaml` that the workflow sees.
+        fidelity: what a failed check does before training.
     """
 
     runs: Path
@@ -65,6 +67,7 @@ class RunOptions:
     quiet: bool = False
     command: tuple[str, ...] = ()
     app_conf: str | None = None
+    fidelity: FidelityPolicy = "require"
 
 
 def run_local(scenario: Scenario, options: RunOptions) -> tuple[RunRecord, Path]:
@@ -137,6 +140,7 @@ def run_in_sandbox(
             journal,
             started_ns,
             options.app_conf,
+            options.fidelity,
         )
         status = sandbox.call(lambda: run_inside(context))
         finalize(context, status)

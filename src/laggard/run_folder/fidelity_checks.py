@@ -5,24 +5,48 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from laggard.core.errors import FidelityError
 from laggard.core.run_schema import FidelityCheck
 
+FIDELITY_FILE = "fidelity.json"
 
-def require_fidelity(folder: Path, checks: Sequence[FidelityCheck]) -> None:
-    """Write `fidelity.json`, and require every check to pass.
+
+FidelityPolicy = Literal["require", "record"]
+"""What a failed check does before training: `require` ends the run, `record` lets it train and ends
+it as unfaithful afterwards."""
+
+
+def record_fidelity(folder: Path, checks: Sequence[FidelityCheck], policy: FidelityPolicy) -> None:
+    """Write `fidelity.json`, and apply the policy.
+
+    Raises:
+        FidelityError: a check failed, and the policy is `require`.
+    """
+    document = [check.model_dump(mode="json") for check in checks]
+    (folder / FIDELITY_FILE).write_text(json.dumps(document, indent=1) + "\n")
+    if policy == "require":
+        _require_all(checks)
+
+
+def require_recorded_fidelity(folder: Path) -> None:
+    """Require every check of a run's `fidelity.json` to have passed.
 
     Raises:
         FidelityError: a check failed.
     """
-    document = [check.model_dump(mode="json") for check in checks]
-    (folder / "fidelity.json").write_text(json.dumps(document, indent=1) + "\n")
+    document = json.loads((folder / FIDELITY_FILE).read_text())
+    _require_all([FidelityCheck.model_validate(each) for each in document])
+
+
+def _require_all(checks: Sequence[FidelityCheck]) -> None:
     failed = [check for check in checks if not check.ok]
     if failed:
         text = "\n".join(f"  {_format_check(check)}" for check in failed)
         raise FidelityError(
-            f"{len(failed)} of {len(checks)} promises of the emulation are not kept:\n{text}"
+            f"{len(failed)} of {len(checks)} fidelity checks failed — run it again while nothing"
+            f" else uses the machine, or ask for less:\n{text}"
         )
 
 
@@ -30,6 +54,6 @@ def _format_check(check: FidelityCheck) -> str:
     location = f"{check.src} -> {check.dst}" if check.dst else check.src
     detail = f" ({check.detail})" if check.detail else ""
     return (
-        f"{check.kind} {location}: asked {check.requested:.4g} {check.unit}, measured"
+        f"{check.kind} {location}: requested {check.requested:.4g} {check.unit}, measured"
         f" {check.measured:.4g}, tolerance {check.tolerance:.2g}{detail}"
     )

@@ -1,0 +1,171 @@
+"""What tests start and write, marked so that it can be found and ended.
+
+Every process of a test session inherits an environment variable that names the session: a failed
+test's processes are ended at once, those of a module at its end, and those of a session that was
+killed when the next one starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from laggard.layers_services.local.janitor import run_name
+from laggard.network_emulation.compute.cgroups import sweep_cgroups
+
+VARIABLE = "LAGGARD_TEST_SESSION"
+PREFIX = "laggard-tests-"
+_SESSION = re.compile(r"(\d{1,10})-(\d{1,20})", re.ASCII)
+_STARTTIME_FIELD = 19  # of those after the command's name
+ENDING_S = 15.0
+"""How long processes may take that end by themselves: a janitor waits for its run's last one."""
+
+exempt: set[int] = set()
+"""Processes of this test process that belong to the whole session."""
+
+
+@dataclass(frozen=True)
+class MarkedProcess:
+    """A process that a test session started."""
+
+    pid: int
+    started_ticks: int
+    session: str
+    command: str
+
+
+def mark_session() -> str:
+    """Name this test process in its environment, which everything that it starts inherits.
+
+    An xdist worker is named after the session that started it.
+    """
+    session = os.environ.get(VARIABLE, "").partition("/")[0] or run_name()
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    os.environ[VARIABLE] = f"{session}/{worker}"
+    return os.environ[VARIABLE]
+
+
+def marked_processes(prefix: str = "") -> Iterator[MarkedProcess]:
+    """Processes whose session begins with a prefix, without this one, its ancestors and zombies."""
+    ancestors = set(_ancestors())
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) in ancestors:
+            continue
+        with contextlib.suppress(OSError):
+            environment = (folder / "environ").read_bytes().split(b"\0")
+            marks = [each for each in environment if each.startswith(f"{VARIABLE}=".encode())]
+            session = marks[0].partition(b"=")[2].decode() if marks else ""
+            if session and session.startswith(prefix):
+                stat = (folder / "stat").read_text().rpartition(") ")[2].split()
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if stat[0] not in "ZX":
+                    pid, started = int(folder.name), int(stat[_STARTTIME_FIELD])
+                    yield MarkedProcess(pid, started, session, command[:200])
+
+
+def _ancestors() -> Iterator[int]:
+    pid = os.getpid()
+    while pid > 0:
+        yield pid
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+
+
+def end_processes(started_from_ticks: int = 0) -> list[MarkedProcess]:
+    """Kill what this test process has started since a moment, but for the session's own."""
+    ended = [
+        process
+        for process in marked_processes(os.environ[VARIABLE])
+        if process.started_ticks >= started_from_ticks and process.pid not in exempt
+    ]
+    for process in ended:
+        _kill(process.pid)
+    return ended
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def now_ticks() -> int:
+    """This moment as the kernel writes processes' start times."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def sweep_dead_sessions() -> list[str]:
+    """End and remove what sessions have left that were killed; returns what it was."""
+    swept = []
+    for process in list(marked_processes()):
+        if not _is_alive(process.session.partition("/")[0]):
+            _kill(process.pid)
+            swept.append(f"process {process.pid}: {process.command}")
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        if not _is_alive(folder.name.removeprefix(PREFIX)):
+            shutil.rmtree(folder, ignore_errors=True)
+            swept.append(f"folder {folder}")
+    swept += [f"cgroup {folder}" for folder in sweep_cgroups()]
+    return swept
+
+
+def _is_alive(session: str) -> bool:
+    match = _SESSION.fullmatch(session)
+    if match is None:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        return run_name(int(match[1])) == session
+    return False
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a session may not change of the machine."""
+
+    mounts: frozenset[str]
+    interfaces: frozenset[str]
+    cgroups: frozenset[str]
+    files: frozenset[str]
+
+    @classmethod
+    def look(cls, repository: Path) -> Surroundings:
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+        files = [*Path("/dev/shm").glob("laggard-*"), *repository.iterdir()]
+        files += Path(tempfile.gettempdir()).glob("laggard-*")
+        groups = Path("/sys/fs/cgroup").rglob("laggard-*")
+        return cls(
+            frozenset(line.split()[4] for line in mounts),
+            frozenset(path.name for path in Path("/sys/class/net").iterdir()),
+            frozenset(map(str, groups)),
+            frozenset(map(str, files)),
+        )
+
+    def changes(self, later: Surroundings) -> list[str]:
+        """What is there later and was not before."""
+        new = {
+            "mount": later.mounts - self.mounts,
+            "interface": later.interfaces - self.interfaces,
+            "cgroup": later.cgroups - self.cgroups,
+            "file": later.files - self.files,
+        }
+        return [f"{kind} {name}" for kind, names in new.items() for name in sorted(names)]
+
+
+def find_leftovers(session: str, before: Surroundings, repository: Path) -> list[str]:
+    """What a session leaves behind, once everything had time to end; processes are killed."""
+    deadline = time.monotonic() + ENDING_S
+    while True:
+        processes = list(marked_processes(session))
+        changes = before.changes(Surroundings.look(repository))
+        if not (processes or changes) or time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    for process in processes:
+        _kill(process.pid)
+    return [f"process {process.pid}: {process.command}" for process in processes] + changes
