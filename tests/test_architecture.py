@@ -31,6 +31,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "remote",
         "emulate",
         "campaign",
+        "verify",
         "evaluate",
         "cli",
     ),

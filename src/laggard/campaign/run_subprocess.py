@@ -38,6 +38,7 @@ def run_in_subprocess(
     overrides: Sequence[str],
     runs: Path,
     *,
+    command: Sequence[str] = ("run",),
     timeout_s: float | None = None,
     capture_errors: bool = False,
 ) -> SubprocessRun:
@@ -48,6 +49,7 @@ def run_in_subprocess(
         scenario: its folder.
         overrides: as after `--set`.
         runs: the folder of run folders.
+        command: command of `laggard` that takes a scenario, with its own options.
         timeout_s: real seconds after which it is ended; it has told nothing then, and `errors` is
             `TIMED_OUT`.
         capture_errors: whether what it says beside is returned; else it goes where this process's
@@ -56,21 +58,21 @@ def run_in_subprocess(
     Raises:
         KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP has come.
     """
-    command = [
+    arguments = [
         sys.executable,
         "-m",
         "laggard.cli.main",
-        "run",
+        *command,
         str(scenario),
         "--json",
         "--runs",
         str(runs),
     ]
-    command += [word for override in overrides for word in ("--set", override)]
+    arguments += [word for override in overrides for word in ("--set", override)]
     with (
         interrupt_on_signals(),
         subprocess.Popen(
-            command,
+            arguments,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if capture_errors else None,
             text=True,
@@ -96,8 +98,11 @@ def _terminate(run: subprocess.Popen[str]) -> None:
 
 
 def _parse_result(output: str) -> Mapping[str, object] | None:
-    try:
-        result = json.loads(output)
-    except json.JSONDecodeError:
-        return None
-    return result if isinstance(result, dict) else None
+    """Parse the document of `run`, or the last of the documents that `emulate` writes, one a
+    line.
+    """
+    for text in (output, output.strip().rpartition("\n")[2]):
+        with suppress(json.JSONDecodeError):
+            result = json.loads(text)
+            return result if isinstance(result, dict) else None
+    return None

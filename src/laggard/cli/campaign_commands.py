@@ -1,4 +1,4 @@
-"""Commands that make many runs: `campaign`, `evaluate`."""
+"""Commands that make many runs: `campaign`, `evaluate`, `verify`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from laggard.cli.error_handling import handle_errors
-from laggard.cli.options import json_option, runs_option
+from laggard.cli.options import json_option, links_option, runs_option
 from laggard.core.errors import InputError
 
 
@@ -80,3 +80,40 @@ def evaluate_analysis(
         if as_json
         else format_evaluation(evaluated)
     )
+
+
+@click.command("verify")
+@click.argument("scenario", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1, max=100),
+    default=3,
+    show_default=True,
+    help="How many rounds on a quiet machine suffice; at most twice as many are made.",
+)
+@links_option
+@runs_option
+@json_option
+@handle_errors
+def verify_machine(
+    scenario: Path | None, rounds: int, links: str, runs: Path, as_json: bool
+) -> int:
+    """Measure how exactly this machine emulates a continuum, and whether it was quiet.
+
+    Each round brings a small continuum up (or SCENARIO) and measures its round trips, rates,
+    losses, CPU shares, drives and events, between two measurements of the machine itself. The exit
+    status is 0 when all medians are within their tolerances, 3 when some are not, and 1 when the
+    machine was not quiet.
+    """
+    from laggard.verify.rounds import SCENARIO, VerificationOptions, run_rounds
+    from laggard.verify.verification import judge
+
+    options = VerificationOptions(scenario or SCENARIO, runs, links, rounds, 2 * rounds)
+    done = []
+    for number, each in enumerate(run_rounds(options), start=1):
+        done.append(each)
+        state = "quiet" if each.is_quiet else "not quiet"
+        click.echo(f"round {number}: {len(each.checks)} checks, machine {state}", err=True)
+    result = judge(done)
+    click.echo(result.to_json() if as_json else result.text())
+    return {"good": 0, "out of tolerance": 3, "not quiet": 1}[result.verdict]

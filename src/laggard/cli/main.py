@@ -11,7 +11,7 @@ import click
 
 from laggard import __version__
 from laggard.cli.analysis_commands import analyze_trace, compare_runs, report_run, write_export
-from laggard.cli.campaign_commands import evaluate_analysis, start_campaign
+from laggard.cli.campaign_commands import evaluate_analysis, start_campaign, verify_machine
 from laggard.cli.emulate_commands import emulate_scenario, open_shell, show_link_table
 from laggard.cli.run_commands import print_runs, release_nodes, run_scenario
 from laggard.cli.scenario_commands import check_scenario, init_scenario, plan_scenario
@@ -54,6 +54,7 @@ for _command in (
     write_export,
     evaluate_analysis,
     start_campaign,
+    verify_machine,
 ):
     main.add_command(_command)
 

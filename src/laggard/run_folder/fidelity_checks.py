@@ -36,8 +36,14 @@ def require_recorded_fidelity(folder: Path) -> None:
     Raises:
         FidelityError: a check failed.
     """
-    document = json.loads((folder / FIDELITY_FILE).read_text())
-    _require_all([FidelityCheck.model_validate(each) for each in document])
+    _require_all(load_fidelity(folder))
+
+
+def load_fidelity(folder: Path) -> tuple[FidelityCheck, ...]:
+    """Read the fidelity checks of a run; none when it ended before they were made."""
+    path = folder / FIDELITY_FILE
+    document = json.loads(path.read_text()) if path.exists() else []
+    return tuple(FidelityCheck.model_validate(each) for each in document)
 
 
 def _require_all(checks: Sequence[FidelityCheck]) -> None:

@@ -1,0 +1,82 @@
+"""Rounds of a verification: quietness, one emulation in a process of its own, quietness again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from laggard.campaign.run_subprocess import run_in_subprocess
+from laggard.core.run_schema import FidelityCheck
+from laggard.network_emulation.compute.cpu_plan import usable_cores
+from laggard.network_emulation.fidelity.quietness import measure_quietness
+from laggard.run_folder.fidelity_checks import load_fidelity
+from laggard.verify.verification import VerificationRound
+
+SCENARIO = Path(str(files("laggard.experiments") / "verification"))
+EMULATED_S = 12.0
+"""Virtual seconds that each round keeps the continuum: its events are over after 10."""
+
+
+@dataclass(frozen=True)
+class VerificationOptions:
+    """How to verify.
+
+    Attributes:
+        scenario: folder of the scenario to bring up.
+        runs: folder that keeps the run folders.
+        links: what shapes the links: `auto`, `netem` or `userspace`.
+        rounds: number of quiet rounds that suffice.
+        most_rounds: number of rounds after which to stop, quiet or not.
+    """
+
+    scenario: Path
+    runs: Path
+    links: str = "auto"
+    rounds: int = 3
+    most_rounds: int = 6
+
+
+def run_rounds(options: VerificationOptions) -> Iterator[VerificationRound]:
+    """Yield rounds until enough of them were quiet.
+
+    Raises:
+        KeyboardInterrupt: a signal ended the verification.
+    """
+    quiet = 0
+    for _ in range(options.most_rounds):
+        done = _run_round(options)
+        yield done
+        quiet += done.is_quiet
+        if quiet >= options.rounds:
+            return
+
+
+def _run_round(options: VerificationOptions) -> VerificationRound:
+    cores = usable_cores()
+    before = measure_quietness(cores)
+    command = ("emulate", "--for", f"{EMULATED_S:g}s", "--fidelity", "record")
+    ended = run_in_subprocess(
+        options.scenario,
+        (),
+        options.runs,
+        command=(*command, "--links", options.links),
+        capture_errors=True,
+    )
+    after = measure_quietness(cores)
+    result = ended.result or {}
+    folder = Path(str(result.get("folder", "")))
+    checks: tuple[FidelityCheck, ...] = load_fidelity(folder) if "folder" in result else ()
+    error = "" if checks else str(result.get("error") or ended.errors.strip()[-400:])
+    late_ms = load_event_lateness_ms(folder) if checks else ()
+    return VerificationRound(before, after, checks, late_ms, error)
+
+
+def load_event_lateness_ms(folder: Path) -> tuple[float, ...]:
+    """Return how late each event of a run took effect, in milliseconds."""
+    import pyarrow.parquet as pq
+
+    path = folder / "events.parquet"
+    rows = pq.read_table(path).to_pylist() if path.exists() else []
+    return tuple(1000 * (row["effective_s"] - row["requested_s"]) for row in rows)
