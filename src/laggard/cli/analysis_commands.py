@@ -19,7 +19,7 @@ from laggard.cli.result_output import print_result
 @json_option
 @handle_errors
 def report_run(run: str, runs: Path, as_json: bool) -> None:
-    """Analyze a run again and rewrite its findings, figures and report.
+    """Analyze a run again and rewrite its report.
 
     RUN is a run folder, a run's id or the beginning of one, or a scenario's name for its latest
     run.
@@ -137,11 +137,11 @@ def write_export(run: str, kind: str, out: Path | None, runs: Path, as_json: boo
 @json_option
 @handle_errors
 def compare_runs(run: tuple[str, ...], runs: Path, as_json: bool) -> None:
-    """Hold runs against each other: makespan, where the time went, what was found.
+    """Compare runs: makespan, where the time went, findings.
 
     RUN is a run folder, a run's id or the beginning of one, or a scenario's name for its latest
     run. Runs that differ in their seeds alone are repeats, and give confidence intervals (95 %);
-    other setups are held against that of the first.
+    other setups are compared with the first.
     """
     from laggard.analysis.findings.compare_folders import (
         compare_folders,

@@ -17,8 +17,9 @@ from laggard.core.errors import InputError
 @runs_option
 @handle_errors
 def start_campaign(file: Path, runs: Path) -> int:
-    """Run a scenario at every combination of what a campaign file varies; started again, it does
-    what is not done yet.
+    """Run every combination of a campaign file's values.
+
+    Started again, it does what is not done yet.
     """
     from laggard.campaign.sweep import format_combination, run_campaign
 
@@ -53,7 +54,7 @@ def start_campaign(file: Path, runs: Path) -> int:
 def evaluate_analysis(
     full: bool, cases: int | None, seed: int, emulated: bool, runs: Path, as_json: bool
 ) -> None:
-    """Hold the analysis against runs whose stragglers are known, and score it.
+    """Score the analysis on runs whose stragglers are known.
 
     Without an option it tries a fair sample of the grid, which takes minutes on two cores.
     """
@@ -98,7 +99,7 @@ def evaluate_analysis(
 def verify_machine(
     scenario: Path | None, rounds: int, links: str, runs: Path, as_json: bool
 ) -> int:
-    """Measure how exactly this machine emulates a continuum, and whether it was quiet.
+    """Measure how exactly this machine emulates.
 
     Each round brings a small continuum up (or SCENARIO) and measures its round trips, rates,
     losses, CPU shares, drives and events, between two measurements of the machine itself. The exit

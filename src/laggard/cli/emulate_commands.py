@@ -43,9 +43,9 @@ def emulate_scenario(
     duration: str | None,
     as_json: bool,
 ) -> int:
-    """Bring only the continuum up, verified, for programs of your own; no workload.yaml is needed.
+    """Bring up only the continuum, for programs of your own.
 
-    `laggard ssh HOST` runs them in its hosts, `laggard links` shows its links. Where the emulation
+    The links and shares are verified first; no workload.yaml is needed.     `laggard ssh HOST` runs them in its hosts, `laggard links` shows its links. Where the emulation
     slips meanwhile, it says so at once, and ends with status 3. With --json it answers a line each:
     when it is up, when something has slipped, and when it has ended.
     """
@@ -118,10 +118,9 @@ def _parse_duration(duration: str | None) -> float | None:
 @runs_option
 @handle_errors
 def open_shell(host: str, command: tuple[str, ...], run: str | None, runs: Path) -> int:
-    """Open a shell in a host of a running emulation, or run a COMMAND there, held to the host's CPU
-    share.
+    """Open a shell in an emulated host, or run a COMMAND there.
 
-    HOST is a host's name, or a pattern that only it matches. The files and the user are yours; the
+    What runs there is limited to the host's CPU share.     HOST is a host's name, or a pattern that only it matches. The files and the user are yours; the
     network, the host name and the processes are the continuum's. Options come before HOST.
     """
     from laggard.emulate.host_shell import find_emulation, run_in_host
@@ -144,7 +143,7 @@ def open_shell(host: str, command: tuple[str, ...], run: str | None, runs: Path)
 @json_option
 @handle_errors
 def show_link_table(run: str | None, runs: Path, every: float, as_json: bool) -> None:
-    """Show the links of a running emulation: what was asked for, what holds now, what is measured.
+    """Show requested, current and measured links.
 
     On a terminal the table lives until Ctrl-C; elsewhere it is printed once.
     """

@@ -12,8 +12,9 @@ import click
 from laggard import __version__
 from laggard.cli.analysis_commands import analyze_trace, compare_runs, report_run, write_export
 from laggard.cli.campaign_commands import evaluate_analysis, start_campaign, verify_machine
+from laggard.cli.command_group import CommandGroup, Sections
 from laggard.cli.emulate_commands import emulate_scenario, open_shell, show_link_table
-from laggard.cli.run_commands import print_runs, release_nodes, run_scenario
+from laggard.cli.run_commands import print_runs, release_nodes, run_demo, run_scenario
 from laggard.cli.scenario_commands import check_scenario, init_scenario, plan_scenario
 
 _NOISY_LOGGERS = ("grid5000", "stevedore", "urllib3")
@@ -25,7 +26,9 @@ EPILOG = (
 )
 
 
-@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=CommandGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="laggard")
 @click.option("-v", "--verbose", is_flag=True, help="Log what is done to standard error.")
 def main(verbose: bool) -> None:
@@ -38,25 +41,34 @@ def main(verbose: bool) -> None:
             logging.getLogger(name).setLevel(logging.ERROR)
 
 
-for _command in (
-    check_scenario,
-    init_scenario,
-    plan_scenario,
-    print_runs,
-    release_nodes,
-    run_scenario,
-    emulate_scenario,
-    open_shell,
-    show_link_table,
-    analyze_trace,
-    compare_runs,
-    report_run,
-    write_export,
-    evaluate_analysis,
-    start_campaign,
-    verify_machine,
-):
-    main.add_command(_command)
+_SECTIONS: Sections = {
+    "Start here": (
+        (run_demo, "laggard demo"),
+        (init_scenario, "laggard init my-continuum"),
+        (check_scenario, "laggard check my-continuum"),
+        (plan_scenario, "laggard plan my-continuum --on g5k"),
+        (verify_machine, "laggard verify"),
+    ),
+    "Run": (
+        (run_scenario, "laggard run my-continuum --set workload.batch_size=64"),
+        (start_campaign, "laggard campaign sweep.yaml"),
+        (release_nodes, "laggard destroy"),
+    ),
+    "Emulate, for programs of your own": (
+        (emulate_scenario, "laggard emulate my-continuum --for 10min"),
+        (open_shell, "laggard ssh edge.trainer.1.1 -- python train.py"),
+        (show_link_table, "laggard links"),
+    ),
+    "Analyze": (
+        (report_run, "laggard report my-continuum"),
+        (analyze_trace, "laggard analyze traces/ --strategy all"),
+        (compare_runs, "laggard compare my-continuum quickstart"),
+        (write_export, "laggard export my-continuum --format csv"),
+        (print_runs, "laggard runs"),
+        (evaluate_analysis, "laggard evaluate --cases 300 --seed 7"),
+    ),
+}
+main.add_sections(_SECTIONS)
 
 
 if __name__ == "__main__":

@@ -85,6 +85,28 @@ def _require_remote_options(links: Requested, dilation: float | None) -> None:
         )
 
 
+@click.command("demo")
+@runs_option
+@json_option
+@handle_errors
+def run_demo(runs: Path, as_json: bool) -> int:
+    """Run the quickstart scenario, which takes about three minutes.
+
+    Eight emulated machines train on this one, the four edge devices four times slower than the
+    cloud, and the links slow down for a while. The report names both.
+    """
+    from importlib.resources import files
+
+    from laggard.run.runner import RunOptions, run_local
+    from laggard.scenario.load import load_scenario
+
+    scenario = load_scenario(Path(str(files("laggard.experiments") / "quickstart")))
+    options = RunOptions(runs, quiet=as_json, command=tuple(sys.argv))
+    record, folder = run_local(scenario, options)
+    print_result(record, folder, as_json=as_json)
+    return get_exit_status(record)
+
+
 @click.command("runs")
 @runs_option
 @json_option
@@ -104,7 +126,7 @@ def print_runs(runs: Path, as_json: bool) -> None:
 @json_option
 @handle_errors
 def release_nodes(run: str | None, runs: Path, as_json: bool) -> int:
-    """Give back what a killed run left on a remote testbed.
+    """Release what a killed run left on a testbed.
 
     RUN is a run folder, a run's id or the beginning of one; without it, all runs of the runs
     folder.
