@@ -82,6 +82,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "formats/export",
         "formats",
         "detection",
+        "detection/lockstep",
         "detection/online",
         "replay",
         "replay/lockstep",
