@@ -84,6 +84,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "formats/export",
         "formats",
         "detection",
+        "detection/lockstep",
         "detection/online",
         "replay",
         "replay/lockstep",

@@ -9,18 +9,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from laggard.analysis.detection.causes import FAMILY_CODES, Cause
+from laggard.analysis.detection.causes import Cause
+from laggard.analysis.detection.families import (
+    COMPUTE,
+    LOCAL_FAMILIES,
+    NETWORK,
+    FamilySpec,
+)
 from laggard.analysis.detection.intervals import MIN_STEPS, estimate_shared_drift
-from laggard.analysis.detection.lockstep_causes import (
-    MERGE_OVERLAP_SHARE,
+from laggard.analysis.detection.reference import References, compute_log_ratio
+from laggard.analysis.detection.series_causes import (
     MIN_MAKESPAN_SHARE,
     LogRatioSeries,
     find_series_causes,
+    is_starving,
 )
-from laggard.analysis.detection.reference import References, compute_log_ratio
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.tables.timelines.rank_timeline import PHASES, RankTimeline
-from laggard.core.run_schema import StragglerFamily
 from laggard.core.span_schema import Phase
 
 _COMM = Phase.COMM.code
@@ -77,13 +82,13 @@ def find_async_causes(
         if len(usable) < MIN_STEPS:
             continue
         local: list[Cause] = []
-        for family in ("compute", "storage"):
+        for family in LOCAL_FAMILIES:
             series = _build_series(work, references, family, rank, usable)
-            codes = list(FAMILY_CODES[family])
+            codes = list(family.codes)
             if work.seconds[usable, rank][:, codes].sum() >= MIN_MAKESPAN_SHARE * makespan_s:
                 local += find_series_causes(
                     replace(series, own=series.own - drift(rank_timeline.ready_s[usable])),
-                    family,
+                    family.name,
                     rank,
                 )
         found += _add_transfer_causes(
@@ -93,9 +98,9 @@ def find_async_causes(
 
 
 def _build_series(
-    work: StackedSteps, references: References, family: StragglerFamily, rank: int, usable: IntArray
+    work: StackedSteps, references: References, family: FamilySpec, rank: int, usable: IntArray
 ) -> LogRatioSeries:
-    codes = list(FAMILY_CODES[family])
+    codes = list(family.codes)
     own = references.own.total(rank, codes)[usable]
     fleet = references.fleet.total(rank, codes)[usable]
     seconds = work.seconds[usable, rank][:, codes].sum(axis=1)
@@ -127,7 +132,7 @@ def _measure_drift(
         np.interp(
             grid_s,
             rank_timeline.ready_s[steps],
-            _build_series(work, references, "compute", rank, steps).own,
+            _build_series(work, references, COMPUTE, rank, steps).own,
         )
         if len(steps)
         else np.zeros(len(grid_s))
@@ -169,22 +174,13 @@ def _add_transfer_causes(
         return local
     own = compute_log_ratio(seconds, np.full(len(seconds), usual_transfer_s(rank_timeline)))
     found = find_series_causes(
-        LogRatioSeries(own, np.zeros(len(own)), usable, 0.0), "network", rank
+        LogRatioSeries(own, np.zeros(len(own)), usable, 0.0), NETWORK.name, rank
     )
     marked = list(local)
     for cause in (each for each in found if each.kind == "dynamic"):
-        culprits = [i for i, c in enumerate(marked) if _is_starving(c, cause)]
+        culprits = [i for i, c in enumerate(marked) if is_starving(c, cause.first, cause.last)]
         if not culprits:
             marked.append(cause)
         for index in culprits:
             marked[index] = replace(marked[index], burdens_transfer=(cause.first, cause.last))
     return marked
-
-
-def _is_starving(cause: Cause, transfer: Cause) -> bool:
-    shared = cause.overlap(transfer.first, transfer.last)
-    return (
-        cause.kind == "dynamic"
-        and cause.family == "compute"
-        and shared >= MERGE_OVERLAP_SHARE * transfer.length
-    )

@@ -6,16 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laggard.analysis.detection.reference import COMPUTE_CODES
+from laggard.analysis.detection.families import FAMILIES, FamilySpec
 from laggard.analysis.tables.columns import BoolArray
 from laggard.core.run_schema import StragglerFamily, StragglerKind
-from laggard.core.span_schema import Phase
-
-FAMILY_CODES: dict[StragglerFamily, tuple[int, ...]] = {
-    "compute": COMPUTE_CODES,
-    "storage": (Phase.FETCH.code,),
-    "network": (),
-}
 
 
 @dataclass(frozen=True)
@@ -23,7 +16,7 @@ class Cause:
     """One slow interval. Steps are indices into the timeline, inclusive.
 
     Attributes:
-        family: compute, network or storage.
+        family: name of the family, an entry of `FAMILIES`.
         kind: deterministic (against the fleet, all run long) or dynamic (against its own baseline).
         rank: whose; None for a collective.
         first: first slow step.
@@ -34,6 +27,7 @@ class Cause:
         link: the link that the kernels' counters name, for the network.
         link_busy_s: deterministic links: busy seconds per step.
         link_needed_s: what they would be at the reference rate.
+        link_others_busy_s: busy seconds per step of the busiest link that is not slow.
         burdens_transfer: transfers slow down with this rank's compute (a starved host reduces
             slowly).
     """
@@ -49,7 +43,13 @@ class Cause:
     link: tuple[str, str] | None = None
     link_busy_s: float = 0.0
     link_needed_s: float = 0.0
+    link_others_busy_s: float = 0.0
     burdens_transfer: tuple[int, int] | None = None
+
+    @property
+    def spec(self) -> FamilySpec:
+        """Its family."""
+        return FAMILIES[self.family]
 
     def covers(self, steps: int) -> BoolArray:
         """Which of `steps` steps it acts on, [steps]."""

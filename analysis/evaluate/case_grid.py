@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from laggard.analysis.detection.families import FAMILIES
 from laggard.analysis.evaluate.synthetic.trace_spec import (
     Imbalance,
     Injection,
@@ -19,12 +20,12 @@ from laggard.analysis.evaluate.synthetic.trace_spec import (
     Tier,
     TraceSpec,
 )
-from laggard.core.run_schema import StragglerKind
+from laggard.core.run_schema import StragglerFamily, StragglerKind
 
-Injected = Literal["none", "compute", "network", "storage", "both"]
+Injected = StragglerFamily | Literal["none", "both"]
 Crowd = Literal["minority", "majority"]
 
-FAMILIES: tuple[Injected, ...] = ("compute", "network", "storage", "both")
+INJECTED_FAMILIES: tuple[Injected, ...] = (*FAMILIES, "both")
 KINDS: tuple[StragglerKind, ...] = ("deterministic", "dynamic")
 MAGNITUDES = (1.2, 1.5, 2.0, 4.0)
 LENGTHS = (10, 20, 50, 100, 200)
@@ -76,7 +77,7 @@ class EvaluationCase:
                 f"clean, work {'equal' if self.imbalance == 'none' else self.imbalance}, {around}"
             )
         span = f"{self.length} steps" if self.kind == "dynamic" else "all steps"
-        crowd = "" if self.family == "network" else f"{self.crowd}, "
+        crowd = f"{self.crowd}, " if slows_hosts(self.family) else ""
         return f"{self.family} {self.kind} x{self.magnitude:g}, {span}, {crowd}{around}"
 
     def axes(self) -> dict[str, str]:
@@ -89,7 +90,7 @@ class EvaluationCase:
         axes |= {"kind": self.kind, "magnitude": f"{self.magnitude:g}"}
         if self.kind == "dynamic":
             axes["steps"] = str(self.length)
-        return axes if self.family == "network" else axes | {"slow ranks": self.crowd}
+        return axes | {"slow ranks": self.crowd} if slows_hosts(self.family) else axes
 
     def to_trace_spec(self) -> TraceSpec:
         """What to generate; the same case gives the same run."""
@@ -110,6 +111,18 @@ class EvaluationCase:
         return replace(spec, injections=tuple(_draw_injections(self, _make_generator(self, _DRAW))))
 
 
+def list_slowed_families(injected: Injected) -> tuple[StragglerFamily, ...]:
+    """Return the families that a case slows."""
+    if injected == "none":
+        return ()
+    return ("compute", "network") if injected == "both" else (injected,)
+
+
+def slows_hosts(injected: Injected) -> bool:
+    """Return whether a case slows hosts, not links alone."""
+    return any(not FAMILIES[each].uses_links for each in list_slowed_families(injected))
+
+
 def build_tiers(workers: int) -> tuple[Tier, ...]:
     """A quarter of the ranks in the cloud, a quarter in the fog, the rest at the edge; equal
     hosts.
@@ -123,22 +136,17 @@ def _make_generator(case: EvaluationCase, purpose: int) -> np.random.Generator:
 
 
 def _draw_injections(case: EvaluationCase, rng: np.random.Generator) -> Iterator[Injection]:
-    if case.family in ("compute", "storage", "both"):
+    for family in list_slowed_families(case.family):
         first, last = _draw_window(case, rng)
-        for rank in _draw_slow_ranks(case, rng):
-            family: Literal["compute", "storage"] = (
-                "storage" if case.family == "storage" else "compute"
-            )
-            yield Injection(family, case.magnitude, first, last, rank=rank)
-    if case.family in ("network", "both"):
-        first, last = _draw_window(case, rng)
-        if rng.random() < 0.5:
+        if not FAMILIES[family].uses_links:
+            for rank in _draw_slow_ranks(case, rng):
+                yield Injection(family, case.magnitude, first, last, rank=rank)
+        elif rng.random() < 0.5:
             pair = _PAIRS[int(rng.integers(len(_PAIRS)))]
-            yield Injection("network", case.magnitude, first, last, tiers=pair)
+            yield Injection(family, case.magnitude, first, last, tiers=pair)
         else:
-            yield Injection(
-                "network", case.magnitude, first, last, rank=int(rng.integers(case.workers))
-            )
+            rank = int(rng.integers(case.workers))
+            yield Injection(family, case.magnitude, first, last, rank=rank)
 
 
 def _draw_window(case: EvaluationCase, rng: np.random.Generator) -> tuple[int, int | None]:
@@ -174,7 +182,9 @@ def build_full_grid(seed: int) -> tuple[EvaluationCase, ...]:
         After every two cases one in which nothing is injected; of the others every class as often
         as the rest while it lasts.
     """
-    strata = [_build_cases(seed, family, kind) for family, kind in product(FAMILIES, KINDS)]
+    strata = [
+        _build_cases(seed, family, kind) for family, kind in product(INJECTED_FAMILIES, KINDS)
+    ]
     slowed = [case for stratum in strata for case in stratum]
     cases = [
         replace(case, number=n)
@@ -190,7 +200,7 @@ def build_full_grid(seed: int) -> tuple[EvaluationCase, ...]:
 
 def _build_cases(seed: int, family: Injected, kind: StragglerKind) -> list[EvaluationCase]:
     lengths = LENGTHS if kind == "dynamic" else (STEPS,)
-    crowds: Sequence[Crowd] = CROWDS if family != "network" else ("minority",)
+    crowds: Sequence[Crowd] = CROWDS if slows_hosts(family) else ("minority",)
     axes = product(MAGNITUDES, lengths, WORKERS, crowds, NOISES, range(REPETITIONS))
     return [
         EvaluationCase(0, seed, family, kind, m, length, w, crowd, noise)

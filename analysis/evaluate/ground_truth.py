@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from laggard.analysis.detection.families import FAMILIES
 from laggard.analysis.evaluate.detectability import is_detectable
 from laggard.analysis.evaluate.synthetic.durations import is_link_slowed
 from laggard.analysis.evaluate.synthetic.run_generator import build_hosts
@@ -67,11 +68,12 @@ def _build_event(
     last = spec.steps - 1 if injection.last is None else min(injection.last, spec.steps - 1)
     length = last - first + 1
     covers_whole_run = length >= WHOLE_RUN_SHARE * (spec.steps - spec.warm_up_steps)
+    on_links = FAMILIES[injection.family].uses_links
     return InjectedEvent(
         family=injection.family,
         kind="deterministic" if covers_whole_run else "dynamic",
-        rank=None if injection.family == "network" else injection.rank,
-        links=_select_links(hosts, injection) if injection.family == "network" else frozenset(),
+        rank=None if on_links else injection.rank,
+        links=_select_links(hosts, injection) if on_links else frozenset(),
         first=first,
         last=last,
         detectable=is_detectable(

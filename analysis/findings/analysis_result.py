@@ -13,6 +13,8 @@ from pydantic import TypeAdapter
 
 from laggard.analysis.detection.causes import Cause
 from laggard.analysis.detection.intervals import MIN_STEPS
+from laggard.analysis.detection.lockstep.cause_detector import CauseDetector
+from laggard.analysis.detection.lockstep.registry import DETECTORS
 from laggard.analysis.detection.reference import COMPUTE_CODES, References, compute_log_ratio
 from laggard.analysis.replay.lockstep.fitted_model import compute_modeled_makespan
 from laggard.analysis.replay.lockstep.lockstep_analysis import (
@@ -108,11 +110,14 @@ class AnalysisResult:
         return abs(self.explained - 1.0) <= RELIABLE_REMAINDER
 
 
-def analyze_lockstep(run: RunData) -> AnalysisResult:
+def analyze_lockstep(
+    run: RunData, detectors: Sequence[CauseDetector] = DETECTORS
+) -> AnalysisResult:
     """Finds a run's stragglers and prices them.
 
     Args:
         run: a loaded run folder, of a strategy whose ranks take the same steps.
+        detectors: detectors that look for causes, in their order.
 
     Returns:
         The findings with everything the report draws.
@@ -120,7 +125,7 @@ def analyze_lockstep(run: RunData) -> AnalysisResult:
     Raises:
         RunFolderError: some rank recorded no step.
     """
-    found = build_lockstep_analysis(run)
+    found = build_lockstep_analysis(run, detectors)
     timeline, references, transfers, causes = (
         found.timeline,
         found.references,

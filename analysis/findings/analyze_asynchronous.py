@@ -74,7 +74,7 @@ def _find_other_end(rank_timeline: RankTimeline, cause: Cause) -> int | None:
     """The one rank that data went to or came from in the steps of a network cause; None where there
     were several, or a server.
     """
-    if cause.family != "network":
+    if not cause.spec.uses_links:
         return None
     partners = frozenset().union(*rank_timeline.partners[cause.first : cause.last + 1])
     return next(iter(partners)) if len(partners) == 1 else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from laggard.analysis.detection.families import FAMILIES
 from laggard.analysis.findings.analysis_result import RELIABLE_REMAINDER, AnalysisResult
 from laggard.analysis.findings.answer_subjects import Subject, describe_hosts, describe_links
 from laggard.analysis.findings.asynchronous_sentences import format_asynchronous
@@ -273,36 +274,29 @@ def get_subject(cause: FindingGroup, analysis: AnalysisResult) -> Subject:
 
 def _format_verb(cause: FindingGroup, subject: Subject, *, present: bool) -> str:
     """The verb of a family, in the number of its subject: `computes`, `were`, `fetched samples`."""
-    if cause.first.family == "network" and (
-        cause.first.link is not None or cause.first.host is None
-    ):
+    family = FAMILIES[cause.first.family]
+    if family.uses_links and (cause.first.link is not None or cause.first.host is None):
         return (
             ("is" if subject.single else "are")
             if present
             else ("was" if subject.single else "were")
         )
-    verb, rest = {
-        "compute": ("compute", ""),
-        "storage": ("fetch", " samples"),
-        "network": ("transfer", ""),
-    }[cause.first.family]
-    if not present:
-        return {"compute": "computed", "fetch": "fetched", "transfer": "transferred"}[verb] + rest
-    ending = "" if not subject.single else "es" if verb.endswith("ch") else "s"
-    return verb + ending + rest
+    one, several = family.finding_verbs if present else (family.finding_past,) * 2
+    return one if subject.single else several
 
 
 def _format_reference(cause: FindingGroup, analysis: AnalysisResult) -> str:
     """What a lasting slowness is slower than: the tiers of the fastest ranks, where they are
     others.
     """
-    if cause.first.family == "network":
+    family = FAMILIES[cause.first.family]
+    if family.uses_links:
         return " than the fastest links" + (
             " between tiers" if len({h.tier for h in analysis.hosts}) > 1 else ""
         )
     own = {h.tier for h in analysis.hosts if h.host in {f.host for f in cause.findings}}
     fastest = find_fastest_tiers(analysis)
-    if cause.first.family == "storage" or not fastest or own & set(fastest):
+    if not family.uses_processor or not fastest or own & set(fastest):
         return " than the fastest hosts"
     return " than " + format_list([f"the {tier}" for tier in fastest])
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from laggard.core.run_schema import Alarm, StragglerFamily
+from laggard.analysis.detection.families import FAMILIES
+from laggard.core.run_schema import Alarm
 from laggard.core.text_format import capitalize_sentence, format_list, format_ratio, format_seconds
 
 _MOST_NAMES = 4
-_VERBS: dict[StragglerFamily, tuple[str, str]] = {
-    "compute": ("computes", "compute"),
-    "storage": ("reads its data", "read their data"),
-    "network": ("transfers", "transfer"),
-}
 
 
 def format_alarms(
@@ -98,7 +94,7 @@ def _format_hosts(alarms: Sequence[Alarm]) -> str:
 
 
 def _format_verb(alarms: Sequence[Alarm]) -> str:
-    one, several = _VERBS[alarms[0].family]
+    one, several = FAMILIES[alarms[0].family].alarm_verbs
     return one if len({alarm.host for alarm in alarms}) == 1 else several
 
 

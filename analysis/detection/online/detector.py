@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from laggard.analysis.detection.families import COMPUTE, LOCAL_FAMILIES, NETWORK, FamilySpec
 from laggard.analysis.detection.intervals import MIN_RATIO, MIN_STEPS
-from laggard.analysis.detection.lockstep_causes import MERGE_OVERLAP_SHARE, MIN_MAKESPAN_SHARE
 from laggard.analysis.detection.online.alarm_book import AlarmBook, AlarmSubject, find_latest_step
 from laggard.analysis.detection.online.cusum import compute_alarm_interval
 from laggard.analysis.detection.online.fleet_comparison import compare_with_fleet
@@ -24,9 +24,10 @@ from laggard.analysis.detection.online.machine_drift import MachineDrift
 from laggard.analysis.detection.online.series_bank import SeriesBank, StepInterval
 from laggard.analysis.detection.online.step_rows import StepRows
 from laggard.analysis.detection.online.transfer_monitor import TransferMonitor
+from laggard.analysis.detection.series_causes import MERGE_OVERLAP_SHARE, MIN_MAKESPAN_SHARE
 from laggard.analysis.tables.columns import LinkColumns
 from laggard.analysis.tables.load_run import RankHost
-from laggard.core.run_schema import Alarm, StragglerFamily
+from laggard.core.run_schema import Alarm
 
 FIRST_COMPARISON = 2 * MIN_STEPS
 _NEXT_COMPARISON = 1.5
@@ -51,10 +52,11 @@ class OnlineDetector:
     def __post_init__(self) -> None:
         world = len(self.hosts)
         moved = 1 if self.lockstep else world
-        each = compute_alarm_interval(2 * world + moved)
+        each = compute_alarm_interval(len(LOCAL_FAMILIES) * world + moved)
         self._alarms = AlarmBook(self.hosts)
         self._drift = MachineDrift(world)
-        self._compute, self._storage = SeriesBank(world, each), SeriesBank(world, each)
+        self._local = {family.name: SeriesBank(world, each) for family in LOCAL_FAMILIES}
+        self._compute = self._local[COMPUTE.name]
         self._transfer = SeriesBank(moved, each)
         self._collectives = TransferMonitor(self.hosts, self._alarms, self._transfer)
 
@@ -91,17 +93,15 @@ class OnlineDetector:
         return tuple(changed)
 
     def _update_work(self, rows: StepRows) -> list[Alarm]:
-        at, compute = rows.ranks, self._compute
-        drift = self._drift.update(at, compute.log_ratios(at, rows.compute_s, rows.samples))
+        at, compute_s = rows.ranks, rows.local_s[COMPUTE.name]
+        drift = self._drift.update(at, self._compute.log_ratios(at, compute_s, rows.samples))
         changed: list[Alarm] = []
-        for rank in compute.update(
-            at, rows.compute_s, rows.samples, rows.step_times, drift, rows.warm_up
-        ).tolist():
-            changed += self._handle_transition("compute", compute, rank, rows)
-        for rank in self._storage.update(
-            at, rows.storage_s, rows.samples, rows.step_times, 0.0, rows.warm_up
-        ).tolist():
-            changed += self._handle_transition("storage", self._storage, rank, rows)
+        for family in LOCAL_FAMILIES:
+            bank, moved = self._local[family.name], drift if family.uses_processor else 0.0
+            for rank in bank.update(
+                at, rows.local_s[family.name], rows.samples, rows.step_times, moved, rows.warm_up
+            ).tolist():
+                changed += self._handle_transition(family, bank, rank, rows)
         return changed
 
     def _update_transfers(self, rows: StepRows) -> list[Alarm]:
@@ -120,14 +120,14 @@ class OnlineDetector:
                 >= MERGE_OVERLAP_SHARE * bank.steps_since_rise[rank]
             )
             if bank.open[rank] or not starved:
-                changed += self._handle_transition("network", bank, rank, rows)
+                changed += self._handle_transition(NETWORK, bank, rank, rows)
         return changed
 
     def _handle_transition(
-        self, family: StragglerFamily, series: SeriesBank, rank: int, rows: StepRows
+        self, family: FamilySpec, series: SeriesBank, rank: int, rows: StepRows
     ) -> list[Alarm]:
         """A series has come to where it may be slow, or as usual again."""
-        subject = AlarmSubject(family, "dynamic", rank)
+        subject = AlarmSubject(family.name, "dynamic", rank)
         if series.open[rank]:
             fall = series.close_slowdown(rank)
             return self._alarms.end_alarm(subject, fall.last, fall.level)
@@ -138,7 +138,7 @@ class OnlineDetector:
         rise = series.open_slowdown(
             rank,
             series.shared_slowdown(length)
-            if family == "compute"
+            if family.uses_processor
             else self._drift.change_since(length),
         )
         return (
@@ -155,13 +155,10 @@ class OnlineDetector:
     def _compare(self, first: StepInterval, rows: StepRows) -> list[Alarm]:
         """Who is slower than its equals all along, and who is not any more."""
         changed: list[Alarm] = []
-        families: tuple[tuple[StragglerFamily, SeriesBank], ...] = (
-            ("compute", self._compute),
-            ("storage", self._storage),
-        )
-        for family, bank in families:
-            for lag in compare_with_fleet(bank, self.hosts, storage=family == "storage"):
-                subject = AlarmSubject(family, "deterministic", lag.rank)
+        for family in LOCAL_FAMILIES:
+            bank = self._local[family.name]
+            for lag in compare_with_fleet(bank, self.hosts, family):
+                subject = AlarmSubject(family.name, "deterministic", lag.rank)
                 if (
                     lag.slow
                     and subject not in self._alarms

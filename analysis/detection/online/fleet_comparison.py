@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from laggard.analysis.detection.families import FamilySpec
 from laggard.analysis.detection.intervals import MIN_RATIO, Segment, is_raised
 from laggard.analysis.detection.online.series_bank import SeriesBank
 from laggard.analysis.detection.reference import compute_log_ratio, fit_references
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.tables.load_run import RankHost
 from laggard.core.span_schema import Phase
-
-_FORWARD, _FETCH = Phase.FORWARD.code, Phase.FETCH.code
 
 
 @dataclass(frozen=True)
@@ -45,21 +44,21 @@ class FleetLag:
 
 
 def compare_with_fleet(
-    bank: SeriesBank, hosts: tuple[RankHost, ...], *, storage: bool
+    bank: SeriesBank, hosts: tuple[RankHost, ...], family: FamilySpec
 ) -> tuple[FleetLag, ...]:
-    """Every rank's usual against the fleet's.
+    """Every rank's usual against the fleet's; the family's first phase stands for all of them.
 
     Args:
-        bank: of the ranks' compute or reading.
+        bank: series of the ranks' work of the family.
         hosts: where each rank runs.
-        storage: which of both it is.
+        family: of local work.
 
     Returns:
         One entry per rank that takes anything.
     """
     usual = bank.typical_seconds()
     seconds = np.zeros((1, bank.count, len(Phase)))
-    code = _FETCH if storage else _FORWARD
+    code = family.codes[0]
     seconds[0, :, code] = usual
     ones = np.ones((1, bank.count), dtype=np.int64)
     references = fit_references(_TypicalStep(seconds, ones, ones > 0), hosts)

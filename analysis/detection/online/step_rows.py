@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from laggard.analysis.detection.asynchronous_causes import transfer_s
-from laggard.analysis.detection.reference import COMPUTE_CODES
+from laggard.analysis.detection.families import LOCAL_FAMILIES
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray, SpanColumns
 from laggard.analysis.tables.timelines.rank_timeline import build_rank_timeline
+from laggard.core.run_schema import StragglerFamily
 from laggard.core.span_schema import Flag, Lane, Phase
 
 _S = 1e-9
-_COMPUTE: BoolArray = np.array([phase.code in COMPUTE_CODES for phase in Phase])
+_IN_FAMILY: Mapping[StragglerFamily, BoolArray] = {
+    family.name: np.array([phase in family.phases for phase in Phase]) for family in LOCAL_FAMILIES
+}
+"""Phases of each family of local work, [P]."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +29,7 @@ class StepRows:
         ranks: who, [m].
         step_times: number of the step, its start and its end in nanoseconds, [m, 3].
         samples: of the rank's batch, [m].
-        compute_s: its compute, [m].
-        storage_s: its reading, [m].
+        local_s: its work of each local family, [m].
         transfer_s: ranks of their own pace: what it stood still for data, [m]; in lockstep 0.
         warm_up: which steps no reference may use, [m].
         groups: in lockstep: numbers of the step's collectives, [G].
@@ -36,8 +39,7 @@ class StepRows:
     ranks: IntArray
     step_times: IntArray
     samples: FloatArray
-    compute_s: FloatArray
-    storage_s: FloatArray
+    local_s: Mapping[StragglerFamily, FloatArray]
     transfer_s: FloatArray
     warm_up: BoolArray
     groups: tuple[int, ...] = ()
@@ -61,9 +63,8 @@ def iterate_lockstep_rows(spans: SpanColumns, world: int) -> Iterator[StepRows]:
     step_times = np.stack([np.repeat(steps, world), table.start_ns, table.end_ns], axis=1).reshape(
         *shape, 3
     )
-    samples, compute_s, storage_s = (
-        each.reshape(shape) for each in (table.samples, table.compute_s, table.storage_s)
-    )
+    samples = table.samples.reshape(shape)
+    local_s = {name: seconds.reshape(shape) for name, seconds in table.local_s.items()}
     warm_up: BoolArray = np.logical_or.reduce(table.warm_up.reshape(shape), axis=1)
     is_present = table.is_present.reshape(shape)
     groups, group_s = _measure_collectives(spans, at.reshape(-1), shape)
@@ -75,8 +76,7 @@ def iterate_lockstep_rows(spans: SpanColumns, world: int) -> Iterator[StepRows]:
             ranks=ranks,
             step_times=step_times[index, ranks],
             samples=samples[index, ranks],
-            compute_s=compute_s[index, ranks],
-            storage_s=storage_s[index, ranks],
+            local_s={name: seconds[index, ranks] for name, seconds in local_s.items()},
             transfer_s=nothing[ranks],
             warm_up=np.full(len(ranks), bool(warm_up[index])),
             groups=tuple(groups[has_group].tolist()),
@@ -116,8 +116,7 @@ def iterate_async_rows(spans: SpanColumns, world: int) -> Iterator[StepRows]:
             samples=np.array(
                 [timelines[rank].taken[index] for rank in present_ranks], dtype=np.float64
             ),
-            compute_s=work[:, _COMPUTE].sum(axis=1),
-            storage_s=work[:, Phase.FETCH.code],
+            local_s={name: work[:, phases].sum(axis=1) for name, phases in _IN_FAMILY.items()},
             transfer_s=np.array([moved[rank][index] for rank in present_ranks]),
             warm_up=np.array([timelines[rank].warm_up[index] for rank in present_ranks]),
         )
@@ -136,8 +135,7 @@ class _StepTable:
     start_ns: IntArray
     end_ns: IntArray
     samples: FloatArray
-    compute_s: FloatArray
-    storage_s: FloatArray
+    local_s: Mapping[StragglerFamily, FloatArray]
     warm_up: BoolArray
     is_present: BoolArray
 
@@ -155,10 +153,10 @@ def _build_step_table(spans: SpanColumns, cell: IntArray, cells: int) -> _StepTa
         start_ns=start_ns,
         end_ns=end_ns,
         samples=samples.astype(np.float64),
-        compute_s=np.bincount(cell, seconds * _COMPUTE[spans.phase], cells).astype(np.float64),
-        storage_s=np.bincount(cell, seconds * (spans.phase == Phase.FETCH.code), cells).astype(
-            np.float64
-        ),
+        local_s={
+            name: np.bincount(cell, seconds * phases[spans.phase], cells).astype(np.float64)
+            for name, phases in _IN_FAMILY.items()
+        },
         warm_up=np.bincount(cell[flagged], minlength=cells) > 0,
         is_present=np.bincount(cell, minlength=cells) > 0,
     )

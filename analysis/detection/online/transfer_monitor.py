@@ -11,12 +11,12 @@ from statistics import median
 import numpy as np
 
 from laggard.analysis.detection.intervals import MIN_RATIO
-from laggard.analysis.detection.lockstep_causes import MERGE_OVERLAP_SHARE
 from laggard.analysis.detection.online.alarm_book import AlarmBook, AlarmSubject, find_latest_step
 from laggard.analysis.detection.online.link_history import LinkHistory
 from laggard.analysis.detection.online.machine_drift import MachineDrift
 from laggard.analysis.detection.online.series_bank import SeriesBank, StepInterval
 from laggard.analysis.detection.online.step_rows import StepRows
+from laggard.analysis.detection.series_causes import MERGE_OVERLAP_SHARE
 from laggard.analysis.tables.columns import LinkColumns
 from laggard.analysis.tables.load_run import RankHost
 from laggard.core.run_schema import Alarm

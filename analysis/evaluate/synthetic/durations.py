@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from laggard.analysis.detection.families import FAMILIES
 from laggard.analysis.evaluate.synthetic.trace_spec import Injection, TraceSpec
 from laggard.analysis.tables.columns import FloatArray, IntArray
 from laggard.analysis.tables.load_run import RankHost
@@ -167,10 +168,10 @@ def _draw_work(spec: TraceSpec, rng: np.random.Generator, samples: IntArray) -> 
     work[: spec.warm_up_steps] *= 3.0
     for injection in spec.injections:
         rows = slice(injection.first, None if injection.last is None else injection.last + 1)
-        if injection.family == "compute":
-            work[rows, injection.rank, _COMPUTE[0] : 7] *= injection.factor
-        elif injection.family == "storage":
-            work[rows, injection.rank, 0] *= injection.factor
+        phases = FAMILIES[injection.family].phases
+        if phases:
+            slots = [slot for slot, phase in enumerate(SLOT_PHASES) if phase in phases]
+            work[rows, injection.rank, slots] *= injection.factor
     return work
 
 
@@ -183,7 +184,7 @@ def _compute_link_rates(spec: TraceSpec, hosts: tuple[RankHost, ...]) -> FloatAr
             pair, spec.tier_rates_mbps.get(pair[::-1], spec.rate_mbps)
         )
         for injection in spec.injections:
-            if injection.family == "network" and is_link_slowed(injection, rank, pair):
+            if FAMILIES[injection.family].uses_links and is_link_slowed(injection, rank, pair):
                 rates[
                     injection.first : None if injection.last is None else injection.last + 1, rank
                 ] /= injection.factor

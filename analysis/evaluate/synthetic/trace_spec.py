@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from laggard.core.run_schema import StragglerFamily
+
 Imbalance = Literal["none", "shares", "drawn", "shift"]
 """How unequal work is: not; ranks have shares of their own; they draw them anew in each step; one
 has twice the work for a while."""
@@ -30,7 +32,7 @@ class Injection:
     `rank` it leads on from.
     """
 
-    family: Literal["compute", "network", "storage"]
+    family: StragglerFamily
     factor: float
     first: int = 0
     last: int | None = None

@@ -14,7 +14,7 @@ from laggard.analysis.detection.asynchronous_causes import (
     transfer_s,
     usual_transfer_s,
 )
-from laggard.analysis.detection.causes import FAMILY_CODES, Cause
+from laggard.analysis.detection.causes import Cause
 from laggard.analysis.detection.reference import References
 from laggard.analysis.replay.asynchronous.async_replay import AsyncReplay, StepDurations
 from laggard.analysis.replay.lockstep.cause_removal import (
@@ -64,14 +64,14 @@ def plan_async_removals(
         rank_timeline, rank = rank_timelines[cause.rank], cause.rank
         steps = len(rank_timeline)
         inside = cause.covers(steps) & ~rank_timeline.warm_up
-        if cause.family == "network":
+        if cause.spec.uses_links:
             removals.append(
                 _build_transfer_removal(
                     index, rank, rank_timeline, inside, float(np.exp(cause.baseline))
                 )
             )
             continue
-        codes = list(FAMILY_CODES[cause.family])
+        codes = list(cause.spec.codes)
         seconds = work.seconds[:steps, rank][:, codes]
         usual = references.own.of_rank(rank, codes)[:steps] * np.exp(cause.baseline)
         if cause.kind == "dynamic":

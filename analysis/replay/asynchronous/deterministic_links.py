@@ -86,7 +86,7 @@ def _mask_quiet_samples(
     time_s = run.links.time_ns * 1e-9
     quiet: BoolArray = time_s >= 0.0
     for cause in causes:
-        if cause.family == "network" and cause.kind == "dynamic" and cause.rank is not None:
+        if cause.spec.uses_links and cause.kind == "dynamic" and cause.rank is not None:
             rank_timeline = rank_timelines[cause.rank]
             last = min(cause.last, len(rank_timeline) - 1)
             quiet &= (time_s < rank_timeline.start_s[cause.first]) | (

@@ -14,7 +14,7 @@ from laggard.analysis.detection.asynchronous_causes import (
     transfer_s,
     usual_transfer_s,
 )
-from laggard.analysis.detection.causes import FAMILY_CODES, Cause
+from laggard.analysis.detection.causes import Cause
 from laggard.analysis.detection.intervals import MIN_STEPS, running_mean, running_median
 from laggard.analysis.detection.reference import COMPUTE_CODES, References, compute_log_ratio
 from laggard.analysis.replay.asynchronous.async_replay import AsyncReplay, StepDurations
@@ -156,9 +156,9 @@ def _compute_levels(
     steps = len(rank_timeline)
     levels = references.device.of_rank(rank, range(PHASES))[:steps]
     for cause in sorted(causes, key=lambda each: each.kind == "dynamic"):
-        if cause.family == "network":
+        if cause.spec.uses_links:
             continue
-        codes = list(FAMILY_CODES[cause.family])
+        codes = list(cause.spec.codes)
         usual = references.own.of_rank(rank, codes)[:steps] * np.exp(cause.baseline)
         covered = (
             np.flatnonzero(cause.covers(steps)) if cause.kind == "dynamic" else np.arange(steps)
@@ -173,7 +173,7 @@ def _compute_slowness(rank_timeline: RankTimeline, causes: Sequence[Cause]) -> F
     """How much slower than usual transfers are by the causes alone, [N]."""
     slowness = np.ones(len(rank_timeline))
     for cause in causes:
-        if cause.family == "network":
+        if cause.spec.uses_links:
             slowness[cause.first : cause.last + 1] = np.exp(cause.baseline) * cause.slowdown
         if cause.burdens_transfer is not None:
             first, last = cause.burdens_transfer

@@ -110,7 +110,7 @@ def compute_transfer_factor(
     step = timeline.barrier_step[ring.barriers]
     factor = _compute_factor(ring, timeline, ring.barriers, ring.hops, changes, tiers)
     for place, cause in enumerate(causes):
-        if cause.family == "network" and cause.kind == "dynamic" and place not in without:
+        if cause.spec.uses_links and cause.kind == "dynamic" and place not in without:
             inside = (step >= cause.first) & (step <= cause.last)
             slowed = slow_down_ring(ring, cause, run, tiers)
             factor[inside] = _compute_factor(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laggard.analysis.detection.causes import FAMILY_CODES, Cause
+from laggard.analysis.detection.causes import Cause
 from laggard.analysis.detection.intervals import MIN_STEPS, running_median
 from laggard.analysis.detection.reference import References
 from laggard.analysis.detection.transfers import Transfers
@@ -89,7 +89,6 @@ def plan_removals(
     references: References,
     transfers: Transfers,
     causes: Sequence[Cause],
-    others_busy_s: float = 0.0,
 ) -> RemovalPlan:
     """Works out what each cause's removal changes.
 
@@ -98,7 +97,6 @@ def plan_removals(
         references: own and fleet references.
         transfers: the collectives against their usual.
         causes: what may be removed.
-        others_busy_s: busy seconds per step of the busiest link that no cause names.
 
     Returns:
         Reliefs, indexed by position in `causes`.
@@ -113,7 +111,7 @@ def plan_removals(
     return RemovalPlan(
         local=tuple(local),
         transfer=_plan_transfer_removals(timeline, transfers, causes),
-        links=_plan_link_removal(timeline, transfers, causes, others_busy_s),
+        links=_plan_link_removal(timeline, transfers, causes),
         affected=np.stack([_find_affected_barriers(timeline, cause) for cause in causes])
         if causes
         else np.zeros((0, len(timeline.group) + 1), dtype=np.bool_),
@@ -143,7 +141,7 @@ def _plan_local_removals(
     cause = causes[index]
     assert cause.rank is not None
     rank = cause.rank
-    codes = list(FAMILY_CODES[cause.family])
+    codes = list(cause.spec.codes)
     covered = cause.covers(len(timeline.steps)) & ~timeline.warm_up
     seconds = timeline.work.of_rank(rank, codes)
     fleet = references.fleet.of_rank(rank, codes)
@@ -231,7 +229,7 @@ def _plan_transfer_removals(
 ) -> tuple[TransferRemoval, ...]:
     removals = []
     for index, cause in enumerate(causes):
-        if cause.family == "network" and cause.kind == "dynamic":
+        if cause.spec.uses_links and cause.kind == "dynamic":
             factor = _compute_transfer_factor(
                 timeline, transfers, cause.first, cause.last, cause.baseline
             )
@@ -263,10 +261,10 @@ def _compute_transfer_factor(
 
 
 def _plan_link_removal(
-    timeline: Timeline, transfers: Transfers, causes: Sequence[Cause], others_busy_s: float
+    timeline: Timeline, transfers: Transfers, causes: Sequence[Cause]
 ) -> LinkRemoval | None:
     chosen = tuple(
-        i for i, c in enumerate(causes) if c.family == "network" and c.kind == "deterministic"
+        i for i, c in enumerate(causes) if c.spec.uses_links and c.kind == "deterministic"
     )
     groups = np.unique(timeline.group[~timeline.pause])
     if not chosen or not len(groups):
@@ -277,7 +275,7 @@ def _plan_link_removal(
         causes=chosen,
         busy_s=np.array([causes[i].link_busy_s for i in chosen]),
         needed_s=np.array([causes[i].link_needed_s for i in chosen]),
-        others_s=others_busy_s,
+        others_s=causes[chosen[0]].link_others_busy_s,
         usual_s=max(usual[heaviest], 1e-9),
         affected=np.append(
             (timeline.group == heaviest) & ~timeline.warm_up[timeline.barrier_step], False

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from laggard.analysis.detection.causes import FAMILY_CODES, Cause
+from laggard.analysis.detection.causes import Cause
 from laggard.analysis.detection.intervals import MIN_STEPS, running_mean, running_median
 from laggard.analysis.detection.reference import References, compute_log_ratio
 from laggard.analysis.detection.transfers import Transfers
@@ -61,7 +61,7 @@ def _compute_levels(
     levels = references.device.of_rank(rank, range(PHASES))
     own = [cause for cause in causes if cause.rank == rank]
     for cause in sorted(own, key=lambda each: each.kind == "dynamic"):
-        codes = list(FAMILY_CODES[cause.family])
+        codes = list(cause.spec.codes)
         usual = references.own.of_rank(rank, codes) * np.exp(cause.baseline)
         if cause.kind == "deterministic":
             levels[:, codes] = usual

@@ -180,7 +180,7 @@ def require_named_links(causes: Sequence[Cause], folder: object) -> None:
     """
     for cause in causes:
         if (
-            cause.family == "network"
+            cause.spec.uses_links
             and cause.kind == "dynamic"
             and cause.link is None
             and cause.rank is None

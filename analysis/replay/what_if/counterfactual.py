@@ -105,7 +105,7 @@ def build_replay(run: RunData) -> RunReplay:
 def _refuse_conflicting_links(causes: Sequence[Cause], counterfactual: Counterfactual) -> None:
     """A link cannot be as fast as others are and of a rate of its own."""
     if any(
-        causes[place].family == "network" and causes[place].kind == "deterministic"
+        causes[place].spec.uses_links and causes[place].kind == "deterministic"
         for place in counterfactual.without
     ):
         raise InputError(
@@ -204,7 +204,7 @@ def _compute_remaining_share(
     causes: Sequence[Cause], named: Sequence[int], rank: int, counterfactual: Counterfactual
 ) -> float:
     """What is left of a relief's seconds when what it relieves goes faster."""
-    family = causes[named[-1]].family
-    if family == "compute":
+    family = causes[named[-1]].spec
+    if family.uses_processor:
         return 1.0 / counterfactual.speeds.get(rank, 1.0)
-    return 1.0 / counterfactual.transfers if family == "network" else 1.0
+    return 1.0 / counterfactual.transfers if family.uses_links else 1.0

@@ -239,9 +239,7 @@ def _find_slow_periods(
     run: RunData, replay: RunReplay, hops: Mapping[tuple[str, str], NetworkHop]
 ) -> tuple[SlowPeriod, ...]:
     """When links were slower than usual, as far as the analysis found it."""
-    causes = [
-        cause for cause in replay.causes if cause.family == "network" and cause.kind == "dynamic"
-    ]
+    causes = [cause for cause in replay.causes if cause.spec.uses_links and cause.kind == "dynamic"]
     require_named_links(causes, run.folder)
     tiers = {host.host: host.tier for host in run.hosts}
     found = []

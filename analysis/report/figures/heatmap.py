@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
+from laggard.analysis.detection.families import FAMILIES
 from laggard.analysis.detection.intervals import MIN_STEPS
 from laggard.analysis.findings.analysis_result import AnalysisResult
 from laggard.analysis.findings.answer import select_reported_groups
@@ -113,7 +114,7 @@ def bin_steps(rows: FloatArray, most: int) -> FloatArray:
 def select_finding_rows(finding: Finding, analysis: AnalysisResult) -> list[int]:
     """The heatmap's rows that a finding is outlined on: its rank's, or the collective's."""
     world = len(analysis.hosts)
-    if finding.family == "network" or finding.rank is None:
+    if FAMILIES[finding.family].uses_links or finding.rank is None:
         return [world]
     return [finding.rank] if 0 <= finding.rank < world else []
 

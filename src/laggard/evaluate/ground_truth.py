@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from laggard.analysis.detection.causes import FAMILY_CODES
+from laggard.analysis.detection.families import FAMILIES
 from laggard.analysis.detection.intervals import estimate_noise_sigma
 from laggard.analysis.detection.transfers import measure_transfers
 from laggard.analysis.evaluate.detectability import is_detectable
@@ -61,10 +61,8 @@ def read_injected_events(run: RunData, folder: Path) -> tuple[InjectedEvent, ...
 
     timeline, clock = build_timeline(run), get_step_clock(run)
     drops = pair_drops(pq.read_table(folder / "events.parquet").to_pylist(), float(clock.end_s[-1]))
-    local = [each for each in drops if FAMILY_BY_QUANTITY[each.quantity] != "network"]
-    links = sorted(
-        (each for each in drops if FAMILY_BY_QUANTITY[each.quantity] == "network"), key=_get_period
-    )
+    local = [each for each in drops if not _is_of_links(each)]
+    links = sorted((each for each in drops if _is_of_links(each)), key=_get_period)
     groups = [[each] for each in local] + [
         list(same) for _, same in groupby(links, key=_get_period)
     ]
@@ -98,6 +96,10 @@ def pair_drops(rows: list[dict[str, object]], end_of_run_s: float) -> tuple[Quan
     return tuple(each for each in drops if each.quantity in FAMILY_BY_QUANTITY and each.ratio > 1.0)
 
 
+def _is_of_links(drop: QuantityDrop) -> bool:
+    return FAMILIES[FAMILY_BY_QUANTITY[drop.quantity]].uses_links
+
+
 def _get_period(drop: QuantityDrop) -> tuple[float, float]:
     return (drop.begin_s, drop.end_s)
 
@@ -110,7 +112,8 @@ def _create_event(
     if not len(covered_steps):
         return None
     family = FAMILY_BY_QUANTITY[drops[0].quantity]
-    rank = None if family == "network" else [host.host for host in run.hosts].index(drops[0].src)
+    hosts = [host.host for host in run.hosts]
+    rank = None if _is_of_links(drops[0]) else hosts.index(drops[0].src)
     sigma = estimate_noise_sigma(_select_log_durations(timeline, family, rank))
     return InjectedEvent(
         family=family,
@@ -133,6 +136,6 @@ def _select_log_durations(
     if rank is None:
         logs: FloatArray = measure_transfers(timeline).step_logs[usual]
         return logs
-    seconds = timeline.work.of_rank(rank, FAMILY_CODES[family])[usual].sum(axis=1)
+    seconds = timeline.work.of_rank(rank, FAMILIES[family].codes)[usual].sum(axis=1)
     own: FloatArray = np.log(np.maximum(seconds, 1e-9))
     return own

@@ -7,11 +7,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
-from laggard.analysis.evaluate.case_grid import Injected
+from laggard.analysis.detection.families import COMPUTE, FAMILIES
+from laggard.analysis.evaluate.case_grid import Injected, list_slowed_families
+from laggard.core.run_schema import StragglerFamily
 
 SCENARIO = Path(str(files("laggard.experiments") / "evaluation"))
 HOSTS = ("cloud.trainer.1.1", "fog.trainer.1.1", "edge.trainer.1.1", "edge.trainer.1.2")
@@ -28,7 +29,7 @@ class Slowdown:
     `magnitude` times slower.
     """
 
-    family: Literal["compute", "network", "storage"]
+    family: StragglerFamily
     target: str | tuple[str, str]
     magnitude: float
     at_s: float
@@ -43,7 +44,7 @@ class Slowdown:
             return f"{{{when}, {ends}, rate: {RATE_MBPS / self.magnitude:g}mbit}}"
         limit = (
             f"cpu: {CPU_PERCENT / self.magnitude:g}%"
-            if self.family == "compute"
+            if self.family == COMPUTE.name
             else f"read: {READ_KB_PER_S / self.magnitude:g}kB/s"
         )
         return f'{{{when}, hosts: "{self.target}", {limit}}}'
@@ -91,22 +92,13 @@ def draw_cases(seed: int, count: int) -> tuple[EmulatedCase, ...]:
 
 
 def _draw_case(family: Injected, rng: np.random.Generator) -> EmulatedCase:
-    slowdowns = []
-    if family in ("compute", "both"):
-        slowdowns.append(_draw_slowdown("compute", HOSTS[int(rng.integers(len(HOSTS)))], rng))
-    if family == "storage":
-        slowdowns.append(_draw_slowdown("storage", HOSTS[int(rng.integers(len(HOSTS)))], rng))
-    if family in ("network", "both"):
-        slowdowns.append(
-            _draw_slowdown("network", TIER_PAIRS[int(rng.integers(len(TIER_PAIRS)))], rng)
-        )
-    return EmulatedCase(family, tuple(slowdowns))
+    return EmulatedCase(
+        family, tuple(_draw_slowdown(each, rng) for each in list_slowed_families(family))
+    )
 
 
-def _draw_slowdown(
-    family: Literal["compute", "network", "storage"],
-    target: str | tuple[str, str],
-    rng: np.random.Generator,
-) -> Slowdown:
+def _draw_slowdown(family: StragglerFamily, rng: np.random.Generator) -> Slowdown:
+    targets = TIER_PAIRS if FAMILIES[family].uses_links else HOSTS
+    target = targets[int(rng.integers(len(targets)))]
     at_s, for_s = (round(float(seconds), 1) for seconds in rng.uniform((5.0, 5.0), (9.0, 8.0)))
     return Slowdown(family, target, float(rng.choice(MAGNITUDES)), at_s, for_s)

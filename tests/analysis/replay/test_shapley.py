@@ -10,19 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.analysis.detection.lockstep_causes import find_local_causes, measure_machine_drift
-from laggard.analysis.detection.reference import fit_references
-from laggard.analysis.detection.transfers import measure_transfers
+from laggard.analysis.detection.families import COMPUTE
+from laggard.analysis.detection.lockstep.local_work import LocalWorkDetector
 from laggard.analysis.evaluate.synthetic.run_generator import Injection, TraceSpec, generate_run
 from laggard.analysis.findings.analysis_result import analyze_lockstep
 from laggard.analysis.replay import shapley as module
-from laggard.analysis.replay.lockstep.cause_removal import plan_removals
+from laggard.analysis.replay.lockstep.lockstep_analysis import build_lockstep_analysis
 from laggard.analysis.replay.lockstep.lockstep_replay import LockstepReplay
-from laggard.analysis.replay.lockstep.maxplus import build_observed_schedule
 from laggard.analysis.replay.shapley import compute_shapley
 from laggard.analysis.tables.columns import BoolArray, FloatArray
 from laggard.analysis.tables.load_run import RunData
-from laggard.analysis.tables.timelines.build_timeline import build_timeline
 from tests.analysis.traces import CONTINUUM
 
 
@@ -73,14 +70,7 @@ def test_sampled_shares_add_up_and_come_near() -> None:
 
 
 def planned(run: RunData) -> LockstepReplay:
-    timeline = build_timeline(run)
-    references, transfers = fit_references(timeline, run.hosts), measure_transfers(timeline)
-    causes = find_local_causes(
-        timeline, references, measure_machine_drift(timeline, references), "compute"
-    )
-    return LockstepReplay(
-        build_observed_schedule(timeline), plan_removals(timeline, references, transfers, causes)
-    )
+    return build_lockstep_analysis(run, [LocalWorkDetector(COMPUTE)]).replay
 
 
 @pytest.fixture(scope="module")

@@ -180,7 +180,7 @@ def test_parts_are_as_good_as_the_whole() -> None:
     assert len(whole) == len(parts) == 40
     for one, other in zip(whole, parts, strict=True):
         assert (one.groups, one.group_s) == (other.groups, other.group_s)
-        np.testing.assert_array_equal(one.compute_s, other.compute_s)
+        np.testing.assert_array_equal(one.local_s["compute"], other.local_s["compute"])
 
 
 def test_steps_are_those_that_the_analysis_sees() -> None:
@@ -191,7 +191,7 @@ def test_steps_are_those_that_the_analysis_sees() -> None:
     transfers = measure_transfers(timeline)
     for index, row in enumerate(iterate_lockstep_rows(run.spans, run.world_size)):
         expected = timeline.work.total(COMPUTE_CODES)[index]
-        np.testing.assert_allclose(row.compute_s, expected, rtol=1e-6)
+        np.testing.assert_allclose(row.local_s["compute"], expected, rtol=1e-6)
         assert sum(row.group_s) == pytest.approx(float(transfers.step_seconds[index]), rel=1e-9)
         np.testing.assert_array_equal(row.samples, timeline.samples[index])
 

@@ -1,0 +1,72 @@
+"""The families of slow work: what belongs to each, how it behaves, and the verbs it is named with.
+
+Detection, replay, sentences and figures read this table instead of naming families.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from laggard.core.run_schema import StragglerFamily
+from laggard.core.span_schema import COMPUTE_PHASES, Phase
+
+
+@dataclass(frozen=True)
+class FamilySpec:
+    """One family of slow work.
+
+    Attributes:
+        name: its name in findings and alarms.
+        phases: phases of a rank's own work that belong to it; none where transfers do.
+        finding_verbs: present tense in a finding's sentence, for one host and for several.
+        finding_past: past tense of the same verb.
+        alarm_verbs: present tense in an alarm, for one host and for several.
+        uses_processor: whether it follows the host's compute speed: it drifts with the machine, and
+            a host that is slow in it also transfers slowly.
+        uses_links: whether links are slow in it, not hosts.
+    """
+
+    name: StragglerFamily
+    phases: tuple[Phase, ...]
+    finding_verbs: tuple[str, str]
+    finding_past: str
+    alarm_verbs: tuple[str, str]
+    uses_processor: bool = False
+    uses_links: bool = False
+
+    @property
+    def codes(self) -> tuple[int, ...]:
+        """Codes of its phases in the tables."""
+        return tuple(phase.code for phase in self.phases)
+
+
+COMPUTE = FamilySpec(
+    name="compute",
+    phases=COMPUTE_PHASES,
+    finding_verbs=("computes", "compute"),
+    finding_past="computed",
+    alarm_verbs=("computes", "compute"),
+    uses_processor=True,
+)
+NETWORK = FamilySpec(
+    name="network",
+    phases=(),
+    finding_verbs=("transfers", "transfer"),
+    finding_past="transferred",
+    alarm_verbs=("transfers", "transfer"),
+    uses_links=True,
+)
+STORAGE = FamilySpec(
+    name="storage",
+    phases=(Phase.FETCH,),
+    finding_verbs=("fetches samples", "fetch samples"),
+    finding_past="fetched samples",
+    alarm_verbs=("reads its data", "read their data"),
+)
+
+FAMILIES: Mapping[StragglerFamily, FamilySpec] = {
+    each.name: each for each in (COMPUTE, NETWORK, STORAGE)
+}
+LOCAL_FAMILIES = tuple(each for each in FAMILIES.values() if each.phases)
+"""Families of what ranks do by themselves."""

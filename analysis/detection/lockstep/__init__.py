@@ -1,0 +1,1 @@
+"""Detectors of causes in runs in lockstep, and their registry."""

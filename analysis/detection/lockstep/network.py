@@ -1,0 +1,158 @@
+"""Detectors of the network: steps with slow collectives, and links that are slow all run long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from laggard.analysis.detection.causes import Cause
+from laggard.analysis.detection.intervals import (
+    MIN_RATIO,
+    MIN_STEPS,
+    Segment,
+    find_baseline_level,
+    find_slow_intervals,
+    is_raised,
+    segment_series,
+    to_mask,
+)
+from laggard.analysis.detection.links import (
+    SampleWindow,
+    find_changed_link,
+    find_slow_links,
+    has_changed_link,
+)
+from laggard.analysis.detection.lockstep.cause_detector import DetectionInput
+from laggard.analysis.detection.series_causes import MIN_MAKESPAN_SHARE, is_starving
+from laggard.analysis.detection.transfers import Transfers
+from laggard.analysis.tables.columns import BoolArray, FloatArray, LinkColumns
+from laggard.analysis.tables.timelines.timeline import Timeline
+
+
+def find_transfer_causes(run: DetectionInput, found: tuple[Cause, ...]) -> tuple[Cause, ...]:
+    """Dynamic causes of slow collectives, named by the links' counters where these are clear.
+
+    A collective that slowed while a rank's compute did, with no link slower than usual, is not a
+    network cause: a starved host reduces slowly. Its excess is charged to that rank: its cause in
+    `found` is marked. What slows three quarters of the ranks' compute as well is the machine under
+    them, and taken out.
+    """
+    timeline, transfers, links, hosts = run.timeline, run.transfers, run.links, run.hosts
+    usable = np.flatnonzero(~timeline.warm_up & transfers.has_transfers)
+    series = transfers.step_logs[usable]
+    if (
+        len(usable) < 2 * MIN_STEPS
+        or transfers.step_seconds.sum() < MIN_MAKESPAN_SHARE * timeline.makespan
+    ):
+        return found
+    levels = segment_series(series)
+    baseline = find_baseline_level(levels)
+    slow = [
+        _subtract_drift(part, run.drift[usable])
+        for part in find_slow_intervals(series, levels, baseline)
+    ]
+    parts = [
+        p
+        for p in slow
+        if is_raised(p, levels, baseline) and (p.first > 0 or p.last < len(series) - 1)
+    ]
+    windows = [
+        _build_window(timeline, links, int(usable[p.first]), int(usable[p.last])) for p in parts
+    ]
+    quiet = _build_complement_window(links, len(usable), windows)
+    slow_transfers: list[Cause] = []
+    marked = list(found)
+    for part, inside in zip(parts, windows, strict=True):
+        first, last = int(usable[part.first]), int(usable[part.last])
+        excess_s = _measure_excess_s(transfers, first, last)
+        culprits = [i for i, c in enumerate(marked) if is_starving(c, first, last)]
+        if culprits and not has_changed_link(links, inside, quiet, excess_s, hosts):
+            for index in culprits:
+                marked[index] = replace(marked[index], burdens_transfer=(first, last))
+            continue
+        link = find_changed_link(links, inside, quiet, excess_s, hosts)
+        confidence = levels.confidence(part.level - baseline, part.length)
+        slowdown = math.exp(part.level - baseline)
+        slow_transfers.append(
+            Cause("network", "dynamic", None, first, last, slowdown, confidence, baseline, link)
+        )
+    return (*marked, *slow_transfers)
+
+
+def _subtract_drift(part: Segment, drift: FloatArray) -> Segment:
+    """An interval less what the machine was slower in it than in the rest.
+
+    Only what was found slow as measured is corrected: correcting all of a series would make
+    intervals of a steady one slow.
+    """
+    inside = to_mask((part,), len(drift))
+    if inside.all():
+        return part
+    shift = max(float(np.median(drift[inside]) - np.median(drift[~inside])), 0.0)
+    return replace(part, level=part.level - shift, quartile=part.quartile - shift)
+
+
+def _measure_excess_s(transfers: Transfers, first: int, last: int) -> float:
+    """Seconds per step that transfers took longer than usual."""
+    usual = transfers.step_seconds[first : last + 1] / np.exp(transfers.step_logs[first : last + 1])
+    return max(float(np.median(transfers.step_seconds[first : last + 1] - usual)), 1e-9)
+
+
+def find_link_causes(run: DetectionInput, found: tuple[Cause, ...]) -> tuple[Cause, ...]:
+    """Deterministic network causes: links slower than the fastest class all along. Without link
+    samples there are none; the time of dynamic network causes is left out.
+    """
+    timeline, transfers, links = run.timeline, run.transfers, run.links
+    usable = np.flatnonzero(~timeline.warm_up)
+    if not len(usable):
+        return found
+    dynamic = [each for each in found if each.spec.uses_links and each.kind == "dynamic"]
+    windows = [_build_window(timeline, links, cause.first, cause.last) for cause in dynamic]
+    quiet = _build_complement_window(links, len(timeline.steps), windows)
+    steps = max(quiet.steps * float(transfers.has_transfers.mean()), 1.0)
+    slow = find_slow_links(links, quiet.rows, {host.host: host.tier for host in run.hosts})
+    usual = transfers.usual_step_s
+    slow_links: list[Cause] = []
+    for link in slow.links:
+        busy, needed = link.busy_s / steps, link.needed_s / steps
+        ratio = (
+            usual / max(usual - (busy - needed), usual / link.slowdown, 1e-9) if usual > 0 else 1.0
+        )
+        if ratio >= MIN_RATIO:
+            slow_links.append(
+                Cause(
+                    family="network",
+                    kind="deterministic",
+                    rank=None,
+                    first=int(usable[0]),
+                    last=int(usable[-1]),
+                    slowdown=link.slowdown,
+                    confidence=link.confidence,
+                    link=link.ends,
+                    link_busy_s=busy,
+                    link_needed_s=needed,
+                    link_others_busy_s=slow.others_busy_s / steps,
+                )
+            )
+    return (*found, *slow_links)
+
+
+def _build_window(timeline: Timeline, links: LinkColumns, first: int, last: int) -> SampleWindow:
+    """From the first collective of step `first` to the last of step `last`."""
+    at = ~timeline.pause & (timeline.barrier_step >= first) & (timeline.barrier_step <= last)
+    begin, end = timeline.arrival[at].min(initial=np.inf), timeline.finish[at].max(initial=-np.inf)
+    during: BoolArray = (links.time_ns >= begin * 1e9) & (links.time_ns <= end * 1e9)
+    return SampleWindow(during, last - first + 1)
+
+
+def _build_complement_window(
+    links: LinkColumns, steps: int, windows: Sequence[SampleWindow]
+) -> SampleWindow:
+    """All the rest of a run of `steps` steps."""
+    rows = np.ones(len(links), dtype=np.bool_)
+    for window in windows:
+        rows &= ~window.rows
+    return SampleWindow(rows, max(steps - sum(window.steps for window in windows), 1))

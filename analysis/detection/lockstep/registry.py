@@ -1,0 +1,31 @@
+"""The detectors of runs in lockstep, in the order in which they run: one line each.
+
+A detector of transfers comes after those of local work, which it may charge with slow transfers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from laggard.analysis.detection.causes import Cause
+from laggard.analysis.detection.families import COMPUTE, STORAGE
+from laggard.analysis.detection.lockstep.cause_detector import CauseDetector, DetectionInput
+from laggard.analysis.detection.lockstep.local_work import LocalWorkDetector
+from laggard.analysis.detection.lockstep.network import find_link_causes, find_transfer_causes
+
+DETECTORS: tuple[CauseDetector, ...] = (
+    LocalWorkDetector(COMPUTE),
+    LocalWorkDetector(STORAGE),
+    find_transfer_causes,
+    find_link_causes,
+)
+
+
+def find_causes(
+    run: DetectionInput, detectors: Sequence[CauseDetector] = DETECTORS
+) -> tuple[Cause, ...]:
+    """Return the causes that all detectors find."""
+    found: tuple[Cause, ...] = ()
+    for detect in detectors:
+        found = detect(run, found)
+    return found
