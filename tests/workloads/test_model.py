@@ -338,7 +338,7 @@ def test_ranks_follow_the_patterns(placement: dict[str, object], expected: list[
 
 
 def test_every_host_trains_by_default() -> None:
-    assert len(plan_workers(workload(), HOSTS, Path("/spool"))) == len(HOSTS)
+    assert len(plan_workers(workload(), HOSTS, Path("/workers"))) == len(HOSTS)
 
 
 def test_plans(tmp_path: Path) -> None:
@@ -396,7 +396,7 @@ def test_the_server_is_where_the_placement_says_or_with_the_first_rank(tmp_path:
 )
 def test_plans_that_cannot_be(settings: dict[str, object], says: str) -> None:
     with pytest.raises(InputError, match=says.replace("*", r"\*")):
-        plan_workers(workload(**settings), HOSTS, Path("/spool"))
+        plan_workers(workload(**settings), HOSTS, Path("/workers"))
 
 
 @pytest.mark.parametrize(
