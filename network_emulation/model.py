@@ -191,13 +191,13 @@ def _reject_keys_with_profile(value: object) -> object:
                 "a profile is always both ways, up from src to dst and down from dst to src —"
                 " remove it"
             )
-            raise PydanticCustomError("beside_profile", rule, {ERROR_SUBKEY: (key,)})
+            raise PydanticCustomError("key_conflicts_with_profile", rule, {ERROR_SUBKEY: (key,)})
         if key in _LINK_KEYS:
             rule = (
                 "a profile says all of a link — remove it, or write it into an entry of its own, or"
                 " remove the profile"
             )
-            raise PydanticCustomError("beside_profile", rule, {ERROR_SUBKEY: (key,)})
+            raise PydanticCustomError("key_conflicts_with_profile", rule, {ERROR_SUBKEY: (key,)})
     return value
 
 
@@ -375,7 +375,7 @@ DeterministicRule = Annotated[
     | Annotated[ProfileRule, Tag("profile-rule")],
     Discriminator(
         _deterministic_kind,
-        custom_error_type="which_hosts",
+        custom_error_type="missing_hosts",
         custom_error_message=(
             "an entry names its hosts — write `hosts:`, `between:` or `src:` and `dst:`"
         ),
@@ -390,7 +390,7 @@ DynamicRule = Annotated[
     | Annotated[TraceEvent, Tag("trace-event")],
     Discriminator(
         _dynamic_kind,
-        custom_error_type="which_hosts",
+        custom_error_type="missing_hosts",
         custom_error_message="an event names its hosts — write `hosts:`, or `src:` and `dst:`",
     ),
 ]

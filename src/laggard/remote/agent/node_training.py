@@ -1,4 +1,4 @@
-"""The training's processes on one node: started by fork, watched through the node's own worker files,
+"""The training's processes on one node: started by fork, watched through the node's worker files,
 reported as messages.
 """
 
