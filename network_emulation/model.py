@@ -341,14 +341,14 @@ class TraceEvent(_NetworkSection):
         return self.symmetric
 
 
-def _keys(value: object) -> frozenset[str]:
+def _list_keys(value: object) -> frozenset[str]:
     if isinstance(value, Mapping):
         return frozenset(str(key) for key in value)
     return frozenset(type(value).model_fields) if isinstance(value, BaseModel) else frozenset()
 
 
 def _deterministic_kind(value: object) -> str | None:
-    keys = _keys(value)
+    keys = _list_keys(value)
     if "hosts" in keys:
         return "host-rule"
     if "between" in keys:
@@ -359,7 +359,7 @@ def _deterministic_kind(value: object) -> str | None:
 
 
 def _dynamic_kind(value: object) -> str | None:
-    keys = _keys(value)
+    keys = _list_keys(value)
     if "trace" in keys:
         return "trace-event"
     target = "host" if "hosts" in keys else "link" if keys & {"src", "dst"} else None

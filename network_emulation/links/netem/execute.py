@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from laggard.core.errors import EmulationError
-from laggard.network_emulation.links.netem.tc_batch import TcBatch, failure
+from laggard.network_emulation.links.netem.tc_batch import TcBatch, format_failure
 
 NAMED_NAMESPACES = Path("/run/netns")
 _LIMIT_S = 60.0
@@ -78,7 +78,7 @@ class InNamespaces:
             raise EmulationError(f"{host or 'fabric'}: {' '.join(command)}: {error}") from error
         if done.returncode != 0:
             raise EmulationError(
-                f"{host or 'fabric'}: {' '.join(command)} failed: {failure(done.stderr, text)}"
+                f"{host or 'fabric'}: {' '.join(command)} failed: {format_failure(done.stderr, text)}"
             )
         return done.stdout
 
