@@ -26,7 +26,7 @@ from laggard.core.hosts import Host
 from laggard.core.linux import inside_network
 from laggard.layers_services.local import sandbox
 from laggard.layers_services.local.namespaces import create_namespaces
-from laggard.layers_services.ssh.clock_exchange import Exchanger, Responder, exchange
+from laggard.layers_services.ssh.clock_exchange import Exchanger, Responder, exchange_clocks
 from laggard.network_emulation.forked import end_companion, fork_companion
 from laggard.network_emulation.link_plan import Constraint, LinkPlan
 from laggard.network_emulation.links.userspace import UserspaceBackend
@@ -136,7 +136,7 @@ def respond(responder: Responder, stop: int, stopping: int, report: Path) -> int
 def ask(node: Node, reference: Host, namespaces: Mapping[str, Path], folder: Path) -> int:
     with inside_network(namespaces[node.host.name]):
         start_ns = time.monotonic_ns()
-        found = list(exchange(reference.address, patience_s=5.0, clock=node.clock))
+        found = list(exchange_clocks(reference.address, patience_s=5.0, clock=node.clock))
         used_s = time.process_time()
         with Exchanger(reference.address, clock=node.clock) as exchanger:
             until_s = time.monotonic() + DURING_S
@@ -144,7 +144,7 @@ def ask(node: Node, reference: Host, namespaces: Mapping[str, Path], folder: Pat
                 select.select([exchanger], [], [], min(left_s, exchanger.due_s or 0.0))
                 found += exchanger.step()
         used_s = time.process_time() - used_s
-        found += exchange(reference.address, patience_s=5.0, clock=node.clock)
+        found += exchange_clocks(reference.address, patience_s=5.0, clock=node.clock)
     end_ns = time.monotonic_ns()
     lines = [each.to_json() for each in found]
     (folder / node.host.name).write_text(
@@ -244,7 +244,7 @@ def main() -> None:
             observe(reference, nodes, folder)
             return 0
 
-        if sandbox.call(controller):
+        if sandbox.run_in_sandbox(controller):
             raise SystemExit("a measurement failed")
         print(
             f"Linux {os.uname().release}, load average {os.getloadavg()[0]:.1f}, seed {SEED},"

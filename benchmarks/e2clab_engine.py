@@ -198,7 +198,7 @@ def main() -> None:
         from laggard.layers_services.local import sandbox
 
         engine: Engine = "e2clab" if sys.argv[2] == "e2clab" else "laggard"
-        sys.exit(sandbox.call(lambda: inside(engine, Path(sys.argv[3]))))
+        sys.exit(sandbox.run_in_sandbox(lambda: inside(engine, Path(sys.argv[3]))))
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     measured: dict[tuple[int, Engine], list[dict[str, float]]] = {
         (h, e): [] for h in HOSTS for e in ENGINES

@@ -250,7 +250,7 @@ def in_sandbox(body: Callable[[], dict[str, object]]) -> dict[str, object]:
             json.dump(body(), stream)
         return 0
 
-    status = sandbox.call(inside)
+    status = sandbox.run_in_sandbox(inside)
     os.close(write)
     with os.fdopen(read) as stream:
         text = stream.read()

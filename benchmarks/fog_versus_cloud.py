@@ -64,7 +64,7 @@ def draw(found: Speeds) -> bytes:
         for axes, (model, name) in zip(
             figure.subplots(1, len(MODELS)), MODELS.items(), strict=True
         ):
-            for place, colour in zip(PLACES.values(), TIERS, strict=False):
+            for place, color in zip(PLACES.values(), TIERS, strict=False):
                 points = sorted(
                     (rate, speed)
                     for (m, rate, p), speed in found.items()
@@ -73,7 +73,7 @@ def draw(found: Speeds) -> bytes:
                 axes.plot(
                     *zip(*points, strict=True),
                     marker="o",
-                    color=colour,
+                    color=color,
                     label=f"server in the {place}",
                 )
             axes.set_xscale("log")

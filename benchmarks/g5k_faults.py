@@ -226,7 +226,7 @@ def one(name: str) -> int:
         print(json.dumps(asdict(row)), flush=True)
         return 0
 
-    return sandbox.call(inside)
+    return sandbox.run_in_sandbox(inside)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -27,7 +27,7 @@ from laggard.layers_services.g5k.reference import (
     Gpus,
     PowerMeter,
     Reference,
-    shortened,
+    format_number_ranges,
 )
 
 REPOSITORY = "https://github.com/grid5000/reference-repository"
@@ -66,7 +66,7 @@ def cluster_of(site: str, described: Json, nodes: Mapping[int, Json]) -> Cluster
     return Cluster(
         name=described["uid"],
         site=site,
-        numbers=shortened(nodes),
+        numbers=format_number_ranges(nodes),
         cores=min(node["architecture"]["nb_cores"] for node in every),
         memory_gib=round(min(node["main_memory"]["ram_size"] for node in every) / 2**30),
         cpu=_cpu(every[0]),
@@ -134,7 +134,7 @@ def _longest(nodes: Mapping[int, Json]) -> dict[str, float]:
         for number, node in nodes.items()
     }
     return {
-        shortened(n for n, limit in limits.items() if limit == seconds): seconds / 3600
+        format_number_ranges(n for n, limit in limits.items() if limit == seconds): seconds / 3600
         for seconds in sorted(set(limits.values()) - {0})
     }
 

@@ -142,7 +142,7 @@ def in_sandbox(hosts: int, body: Callable[[Bench], None]) -> None:
         sys.stdout.flush()
         return 0
 
-    if sandbox.call(controller):
+    if sandbox.run_in_sandbox(controller):
         raise SystemExit("a measurement failed")
 
 

@@ -241,7 +241,7 @@ def in_sandbox(
             os.pwrite(answer.fileno(), json.dumps(rows).encode(), 0)
             return 0
 
-        if sandbox.call(inside):
+        if sandbox.run_in_sandbox(inside):
             raise SystemExit("a measurement failed")
         return cast("list[dict[str, object]]", json.loads(Path(answer.name).read_text()))
 

@@ -50,7 +50,7 @@ INSIDE = """
     found = []
     for name, factor in itertools.product(SCENARIOS, DILATIONS):
         read, write = os.pipe()
-        assert sandbox.call(lambda: measure(name, factor, write)) == 0
+        assert sandbox.run_in_sandbox(lambda: measure(name, factor, write)) == 0
         os.close(write)
         with os.fdopen(read) as stream:
             found.append(json.load(stream))

@@ -71,7 +71,7 @@ def measure(name, factor):
     cgroups = prepare_cgroups(scenario.shares, run_name())
     assert cgroups is not None
     read, write = os.pipe()
-    assert sandbox.call(lambda: inside(scenario, cpu, cgroups, write)) == 0
+    assert sandbox.run_in_sandbox(lambda: inside(scenario, cpu, cgroups, write)) == 0
     cgroups.close()
     cgroups.remove()
     os.close(write)

@@ -91,7 +91,7 @@ INSIDE = """
         return 0
 
     read, write = os.pipe()
-    status = sandbox.call(lambda: play(write))
+    status = sandbox.run_in_sandbox(lambda: play(write))
     os.close(write)
     with os.fdopen(read) as stream:
         result(json.loads(stream.read() or json.dumps({"status": status})))

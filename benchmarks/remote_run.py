@@ -120,7 +120,7 @@ def main() -> int:
                 (folder / "answer.json").write_text(json.dumps(measure(folder)))
                 return 0
 
-            if sandbox.call(answer):
+            if sandbox.run_in_sandbox(answer):
                 return 1
             found |= json.loads((folder / "answer.json").read_text())
     print(table(found))

@@ -38,19 +38,19 @@ def compile_hosts(layers: LayersServices) -> tuple[Host, ...]:
     """
     return tuple(
         replace(host, address=str(NETWORK[number]), ipv6=(str(NETWORK6[number]),))
-        for number, host in enumerate(_hosts(layers), 1)
+        for number, host in enumerate(_compile_hosts(layers), 1)
     )
 
 
-def repeated(layer: Layer) -> tuple[Service, ...]:
+def expand_repeated_services(layer: Layer) -> tuple[Service, ...]:
     """The layer's services with the copies that `repeat` asks for at the end."""
     copies = [service for service in layer.services for _ in range(service.repeat)]
     return (*layer.services, *copies)
 
 
-def _hosts(layers: LayersServices) -> Iterator[Host]:
+def _compile_hosts(layers: LayersServices) -> Iterator[Host]:
     for layer_id, layer in enumerate(layers.layers, 1):
-        for service_id, service in enumerate(repeated(layer), 1):
+        for service_id, service in enumerate(expand_repeated_services(layer), 1):
             for machine_id in range(1, service.machines + 1):
                 layer_name, name = layer.name.lower(), service.name.lower()
                 yield Host(

@@ -251,7 +251,9 @@ class LayersServices(_LayersSection):
         if twice:
             second = [i for i, layer in enumerate(self.layers) if layer.name.lower() == twice[0]][1]
             rule = "this layer is there twice (case does not matter) — put its services together"
-            raise PydanticCustomError("twice", rule, {ERROR_SUBKEY: ("layers", second, "name")})
+            raise PydanticCustomError(
+                "duplicate_name", rule, {ERROR_SUBKEY: ("layers", second, "name")}
+            )
         machines = sum(layer.machines for layer in self.layers)
         if machines > MAX_HOSTS:
             raise ValueError(

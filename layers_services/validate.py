@@ -16,7 +16,7 @@ MAX_HOSTS = 500
 MAX_ROLES = 10_000
 
 
-def validate(hosts: Sequence[Host], source: YamlSource) -> Iterator[Problem]:
+def check_hosts(hosts: Sequence[Host], source: YamlSource) -> Iterator[Problem]:
     """Yield a problem when a scenario has too many hosts or too many roles."""
     if len(hosts) > MAX_HOSTS:
         rule = f"{len(hosts)} hosts, and the local testbed holds at most {MAX_HOSTS}"

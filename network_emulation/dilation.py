@@ -46,35 +46,37 @@ def best_placement(
     shares: Mapping[str, float], cores: int, reserve: float
 ) -> tuple[Placement, float]:
     """Hosts of every core, and the dilation that this placement needs (see `auto_dilation`)."""
-    _require(shares, cores, reserve)
-    least = max(1.0, _fitting(shares.values(), cores - reserve))
+    _require_capacity(shares, cores, reserve)
+    least = max(1.0, _solve_fitting_dilation(shares.values(), cores - reserve))
     by_size = sorted(shares, key=lambda host: -shares[host])
     candidates = [_longest_first(by_size, shares, cores)]
-    if needed(candidates[0], shares) > least:
-        candidates.extend(_multifit(by_size, shares, cores, needed(candidates[0], shares)))
-    best = min(candidates, key=lambda placement: needed(placement, shares))
-    return best, max(least, needed(best, shares))
+    if compute_needed_dilation(candidates[0], shares) > least:
+        candidates.extend(
+            _place_multifit(by_size, shares, cores, compute_needed_dilation(candidates[0], shares))
+        )
+    best = min(candidates, key=lambda placement: compute_needed_dilation(placement, shares))
+    return best, max(least, compute_needed_dilation(best, shares))
 
 
-def needed(placement: Placement, shares: Mapping[str, float]) -> float:
+def compute_needed_dilation(placement: Placement, shares: Mapping[str, float]) -> float:
     """Dilation that the heaviest core of a placement needs; a host alone may have the whole
     core.
     """
     alone = [shares[core[0]] for core in placement if len(core) == 1]
     together = [
-        _fitting([shares[host] for host in core], CORE_CAPACITY)
+        _solve_fitting_dilation([shares[host] for host in core], CORE_CAPACITY)
         for core in placement
         if len(core) > 1
     ]
     return max((*alone, *together), default=0.0)
 
 
-def load(share: float) -> float:
+def compute_load(share: float) -> float:
     """CPU time a second that a host needs to compute at a share of a core's full speed."""
     return share * (2 - share) if share < 1 else share
 
 
-def _fitting(shares: Iterable[float], capacity: float) -> float:
+def _solve_fitting_dilation(shares: Iterable[float], capacity: float) -> float:
     """The D at which the loads of shares / D add up to a capacity; 0 for no shares.
 
     2 S / D - Q / D^2 = C with the sum S of the shares and Q of their squares; where the greatest
@@ -86,7 +88,7 @@ def _fitting(shares: Iterable[float], capacity: float) -> float:
     return (total + math.sqrt(room)) / capacity if room > 0 else 0.0
 
 
-def _require(shares: Mapping[str, float], cores: int, reserve: float) -> None:
+def _require_capacity(shares: Mapping[str, float], cores: int, reserve: float) -> None:
     if not 0 <= reserve < cores:
         raise ValueError(
             f"a reserve of {reserve:g} of {cores} cores leaves nothing to the hosts; keep fewer"
@@ -109,7 +111,7 @@ def _longest_first(by_size: Sequence[str], shares: Mapping[str, float], cores: i
     return tuple(map(tuple, placed))
 
 
-def _multifit(
+def _place_multifit(
     by_size: Sequence[str], shares: Mapping[str, float], cores: int, enough: float
 ) -> list[Placement]:
     low, high, found = 0.0, enough, list[Placement]()
@@ -134,11 +136,11 @@ def _first_fit(
         fitting = (
             c
             for c in range(cores)
-            if loads[c] + load(share) <= (CORE_CAPACITY if placed[c] else 1.0) + _EPSILON
+            if loads[c] + compute_load(share) <= (CORE_CAPACITY if placed[c] else 1.0) + _EPSILON
         )
         core = next(fitting, None)
         if core is None:
             return None
         placed[core].append(host)
-        loads[core] += load(share)
+        loads[core] += compute_load(share)
     return tuple(map(tuple, placed))

@@ -54,11 +54,11 @@ def fork_companion(name: str, body: Callable[[], int]) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _live(parent, name, body)
+        _run_companion(parent, name, body)
     return pid
 
 
-def _live(parent: int, name: str, body: Callable[[], int]) -> NoReturn:
+def _run_companion(parent: int, name: str, body: Callable[[], int]) -> NoReturn:
     status = 1
     try:
         linux.die_with_parent(parent)
@@ -110,7 +110,7 @@ def run_forked(name: str, function: Callable[[], _T]) -> _T:
         EmulationError: the process failed or died; a LaggardError of its own is raised as it was.
     """
     reading, writing = os.pipe()
-    pid = fork_companion(name, lambda: _answer(function, reading, writing))
+    pid = fork_companion(name, lambda: _run_and_answer(function, reading, writing))
     os.close(writing)
     try:
         with os.fdopen(reading, "rb") as stream:
@@ -129,7 +129,7 @@ def run_forked(name: str, function: Callable[[], _T]) -> _T:
     return value
 
 
-def _answer(function: Callable[[], _T], reading: int, writing: int) -> int:
+def _run_and_answer(function: Callable[[], _T], reading: int, writing: int) -> int:
     os.close(reading)
     result: _T | PackedError
     try:

@@ -41,23 +41,26 @@ _GRID = 128
 
 
 @cache
-def offsets(distribution: Distribution) -> tuple[float, ...]:
+def build_offset_table(distribution: Distribution) -> tuple[float, ...]:
     """The table of X, equally likely values in increasing order; empty for the uniform
     distribution, which needs none.
     """
     if distribution == "uniform":
         return ()
-    entries = map(_normal if distribution == "normal" else _pareto, range(_ENTRIES))
+    entries = map(
+        _compute_normal_offset if distribution == "normal" else _compute_pareto_offset,
+        range(_ENTRIES),
+    )
     return tuple(max(_LEAST, min(_MOST, round(_SCALE * entry))) / _SCALE for entry in entries)
 
 
-def _normal(entry: int) -> float:
+def _compute_normal_offset(entry: int) -> float:
     from statistics import NormalDist
 
     return NormalDist().inv_cdf((4 * entry + 0.5) / (4 * _ENTRIES))
 
 
-def _pareto(entry: int) -> float:
+def _compute_pareto_offset(entry: int) -> float:
     return float((1.0 - entry / _ENTRIES) ** (-1 / 3) - 1.5) * 4 / 3
 
 
@@ -68,7 +71,7 @@ def delay_grid_ms(
     """Delays of one link at equally spaced quantiles, in increasing order."""
     if not jitter_ms:
         return (delay_ms,)
-    table = offsets(distribution)
+    table = build_offset_table(distribution)
     middles = [(i + 0.5) / _GRID for i in range(_GRID)]
     drawn = [table[int(middle * _ENTRIES)] if table else 2 * middle - 1 for middle in middles]
     return tuple(max(0.0, delay_ms + jitter_ms * x) for x in drawn)
@@ -91,11 +94,13 @@ def median_of_sum_ms(
     """
     sums = sorted(there + back for there in there_ms for back in back_ms)
     upper = _median_bound(samples)
-    low, middle, high = (_quantile(sums, quantile) for quantile in (1 - upper, 0.5, upper))
+    low, middle, high = (
+        _interpolate_quantile(sums, quantile) for quantile in (1 - upper, 0.5, upper)
+    )
     return middle, max(high - middle, middle - low)
 
 
-def _quantile(ordered: Sequence[float], quantile: float) -> float:
+def _interpolate_quantile(ordered: Sequence[float], quantile: float) -> float:
     position = quantile * len(ordered) - 0.5
     below = min(max(math.floor(position), 0), len(ordered) - 1)
     above = min(below + 1, len(ordered) - 1)

@@ -159,14 +159,16 @@ def dilate_constraint(constraint: Constraint, dilation: Dilation) -> Constraint:
         constraint,
         delay_ms=dilation.real_ms(constraint.delay_ms),
         jitter_ms=dilation.real_ms(constraint.jitter_ms),
-        rate_mbps=_real(constraint.rate_mbps, dilation),
+        rate_mbps=_to_real_mbps(constraint.rate_mbps, dilation),
     )
 
 
 def dilate_links(plan: LinkPlan, dilation: Dilation) -> LinkPlan:
     """The plan in real units: delays × D, rates / D, loss as it is."""
     access = {
-        host: AccessLink(host, _real(link.up_mbps, dilation), _real(link.down_mbps, dilation))
+        host: AccessLink(
+            host, _to_real_mbps(link.up_mbps, dilation), _to_real_mbps(link.down_mbps, dilation)
+        )
         for host, link in plan.access.items()
     }
     return replace(
@@ -181,5 +183,5 @@ def dilate_links(plan: LinkPlan, dilation: Dilation) -> LinkPlan:
     )
 
 
-def _real(rate_mbps: float | None, dilation: Dilation) -> float | None:
+def _to_real_mbps(rate_mbps: float | None, dilation: Dilation) -> float | None:
     return None if rate_mbps is None else dilation.real_mbps(rate_mbps)

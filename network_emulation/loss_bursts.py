@@ -21,7 +21,7 @@ def least_burst_packets(loss: float) -> float:
     return loss / (1 - loss)
 
 
-def gilbert(loss: float, burst_packets: float) -> tuple[float, float] | None:
+def compute_gilbert_probabilities(loss: float, burst_packets: float) -> tuple[float, float] | None:
     """Probabilities p (that a burst begins) and r (that it ends) after a packet.
 
     Args:
@@ -44,7 +44,7 @@ def variance_ratio(loss: float, burst_packets: float, packets: int) -> float:
     The states of two packets k apart are correlated by (1 - p - r)^k; the sum over all pairs is the
     geometric series.
     """
-    chain = gilbert(loss, burst_packets)
+    chain = compute_gilbert_probabilities(loss, burst_packets)
     if chain is None:
         return 1.0
     kept = 1 - sum(chain)

@@ -191,13 +191,13 @@ def _reject_keys_with_profile(value: object) -> object:
                 "a profile is always both ways, up from src to dst and down from dst to src —"
                 " remove it"
             )
-            raise PydanticCustomError("beside_profile", rule, {ERROR_SUBKEY: (key,)})
+            raise PydanticCustomError("key_conflicts_with_profile", rule, {ERROR_SUBKEY: (key,)})
         if key in _LINK_KEYS:
             rule = (
                 "a profile says all of a link — remove it, or write it into an entry of its own, or"
                 " remove the profile"
             )
-            raise PydanticCustomError("beside_profile", rule, {ERROR_SUBKEY: (key,)})
+            raise PydanticCustomError("key_conflicts_with_profile", rule, {ERROR_SUBKEY: (key,)})
     return value
 
 
@@ -341,14 +341,14 @@ class TraceEvent(_NetworkSection):
         return self.symmetric
 
 
-def _keys(value: object) -> frozenset[str]:
+def _list_keys(value: object) -> frozenset[str]:
     if isinstance(value, Mapping):
         return frozenset(str(key) for key in value)
     return frozenset(type(value).model_fields) if isinstance(value, BaseModel) else frozenset()
 
 
 def _deterministic_kind(value: object) -> str | None:
-    keys = _keys(value)
+    keys = _list_keys(value)
     if "hosts" in keys:
         return "host-rule"
     if "between" in keys:
@@ -359,7 +359,7 @@ def _deterministic_kind(value: object) -> str | None:
 
 
 def _dynamic_kind(value: object) -> str | None:
-    keys = _keys(value)
+    keys = _list_keys(value)
     if "trace" in keys:
         return "trace-event"
     target = "host" if "hosts" in keys else "link" if keys & {"src", "dst"} else None
@@ -375,7 +375,7 @@ DeterministicRule = Annotated[
     | Annotated[ProfileRule, Tag("profile-rule")],
     Discriminator(
         _deterministic_kind,
-        custom_error_type="which_hosts",
+        custom_error_type="missing_hosts",
         custom_error_message=(
             "an entry names its hosts — write `hosts:`, `between:` or `src:` and `dst:`"
         ),
@@ -390,7 +390,7 @@ DynamicRule = Annotated[
     | Annotated[TraceEvent, Tag("trace-event")],
     Discriminator(
         _dynamic_kind,
-        custom_error_type="which_hosts",
+        custom_error_type="missing_hosts",
         custom_error_message="an event names its hosts — write `hosts:`, or `src:` and `dst:`",
     ),
 ]

@@ -87,28 +87,28 @@ class _Profiles(RootModel[dict[str, Profile]]):
 
 
 @cache
-def profiles() -> Mapping[str, Profile]:
+def load_profiles() -> Mapping[str, Profile]:
     """All profiles by name, in the file's order."""
     return validate_model(parse_yaml(FILE.read_bytes(), FILE.name), _Profiles).root
 
 
-def _known(name: str) -> str:
-    if name not in profiles():
-        near = difflib.get_close_matches(name.lower(), profiles(), n=1)
+def _require_known_profile(name: str) -> str:
+    if name not in load_profiles():
+        near = difflib.get_close_matches(name.lower(), load_profiles(), n=1)
         meant = f"did you mean `{near[0]}`? " if near else ""
         raise ValueError(
-            f"there is no such profile — {meant}the profiles are {', '.join(profiles())}"
+            f"there is no such profile — {meant}the profiles are {', '.join(load_profiles())}"
         )
     return name
 
 
 def _named_in_schema(schema: dict[str, JsonValue]) -> None:
-    schema["enum"] = list(profiles())
+    schema["enum"] = list(load_profiles())
 
 
 ProfileName = Annotated[
     str,
-    AfterValidator(_known),
+    AfterValidator(_require_known_profile),
     Field(
         description="all of the link, both ways: up from src to dst",
         json_schema_extra=_named_in_schema,

@@ -119,7 +119,7 @@ def _list_patterns(entry: object) -> Mapping[KeyPath, str]:
     return {(key,): getattr(entry, key) for key in keys}
 
 
-def validate(
+def check_heterogeneity(
     heterogeneity: Heterogeneity,
     hosts: Sequence[Host],
     horizon_s: float | None,

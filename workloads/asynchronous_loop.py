@@ -19,7 +19,7 @@ from laggard.workloads.tracing.recorder import Recorder
 
 
 @dataclass(frozen=True)
-class OwnPace:
+class AsyncTrainingLoop:
     """One rank's training.
 
     Attributes:

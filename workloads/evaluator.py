@@ -25,7 +25,7 @@ from laggard.workloads.coordination.start_barrier import (
     EvaluationVerdict,
     Reason,
     StartBarrier,
-    evaluation_gate,
+    evaluation_barrier,
 )
 from laggard.workloads.coordination.stopping import accuracy_reached
 from laggard.workloads.datasets import open_data, prepare_data
@@ -40,7 +40,7 @@ from laggard.workloads.training_coordinator import Judge, TrainingCoordinator
 
 LOGGER = logging.getLogger(__name__)
 EVALUATION_BATCH = 512
-ASKED_POLL_S = 0.05
+REQUEST_POLL_S = 0.05
 
 
 def main(argument: str) -> None:
@@ -72,7 +72,7 @@ def main(argument: str) -> None:
     if strategy.uses_server or strategy.sync_mode == "asynchronous":
         os.nice(19)
     if strategy.uses_server:
-        _serve_coordinator(plan, data, model)
+        _serve_parameter_server(plan, data, model)
     elif strategy.sync_mode == "asynchronous":
         _create_coordinator(plan, data, model).run()
     else:
@@ -105,8 +105,8 @@ def _serve_evaluations(plan: EvaluatorPlan, data: Data, model: nn.Module) -> Non
     is_over = False
     while not is_over:
         number = len(accuracies)
-        gate = evaluation_gate(number)
-        last_arrival_ns = _wait_for_all(start_barrier, gate)
+        barrier = evaluation_barrier(number)
+        last_arrival_ns = _wait_for_all(start_barrier, barrier)
         step, is_last = start_barrier.requested_evaluation
         if output_dir.snapshot(number).exists():
             accuracies.append(_evaluate_snapshot(model, output_dir.snapshot(number), data.test))
@@ -123,22 +123,22 @@ def _serve_evaluations(plan: EvaluatorPlan, data: Data, model: nn.Module) -> Non
             output_dir.evaluations,
             {"evaluation": number, "last_arrival_ns": last_arrival_ns, **found},
         )
-        start_barrier.open(gate, verdict, paused_since_ns=last_arrival_ns)
+        start_barrier.open(barrier, verdict, paused_since_ns=last_arrival_ns)
         LOGGER.info("after step %d: accuracy %.4f", step, accuracies[-1])
         is_over = is_last or verdict is EvaluationVerdict.STOP
 
 
-def _serve_coordinator(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
+def _serve_parameter_server(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
     """Evaluate what the server asks for, in order; ask it to stop when the accuracy is reached."""
     output_dir = WorkerOutputDir(plan.output_path)
     start_barrier = StartBarrier(output_dir.start_barrier, plan.world_size)
     accuracies: list[float] = []
     while True:
-        asked = read_lines(output_dir.evaluation_requests)
-        if len(asked) == len(accuracies):
-            time.sleep(ASKED_POLL_S)
+        requests = read_lines(output_dir.evaluation_requests)
+        if len(requests) == len(accuracies):
+            time.sleep(REQUEST_POLL_S)
             continue
-        number, line = len(accuracies), asked[len(accuracies)]
+        number, line = len(accuracies), requests[len(accuracies)]
         accuracies.append(_evaluate_snapshot(model, output_dir.snapshot(number), data.test))
         reached = accuracy_reached(accuracies, plan.workload.stop)
         found = {"step": line["step"], "accuracy": accuracies[-1]}
@@ -155,8 +155,8 @@ def _serve_coordinator(plan: EvaluatorPlan, data: Data, model: nn.Module) -> Non
             return
 
 
-def _wait_for_all(start_barrier: StartBarrier, gate: int) -> int:
-    while (last_arrival_ns := start_barrier.last_arrival_ns(gate)) is None:
+def _wait_for_all(start_barrier: StartBarrier, barrier: int) -> int:
+    while (last_arrival_ns := start_barrier.last_arrival_ns(barrier)) is None:
         time.sleep(POLL_S)
     return last_arrival_ns
 

@@ -24,7 +24,7 @@ from laggard.workloads.balancing.shares import Shares
 from laggard.workloads.compress.codec import create_vector_codec
 from laggard.workloads.compress.gradient_packer import GradientPacker
 from laggard.workloads.compress.parameters import Compression
-from laggard.workloads.coordination.start_barrier import START_GATE, Reason, StartBarrier
+from laggard.workloads.coordination.start_barrier import START_BARRIER, Reason, StartBarrier
 from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.models import build_model
@@ -58,7 +58,7 @@ from laggard.workloads.transport.frames import Message
 LOGGER = logging.getLogger(__name__)
 POLL_S = 0.05
 PROGRESS_NS = 100_000_000
-SETTLE_S = 1.0
+DRAIN_S = 1.0
 STAY_S = 5.0
 """Real seconds that the server stays for workers that it has told to go: until they have put down
 what they sent."""
@@ -138,7 +138,7 @@ class ModelKeeper:
         self.model, self.version = model, 0
         self._optimizer, self._world_size = optimizer, world_size
         self._state = FlatState(model)
-        self._pushed: dict[tuple[int, int], torch.Tensor] = {}
+        self._pending_gradients: dict[tuple[int, int], torch.Tensor] = {}
         self._read: torch.Tensor | None = None
         codec = create_vector_codec(compression)
         self._packer = (
@@ -147,11 +147,11 @@ class ModelKeeper:
 
     def hold(self, push: Push, tensor: torch.Tensor) -> None:
         """Keep a worker's gradient (and buffers) until it is applied."""
-        self._pushed[push.rank, push.clock] = tensor
+        self._pending_gradients[push.rank, push.clock] = tensor
 
     def forget(self, push: Push) -> None:
         """Drop it."""
-        self._pushed.pop((push.rank, push.clock), None)
+        self._pending_gradients.pop((push.rank, push.clock), None)
 
     def apply(self, update: Update) -> None:
         """One step along the mean gradient of an update's samples, as large as the part of a whole
@@ -159,7 +159,7 @@ class ModelKeeper:
         """
         total = torch.zeros_like(self.read())
         for push in update.pushes:
-            pushed = self._pushed.pop((push.rank, push.clock))
+            pushed = self._pending_gradients.pop((push.rank, push.clock))
             total += pushed if self._packer is None else self._packer.unpack(pushed)
         self.version += 1
         if not update.samples:
@@ -211,8 +211,8 @@ class Server:
     balancer: ServerBalancer | None = None
     samples: int = 0
     _reads: dict[int, int] = field(default_factory=dict)
-    _fates: dict[int, tuple[int, int]] = field(default_factory=dict)
-    _came_ns: dict[int, int] = field(default_factory=dict)
+    _push_outcomes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _arrival_ns: dict[int, int] = field(default_factory=dict)
     _evaluations: int = 0
     _progress_ns: int = 0
     _zero_ns: int = 0
@@ -220,7 +220,7 @@ class Server:
     def __post_init__(self) -> None:
         self._output_dir = WorkerOutputDir(self.plan.output_path)
         self._start_barrier = StartBarrier(self._output_dir.start_barrier, self.plan.world_size)
-        self._left = set(range(self.plan.world_size)) - set(self.plan.absent)
+        self._present_ranks = set(range(self.plan.world_size)) - set(self.plan.absent)
         self._blocked: set[int] = set()
         for rank in self.plan.absent:
             self.rule.remove_member(rank)
@@ -231,29 +231,29 @@ class Server:
         """
         reason = Reason.NONE
         while not reason:
-            reason = self._take_one()
+            reason = self._handle_next_message()
         end_ns = time.monotonic_ns()
         LOGGER.info("over by %s at version %d", reason.name.lower(), self.keeper.version)
         self._snapshot(UNKNOWN, UNKNOWN, end_ns, final=True)
-        self.endpoint.drain(SETTLE_S)
+        self.endpoint.drain(DRAIN_S)
         # While workers are there: a closed connection is forgotten.
         write_traffic(self._output_dir, self.plan.world_size, self.endpoint)
-        let_go = self._let_all_go()
+        stopped_ranks = self._stop_all_workers()
         self._write_done(reason, end_ns)
-        stay_for(self.endpoint, let_go, STAY_S)
+        stay_for(self.endpoint, stopped_ranks, STAY_S)
 
-    def _take_one(self) -> Reason:
+    def _handle_next_message(self) -> Reason:
         message = self.endpoint.take(POLL_S)
         if (
             message is not None
             and message.kind == ServerMessageKind.PUSH
-            and message.sender in self._left
+            and message.sender in self._present_ranks
         ):
-            return self._pushed(message)
+            return self._handle_push(message)
         if message is not None and message.kind in (ServerMessageKind.JOIN, ServerMessageKind.PUSH):
-            return self._joined(message.sender)
-        for rank in sorted(self.endpoint.departed & self._left):
-            reason = self._lost(rank)
+            return self._add_joining_worker(message.sender)
+        for rank in sorted(self.endpoint.departed & self._present_ranks):
+            reason = self._remove_lost_worker(rank)
             if reason:
                 return reason
         if (
@@ -262,7 +262,7 @@ class Server:
             return self._start_barrier.is_stop_requested
         return Reason.TIME if self._time_is_up() else Reason.NONE
 
-    def _pushed(self, message: Message) -> Reason:
+    def _handle_push(self, message: Message) -> Reason:
         clock, samples, batch_size, *cost = message.values
         if self.balancer is not None:
             self.balancer.record_cost(message.sender, clock, CostReport.from_integers(cost))
@@ -271,40 +271,41 @@ class Server:
         self.keeper.hold(push, message.tensor)
         self._reads[push.rank] = message.version
         self._wait_for_answer(push.rank)
-        return self._follow(self.rule.push(push), push)
+        return self._apply_reaction(self.rule.push(push), push)
 
-    def _lost(self, rank: int) -> Reason:
+    def _remove_lost_worker(self, rank: int) -> Reason:
         """A worker is gone: the others go on without it."""
         LOGGER.warning("rank %d is gone; the others go on without it", rank)
-        self._left.discard(rank)
+        self._present_ranks.discard(rank)
         self._blocked.discard(rank)
         if self.balancer is not None:
             self.balancer.remove_member(rank)
-        if not self._left and not self.plan.workload.churn:
+        if not self._present_ranks and not self.plan.workload.churn:
             raise TransportError("no worker is left: all connections were reset by peers")
-        return self._follow(self.rule.remove_member(rank), Push(rank, UNKNOWN, 0, 0))
+        return self._apply_reaction(self.rule.remove_member(rank), Push(rank, UNKNOWN, 0, 0))
 
-    def _joined(self, rank: int) -> Reason:
+    def _add_joining_worker(self, rank: int) -> Reason:
         """A worker asks to be brought up to date; or pushes after it had been given up, which comes
         to the same.
         """
-        if rank in self._left and (reason := self._lost(rank)):  # it is back before it was missed
+        # The worker may be back before its loss was noticed.
+        if rank in self._present_ranks and (reason := self._remove_lost_worker(rank)):
             return reason
         LOGGER.info("rank %d joins at version %d", rank, self.keeper.version)
-        self._left.add(rank)
+        self._present_ranks.add(rank)
         self._wait_for_answer(rank)
-        return self._follow(self.rule.add_member(rank), Push(rank, UNKNOWN, 0, 0))
+        return self._apply_reaction(self.rule.add_member(rank), Push(rank, UNKNOWN, 0, 0))
 
     def _wait_for_answer(self, rank: int) -> None:
-        self._fates[rank] = (UNKNOWN, 0)
+        self._push_outcomes[rank] = (UNKNOWN, 0)
         self._blocked.add(rank)
-        self._came_ns[rank] = time.monotonic_ns()
+        self._arrival_ns[rank] = time.monotonic_ns()
 
-    def _follow(self, reaction: Reaction, cause: Push) -> Reason:
+    def _apply_reaction(self, reaction: Reaction, cause: Push) -> Reason:
         for update in reaction.updates:
             before = self.samples
             for push in update.pushes:
-                self._fates[push.rank] = (
+                self._push_outcomes[push.rank] = (
                     self.keeper.version + 1,
                     self.keeper.version - self._reads[push.rank],
                 )
@@ -321,14 +322,14 @@ class Server:
         return Reason.NONE
 
     def _answer(self, answer: ServerReply, cause: Push) -> None:
-        if self._fates[answer.rank][0] == UNKNOWN and answer.rank == cause.rank:
+        if self._push_outcomes[answer.rank][0] == UNKNOWN and answer.rank == cause.rank:
             self.keeper.forget(cause)
-        fate = self._fates[answer.rank]
+        outcome = self._push_outcomes[answer.rank]
         values: tuple[int, ...] = (
             answer.clock,
             answer.waited_for,
             answer.skipped,
-            *fate,
+            *outcome,
             self._held_ns(answer.rank),
         )
         if self.balancer is not None:
@@ -345,7 +346,7 @@ class Server:
             self.endpoint.send(rank, message)
 
     def _held_ns(self, rank: int) -> int:
-        return time.monotonic_ns() - self._came_ns[rank]
+        return time.monotonic_ns() - self._arrival_ns[rank]
 
     def _over(self) -> Reason:
         if self._start_barrier.is_stop_requested:
@@ -356,7 +357,7 @@ class Server:
         return Reason.TIME if self._time_is_up() else Reason.NONE
 
     def _time_is_up(self) -> bool:
-        if not self._zero_ns and self._start_barrier.announced[0] >= START_GATE:
+        if not self._zero_ns and self._start_barrier.announced[0] >= START_BARRIER:
             self._zero_ns = self._start_barrier.announced[1].open_ns
         limit_s = self.plan.workload.stop.time_s
         elapsed_s = (time.monotonic_ns() - self._zero_ns) / 1e9 / self.plan.dilation
@@ -371,14 +372,14 @@ class Server:
         `step` are those of the last push.
         """
         save_state(self.keeper.model.state_dict(), self._output_dir.snapshot(self._evaluations))
-        asked = {
+        request = {
             "time_ns": time_ns,
             "rank": rank,
             "step": step,
             "samples": self.samples,
             "final": int(final),
         }
-        append_line(self._output_dir.evaluation_requests, asked)
+        append_line(self._output_dir.evaluation_requests, request)
         self._evaluations += 1
 
     def _report_progress(self) -> None:
@@ -391,39 +392,39 @@ class Server:
                 {"time_ns": now_ns, "step": step, "samples": self.samples},
             )
 
-    def _let_all_go(self) -> set[int]:
+    def _stop_all_workers(self) -> set[int]:
         """Those who wait at once, the others when they come with a gradient that is not needed any
-        more; who was told.
+        more; returns the notified ranks.
         """
-        told: set[int] = set()
+        notified: set[int] = set()
         deadline_s = time.monotonic() + self.endpoint.plan.timeout_s
-        while self._left and time.monotonic() < deadline_s:
-            for rank in self._blocked & self._left:
-                values = (UNKNOWN, UNKNOWN, 0, *self._fates[rank], self._held_ns(rank))
+        while self._present_ranks and time.monotonic() < deadline_s:
+            for rank in self._blocked & self._present_ranks:
+                values = (UNKNOWN, UNKNOWN, 0, *self._push_outcomes[rank], self._held_ns(rank))
                 self._send(rank, Message(ServerMessageKind.STOP, self.keeper.version, values))
-                told.add(rank)
-            self._left -= self._blocked | self.endpoint.departed
-            message = self.endpoint.take(POLL_S) if self._left else None
+                notified.add(rank)
+            self._present_ranks -= self._blocked | self.endpoint.departed
+            message = self.endpoint.take(POLL_S) if self._present_ranks else None
             if message is not None and message.kind in (
                 ServerMessageKind.PUSH,
                 ServerMessageKind.JOIN,
             ):
-                self._left.add(message.sender)
+                self._present_ranks.add(message.sender)
                 self._wait_for_answer(message.sender)
-        return told
+        return notified
 
     def _write_done(self, reason: Reason, end_ns: int) -> None:
         while len(read_lines(self._output_dir.evaluations)) < self._evaluations:
             time.sleep(POLL_S)
-        asked, evaluations = (
+        requests, evaluations = (
             read_lines(self._output_dir.evaluation_requests),
             read_lines(self._output_dir.evaluations),
         )
         last, samples = evaluations[-1], self.samples
         if reason is Reason.ACCURACY:
             last = next(line for line in evaluations if line["reached"])
-            asked_then = asked[int(last["evaluation"] or 0)]
-            end_ns, samples = int(asked_then["time_ns"] or 0), int(asked_then["samples"] or 0)
+            request = requests[int(last["evaluation"] or 0)]
+            end_ns, samples = int(request["time_ns"] or 0), int(request["samples"] or 0)
         done = {
             "stopped_by": reason.name.lower(),
             "steps": -(-samples // self.partition.batch_size),

@@ -18,7 +18,7 @@ import torch
 
 from laggard.workloads.coordination.progress_board import ProgressBoard
 from laggard.workloads.coordination.progress_reporter import read_parts
-from laggard.workloads.coordination.start_barrier import START_GATE, Reason, StartBarrier
+from laggard.workloads.coordination.start_barrier import START_BARRIER, Reason, StartBarrier
 from laggard.workloads.coordination.stopping import accuracy_reached
 from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.output.worker_output import WorkerOutputDir, append_line, write_whole
@@ -81,7 +81,7 @@ class TrainingCoordinator:
         return self.plan.workload.evaluate_every or self.partition.samples
 
     def _wait_for_start(self) -> int:
-        while self._start_barrier.announced[0] < START_GATE:
+        while self._start_barrier.announced[0] < START_BARRIER:
             time.sleep(POLL_S)
         return self._start_barrier.announced[1].open_ns
 

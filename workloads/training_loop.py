@@ -14,7 +14,7 @@ from laggard.workloads.coordination.start_barrier import (
     EvaluationVerdict,
     Reason,
     StartBarrier,
-    evaluation_gate,
+    evaluation_barrier,
 )
 from laggard.workloads.coordination.stopping import is_last_by_steps, is_last_by_time
 from laggard.workloads.datasets.partition import Partition
@@ -160,7 +160,7 @@ class Loop:
         """Wait while the model is evaluated: that of all ranks, or, between their meetings, the
         mean of theirs.
         """
-        number, gate = self._evaluations, evaluation_gate(self._evaluations)
+        number, barrier = self._evaluations, evaluation_barrier(self._evaluations)
         self._evaluations += 1
         arrival_ns = self.recorder.enter(Phase.EVALUATE, group=number)
         if self.strategy.next_synchronization(step) != step:
@@ -172,8 +172,8 @@ class Loop:
             if final and self.plan.relayed:
                 self._write_checkpoint(step)
             self.start_barrier.request_evaluation(step, final=final)
-        self.start_barrier.arrive(self.plan.rank, gate, arrival_ns)
-        return self.start_barrier.wait(gate)
+        self.start_barrier.arrive(self.plan.rank, barrier, arrival_ns)
+        return self.start_barrier.wait(barrier)
 
     def _checkpoint(self, step: int) -> None:
         """Within the step: the others wait for it at their next collective."""

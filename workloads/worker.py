@@ -23,13 +23,13 @@ from laggard.core.emulated_drive import Drive
 from laggard.core.errors import DeploymentError
 from laggard.core.linux import minimize_timer_slack
 from laggard.core.work_counter import WorkCounter
-from laggard.workloads.asynchronous_loop import OwnPace
+from laggard.workloads.asynchronous_loop import AsyncTrainingLoop
 from laggard.workloads.balancing.balancer import Balancer, SupportsAllGather
 from laggard.workloads.balancing.shares import Shares
 from laggard.workloads.compress.codec import ErrorFeedbackCodec, create_vector_codec
 from laggard.workloads.coordination.progress_board import ProgressBoard
 from laggard.workloads.coordination.progress_reporter import ProgressReporter
-from laggard.workloads.coordination.start_barrier import START_GATE, StartBarrier
+from laggard.workloads.coordination.start_barrier import START_BARRIER, StartBarrier
 from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.dataset import Data
 from laggard.workloads.datasets.partition import Partition, Share
@@ -193,14 +193,14 @@ def _train_in_lockstep(
 
 
 def _train_with_server(
-    resources: WorkerResources, output_dir: WorkerOutputDir, told: EndpointPlan
+    resources: WorkerResources, output_dir: WorkerOutputDir, endpoint_plan: EndpointPlan
 ) -> None:
     plan = resources.plan
-    with Endpoint(told) as endpoint:
+    with Endpoint(endpoint_plan) as endpoint:
         endpoint.connect(plan.world_size)
         context = resources.context(endpoint)
         strategy = cast("ServerStrategy", plan.workload.strategy.create_worker(context))
-        loop = OwnPace(
+        loop = AsyncTrainingLoop(
             resources.create_batch_loader(context),
             partial(_find_share, resources, strategy),
             strategy,
@@ -266,12 +266,12 @@ def _join_late(
 
 
 def _train_among_peers(
-    resources: WorkerResources, output_dir: WorkerOutputDir, told: EndpointPlan
+    resources: WorkerResources, output_dir: WorkerOutputDir, endpoint_plan: EndpointPlan
 ) -> None:
     plan, own = resources.plan, resources.plan.workload.strategy.sync_mode == "asynchronous"
     progress_board = ProgressBoard(output_dir.progress_board, plan.world_size)
     with (
-        Endpoint(told, listens=True) as endpoint,
+        Endpoint(endpoint_plan, listens=True) as endpoint,
         closing(
             PeerConnections(
                 endpoint,
@@ -316,7 +316,7 @@ def _train_under_coordinator(
     if isinstance(strategy, BackgroundExchange):
         strategy.progress_reporter, progress_reporter.between_steps = progress_reporter, False
     share_of = partial(resources.partition.share, rank=plan.rank)
-    loop = OwnPace(
+    loop = AsyncTrainingLoop(
         resources.create_batch_loader(context),
         share_of,
         strategy,
@@ -348,7 +348,7 @@ def _configure_process(plan: WorkerPlan) -> None:
 
 def _take_device(plan: WorkerPlan, output_dir: WorkerOutputDir) -> None:
     """Make the rank's GPU this process's own and try it: a driver or a GPU too old for these wheels
-    is told of before training.
+    is endpoint_plan of before training.
     """
     if plan.device == CPU:
         return
@@ -452,15 +452,15 @@ def _start_together(
     """
     write_whole(output_dir.ready(plan.rank), b"")
     LOGGER.info("rank %d of %d on %s is ready", plan.rank, plan.world_size, plan.host)
-    while not output_dir.go.exists():
+    while not output_dir.start_signal.exists():
         time.sleep(GO_POLL_S)
-    start_barrier.arrive(plan.rank, START_GATE, time.monotonic_ns())
+    start_barrier.arrive(plan.rank, START_BARRIER, time.monotonic_ns())
     if plan.opens:
-        while start_barrier.last_arrival_ns(START_GATE, plan.absent) is None:
+        while start_barrier.last_arrival_ns(START_BARRIER, plan.absent) is None:
             time.sleep(GO_POLL_S)
-        zero_ns = start_barrier.open(START_GATE)
+        zero_ns = start_barrier.open(START_BARRIER)
         write_whole(output_dir.zero, json.dumps({"zero_ns": zero_ns}).encode())
-    return start_barrier.wait(START_GATE).open_ns
+    return start_barrier.wait(START_BARRIER).open_ns
 
 
 def _write_done(

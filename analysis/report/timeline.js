@@ -44,27 +44,27 @@
   }
 
   function start(root) {
-    const told = JSON.parse(root.dataset.timeline);
-    const series = told.kinds.length + (told.beside ? 1 : 0);
-    const levels = told.levels.map((level) => decode(level, told.rows.length, series));
+    const timeline = JSON.parse(root.dataset.timeline);
+    const series = timeline.kinds.length + (timeline.background ? 1 : 0);
+    const levels = timeline.levels.map((level) => decode(level, timeline.rows.length, series));
     levels.sort((a, b) => b.width - a.width);
-    const whole = levels.find((level) => level.from === 0 && level.to === told.end);
+    const whole = levels.find((level) => level.from === 0 && level.to === timeline.end);
     const least = 8 * levels[levels.length - 1].width;
     const canvas = root.querySelector("canvas");
     const tip = root.querySelector(".tip");
     const shownText = root.querySelector("output");
     const pen = canvas.getContext("2d");
-    const view = { from: 0, to: told.end };
+    const view = { from: 0, to: timeline.end };
     let place = null, waiting = false, brush = null;
 
     function layout() {
       const width = Math.max(root.clientWidth, 200), narrow = width < NARROW;
       pen.font = FONT;
-      const label = Math.max(...told.rows.map((row) => pen.measureText(row).width));
+      const label = Math.max(...timeline.rows.map((row) => pen.measureText(row).width));
       const left = narrow ? 0 : Math.min(Math.ceil(label) + 10, 0.3 * width);
-      const row = narrow ? 35 : told.rows.length > 24 ? 17 : 25;
+      const row = narrow ? 35 : timeline.rows.length > 24 ? 17 : 25;
       const first = OVERVIEW + AXIS;
-      const height = first + row * told.rows.length + 4;
+      const height = first + row * timeline.rows.length + 4;
       const ratio = window.devicePixelRatio || 1;
       canvas.width = Math.round(width * ratio);
       canvas.height = Math.round(height * ratio);
@@ -75,15 +75,15 @@
 
     const x = (seconds) => place.left + (seconds - view.from) / (view.to - view.from) * place.room;
     const seconds = (px) => view.from + (px - place.left) / place.room * (view.to - view.from);
-    const overviewX = (at) => place.left + at / told.end * place.room;
-    const overviewSeconds = (px) => Math.min(Math.max((px - place.left) / place.room, 0), 1) * told.end;
+    const overviewX = (at) => place.left + at / timeline.end * place.room;
+    const overviewSeconds = (px) => Math.min(Math.max((px - place.left) / place.room, 0), 1) * timeline.end;
 
     function hatched(kind) {
       const tile = document.createElement("canvas");
       tile.width = tile.height = 6 * place.ratio;
       const ink = tile.getContext("2d");
       ink.scale(place.ratio, place.ratio);
-      ink.fillStyle = kind.colour;
+      ink.fillStyle = kind.color;
       ink.fillRect(0, 0, 6, 6);
       ink.strokeStyle = HATCH;
       for (const shift of [-6, 0, 6]) {
@@ -96,11 +96,11 @@
       return pattern;
     }
 
-    // The parts of bars by kind, so that each colour is set once.
+    // The parts of bars by kind, so that each color is set once.
     function bars(level, from, to, toX, rows, top, height, stripTop) {
       const rects = Array.from({ length: series }, () => []);
       const sums = new Float64Array(series), total = new Float64Array(series);
-      const perStep = (toX(told.step) - toX(0)) || 0;
+      const perStep = (toX(timeline.step) - toX(0)) || 0;
       const widest = Math.max(1, perStep < STEP ? 2 * perStep : 0);
       const stride = Math.max(1, Math.floor(widest / ((toX(level.width) - toX(0)) || 1)));
       const begin = Math.max(0, Math.floor((from - level.from) / level.width / stride) * stride);
@@ -118,12 +118,12 @@
             for (let k = 0; k < series; k++) total[k] += sums[k] / members.length;
           }
           let y = top(index) + height;
-          for (let k = 0; k < told.kinds.length; k++) {
+          for (let k = 0; k < timeline.kinds.length; k++) {
             const high = total[k] * height;
             if (high > 0) rects[k].push(left, y - high, right - left, high);
             y -= high;
           }
-          if (told.beside && stripTop && total[series - 1] > 0) {
+          if (timeline.background && stripTop && total[series - 1] > 0) {
             rects[series - 1].push(left, stripTop(index), right - left, STRIP, total[series - 1]);
           }
         }
@@ -131,13 +131,13 @@
       return rects;
     }
 
-    function paint(rects, colours) {
-      for (let k = 0; k < told.kinds.length; k++) {
-        pen.fillStyle = colours[k];
+    function paint(rects, colors) {
+      for (let k = 0; k < timeline.kinds.length; k++) {
+        pen.fillStyle = colors[k];
         for (let i = 0; i < rects[k].length; i += 4) pen.fillRect(rects[k][i], rects[k][i + 1], rects[k][i + 2], rects[k][i + 3]);
       }
-      if (!told.beside) return;
-      pen.fillStyle = told.beside.colour;
+      if (!timeline.background) return;
+      pen.fillStyle = timeline.background.color;
       const strips = rects[series - 1];
       for (let i = 0; i < strips.length; i += 5) {
         pen.globalAlpha = strips[i + 4];
@@ -152,23 +152,23 @@
       pen.setTransform(ratio, 0, 0, ratio, 0, 0);
       pen.fillStyle = "#fff";
       pen.fillRect(0, 0, width, height);
-      const colours = told.kinds.map((kind) => (kind.hatch ? hatched(kind) : kind.colour));
-      drawOverview(colours);
+      const colors = timeline.kinds.map((kind) => (kind.hatch ? hatched(kind) : kind.color));
+      drawOverview(colors);
       drawAxis();
-      const high = told.beside ? bar - STRIP - 1 : bar;
+      const high = timeline.background ? bar - STRIP - 1 : bar;
       const top = (index) => first + index * row + lift;
-      const rows = told.rows.map((_, index) => [index]);
+      const rows = timeline.rows.map((_, index) => [index]);
       pen.save();
       pen.beginPath();
       pen.rect(left, first, room, height - first);
       pen.clip();
       for (const level of levels) {
         const from = Math.max(view.from, level.from), to = Math.min(view.to, level.to);
-        // A window is laid over coarser cells where its own can be told apart.
+        // A window is laid over coarser cells where its own can be distinguished.
         if (to <= from || (level !== whole && (x(level.width) - x(0)) < 0.2)) continue;
         pen.fillStyle = "#fff";
         pen.fillRect(x(from), first, x(to) - x(from), height - first);
-        paint(bars(level, from, to, x, rows, top, high, (index) => top(index) + high + 1), colours);
+        paint(bars(level, from, to, x, rows, top, high, (index) => top(index) + high + 1), colors);
       }
       pen.restore();
       drawMarks();
@@ -185,17 +185,17 @@
       pen.lineWidth = 4;
       pen.strokeStyle = "#fff";
       pen.fillStyle = INK;
-      told.rows.forEach((name, index) => {
+      timeline.rows.forEach((name, index) => {
         const at = [narrow ? 0 : left - 8, first + index * row + (narrow ? 8 : lift + bar / 2), narrow ? width : left - 8];
         pen.strokeText(name, ...at);
         pen.fillText(name, ...at);
       });
     }
 
-    function drawOverview(colours) {
-      const all = [told.rows.map((_, index) => index)];
+    function drawOverview(colors) {
+      const all = [timeline.rows.map((_, index) => index)];
       const band = OVERVIEW - 10;
-      paint(bars(whole, 0, told.end, overviewX, all, () => 0, band, null), colours);
+      paint(bars(whole, 0, timeline.end, overviewX, all, () => 0, band, null), colors);
       const from = overviewX(view.from), to = Math.max(overviewX(view.to), from + 2);
       pen.fillStyle = "rgba(255,255,255,.72)";
       pen.fillRect(place.left, 0, from - place.left, band);
@@ -205,7 +205,7 @@
       pen.strokeStyle = INK;
       pen.strokeRect(from + 1, 1, Math.max(to - from - 2, 1), band - 2);
       pen.fillStyle = ACCENT;
-      for (const mark of told.marks.filter((each) => !each.lasting)) {
+      for (const mark of timeline.marks.filter((each) => !each.whole_run)) {
         pen.fillRect(overviewX(mark.from), band + 3, Math.max(overviewX(mark.to) - overviewX(mark.from), 3), 3);
       }
     }
@@ -230,14 +230,14 @@
     }
 
     function drawMarks() {
-      for (const mark of told.marks) {
+      for (const mark of timeline.marks) {
         if (mark.to < view.from || mark.from > view.to) continue;
         const from = Math.max(x(mark.from), place.left - 4), to = Math.min(x(mark.to), place.width + 4);
         for (const [firstRow, lastRow] of mark.rows) {
           const top = place.first + firstRow * place.row + (place.narrow ? 13 : 0);
           const bottom = place.first + (lastRow + 1) * place.row - (place.narrow ? 0 : 1);
-          for (const [colour, thickness, dashes] of [["#fff", 4, []], [ACCENT, 2, mark.lasting ? [] : [6, 3]]]) {
-            pen.strokeStyle = colour;
+          for (const [color, thickness, dashes] of [["#fff", 4, []], [ACCENT, 2, mark.whole_run ? [] : [6, 3]]]) {
+            pen.strokeStyle = color;
             pen.lineWidth = thickness;
             pen.setLineDash(dashes);
             pen.save();
@@ -253,38 +253,38 @@
     }
 
     function show(from, to) {
-      const length = Math.min(Math.max(to - from, Math.min(least, told.end)), told.end);
+      const length = Math.min(Math.max(to - from, Math.min(least, timeline.end)), timeline.end);
       const middle = (from + to) / 2;
-      view.from = Math.min(Math.max(middle - length / 2, 0), told.end - length);
+      view.from = Math.min(Math.max(middle - length / 2, 0), timeline.end - length);
       view.to = view.from + length;
       const step = length / 100;
-      shownText.value = length >= told.end * 0.9999
-        ? `The whole run, ${moment(told.end, step)}`
-        : `${moment(view.from, step)} to ${moment(view.to, step)} of ${moment(told.end, told.end / 100)}`;
+      shownText.value = length >= timeline.end * 0.9999
+        ? `The whole run, ${moment(timeline.end, step)}`
+        : `${moment(view.from, step)} to ${moment(view.to, step)} of ${moment(timeline.end, timeline.end / 100)}`;
       tip.hidden = true;
       if (!waiting) requestAnimationFrame(draw);
       waiting = true;
     }
 
     function zoom(factor, around = (view.from + view.to) / 2) {
-      const length = Math.min(Math.max((view.to - view.from) / factor, Math.min(least, told.end)), told.end);
+      const length = Math.min(Math.max((view.to - view.from) / factor, Math.min(least, timeline.end)), timeline.end);
       const part = (around - view.from) / (view.to - view.from);
       show(around - part * length, around + (1 - part) * length);
     }
 
     const pan = (part) => show(view.from + part * (view.to - view.from), view.to + part * (view.to - view.from));
-    const reset = () => show(0, told.end);
+    const reset = () => show(0, timeline.end);
 
     // What was done at a point, or which finding is marked there.
     function say(px, py) {
-      const marks = told.marks.filter((mark) => {
+      const marks = timeline.marks.filter((mark) => {
         const at = py < OVERVIEW ? overviewSeconds(px) : seconds(px);
         const row = Math.floor((py - place.first) / place.row);
         const there = at >= mark.from && at <= mark.to;
-        return there && (py < OVERVIEW ? !mark.lasting : mark.rows.some(([first, last]) => row >= first && row <= last));
+        return there && (py < OVERVIEW ? !mark.whole_run : mark.rows.some(([first, last]) => row >= first && row <= last));
       }).map((mark) => mark.text);
       const row = Math.floor((py - place.first) / place.row);
-      if (py < OVERVIEW || row < 0 || row >= told.rows.length || px < place.left) return py < OVERVIEW ? marks : [];
+      if (py < OVERVIEW || row < 0 || row >= timeline.rows.length || px < place.left) return py < OVERVIEW ? marks : [];
       const at = seconds(px);
       const level = levels.filter((each) => at >= each.from && at < each.to).pop() || whole;
       const cell = Math.min(Math.max(Math.floor((at - level.from) / level.width), 0), level.n - 1);
@@ -293,14 +293,14 @@
       const first = Math.max(0, cell - around), last = Math.min(level.n, cell + around + 1);
       const sums = new Float64Array(series);
       mean(level, row, first, last, sums);
-      const kinds = told.kinds.map((kind, k) => [kind.label, sums[k]]).filter(([, share]) => share > 0.005);
+      const kinds = timeline.kinds.map((kind, k) => [kind.label, sums[k]]).filter(([, share]) => share > 0.005);
       kinds.sort((a, b) => b[1] - a[1]);
-      const untold = 1 - told.kinds.reduce((sum, _, k) => sum + sums[k], 0);
-      if (untold > 0.02) kinds.push(["nothing recorded", untold]);
-      if (told.beside && sums[series - 1] > 0.005) kinds.push([told.beside.label, sums[series - 1]]);
+      const unrecorded = 1 - timeline.kinds.reduce((sum, _, k) => sum + sums[k], 0);
+      if (unrecorded > 0.02) kinds.push(["nothing recorded", unrecorded]);
+      if (timeline.background && sums[series - 1] > 0.005) kinds.push([timeline.background.label, sums[series - 1]]);
       const step = level.width * (last - first) / 2;
       const when = `${moment(level.from + first * level.width, step)} to ${moment(level.from + last * level.width, step)}`;
-      return [told.rows[row], when, ...kinds.map(([label, share]) => `${label} ${Math.round(100 * share)} %`), ...marks];
+      return [timeline.rows[row], when, ...kinds.map(([label, share]) => `${label} ${Math.round(100 * share)} %`), ...marks];
     }
 
     function point(px, py) {

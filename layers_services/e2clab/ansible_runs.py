@@ -44,20 +44,20 @@ def failure_reason(error: BaseException) -> str:
     innermost = error
     each: BaseException | None = error
     while each is not None:
-        records = _records(each)
+        records = _list_records(each)
         if records:
-            return "\n".join(_failure(record) for record in records)
+            return "\n".join(_format_failure(record) for record in records)
         innermost = each
         each = each.__cause__ or each.__context__
     return f"{type(innermost).__name__}: {innermost}".removesuffix(": ")
 
 
-def _records(error: BaseException) -> tuple[_AnsibleRecord, ...]:
+def _list_records(error: BaseException) -> tuple[_AnsibleRecord, ...]:
     wrapped = error.args[0] if error.args else error
     return tuple(getattr(wrapped, "hosts", ()) or getattr(error, "hosts", ()))
 
 
-def _failure(record: _AnsibleRecord) -> str:
+def _format_failure(record: _AnsibleRecord) -> str:
     said = [
         str(record.payload[key]).strip() for key in ("msg", "stderr") if record.payload.get(key)
     ]

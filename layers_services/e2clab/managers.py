@@ -98,8 +98,8 @@ def manager_problems(
         One problem at least per manager that has to be refused. The scenario can run without those.
     """
     problems = []
-    for name, settings in _managers(layers).items():
-        refusal = _refusal(name, support)
+    for name, settings in _list_managers(layers).items():
+        refusal = _find_refusal(name, support)
         if refusal:
             rule, fix = refusal
             problems.append(source.locate_problem((name,), rule, fix, value=name))
@@ -108,7 +108,7 @@ def manager_problems(
     return tuple(problems)
 
 
-def _managers(layers: LayersServices) -> Mapping[str, Metadata]:
+def _list_managers(layers: LayersServices) -> Mapping[str, Metadata]:
     written = {
         name: getattr(layers, name)
         for name in ("provenance", "monitoring", "monitoring_iotlab", "kwollect")
@@ -116,7 +116,7 @@ def _managers(layers: LayersServices) -> Mapping[str, Metadata]:
     return {name: settings for name, settings in written.items() if settings is not None}
 
 
-def _refusal(name: str, support: ManagerSupport) -> tuple[str, str] | None:
+def _find_refusal(name: str, support: ManagerSupport) -> tuple[str, str] | None:
     """The rule by which a testbed excludes a manager, and the way out."""
     if name == "monitoring_iotlab":
         return (
@@ -265,7 +265,7 @@ class RunningManagers:
                 # match its checksum; it outlives dool. The others keep their data in what is
                 # removed.
                 for what, action in (away, home) if kind == "dstat" else (home, away):
-                    _attempt(failed, what, action)
+                    _attempt_action(failed, what, action)
         self._running = {}
         if failed:
             raise DeploymentError("E2Clab's managers:\n" + "\n".join(failed))
@@ -298,7 +298,9 @@ def start_managers(
     Raises:
         DeploymentError: a manager could not be deployed; those before it were removed again.
     """
-    asked = {name: settings for name, settings in _managers(layers).items() if name in _WATCHED}
+    asked = {
+        name: settings for name, settings in _list_managers(layers).items() if name in _WATCHED
+    }
     if not asked:
         return RunningManagers(output_dir)
     from e2clab.objs import ExperimentMeta
@@ -308,7 +310,7 @@ def start_managers(
     information: dict[str, Mapping[str, object]] = {}
     with working_in(workspace), contextlib.ExitStack() as undo:
         for name, settings in asked.items():
-            manager = _configured(name, settings)
+            manager = _configure_manager(name, settings)
             try:
                 manager.init(
                     roles=roles,
@@ -317,7 +319,7 @@ def start_managers(
                     meta=meta,
                     provider=_KwollectJobs(jobs),
                 )
-                undo.callback(_remove, name, manager)
+                undo.callback(_remove_manager, name, manager)
                 manager.deploy()
             except Exception as error:  # E2Clab's and EnOSlib's code raises anything
                 raise DeploymentError(_not_deployed(name, settings, error)) from error
@@ -327,7 +329,7 @@ def start_managers(
     return RunningManagers(output_dir, information, running, workspace)
 
 
-def _configured(name: str, settings: Metadata) -> _Manager:
+def _configure_manager(name: str, settings: Metadata) -> _Manager:
     from e2clab.errors import E2clabConfigError
     from e2clab.managers import Managers
 
@@ -347,14 +349,14 @@ def _not_deployed(name: str, settings: Metadata, error: Exception) -> str:
     return f"{what}{needs}\nTo run without it, remove `{name}` from layers_services.yaml."
 
 
-def _remove(name: str, manager: _Manager) -> None:
+def _remove_manager(name: str, manager: _Manager) -> None:
     failed: list[str] = []
-    _attempt(failed, f"{name}: it could not be removed from the nodes", manager.destroy)
+    _attempt_action(failed, f"{name}: it could not be removed from the nodes", manager.destroy)
     for line in failed:
         _log.warning("E2Clab's managers: %s", line)
 
 
-def _attempt(failed: list[str], what: str, action: Callable[[], None]) -> None:
+def _attempt_action(failed: list[str], what: str, action: Callable[[], None]) -> None:
     try:
         action()
     # What else there is to bring home or remove must still be.

@@ -45,9 +45,9 @@ def can_see_facts(play: Mapping[str, object], *others: object) -> bool:
     known = {*_PLAY_KEYWORDS, *_TASK_LISTS}
     if not known.issuperset(play):
         return True
-    if any(_SEES_FACTS.search(text) for text in _texts([play, *others])):
+    if any(_SEES_FACTS.search(text) for text in _iterate_texts([play, *others])):
         return True
-    return not all(_is_blind(task) for name in _TASK_LISTS for task in _sequence(play.get(name)))
+    return not all(_is_blind(task) for name in _TASK_LISTS for task in _to_sequence(play.get(name)))
 
 
 def _is_blind(task: object) -> bool:
@@ -57,15 +57,15 @@ def _is_blind(task: object) -> bool:
     return modules <= _BLIND_MODULES
 
 
-def _sequence(value: object) -> Sequence[object]:
+def _to_sequence(value: object) -> Sequence[object]:
     return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
 
 
-def _texts(value: object) -> Iterator[str]:
+def _iterate_texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        yield from _texts([*value.values()])
+        yield from _iterate_texts([*value.values()])
     elif isinstance(value, Sequence):
         for each in value:
-            yield from _texts(each)
+            yield from _iterate_texts(each)

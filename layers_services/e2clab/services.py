@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 from laggard.core.errors import DeploymentError, Problem
 from laggard.core.hosts import Host
 from laggard.core.yaml_source import YamlSource
-from laggard.layers_services.compile import repeated
+from laggard.layers_services.compile import expand_repeated_services
 from laggard.layers_services.e2clab.ansible_runs import failure_reason, working_in
 from laggard.layers_services.model import LayersServices, Service
 
@@ -154,11 +154,13 @@ def deploy_services(
     deployed = _without_keys(roles, hosts)
     information: dict[str, Mapping[str, object]] = {}
     with working_in(workspace):
-        for key, layer, service in _numbered(layers):
-            metadata = _metadata(service, layer, *key)
+        for key, layer, service in _number_services(layers):
+            metadata = _build_metadata(service, layer, *key)
             name = service.name if run_plugins and service.name in registered_classes() else DEFAULT
             metadata["service_plugin_name"] = name
-            instance = _deploy(name, [roles[host.name][0] for host in members[key]], metadata)
+            instance = _deploy_service(
+                name, [roles[host.name][0] for host in members[key]], metadata
+            )
             information.update(instance.service_extra_info)
             deployed.update(instance.service_roles)
     return DeployedServices(deployed, information)
@@ -176,8 +178,10 @@ def register_hosts(roles: Roles, hosts: Sequence[Host]) -> DeployedServices:
     information: dict[str, Mapping[str, object]] = {}
     for (layer_id, service_id), group in itertools.groupby(hosts, _service_of):
         members = list(group)
-        metadata = _numbers(members[0].layer, layer_id, service_id) | {"name": members[0].service}
-        instance = _deploy(DEFAULT, [roles[member.name][0] for member in members], metadata)
+        metadata = _build_numbering(members[0].layer, layer_id, service_id) | {
+            "name": members[0].service
+        }
+        instance = _deploy_service(DEFAULT, [roles[member.name][0] for member in members], metadata)
         information.update(instance.service_extra_info)
         registered.update(instance.service_roles)
     return DeployedServices(registered, information)
@@ -187,22 +191,22 @@ def _service_of(host: Host) -> tuple[int, int]:
     return host.layer_id, host.service_id
 
 
-def _numbered(layers: LayersServices) -> Iterator[tuple[tuple[int, int], str, Service]]:
+def _number_services(layers: LayersServices) -> Iterator[tuple[tuple[int, int], str, Service]]:
     for layer_id, layer in enumerate(layers.layers, 1):
-        for service_id, service in enumerate(repeated(layer), 1):
+        for service_id, service in enumerate(expand_repeated_services(layer), 1):
             yield (layer_id, service_id), layer.name, service
 
 
-def _metadata(service: Service, layer: str, layer_id: int, service_id: int) -> _Metadata:
+def _build_metadata(service: Service, layer: str, layer_id: int, service_id: int) -> _Metadata:
     """What E2Clab's `InfrastructureConfig` makes of a service: all that is written, and its
     numbers.
     """
-    return service.model_dump(mode="json", exclude_unset=True, exclude={"repeat"}) | _numbers(
-        layer, layer_id, service_id
-    )
+    return service.model_dump(
+        mode="json", exclude_unset=True, exclude={"repeat"}
+    ) | _build_numbering(layer, layer_id, service_id)
 
 
-def _numbers(layer: str, layer_id: int, service_id: int) -> _Metadata:
+def _build_numbering(layer: str, layer_id: int, service_id: int) -> _Metadata:
     return {
         "_id": f"{layer_id}_{service_id}",
         "layer_name": layer,
@@ -221,8 +225,8 @@ def _without_keys(roles: Roles, hosts: Sequence[Host]) -> Roles:
     return Roles({name: members for name, members in roles.items() if name not in keys})
 
 
-def _deploy(name: str, hosts: Sequence[EnosHost], metadata: _Metadata) -> _E2clabService:
-    service = _load(name)(hosts, metadata)
+def _deploy_service(name: str, hosts: Sequence[EnosHost], metadata: _Metadata) -> _E2clabService:
+    service = _load_service_class(name)(hosts, metadata)
     try:
         service.deploy()
     except Exception as error:  # whatever a user's own code raises
@@ -233,7 +237,7 @@ def _deploy(name: str, hosts: Sequence[EnosHost], metadata: _Metadata) -> _E2cla
     return service
 
 
-def _load(name: str) -> _ServiceClass:
+def _load_service_class(name: str) -> _ServiceClass:
     from e2clab.services import load_services
 
     try:

@@ -97,11 +97,11 @@ def run_workflow(
         variables=variables,
     )
     with working_in(workspace):
-        _run(job, stage)
+        _run_stage(job, stage)
     return True
 
 
-def _run(job: _Job, stage: Stage) -> None:
+def _run_stage(job: _Job, stage: Stage) -> None:
     from e2clab.constants import WorkflowTasks
     from e2clab.errors import E2clabError
     from e2clab.workflow import Workflow as E2clabWorkflow

@@ -93,10 +93,10 @@ class _RefusedError(Exception):
     pass
 
 
-def install(request: Request) -> InstallAnswer:
+def install_environment(request: Request) -> InstallAnswer:
     """Make the environment, unless it is there."""
     try:
-        return _install(request)
+        return _install_environment(request)
     except _RefusedError as error:
         return {"state": "refused", "reason": str(error)}
     except OSError as error:
@@ -105,7 +105,7 @@ def install(request: Request) -> InstallAnswer:
         raise
 
 
-def _install(request: Request) -> InstallAnswer:
+def _install_environment(request: Request) -> InstallAnswer:
     base = _own_folder(request["base"])
     environment = base / request["environment"]
     runs = base / "runs"
@@ -124,11 +124,11 @@ def _install(request: Request) -> InstallAnswer:
         return {"state": "missing", "missing": missing, "corrupt": corrupt}
     _require_space(base, request["unpacked_bytes"])
     with _build_folder(base) as build:
-        _remove(environment, build)
+        _remove_environment(environment, build)
         made = build / "environment"
         _make_environment(made, [found[wheel["name"]] for wheel in request["wheels"]], environment)
-        _check(made, request["versions"])
-        (made / "complete").write_text(json.dumps(_census(made)), encoding="ascii")
+        _check_versions(made, request["versions"])
+        (made / "complete").write_text(json.dumps(_count_files(made)), encoding="ascii")
         _put_in_place(made, environment)
     return {**answer, "state": "built"}
 
@@ -153,10 +153,10 @@ def _is_whole(environment: Path) -> bool:
         known = json.loads((environment / "complete").read_text(encoding="ascii"))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return False
-    return (environment / "bin" / "python").exists() and bool(known == _census(environment))
+    return (environment / "bin" / "python").exists() and bool(known == _count_files(environment))
 
 
-def _census(environment: Path) -> list[int]:
+def _count_files(environment: Path) -> list[int]:
     """Files and bytes under `lib`, without what Python compiles as it goes."""
     files = size = 0
     for folder, folders, names in os.walk(environment / "lib"):
@@ -175,7 +175,7 @@ def _find_wheels(request: Request) -> tuple[dict[str, Path], list[str]]:
     corrupt: list[str] = []
     for store in request["stores"]:
         folder = Path(store).expanduser()
-        listed = _listed(folder)
+        listed = _list_names(folder)
         wanted = [
             wheel
             for wheel in request["wheels"]
@@ -183,14 +183,14 @@ def _find_wheels(request: Request) -> tuple[dict[str, Path], list[str]]:
         ]
         for wheel in wanted:
             path = folder / wheel["name"]
-            if path.stat().st_size == wheel["size"] and _sha256(path) == wheel["sha256"]:
+            if path.stat().st_size == wheel["size"] and _hash_file(path) == wheel["sha256"]:
                 found[wheel["name"]] = path
             else:
                 corrupt.append(wheel["name"])
     return found, [name for name in corrupt if name not in found]
 
 
-def _listed(folder: Path) -> set[str]:
+def _list_names(folder: Path) -> set[str]:
     # Listing makes an NFS client ask again; it would go on believing for a minute that a new file
     # is not there.
     try:
@@ -199,7 +199,7 @@ def _listed(folder: Path) -> set[str]:
         return set()
 
 
-def _sha256(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -256,7 +256,7 @@ def _remove_dead_builds(base: Path) -> None:
             os.close(lock)
 
 
-def _remove(environment: Path, build: Path) -> None:
+def _remove_environment(environment: Path, build: Path) -> None:
     """Take away an environment that is not whole; it ends with the build folder."""
     try:
         environment.rename(build / "broken")
@@ -279,11 +279,13 @@ def _make_environment(folder: Path, wheels: Sequence[Path], final: Path) -> None
     site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     largest_first = sorted(wheels, key=lambda path: path.stat().st_size, reverse=True)
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        for done in [pool.submit(_unpack, wheel, folder, site, final) for wheel in largest_first]:
+        for done in [
+            pool.submit(_unpack_wheel, wheel, folder, site, final) for wheel in largest_first
+        ]:
             done.result()
 
 
-def _unpack(wheel: Path, environment: Path, site: Path, final: Path) -> None:
+def _unpack_wheel(wheel: Path, environment: Path, site: Path, final: Path) -> None:
     """Put a wheel's files where the binary distribution format says; commands that it would offer
     are left out.
     """
@@ -292,7 +294,7 @@ def _unpack(wheel: Path, environment: Path, site: Path, final: Path) -> None:
         for info in archive.infolist():
             if info.is_dir():
                 continue
-            target = _place(info.filename, environment, site)
+            target = _locate_file(info.filename, environment, site)
             if target.parent not in folders:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 folders.add(target.parent)
@@ -308,7 +310,7 @@ def _unpack(wheel: Path, environment: Path, site: Path, final: Path) -> None:
                 target.chmod(0o755)
 
 
-def _place(name: str, environment: Path, site: Path) -> Path:
+def _locate_file(name: str, environment: Path, site: Path) -> Path:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise _RefusedError(f"a wheel names a file outside of its environment: {name!r}")
@@ -327,7 +329,7 @@ def _place(name: str, environment: Path, site: Path) -> Path:
     return places[kind].joinpath(*path.parts[2:])
 
 
-def _check(environment: Path, versions: dict[str, str]) -> None:
+def _check_versions(environment: Path, versions: dict[str, str]) -> None:
     command = [str(environment / "bin" / "python"), "-I", "-B", "-c", _CHECK, json.dumps(versions)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
@@ -339,7 +341,7 @@ def _check(environment: Path, versions: dict[str, str]) -> None:
 def main() -> None:
     """Carry out the request that is the first argument, and print the answer."""
     request: Request = json.loads(sys.argv[1])
-    sys.stdout.write(f"\n{ANSWER_MARK}{json.dumps(install(request))}\n")
+    sys.stdout.write(f"\n{ANSWER_MARK}{json.dumps(install_environment(request))}\n")
 
 
 if __name__ == "__main__":

@@ -183,19 +183,19 @@ def parse_facts(host: str, printed: str) -> NodeFacts:
     return NodeFacts(
         host=host,
         user=one.get("user", ""),
-        pythons=_pythons(said.get("python", ())),
+        pythons=_parse_interpreters(said.get("python", ())),
         architecture=one.get("architecture", ""),
-        glibc=_glibc(one.get("glibc", "")),
+        glibc=_parse_glibc_version(one.get("glibc", "")),
         cores=int(one.get("cores", "0")),
         cpu=one.get("cpu", ""),
         memory_bytes=int(one.get("memory_kib", "0")) * 1024,
         kernel=one.get("kernel", ""),
         governor=one.get("governor", ""),
         smt=one.get("smt", ""),
-        disk=_disk(said.get("rotational", ())),
+        disk=_parse_disk_kind(said.get("rotational", ())),
         free_bytes=_free_bytes(one.get("disk_free", "")),
         netem="netem" in said,
-        device=_device(one.get("device", "")),
+        device=_parse_device_name(one.get("device", "")),
         ipv6=tuple(
             dict.fromkeys(
                 match[1] for line in said.get("ipv6", ()) if (match := _IPV6.search(line))
@@ -241,7 +241,7 @@ def choose_python(facts: NodeFacts, preferred: PythonVersion) -> Interpreter | N
     return max(supported, key=lambda python: (python.version == preferred, python.version))
 
 
-def _pythons(lines: Sequence[str]) -> tuple[Interpreter, ...]:
+def _parse_interpreters(lines: Sequence[str]) -> tuple[Interpreter, ...]:
     found = [re.fullmatch(r"(\d+)\.(\d+) (/.+)", line) for line in lines]
     pythons = (
         Interpreter((int(match[1]), int(match[2])), match[3])
@@ -251,12 +251,12 @@ def _pythons(lines: Sequence[str]) -> tuple[Interpreter, ...]:
     return tuple(dict.fromkeys(pythons))
 
 
-def _glibc(said: str) -> tuple[int, int] | None:
+def _parse_glibc_version(said: str) -> tuple[int, int] | None:
     match = re.fullmatch(r"glibc (\d+)\.(\d+)\S*", said)
     return None if match is None else (int(match[1]), int(match[2]))
 
 
-def _disk(rotational: Sequence[str]) -> str:
+def _parse_disk_kind(rotational: Sequence[str]) -> str:
     if not rotational:
         return ""
     return "rotational" if "1" in rotational else "solid state"
@@ -268,7 +268,7 @@ def _free_bytes(line: str) -> int:
     return 0 if match is None else int(match[1]) * 1024
 
 
-def _device(line: str) -> str:
+def _parse_device_name(line: str) -> str:
     """From a line of `ip -o address show`: `2: eth0    inet 10.0.0.1/24 ...`."""
     match = re.match(r"\d+:\s+([^\s@]+)", line)
     return "" if match is None else match[1]

@@ -29,7 +29,7 @@ def build_own_wheel(cache: Path) -> Path:
         cache: where such folders are; the wheel is written unless it is there.
     """
     version = metadata.version("laggard")
-    data = pack(Path(laggard.__file__).parent, version)
+    data = pack_wheel(Path(laggard.__file__).parent, version)
     folder = cache / hashlib.sha256(data).hexdigest()[:16]
     path = folder / f"laggard-{version}-py3-none-any.whl"
     if not path.exists():
@@ -40,7 +40,7 @@ def build_own_wheel(cache: Path) -> Path:
     return path
 
 
-def pack(package: Path, version: str, requires: Sequence[str] = ()) -> bytes:
+def pack_wheel(package: Path, version: str, requires: Sequence[str] = ()) -> bytes:
     """A wheel with all files of a package, the same bytes for the same files.
 
     Args:
@@ -53,10 +53,12 @@ def pack(package: Path, version: str, requires: Sequence[str] = ()) -> bytes:
     about = f"Metadata-Version: 2.1\nName: {package.name}\nVersion: {version}\n{needs}"
     files = {
         f"{package.name}/{path.relative_to(package).as_posix()}": path.read_bytes()
-        for path in _files(package)
+        for path in _list_package_files(package)
     }
     files |= {f"{info}/METADATA": about.encode(), f"{info}/WHEEL": _WHEEL.encode()}
-    record = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in sorted(files.items())]
+    record = [
+        f"{name},sha256={_format_digest(data)},{len(data)}" for name, data in sorted(files.items())
+    ]
     files[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""]).encode()
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
@@ -67,7 +69,7 @@ def pack(package: Path, version: str, requires: Sequence[str] = ()) -> bytes:
     return packed.getvalue()
 
 
-def _files(package: Path) -> Iterator[Path]:
+def _list_package_files(package: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(package, followlinks=True):
         folders[:] = [
             name for name in folders if name != "__pycache__" and not name.startswith(".")
@@ -79,6 +81,6 @@ def _files(package: Path) -> Iterator[Path]:
         )
 
 
-def _digest(data: bytes) -> str:
+def _format_digest(data: bytes) -> str:
     """As RECORD writes it (PEP 376 and 427)."""
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode("ascii")

@@ -31,7 +31,7 @@ from laggard.layers_services.environment.wheel_plan import ARCHITECTURES, Platfo
 from laggard.layers_services.environment.wheels import WheelSet
 from laggard.layers_services.machine import Access, Machine
 from laggard.layers_services.ssh.remote_task import run_on_nodes
-from laggard.layers_services.ssh.send_files import Shipment, send
+from laggard.layers_services.ssh.send_files import Shipment, send_files
 
 if TYPE_CHECKING:
     from enoslib import Roles
@@ -103,11 +103,15 @@ def platforms(facts: Mapping[str, NodeFacts], preferred: PythonVersion) -> Mappi
     Raises:
         DeploymentError: some nodes cannot run workers; names all of them with the reason.
     """
-    unfit = {name: reason for name, node in facts.items() if (reason := _unfit(node)) is not None}
+    unfit = {
+        name: reason
+        for name, node in facts.items()
+        if (reason := _describe_missing_requirement(node)) is not None
+    }
     if unfit:
         said = "\n".join(f"  {name}: {reason}" for name, reason in unfit.items())
         raise DeploymentError(f"{len(unfit)} of {len(facts)} nodes cannot run workers:\n{said}")
-    own = {name: _platform(node, preferred) for name, node in facts.items()}
+    own = {name: _choose_platform(node, preferred) for name, node in facts.items()}
     oldest: dict[Platform, tuple[int, int]] = {}
     for platform in own.values():
         alike = replace(platform, glibc=(0, 0))
@@ -118,7 +122,7 @@ def platforms(facts: Mapping[str, NodeFacts], preferred: PythonVersion) -> Mappi
     }
 
 
-def _unfit(node: NodeFacts) -> str | None:
+def _describe_missing_requirement(node: NodeFacts) -> str | None:
     if node.architecture not in ARCHITECTURES:
         return (
             f"{node.architecture or 'an unknown architecture'}: there are wheels for"
@@ -141,7 +145,7 @@ def _unfit(node: NodeFacts) -> str | None:
     return None
 
 
-def _platform(node: NodeFacts, preferred: PythonVersion) -> Platform:
+def _choose_platform(node: NodeFacts, preferred: PythonVersion) -> Platform:
     python = choose_python(node, preferred)
     assert python is not None
     assert node.glibc is not None
@@ -199,7 +203,9 @@ def prepare(
     }
     own = {machine.alias: Store(machine.access) for machine in machines}
     commands = {
-        machine.alias: _command(machine, facts, wheels[machine.alias], given[machine.alias], base)
+        machine.alias: _build_install_command(
+            machine, facts, wheels[machine.alias], given[machine.alias], base
+        )
         for machine in machines
     }
     prepared: dict[str, PreparedNode] = {}
@@ -210,7 +216,7 @@ def prepare(
         for name in [
             name for name, answer in answers.items() if answer["state"] in ("ready", "built")
         ]:
-            prepared[name] = _prepared(pending.pop(name), answers[name])
+            prepared[name] = _to_prepared_node(pending.pop(name), answers[name])
         if not pending:
             ordered = {machine.alias: prepared[machine.alias] for machine in machines}
             return PreparedNodes(ordered, sum(each.sent_bytes for each in sent), len(sent), tasks)
@@ -224,7 +230,7 @@ def prepare(
     )
 
 
-def _command(
+def _build_install_command(
     machine: Machine, facts: Mapping[str, NodeFacts], wheels: WheelSet, store: Store, base: str
 ) -> str:
     python = choose_python(facts[machine.alias], wheels.platform.python)
@@ -263,7 +269,7 @@ def install_command(python: str, wheels: WheelSet, homes: Sequence[str], base: s
 
 def _query_nodes(roles: Roles, commands: Mapping[str, str]) -> Mapping[str, InstallAnswer]:
     printed = run_on_nodes(roles, commands, "preparing the nodes")
-    answers = {name: _answer(name, text) for name, text in printed.items()}
+    answers = {name: _parse_answer(name, text) for name, text in printed.items()}
     refused = [
         f"  {name}: {answer['reason']}"
         for name, answer in answers.items()
@@ -276,7 +282,7 @@ def _query_nodes(roles: Roles, commands: Mapping[str, str]) -> Mapping[str, Inst
     return answers
 
 
-def _answer(name: str, printed: str) -> InstallAnswer:
+def _parse_answer(name: str, printed: str) -> InstallAnswer:
     for line in printed.splitlines():
         if line.startswith(ANSWER_MARK):
             answer: InstallAnswer = json.loads(line.removeprefix(ANSWER_MARK))
@@ -286,7 +292,7 @@ def _answer(name: str, printed: str) -> InstallAnswer:
     )
 
 
-def _prepared(machine: Machine, answer: InstallAnswer) -> PreparedNode:
+def _to_prepared_node(machine: Machine, answer: InstallAnswer) -> PreparedNode:
     return PreparedNode(machine, answer["python"], answer["runs"], built=answer["state"] == "built")
 
 
@@ -331,7 +337,7 @@ def _send_all(
         lacking = [wheel for wheel in wheels[machine.alias].files if wheel.stored_name in missing]
         files = {wheel.stored_name: wheel.path for wheel in lacking}
         try:
-            return send(
+            return send_files(
                 machine.alias,
                 stores[machine.alias].access,
                 STORE,

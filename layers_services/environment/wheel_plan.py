@@ -99,7 +99,7 @@ def platform_tags(platform: Platform) -> tuple[str, ...]:
     return (*tags, f"linux_{architecture}")
 
 
-def requirements(
+def resolve_requirements(
     roots: Iterable[str],
     known: Mapping[str, Installed],
     pins: Mapping[str, str],
@@ -130,9 +130,11 @@ def requirements(
         }:
             followed.add((name, extra))
             if name in known and name not in DATA_ONLY:
-                queue += _needed(known[name].requires, extra, platform)
+                queue += _list_needed(known[name].requires, extra, platform)
     pinned_here = {
-        name: pinned(name, pins[name], platform.accelerator) for name in specifiers if name in pins
+        name: pin_requirement(name, pins[name], platform.accelerator)
+        for name in specifiers
+        if name in pins
     }
     return tuple(
         sorted(
@@ -141,7 +143,7 @@ def requirements(
     )
 
 
-def _needed(requires: Iterable[str], extra: str, platform: Platform) -> Iterator[Requirement]:
+def _list_needed(requires: Iterable[str], extra: str, platform: Platform) -> Iterator[Requirement]:
     environment = _marker_environment(platform) | {"extra": extra}
     for text in requires:
         requirement = Requirement(text)
@@ -165,7 +167,7 @@ def _marker_environment(platform: Platform) -> dict[str, str]:
     return {key: str(value) for key, value in default_environment().items()} | target
 
 
-def pinned(name: str, version: str, accelerator: Accelerator) -> str:
+def pin_requirement(name: str, version: str, accelerator: Accelerator) -> str:
     """A requirement for exactly a version; PyTorch comes in several builds of one version.
 
     Plain `torch==2.13.0` is with CUDA on PyPI and without elsewhere: `+cpu` is always the small

@@ -35,7 +35,7 @@ from laggard.layers_services.environment.wheel_plan import (
     Platform,
     download_error,
     pip_command,
-    requirements,
+    resolve_requirements,
 )
 
 __all__ = [
@@ -115,16 +115,20 @@ def wheel_set(
     cache = cache or default_cache()
     known = installed_closure(distributions)
     pins = {name: each.version for name, each in known.items()}
-    folder = cache / _key(requirements(distributions, known, pins, platform), platform)
-    fetched = _cached(folder)
+    folder = cache / _compute_cache_key(
+        resolve_requirements(distributions, known, pins, platform), platform
+    )
+    fetched = _read_cached_wheels(folder)
     if fetched is None:
-        _fetch(distributions, known, pins, platform, folder)
-        fetched = _cached(folder)
+        _fetch_wheels(distributions, known, pins, platform, folder)
+        fetched = _read_cached_wheels(folder)
     if fetched is None:
         raise DeploymentError(
             f"{folder}: the wheels there change while they are read — remove the folder"
         )
-    return _described([*fetched, _wheel(build_own_wheel(cache / "laggard"))], platform)
+    return _build_wheel_set(
+        [*fetched, _describe_wheel(build_own_wheel(cache / "laggard"))], platform
+    )
 
 
 def default_cache() -> Path:
@@ -163,12 +167,12 @@ def installed_closure(roots: Iterable[str]) -> Mapping[str, Installed]:
     return found
 
 
-def _key(wanted: Sequence[str], platform: Platform) -> str:
+def _compute_cache_key(wanted: Sequence[str], platform: Platform) -> str:
     named = json.dumps([wanted, asdict(platform)], sort_keys=True)
     return hashlib.sha256(named.encode()).hexdigest()[:16]
 
 
-def _fetch(
+def _fetch_wheels(
     distributions: Sequence[str],
     known: Mapping[str, Installed],
     pins: Mapping[str, str],
@@ -189,19 +193,19 @@ def _fetch(
         all_known = {name: each for name, each in known.items() if name != "torch"}
         asked: set[str] = set()
         for _ in range(_MOST_ROUNDS):
-            wanted = requirements(distributions, all_known, pins, platform)
+            wanted = resolve_requirements(distributions, all_known, pins, platform)
             if asked.issuperset(wanted):
                 break
-            _download(sorted(set(wanted) - asked), platform, there)
+            _download_wheels(sorted(set(wanted) - asked), platform, there)
             asked |= set(wanted)
             all_known |= {
-                name: _read_metadata(path) for name, path in _chosen(there, wanted).items()
+                name: _read_metadata(path) for name, path in _select_wheels(there, wanted).items()
             }
-        chosen = set(_chosen(there, wanted).values())
+        chosen = set(_select_wheels(there, wanted).values())
         for path in there.glob("*.whl"):
             if path not in chosen:
                 path.unlink()
-        digests = {path.name: _sha256(path) for path in sorted(there.glob("*.whl"))}
+        digests = {path.name: _hash_file(path) for path in sorted(there.glob("*.whl"))}
         (there / _MANIFEST).write_text(json.dumps(digests, indent=1), encoding="ascii")
         _take_name(there, folder)
 
@@ -212,27 +216,27 @@ def _take_name(made: Path, folder: Path) -> None:
     except OSError as error:  # another run fetched the same meanwhile, or what is there is broken
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
             raise
-        if _cached(folder) is None:
+        if _read_cached_wheels(folder) is None:
             folder.rename(made / "broken")
             made.rename(folder)
             shutil.rmtree(folder / "broken")
 
 
-def _cached(folder: Path) -> list[Wheel] | None:
+def _read_cached_wheels(folder: Path) -> list[Wheel] | None:
     """The wheels of a folder; None unless all are there as they were fetched."""
     try:
         digests = json.loads((folder / _MANIFEST).read_text(encoding="ascii"))
-        wheels = [_wheel(folder / name) for name in digests]
+        wheels = [_describe_wheel(folder / name) for name in digests]
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return wheels if {wheel.path.name: wheel.sha256 for wheel in wheels} == digests else None
 
 
-def _wheel(path: Path) -> Wheel:
-    return Wheel(path, path.stat().st_size, _sha256(path))
+def _describe_wheel(path: Path) -> Wheel:
+    return Wheel(path, path.stat().st_size, _hash_file(path))
 
 
-def _chosen(folder: Path, wanted: Sequence[str]) -> dict[str, Path]:
+def _select_wheels(folder: Path, wanted: Sequence[str]) -> dict[str, Path]:
     """The downloaded wheels that are wanted, by name."""
     specifiers = {
         canonicalize_name(each.name): each.specifier
@@ -258,22 +262,22 @@ def _read_metadata(wheel: Path) -> Installed:
     )
 
 
-def _download(wanted: Sequence[str], platform: Platform, folder: Path) -> None:
+def _download_wheels(wanted: Sequence[str], platform: Platform, folder: Path) -> None:
     torch = [text for text in wanted if text.startswith("torch=")]
     others = [text for text in wanted if text not in torch]
     if others:
-        _pip(others, platform, folder, ())
+        _run_pip(others, platform, folder, ())
     if torch and platform.accelerator == "cpu":
         try:
-            _pip(torch, platform, folder, ())
+            _run_pip(torch, platform, folder, ())
         except DeploymentError:
             _log.info("%s is not where pip looks; trying %s", torch[0], CPU_TORCH_INDEX)
-            _pip(torch, platform, folder, (CPU_TORCH_INDEX,))
+            _run_pip(torch, platform, folder, (CPU_TORCH_INDEX,))
     elif torch:
-        _pip(torch, platform, folder, ())
+        _run_pip(torch, platform, folder, ())
 
 
-def _pip(
+def _run_pip(
     wanted: Sequence[str], platform: Platform, folder: Path, extra_indexes: Sequence[str]
 ) -> None:
     command = pip_command(wanted, platform, folder, extra_indexes)
@@ -284,7 +288,7 @@ def _pip(
         raise download_error(done.stderr, wanted, platform)
 
 
-def _described(wheels: Sequence[Wheel], platform: Platform) -> WheelSet:
+def _build_wheel_set(wheels: Sequence[Wheel], platform: Platform) -> WheelSet:
     parsed = (parse_wheel_filename(wheel.path.name) for wheel in wheels)
     versions = {str(name): str(version) for name, version, _, _ in parsed}
     contents = sorted((wheel.path.name, wheel.sha256) for wheel in wheels)
@@ -300,6 +304,6 @@ def _unpacked_bytes(path: Path) -> int:
         return sum(info.file_size for info in archive.infolist())
 
 
-def _sha256(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

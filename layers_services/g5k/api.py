@@ -85,7 +85,7 @@ class NoSuchJobError(InputError):
     """The testbed knows no job of this number."""
 
 
-def client(pace: Pace) -> _Client:
+def create_client(pace: Pace) -> _Client:
     """EnOSlib's API client, with a bound on every answer."""
     from enoslib.infra.enos_g5k.g5k_api_utils import get_api_client
 
@@ -102,8 +102,8 @@ def job_of(site: str, job_id: int, pace: Pace) -> Job:
         DeploymentError: the API does not say.
         PrerequisiteError: it refuses the user.
     """
-    return patiently(
-        lambda: client(pace).sites[site].jobs[str(job_id)], f"job {job_id} at {site}", pace
+    return retry_listing(
+        lambda: create_client(pace).sites[site].jobs[str(job_id)], f"job {job_id} at {site}", pace
     )
 
 
@@ -114,30 +114,39 @@ def live_jobs(site: str, pace: Pace, name: str = "") -> tuple[Job, ...]:
     def list_jobs() -> Sequence[Job]:
         # All of a name are few, whatever their state; all of a user can be thousands.
         wanted = {"name": name} if name else {"state": LIVE}
-        return client(pace).sites[site].jobs.list(user=cast("str", get_api_username()), **wanted)
+        return (
+            create_client(pace)
+            .sites[site]
+            .jobs.list(user=cast("str", get_api_username()), **wanted)
+        )
 
     return tuple(
-        job for job in patiently(list_jobs, f"your jobs at {site}", pace) if job.state not in OVER
+        job
+        for job in retry_listing(list_jobs, f"your jobs at {site}", pace)
+        if job.state not in OVER
     )
 
 
 def all_sites(pace: Pace) -> tuple[str, ...]:
     """Names of the testbed's sites."""
-    return tuple(site.uid for site in patiently(client(pace).sites.list, "the list of sites", pace))
+    return tuple(
+        site.uid
+        for site in retry_listing(create_client(pace).sites.list, "the list of sites", pace)
+    )
 
 
-def fact(job: Job, name: str) -> object:
+def get_job_attribute(job: Job, name: str) -> object:
     """An attribute that a job may not have yet; None where it has not."""
     return getattr(job, name, None)
 
 
-def instant(job: Job, name: str) -> float | None:
+def get_job_time_s(job: Job, name: str) -> float | None:
     """An attribute in Unix seconds; None where it is missing or zero."""
-    value = fact(job, name)
+    value = get_job_attribute(job, name)
     return float(value) if isinstance(value, int | float) and value > 0 else None
 
 
-def patiently(list_jobs: Callable[[], Answer], what: str, pace: Pace) -> Answer:
+def retry_listing(list_jobs: Callable[[], Answer], what: str, pace: Pace) -> Answer:
     """What `list_jobs` returns, tried again while its failure may pass.
 
     Args:
@@ -157,11 +166,13 @@ def patiently(list_jobs: Callable[[], Answer], what: str, pace: Pace) -> Answer:
             waited = time.monotonic() - began
             last = attempt == pace.attempts or waited > pace.give_up_s
             if not may_pass(error) or last:
-                meaning = explained(error, what, attempt, waited)
+                meaning = explain_failure(error, what, attempt, waited)
                 if meaning is None or meaning is error:
                     raise
                 raise meaning from error
-            log.warning("Grid'5000 did not give %s (attempt %d): %s", what, attempt, short(error))
+            log.warning(
+                "Grid'5000 did not give %s (attempt %d): %s", what, attempt, format_error(error)
+            )
         time.sleep(pace.backoff_s * 2 ** (attempt - 1))
     raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -170,7 +181,7 @@ def may_pass(error: BaseException) -> bool:
     """Whether trying again may help: no answer, or one that blames the server."""
     import requests
 
-    if any(isinstance(cause, requests.RequestException) for cause in causes(error)):
+    if any(isinstance(cause, requests.RequestException) for cause in iterate_causes(error)):
         return True
     code = response_code(error)
     return (
@@ -180,7 +191,7 @@ def may_pass(error: BaseException) -> bool:
     )
 
 
-def explained(
+def explain_failure(
     error: BaseException, what: str, attempts: int = 1, waited_s: float = 0.0
 ) -> LaggardError | None:
     """What a failed request means to the user; None where it was not the API that failed."""
@@ -204,29 +215,29 @@ def explained(
     if not may_pass(error):
         return None
     return DeploymentError(
-        f"Grid'5000's API did not answer when asked for {what}{tried}: {short(error)}"
+        f"Grid'5000's API did not answer when asked for {what}{tried}: {format_error(error)}"
         " — see https://www.grid5000.fr/status, and your network"
     )
 
 
 def response_code(error: BaseException) -> int | None:
     """The HTTP status that caused an error, where one did."""
-    codes = (getattr(cause, "response_code", None) for cause in causes(error))
+    codes = (getattr(cause, "response_code", None) for cause in iterate_causes(error))
     return next((code for code in codes if isinstance(code, int)), None)
 
 
 def format_api_error(error: BaseException) -> str:
     """What the API said, on one line."""
-    texts = (getattr(cause, "error_message", None) for cause in causes(error))
+    texts = (getattr(cause, "error_message", None) for cause in iterate_causes(error))
     return _one_line(next((str(text) for text in texts if text), str(error)))
 
 
-def short(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """An error's kind and its own words, on one line of bearable length."""
     return f"{type(error).__name__}: {_one_line(format_api_error(error))}"
 
 
-def causes(error: BaseException) -> Iterator[BaseException]:
+def iterate_causes(error: BaseException) -> Iterator[BaseException]:
     """An error and what it was raised from."""
     current: BaseException | None = error
     while current is not None:

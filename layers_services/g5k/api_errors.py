@@ -6,13 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from laggard.core.errors import DeploymentError, LaggardError, PrerequisiteError
-from laggard.layers_services.g5k.api import causes, explained, format_api_error, response_code
+from laggard.layers_services.g5k.api import (
+    explain_failure,
+    format_api_error,
+    iterate_causes,
+    response_code,
+)
 from laggard.layers_services.g5k.request import G5kPlan
 from laggard.layers_services.g5k.usage_rules import DATE
 
 
 @contextmanager
-def explaining(plan: G5kPlan) -> Iterator[None]:
+def explain_errors(plan: G5kPlan) -> Iterator[None]:
     """Turn what EnOSlib, its API client and Ansible raise into one clear error; anything else
     passes.
 
@@ -22,8 +27,10 @@ def explaining(plan: G5kPlan) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        own = _enoslibs(error)
-        clear = _reservation_fault(own, plan) or _node_fault(own) or explained(error, "the nodes")
+        own = _find_enoslib_error(error)
+        clear = (
+            _reservation_fault(own, plan) or _node_fault(own) or explain_failure(error, "the nodes")
+        )
         if clear is None or clear is error:
             raise
         raise clear from own
@@ -69,10 +76,14 @@ def _node_fault(error: BaseException) -> LaggardError | None:
 
     text = None
     if isinstance(error, errors.EnosUnreachableHostsError):
-        text = f"nodes do not answer SSH: {_names(error.hosts)} — try again, or name other servers"
+        text = (
+            f"nodes do not answer SSH: {_format_host_names(error.hosts)} — try again, or name other"
+            " servers"
+        )
     elif isinstance(error, errors.EnosFailedHostsError):
         text = (
-            f"nodes refuse to let root in: {_names(error.hosts)} — try again, or name other servers"
+            f"nodes refuse to let root in: {_format_host_names(error.hosts)} — try again, or name"
+            " other servers"
         )
     elif isinstance(error, NotEnoughNodesError):
         text = f"the job has fewer nodes than the scenario asks for: {error.msg} — reserve more"
@@ -90,12 +101,12 @@ def _node_fault(error: BaseException) -> LaggardError | None:
     return None if text is None else DeploymentError(text)
 
 
-def _names(hosts: Iterator[object]) -> str:
+def _format_host_names(hosts: Iterator[object]) -> str:
     return ", ".join(sorted({str(getattr(host, "host", host)) for host in hosts}))
 
 
-def _enoslibs(error: Exception) -> BaseException:
+def _find_enoslib_error(error: Exception) -> BaseException:
     """What EnOSlib raised, where a clearer error was already made of it; else the error itself."""
     from enoslib.errors import EnosError
 
-    return next((cause for cause in causes(error) if isinstance(cause, EnosError)), error)
+    return next((cause for cause in iterate_causes(error) if isinstance(cause, EnosError)), error)

@@ -120,7 +120,9 @@ def cluster_problem(
 ) -> Problem:
     """A cluster that Grid'5000 does not have."""
     rule = f"Grid'5000 has no cluster `{name}` (its reference data of {known.date})"
-    return source.locate_problem(at, rule, _nearest(name, known, queue), value=f"cluster: {name}")
+    return source.locate_problem(
+        at, rule, _suggest_nearest_name(name, known, queue), value=f"cluster: {name}"
+    )
 
 
 def server_problem(name: str, at: KeyPath, source: YamlSource, known: Reference) -> Problem | None:
@@ -140,7 +142,9 @@ def server_problem(name: str, at: KeyPath, source: YamlSource, known: Reference)
     cluster = known.by_name.get(parsed[0])
     if cluster is None:
         rule = f"Grid'5000 has no cluster `{parsed[0]}` (its reference data of {known.date})"
-        return source.locate_problem(at, rule, _nearest(parsed[0], known, "default"), value=name)
+        return source.locate_problem(
+            at, rule, _suggest_nearest_name(parsed[0], known, "default"), value=name
+        )
     if cluster.site != parsed[2]:
         return source.locate_problem(
             at,
@@ -151,7 +155,10 @@ def server_problem(name: str, at: KeyPath, source: YamlSource, known: Reference)
     if not cluster.has(parsed[1]):
         rule = f"{cluster.name} has the nodes {cluster.numbers}"
         return source.locate_problem(
-            at, rule, f"such as {cluster.server(_closest(parsed[1], cluster))}", value=name
+            at,
+            rule,
+            f"such as {cluster.server(_find_closest_number(parsed[1], cluster))}",
+            value=name,
         )
     return None
 
@@ -204,8 +211,9 @@ def _count_problems(
         if before <= cluster.nodes < total[group.cluster]:
             needed = wanted[cluster.name]
             value = f"{needed} nodes of {cluster.name}"
-            fix = f"take at most {cluster.nodes}{_larger(cluster, needed, settings, known)}"
-            rule = f"{cluster.name}, at {cluster.site}, has {_nodes(cluster.nodes)}"
+            larger = _suggest_larger_cluster(cluster, needed, settings, known)
+            fix = f"take at most {cluster.nodes}{larger}"
+            rule = f"{cluster.name}, at {cluster.site}, has {_format_node_count(cluster.nodes)}"
             yield source.locate_problem((*group.at, "quantity"), rule, fix, value)
 
 
@@ -221,7 +229,9 @@ def _servers_twice(groups: Sequence[MachineGroup], source: YamlSource) -> Iterat
             seen.add(server)
 
 
-def _larger(cluster: Cluster, needed: int, settings: Settings, known: Reference) -> str:
+def _suggest_larger_cluster(
+    cluster: Cluster, needed: int, settings: Settings, known: Reference
+) -> str:
     """The most alike cluster that is large enough, as the end of a sentence."""
     enough = [
         other
@@ -246,18 +256,19 @@ def _larger(cluster: Cluster, needed: int, settings: Settings, known: Reference)
     return f", or choose `{best.name}` at {best.site}, which has {best.nodes}"
 
 
-def _nearest(name: str, known: Reference, queue: str) -> str:
+def _suggest_nearest_name(name: str, known: Reference, queue: str) -> str:
     in_queue = [cluster.name for cluster in known.clusters if queue in cluster.queues]
     for names in (in_queue, list(known.by_name)):
         near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
         if near:
             cluster = known.by_name[near[0]]
-            return f"the nearest is `{cluster.name}`, {_nodes(cluster.nodes)} at {cluster.site}"
+            nodes = _format_node_count(cluster.nodes)
+            return f"the nearest is `{cluster.name}`, {nodes} at {cluster.site}"
     largest = sorted((c for c in known.clusters if c.name in in_queue), key=lambda c: -c.nodes)[:3]
     return f"such as {', '.join(f'`{c.name}` ({c.site}, {c.nodes})' for c in largest)}"
 
 
-def _closest(number: int, cluster: Cluster) -> int:
+def _find_closest_number(number: int, cluster: Cluster) -> int:
     return min(spelled_out(cluster.numbers), key=lambda other: (abs(other - number), other))
 
 
@@ -269,5 +280,5 @@ def _is_date(text: str) -> bool:
     return True
 
 
-def _nodes(count: int) -> str:
+def _format_node_count(count: int) -> str:
     return f"{count} node{'s' * (count != 1)}"

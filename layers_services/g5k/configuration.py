@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from laggard.layers_services.g5k.api import Pace, client
+from laggard.layers_services.g5k.api import Pace, create_client
 from laggard.layers_services.g5k.request import G5kPlan, JobReference
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def client_is_ready(pace: Pace, auto_jump: bool | None = None) -> None:
     """
     import enoslib
 
-    client(pace)
+    create_client(pace)
     enoslib.set_config(ansible_stdout="noop", ansible_forks=FORKS, g5k_auto_jump=auto_jump)
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from laggard.core.run_schema import Record
 from laggard.layers_services.g5k.reference import Cluster, Reference
-from laggard.layers_services.g5k.reference import reference as shipped
+from laggard.layers_services.g5k.reference import load_reference as shipped
 from laggard.layers_services.g5k.request import G5kPlan, MachineGroup
 from laggard.layers_services.g5k.usage_rules import NOT_MODELLED, UsageFinding, check_usage
 from laggard.layers_services.machine_description import MachineDescription, align_columns
@@ -57,10 +57,10 @@ class G5kDescription(MachineDescription):
         sites = list(dict.fromkeys(machines.site for machines in self.machines))
         places = f"{len(sites)} sites" if len(sites) > 1 else sites[0]
         yield (
-            f"Grid'5000, {places}: {_count(self.nodes, 'node')} for {self.walltime},"
+            f"Grid'5000, {places}: {_format_count(self.nodes, 'node')} for {self.walltime},"
             f" {self.node_hours:g} node-hours"
         )
-        yield from align_columns([_row(machines) for machines in self.machines])
+        yield from align_columns([_format_row(machines) for machines in self.machines])
         yield f"  {self._job()}"
         if not self.jobs:
             yield f"usage policy: {'allows it' if self.allowed else 'does not allow it'}"
@@ -102,7 +102,9 @@ def describe_g5k(
     known = reference or shipped()
     findings = check_usage(plan.uses(known), plan.queue, plan.walltime_s, submitted, plan.start)
     return G5kDescription(
-        machines=tuple(_machines(group, known.by_name[group.cluster]) for group in plan.groups),
+        machines=tuple(
+            _build_planned_machines(group, known.by_name[group.cluster]) for group in plan.groups
+        ),
         nodes=plan.nodes,
         walltime=plan.walltime,
         node_hours=round(plan.node_hours, 2),
@@ -122,10 +124,10 @@ def describe_g5k(
     )
 
 
-def _machines(group: MachineGroup, cluster: Cluster) -> PlannedMachines:
+def _build_planned_machines(group: MachineGroup, cluster: Cluster) -> PlannedMachines:
     gpus = f", {cluster.gpus.count} x {cluster.gpus.model}" if cluster.gpus else ""
     fabric = next(
-        (f", {kind} {rate:g} Gbit/s" for kind, rate in _fabrics(cluster) if rate),
+        (f", {kind} {rate:g} Gbit/s" for kind, rate in _list_fabrics(cluster) if rate),
         "",
     )
     return PlannedMachines(
@@ -142,11 +144,11 @@ def _machines(group: MachineGroup, cluster: Cluster) -> PlannedMachines:
     )
 
 
-def _fabrics(cluster: Cluster) -> tuple[tuple[str, float], ...]:
+def _list_fabrics(cluster: Cluster) -> tuple[tuple[str, float], ...]:
     return (("InfiniBand", cluster.infiniband_gbps), ("Omni-Path", cluster.omnipath_gbps))
 
 
-def _row(machines: PlannedMachines) -> tuple[str, ...]:
+def _format_row(machines: PlannedMachines) -> tuple[str, ...]:
     short = [server.partition(".")[0] for server in machines.servers]
     what = ", ".join(short) if short else machines.cluster
     hosts = (
@@ -154,8 +156,8 @@ def _row(machines: PlannedMachines) -> tuple[str, ...]:
         if machines.nodes == 1
         else f"{machines.hosts[0]} to {machines.hosts[-1].rpartition('.')[2]}"
     )
-    return machines.site, what, _count(machines.nodes, "node"), hosts, machines.hardware
+    return machines.site, what, _format_count(machines.nodes, "node"), hosts, machines.hardware
 
 
-def _count(number: int, noun: str) -> str:
+def _format_count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"

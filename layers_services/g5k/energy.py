@@ -17,9 +17,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from laggard.core.run_schema import HostEnergy
-from laggard.layers_services.g5k.api import Pace, patiently
+from laggard.layers_services.g5k.api import Pace, retry_listing
 from laggard.layers_services.g5k.configuration import client_is_ready
-from laggard.layers_services.g5k.reference import reference
+from laggard.layers_services.g5k.reference import load_reference
 from laggard.layers_services.machine import Machine
 
 if TYPE_CHECKING:
@@ -69,15 +69,18 @@ def energy_j(samples: Sequence[PowerSample], start_s: float, end_s: float) -> fl
     for sample in samples:
         by_meter[sample.meter].append(sample)
     return float(
-        sum(_integral(np.array(_ordered(some)), start_s, end_s) for some in by_meter.values())
+        sum(
+            _integrate_power(np.array(_sort_samples(some)), start_s, end_s)
+            for some in by_meter.values()
+        )
     )
 
 
-def _ordered(samples: Iterable[PowerSample]) -> list[tuple[float, float]]:
+def _sort_samples(samples: Iterable[PowerSample]) -> list[tuple[float, float]]:
     return sorted((sample.time_s, sample.watts) for sample in samples)
 
 
-def _integral(readings: np.ndarray, start_s: float, end_s: float) -> float:
+def _integrate_power(readings: np.ndarray, start_s: float, end_s: float) -> float:
     """Of readings [R, 2] (seconds, watts), in order of time."""
     import numpy as np
 
@@ -89,7 +92,7 @@ def _integral(readings: np.ndarray, start_s: float, end_s: float) -> float:
 
 def metered(machines: Sequence[Machine]) -> Mapping[str, tuple[Machine, ...]]:
     """The machines that have a power meter, by the name of its metric."""
-    clusters = reference().by_name
+    clusters = load_reference().by_name
     found: dict[str, list[Machine]] = defaultdict(list)
     for machine in machines:
         cluster = clusters.get(machine.cluster)
@@ -117,7 +120,7 @@ def measure_energy(
     found = []
     for metric, some in metered(machines).items():
         request = partial(_request_samples, metric, some, start_s, end_s)
-        readings = patiently(request, metric, pace)
+        readings = retry_listing(request, metric, pace)
         for machine in some:
             joules = energy_j(readings.get(_metered_name(machine), ()), start_s, end_s)
             if joules is not None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from laggard.core.errors import DeploymentError
 from laggard.core.hosts import Host
 from laggard.layers_services.compile import role_names
-from laggard.layers_services.g5k.api import Job, Pace, patiently
-from laggard.layers_services.g5k.api_errors import explaining
+from laggard.layers_services.g5k.api import Job, Pace, retry_listing
+from laggard.layers_services.g5k.api_errors import explain_errors
 from laggard.layers_services.g5k.configuration import build_conf
 from laggard.layers_services.g5k.request import G5kPlan, JobReference
 from laggard.layers_services.machine import Access, Machine
@@ -37,7 +37,7 @@ class Provisioned:
     networks: Networks
 
 
-def provision(
+def provision_jobs(
     plan: G5kPlan,
     hosts: Sequence[Host],
     jobs: Sequence[Job],
@@ -52,16 +52,16 @@ def provision(
         PrerequisiteError: there is no public SSH key to put on the nodes.
     """
     references = tuple(JobReference(job.site, int(job.uid)) for job in jobs)
-    conf = patiently(lambda: build_conf(plan, job_name, references), "the clusters", pace)
-    provider = _provider(conf, patience_s, pace)
-    with explaining(plan):
-        _, networks = patiently(provider.init, "the nodes", pace)
+    conf = retry_listing(lambda: build_conf(plan, job_name, references), "the clusters", pace)
+    provider = _create_provider(conf, patience_s, pace)
+    with explain_errors(plan):
+        _, networks = retry_listing(provider.init, "the nodes", pace)
         _all_deployed(provider)
         nodes = _by_host(plan, provider.hosts)
-        return Provisioned(*_machines(hosts, nodes), networks=networks)
+        return Provisioned(*_build_machines(hosts, nodes), networks=networks)
 
 
-def _provider(conf: G5kConf, patience_s: float, pace: Pace) -> G5k:
+def _create_provider(conf: G5kConf, patience_s: float, pace: Pace) -> G5k:
     import enoslib
     from enoslib.errors import EnosUnreachableHostsError
 
@@ -121,7 +121,7 @@ def _by_host(plan: G5kPlan, nodes: Sequence[G5kHost]) -> dict[str, G5kHost]:
     return found
 
 
-def _machines(
+def _build_machines(
     hosts: Sequence[Host], nodes: Mapping[str, G5kHost]
 ) -> tuple[tuple[Machine, ...], Roles]:
     import enoslib
@@ -135,11 +135,11 @@ def _machines(
         access = Access(
             str(reached.address),
             user=str(reached.user),
-            gateway=_gateway(reached.extra),
+            gateway=_find_gateway(reached.extra),
             options=_SSH,
         )
         machines.append(
-            Machine(replace(host, address=_address(node), ipv6=()), access, site, cluster)
+            Machine(replace(host, address=_find_address(node), ipv6=()), access, site, cluster)
         )
         there[host.name] = enoslib.Host(
             reached.address, alias=host.name, user=reached.user, extra=reached.extra
@@ -153,7 +153,7 @@ def _machines(
     return tuple(machines), roles
 
 
-def _gateway(extra: Mapping[str, object]) -> str:
+def _find_gateway(extra: Mapping[str, object]) -> str:
     if "gateway" not in extra:
         return ""
     return (
@@ -163,7 +163,7 @@ def _gateway(extra: Mapping[str, object]) -> str:
     )
 
 
-def _address(node: G5kHost) -> str:
+def _find_address(node: G5kHost) -> str:
     """A node's IPv4 address on its primary network, from the testbed's description of it."""
     vlan = node.primary_network.vlan_id
     for adapter in node.apinode.network_adapters:

@@ -23,7 +23,7 @@ from laggard.layers_services.g5k.checks import (
     setting_problems,
 )
 from laggard.layers_services.g5k.reference import Reference, parse_server
-from laggard.layers_services.g5k.reference import reference as shipped
+from laggard.layers_services.g5k.reference import load_reference as shipped
 from laggard.layers_services.g5k.request import (
     DEPLOY,
     G5kOptions,
@@ -68,17 +68,17 @@ def plan_g5k(
     problems = list(provider_problems(layers, source))
     if problems:
         raise ScenarioError(tuple(problems))
-    settings = _settings(layers, options)
-    groups, unplaced = _groups(layers, settings, source, known)
+    settings = _merge_settings(layers, options)
+    groups, unplaced = _plan_groups(layers, settings, source, known)
     sites = tuple(dict.fromkeys(group.site for group in groups))
     problems += [*setting_problems(settings, options, source), *unplaced]
     problems += group_problems(groups, settings, source, known)
-    reused, unusable = _reused(options.jobs, sites)
+    reused, unusable = _parse_reused_jobs(options.jobs, sites)
     problems += unusable
     if problems:
         known_once = dict.fromkeys(problems)
         raise ScenarioError(tuple(sorted(known_once, key=lambda p: (p.path, p.line, p.column))))
-    networks = _networks(sites, settings.kavlan)
+    networks = _plan_networks(sites, settings.kavlan)
     return G5kPlan(
         groups=tuple(_on_network(group, networks) for group in groups),
         networks=networks,
@@ -91,11 +91,11 @@ def plan_g5k(
         key=settings.g5k.key_name,
         monitor=settings.g5k.monitor,
         reused=reused,
-        warnings=tuple(_warnings(settings, source)),
+        warnings=tuple(_list_warnings(settings, source)),
     )
 
 
-def _settings(layers: LayersServices, options: G5kOptions) -> Settings:
+def _merge_settings(layers: LayersServices, options: G5kOptions) -> Settings:
     environment = layers.environment
     g5k = environment.g5k or G5k()
     own = g5k.cluster is not None
@@ -116,7 +116,7 @@ def _settings(layers: LayersServices, options: G5kOptions) -> Settings:
     )
 
 
-def _groups(
+def _plan_groups(
     layers: LayersServices, settings: Settings, source: YamlSource, known: Reference
 ) -> tuple[list[MachineGroup], list[Problem]]:
     groups: list[MachineGroup] = []
@@ -124,7 +124,7 @@ def _groups(
     for placed in placed_services(layers):
         service = placed.service
         if service.cluster is None and service.servers is not None:
-            found = [server_problem(name, at, source, known) for name, at in _servers(placed)]
+            found = [server_problem(name, at, source, known) for name, at in _list_servers(placed)]
             problems += [problem for problem in found if problem is not None]
             groups += _server_groups(placed) if not any(found) else ()
             continue
@@ -141,12 +141,14 @@ def _groups(
         else:
             hosts = tuple(host.name for host in placed.hosts)
             groups.append(
-                MachineGroup(hosts, _roles(placed), known.by_name[name].site, name, at=placed.at)
+                MachineGroup(
+                    hosts, _list_roles(placed), known.by_name[name].site, name, at=placed.at
+                )
             )
     return groups, problems
 
 
-def _servers(placed: Placed) -> list[tuple[str, KeyPath]]:
+def _list_servers(placed: Placed) -> list[tuple[str, KeyPath]]:
     servers, at = placed.service.servers, (*placed.at, "servers")
     if servers is None or isinstance(servers, str):
         return [] if servers is None else [(servers, at)]
@@ -156,20 +158,20 @@ def _servers(placed: Placed) -> list[tuple[str, KeyPath]]:
 def _server_groups(placed: Placed) -> Iterator[MachineGroup]:
     """One group per cluster: EnOSlib wants the servers of a group alike."""
     by_cluster: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for (name, _), host in zip(_servers(placed), placed.hosts, strict=True):
+    for (name, _), host in zip(_list_servers(placed), placed.hosts, strict=True):
         parsed = parse_server(name)
         assert parsed is not None
         by_cluster.setdefault((parsed[2], parsed[0]), []).append((host.name, name))
     for (site, cluster), pairs in by_cluster.items():
         hosts, servers = zip(*pairs, strict=True)
-        yield MachineGroup(hosts, _roles(placed), site, cluster, servers, at=placed.at)
+        yield MachineGroup(hosts, _list_roles(placed), site, cluster, servers, at=placed.at)
 
 
-def _roles(placed: Placed) -> tuple[str, ...]:
+def _list_roles(placed: Placed) -> tuple[str, ...]:
     return tuple(dict.fromkeys(placed.hosts[0].groups))
 
 
-def _networks(sites: Sequence[str], kavlan: bool) -> tuple[PlannedNetwork, ...]:
+def _plan_networks(sites: Sequence[str], kavlan: bool) -> tuple[PlannedNetwork, ...]:
     if not kavlan:
         return tuple(
             PlannedNetwork(f"network_{s}", "prod", s, (NETWORK_ROLE, f"my_{s}_network"))
@@ -191,7 +193,7 @@ def _on_network(group: MachineGroup, networks: Sequence[PlannedNetwork]) -> Mach
     return replace(group, network=own[0].id)
 
 
-def _reused(
+def _parse_reused_jobs(
     jobs: Sequence[str], sites: Sequence[str]
 ) -> tuple[tuple[JobReference, ...], list[Problem]]:
     found: list[JobReference] = []
@@ -234,7 +236,7 @@ def _reused(
     return tuple(found), problems
 
 
-def _warnings(settings: Settings, source: YamlSource) -> Iterator[Problem]:
+def _list_warnings(settings: Settings, source: YamlSource) -> Iterator[Problem]:
     unused = (
         ("firewall_rules", "Laggard opens no port to the outside"),
         ("ipv6", "Laggard's experiments use IPv4"),

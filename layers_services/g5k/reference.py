@@ -129,7 +129,7 @@ class Reference(Record):
 
 
 @cache
-def reference() -> Reference:
+def load_reference() -> Reference:
     """The facts that this version of Laggard ships."""
     return Reference.model_validate_json(FILE.read_bytes())
 
@@ -145,10 +145,10 @@ def parse_server(name: str) -> tuple[str, int, str] | None:
 @cache
 def spelled_out(numbers: str) -> tuple[int, ...]:
     """`1-3,5` as (1, 2, 3, 5)."""
-    return tuple(_spell(numbers))
+    return tuple(_parse_number_ranges(numbers))
 
 
-def shortened(numbers: Iterable[int]) -> str:
+def format_number_ranges(numbers: Iterable[int]) -> str:
     """(1, 2, 3, 5) as `1-3,5`."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
@@ -159,7 +159,7 @@ def shortened(numbers: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def _spell(numbers: str) -> Iterator[int]:
+def _parse_number_ranges(numbers: str) -> Iterator[int]:
     for part in numbers.split(","):
         if part:
             first, _, last = part.partition("-")

@@ -15,11 +15,11 @@ from laggard.layers_services.g5k.api import (
     NoSuchJobError,
     Pace,
     all_sites,
-    causes,
-    fact,
+    format_error,
+    get_job_attribute,
+    iterate_causes,
     job_of,
     live_jobs,
-    short,
 )
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def job_name(run_id: str) -> str:
     return f"{PREFIX}{run_id}"
 
 
-def release(
+def release_jobs(
     jobs: Iterable[ReservedJob], pace: Pace | None = None, wait_s: float = WAIT_S
 ) -> tuple[ReservedJob, ...]:
     """End jobs and wait until the testbed says that they are over.
@@ -60,12 +60,12 @@ def release(
         if job.released:
             done.append(job)
         elif job.job_id == 0:
-            found = _named(job.name, job.site, pace)
-            done += [] if found is None or found else [_over(job)]
+            found = _list_jobs_named(job.name, job.site, pace)
+            done += [] if found is None or found else [_mark_over(job)]
             pending += [job] if found is None else found
         else:
             pending.append(job)
-    return (*done, *_end(pending, pace, wait_s))
+    return (*done, *_end_jobs(pending, pace, wait_s))
 
 
 def find_jobs(
@@ -88,7 +88,7 @@ def find_jobs(
     pace = pace or Pace()
     found: list[ReservedJob] = []
     for site in sites or all_sites(pace):
-        there = _named(name, site, pace)
+        there = _list_jobs_named(name, site, pace)
         found += (
             [ReservedJob(testbed="g5k", site=site, job_id=0, name=name, nodes=0)]
             if there is None
@@ -114,13 +114,13 @@ def destroy(
         wait_s: how long to try in all.
 
     Returns:
-        As `release`.
+        As `release_jobs`.
     """
     known = tuple(jobs)
     numbers = {(job.site, job.job_id) for job in known}
     known_at = {job.site for job in known}
     found = [job for job in find_jobs(name, sites, pace) if (job.site, job.job_id) not in numbers]
-    return release(
+    return release_jobs(
         (*known, *(job for job in found if job.job_id or job.site not in known_at)), pace, wait_s
     )
 
@@ -135,9 +135,9 @@ def how_to_release(jobs: Iterable[ReservedJob]) -> str:
     return "\n".join(_by_hand(job) for job in jobs)
 
 
-def held(job: Job, name: str, nodes: int) -> ReservedJob:
+def to_reserved_job(job: Job, name: str, nodes: int) -> ReservedJob:
     """A job of the API as a run folder records it."""
-    assigned = fact(job, "assigned_nodes")
+    assigned = get_job_attribute(job, "assigned_nodes")
     count = len(assigned) if isinstance(assigned, list) and assigned else nodes
     return ReservedJob(testbed="g5k", site=job.site, job_id=int(job.uid), name=name, nodes=count)
 
@@ -154,7 +154,7 @@ def _by_hand(job: ReservedJob) -> str:
     )
 
 
-def _named(name: str, site: str, pace: Pace) -> list[ReservedJob] | None:
+def _list_jobs_named(name: str, site: str, pace: Pace) -> list[ReservedJob] | None:
     """Live jobs of this name; None where the site does not say."""
     try:
         jobs = live_jobs(site, pace, name)
@@ -163,9 +163,9 @@ def _named(name: str, site: str, pace: Pace) -> list[ReservedJob] | None:
     except LaggardError as error:
         log.warning("%s was not asked for its jobs: %s", site, error)
         return None
-    named = [(job, str(fact(job, "name") or name)) for job in jobs]
+    named = [(job, str(get_job_attribute(job, "name") or name)) for job in jobs]
     return [
-        held(job, own, 0)
+        to_reserved_job(job, own, 0)
         for job, own in named
         if own == name or (not name and own.startswith(PREFIX))
     ]
@@ -192,7 +192,7 @@ class _Ending:
             if there.state not in OVER and (
                 self._asked_s is None or time.monotonic() - self._asked_s > ASK_AGAIN_S
             ):
-                _delete(there)
+                _delete_job(there)
                 self._asked_s = time.monotonic()
                 there.refresh()
             self.over, self.reason = there.state in OVER, f"its state is {there.state}"
@@ -202,13 +202,13 @@ class _Ending:
             raise
         # Whatever it is, the other jobs are still to be ended; it is told.
         except Exception as error:  # noqa: BLE001
-            self.reason = short(error)
+            self.reason = format_error(error)
             log.warning(
                 "job %d at %s is not released yet: %s", self.job.job_id, self.job.site, self.reason
             )
 
 
-def _end(jobs: Sequence[ReservedJob], pace: Pace, wait_s: float) -> tuple[ReservedJob, ...]:
+def _end_jobs(jobs: Sequence[ReservedJob], pace: Pace, wait_s: float) -> tuple[ReservedJob, ...]:
     deadline = time.monotonic() + wait_s
     endings = [_Ending(job) for job in jobs]
     quick = replace(pace, attempts=1)
@@ -227,16 +227,16 @@ def _end(jobs: Sequence[ReservedJob], pace: Pace, wait_s: float) -> tuple[Reserv
     for ending in endings:
         if not ending.over:
             log.error("%s (%s)", _by_hand(ending.job), ending.reason)
-    return tuple(_over(ending.job) if ending.over else ending.job for ending in endings)
+    return tuple(_mark_over(ending.job) if ending.over else ending.job for ending in endings)
 
 
-def _delete(job: Job) -> None:
+def _delete_job(job: Job) -> None:
     try:
         job.delete()
     except Exception as error:
-        if not any("already killed" in str(cause) for cause in causes(error)):
+        if not any("already killed" in str(cause) for cause in iterate_causes(error)):
             raise
 
 
-def _over(job: ReservedJob) -> ReservedJob:
+def _mark_over(job: ReservedJob) -> ReservedJob:
     return job.model_copy(update={"released": True})

@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo
 from laggard.core.errors import Problem
 from laggard.core.hosts import Host
 from laggard.core.yaml_source import KeyPath
-from laggard.layers_services.compile import compile_hosts, repeated
+from laggard.layers_services.compile import compile_hosts, expand_repeated_services
 from laggard.layers_services.g5k.reference import Reference
-from laggard.layers_services.g5k.reference import reference as shipped
+from laggard.layers_services.g5k.reference import load_reference as shipped
 from laggard.layers_services.g5k.usage_rules import DATE, ZONE, ClusterUse, Queue
 from laggard.layers_services.model import G5k, LayersServices, Service
 
@@ -210,7 +210,7 @@ def placed_services(layers: LayersServices) -> Iterator[Placed]:
         by_service.setdefault((host.layer_id, host.service_id), []).append(host)
     for i, layer in enumerate(layers.layers):
         numbers = {id(service): j for j, service in enumerate(layer.services)}
-        for service_id, service in enumerate(repeated(layer), 1):
+        for service_id, service in enumerate(expand_repeated_services(layer), 1):
             at = ("layers", i, "services", numbers[id(service)])
             yield Placed(service, tuple(by_service[i + 1, service_id]), at)
 

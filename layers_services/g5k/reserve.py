@@ -21,11 +21,25 @@ from zoneinfo import ZoneInfo
 from laggard.core.errors import DeploymentError, InputError, LaggardError
 from laggard.core.hosts import Host
 from laggard.core.run_schema import ReservedJob
-from laggard.layers_services.g5k.api import OVER, Job, Pace, instant, job_of, live_jobs, patiently
-from laggard.layers_services.g5k.api_errors import explaining
+from laggard.layers_services.g5k.api import (
+    OVER,
+    Job,
+    Pace,
+    get_job_time_s,
+    job_of,
+    live_jobs,
+    retry_listing,
+)
+from laggard.layers_services.g5k.api_errors import explain_errors
 from laggard.layers_services.g5k.configuration import build_conf, client_is_ready
-from laggard.layers_services.g5k.nodes import provision
-from laggard.layers_services.g5k.release import destroy, held, how_to_release, release, still_held
+from laggard.layers_services.g5k.nodes import provision_jobs
+from laggard.layers_services.g5k.release import (
+    destroy,
+    how_to_release,
+    release_jobs,
+    still_held,
+    to_reserved_job,
+)
 from laggard.layers_services.g5k.request import G5kPlan
 from laggard.layers_services.g5k.usage_rules import DATE, ZONE
 from laggard.layers_services.machine import Machine
@@ -72,7 +86,7 @@ class Reservation:
 
     def release(self) -> tuple[ReservedJob, ...]:
         """Give the nodes back, and whatever else has the jobs' name; the jobs afterwards, as
-        `release.release`.
+        `release.release_jobs`.
 
         Jobs that were there before are left as they are.
         """
@@ -113,7 +127,7 @@ class _Ledger:
 
     def made(self, job: Job) -> None:
         """A job has a number."""
-        self.jobs[job.site] = held(job, self.name, self.nodes[job.site])
+        self.jobs[job.site] = to_reserved_job(job, self.name, self.nodes[job.site])
         self._report_jobs()
 
     def end_twins(self, jobs: Sequence[Job]) -> None:
@@ -125,7 +139,7 @@ class _Ledger:
             twins = [
                 job for job in live_jobs(site, self.pace, self.name) if int(job.uid) not in own
             ]
-            release((held(job, self.name, 0) for job in twins), self.pace)
+            release_jobs((to_reserved_job(job, self.name, 0) for job in twins), self.pace)
 
     def give_back(self) -> tuple[ReservedJob, ...]:
         """End everything of this name at the sites that were asked for nodes; what is still
@@ -221,7 +235,9 @@ def start_estimate(
     window = 0 if plan.start else horizon_s
     try:
         client_is_ready(pace)
-        slot = patiently(lambda: _free_slot(plan, start, window), "the clusters' schedules", pace)
+        slot = retry_listing(
+            lambda: _free_slot(plan, start, window), "the clusters' schedules", pace
+        )
     except LaggardError as error:
         return StartEstimate(None, str(error))
     if slot is not None:
@@ -258,10 +274,10 @@ def _submitted(
 
     earliest = time.time() + FIRST_SLOT_S
     for last in (*[False] * (SLOT_TRIES - 1), True):
-        conf = patiently(lambda: build_conf(plan, job_name), "the clusters", pace)
+        conf = retry_listing(lambda: build_conf(plan, job_name), "the clusters", pace)
         providers = {site: enoslib.G5k(conf.restrict_to(site)) for site in plan.sites}
         try:
-            with explaining(plan):
+            with explain_errors(plan):
                 start = _common_start(
                     plan, list(providers.values()), int(earliest), patience_s, pace
                 )
@@ -300,7 +316,7 @@ def _common_start(
     if len(providers) == 1:
         return None
     return int(
-        patiently(
+        retry_listing(
             lambda: find_slot(providers, int(patience_s), earliest), "the clusters' schedules", pace
         )
     )
@@ -322,7 +338,7 @@ def _submit(provider: G5k, site: str, start: int | None, ledger: _Ledger, pace: 
         jobs: Sequence[Job] = provider.driver.jobs
         return jobs[0]
 
-    job = patiently(submit, f"a job at {site}", pace)
+    job = retry_listing(submit, f"a job at {site}", pace)
     ledger.made(job)
     return job
 
@@ -362,7 +378,7 @@ def _wait_until_running(jobs: Sequence[Job], plan: G5kPlan, patience_s: float, p
     waiting = list(jobs)
     while True:
         for job in waiting:
-            patiently(job.refresh, f"job {job.uid} at {job.site}", pace)
+            retry_listing(job.refresh, f"job {job.uid} at {job.site}", pace)
             if job.state in OVER:
                 raise DeploymentError(
                     f"job {job.uid} at {job.site} ended before it ran (state"
@@ -381,7 +397,7 @@ def _wait_until_running(jobs: Sequence[Job], plan: G5kPlan, patience_s: float, p
 
 
 def _expected(job: Job) -> str:
-    scheduled = instant(job, "scheduled_at")
+    scheduled = get_job_time_s(job, "scheduled_at")
     if scheduled is None:
         return f"state {job.state}, for which Grid'5000 foresees no start"
     return (
@@ -404,7 +420,7 @@ def _ready(
     pace: Pace,
 ) -> Reservation:
     try:
-        provisioned = provision(plan, hosts, jobs, job_name, patience_s, pace)
+        provisioned = provision_jobs(plan, hosts, jobs, job_name, patience_s, pace)
     except DeploymentError as error:
         ended = [job for job in jobs if _is_over(job, pace)]
         if not ended:
@@ -413,7 +429,8 @@ def _ready(
         rule = "ended while its nodes were made ready: its walltime was over, or somebody ended it"
         raise DeploymentError(f"{names} {rule} — reserve for longer") from error
     ends = [
-        (instant(job, "started_at") or time.time()) + (instant(job, "walltime") or plan.walltime_s)
+        (get_job_time_s(job, "started_at") or time.time())
+        + (get_job_time_s(job, "walltime") or plan.walltime_s)
         for job in jobs
     ]
     owned = not plan.reused
@@ -422,7 +439,8 @@ def _ready(
         roles=provisioned.roles,
         networks=provisioned.networks,
         jobs=tuple(
-            held(job, job_name if owned else str(getattr(job, "name", "")), 0) for job in jobs
+            to_reserved_job(job, job_name if owned else str(getattr(job, "name", "")), 0)
+            for job in jobs
         ),
         owned=owned,
         ends_at_s=min(ends),
@@ -432,5 +450,5 @@ def _ready(
 
 
 def _is_over(job: Job, pace: Pace) -> bool:
-    patiently(job.refresh, f"job {job.uid} at {job.site}", pace)
+    retry_listing(job.refresh, f"job {job.uid} at {job.site}", pace)
     return job.state in OVER

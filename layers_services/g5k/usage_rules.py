@@ -117,7 +117,7 @@ def check_usage(
             ),
         )
     if queue == "production":
-        return tuple(_production(uses, walltime_s))
+        return tuple(_check_production_queue(uses, walltime_s))
     if queue != "default":
         rule = "no rule of day and night" + (
             "; any other job may end yours" if queue == "besteffort" else ""
@@ -166,10 +166,11 @@ def next_free_start(length: timedelta, after: datetime) -> datetime | None:
     zone = ZoneInfo(ZONE)
     now = after.astimezone(zone)
     evenings = (
-        _at(now.date() + timedelta(days=days), DAY_ENDS, zone) for days in range(HORIZON_DAYS)
+        _to_datetime(now.date() + timedelta(days=days), DAY_ENDS, zone)
+        for days in range(HORIZON_DAYS)
     )
     for begins in (now, *(evening for evening in evenings if evening >= now)):
-        if not _day_hours(begins, _ends(begins, length)):
+        if not _day_hours(begins, _compute_end(begins, length)):
             return begins
     return None
 
@@ -177,20 +178,20 @@ def next_free_start(length: timedelta, after: datetime) -> datetime | None:
 def _default_queue(
     uses: Sequence[ClusterUse], length: timedelta, made: datetime, begins: datetime
 ) -> Iterator[UsageFinding]:
-    ends = _ends(begins, length)
+    ends = _compute_end(begins, length)
     hours = _day_hours(begins, ends)
-    when = f"{_hours(length)} from {begins.strftime('%a %d %b %H:%M')}"
+    when = f"{_format_hours(length)} from {begins.strftime('%a %d %b %H:%M')}"
     if not hours:
         yield UsageFinding(
             ok=True, value=when, rule="outside working days' 9:00 to 19:00, which is free"
         )
         return
     elsewhen = _for_the_night(length, begins)
-    crossed = _crossed(begins, ends, made)
+    crossed = _find_crossed_boundary(begins, ends, made)
     if crossed is not None:
         rule = f"no job crosses {crossed.strftime('%H:%M on %A')}, a working day"
         until = crossed - begins
-        fix = f"--walltime {clock(until.total_seconds())}, or {elsewhen}"
+        fix = f"--walltime {format_walltime(until.total_seconds())}, or {elsewhen}"
         yield UsageFinding(ok=False, value=when, rule=rule, fix=fix)
     else:
         yield UsageFinding(
@@ -204,10 +205,10 @@ def _default_queue(
         yield UsageFinding(ok=True, value=when, rule=rule)
         return
     for use in uses:
-        yield _quota(use, max(hours), elsewhen)
+        yield _check_quota(use, max(hours), elsewhen)
 
 
-def _quota(use: ClusterUse, hours: float, elsewhen: str) -> UsageFinding:
+def _check_quota(use: ClusterUse, hours: float, elsewhen: str) -> UsageFinding:
     # Its nodes are alike, so hours on all cores are hours on all nodes.
     allowed = QUOTA_HOURS * use.of_nodes
     used = hours * use.nodes
@@ -217,15 +218,17 @@ def _quota(use: ClusterUse, hours: float, elsewhen: str) -> UsageFinding:
     value = f"{used:g} node-hours of {use.cluster} by day"
     if used <= allowed:
         return UsageFinding(ok=True, value=value, rule=rule)
-    shorter = clock(int(3600 * allowed / use.nodes))
+    shorter = format_walltime(int(3600 * allowed / use.nodes))
     return UsageFinding(
         ok=False, value=value, rule=rule, fix=f"--walltime {shorter} or fewer nodes, or {elsewhen}"
     )
 
 
-def _production(uses: Sequence[ClusterUse], walltime_s: float) -> Iterator[UsageFinding]:
+def _check_production_queue(
+    uses: Sequence[ClusterUse], walltime_s: float
+) -> Iterator[UsageFinding]:
     for use in uses:
-        value = f"{_hours(timedelta(seconds=walltime_s))} on {use.nodes} of {use.cluster}"
+        value = f"{_format_hours(timedelta(seconds=walltime_s))} on {use.nodes} of {use.cluster}"
         if walltime_s <= use.longest_s:
             yield UsageFinding(
                 ok=True,
@@ -246,15 +249,15 @@ def _production(uses: Sequence[ClusterUse], walltime_s: float) -> Iterator[Usage
             ok=False,
             value=value,
             rule=rule,
-            fix=f"--walltime {clock(use.longest_s)}, or fewer nodes",
+            fix=f"--walltime {format_walltime(use.longest_s)}, or fewer nodes",
         )
 
 
-def _crossed(begins: datetime, ends: datetime, made: datetime) -> datetime | None:
+def _find_crossed_boundary(begins: datetime, ends: datetime, made: datetime) -> datetime | None:
     """The first 9:00 or 19:00 of a working day that a job may not cross and does."""
     for day in working_days(begins.date(), ends.date()):
         for hour in (DAY_BEGINS, DAY_ENDS):
-            boundary = _at(day, hour, begins.tzinfo)
+            boundary = _to_datetime(day, hour, begins.tzinfo)
             late = hour == DAY_ENDS and made.date() == day and made.time() >= LATE
             if begins < boundary < ends and not late:
                 return boundary
@@ -265,8 +268,8 @@ def _day_hours(begins: datetime, ends: datetime) -> tuple[float, ...]:
     """Hours of each working day's 9:00 to 19:00 that a job takes, where it takes any."""
     taken = []
     for day in working_days(begins.date(), ends.date()):
-        first = max(begins, _at(day, DAY_BEGINS, begins.tzinfo))
-        last = min(ends, _at(day, DAY_ENDS, begins.tzinfo))
+        first = max(begins, _to_datetime(day, DAY_BEGINS, begins.tzinfo))
+        last = min(ends, _to_datetime(day, DAY_ENDS, begins.tzinfo))
         if last > first:
             taken.append((last.timestamp() - first.timestamp()) / 3600)
     return tuple(taken)
@@ -280,20 +283,20 @@ def _for_the_night(length: timedelta, after: datetime) -> str:
     return f"for the {kind} --reservation '{free.strftime(DATE)}'"
 
 
-def _at(day: date, hour: time, zone: tzinfo | None) -> datetime:
+def _to_datetime(day: date, hour: time, zone: tzinfo | None) -> datetime:
     return datetime.combine(day, hour, tzinfo=zone)
 
 
-def _ends(begins: datetime, length: timedelta) -> datetime:
+def _compute_end(begins: datetime, length: timedelta) -> datetime:
     # Through the epoch: hours of walltime are real ones, also in the night that the clocks change.
     return datetime.fromtimestamp(begins.timestamp() + length.total_seconds(), begins.tzinfo)
 
 
-def _hours(length: timedelta) -> str:
+def _format_hours(length: timedelta) -> str:
     return f"{length.total_seconds() / 3600:.3g} h"
 
 
-def clock(seconds: float) -> str:
+def format_walltime(seconds: float) -> str:
     """Seconds as a walltime, `HH:MM:SS`."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest:02d}"

@@ -46,7 +46,7 @@ def _read_number(path: Path) -> int | None:
         return None
 
 
-def explain(step: str, number: int, settings: KernelSettings) -> PrerequisiteError:
+def explain_refusal(step: str, number: int, settings: KernelSettings) -> PrerequisiteError:
     """The error to show when the kernel refuses a step of setting up the sandbox.
 
     Args:
@@ -58,10 +58,10 @@ def explain(step: str, number: int, settings: KernelSettings) -> PrerequisiteErr
         An error that names what is missing and the command that grants it.
     """
     missing = f"the kernel refuses the step `{step}` of an isolated sandbox: {os.strerror(number)}"
-    return PrerequisiteError(missing, _grant(number, settings))
+    return PrerequisiteError(missing, _suggest_grant(number, settings))
 
 
-def _grant(number: int, settings: KernelSettings) -> str:
+def _suggest_grant(number: int, settings: KernelSettings) -> str:
     if settings.max_user_namespaces == 0:
         return "sudo sysctl -w user.max_user_namespaces=15000"
     if not settings.root and settings.unprivileged_userns_clone == 0:

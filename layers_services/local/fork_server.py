@@ -22,7 +22,7 @@ from pathlib import Path
 
 from laggard.core import linux
 from laggard.core.errors import DeploymentError
-from laggard.layers_services.local.forked import end_with, fork
+from laggard.layers_services.local.forked import end_with, fork_process
 
 # Libraries that start a thread per core when they are loaded; a worker sets its own number
 # afterwards.
@@ -105,7 +105,9 @@ class ForkServerAnswer:
 Message = Spawn | Kill | ForkServerReady | ForkServerAnswer | Exit
 
 
-def serve(connection: Connection, preload: Sequence[str], log: Path | None, parent: int) -> int:
+def serve_requests(
+    connection: Connection, preload: Sequence[str], log: Path | None, parent: int
+) -> int:
     """The server: import, then fork on request and tell who ended, until the connection closes."""
     linux.die_with_parent(parent)
     os.setsid()
@@ -113,10 +115,10 @@ def serve(connection: Connection, preload: Sequence[str], log: Path | None, pare
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     if log is not None:
-        _redirect(log)
+        _redirect_output(log)
     started = time.monotonic()
     try:
-        _import(preload)
+        _import_modules(preload)
     # Whatever an import raises is the caller's to know.
     except BaseException as error:  # noqa: BLE001
         traceback.print_exc()
@@ -130,7 +132,7 @@ def serve(connection: Connection, preload: Sequence[str], log: Path | None, pare
     return _Server(connection).run()
 
 
-def _import(preload: Sequence[str]) -> None:
+def _import_modules(preload: Sequence[str]) -> None:
     os.environ.update(_NO_THREADS)
     for module in preload:
         importlib.import_module(module)
@@ -169,7 +171,7 @@ class _Server:
     def _spawn(self, spec: ProcessSpec) -> ForkServerAnswer:
         try:
             server = os.getpid()
-            pid = fork("the fork server")
+            pid = fork_process("the fork server")
         except DeploymentError as error:
             return ForkServerAnswer(refusal=f"cannot start {spec.name}: {error}")
         if pid == 0:
@@ -182,7 +184,7 @@ class _Server:
         self._connection.close()
         for descriptor, _ in self._children.values():
             os.close(descriptor)
-        return _run(spec)
+        return _run_entry(spec)
 
     def _kill(self, request: Kill) -> ForkServerAnswer:
         if request.pid not in self._children:
@@ -198,10 +200,10 @@ class _Server:
             self._connection.send(Exit(name, pid, os.waitstatus_to_exitcode(status)))
 
 
-def _run(spec: ProcessSpec) -> int:
+def _run_entry(spec: ProcessSpec) -> int:
     os.setsid()
     linux.set_process_name(spec.name)
-    _redirect(spec.log)
+    _redirect_output(spec.log)
     if spec.network_namespace is not None:
         linux.enter_namespace(spec.network_namespace, linux.CLONE_NEWNET)
     if spec.uts_namespace is not None:
@@ -214,7 +216,7 @@ def _run(spec: ProcessSpec) -> int:
     return 0
 
 
-def _redirect(log: Path) -> None:
+def _redirect_output(log: Path) -> None:
     """Append standard output and error to a file; standard input is empty."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     for path, mode, targets in ((log, flags, (1, 2)), (Path(os.devnull), os.O_RDONLY, (0,))):

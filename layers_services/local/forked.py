@@ -29,7 +29,7 @@ def require_one_thread(purpose: str) -> None:
         )
 
 
-def fork(purpose: str) -> int:
+def fork_process(purpose: str) -> int:
     """os.fork() of a process without threads, with nothing buffered: 0 in the child, its id in the
     parent.
 

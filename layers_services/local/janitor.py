@@ -19,7 +19,7 @@ from typing import Self
 
 from laggard.core import linux
 from laggard.core.errors import DeploymentError
-from laggard.layers_services.local.forked import end_with, fork
+from laggard.layers_services.local.forked import end_with, fork_process
 
 _PATIENCE_S = 10.0
 _PAUSE_S = 0.02
@@ -69,7 +69,7 @@ class Janitor:
             DeploymentError: the calling process has several threads.
         """
         read, write = os.pipe()
-        pid = fork("starting the janitor")
+        pid = fork_process("starting the janitor")
         if pid == 0:
             os.close(write)
             end_with(lambda: _wait_and_remove(read))
@@ -157,7 +157,7 @@ def remove_tree(folder: Path) -> bool:
     return True
 
 
-def sweep(parents: Iterable[Path]) -> tuple[Path, ...]:
+def remove_stale_cgroups(parents: Iterable[Path]) -> tuple[Path, ...]:
     """Remove what dead runs left.
 
     Args:

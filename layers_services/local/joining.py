@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def offered(network: Path, uts: Path) -> Iterator[tuple[int, ...]]:
-    """Descriptors of the namespaces of one host, opened inside the sandbox, for `join`.
+def open_namespaces(network: Path, uts: Path) -> Iterator[tuple[int, ...]]:
+    """Descriptors of the namespaces of one host, opened inside the sandbox, for `enter_namespaces`.
 
     Args:
         network: file that the host's network namespace is bound to.
@@ -47,7 +47,7 @@ def offered(network: Path, uts: Path) -> Iterator[tuple[int, ...]]:
         yield tuple(file.fileno() for file in files)
 
 
-def join(descriptors: Sequence[int]) -> None:
+def enter_namespaces(descriptors: Sequence[int]) -> None:
     """Enter the namespaces of a host, in the folder where one is, and close their descriptors.
 
     The calling process stays in its own PID namespace: only what it forks from now on is in the
@@ -77,7 +77,9 @@ def join(descriptors: Sequence[int]) -> None:
 def run_inside(
     before: Callable[[], None], command: Sequence[str], environment: dict[str, str]
 ) -> int:
-    """Run a command after `join`, on this terminal, and return its exit status as a shell would.
+    """Run a command after `enter_namespaces`, on this terminal.
+
+    The exit status is a shell's.
 
     Args:
         before: called in the new process before the command takes its place.
@@ -95,7 +97,7 @@ def run_inside(
             f"no process can be made in the host ({error}): is the emulation still up?"
         ) from error
     if pid == 0:
-        end_with(lambda: _become(before, command, environment))
+        end_with(lambda: _exec_command(before, command, environment))
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         os.kill(pid, number)
@@ -103,14 +105,16 @@ def run_inside(
     for number in _PASSED_ON:
         signal.signal(number, pass_on)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's reaches the command, who decides
-    return _wait(pid)
+    return _wait_for_exit(pid)
 
 
 def _is_own_user_namespace(descriptor: int) -> bool:
     return os.path.samestat(os.fstat(descriptor), Path("/proc/self/ns/user").stat())
 
 
-def _become(before: Callable[[], None], command: Sequence[str], environment: dict[str, str]) -> int:
+def _exec_command(
+    before: Callable[[], None], command: Sequence[str], environment: dict[str, str]
+) -> int:
     linux.die_with_parent()
     before()
     try:
@@ -123,7 +127,7 @@ def _become(before: Callable[[], None], command: Sequence[str], environment: dic
         return 126
 
 
-def _wait(pid: int) -> int:
+def _wait_for_exit(pid: int) -> int:
     while True:
         _, status = os.waitpid(pid, os.WUNTRACED)
         if not os.WIFSTOPPED(status):

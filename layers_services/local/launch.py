@@ -25,9 +25,9 @@ from laggard.layers_services.local.fork_server import (
     Message,
     ProcessSpec,
     Spawn,
-    serve,
+    serve_requests,
 )
-from laggard.layers_services.local.forked import end_with, fork
+from laggard.layers_services.local.forked import end_with, fork_process
 
 __all__ = ["Exit", "ForkServer", "ProcessSpec"]
 
@@ -61,10 +61,10 @@ class ForkServer:
         """
         ours, theirs = Pipe()
         parent = os.getpid()
-        pid = fork("starting the fork server")
+        pid = fork_process("starting the fork server")
         if pid == 0:
             ours.close()
-            end_with(lambda: serve(theirs, tuple(preload), log, parent))
+            end_with(lambda: serve_requests(theirs, tuple(preload), log, parent))
         theirs.close()
         return cls(ours, pid)
 

@@ -91,7 +91,7 @@ def create_namespaces(hosts: Sequence[Host], fabric: Fabric) -> HostNamespaces:
             f"{_NETNS} does not exist: host namespaces are made inside laggard's sandbox only"
         )
     try:
-        return _create(tuple(hosts), fabric)
+        return _create_namespaces(tuple(hosts), fabric)
     except OSError as error:
         raise DeploymentError(
             f"the kernel refuses a namespace ({error}); free some by ending other runs"
@@ -106,7 +106,7 @@ def host_name_of(name: str) -> str:
     return f"{name[: _HOST_NAME_MAX - 9]}-{digest}"
 
 
-def _create(hosts: tuple[Host, ...], fabric: Fabric) -> HostNamespaces:
+def _create_namespaces(hosts: tuple[Host, ...], fabric: Fabric) -> HostNamespaces:
     _UTS.mkdir(exist_ok=True)
     ports = (
         {host.name: f"port{number}" for number, host in enumerate(hosts, 1)}
@@ -116,15 +116,15 @@ def _create(hosts: tuple[Host, ...], fabric: Fabric) -> HostNamespaces:
     with ExitStack() as stack:
         controls = _make_namespaces(hosts, stack)
         if fabric == "bridge":
-            _join(hosts, ports)
-            _address(hosts, controls)
-    _cover(
+            _connect_hosts(hosts, ports)
+            _assign_addresses(hosts, controls)
+    _mount_extended_file(
         Path("/etc/hosts"),
         "".join(
             f"{address}\t{host.name}\n" for host in hosts for address in (host.address, *host.ipv6)
         ),
     )
-    _cover(Path("/etc/gai.conf"), _IPV4_FIRST)
+    _mount_extended_file(Path("/etc/gai.conf"), _IPV4_FIRST)
     return HostNamespaces(fabric, tuple(host.name for host in hosts), ports)
 
 
@@ -149,8 +149,8 @@ def _make_namespaces(hosts: Sequence[Host], stack: ExitStack) -> dict[str, _Cont
         for host in hosts:
             linux.unshare(linux.CLONE_NEWNET | linux.CLONE_NEWUTS)
             linux.sethostname(host_name_of(host.name))
-            _bind("net", _NETNS / host.name)
-            _bind("uts", _UTS / host.name)
+            _bind_namespace("net", _NETNS / host.name)
+            _bind_namespace("uts", _UTS / host.name)
             control = _Control(
                 stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)),
                 stack.enter_context(
@@ -166,7 +166,7 @@ def _make_namespaces(hosts: Sequence[Host], stack: ExitStack) -> dict[str, _Cont
     return controls
 
 
-def _bind(kind: str, path: Path) -> None:
+def _bind_namespace(kind: str, path: Path) -> None:
     path.touch(exist_ok=False)
     linux.mount(f"/proc/thread-self/ns/{kind}", str(path), "", linux.MS_BIND)
 
@@ -180,18 +180,18 @@ def _silence_ipv6() -> None:
         (_IPV6 / "disable_ipv6").write_text("0", encoding="ascii")
 
 
-def _join(hosts: Sequence[Host], ports: Mapping[str, str]) -> None:
+def _connect_hosts(hosts: Sequence[Host], ports: Mapping[str, str]) -> None:
     from pyroute2 import IPRoute
 
     with IPRoute() as route:
         route.link("add", ifname=BRIDGE, kind="bridge", br_stp_state=0, br_forward_delay=0)
         bridge = route.link_lookup(ifname=BRIDGE)[0]
         for host in hosts:
-            _plug(route, bridge, ports[host.name], _NETNS / host.name)
+            _plug_port(route, bridge, ports[host.name], _NETNS / host.name)
         route.link("set", index=bridge, state="up")
 
 
-def _plug(route: IPRoute, bridge: int, port: str, netns: Path) -> None:
+def _plug_port(route: IPRoute, bridge: int, port: str, netns: Path) -> None:
     descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
     try:
         peer = {"ifname": DEVICE, "net_ns_fd": descriptor, "txqlen": _QUEUE_PACKETS}
@@ -208,7 +208,7 @@ def _plug(route: IPRoute, bridge: int, port: str, netns: Path) -> None:
         os.close(descriptor)
 
 
-def _address(hosts: Sequence[Host], controls: Mapping[str, _Control]) -> None:
+def _assign_addresses(hosts: Sequence[Host], controls: Mapping[str, _Control]) -> None:
     hardware = {}
     for host in hosts:
         control = controls[host.name]
@@ -234,7 +234,7 @@ def _address(hosts: Sequence[Host], controls: Mapping[str, _Control]) -> None:
         )
 
 
-def _cover(target: Path, added: str) -> None:
+def _mount_extended_file(target: Path, added: str) -> None:
     """Let hosts see a file of this machine with lines added to it."""
     if not target.exists():
         return

@@ -93,8 +93,8 @@ def add_ipv6_address(
     body = _ADDRESS_MESSAGE.pack(
         socket.AF_INET6, length, _IFA_F_NODAD, 0, _device_index(control, device)
     )
-    body += _attribute(_IFA_LOCAL, packed) + _attribute(_IFA_ADDRESS, packed)
-    _request(netlink, _RTM_NEWADDR, [body], address)
+    body += _pack_attribute(_IFA_LOCAL, packed) + _pack_attribute(_IFA_ADDRESS, packed)
+    _send_requests(netlink, _RTM_NEWADDR, [body], address)
 
 
 def add_permanent_ipv6_neighbours(
@@ -117,12 +117,12 @@ def add_permanent_ipv6_neighbours(
     )
     bodies = [
         head
-        + _attribute(_NDA_DST, socket.inet_pton(socket.AF_INET6, address))
-        + _attribute(_NDA_LLADDR, hardware)
+        + _pack_attribute(_NDA_DST, socket.inet_pton(socket.AF_INET6, address))
+        + _pack_attribute(_NDA_LLADDR, hardware)
         for address, hardware in neighbours
     ]
     for i in range(0, len(bodies), _MESSAGES_AT_ONCE):
-        _request(netlink, _RTM_NEWNEIGH, bodies[i : i + _MESSAGES_AT_ONCE], device)
+        _send_requests(netlink, _RTM_NEWNEIGH, bodies[i : i + _MESSAGES_AT_ONCE], device)
 
 
 def _device_index(control: socket.socket, device: str) -> int:
@@ -130,7 +130,7 @@ def _device_index(control: socket.socket, device: str) -> int:
     return int(struct.unpack_from("i", answer, 16)[0])
 
 
-def _attribute(kind: int, value: bytes) -> bytes:
+def _pack_attribute(kind: int, value: bytes) -> bytes:
     return (
         _ATTRIBUTE_HEADER.pack(_ATTRIBUTE_HEADER.size + len(value), kind)
         + value
@@ -138,7 +138,7 @@ def _attribute(kind: int, value: bytes) -> bytes:
     )
 
 
-def _request(netlink: socket.socket, kind: int, bodies: Sequence[bytes], target: str) -> None:
+def _send_requests(netlink: socket.socket, kind: int, bodies: Sequence[bytes], target: str) -> None:
     """Send messages together; the last is acknowledged, and each that fails is answered."""
     flags = _NLM_F_REQUEST | _NLM_F_CREATE | _NLM_F_REPLACE
     messages = [

@@ -34,7 +34,7 @@ def check_prerequisites(need_tun: bool) -> None:
         )
     if need_tun and not TUN.exists():
         raise no_tun(errno.ENOENT, TUN)
-    status = sandbox.call(lambda: _make_tun(TUN) if need_tun else 0)
+    status = sandbox.run_in_sandbox(lambda: _make_tun(TUN) if need_tun else 0)
     if need_tun and status:
         raise no_tun(status, TUN)
     if status:

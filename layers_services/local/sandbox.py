@@ -31,7 +31,7 @@ from typing import TypeVar
 
 from laggard.core import linux
 from laggard.layers_services.local import diagnosis, network_devices
-from laggard.layers_services.local.forked import end_with, fork
+from laggard.layers_services.local.forked import end_with, fork_process
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIGNAL_GRACE_S = 0.05
@@ -69,7 +69,7 @@ class _Pipes:
         return cls(*os.pipe(), *os.pipe())
 
 
-def hides(path: Path) -> bool:
+def is_hidden(path: Path) -> bool:
     """Whether a sandbox has something of its own in the place of this folder, so that what is put
     there is lost.
     """
@@ -77,7 +77,7 @@ def hides(path: Path) -> bool:
     return any(resolved.is_relative_to(own) for own in _OWN_FOLDERS)
 
 
-def call(function: Callable[[], int]) -> int:
+def run_in_sandbox(function: Callable[[], int]) -> int:
     """Run `function` in a sandbox and return its exit status.
 
     It runs in a fork of this process: it sees all its objects and open descriptors, as root of new
@@ -104,44 +104,46 @@ def call(function: Callable[[], int]) -> int:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     try:
         caller = os.getpid()
-        launcher = fork("entering a sandbox")
+        launcher = fork_process("entering a sandbox")
         if launcher == 0:
-            end_with(lambda: _launch(function, pipes, caller, mask))
+            end_with(lambda: _run_launcher(function, pipes, caller, mask))
         os.close(pipes.life_read)
         os.close(pipes.news_write)
-        return _wait(launcher, pipes, waited)
+        return _forward_signals(launcher, pipes, waited)
     finally:
         os.close(pipes.life_write)
         os.close(pipes.news_read)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _wait(launcher: int, pipes: _Pipes, waited: Iterable[signal.Signals]) -> int:
+def _forward_signals(launcher: int, pipes: _Pipes, waited: Iterable[signal.Signals]) -> int:
     """Pass signals on until the launcher ends; its status is the function's."""
     while True:
         pid, status = os.waitpid(launcher, os.WNOHANG)
         if pid == launcher:
-            _raise_news(pipes.news_read)
+            _raise_reported_failure(pipes.news_read)
             return _shell_status(status)
         signalled = signal.sigwaitinfo(waited)
         # A positive code is the kernel's: a terminal, which signals the whole process group, the
         # function included.
         if signalled.si_signo != signal.SIGCHLD and signalled.si_code <= 0:
-            _send(pipes.life_write, signalled.si_signo)
+            _send_signal_number(pipes.life_write, signalled.si_signo)
 
 
-def _send(descriptor: int, number: int) -> None:
+def _send_signal_number(descriptor: int, number: int) -> None:
     try:
         os.write(descriptor, bytes([number]))
     except BrokenPipeError:
         _log.debug("signal %d came after the sandbox ended", number)
 
 
-def _raise_news(descriptor: int) -> None:
+def _raise_reported_failure(descriptor: int) -> None:
     news = b"".join(iter(lambda: os.read(descriptor, 4096), b""))
     if news:
         failure = json.loads(news)
-        raise diagnosis.explain(failure["step"], failure["errno"], diagnosis.read_settings())
+        raise diagnosis.explain_refusal(
+            failure["step"], failure["errno"], diagnosis.read_settings()
+        )
 
 
 def _shell_status(status: int) -> int:
@@ -149,19 +151,19 @@ def _shell_status(status: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _launch(function: Callable[[], int], pipes: _Pipes, caller: int, mask: set[int]) -> int:
+def _run_launcher(function: Callable[[], int], pipes: _Pipes, caller: int, mask: set[int]) -> int:
     """The launcher: enters the user and PID namespaces, forks init, and ends as init ends."""
     os.close(pipes.life_write)
     os.close(pipes.news_read)
     try:
         _enter_user_and_pid_namespaces()
         linux.die_with_parent(caller)
-        launcher = _step("descriptor of a process", lambda: os.pidfd_open(os.getpid()))
-        init = _step("first process of the PID namespace", os.fork)
+        launcher = _run_step("descriptor of a process", lambda: os.pidfd_open(os.getpid()))
+        init = _run_step("first process of the PID namespace", os.fork)
     except _SetUpError as error:
-        return _report(pipes.news_write, error)
+        return _report_failure(pipes.news_write, error)
     if init == 0:
-        end_with(lambda: _init(function, pipes, launcher, mask))
+        end_with(lambda: _run_init(function, pipes, launcher, mask))
     # Forked code may close descriptors it does not know; these would otherwise keep the caller
     # waiting for news.
     os.close(pipes.news_write)
@@ -170,29 +172,29 @@ def _launch(function: Callable[[], int], pipes: _Pipes, caller: int, mask: set[i
     return _shell_status(status)
 
 
-def _report(descriptor: int, error: _SetUpError) -> int:
+def _report_failure(descriptor: int, error: _SetUpError) -> int:
     os.write(descriptor, json.dumps({"step": error.step, "errno": error.number}).encode())
     return 1
 
 
-def _step(name: str, action: Callable[[], Result]) -> Result:
+def _run_step(name: str, action: Callable[[], Result]) -> Result:
     try:
         return action()
     except OSError as error:
         raise _SetUpError(name, error.errno or 0) from error
 
 
-def _privileged() -> bool:
+def _is_privileged() -> bool:
     needed = 1 << linux.CAP_SYS_ADMIN | 1 << linux.CAP_NET_ADMIN
     return os.geteuid() == 0 and linux.effective_capabilities() & needed == needed
 
 
 def _enter_user_and_pid_namespaces() -> None:
-    if not _privileged():
+    if not _is_privileged():
         uid, gid = os.geteuid(), os.getegid()
-        _step("new user namespace", lambda: linux.unshare(linux.CLONE_NEWUSER))
-        _step("map the user", lambda: _map_ids(uid, gid))
-    _step("new PID namespace", lambda: linux.unshare(linux.CLONE_NEWPID))
+        _run_step("new user namespace", lambda: linux.unshare(linux.CLONE_NEWUSER))
+        _run_step("map the user", lambda: _map_ids(uid, gid))
+    _run_step("new PID namespace", lambda: linux.unshare(linux.CLONE_NEWPID))
 
 
 def _map_ids(uid: int, gid: int) -> None:
@@ -201,7 +203,7 @@ def _map_ids(uid: int, gid: int) -> None:
     Path("/proc/self/gid_map").write_text(f"0 {gid} 1", encoding="ascii")
 
 
-def _init(function: Callable[[], int], pipes: _Pipes, launcher: int, mask: set[int]) -> int:
+def _run_init(function: Callable[[], int], pipes: _Pipes, launcher: int, mask: set[int]) -> int:
     """Process 1: sets the namespaces up, forks the function, reaps orphans, and ends with the
     function or its parents.
     """
@@ -210,9 +212,9 @@ def _init(function: Callable[[], int], pipes: _Pipes, launcher: int, mask: set[i
     if select.select([launcher], [], [], 0)[0]:
         return 128 + signal.SIGKILL
     try:
-        _furnish()
+        _prepare_mounts()
     except _SetUpError as error:
-        return _report(pipes.news_write, error)
+        return _report_failure(pipes.news_write, error)
     received: dict[int, float] = {}
     child_ended, wake = os.pipe()
     handlers = {number: signal.getsignal(number) for number in (*_FORWARDED, signal.SIGCHLD)}
@@ -224,7 +226,7 @@ def _init(function: Callable[[], int], pipes: _Pipes, launcher: int, mask: set[i
         _restore_signals(handlers, mask)
         end_with(function)
     os.close(pipes.news_write)
-    return _reap(command, pipes.life_read, launcher, child_ended, received)
+    return _reap_until_command_ends(command, pipes.life_read, launcher, child_ended, received)
 
 
 def _watch_signals(received: dict[int, float], wake: int) -> None:
@@ -245,11 +247,11 @@ def _restore_signals(handlers: Mapping[signal.Signals, _Handler], mask: set[int]
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _reap(
+def _reap_until_command_ends(
     command: int, life: int, launcher: int, child_ended: int, received: dict[int, float]
 ) -> int:
     while True:
-        ended = _collect(command)
+        ended = _collect_ended(command)
         if ended is not None:
             return ended
         ready, _, _ = select.select([life, launcher, child_ended], [], [])
@@ -265,7 +267,7 @@ def _reap(
                 _pass_on(command, number, received)
 
 
-def _collect(command: int) -> int | None:
+def _collect_ended(command: int) -> int | None:
     """Reap whatever has ended; the command's status when it is among them."""
     while True:
         pid, status = os.waitpid(-1, os.WNOHANG)
@@ -284,29 +286,29 @@ def _pass_on(command: int, number: int, received: dict[int, float]) -> None:
         os.kill(command, number)
 
 
-def _furnish() -> None:
+def _prepare_mounts() -> None:
     """New mount, UTS, IPC and network namespaces, with what programs expect to find in them."""
     kinds = linux.CLONE_NEWNS | linux.CLONE_NEWUTS | linux.CLONE_NEWIPC | linux.CLONE_NEWNET
     safe = linux.MS_NOSUID | linux.MS_NODEV
     silent = safe | linux.MS_NOEXEC
-    _step("new mount, UTS, IPC and network namespaces", lambda: linux.unshare(kinds))
-    _step(
+    _run_step("new mount, UTS, IPC and network namespaces", lambda: linux.unshare(kinds))
+    _run_step(
         "private mounts",
         lambda: linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE),
     )
-    _step("mount /proc", lambda: linux.mount("proc", "/proc", "proc", silent))
-    _step("mount /run", lambda: linux.mount("tmpfs", "/run", "tmpfs", safe, "mode=0755"))
+    _run_step("mount /proc", lambda: linux.mount("proc", "/proc", "proc", silent))
+    _run_step("mount /run", lambda: linux.mount("tmpfs", "/run", "tmpfs", safe, "mode=0755"))
     _mount_sys(silent)
     # The standard place, made private here.
     shared_memory = os.path.realpath("/dev/shm")  # noqa: S108
     Path("/run/netns").mkdir()
     if Path(shared_memory).is_dir():
-        _step(
+        _run_step(
             "mount /dev/shm",
             lambda: linux.mount("tmpfs", shared_memory, "tmpfs", safe, "mode=1777"),
         )
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        _step("bring lo up", lambda: network_devices.set_device_up(control, "lo"))
+        _run_step("bring lo up", lambda: network_devices.set_device_up(control, "lo"))
     _provide_writable_folders()
 
 

@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 class Responder:
     """Tells everybody who asks its clock's time; use it as a context manager, in an event loop of
-    yours or by `serve`.
+    yours or by `serve_clock`.
 
     Attributes:
         answered: questions answered so far.
@@ -61,7 +61,7 @@ class Responder:
         """
         self.answered = self.foreign = self.unsent = 0
         self._clock = clock
-        self._socket = _bound(address, port)
+        self._socket = _bind_socket(address, port)
         self._buffer = bytearray(_DATAGRAM.size + 1)
 
     @property
@@ -118,7 +118,7 @@ class Responder:
         self.close()
 
 
-def serve(
+def serve_clock(
     address: str, port: int = CLOCK_PORT, *, stop: int, clock: Clock = time.monotonic_ns
 ) -> None:
     """Answer questions on an address of this machine until the descriptor `stop` becomes readable
@@ -184,7 +184,7 @@ class Exchanger:
         self._burst_left = 0
         self._next_s = self._burst_s = time.monotonic()
         self._buffer = bytearray(_DATAGRAM.size + 1)
-        self._socket = _bound(address, 0)
+        self._socket = _bind_socket(address, 0)
         try:
             self._socket.connect((reference, port))
         except OSError as error:
@@ -312,7 +312,7 @@ class Exchanger:
         _log.debug("clock exchange %d: %s", self.probes_sent, error)
 
 
-def exchange(
+def exchange_clocks(
     reference: str,
     port: int = CLOCK_PORT,
     *,
@@ -340,7 +340,7 @@ def exchange(
     with Exchanger(
         reference, port, address=address, bursts=bursts, spacing_s=spacing_s, clock=clock
     ) as exchanger:
-        found = _drive(exchanger, patience_s)
+        found = _run_exchanger(exchanger, patience_s)
         if not found:
             reason = f" ({exchanger.failure})" if exchanger.failure else ""
             raise DeploymentError(
@@ -358,7 +358,7 @@ def _net_ns(exchange_: ClockExchange) -> int:
     )
 
 
-def _drive(exchanger: Exchanger, patience_s: float) -> list[ClockExchange]:
+def _run_exchanger(exchanger: Exchanger, patience_s: float) -> list[ClockExchange]:
     found: list[ClockExchange] = []
     with select.epoll() as poll:
         poll.register(exchanger.fileno(), select.EPOLLIN)
@@ -372,7 +372,7 @@ def _drive(exchanger: Exchanger, patience_s: float) -> list[ClockExchange]:
     return found
 
 
-def _bound(address: str, port: int) -> socket.socket:
+def _bind_socket(address: str, port: int) -> socket.socket:
     made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         made.setblocking(False)

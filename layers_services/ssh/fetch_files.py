@@ -56,7 +56,7 @@ def fetch_files(
             return
         if attempt:
             pause(_FIRST_PAUSE_S * 2**attempt)
-        said = _sftp(machine, ssh_config, folder, missing, into)
+        said = _run_sftp(machine, ssh_config, folder, missing, into)
         if said:
             _log.warning("%s: sftp: %s", machine, said)
     missing = [name for name, file in files.items() if not _is_here(into / name, file)]
@@ -80,12 +80,13 @@ def _is_here(path: Path, file: RemoteFile) -> bool:
     return False
 
 
-def _sftp(machine: str, ssh_config: Path, folder: str, names: list[str], into: Path) -> str:
+def _run_sftp(machine: str, ssh_config: Path, folder: str, names: list[str], into: Path) -> str:
     """One session that gets all of them; returns what went wrong."""
     lines = []
     for name in names:
         (into / name).parent.mkdir(parents=True, exist_ok=True)
-        lines.append(f"-get -a {_quoted(f'{folder}/{name}')} {_quoted(str(into / name))}")
+        source, target = f"{folder}/{name}", str(into / name)
+        lines.append(f"-get -a {_quote_remote_path(source)} {_quote_remote_path(target)}")
     words = ["sftp", "-F", str(ssh_config), "-q", "-b", "-", machine]
     try:
         done = subprocess.run(
@@ -101,7 +102,7 @@ def _sftp(machine: str, ssh_config: Path, folder: str, names: list[str], into: P
     return done.stderr.strip() if done.returncode else ""
 
 
-def _quoted(path: str) -> str:
+def _quote_remote_path(path: str) -> str:
     """A path as sftp's own command line takes it: in quotes, within which glob characters stand for
     themselves.
     """

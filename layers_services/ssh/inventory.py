@@ -37,7 +37,7 @@ _SPECIAL_IN_SSH_PATHS = '%$"\\'
 _NAMES_SHOWN = 5
 
 
-def _matching(expression: str, rule: str) -> AfterValidator:
+def _require_match(expression: str, rule: str) -> AfterValidator:
     def check(value: str) -> str:
         if len(value) > 255 or not re.fullmatch(expression, value, re.ASCII):
             raise ValueError(rule)
@@ -90,7 +90,7 @@ SshName = Annotated[StrictStr, AfterValidator(_is_ssh_name)]
 ExperimentAddress = Annotated[StrictStr, AfterValidator(_is_experiment_address)]
 User = Annotated[
     StrictStr,
-    _matching(
+    _require_match(
         r"[A-Za-z_][A-Za-z0-9_.-]{0,31}",
         "a user is letters, digits, _, . and - — write it such as root",
     ),
@@ -98,14 +98,14 @@ User = Annotated[
 Port = Annotated[StrictInt, Field(ge=1, le=65535)]
 KeyFile = Annotated[
     StrictStr,
-    _matching(
+    _require_match(
         r"[A-Za-z0-9_.~/][A-Za-z0-9_./~+@=, -]*",
         "a key file's path is letters, digits, spaces and ./~_+@=,- — link to it under such a name",
     ),
 ]
 Gateway = Annotated[
     StrictStr,
-    _matching(
+    _require_match(
         r"([A-Za-z_][A-Za-z0-9_.-]{0,31}@)?[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?",
         "a gateway is user@host:port, of which user and port may be left out — write it such as"
         " me@gateway.example.org",
@@ -113,7 +113,7 @@ Gateway = Annotated[
 ]
 Site = Annotated[
     StrictStr,
-    _matching(
+    _require_match(
         r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", "a site is letters, digits, _, . and - — rename it"
     ),
 ]
@@ -227,7 +227,9 @@ def parse_inventory(
     machines: list[Candidate] = []
     for i, machine in enumerate(listed):
         try:
-            machines.append(_candidate(machine, ("machines", i), source, path.parent, resolve))
+            machines.append(
+                _build_candidate(machine, ("machines", i), source, path.parent, resolve)
+            )
         except ScenarioError as error:
             problems.extend(error.problems)
     if not listed:
@@ -242,7 +244,7 @@ def parse_inventory(
     return Inventory(tuple(machines), source)
 
 
-def _candidate(
+def _build_candidate(
     machine: ListedMachine,
     key: KeyPath,
     source: YamlSource,
@@ -255,11 +257,12 @@ def _candidate(
         key_file = (folder / Path(machine.key).expanduser()).resolve()
         fault = _key_fault(key_file)
         if fault is not None:
-            raise _refused(source, (*key, "key"), fault, "write the private key's path")
+            raise _refuse_value(source, (*key, "key"), fault, "write the private key's path")
     if machine.gateway is not None:
-        options = (*options, f"ProxyCommand={_jump(machine.gateway, key_file)}")
+        options = (*options, f"ProxyCommand={_build_proxy_command(machine.gateway, key_file)}")
     return Candidate(
-        address=machine.address or _resolved(machine.connects_to, (*key, "ssh"), source, resolve),
+        address=machine.address
+        or _resolve_address(machine.connects_to, (*key, "ssh"), source, resolve),
         access=Access(machine.connects_to, machine.user, machine.port, key_file, options=options),
         site=machine.site or "",
         pattern=machine.hosts or "",
@@ -276,7 +279,7 @@ def _key_fault(key: Path) -> str | None:
     return None
 
 
-def _jump(gateway: str, key: Path | None) -> str:
+def _build_proxy_command(gateway: str, key: Path | None) -> str:
     """The command that connects over a gateway; `ssh -J` would give the gateway neither the key nor
     any option.
     """
@@ -287,21 +290,23 @@ def _jump(gateway: str, key: Path | None) -> str:
     return shlex.join(("ssh", "-W", "%h:%p", "-p", port or "22", *identity, *options, login))
 
 
-def _resolved(name: str, key: KeyPath, source: YamlSource, resolve: Callable[[str], str]) -> str:
+def _resolve_address(
+    name: str, key: KeyPath, source: YamlSource, resolve: Callable[[str], str]
+) -> str:
     fix = "write `address:` too, the machine's address on the experiment's network"
     try:
         address = name if _is_ip(name) else resolve(name)
     except OSError as error:
-        raise _refused(
+        raise _refuse_value(
             source, key, f"this name has no IPv4 address here: {error.strerror or error}", fix
         ) from error
     fault = _address_fault(address)
     if fault is not None:
-        raise _refused(source, key, f"it stands for {address}: {fault}", fix)
+        raise _refuse_value(source, key, f"it stands for {address}: {fault}", fix)
     return address
 
 
-def _refused(source: YamlSource, key: KeyPath, rule: str, fix: str) -> ScenarioError:
+def _refuse_value(source: YamlSource, key: KeyPath, rule: str, fix: str) -> ScenarioError:
     return ScenarioError((source.locate_problem(key, rule, fix),))
 
 
@@ -348,14 +353,14 @@ def assign(inventory: Inventory, hosts: Sequence[Host]) -> tuple[Machine, ...]:
         [i for i, each in enumerate(inventory.machines) if host.name in allowed[each.pattern]]
         for host in hosts
     ]
-    matched = _match(fits)
+    matched = _match_hosts(fits)
     missing = [host.name for i, host in enumerate(hosts) if i not in matched]
     if missing:
         raise ScenarioError((_too_few(missing, inventory),))
-    return tuple(_as(host, inventory.machines[matched[i]]) for i, host in enumerate(hosts))
+    return tuple(_to_machine(host, inventory.machines[matched[i]]) for i, host in enumerate(hosts))
 
 
-def _as(host: Host, candidate: Candidate) -> Machine:
+def _to_machine(host: Host, candidate: Candidate) -> Machine:
     return Machine(
         replace(host, address=candidate.address, ipv6=()), candidate.access, candidate.site
     )
@@ -371,7 +376,7 @@ def _too_few(missing: Sequence[str], inventory: Inventory) -> Problem:
     return inventory.source.locate_problem(("machines",), rule, fix, value="machines")
 
 
-def _match(fits: Sequence[Sequence[int]]) -> Mapping[int, int]:
+def _match_hosts(fits: Sequence[Sequence[int]]) -> Mapping[int, int]:
     """A machine for as many hosts as possible: maximum bipartite matching by augmenting paths
     (Kuhn, 1955).
 

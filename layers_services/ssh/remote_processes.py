@@ -62,9 +62,11 @@ class RemoteProcesses:
                 nolog_error=True,
                 nolog_write_error=True,
             )
-            process.stdout_handlers.append(_reader(self, machine.alias, errors=False))
-            process.stderr_handlers.append(_reader(self, machine.alias, errors=True))
-            process.lifecycle_handlers.append(_end(self, machine.alias))
+            process.stdout_handlers.append(
+                _create_output_handler(self, machine.alias, errors=False)
+            )
+            process.stderr_handlers.append(_create_output_handler(self, machine.alias, errors=True))
+            process.lifecycle_handlers.append(_create_end_handler(self, machine.alias))
             self._processes[machine.alias] = process
 
     def start(self) -> None:
@@ -120,7 +122,9 @@ class RemoteProcesses:
         self.close()
 
 
-def _reader(processes: RemoteProcesses, machine: str, *, errors: bool) -> ProcessOutputHandler:
+def _create_output_handler(
+    processes: RemoteProcesses, machine: str, *, errors: bool
+) -> ProcessOutputHandler:
     """What execo hands the lines of one process to, in its own thread."""
     from execo.process import ProcessOutputHandler
 
@@ -132,7 +136,7 @@ def _reader(processes: RemoteProcesses, machine: str, *, errors: bool) -> Proces
     return Reader()
 
 
-def _end(processes: RemoteProcesses, machine: str) -> ProcessLifecycleHandler:
+def _create_end_handler(processes: RemoteProcesses, machine: str) -> ProcessLifecycleHandler:
     from execo.process import ProcessLifecycleHandler
 
     class End(ProcessLifecycleHandler):  # type: ignore[misc]  # execo ships no types

@@ -53,14 +53,14 @@ def run_on_nodes(roles: Roles, commands: Mapping[str, str], purpose: str) -> Map
         roles=[nodes[name] for name in commands], extra_vars=variables, on_error_continue=True
     )
     try:
-        with _workspace(), play:
+        with _enter_workspace(), play:
             play.raw("{{ laggard_commands[inventory_hostname] }}", task_name=purpose)
     except (EnosError, AnsibleError) as error:
         raise DeploymentError(f"{purpose}: Ansible could not run: {error!r}") from error
     answers = {
         str(result.host): (str(result.status), dict(result.payload)) for result in play.results
     }
-    failed = {name: _failure(*answers.get(name, ("NO ANSWER", {}))) for name in commands}
+    failed = {name: _format_failure(*answers.get(name, ("NO ANSWER", {}))) for name in commands}
     said = [f"  {name}: {reason}" for name, reason in failed.items() if reason is not None]
     if said:
         fix = "check that `ssh` gets there with the same user, key and gateway"
@@ -72,32 +72,32 @@ def run_on_nodes(roles: Roles, commands: Mapping[str, str], purpose: str) -> Map
         raise DeploymentError(
             f"{purpose} failed on {len(said)} of {len(commands)} nodes:\n" + "\n".join(said) + hint
         )
-    return {name: _text(answers[name][1]) for name in commands}
+    return {name: _format_payload(answers[name][1]) for name in commands}
 
 
-def _failure(status: str, payload: Mapping[str, object]) -> str | None:
+def _format_failure(status: str, payload: Mapping[str, object]) -> str | None:
     if status == "OK":
         return None
     if status == "UNREACHABLE":
         reason = str(payload.get("msg", "")).strip().splitlines() or ["no answer"]
-        return f"cannot be reached: {_shortened(reason[-1])}"
-    printed = _text(payload).strip() or str(payload.get("msg", ""))
-    return f"{status.lower()}, exit status {payload.get('rc', 'unknown')}: {_shortened(printed)}"
+        return f"cannot be reached: {_shorten_text(reason[-1])}"
+    printed = _format_payload(payload).strip() or str(payload.get("msg", ""))
+    return f"{status.lower()}, exit status {payload.get('rc', 'unknown')}: {_shorten_text(printed)}"
 
 
-def _text(payload: Mapping[str, object]) -> str:
+def _format_payload(payload: Mapping[str, object]) -> str:
     both = "\n".join(str(payload[key]) for key in ("stdout", "stderr") if payload.get(key))
     return "\n".join(line for line in both.splitlines() if not _SSH_TAKES_LEAVE.fullmatch(line))
 
 
-def _shortened(text: str) -> str:
+def _shorten_text(text: str) -> str:
     """The end of a text on one line, which is where the reason is."""
     line = " | ".join(part.strip() for part in text.splitlines() if part.strip())
     return line if len(line) <= _MOST_SHOWN else f"...{line[-_MOST_SHOWN:]}"
 
 
 @contextmanager
-def _workspace() -> Iterator[Path]:
+def _enter_workspace() -> Iterator[Path]:
     """A writable current folder for the time that EnOSlib runs, which writes its playbooks
     there.
     """

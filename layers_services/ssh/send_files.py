@@ -44,7 +44,7 @@ class Plan:
     sent_bytes: int
 
 
-def send(
+def send_files(
     machine: str,
     access: Access,
     folder: str,
@@ -67,7 +67,7 @@ def send(
     first: Plan | None = None
     reason = ""
     for number in range(1, _TRIES + 1):
-        listing = _sftp(access, _listing_lines(folder))
+        listing = _run_sftp(access, _listing_lines(folder))
         if listing.returncode == 0:
             plan = plan_sending(
                 folder,
@@ -77,7 +77,7 @@ def send(
                 corrupt if first is None else frozenset(),
             )
             first = first or plan
-            done = _sftp(access, plan.lines)
+            done = _run_sftp(access, plan.lines)
             if done.returncode == 0:
                 return Shipment(machine, first.files, first.sent_bytes)
             reason = done.stderr
@@ -120,15 +120,15 @@ def plan_sending(
             )
         if there.get(name) == sizes[name] and name not in corrupt:
             continue
-        target, part = quoted(f"{folder}/{name}"), quoted(f"{folder}/{name}{_PART}")
+        target, part = quote_path(f"{folder}/{name}"), quote_path(f"{folder}/{name}{_PART}")
         if name in there:
             lines.append(f"rm {target}")
         left, whole = there.get(f"{name}{_PART}"), sizes[name]
         if left is None or left > whole or name in corrupt:
             left = 0
-            lines.append(f"put {quoted(str(path))} {part}")
+            lines.append(f"put {quote_path(str(path))} {part}")
         elif left < whole:
-            lines.append(f"reput {quoted(str(path))} {part}")
+            lines.append(f"reput {quote_path(str(path))} {part}")
         # Another sender may have renamed it in between; whoever reads the file checks it.
         lines += [f"-chmod 644 {part}", f"-rename {part} {target}"]
         count += 1
@@ -142,7 +142,7 @@ def parse_listing(text: str) -> Mapping[str, int]:
     return {match[2]: int(match[1]) for match in matches if match is not None}
 
 
-def quoted(path: str) -> str:
+def quote_path(path: str) -> str:
     """A path as an argument in a batch of sftp(1), in which quotes also keep it from being a
     pattern.
 
@@ -162,12 +162,12 @@ def _listing_lines(folder: str) -> tuple[str, ...]:
     # Open to read: on nodes root may be the one who reads, and a network file system takes root for
     # a stranger.
     opened = (
-        f"-{command} {quoted(level)}" for level in levels for command in ("mkdir", "chmod 755")
+        f"-{command} {quote_path(level)}" for level in levels for command in ("mkdir", "chmod 755")
     )
-    return (*opened, f"ls -lan {quoted(folder)}")
+    return (*opened, f"ls -lan {quote_path(folder)}")
 
 
-def _sftp(access: Access, lines: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+def _run_sftp(access: Access, lines: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     command = ("sftp", "-b", "-", *_SETTINGS, *access.sftp_arguments())
     return subprocess.run(
         command, input="\n".join(lines) + "\n", check=False, capture_output=True, text=True

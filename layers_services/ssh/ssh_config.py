@@ -26,10 +26,13 @@ def ssh_config(machines: Sequence[Machine]) -> str:
         "    ServerAliveCountMax 3",
         "    RequestTTY no",
     ]
-    return "\n".join([*(line for machine in machines for line in _entry(machine)), *common]) + "\n"
+    return (
+        "\n".join([*(line for machine in machines for line in _format_entry(machine)), *common])
+        + "\n"
+    )
 
 
-def _entry(machine: Machine) -> list[str]:
+def _format_entry(machine: Machine) -> list[str]:
     access = machine.access
     key = (
         [f'    IdentityFile "{access.key}"', "    IdentitiesOnly yes"]

@@ -146,14 +146,14 @@ class CgroupSet:
 
     def remove(self) -> None:
         """Remove the folders, once no process is left in them."""
-        _remove(self.path)
+        _remove_cgroup(self.path)
 
 
 def run_folders(run_name: str) -> tuple[Path, ...]:
     """Where `prepare_cgroups` would make its folder: what a janitor is told before they are
     made.
     """
-    return tuple(parent / f"laggard-{run_name}" for parent, _ in _parents())
+    return tuple(parent / f"laggard-{run_name}" for parent, _ in _list_parent_cgroups())
 
 
 def prepare_cgroups(hosts: Iterable[str], run_name: str) -> CgroupSet | None:
@@ -166,14 +166,14 @@ def prepare_cgroups(hosts: Iterable[str], run_name: str) -> CgroupSet | None:
     Returns:
         The groups, or None where this user may not make any.
     """
-    for parent, version in _parents():
+    for parent, version in _list_parent_cgroups():
         folder = parent / f"laggard-{run_name}"
         try:
             folder.mkdir()
-            groups = _fill(folder, hosts, version)
+            groups = _create_host_cgroups(folder, hosts, version)
         except OSError as error:
             _log.info("no cgroups under %s: %s", parent, error)
-            _remove(folder)
+            _remove_cgroup(folder)
             continue
         return CgroupSet(folder, groups)
     return None
@@ -182,15 +182,17 @@ def prepare_cgroups(hosts: Iterable[str], run_name: str) -> CgroupSet | None:
 def sweep_cgroups() -> tuple[Path, ...]:
     """Remove the empty folders of runs that are no more, and return them."""
     removed = []
-    for parent, _ in _parents():
+    for parent, _ in _list_parent_cgroups():
         for folder in parent.glob("laggard-*"):
             match = _NAME.fullmatch(folder.name)
-            if match and _start_time(int(match[1])) != int(match[2]) and _remove(folder):
+            if match and _start_time(int(match[1])) != int(match[2]) and _remove_cgroup(folder):
                 removed.append(folder)
     return tuple(removed)
 
 
-def _fill(folder: Path, hosts: Iterable[str], version: _Version) -> Mapping[str, HostCgroup]:
+def _create_host_cgroups(
+    folder: Path, hosts: Iterable[str], version: _Version
+) -> Mapping[str, HostCgroup]:
     if version is _V2:
         for each in (folder.parent, folder):
             (each / "cgroup.subtree_control").write_text("+cpu")
@@ -227,7 +229,7 @@ def _host_group(folder: Path, version: _Version) -> HostCgroup:
     )
 
 
-def _parents() -> list[tuple[Path, _Version]]:
+def _list_parent_cgroups() -> list[tuple[Path, _Version]]:
     """Folders to try: our own cgroup in the hierarchy that has the cpu controller, then that
     hierarchy's top.
 
@@ -244,11 +246,14 @@ def _parents() -> list[tuple[Path, _Version]]:
         kind, _, options = described.split(" ", 2)
         root, point = mounted.split(" ")[3:5]
         if kind == "cgroup" and "cpu" in options.split(","):
-            found += [(_inside(point, root, own.get("cpu", "/")), _V1), (Path(point), _V1)]
+            found += [
+                (_resolve_cgroup_path(point, root, own.get("cpu", "/")), _V1),
+                (Path(point), _V1),
+            ]
         elif kind == "cgroup2":
             found += [
                 (folder, _V2)
-                for folder in (_inside(point, root, own.get("", "/")), Path(point))
+                for folder in (_resolve_cgroup_path(point, root, own.get("", "/")), Path(point))
                 if _has_cpu(folder)
             ]
     return sorted(dict.fromkeys(found), key=lambda each: each[1] is _V2)
@@ -259,12 +264,12 @@ def _has_cpu(folder: Path) -> bool:
     return controllers.exists() and "cpu" in controllers.read_text(encoding="utf-8").split()
 
 
-def _inside(point: str, root: str, path: str) -> Path:
+def _resolve_cgroup_path(point: str, root: str, path: str) -> Path:
     relative = path.removeprefix(root) if root != "/" else path
     return Path(point) / relative.lstrip("/")
 
 
-def _remove(folder: Path) -> bool:
+def _remove_cgroup(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     for each in folder.iterdir():

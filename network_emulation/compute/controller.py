@@ -23,11 +23,11 @@ from laggard.network_emulation.compute.limiter import (
     Attach,
     LimitedHost,
     SetShare,
-    limit,
+    run_limiter,
 )
 from laggard.network_emulation.compute.stop_signals import Gate, QuotaGate, SignalGate
 from laggard.network_emulation.compute.warmth import keep_warm
-from laggard.network_emulation.dilation import CORE_CAPACITY, load
+from laggard.network_emulation.dilation import CORE_CAPACITY, compute_load
 from laggard.network_emulation.forked import companion_is_alive, end_companion, fork_companion
 from laggard.network_emulation.realtime import shorten_slice
 
@@ -40,7 +40,7 @@ _CPUCLOCK_SCHED = 2
 _SLICE_NS = 200_000
 
 
-def place(pid: int, core: int) -> None:
+def pin_to_core(pid: int, core: int) -> None:
     """Pin every thread of a process to a core, and have it preempt what is not of the continuum
     when it wakes.
 
@@ -123,7 +123,7 @@ class ShareController:
         self._forget_ended()
         try:
             self._attached[pid] = os.pidfd_open(pid)
-            place(pid, self.cpus[host])
+            pin_to_core(pid, self.cpus[host])
         except (ProcessLookupError, FileNotFoundError, PermissionError) as error:
             raise EmulationError(
                 f"process {pid} of {host} cannot be held to a share: {error}"
@@ -224,16 +224,18 @@ class ShareController:
         }
         ours, theirs = Pipe()
         unrelated = [ours, *(process.control for process in self._processes)]
-        pid = fork_companion("laggard-limiter", lambda: limit(limited, theirs, core, unrelated))
+        pid = fork_companion(
+            "laggard-limiter", lambda: run_limiter(limited, theirs, core, unrelated)
+        )
         theirs.close()
         self._processes.append(_Process(pid, ours, hosts))
-        return bool(_receive(ours))
+        return bool(_receive_reply(ours))
 
     def _fullness(self, host: str) -> float:
         """What the hosts of a host's core are planned to need of it."""
         return (
             sum(
-                load(self._shares[each])
+                compute_load(self._shares[each])
                 for each in self._shares
                 if self.cpus[each] == self.cpus[host]
             )
@@ -297,13 +299,13 @@ def _send_request(process: _Process, request: Attach | SetShare) -> int:
         process.control.send(request)
     except OSError as error:
         raise _make_exit_error(process.pid) from error
-    answer = _receive(process.control, process.pid)
+    answer = _receive_reply(process.control, process.pid)
     if isinstance(answer, str):
         raise EmulationError(f"{request.host}: its share cannot be held: {answer}")
     return answer
 
 
-def _receive(control: Connection, pid: int = 0) -> int | str:
+def _receive_reply(control: Connection, pid: int = 0) -> int | str:
     try:
         if not control.poll(_ANSWER_TIMEOUT_S):
             raise EmulationError(

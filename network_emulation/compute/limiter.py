@@ -23,7 +23,7 @@ from laggard.network_emulation.compute.host_counters import HostCounters
 from laggard.network_emulation.compute.ledger import CATCH_UP_NS, Ledger
 from laggard.network_emulation.compute.meter import ProcessMeter
 from laggard.network_emulation.compute.stop_signals import Gate
-from laggard.network_emulation.dilation import load
+from laggard.network_emulation.dilation import compute_load
 from laggard.network_emulation.realtime import become_punctual
 
 PRIORITY = 10
@@ -133,7 +133,7 @@ class LimitedHost:
         self._limited = self.ledger.share < FULL_SHARE
         self._watched_ns = now_ns
         self.ledger.used_ns = 0
-        self.gate.weigh(load(self.ledger.share))
+        self.gate.weigh(compute_load(self.ledger.share))
         if not self._limited:
             self.gate.lift()
         elif self.ledger.owed_ns > _SHORTEST_HOLD_NS and self._is_runnable():
@@ -394,7 +394,7 @@ class Limiter:
         return True
 
 
-def limit(
+def run_limiter(
     hosts: Mapping[str, LimitedHost],
     control: Connection,
     core: int | None,

@@ -25,7 +25,7 @@ from laggard.network_emulation.compute.phases import (
     PhaseSet,
     Timing,
     expected_s,
-    lengthen,
+    lengthen_phases,
     plan_probes,
     run_phases,
 )
@@ -45,7 +45,7 @@ _PATIENCE_S = 60.0
 _PATIENCE_FACTOR = 10.0
 
 
-def tolerance(mechanism: Mechanism) -> float:
+def get_tolerance(mechanism: Mechanism) -> float:
     """Relative error allowed for a mechanism."""
     return QUOTA_TOLERANCE if mechanism == "cgroup-quota" else STOP_SIGNAL_TOLERANCE
 
@@ -75,24 +75,26 @@ def verify_shares(
     Raises:
         EmulationError: a probe died.
     """
-    allowed = tolerance(controller.mechanism)
+    allowed = get_tolerance(controller.mechanism)
     whole = plan_probes(shares)
     plans: Mapping[str, tuple[PhaseSet, ...]] = whole
     found: dict[tuple[str, int], _Measured] = {}
     for attempt in range(ROUNDS):
         for host, timings in _run_probes(plans, controller, seed + attempt).items():
-            _enter(found, host, plans[host], timings)
-        missed = {key for key, each in found.items() if _error(each, shares[key[0]]) > allowed}
+            _record_timings(found, host, plans[host], timings)
+        missed = {
+            key for key, each in found.items() if _compute_error(each, shares[key[0]]) > allowed
+        }
         if not missed:
             break
-        plans = _again(missed, whole, shares, attempt + 1)
+        plans = _plan_retries(missed, whole, shares, attempt + 1)
     return tuple(
-        _check(host, shares[host], each, dilation, allowed)
+        _build_share_check(host, shares[host], each, dilation, allowed)
         for (host, _), each in sorted(found.items())
     )
 
 
-def _again(
+def _plan_retries(
     missed: AbstractSet[tuple[str, int]],
     plans: Mapping[str, tuple[PhaseSet, ...]],
     shares: Mapping[str, float],
@@ -102,7 +104,7 @@ def _again(
     hosts = sorted({host for host, _ in missed})
     return {
         host: tuple(
-            lengthen(phases, shares[host], times)
+            lengthen_phases(phases, shares[host], times)
             if (host, i) in missed
             else replace(phases, count=0)
             for i, phases in enumerate(plans[host])
@@ -111,7 +113,7 @@ def _again(
     }
 
 
-def _enter(
+def _record_timings(
     found: dict[tuple[str, int], _Measured],
     host: str,
     plan: Sequence[PhaseSet],
@@ -130,11 +132,11 @@ def _enter(
             )
 
 
-def _error(measured: _Measured, share: float) -> float:
+def _compute_error(measured: _Measured, share: float) -> float:
     return abs(measured.timing.slowdown * share - 1)
 
 
-def _check(
+def _build_share_check(
     host: str, share: float, measured: _Measured, dilation: Dilation, allowed: float
 ) -> FidelityCheck:
     requested = dilation.virtual_s(1 / share)
@@ -148,7 +150,7 @@ def _check(
         measured=dilation.virtual_s(measured.timing.slowdown),
         unit="x",
         tolerance=allowed * requested,
-        ok=_error(measured, share) <= allowed,
+        ok=_compute_error(measured, share) <= allowed,
         detail=f"{phases.count} phases of {phases.cpu_ms:g} ms{again}",
     )
 
@@ -165,14 +167,15 @@ def _run_probes(
             )
             probes[host] = _start_probe(plan, controller.shares[host], seed * 1000 + number)
         for host, (pid, connection) in probes.items():
-            _receive(
+            _receive_result(
                 host, connection, patience_s
             )  # it is ready and idle: waiting for a core to start up on earns it nothing
             controller.attach(host, pid)
         for _, connection in probes.values():
             connection.send_bytes(b"go")
         return {
-            host: pickle.loads(_receive(host, each, patience_s))  # noqa: S301 - our own forks'
+            # Our own forks' results.
+            host: pickle.loads(_receive_result(host, each, patience_s))  # noqa: S301
             for host, (_, each) in probes.items()
         }
     finally:
@@ -183,12 +186,12 @@ def _run_probes(
 
 def _start_probe(plan: Sequence[PhaseSet], share: float, seed: int) -> tuple[int, Connection]:
     ours, theirs = Pipe()
-    pid = fork_companion("laggard-probe", lambda: _probe(plan, share, seed, ours, theirs))
+    pid = fork_companion("laggard-probe", lambda: _run_probe(plan, share, seed, ours, theirs))
     theirs.close()
     return pid, ours
 
 
-def _probe(
+def _run_probe(
     plan: Sequence[PhaseSet], share: float, seed: int, unrelated: Connection, connection: Connection
 ) -> int:
     unrelated.close()
@@ -204,7 +207,7 @@ def _probe(
     return 0
 
 
-def _receive(host: str, connection: Connection, patience_s: float) -> bytes:
+def _receive_result(host: str, connection: Connection, patience_s: float) -> bytes:
     try:
         if not connection.poll(patience_s):
             raise EmulationError(

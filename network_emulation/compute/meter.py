@@ -106,7 +106,7 @@ class ProcessMeter:
             with suppress(FileNotFoundError, ProcessLookupError):
                 self._threads[name] = (
                     os.open(f"{folder}/{name}/stat", os.O_RDONLY),
-                    _schedstat(f"{folder}/{name}"),
+                    _read_schedstat(f"{folder}/{name}"),
                 )
 
     def _forget(self, name: str) -> None:
@@ -123,7 +123,7 @@ def _is_runnable(state: int) -> bool:
     return text[text.rindex(b")") + 2] == _RUNNING
 
 
-def _schedstat(folder: str) -> int:
+def _read_schedstat(folder: str) -> int:
     try:
         return os.open(f"{folder}/schedstat", os.O_RDONLY)
     except (

@@ -61,9 +61,9 @@ def plan_phases(share: float) -> tuple[PhaseSet, ...]:
     """
     long_ms = min(100.0, _LONG_MS * share)
     return (
-        PhaseSet(1.0, _count(0.75, share, 1.0, 40, 60)),
-        PhaseSet(10.0, _count(0.6, share, 10.0, 3, 12)),
-        PhaseSet(long_ms, _count(0.8, share, long_ms, 1, 3)),
+        PhaseSet(1.0, _count_phases(0.75, share, 1.0, 40, 60)),
+        PhaseSet(10.0, _count_phases(0.6, share, 10.0, 3, 12)),
+        PhaseSet(long_ms, _count_phases(0.8, share, long_ms, 1, 3)),
     )
 
 
@@ -77,18 +77,18 @@ def plan_probes(shares: Mapping[str, float]) -> dict[str, tuple[PhaseSet, ...]]:
     plans = {host: plan_phases(share) for host, share in shares.items()}
     for share, hosts in alike.items():
         for number, host in enumerate(hosts if len(hosts) >= MANY_ALIKE else ()):
-            plans[host] = _only(number % len(plans[host]), plans[host], share)
+            plans[host] = _select_phase(number % len(plans[host]), plans[host], share)
     return plans
 
 
-def _only(chosen: int, plan: tuple[PhaseSet, ...], share: float) -> tuple[PhaseSet, ...]:
+def _select_phase(chosen: int, plan: tuple[PhaseSet, ...], share: float) -> tuple[PhaseSet, ...]:
     return tuple(
-        lengthen(each, share, 1) if i == chosen else replace(each, count=0)
+        lengthen_phases(each, share, 1) if i == chosen else replace(each, count=0)
         for i, each in enumerate(plan)
     )
 
 
-def lengthen(phases: PhaseSet, share: float, times: int) -> PhaseSet:
+def lengthen_phases(phases: PhaseSet, share: float, times: int) -> PhaseSet:
     """As many phases as take a second and a half, or `times` as long; of small shares as many as
     are enough slices to tell.
     """
@@ -102,7 +102,7 @@ def expected_s(plan: Iterable[PhaseSet], share: float) -> float:
     return sum(each.count * (each.cpu_ms / share + each.gap_ms / 2) for each in plan) / 1000
 
 
-def _count(budget_s: float, share: float, cpu_ms: float, least: int, most: int) -> int:
+def _count_phases(budget_s: float, share: float, cpu_ms: float, least: int, most: int) -> int:
     return max(least, min(most, round(budget_s * share * 1000 / cpu_ms)))
 
 

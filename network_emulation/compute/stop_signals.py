@@ -137,7 +137,7 @@ class SignalGate:
         """Children of those known; one whose parent had ended before anybody looked is not
         found.
         """
-        return [child for pid in known for child in _children(pid) if child not in known]
+        return [child for pid in known for child in _list_children(pid) if child not in known]
 
     def grant(self, least_ns: int = 0) -> None:
         """Continue."""
@@ -168,7 +168,7 @@ class SignalGate:
                 os.close(process)
 
 
-def _children(pid: int) -> Iterable[int]:
+def _list_children(pid: int) -> Iterable[int]:
     with suppress(FileNotFoundError, ProcessLookupError):
         # Names are all that is needed.
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208

@@ -131,7 +131,9 @@ def in_order(changes: Iterable[TimedChange]) -> tuple[TimedChange, ...]:
     )
 
 
-def moments(changes: Sequence[TimedChange]) -> Iterator[tuple[float, tuple[TimedChange, ...]]]:
+def group_by_time(
+    changes: Sequence[TimedChange],
+) -> Iterator[tuple[float, tuple[TimedChange, ...]]]:
     """Changes in order, those of the same moment together."""
     start = 0
     for i in range(1, len(changes) + 1):

@@ -37,7 +37,7 @@ from laggard.network_emulation.model import (
     TimedLinkEvent,
     TraceEvent,
 )
-from laggard.network_emulation.profiles import Direction, profiles
+from laggard.network_emulation.profiles import Direction, load_profiles
 
 _Spans = Iterator[tuple[float, float]]
 
@@ -65,45 +65,49 @@ def expand_events(
     number = 0
     for index, event in enumerate(heterogeneity.events):
         if isinstance(event, TimedLinkEvent | RandomLinkEvent) and event.profile is not None:
-            for change in _profiled(event, event.profile, number, hosts, plan, horizon_s):
+            for change in _expand_profile_event(
+                event, event.profile, number, hosts, plan, horizon_s
+            ):
                 changes.append(change)
                 number = change.event + 1
                 _require_few(len(changes), index)
             continue
-        for targets, spans in _occurrences(event, hosts, plan, horizon_s):
+        for targets, spans in _expand_occurrences(event, hosts, plan, horizon_s):
             if isinstance(event, TraceEvent):
-                changes.extend(_follow(event, number, targets, traces or {}, horizon_s))
+                changes.extend(_expand_trace(event, number, targets, traces or {}, horizon_s))
                 number += 1
                 continue
             for begin_s, end_s in spans:
-                changes.append(TimedChange(begin_s, "begin", number, targets, _values(event)))
+                changes.append(
+                    TimedChange(begin_s, "begin", number, targets, _list_event_values(event))
+                )
                 changes.append(TimedChange(end_s, "end", number, targets))
                 number += 1
                 _require_few(len(changes), index)
     return in_order(changes)
 
 
-def _occurrences(
+def _expand_occurrences(
     event: HostEvent | LinkEvent, hosts: Sequence[Host], plan: LinkPlan, horizon_s: float
 ) -> Iterator[tuple[tuple[Target, ...], _Spans]]:
     if isinstance(event, TimedHostEvent | RandomHostEvent):
         names = tuple(host.name for host in select_hosts(event.hosts, hosts))
         if isinstance(event, TimedHostEvent):
-            yield names, _once(event.at_s, event.for_s, horizon_s)
+            yield names, _build_single_span(event.at_s, event.for_s, horizon_s)
             return
         for name in names:
-            yield (name,), _again(event.random, name, horizon_s)
+            yield (name,), _draw_recurring_spans(event.random, name, horizon_s)
         return
-    links = _links(event, hosts, plan)
+    links = _select_links(event, hosts, plan)
     if isinstance(event, TimedLinkEvent):
-        yield links, _once(event.at_s, event.for_s, horizon_s)
+        yield links, _build_single_span(event.at_s, event.for_s, horizon_s)
     elif isinstance(event, RandomLinkEvent):
-        yield links, _again(event.random, f"{event.src} {event.dst}", horizon_s)
+        yield links, _draw_recurring_spans(event.random, f"{event.src} {event.dst}", horizon_s)
     else:
         yield links, iter(())
 
 
-def _links(event: LinkEvent, hosts: Sequence[Host], plan: LinkPlan) -> tuple[Target, ...]:
+def _select_links(event: LinkEvent, hosts: Sequence[Host], plan: LinkPlan) -> tuple[Target, ...]:
     pairs = [
         (s.name, d.name)
         for s in select_hosts(event.src, hosts)
@@ -113,7 +117,7 @@ def _links(event: LinkEvent, hosts: Sequence[Host], plan: LinkPlan) -> tuple[Tar
     return tuple(pair for pair in dict.fromkeys(both) if pair in plan.pairs)
 
 
-def _profiled(
+def _expand_profile_event(
     event: TimedLinkEvent | RandomLinkEvent,
     profile: str,
     number: int,
@@ -127,18 +131,20 @@ def _profiled(
         for s in select_hosts(event.src, hosts)
         for d in select_hosts(event.dst, hosts)
     }
-    ways = ((profiles()[profile].up, True), (profiles()[profile].down, False))
-    for targets, spans in _occurrences(event, hosts, plan, horizon_s):
+    ways = ((load_profiles()[profile].up, True), (load_profiles()[profile].down, False))
+    for targets, spans in _expand_occurrences(event, hosts, plan, horizon_s):
         for begin_s, end_s in spans:
             for direction, is_up in ways:
                 links = tuple(pair for pair in targets if (pair in up) is is_up)
                 drawn = direction.distribution if direction.jitter_ms else None
-                yield TimedChange(begin_s, "begin", number, links, _whole(direction), drawn)
+                yield TimedChange(
+                    begin_s, "begin", number, links, _list_direction_values(direction), drawn
+                )
                 yield TimedChange(end_s, "end", number, links)
                 number += 1
 
 
-def _whole(direction: Direction) -> Values:
+def _list_direction_values(direction: Direction) -> Values:
     return (
         ("delay_ms", direction.delay_ms),
         ("jitter_ms", direction.jitter_ms),
@@ -148,12 +154,12 @@ def _whole(direction: Direction) -> Values:
     )
 
 
-def _once(at_s: float, for_s: float, horizon_s: float) -> _Spans:
+def _build_single_span(at_s: float, for_s: float, horizon_s: float) -> _Spans:
     if at_s < horizon_s:
         yield at_s, at_s + for_s
 
 
-def _again(recurrence: Recurrence, salt: str, horizon_s: float) -> _Spans:
+def _draw_recurring_spans(recurrence: Recurrence, salt: str, horizon_s: float) -> _Spans:
     digest = hashlib.sha256(f"{recurrence.seed} {salt}".encode()).digest()
     chance = random.Random(digest)  # noqa: S311 - moments of an experiment, to be reproduced
     period = 0
@@ -166,7 +172,9 @@ def _again(recurrence: Recurrence, salt: str, horizon_s: float) -> _Spans:
         period += 1
 
 
-def _values(event: TimedHostEvent | RandomHostEvent | TimedLinkEvent | RandomLinkEvent) -> Values:
+def _list_event_values(
+    event: TimedHostEvent | RandomHostEvent | TimedLinkEvent | RandomLinkEvent,
+) -> Values:
     written: tuple[tuple[Quantity, float | None], ...]
     if isinstance(event, TimedHostEvent | RandomHostEvent):
         written = (
@@ -186,7 +194,7 @@ def _values(event: TimedHostEvent | RandomHostEvent | TimedLinkEvent | RandomLin
     return tuple((name, value) for name, value in written if value is not None)
 
 
-def _follow(
+def _expand_trace(
     event: TraceEvent,
     number: int,
     targets: tuple[Target, ...],

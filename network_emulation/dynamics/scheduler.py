@@ -22,7 +22,7 @@ from laggard.network_emulation.dynamics.changes import (
     Quantity,
     Target,
     TimedChange,
-    moments,
+    group_by_time,
 )
 from laggard.network_emulation.link_plan import Constraint, Pair, dilate_constraint
 from laggard.network_emulation.links.backend import LinkBackend
@@ -157,7 +157,7 @@ class Scheduler:
 
     def _run(self) -> None:
         try:
-            for at_s, changes in moments(self._changes):
+            for at_s, changes in group_by_time(self._changes):
                 due_ns = self._zero_ns + round(self._dilation.real_s(at_s) * 1e9)
                 if self._stopping.wait(max(0.0, (due_ns - time.monotonic_ns()) / 1e9)):
                     return

@@ -42,7 +42,9 @@ def read_traces(heterogeneity: Heterogeneity, folder: Path) -> Mapping[str, tupl
         ScenarioError: a file that cannot be read or is not such a trace, with its line.
     """
     names = {event.trace for event in heterogeneity.events if isinstance(event, TraceEvent)}
-    return {name: parse_trace(_read(folder / name, name), name) for name in sorted(names)}
+    return {
+        name: parse_trace(_read_trace_text(folder / name, name), name) for name in sorted(names)
+    }
 
 
 def parse_trace(text: str, path: str) -> tuple[TracePoint, ...]:
@@ -59,7 +61,7 @@ def parse_trace(text: str, path: str) -> tuple[TracePoint, ...]:
     header = [name.strip() for name in next(reader, [])]
     unknown = [name for name in header if name != "seconds" and name not in COLUMNS]
     if "seconds" not in header or len(header) < 2 or unknown or len(set(header)) != len(header):
-        raise _refuse(
+        raise _build_refusal(
             path,
             1,
             ",".join(header),
@@ -70,9 +72,9 @@ def parse_trace(text: str, path: str) -> tuple[TracePoint, ...]:
     for row in reader:
         if not any(cell.strip() for cell in row):
             continue
-        point = _point(header, row, path, reader.line_num)
+        point = _parse_point(header, row, path, reader.line_num)
         if points and point.seconds <= points[-1].seconds:
-            raise _refuse(
+            raise _build_refusal(
                 path,
                 reader.line_num,
                 f"{point.seconds:g}",
@@ -81,17 +83,19 @@ def parse_trace(text: str, path: str) -> tuple[TracePoint, ...]:
             )
         points.append(point)
         if len(points) > MAX_ROWS:
-            raise _refuse(
+            raise _build_refusal(
                 path, reader.line_num, "", f"a trace has at most {MAX_ROWS} rows", "thin it out"
             )
     if not points:
-        raise _refuse(path, 1, "", "a trace has at least one row under its header", "add one")
+        raise _build_refusal(
+            path, 1, "", "a trace has at least one row under its header", "add one"
+        )
     return tuple(points)
 
 
-def _point(header: list[str], row: list[str], path: str, line: int) -> TracePoint:
+def _parse_point(header: list[str], row: list[str], path: str, line: int) -> TracePoint:
     if len(row) != len(header):
-        raise _refuse(
+        raise _build_refusal(
             path,
             line,
             ",".join(row),
@@ -99,15 +103,15 @@ def _point(header: list[str], row: list[str], path: str, line: int) -> TracePoin
             "complete it",
         )
     cells = dict(zip(header, row, strict=True))
-    seconds = _number(cells["seconds"], path, line, "seconds", math.inf)
+    seconds = _parse_number(cells["seconds"], path, line, "seconds", math.inf)
     values: list[tuple[Quantity, float]] = []
     for name in COLUMNS:
         text = cells.get(name, "").strip()
         if text:
             most = 100.0 if name == "loss_percent" else math.inf
-            number = _number(text, path, line, name, most)
+            number = _parse_number(text, path, line, name, most)
             if name == "rate_mbps" and number == 0:
-                raise _refuse(
+                raise _build_refusal(
                     path,
                     line,
                     text,
@@ -118,14 +122,14 @@ def _point(header: list[str], row: list[str], path: str, line: int) -> TracePoin
     return TracePoint(seconds, tuple(values))
 
 
-def _number(text: str, path: str, line: int, name: str, most: float) -> float:
+def _parse_number(text: str, path: str, line: int, name: str, most: float) -> float:
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not 0 <= number <= most or math.isinf(number):
         top = "" if math.isinf(most) else f" to {most:g}"
-        raise _refuse(
+        raise _build_refusal(
             path,
             line,
             text.strip(),
@@ -135,17 +139,19 @@ def _number(text: str, path: str, line: int, name: str, most: float) -> float:
     return number
 
 
-def _refuse(path: str, line: int, value: str, rule: str, fix: str) -> ScenarioError:
+def _build_refusal(path: str, line: int, value: str, rule: str, fix: str) -> ScenarioError:
     return ScenarioError((Problem(path, line, 1, value[:60], rule, fix),))
 
 
-def _read(file: Path, name: str) -> str:
+def _read_trace_text(file: Path, name: str) -> str:
     try:
         if file.stat().st_size > MAX_BYTES:
-            raise _refuse(name, 0, "", f"a trace has at most {MAX_BYTES >> 20} MiB", "thin it out")
+            raise _build_refusal(
+                name, 0, "", f"a trace has at most {MAX_BYTES >> 20} MiB", "thin it out"
+            )
         return file.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise _refuse(
+        raise _build_refusal(
             name,
             0,
             "",
@@ -153,6 +159,6 @@ def _read(file: Path, name: str) -> str:
             "put the trace into the scenario folder",
         ) from error
     except UnicodeDecodeError as error:
-        raise _refuse(
+        raise _build_refusal(
             name, 0, f"byte {error.start}", "a trace is UTF-8 text", "save it as UTF-8"
         ) from error

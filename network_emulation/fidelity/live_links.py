@@ -126,10 +126,12 @@ def live_links(
         now: this one.
         dilation: of the run.
     """
-    return tuple(_live(group, current, round_trips_ms, before, now, dilation) for group in groups)
+    return tuple(
+        _build_live_link(group, current, round_trips_ms, before, now, dilation) for group in groups
+    )
 
 
-def _live(
+def _build_live_link(
     group: LinkGroup,
     current: Callable[[Pair], Constraint],
     round_trips_ms: Mapping[Pair, float | None],
@@ -139,7 +141,7 @@ def _live(
 ) -> LiveLink:
     src, dst = group.pairs[0]
     real_ms = round_trips_ms.get((src, dst), round_trips_ms.get((dst, src)))
-    gone = [_since(before, now, pair) for pair in group.pairs]
+    gone = [_subtract_counters(before, now, pair) for pair in group.pairs]
     virtual_s = dilation.virtual_s(max(1, now.at_ns - before.at_ns) / 1e9)
     return LiveLink(
         group,
@@ -157,7 +159,7 @@ def _median_rtt_ms(there: Constraint, back: Constraint) -> float:
     return median_of_sum_ms(grids[0], grids[1], _ECHOES // 2)[0]
 
 
-def _since(before: Look, now: Look, pair: Pair) -> LinkCounters:
+def _subtract_counters(before: Look, now: Look, pair: Pair) -> LinkCounters:
     first, last = (look.counters.get(pair, LinkCounters(0, 0, 0)) for look in (before, now))
     return LinkCounters(
         last.bytes - first.bytes, last.packets - first.packets, last.dropped - first.dropped

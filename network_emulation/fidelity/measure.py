@@ -59,7 +59,7 @@ def measure_rtt(
     if not probes:
         return {}
     with busy_cores(len(os.sched_getaffinity(0)) if busy else 0):
-        return _punctually(lambda: measure_echoes(probes, hosts))
+        return _run_punctually(lambda: measure_echoes(probes, hosts))
 
 
 def measure_rate(
@@ -71,7 +71,7 @@ def measure_rate(
     Raises:
         EmulationError: the probes could not run.
     """
-    return _punctually(lambda: measure_streams(probes, hosts)) if probes else {}
+    return _run_punctually(lambda: measure_streams(probes, hosts)) if probes else {}
 
 
 def measure_loss(
@@ -82,13 +82,13 @@ def measure_loss(
     Raises:
         EmulationError: the probes could not run.
     """
-    return _punctually(lambda: measure_datagrams(probes, hosts)) if probes else {}
+    return _run_punctually(lambda: measure_datagrams(probes, hosts)) if probes else {}
 
 
 @contextmanager
 def busy_cores(count: int) -> Iterator[None]:
     """Keep `count` cores busy at normal priority during the body."""
-    burners = [fork_companion("laggard-burner", _burn) for _ in range(count)]
+    burners = [fork_companion("laggard-burner", _keep_core_busy) for _ in range(count)]
     try:
         yield
     finally:
@@ -96,13 +96,13 @@ def busy_cores(count: int) -> Iterator[None]:
             end_companion(burner)
 
 
-def _burn() -> int:
+def _keep_core_busy() -> int:
     become_ordinary()
     while True:
         pass
 
 
-def _punctually(function: Callable[[], _T]) -> _T:
+def _run_punctually(function: Callable[[], _T]) -> _T:
     def run() -> _T:
         become_punctual(PRIORITY)
         return function()

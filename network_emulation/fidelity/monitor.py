@@ -207,13 +207,13 @@ class FidelityMonitor:
     def add(self, sample: FidelitySample) -> None:
         """Look at one more sample."""
         if self._window:
-            self._note(_clocks(self._window[-1], sample), self._window[-1], sample)
+            self._note(_check_clocks(self._window[-1], sample), self._window[-1], sample)
         if len(self._opening) <= self._limits.window:
             self._opening.append(sample)
         self._window.append(sample)
         if len(self._window) > self._limits.window:
-            self._note(_look(tuple(self._window), self._limits), self._window[0], sample)
-        whole = _missed(
+            self._note(_check_window(tuple(self._window), self._limits), self._window[0], sample)
+        whole = _check_shares(
             self._opening[0], sample, WHOLE_RUN, FEWEST_WINDOWS * self._limits.window * _NS
         )
         if whole or (self._whole and self._whole[-1][1]):
@@ -238,7 +238,7 @@ class FidelityMonitor:
             violation = (
                 each.violation
                 if end_ns is None or each.now_ns <= end_ns
-                else _until(end_ns, each, self._limits)
+                else _clip_at_end(end_ns, each, self._limits)
             )
             if violation is not None:
                 record.add(violation)
@@ -272,7 +272,7 @@ class FidelityMonitor:
         samples = inside if len(inside) > 1 else self._opening[:2]
         if len(samples) < 2 or len(samples) > self._limits.window:
             return []
-        return _look(samples, self._limits)
+        return _check_window(samples, self._limits)
 
     def _note(
         self, violations: Sequence[FidelityViolation], before: FidelitySample, now: FidelitySample
@@ -284,7 +284,7 @@ class FidelityMonitor:
             self._settled.add(self._found.popleft().violation)
 
 
-def _until(end_ns: int, found: _Found, limits: Limits) -> FidelityViolation | None:
+def _clip_at_end(end_ns: int, found: _Found, limits: Limits) -> FidelityViolation | None:
     """The part of a violation that was surely before the end, where its last sample was after it;
     None where what is left is none.
 
@@ -311,7 +311,7 @@ def _in_order(violations: Iterable[FidelityViolation]) -> tuple[FidelityViolatio
     )
 
 
-def _clocks(before: FidelitySample, now: FidelitySample) -> list[FidelityViolation]:
+def _check_clocks(before: FidelitySample, now: FidelitySample) -> list[FidelityViolation]:
     passed_ns = now.at_ns - before.at_ns
     slept_ns = (now.awake_ns - before.awake_ns) - passed_ns
     set_ns = (now.wall_ns - before.wall_ns) - (now.awake_ns - before.awake_ns)
@@ -328,29 +328,29 @@ def _clocks(before: FidelitySample, now: FidelitySample) -> list[FidelityViolati
     return violations
 
 
-def _compare(
+def _compare_samples(
     before: FidelitySample, now: FidelitySample, limits: Limits
 ) -> list[FidelityViolation]:
     return [
-        *_late(before, now, limits),
-        *_refused(before, now),
-        *_exceeded(before, now, limits),
-        *_missed(before, now, limits.compute),
-        *_stolen(before, now),
+        *_check_lateness(before, now, limits),
+        *_check_refused_frames(before, now),
+        *_check_link_rates(before, now, limits),
+        *_check_shares(before, now, limits.compute),
+        *_check_stolen_cores(before, now),
     ]
 
 
-def _look(window: Sequence[FidelitySample], limits: Limits) -> list[FidelityViolation]:
+def _check_window(window: Sequence[FidelitySample], limits: Limits) -> list[FidelityViolation]:
     """What the samples show together, each violation between the first and the last second that
     show it.
     """
     return [
-        _narrowed(violation, window, limits)
-        for violation in _compare(window[0], window[-1], limits)
+        _narrow_violation(violation, window, limits)
+        for violation in _compare_samples(window[0], window[-1], limits)
     ]
 
 
-def _narrowed(
+def _narrow_violation(
     violation: FidelityViolation, window: Sequence[FidelitySample], limits: Limits
 ) -> FidelityViolation:
     """The violation from the first to the last second of the window that shows it by itself."""
@@ -359,7 +359,7 @@ def _narrowed(
         for before, now in pairwise(window)
         if any(
             (each.kind, each.where) == (violation.kind, violation.where)
-            for each in _compare(before, now, limits)
+            for each in _compare_samples(before, now, limits)
         )
     ]
     if not seconds:
@@ -368,7 +368,9 @@ def _narrowed(
     return replace(violation, first_ns=first_ns, last_ns=seconds[-1][1].at_ns)
 
 
-def _late(before: FidelitySample, now: FidelitySample, limits: Limits) -> list[FidelityViolation]:
+def _check_lateness(
+    before: FidelitySample, now: FidelitySample, limits: Limits
+) -> list[FidelityViolation]:
     counts = [after - first for after, first in zip(now.late, before.late, strict=True)]
     total = sum(counts)
     if total < FEWEST_PACKETS:
@@ -382,7 +384,7 @@ def _late(before: FidelitySample, now: FidelitySample, limits: Limits) -> list[F
     )
 
 
-def _refused(before: FidelitySample, now: FidelitySample) -> list[FidelityViolation]:
+def _check_refused_frames(before: FidelitySample, now: FidelitySample) -> list[FidelityViolation]:
     sent = sum(now.late) - sum(before.late)
     refused = now.refused - before.refused
     if sent < FEWEST_PACKETS or refused <= REFUSED * sent:
@@ -390,7 +392,7 @@ def _refused(before: FidelitySample, now: FidelitySample) -> list[FidelityViolat
     return [FidelityViolation("frames refused", "", before.at_ns, now.at_ns, refused / sent)]
 
 
-def _exceeded(
+def _check_link_rates(
     before: FidelitySample, now: FidelitySample, limits: Limits
 ) -> list[FidelityViolation]:
     violations = []
@@ -406,7 +408,7 @@ def _exceeded(
     return violations
 
 
-def _missed(
+def _check_shares(
     before: FidelitySample, now: FidelitySample, allowed: float, least_ns: int = 0
 ) -> list[FidelityViolation]:
     """Hosts that computed slower or faster than their shares, for more of their computing and of
@@ -445,7 +447,7 @@ def _least_share(host: str, *samples: FidelitySample) -> float:
     return min(sample.shares.get(host, 1.0) for sample in samples)
 
 
-def _stolen(before: FidelitySample, now: FidelitySample) -> list[FidelityViolation]:
+def _check_stolen_cores(before: FidelitySample, now: FidelitySample) -> list[FidelityViolation]:
     passed_ns = now.at_ns - before.at_ns
     parts = {
         core: (stolen - before.stolen_ns.get(core, 0)) / passed_ns
@@ -458,7 +460,7 @@ def _stolen(before: FidelitySample, now: FidelitySample) -> list[FidelityViolati
     ]
 
 
-def describe(violation: FidelityViolation) -> str:
+def describe_violation(violation: FidelityViolation) -> str:
     """What slipped, in words."""
     part = f"{100 * violation.size:.0f} %"
     machine = violation.where or "the machine"

@@ -31,7 +31,7 @@ class Prober:
     def __init__(self, hosts: Mapping[str, ProbeEndpoint]) -> None:
         self._control, theirs = Pipe()
         ours = self._control
-        self._pid = fork_companion("laggard-prober", lambda: _serve(theirs, ours, hosts))
+        self._pid = fork_companion("laggard-prober", lambda: _serve_probes(theirs, ours, hosts))
         theirs.close()
 
     def round_trips(self, probes: Sequence[EchoProbe]) -> RoundTrips:
@@ -66,7 +66,9 @@ class Prober:
         self.close()
 
 
-def _serve(control: Connection, callers: Connection, hosts: Mapping[str, ProbeEndpoint]) -> int:
+def _serve_probes(
+    control: Connection, callers: Connection, hosts: Mapping[str, ProbeEndpoint]
+) -> int:
     callers.close()
     become_punctual(PRIORITY)
     while True:

@@ -195,7 +195,7 @@ def choose_representatives(plan: LinkPlan) -> tuple[Task, ...]:
         if reverse is None:
             used.update(pair)
         chosen[pair] = None
-    return tuple(_task(plan, pair) for pair in chosen)
+    return tuple(_create_task(plan, pair) for pair in chosen)
 
 
 def sample_round_trips(plan: LinkPlan, tasks: Sequence[Task]) -> tuple[Task, ...]:
@@ -215,7 +215,7 @@ def sample_round_trips(plan: LinkPlan, tasks: Sequence[Task]) -> tuple[Task, ...
     for pair in turns:
         if len(sampled) >= RTT_PAIRS:
             break
-        sampled.setdefault(frozenset(pair), _task(plan, pair))
+        sampled.setdefault(frozenset(pair), _create_task(plan, pair))
     return tuple(sampled.values())
 
 
@@ -227,7 +227,9 @@ def plan_rounds(
     """
     rounds: list[list[Task]] = []
     for task in sorted(tasks, key=lambda task: -(task.there.rate_mbps or 0.0)):
-        fitting = (chosen for chosen in rounds if _fits(plan, task, chosen, dilation, round_mbps))
+        fitting = (
+            chosen for chosen in rounds if _fits_round(plan, task, chosen, dilation, round_mbps)
+        )
         home = next(fitting, None)
         if home is None:
             rounds.append([task])
@@ -249,7 +251,7 @@ def links_used(plan: LinkPlan, pair: Pair) -> frozenset[str]:
     return frozenset(used | {f"shared {link.name}" for link in shared if link is not None})
 
 
-def _fits(
+def _fits_round(
     plan: LinkPlan, task: Task, chosen: Sequence[Task], dilation: Dilation, round_mbps: float
 ) -> bool:
     load: Counter[str] = Counter()
@@ -262,7 +264,7 @@ def _fits(
     return not any(links_used(plan, task.pair) & links_used(plan, other.pair) for other in chosen)
 
 
-def _task(plan: LinkPlan, pair: Pair) -> Task:
+def _create_task(plan: LinkPlan, pair: Pair) -> Task:
     return Task(pair, plan.expected(*pair), plan.expected(pair[1], pair[0]))
 
 
@@ -285,7 +287,7 @@ def rtt_check(
     detail = f"empty packet, every core busy; {tolerance.name} tolerance"
     value = -1.0 if real_ms is None else real_ms / dilation.factor
     shown = "no echo came back" if real_ms is None else detail
-    return _check("rtt", task, asked_ms, value, "ms", allowed, shown)
+    return _build_check("rtt", task, asked_ms, value, "ms", allowed, shown)
 
 
 def echo_probe(task: Task, dilation: Dilation) -> EchoProbe:
@@ -340,7 +342,7 @@ def rate_check(
         f"link rate from the goodput of one {transport or transport_for(task)} flow;"
         f" {tolerance.name} tolerance"
     )
-    return _check(
+    return _build_check(
         "rate", task, task.there.rate_mbps, real_mbps * dilation.factor, "Mbit/s", allowed, detail
     )
 
@@ -386,7 +388,7 @@ def loss_check(task: Task, count: LossCount, tolerance: Tolerance) -> FidelityCh
     )
     detail = f"{count.lost} of {count.sent} datagrams lost{bursts}"
     percent = 100.0 * count.lost / max(1, count.sent)
-    return _check("loss", task, requested, percent, "%", allowed, detail)
+    return _build_check("loss", task, requested, percent, "%", allowed, detail)
 
 
 def loss_probe(task: Task, dilation: Dilation, probes: int) -> LossProbe:
@@ -425,7 +427,7 @@ def loss_error_percent(link: Constraint, count: LossCount) -> float:
     return 100 * _LOSS_SIGMAS * math.sqrt(variance)
 
 
-def _check(
+def _build_check(
     kind: str,
     task: Task,
     requested: float,

@@ -64,7 +64,7 @@ def plan_inlets(plan: LinkPlan) -> tuple[IngressLimit, ...]:
         if access.down_mbps is not None
     ]
     for link in plan.shared:
-        senders, receivers = _ends(link)
+        senders, receivers = _list_ends(link)
         if len(senders) > 1 and len(receivers) == 1:
             found.append(
                 IngressLimit(
@@ -77,7 +77,7 @@ def plan_inlets(plan: LinkPlan) -> tuple[IngressLimit, ...]:
 def plan_outlets(plan: LinkPlan) -> tuple[EgressLimit, ...]:
     """The shared links that are to be had where their packets leave."""
     names = [host.name for host in plan.hosts]
-    found = [(link, *_ends(link)) for link in plan.shared]
+    found = [(link, *_list_ends(link)) for link in plan.shared]
     return tuple(
         EgressLimit(
             min(senders), link.rate_mbps, tuple(name for name in names if name in receivers)
@@ -89,7 +89,9 @@ def plan_outlets(plan: LinkPlan) -> tuple[EgressLimit, ...]:
 
 def impossible_links(plan: LinkPlan) -> Mapping[str, str]:
     """Why shared links cannot be had on the hosts themselves, by the link's name."""
-    return {link.name: reason for link in plan.shared if (reason := _reason(plan, link))}
+    return {
+        link.name: reason for link in plan.shared if (reason := _find_refusal_reason(plan, link))
+    }
 
 
 def bottleneck_problems(
@@ -102,10 +104,10 @@ def bottleneck_problems(
         heterogeneity: the validated file.
         source: where it was read.
     """
-    return tuple(_problems(impossible_links(plan), heterogeneity, source))
+    return tuple(_list_problems(impossible_links(plan), heterogeneity, source))
 
 
-def _problems(
+def _list_problems(
     reasons: Mapping[str, str], heterogeneity: Heterogeneity, source: YamlSource
 ) -> Iterator[Problem]:
     for i, entry in enumerate(heterogeneity.rules):
@@ -121,8 +123,8 @@ def _problems(
             )
 
 
-def _reason(plan: LinkPlan, link: SharedLink) -> str:
-    senders, receivers = _ends(link)
+def _find_refusal_reason(plan: LinkPlan, link: SharedLink) -> str:
+    senders, receivers = _list_ends(link)
     if len(senders) == 1:
         return ""
     if len(receivers) > 1:
@@ -141,5 +143,5 @@ def _reason(plan: LinkPlan, link: SharedLink) -> str:
     return ""
 
 
-def _ends(link: SharedLink) -> tuple[set[str], set[str]]:
+def _list_ends(link: SharedLink) -> tuple[set[str], set[str]]:
     return {src for src, _ in link.pairs}, {dst for _, dst in link.pairs}

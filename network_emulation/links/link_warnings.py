@@ -49,8 +49,8 @@ def link_warnings(
     """
     bare: list[Problem] = []
     for i, rule in enumerate(network.rules):
-        bare += _unitless(network_source, ("networks", i))
-        bare += _bare(
+        bare += _warn_missing_units(network_source, ("networks", i))
+        bare += _warn_bare_groups(
             network_source, ("networks", i), [("src", rule.src), ("dst", rule.dst)], plan.hosts
         )
     for section, entries in (
@@ -61,20 +61,20 @@ def link_warnings(
             patterns = [
                 (k, getattr(entry, k)) for k in ("src", "dst", "hosts") if hasattr(entry, k)
             ]
-            bare += _bare(heterogeneity_source, (section, i), patterns, plan.hosts)
+            bare += _warn_bare_groups(heterogeneity_source, (section, i), patterns, plan.hosts)
             if isinstance(entry, SharedRule):
                 for side, pattern in enumerate(entry.between):
-                    bare += _bare(
+                    bare += _warn_bare_groups(
                         heterogeneity_source, (section, i, "between"), [(side, pattern)], plan.hosts
                     )
     return (
         *bare,
         *_lossless_bursts(plan, heterogeneity, heterogeneity_source),
-        *_unruled(plan, talking, network_source),
+        *_warn_unconstrained_pairs(plan, talking, network_source),
     )
 
 
-def _unitless(source: YamlSource, key: KeyPath) -> Iterable[Problem]:
+def _warn_missing_units(source: YamlSource, key: KeyPath) -> Iterable[Problem]:
     for name, unit, fix in (
         ("delay", "microseconds", "10ms"),
         ("rate", "bits a second", "100mbit"),
@@ -85,7 +85,7 @@ def _unitless(source: YamlSource, key: KeyPath) -> Iterable[Problem]:
             yield source.locate_problem((*key, name), rule, f"write the unit, such as {fix}")
 
 
-def _bare(
+def _warn_bare_groups(
     source: YamlSource,
     key: KeyPath,
     patterns: Sequence[tuple[str | int, str]],
@@ -117,16 +117,16 @@ def _lossless_bursts(
         if not isinstance(event, TimedHostEvent | RandomHostEvent) and (
             isinstance(event, TraceEvent) or event.loss_percent
         ):
-            lossy |= _pairs(event, plan.hosts)
+            lossy |= _select_pairs(event, plan.hosts)
     for i, rule in bursty:
-        if not lossy & _pairs(rule, plan.hosts):
+        if not lossy & _select_pairs(rule, plan.hosts):
             fix = "give them a loss in network.yaml or in an event, or remove the burst"
             yield source.locate_problem(
                 ("deterministic", i, "burst"), "these links never lose a packet", fix
             )
 
 
-def _pairs(rule: LinkRule | LinkEvent, hosts: Sequence[Host]) -> set[Pair]:
+def _select_pairs(rule: LinkRule | LinkEvent, hosts: Sequence[Host]) -> set[Pair]:
     forth = {
         (src.name, dst.name)
         for src in select_hosts(rule.src, hosts)
@@ -136,7 +136,9 @@ def _pairs(rule: LinkRule | LinkEvent, hosts: Sequence[Host]) -> set[Pair]:
     return forth | {(dst, src) for src, dst in forth} if both_ways else forth
 
 
-def _unruled(plan: LinkPlan, talking: Sequence[str], source: YamlSource) -> Iterable[Problem]:
+def _warn_unconstrained_pairs(
+    plan: LinkPlan, talking: Sequence[str], source: YamlSource
+) -> Iterable[Problem]:
     active = [host for host in plan.hosts if host.name in set(talking)]
     missing: dict[tuple[str, str], list[bool]] = {}
     for src in active:

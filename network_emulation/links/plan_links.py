@@ -46,7 +46,7 @@ from laggard.network_emulation.model import (
     TimedLinkEvent,
     TraceEvent,
 )
-from laggard.network_emulation.profiles import profiles
+from laggard.network_emulation.profiles import load_profiles
 
 __all__ = [
     "PACKET_BYTES",
@@ -94,7 +94,7 @@ class Draft:
             return ()
         chosen = select_hosts(pattern, self.hosts)
         if not chosen:
-            fix = _meant(pattern, self.hosts) if self.hosts else ""
+            fix = _suggest_pattern(pattern, self.hosts) if self.hosts else ""
             self.problems.append(
                 source.locate_problem(key, "this pattern matches no host", fix, value=pattern)
             )
@@ -170,7 +170,9 @@ def plan_links(
 
 def _add_link(draft: Draft, key: KeyPath, rule: LinkRule) -> None:
     pairs = draft.ordered(draft.heterogeneity, key, rule.src, rule.dst, rule.symmetric)
-    changed = {pair: _varied(draft.pairs.get(pair, Constraint()), rule) for pair in pairs}
+    changed = {
+        pair: _apply_jitter_and_bursts(draft.pairs.get(pair, Constraint()), rule) for pair in pairs
+    }
     short = [
         pair for pair, constraint in changed.items() if constraint.jitter_ms > constraint.delay_ms
     ]
@@ -195,7 +197,7 @@ def _add_link(draft: Draft, key: KeyPath, rule: LinkRule) -> None:
     draft.pairs.update(changed)
 
 
-def _varied(constraint: Constraint, rule: LinkRule) -> Constraint:
+def _apply_jitter_and_bursts(constraint: Constraint, rule: LinkRule) -> Constraint:
     if rule.jitter_ms is not None:
         constraint = replace(constraint, jitter_ms=rule.jitter_ms, distribution=rule.distribution)
     return (
@@ -227,13 +229,13 @@ def _too_short(
 
 
 def _add_profile(draft: Draft, key: KeyPath, rule: ProfileRule) -> None:
-    profile = profiles()[rule.profile]
-    up = _upward(draft, key, rule.src, rule.dst)
+    profile = load_profiles()[rule.profile]
+    up = _select_upward_pairs(draft, key, rule.src, rule.dst)
     draft.pairs.update(dict.fromkeys(up, profile.up.constraint))
     draft.pairs.update(dict.fromkeys([(dst, src) for src, dst in up], profile.down.constraint))
 
 
-def _upward(draft: Draft, key: KeyPath, src: str, dst: str) -> list[Pair]:
+def _select_upward_pairs(draft: Draft, key: KeyPath, src: str, dst: str) -> list[Pair]:
     """The pairs of a profile from its src to its dst; no pair may be up and down."""
     pairs = draft.ordered(draft.heterogeneity, key, src, dst, symmetric=False)
     back = {(dst, src) for src, dst in pairs}
@@ -302,7 +304,7 @@ def _add_event(
     if isinstance(event, TraceEvent) or event.profile is None:
         pairs = draft.ordered(draft.heterogeneity, key, event.src, event.dst, event.both_ways)
     else:
-        up = _upward(draft, key, event.src, event.dst)
+        up = _select_upward_pairs(draft, key, event.src, event.dst)
         pairs = [*up, *((dst, src) for src, dst in up)]
     for pair in pairs:
         draft.pairs.setdefault(pair, Constraint())
@@ -354,7 +356,7 @@ def _require_tables(draft: Draft, heterogeneity: Heterogeneity) -> None:
         if event.jitter_ms:
             varied |= uniform.intersection(_event_pairs(draft, event))
     for i, event in changing:
-        profile = None if event.profile is None else profiles()[event.profile]
+        profile = None if event.profile is None else load_profiles()[event.profile]
         tables = profile is not None and any(
             way.distribution != "uniform" for way in (profile.up, profile.down)
         )
@@ -387,18 +389,19 @@ def _in_host_order(draft: Draft) -> Mapping[Pair, Constraint]:
     return {pair: draft.pairs[pair] for pair in names}
 
 
-def _meant(pattern: str, hosts: Sequence[Host]) -> str:
+def _suggest_pattern(pattern: str, hosts: Sequence[Host]) -> str:
     """What to write instead of a pattern that matches nothing: the layer that it resembles, or that
     layer's hosts where it has none so named.
     """
     layers = sorted({host.layer for host in hosts})
     first = pattern.partition(".")[0]
     if first in layers:
-        return f"the hosts there are {_some([host.name for host in hosts if host.layer == first])}"
+        names = [host.name for host in hosts if host.layer == first]
+        return f"the hosts there are {_format_names(names)}"
     near = difflib.get_close_matches(first, layers, n=1)
     meant = f"did you mean {near[0]}.*? " if near else ""
-    return f"{meant}the layers are {_some(layers)}; write one as {(near or layers)[0]}.*"
+    return f"{meant}the layers are {_format_names(layers)}; write one as {(near or layers)[0]}.*"
 
 
-def _some(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

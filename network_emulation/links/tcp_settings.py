@@ -117,7 +117,7 @@ def _set_route_metrics(settings: TcpSettings) -> None:
             own = address.get_attr("IFA_LOCAL")
             netlink.route(
                 "replace",
-                dst=_network(own, address),
+                dst=_format_network(own, address),
                 oif=device,
                 prefsrc=own,
                 scope="link",
@@ -125,7 +125,7 @@ def _set_route_metrics(settings: TcpSettings) -> None:
                 metrics=metrics,
             )
             for address in netlink.get_addr(index=device, family=socket.AF_INET6):
-                dst = _network(address.get_attr("IFA_ADDRESS"), address)
+                dst = _format_network(address.get_attr("IFA_ADDRESS"), address)
                 netlink.route(
                     "replace",
                     family=socket.AF_INET6,
@@ -139,5 +139,5 @@ def _set_route_metrics(settings: TcpSettings) -> None:
         raise EmulationError(f"the route of {DEVICE} did not take {settings}: {error}") from error
 
 
-def _network(own: str, address: Mapping[str, int]) -> str:
+def _format_network(own: str, address: Mapping[str, int]) -> str:
     return str(ipaddress.ip_interface(f"{own}/{address['prefixlen']}").network)

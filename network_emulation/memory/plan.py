@@ -21,7 +21,7 @@ def plan_memory(heterogeneity: Heterogeneity, hosts: Sequence[Host]) -> Mapping[
     """
     return {
         host.name: rule.memory_bytes
-        for _, rule in _limited(heterogeneity)
+        for _, rule in _list_limited_rules(heterogeneity)
         for host in select_hosts(rule.hosts, hosts)
         if rule.memory_bytes is not None
     }
@@ -39,7 +39,7 @@ def memory_problems(
         source: where the entries were written.
     """
     carried = Counter(workers)
-    for i, rule in _limited(heterogeneity):
+    for i, rule in _list_limited_rules(heterogeneity):
         most = max((carried[host.name] for host in select_hosts(rule.hosts, hosts)), default=0)
         if most and (rule.memory_bytes or 0) < most * LEAST_WORKER_BYTES:
             several = f", and {most} of them run there" if most > 1 else ""
@@ -61,12 +61,12 @@ def memory_warnings(
         "only Laggard's workers are held to it:"
         f" {'none runs there' if workers else 'your own programs are not'}"
     )
-    for i, entry in _limited(heterogeneity):
+    for i, entry in _list_limited_rules(heterogeneity):
         if {host.name for host in select_hosts(entry.hosts, hosts)}.isdisjoint(workers):
             yield source.locate_problem(("deterministic", i, "memory"), rule)
 
 
-def _limited(heterogeneity: Heterogeneity) -> Iterator[tuple[int, HostRule]]:
+def _list_limited_rules(heterogeneity: Heterogeneity) -> Iterator[tuple[int, HostRule]]:
     for i, rule in enumerate(heterogeneity.rules):
         if isinstance(rule, HostRule) and rule.memory_bytes is not None:
             yield i, rule

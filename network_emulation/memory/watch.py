@@ -75,8 +75,8 @@ class MemoryWatch:
         peaks: dict[str, int] = {}
         for host, pid in processes:
             if host in self.limits:
-                status = _status(pid)
-                held.setdefault(host, {})[pid] = now_bytes = _held(status)
+                status = _read_memory_status(pid)
+                held.setdefault(host, {})[pid] = now_bytes = _count_held_bytes(status)
                 peaks[host] = peaks.get(host, 0) + max(now_bytes, self._peak_since(pid, status))
         for host, peak_bytes in peaks.items():
             self.peaks[host] = max(peak_bytes, self.peaks.get(host, 0))
@@ -128,14 +128,14 @@ def short_overruns(limits: Mapping[str, int], peaks: Mapping[str, int]) -> tuple
 
 def held_bytes(pid: int) -> int:
     """What the kernel could not take back from a process; 0 of one that has ended."""
-    return _held(_status(pid))
+    return _count_held_bytes(_read_memory_status(pid))
 
 
-def _held(status: Mapping[str, int]) -> int:
+def _count_held_bytes(status: Mapping[str, int]) -> int:
     return sum(status.get(name, 0) for name in _COUNTED)
 
 
-def _status(pid: int) -> dict[str, int]:
+def _read_memory_status(pid: int) -> dict[str, int]:
     """The bytes that proc_pid_status(5) gives; none of a process that has ended."""
     try:
         lines = (

@@ -89,8 +89,8 @@ def verify_drives(
     checks: dict[DriveQuantity, FidelityCheck] = {}
     missed = asked
     for attempt in range(ATTEMPTS):
-        for each, seconds in _measure(missed, paths).items():
-            checks[each] = _check(each, seconds, dilation, attempt)
+        for each, seconds in _measure_quantities(missed, paths).items():
+            checks[each] = _build_drive_check(each, seconds, dilation, attempt)
         missed = [each for each in asked if not checks[each].ok]
         if not missed:
             break
@@ -108,7 +108,9 @@ def _list_quantities(host: str, real: DriveLimits) -> Iterator[DriveQuantity]:
         yield DriveQuantity(host, "write", real.write_latency_ms, is_latency=True)
 
 
-def _check(asked: DriveQuantity, seconds: float, dilation: Dilation, attempt: int) -> FidelityCheck:
+def _build_drive_check(
+    asked: DriveQuantity, seconds: float, dilation: Dilation, attempt: int
+) -> FidelityCheck:
     again = f"; measured {attempt + 1} times" if attempt else ""
     if asked.is_latency:
         requested, measured = dilation.virtual_s(asked.limit), dilation.virtual_s(seconds) * 1e3
@@ -136,7 +138,7 @@ def _check(asked: DriveQuantity, seconds: float, dilation: Dilation, attempt: in
     )
 
 
-def _measure(
+def _measure_quantities(
     asked: list[DriveQuantity], paths: Mapping[str, Path]
 ) -> Mapping[DriveQuantity, float]:
     """Seconds that each transfer or access took; hosts at the same time, what is asked of one host
@@ -146,11 +148,11 @@ def _measure(
     measured: dict[DriveQuantity, float] = {}
     try:
         for host in dict.fromkeys(each.host for each in asked):
-            probes[host] = _start(paths[host], [each for each in asked if each.host == host])
+            probes[host] = _start_probe(paths[host], [each for each in asked if each.host == host])
         for host, (_, connection) in probes.items():
             own = [each for each in asked if each.host == host]
             measured |= zip(
-                own, _receive(host, connection, _PATIENCE_S + _expected_s(own)), strict=True
+                own, _receive_timings(host, connection, _PATIENCE_S + _expected_s(own)), strict=True
             )
         return measured
     finally:
@@ -165,24 +167,24 @@ def _expected_s(asked: list[DriveQuantity]) -> float:
     )
 
 
-def _start(path: Path, asked: list[DriveQuantity]) -> tuple[int, Connection]:
+def _start_probe(path: Path, asked: list[DriveQuantity]) -> tuple[int, Connection]:
     ours, theirs = Pipe()
-    pid = fork_companion("laggard-drive", lambda: _probe(path, asked, ours, theirs))
+    pid = fork_companion("laggard-drive", lambda: _run_probe(path, asked, ours, theirs))
     theirs.close()
     return pid, ours
 
 
-def _probe(
+def _run_probe(
     path: Path, asked: list[DriveQuantity], unrelated: Connection, connection: Connection
 ) -> int:
     unrelated.close()
     minimize_timer_slack()
     with suppress(BrokenPipeError), Drive(path) as drive:
-        connection.send_bytes(pickle.dumps([_time(drive, each) for each in asked]))
+        connection.send_bytes(pickle.dumps([_time_quantity(drive, each) for each in asked]))
     return 0
 
 
-def _time(drive: Drive, asked: DriveQuantity) -> float:
+def _time_quantity(drive: Drive, asked: DriveQuantity) -> float:
     """Seconds of one transfer without the latency, or the median of some accesses."""
     took = []
     for _ in range(asked.accesses):
@@ -197,7 +199,7 @@ def _time(drive: Drive, asked: DriveQuantity) -> float:
     return median(took)
 
 
-def _receive(host: str, connection: Connection, patience_s: float) -> list[float]:
+def _receive_timings(host: str, connection: Connection, patience_s: float) -> list[float]:
     try:
         if not connection.poll(patience_s):
             raise EmulationError(f"{host}: measuring its drive takes longer than {patience_s:g} s")

@@ -40,9 +40,9 @@ def plan_drives(heterogeneity: Heterogeneity, hosts: Sequence[Host]) -> Mapping[
         By host, in the hosts' order; unlimited from the start where only an event names it.
     """
     limits: dict[str, DriveLimits] = {}
-    for _, _, entry in _entries(heterogeneity):
-        lasting = written(entry) if isinstance(entry, HostRule) else {}
-        for host in select_hosts(entry.hosts, hosts) if written(entry) else ():
+    for _, _, entry in _list_host_entries(heterogeneity):
+        lasting = list_written_limits(entry) if isinstance(entry, HostRule) else {}
+        for host in select_hosts(entry.hosts, hosts) if list_written_limits(entry) else ():
             limits[host.name] = replace(limits.get(host.name, DriveLimits()), **lasting)
     return {host.name: limits[host.name] for host in hosts if host.name in limits}
 
@@ -61,7 +61,7 @@ def dilate_limits(limits: DriveLimits, dilation: Dilation) -> DriveLimits:
     )
 
 
-def written(entry: _HostEntry) -> dict[str, float]:
+def list_written_limits(entry: _HostEntry) -> dict[str, float]:
     """What an entry says of storage, by the fields of `DriveLimits`."""
     values: dict[str, float | None] = {name: getattr(entry, name) for name in KEYS}
     return {name: value for name, value in values.items() if value is not None}
@@ -85,16 +85,16 @@ def storage_warnings(
     """
     unheld = "your own programs read and write as fast as this machine does"
     rule = f"only Laggard's workers are held to it: {'none runs there' if workers else unheld}"
-    for section, i, entry in _entries(heterogeneity):
+    for section, i, entry in _list_host_entries(heterogeneity):
         names = {host.name for host in select_hosts(entry.hosts, hosts)}
-        for name in written(entry):
+        for name in list_written_limits(entry):
             if names.isdisjoint(workers):
                 yield source.locate_problem((section, i, KEYS[name]), rule)
             elif name.startswith("write") and names.isdisjoint(writers):
                 yield source.locate_problem((section, i, KEYS[name]), *_NOTHING_WRITTEN)
 
 
-def _entries(heterogeneity: Heterogeneity) -> Iterator[tuple[str, int, _HostEntry]]:
+def _list_host_entries(heterogeneity: Heterogeneity) -> Iterator[tuple[str, int, _HostEntry]]:
     """Section, place and entry of everything that is said of hosts."""
     sections = (("deterministic", heterogeneity.rules), ("dynamic", heterogeneity.events))
     for section, entries in sections:

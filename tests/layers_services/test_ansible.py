@@ -35,7 +35,7 @@ HEAD = """
             use_namespace_connection()
             function()
             return 0
-        return sandbox.call(entered)
+        return sandbox.run_in_sandbox(entered)
 """
 
 
@@ -173,7 +173,7 @@ def test_a_host_without_namespace_is_unreachable_rather_than_the_machine(
             except enoslib.errors.EnosUnreachableHostsError as error:
                 print(len(error.hosts), os.path.exists("/run/leaked"), flush=True)
         return 0
-    sandbox.call(function)
+    sandbox.run_in_sandbox(function)
 """,
         timeout_s=120,
     )

@@ -23,8 +23,8 @@ from laggard.layers_services.ssh.clock_exchange import (
     CLOCK_PORT,
     Exchanger,
     Responder,
-    exchange,
-    serve,
+    exchange_clocks,
+    serve_clock,
 )
 from laggard.network_emulation.fidelity.probes.endpoint import socket_in
 from laggard.network_emulation.forked import end_companion, fork_companion
@@ -235,7 +235,7 @@ def test_nobody_there_is_told_with_the_port_and_the_fix() -> None:
     with pytest.raises(
         DeploymentError, match=rf"none of 8 questions \(.*refused\): UDP port {port} must pass"
     ):
-        exchange(LOOPBACK, port, bursts=1, patience_s=0.05)
+        exchange_clocks(LOOPBACK, port, bursts=1, patience_s=0.05)
 
 
 def test_addresses_that_cannot_be_used_are_refused(responder: Responder) -> None:
@@ -254,7 +254,7 @@ def test_serving_ends_with_the_other_end_of_a_pipe() -> None:
 
     def answer() -> int:
         os.close(writing)
-        serve(LOOPBACK, port, stop=reading)
+        serve_clock(LOOPBACK, port, stop=reading)
         return 7
 
     child = fork_companion("test-clock", answer)
@@ -263,7 +263,7 @@ def test_serving_ends_with_the_other_end_of_a_pipe() -> None:
     found: tuple[ClockExchange, ...] = ()
     while not found and time.monotonic() < deadline_s:
         try:
-            found = exchange(LOOPBACK, port, bursts=2, spacing_s=0.01, patience_s=0.1)
+            found = exchange_clocks(LOOPBACK, port, bursts=2, spacing_s=0.01, patience_s=0.1)
         except DeploymentError:
             continue  # it does not listen yet
     assert found
@@ -346,7 +346,7 @@ def ask(
 ) -> tuple[ClockExchange, ...]:
     own, reference = continuum.endpoints[edge].address, continuum.endpoints[CLOUD].address
     with inside_network(continuum.namespaces[edge]):
-        return exchange(
+        return exchange_clocks(
             reference, address=own, bursts=3, spacing_s=0.1, patience_s=patience_s, clock=clock
         )
 

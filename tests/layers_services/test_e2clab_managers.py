@@ -130,7 +130,7 @@ HEAD = """
             use_namespace_connection()
             print("\\n" + json.dumps(function(*enoslib_roles(hosts))), flush=True)
             return 0
-        return sandbox.call(entered)
+        return sandbox.run_in_sandbox(entered)
 """
 
 

@@ -86,7 +86,7 @@ HEAD = """
             use_namespace_connection()
             print("\\n" + json.dumps(function()), flush=True)
             return 0
-        return sandbox.call(entered)
+        return sandbox.run_in_sandbox(entered)
 """
 
 
@@ -176,7 +176,7 @@ def test_metadata_are_e2clabs(own_runner: Runner) -> None:
         def deploy(name, hosts, metadata):
             seen.append(dict(metadata))
             return Service(hosts, metadata)
-        e2clab_services._deploy = deploy
+        e2clab_services._deploy_service = deploy
         hosts = compile_hosts(layers)
         roles, networks = enoslib_roles(hosts)
         e2clab_services.deploy_services(layers, roles, hosts, run_plugins=True)

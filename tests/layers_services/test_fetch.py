@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from laggard.layers_services.ssh.fetch_files import _quoted
+from laggard.layers_services.ssh.fetch_files import _quote_remote_path
 from tests.remote.remote_scenario import REPOSITORY
 from tests.testbed.nodes import lacking
 from tests.users import Runner
@@ -51,7 +51,7 @@ SCRIPT = f"""
             print(json.dumps(found))
         return 0
 
-    sys.exit(sandbox.call(entered))
+    sys.exit(sandbox.run_in_sandbox(entered))
 """
 
 
@@ -67,4 +67,4 @@ def test_files_come_home_whole(own_runner: Runner) -> None:
 
 
 def test_paths_are_quoted_for_sftp() -> None:
-    assert _quoted('a b*"[c]?\\') == '"a b*\\"[c]?\\\\"'
+    assert _quote_remote_path('a b*"[c]?\\') == '"a b*\\"[c]?\\\\"'

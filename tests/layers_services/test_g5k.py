@@ -35,7 +35,7 @@ HEAD = """
     from laggard.layers_services.g5k.plan import plan_g5k
     from laggard.layers_services.g5k.request import G5kOptions
     from laggard.layers_services.model import LayersServices
-    from laggard.layers_services.g5k.release import destroy, find_jobs, how_to_release, release, still_held
+    from laggard.layers_services.g5k.release import destroy, find_jobs, how_to_release, release_jobs, still_held
     from laggard.core.run_schema import ReservedJob
     from tests.testbed.faults import Fault
     from tests.testbed.stand_in import stand_in
@@ -188,8 +188,8 @@ def test_jobs_are_found_by_name_and_released(scripts: Scripts) -> None:
             "at a site": shown(find_jobs("laggard-a", ["rennes"], PACE)),
             "all": shown(find_jobs(pace=PACE)),
             "other": shown(find_jobs("laggard-c", pace=PACE)),
-            "released": shown(release(by_name, PACE)),
-            "again": shown(release(by_name, PACE)),
+            "released": shown(release_jobs(by_name, PACE)),
+            "again": shown(release_jobs(by_name, PACE)),
             "destroyed": shown(destroy(name="", pace=PACE)),
             "left": [held[1] for held in states(grid)],
             "deletions": [[call.path, call.status] for call in grid.calls() if call.method == "DELETE"],
@@ -225,7 +225,7 @@ def test_a_job_known_by_name_only_or_not_at_all_is_released(scripts: Scripts) ->
 
     def act(grid):
         submit(grid)
-        return [shown(release([job(0), job(0, "laggard-never"), job(77)], PACE)), states(grid)]
+        return [shown(release_jobs([job(0), job(0, "laggard-never"), job(77)], PACE)), states(grid)]
     in_sandbox(on_paper, act)
 """)
     assert found == [
@@ -244,12 +244,12 @@ def test_what_cannot_be_released_is_returned_with_the_command_that_does(scripts:
         submit(grid)
         found = find_jobs("laggard-a", pace=PACE)
         grid.inject(Fault.RELEASE_FAILS, times=1000)
-        after = release(found, PACE, wait_s=1.0)
+        after = release_jobs(found, PACE, wait_s=1.0)
         grid.clear_faults()
         grid.inject(Fault.SERVER_ERRORS, times=1000)
         unasked = find_jobs("laggard-a", ["rennes"], Pace(attempts=1))
         grid.clear_faults()
-        return [shown(after), how_to_release(still_held(after)), shown(unasked), how_to_release(unasked), shown(release(after, PACE))]
+        return [shown(after), how_to_release(still_held(after)), shown(unasked), how_to_release(unasked), shown(release_jobs(after, PACE))]
     in_sandbox(on_paper, act)
 """)
     assert found == [
@@ -272,7 +272,7 @@ def test_a_job_that_is_there_must_exist_run_and_fit(scripts: Scripts) -> None:
     def act(grid):
         from laggard.layers_services.g5k.reserve import reserve
         submit(grid), submit(grid, types=["deploy"])
-        release(find_jobs("laggard-a", ["rennes"], PACE)[1:], PACE)
+        release_jobs(find_jobs("laggard-a", ["rennes"], PACE)[1:], PACE)
         told = []
 
         def use(job, env_name=None):

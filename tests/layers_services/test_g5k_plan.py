@@ -13,7 +13,12 @@ from laggard.core.yaml_source import parse_yaml, validate_model
 from laggard.layers_services.compile import compile_hosts, role_names
 from laggard.layers_services.g5k.description import describe_g5k
 from laggard.layers_services.g5k.plan import plan_g5k
-from laggard.layers_services.g5k.reference import parse_server, reference, shortened, spelled_out
+from laggard.layers_services.g5k.reference import (
+    format_number_ranges,
+    load_reference,
+    parse_server,
+    spelled_out,
+)
 from laggard.layers_services.g5k.request import G5kOptions, G5kPlan, parse_job, seconds_of
 from laggard.layers_services.model import LayersServices
 
@@ -347,11 +352,11 @@ def test_jobs_as_written(text: str, parsed: tuple[str, int] | None) -> None:
 @steady
 @given(st.sets(st.integers(1, 200)))
 def test_node_numbers_keep(numbers: set[int]) -> None:
-    assert spelled_out(shortened(numbers)) == tuple(sorted(numbers))
+    assert spelled_out(format_number_ranges(numbers)) == tuple(sorted(numbers))
 
 
 def test_the_shipped_reference_is_consistent() -> None:
-    known = reference()
+    known = load_reference()
     assert len(known.by_name) == len(known.clusters) > 150
     assert len(known.commit) == 40
     for cluster in known.clusters:
@@ -396,12 +401,12 @@ def test_the_shipped_reference_is_consistent() -> None:
     ],
 )
 def test_facts_of_some_clusters(name: str, facts: dict[str, object]) -> None:
-    cluster = reference().by_name[name]
+    cluster = load_reference().by_name[name]
     assert {key: getattr(cluster, key) for key in facts} == facts
 
 
 def test_longest_walltimes_of_the_production_queue() -> None:
-    graffiti = reference().by_name["graffiti"]  # three nodes give 24 h, three 48 h, six a week
+    graffiti = load_reference().by_name["graffiti"]  # three nodes give 24 h, three 48 h, six a week
     assert [graffiti.longest_s(nodes) / 3600 for nodes in (1, 6, 7, 9, 10, 12, 13)] == [
         168,
         168,

@@ -17,7 +17,7 @@ from laggard.layers_services.environment.install_on_node import (
     ANSWER_MARK,
     InstallAnswer,
     Request,
-    install,
+    install_environment,
 )
 from tests.layers_services.tiny_wheels import request_for, write_wheel
 
@@ -53,7 +53,7 @@ def python(answer: InstallAnswer, code: str) -> str:
 
 def test_is_built_once_and_works(store: Path, base: Path) -> None:
     request = tiny(store, base)
-    first, second = install(request), install(request)
+    first, second = install_environment(request), install_environment(request)
     assert (state(first), state(second)) == ("built", "ready")
     assert first["python"] == str(base / "e1/bin/python")
     said = python(
@@ -68,15 +68,17 @@ def test_is_built_once_and_works(store: Path, base: Path) -> None:
 
 def test_python_may_compile_what_it_imports(store: Path, base: Path) -> None:
     request = tiny(store, base)
-    python(install(request), "import sys; sys.dont_write_bytecode = False; import other")
+    python(
+        install_environment(request), "import sys; sys.dont_write_bytecode = False; import other"
+    )
     assert list(base.rglob("other/__pycache__"))
-    assert state(install(request)) == "ready"
+    assert state(install_environment(request)) == "ready"
 
 
 @pytest.mark.parametrize("damage", ["removed", "shortened", "complete", "python", "all"])
 def test_what_is_not_whole_is_made_anew(store: Path, base: Path, damage: str) -> None:
     request = tiny(store, base)
-    install(request)
+    install_environment(request)
     environment = base / "e1"
     (module,) = environment.rglob("other/__init__.py")
     if damage == "removed":
@@ -90,7 +92,7 @@ def test_what_is_not_whole_is_made_anew(store: Path, base: Path, damage: str) ->
     else:
         for path in [*environment.rglob("*.py"), environment / "complete"]:
             path.unlink()
-    answer = install(request)
+    answer = install_environment(request)
     assert state(answer) == "built"
     assert python(answer, "import other; print(other.__version__)") == "2.0"
     assert sorted(path.name for path in base.iterdir()) == ["e1", "runs"]
@@ -108,7 +110,7 @@ def test_wheels_go_where_the_format_says(store: Path, base: Path) -> None:
     request = request_for(
         store, base, write_wheel(store, "laggard"), write_wheel(store, "other", "2.0", files=files)
     )
-    answer = install(request)
+    answer = install_environment(request)
     assert python(answer, "import beside, compiled; print(beside.x, compiled.x)") == "1 2"
     environment = base / "e1"
     assert (environment / "share/note").read_text() == "note"
@@ -126,7 +128,7 @@ def test_wheels_go_where_the_format_says(store: Path, base: Path) -> None:
 )
 def test_a_wheel_stays_inside(store: Path, base: Path, name: str) -> None:
     evil = write_wheel(store, "other", "2.0", files={name: "evil"})
-    answer = install(request_for(store, base, write_wheel(store, "laggard"), evil))
+    answer = install_environment(request_for(store, base, write_wheel(store, "laggard"), evil))
     assert state(answer) == "refused"
     assert "a wheel" in answer["reason"]
     assert sorted(path.name for path in base.iterdir()) == ["runs"]
@@ -139,10 +141,10 @@ def test_says_what_is_missing_and_what_is_wrong(store: Path, base: Path) -> None
     laggard.unlink()
     data = other.read_bytes()
     other.write_bytes(b"x" * len(data))
-    assert install(request)["missing"] == [laggard.name, other.name]
-    assert install(request)["corrupt"] == [other.name]
+    assert install_environment(request)["missing"] == [laggard.name, other.name]
+    assert install_environment(request)["corrupt"] == [other.name]
     other.write_bytes(data[:-1])
-    assert install(request)["corrupt"] == [other.name]
+    assert install_environment(request)["corrupt"] == [other.name]
 
 
 def test_another_store_serves_as_well(store: Path, base: Path, tmp_path: Path) -> None:
@@ -153,7 +155,7 @@ def test_another_store_serves_as_well(store: Path, base: Path, tmp_path: Path) -
     (second / other.name).write_bytes(other.read_bytes())
     other.write_bytes(b"broken")
     request["stores"] = [str(tmp_path / "nowhere"), str(store), str(second)]
-    assert state(install(request)) == "built"
+    assert state(install_environment(request)) == "built"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +167,7 @@ def test_the_environment_is_tried(
 ) -> None:
     request = tiny(store, base)
     request["versions"] = versions
-    answer = install(request)
+    answer = install_environment(request)
     assert state(answer) == "refused"
     assert said in answer["reason"]
     assert not (base / "e1").exists()
@@ -174,7 +176,7 @@ def test_the_environment_is_tried(
 def test_too_little_space(store: Path, base: Path) -> None:
     request = tiny(store, base)
     request["unpacked_bytes"] = 1 << 60
-    answer = install(request)
+    answer = install_environment(request)
     assert state(answer) == "refused"
     assert "its disk is full" in answer["reason"]
 
@@ -183,12 +185,12 @@ def test_a_folder_of_another_user_is_not_trusted(store: Path, base: Path, tmp_pa
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     base.symlink_to(elsewhere)
-    assert "belongs to another user" in install(tiny(store, base))["reason"]
+    assert "belongs to another user" in install_environment(tiny(store, base))["reason"]
     if os.geteuid() == 0:
         base.unlink()
         base.mkdir()
         os.chown(base, 65534, 65534)
-        assert "belongs to another user" in install(tiny(store, base))["reason"]
+        assert "belongs to another user" in install_environment(tiny(store, base))["reason"]
 
 
 HOLDER = """
@@ -218,7 +220,7 @@ def test_a_dead_build_is_removed_and_a_live_one_kept(store: Path, base: Path) ->
     holders[1].kill()
     holders[1].wait()
     assert dead.is_dir()
-    assert state(install(request)) == "built"
+    assert state(install_environment(request)) == "built"
     assert (live.is_dir(), dead.exists()) == (True, False)
     for holder in holders:
         holder.communicate()
@@ -260,5 +262,5 @@ def test_killed_at_any_time_it_leaves_nothing_in_the_way(
     )
     assert died.returncode == -9
     assert not (base / "e1").exists()
-    assert state(install(request)) == "built"
+    assert state(install_environment(request)) == "built"
     assert sorted(path.name for path in base.iterdir()) == ["e1", "runs"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from laggard.layers_services.local.janitor import remove_tree, run_name, sweep
+from laggard.layers_services.local.janitor import remove_stale_cgroups, remove_tree, run_name
 
 if TYPE_CHECKING:
     from tests.users import Runner
@@ -34,7 +34,7 @@ RUN = """
             print(folder, janitor._pid, flush=True)
             time.sleep(float(sys.argv[3]))
             return 0
-        sandbox.call(function)
+        sandbox.run_in_sandbox(function)
     print("closed", flush=True)
 """
 
@@ -104,12 +104,12 @@ def test_a_killed_janitor_is_made_up_for_by_the_next_run(own_runner: Runner) -> 
     process = own_runner.start(RUN, str(groups), "", "600")
     assert process.stdout is not None
     folder, janitor = process.stdout.readline().split()
-    assert sweep([groups]) == ()
+    assert remove_stale_cgroups([groups]) == ()
     os.kill(int(janitor), signal.SIGKILL)
     process.kill()
     process.communicate(timeout=10)
     assert Path(folder).exists()
-    assert sweep([groups, groups / "missing"]) == (Path(folder),)
+    assert remove_stale_cgroups([groups, groups / "missing"]) == (Path(folder),)
     assert not Path(folder).exists()
 
 
@@ -124,7 +124,7 @@ def test_sweeping_spares_what_is_not_a_dead_run(tmp_path: Path) -> None:
     full = tmp_path / "1-1"
     full.mkdir()
     (full / "file").write_text("keep")
-    assert sweep([tmp_path]) == tuple(tmp_path / name for name in dead)
+    assert remove_stale_cgroups([tmp_path]) == tuple(tmp_path / name for name in dead)
     assert {path.name for path in tmp_path.iterdir()} == {*spared, "1-1"}
     assert (full / "file").read_text() == "keep"
 

@@ -302,7 +302,7 @@ def test_torch_ranks_reduce_over_their_links(runner: Runner) -> None:
                     ended += server.exits(30.0)
             print(sorted((each.name, each.status) for each in ended), flush=True)
             return 0
-        sandbox.call(function)
+        sandbox.run_in_sandbox(function)
         """),
         timeout_s=180,
     )

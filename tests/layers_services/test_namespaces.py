@@ -83,7 +83,7 @@ BRIDGE = (
         facts["ipv6"] = inside(made, "edge.trainer.1.3", discovered)
         print(json.dumps(facts), flush=True)
         return 0
-    print(sandbox.call(function))
+    print(sandbox.run_in_sandbox(function))
 """
 )
 
@@ -118,7 +118,7 @@ def test_hosts_for_a_link_emulator_have_only_loopback(runner: Runner) -> None:
         print(json.dumps([inside(made, name, devices) for name in made.names]), flush=True)
         print(made.ports, flush=True)
         return 0
-    sandbox.call(function)
+    sandbox.run_in_sandbox(function)
 """
     )
     assert result.stdout.splitlines() == ['[["lo"], ["lo"], ["lo"]]', "{}"], result.stderr
@@ -135,7 +135,7 @@ def test_a_hundred_hosts_take_seconds_at_most(own_runner: Runner, fabric: str) -
         namespaces.create_namespaces(hosts(100), sys.argv[1])
         print(time.monotonic() - started, flush=True)
         return 0
-    sandbox.call(function)
+    sandbox.run_in_sandbox(function)
 """,
         fabric,
     )
@@ -149,7 +149,7 @@ def test_the_same_host_twice_is_refused(own_runner: Runner) -> None:
     def function():
         namespaces.create_namespaces(hosts(1) * 2, "tun")
         return 0
-    print(sandbox.call(function))
+    print(sandbox.run_in_sandbox(function))
 """
     )
     assert "DeploymentError" in result.stderr

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from laggard.layers_services.local.diagnosis import KernelSettings, explain, read_settings
+from laggard.layers_services.local.diagnosis import KernelSettings, explain_refusal, read_settings
 from laggard.layers_services.local.prerequisites import TUN, no_tun
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ CHECK = """
     ],
 )
 def test_what_grants_a_refused_step(number: int, settings: KernelSettings, grant: str) -> None:
-    error = explain("new user namespace", number, settings)
+    error = explain_refusal("new user namespace", number, settings)
     assert grant in error.grant
     assert os.strerror(number) in error.missing
     assert "`new user namespace`" in error.missing

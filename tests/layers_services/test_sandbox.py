@@ -30,7 +30,7 @@ CALL = """
     def function():
         {body}
         return 0
-    status = sandbox.call(function)
+    status = sandbox.run_in_sandbox(function)
     print("status", status, flush=True)
 """
 
@@ -69,13 +69,13 @@ def test_caller_keeps_its_namespaces_and_can_call_again(runner: Runner) -> None:
         def ids():
             return [os.readlink(f"/proc/self/ns/{kind}") for kind in kinds]
         before = ids()
-        assert sandbox.call(lambda: 5) == 5
-        assert sandbox.call(lambda: 6) == 6
+        assert sandbox.run_in_sandbox(lambda: 5) == 5
+        assert sandbox.run_in_sandbox(lambda: 6) == 6
         assert ids() == before
         def differ():
             now = ids()
             return sum(a != b for a, b in zip(now, before))
-        print("different", sandbox.call(differ))
+        print("different", sandbox.run_in_sandbox(differ))
         try:
             os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
@@ -117,7 +117,7 @@ def test_descriptors_opened_before_stay_usable(own_runner: Runner) -> None:
         import os
         from laggard.layers_services.local import sandbox
         read, write = os.pipe()
-        sandbox.call(lambda: os.write(write, b"through") and 0)
+        sandbox.run_in_sandbox(lambda: os.write(write, b"through") and 0)
         print(os.read(read, 100))
     """)
     assert "b'through'" in result.stdout, result.stderr
@@ -128,7 +128,7 @@ def test_buffered_output_is_written_once(own_runner: Runner) -> None:
         import sys
         from laggard.layers_services.local import sandbox
         sys.stdout.write("before ")
-        sandbox.call(lambda: sys.stdout.write("inside ") and 0)
+        sandbox.run_in_sandbox(lambda: sys.stdout.write("inside ") and 0)
         sys.stdout.write("after")
     """)
     assert result.stdout == "before inside after"
@@ -140,7 +140,7 @@ def test_refuses_a_process_with_threads() -> None:
     thread.start()
     try:
         with pytest.raises(DeploymentError, match=r"\d threads .* takes only one along"):
-            sandbox.call(lambda: 0)
+            sandbox.run_in_sandbox(lambda: 0)
     finally:
         release.set()
         thread.join()
@@ -366,7 +366,7 @@ def test_a_refused_step_names_the_grant(own_runner: Runner) -> None:
             raise OSError(errno.EPERM, "no")
         linux.mount = refuse
         try:
-            sandbox.call(lambda: 0)
+            sandbox.run_in_sandbox(lambda: 0)
         except PrerequisiteError as error:
             print(error.missing, "|", error.grant)
     """)

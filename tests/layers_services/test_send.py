@@ -8,7 +8,12 @@ import pytest
 
 from laggard.core.errors import DeploymentError
 from laggard.layers_services.machine import Access
-from laggard.layers_services.ssh.send_files import parse_listing, plan_sending, quoted, send
+from laggard.layers_services.ssh.send_files import (
+    parse_listing,
+    plan_sending,
+    quote_path,
+    send_files,
+)
 
 LISTED = """\
 sftp> -mkdir ".laggard"
@@ -61,9 +66,9 @@ def test_a_name_is_plain(name: str) -> None:
 
 
 def test_quotes_a_path() -> None:
-    assert quoted('a b"\\*') == '"a b\\"\\\\*"'
+    assert quote_path('a b"\\*') == '"a b\\"\\\\*"'
     with pytest.raises(DeploymentError, match="not printable"):
-        quoted("a\nrm b")
+        quote_path("a\nrm b")
 
 
 def test_a_machine_that_does_not_answer(tmp_path: Path) -> None:
@@ -71,4 +76,4 @@ def test_a_machine_that_does_not_answer(tmp_path: Path) -> None:
     with pytest.raises(
         DeploymentError, match=r"far: 1 files could not be sent to ~/d there: .*refused"
     ):
-        send("far", Access("127.0.0.1", port=1), "d", {"w": tmp_path / "w"})
+        send_files("far", Access("127.0.0.1", port=1), "d", {"w": tmp_path / "w"})

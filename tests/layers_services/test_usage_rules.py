@@ -12,8 +12,8 @@ from laggard.layers_services.g5k.usage_rules import (
     DAY_ENDS,
     ClusterUse,
     check_usage,
-    clock,
     easter_sunday,
+    format_walltime,
     next_free_start,
     public_holidays,
     working_days,
@@ -214,5 +214,5 @@ def test_the_next_free_start_is_free(after: datetime, hours: int) -> None:
 
 @given(st.integers(0, 10_000_000))
 def test_clock(seconds: int) -> None:
-    hours, minutes, rest = (int(part) for part in clock(seconds).split(":"))
+    hours, minutes, rest = (int(part) for part in format_walltime(seconds).split(":"))
     assert 3600 * hours + 60 * minutes + rest == seconds

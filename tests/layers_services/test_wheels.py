@@ -17,17 +17,17 @@ from packaging.utils import canonicalize_name
 
 import laggard
 from laggard.core.errors import DeploymentError, LaggardError, PrerequisiteError
-from laggard.layers_services.environment.own_wheel import build_own_wheel, pack
+from laggard.layers_services.environment.own_wheel import build_own_wheel, pack_wheel
 from laggard.layers_services.environment.wheel_plan import (
     WORKER_DISTRIBUTIONS,
     Accelerator,
     Installed,
     Platform,
     download_error,
-    pinned,
+    pin_requirement,
     pip_command,
     platform_tags,
-    requirements,
+    resolve_requirements,
 )
 from laggard.layers_services.environment.wheels import default_cache, installed_closure, wheel_set
 from tests.layers_services.tiny_wheels import write_wheel
@@ -82,7 +82,7 @@ def test_platform_tags_are_those_of_pip_for_this_machine() -> None:
     ],
 )
 def test_pinned(name: str, version: str, accelerator: Accelerator, expected: str) -> None:
-    assert pinned(name, version, accelerator) == expected
+    assert pin_requirement(name, version, accelerator) == expected
 
 
 # The metadata of torch's CUDA build on PyPI and of what it needs, shortened.
@@ -140,12 +140,12 @@ CUDA = [
     ],
 )
 def test_requirements(roots: list[str], platform: Platform, expected: list[str]) -> None:
-    assert list(requirements(roots, DOWNLOADED, PINS, platform)) == expected
+    assert list(resolve_requirements(roots, DOWNLOADED, PINS, platform)) == expected
 
 
 def test_what_is_not_known_yet_is_asked_for_alone() -> None:
     known = {name: each for name, each in KNOWN.items() if name != "torch"}
-    assert requirements(["torch"], known, PINS, X86) == ("torch==2.13.0+cpu",)
+    assert resolve_requirements(["torch"], known, PINS, X86) == ("torch==2.13.0+cpu",)
 
 
 def test_pips_command() -> None:
@@ -364,12 +364,12 @@ def test_the_same_files_make_the_same_wheel(tmp_path: Path) -> None:
     package.mkdir(parents=True)
     (package / "b.py").write_text("b")
     (package / "a.py").write_text("a")
-    first = pack(package, "1")
+    first = pack_wheel(package, "1")
     package.rename(tmp_path / "here")
     (tmp_path / "here/a.py").touch()
-    assert pack(tmp_path / "here", "1") == first
+    assert pack_wheel(tmp_path / "here", "1") == first
     (tmp_path / "here/a.py").write_text("A")
-    assert pack(tmp_path / "here", "1") != first
+    assert pack_wheel(tmp_path / "here", "1") != first
 
 
 def _provided() -> set[str]:

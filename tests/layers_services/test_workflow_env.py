@@ -50,7 +50,7 @@ SCRIPT = """
         except LaggardError as error:
             print("LaggardError:", error, flush=True)
         return 0
-    sandbox.call(inside)
+    sandbox.run_in_sandbox(inside)
 """
 
 

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from laggard.layers_services.environment.install_on_node import Request
-from laggard.layers_services.environment.own_wheel import pack
+from laggard.layers_services.environment.own_wheel import pack_wheel
 
 PURE = "py3-none-any"
 
@@ -29,7 +29,7 @@ def write_wheel(
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").write_text(f'__version__ = "{version}"\n')
     path = folder / f"{name}-{version}-{tag}.whl"
-    path.write_bytes(pack(package, version, requires))
+    path.write_bytes(pack_wheel(package, version, requires))
     with zipfile.ZipFile(path, "a") as archive:
         for inner, text in (files or {}).items():
             info = zipfile.ZipInfo(inner)

@@ -115,4 +115,4 @@ def main() -> None:
         Path(answer).write_bytes(pickle.dumps(function(continuum)))
         return 0
 
-    sys.exit(sandbox.call(controller))
+    sys.exit(sandbox.run_in_sandbox(controller))

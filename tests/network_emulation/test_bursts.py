@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.network_emulation.loss_bursts import gilbert, least_burst_packets, variance_ratio
+from laggard.network_emulation.loss_bursts import (
+    compute_gilbert_probabilities,
+    least_burst_packets,
+    variance_ratio,
+)
 
 LOSSES = st.floats(0.001, 0.999)
 BURSTS = st.floats(1.01, 500)
@@ -18,7 +22,7 @@ BURSTS = st.floats(1.01, 500)
 def test_the_chain_loses_what_was_asked_for_in_runs_as_long_as_can_be(
     loss: float, burst: float
 ) -> None:
-    chain = gilbert(loss, burst)
+    chain = compute_gilbert_probabilities(loss, burst)
     assert chain is not None
     begins, ends = chain
     assert 0 < begins <= 1
@@ -28,14 +32,14 @@ def test_the_chain_loses_what_was_asked_for_in_runs_as_long_as_can_be(
 
 @pytest.mark.parametrize(("loss", "burst"), [(0.0, 5.0), (1.0, 5.0), (0.3, 1.0), (0.99, 1.0)])
 def test_other_losses_are_independent(loss: float, burst: float) -> None:
-    assert gilbert(loss, burst) is None
+    assert compute_gilbert_probabilities(loss, burst) is None
     assert variance_ratio(loss, burst, 100) == 1.0
 
 
 @given(LOSSES, BURSTS, st.integers(1, 60))
 def test_the_variance_is_that_of_the_chain(loss: float, burst: float, packets: int) -> None:
     """Every pair of packets, k apart: P(both lost) by k steps of the chain from the bad state."""
-    chain = gilbert(loss, burst)
+    chain = compute_gilbert_probabilities(loss, burst)
     assert chain is not None
     begins, ends = chain
     lost_again, variance = 1.0, packets * loss * (1 - loss)

@@ -17,7 +17,7 @@ from laggard.network_emulation.compute.efficiency import (
     expected_efficiency,
 )
 from laggard.network_emulation.compute.ledger import CATCH_UP_NS, Ledger
-from laggard.network_emulation.dilation import load
+from laggard.network_emulation.dilation import compute_load
 
 _MS = 1_000_000
 
@@ -32,7 +32,7 @@ def _warmed_up(path: Path) -> WorkCounter:
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.999])
 def test_cores_are_planned_for_what_is_expected(share: float) -> None:
-    assert load(share) == pytest.approx(share / expected_efficiency(share))
+    assert compute_load(share) == pytest.approx(share / expected_efficiency(share))
 
 
 @settings(deadline=None, max_examples=50)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.compute import CgroupSet, open_shares, prepare_cgroups
 from laggard.network_emulation.compute.cpu_plan import plan_cpus, usable_cores
-from laggard.network_emulation.compute.measure import QUOTA_TOLERANCE, tolerance, verify_shares
+from laggard.network_emulation.compute.measure import QUOTA_TOLERANCE, get_tolerance, verify_shares
 from laggard.network_emulation.compute.phases import MANY_ALIKE, plan_phases, plan_probes
 
 pytestmark = pytest.mark.alone
@@ -84,4 +84,4 @@ def test_a_limit_that_is_not_there_fails(cgroups: CgroupSet) -> None:
 
 
 def test_signals_have_a_wider_tolerance_of_their_own() -> None:
-    assert tolerance("stop-signal") > tolerance("cgroup-quota") == QUOTA_TOLERANCE == 0.05
+    assert get_tolerance("stop-signal") > get_tolerance("cgroup-quota") == QUOTA_TOLERANCE == 0.05

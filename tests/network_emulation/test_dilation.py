@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.network_emulation.dilation import CORE_CAPACITY, auto_dilation, best_placement, load
+from laggard.network_emulation.dilation import (
+    CORE_CAPACITY,
+    auto_dilation,
+    best_placement,
+    compute_load,
+)
 
 _shares = st.lists(
     st.sampled_from([0.05, 0.1, 0.16, 0.25, 0.32, 0.5, 0.8, 1.0]), min_size=1, max_size=6
@@ -91,8 +96,8 @@ def test_a_greater_share_is_a_greater_load_between_once_and_twice_the_share(
     one: float, other: float
 ) -> None:
     small, great = sorted((one, other))
-    assert small <= load(small) <= 2 * small
-    assert load(small) <= load(great)
+    assert small <= compute_load(small) <= 2 * small
+    assert compute_load(small) <= compute_load(great)
 
 
 @given(_shares, st.integers(1, 4))

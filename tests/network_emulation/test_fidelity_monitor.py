@@ -17,7 +17,7 @@ from laggard.network_emulation.fidelity.monitor import (
     FidelityViolation,
     Limits,
     ViolationKind,
-    describe,
+    describe_violation,
 )
 
 S = 1_000_000_000
@@ -114,7 +114,7 @@ def test_what_lasts_six_seconds_is_found_where_and_when_it_was(
     assert (violation.kind, violation.where) == (kind, where)
     assert violation.first_ns == 30 * S
     assert violation.last_ns == 36 * S
-    assert where in describe(violation)
+    assert where in describe_violation(violation)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from laggard.network_emulation.jitter import (
     REACH,
     SPREAD,
     Distribution,
+    build_offset_table,
     delay_grid_ms,
     median_of_sum_ms,
-    offsets,
 )
 
 TABLES: tuple[Distribution, ...] = ("normal", "pareto")
@@ -34,13 +34,13 @@ def iproute2s(distribution: Distribution) -> list[float]:
 
 @pytest.mark.parametrize(("distribution", "digits"), [("normal", 1), ("pareto", 0)])
 def test_both_backends_draw_from_the_same_table(distribution: Distribution, digits: int) -> None:
-    theirs, ours = iproute2s(distribution), offsets(distribution)
+    theirs, ours = iproute2s(distribution), build_offset_table(distribution)
     assert len(theirs) == len(ours)
     assert max(abs(a - b) for a, b in zip(theirs, ours, strict=True)) <= digits / 8192
 
 
 def test_moments_are_the_theorys() -> None:
-    normal, pareto = map(offsets, TABLES)
+    normal, pareto = map(build_offset_table, TABLES)
     assert statistics.fmean(normal) == pytest.approx(0, abs=1e-3)
     assert statistics.pstdev(normal) == pytest.approx(1, abs=1e-3)
     assert statistics.median(pareto) == pytest.approx(4 / 3 * (2 ** (1 / 3) - 1.5), abs=1e-3)
@@ -56,7 +56,7 @@ def test_moments_are_the_theorys() -> None:
 
 @pytest.mark.parametrize("distribution", TABLES)
 def test_a_table_is_ordered_and_within_reach(distribution: Distribution) -> None:
-    table = offsets(distribution)
+    table = build_offset_table(distribution)
     assert list(table) == sorted(table)
     assert max(table) <= REACH[distribution]
     overtaking = (

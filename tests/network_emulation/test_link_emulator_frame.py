@@ -52,7 +52,7 @@ def ipv6(
     ],
 )
 def test_weight(data: int, segment: int, options: int, expected: tuple[int, int, int]) -> None:
-    assert frame.weigh(ipv4(bytes(data), segment, options)) == expected
+    assert frame.measure_frame(ipv4(bytes(data), segment, options)) == expected
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def test_weight(data: int, segment: int, options: int, expected: tuple[int, int,
     [(0, 0, (86, 86, 1)), (1428, 0, (1514, 1514, 1)), (1428 * 40, 1428, (40 * 1514, 1514, 40))],
 )
 def test_weight_over_ipv6(data: int, segment: int, expected: tuple[int, int, int]) -> None:
-    assert frame.weigh(ipv6(bytes(data), segment)) == expected
+    assert frame.measure_frame(ipv6(bytes(data), segment)) == expected
 
 
 def test_destination() -> None:
     four, six = ipv4(b"x", destination="10.77.3.4"), ipv6(b"x", destination="fd77::304")
-    assert frame.destination(four) == socket.inet_aton("10.77.3.4")
-    assert frame.destination(six) == socket.inet_pton(socket.AF_INET6, "fd77::304")
+    assert frame.parse_destination(four) == socket.inet_aton("10.77.3.4")
+    assert frame.parse_destination(six) == socket.inet_pton(socket.AF_INET6, "fd77::304")
     assert [
-        frame.destination(each)
+        frame.parse_destination(each)
         for each in (four[:29], six[:49], b"", bytes(10) + b"\x50" + bytes(60))
     ] == [b""] * 4

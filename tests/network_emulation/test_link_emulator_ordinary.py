@@ -32,7 +32,7 @@ SCRIPT = """
         print(json.dumps([backend.realtime, sorted(settings), [check.model_dump() for check in checks]]))
         return 0
 
-    raise SystemExit(sandbox.call(controller))
+    raise SystemExit(sandbox.run_in_sandbox(controller))
 """
 
 

@@ -15,7 +15,7 @@ from laggard.network_emulation.links.netem.ingress_queue import (
     IngressQueue,
     IngressShaper,
     make_room,
-    received,
+    parse_received_counters,
     verify_ingress,
 )
 from tests.users import Runner
@@ -69,7 +69,9 @@ filter protocol ipv6 pref 3 u32 chain 0 fh 802::801 order 2049 key ht 802 bkt 0 
 def test_what_was_asked_for_is_read_back() -> None:
     verify_ingress("edge", INTAKE, SHOWN)
     both = (256 + 1000 + 12 * 14, 2 + 10)
-    assert received(INTAKE, SHOWN) == {"cloud": both, "fog": (0, 0)}, "with the Ethernet headers"
+    assert parse_received_counters(INTAKE, SHOWN) == {"cloud": both, "fog": (0, 0)}, (
+        "with the Ethernet headers"
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ SCRIPT = """
     import json, os, pathlib, socket, subprocess, sys, threading, time
     from laggard.layers_services.local import (sandbox); from laggard.core import (linux)
     from laggard.network_emulation.links.netem.execute import InNamespaces
-    from laggard.network_emulation.links.netem.ingress_queue import IngressShaper, IngressQueue, make_room, received, verify_ingress
+    from laggard.network_emulation.links.netem.ingress_queue import IngressShaper, IngressQueue, make_room, parse_received_counters, verify_ingress
 
     ADDRESSES = {"controller": "10.0.0.1", "fast": "10.0.0.2", "slow": "10.0.0.3"}
     IPV6 = {"controller": "2001:db8::1", "fast": "2001:db8::2", "slow": "2001:db8::3"}
@@ -159,10 +161,10 @@ SCRIPT = """
         apply()  # over what another left
         answer = {"seconds": [took_s(name, 100_000) for name in ("fast", "controller")]}
         answer["clock"] = took_s("fast", 100_000, udp=True)
-        before = received(intake, execute("slow", intake.count_command()))["fast"][0]
+        before = parse_received_counters(intake, execute("slow", intake.count_command()))["fast"][0]
         answer["seconds over ipv6"] = [took_s(name, 50_000, addresses=IPV6) for name in ("fast", "controller")]
-        answer["came over ipv6"] = received(intake, execute("slow", intake.count_command()))["fast"][0] - before
-        answer["came"] = received(intake, execute("slow", intake.count_command()))
+        answer["came over ipv6"] = parse_received_counters(intake, execute("slow", intake.count_command()))["fast"][0] - before
+        answer["came"] = parse_received_counters(intake, execute("slow", intake.count_command()))
         for command in intake.removals():
             execute("slow", command)
         answer["left"] = [execute("slow", ("ip", "link", "show")).count("laggard"), *map(list, room())]
@@ -206,7 +208,7 @@ SCRIPT = """
                 left -= len(connection.recv(left))
             return time.monotonic() - began
 
-    sys.exit(sandbox.call(play))
+    sys.exit(sandbox.run_in_sandbox(play))
 """
 
 

@@ -20,7 +20,7 @@ from laggard.network_emulation.jitter import delay_grid_ms
 from laggard.network_emulation.links.plan_links import Constraint, LinkPlan, plan_links
 from laggard.network_emulation.links.userspace import UserspaceBackend
 from laggard.network_emulation.model import Heterogeneity, Network
-from laggard.network_emulation.profiles import profiles
+from laggard.network_emulation.profiles import load_profiles
 from tests.network_emulation.emulated import Continuum, in_sandbox, needs_tun
 
 HOSTS = tuple(
@@ -69,14 +69,14 @@ def problem(heterogeneity: str) -> str:
 def test_round_trips_and_rates_are_the_sources(
     name: str, rtt_ms: float, up_mbps: float, down_mbps: float
 ) -> None:
-    profile = profiles()[name]
+    profile = load_profiles()[name]
     assert (profile.up.rate_mbps, profile.down.rate_mbps) == (up_mbps, pytest.approx(down_mbps))
     round_trips = round_trips_ms(name)
     assert round_trips[len(round_trips) // 2] == pytest.approx(rtt_ms, rel=0.02)
 
 
 def round_trips_ms(name: str) -> list[float]:
-    ways = [way.constraint for way in (profiles()[name].up, profiles()[name].down)]
+    ways = [way.constraint for way in (load_profiles()[name].up, load_profiles()[name].down)]
     up, down = (delay_grid_ms(way.delay_ms, way.jitter_ms, way.distribution) for way in ways)
     return sorted(there + back for there in up for back in down)
 
@@ -97,7 +97,7 @@ def test_every_profile_is_listed_where_people_look_and_can_be_had_for_a_while() 
         (root / path).read_text(encoding="utf-8")
         for path in ("README.md", "src/laggard/scenario/template/heterogeneity.yaml")
     ]
-    for name, profile in profiles().items():
+    for name, profile in load_profiles().items():
         assert all(name in text for text in texts)
         for way in (profile.up, profile.down):
             assert not way.jitter_ms or way.distribution != "uniform", (
@@ -219,7 +219,7 @@ def test_a_table_of_jitter_does_not_come_before_an_events_uniform_jitter() -> No
 
 def wireless(continuum: Continuum) -> tuple[FidelityCheck, ...]:
     device, access = (host.name for host in continuum.hosts[:2])
-    wifi = profiles()["wifi"]
+    wifi = load_profiles()["wifi"]
     plan = LinkPlan(
         continuum.hosts,
         {(device, access): wifi.up.constraint, (access, device): wifi.down.constraint},

@@ -92,7 +92,7 @@ HEAD = f"""
         def entered():
             print(json.dumps(function()), flush=True)
             return 0
-        sys.exit(sandbox.call(entered))
+        sys.exit(sandbox.run_in_sandbox(entered))
 """
 
 

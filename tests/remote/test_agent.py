@@ -57,7 +57,7 @@ class Agent:
             f"{format_line(AgentRequest(number=self._number, operation=operation, argument=dict(argument or {})))}\n"
         )
         self._stdin.flush()
-        answer = self.until("answer")
+        answer = self.until("reply")
         assert (answer["number"], answer["error"]) == (self._number, "")
         return answer["result"]
 
@@ -95,8 +95,10 @@ def test_what_takes_longer_than_the_lease_is_no_silence(tmp_path: Path) -> None:
     does silence count."""
     with agent(agent_plan(tmp_path / "run", lease_s=LEASE_S)) as node:
         assert float(node.ask("wait_imports")) > LEASE_S, "the imports did take longer"
-        node.ask("conclude")  # it is still there
-        assert f"the controller was silent for {LEASE_S:g} s" in str(node.until("failed")["error"])
+        node.ask("finalize_clock")  # it is still there
+        assert f"the controller was silent for {LEASE_S:g} s" in str(
+            node.until("agent_failed")["error"]
+        )
 
 
 def test_a_worker_is_held_to_its_drive_and_memory_and_its_node_is_sampled(tmp_path: Path) -> None:
@@ -132,16 +134,16 @@ def test_a_worker_is_held_to_its_drive_and_memory_and_its_node_is_sampled(tmp_pa
             began_s = time.monotonic()
             drive.transfer("read", 2_000_000)
             assert 0.04 <= time.monotonic() - began_s < 0.5, "as fast as it is now, not as it was"
-        assert {check["kind"] for check in node.ask("hold_shares")} == {"cpu"}
-        node.ask("start")
-        told = node.until("overran")
+        assert {check["kind"] for check in node.ask("apply_shares")} == {"cpu"}
+        node.ask("start_processes")
+        told = node.until("memory_exceeded")
         assert told["rank"] == 0
         assert f"and {HOST} has {MEMORY_BYTES >> 20} MiB of memory" in told["text"]
         usage = node.ask("usage")
         assert usage["peak_bytes"] > MEMORY_BYTES
         assert usage["drive"]["read_bytes"] >= 2_000_000
-        node.ask("go")
-        sample, later = (NodeSample.model_validate(node.until("sampled")) for _ in range(2))
+        node.ask("begin_training")
+        sample, later = (NodeSample.model_validate(node.until("node_sample")) for _ in range(2))
         assert 0.9e9 < later.at_ns - sample.at_ns < 5e9
         assert later.at_ns <= time.monotonic_ns()
         assert later.use is not None
@@ -154,8 +156,8 @@ def test_shared_memory_and_snapshots_do_not_travel_home(tmp_path: Path) -> None:
     kept = ["rank-0.spans.arrow", "evaluations.jsonl", "done.json", "traffic-0", "checkpoint.pt"]
     passing = [
         "heartbeat",
-        "gates",
-        "tally",
+        "start_barrier",
+        "progress_board",
         "snapshot-3.pt",
         "snapshot-4.rank-1",
         ".snapshot-4.rank-1.coming",
@@ -170,7 +172,7 @@ def _until(said: IO[str], kind: str) -> dict[str, object]:
     """The next message of a kind; before it, none of a failure."""
     for line in said:
         message: dict[str, object] = json.loads(line)
-        if message["kind"] in (kind, "failed"):
+        if message["kind"] in (kind, "agent_failed"):
             assert message["kind"] == kind, message
             return message
     raise AssertionError(f"the agent ended without {kind}")

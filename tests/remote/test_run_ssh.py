@@ -241,8 +241,8 @@ def _a_server_of_its_own_serves(run: dict[str, Any]) -> None:
 
 
 def _the_others_go_on(run: dict[str, Any]) -> None:
-    """A rank that is killed is dropped; the referee counts the others' steps, has their models, and
-    ends them together."""
+    """A rank that is killed is dropped; the coordinator counts the others' steps, has their models,
+    and ends them together."""
     assert run["status"] == "done", run["error"]
     assert run["lost_ranks"] == [2]
     assert run["outcome"]["stopped_by"] == "steps"

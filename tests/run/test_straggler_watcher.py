@@ -38,7 +38,7 @@ class Heard(SilentDisplay):
 
 
 class Training:
-    """Streams a generated run into a spool, as slowly as its dilation says."""
+    """Streams a generated run into a worker output folder, as slowly as its dilation says."""
 
     def __init__(self, run: RunData, folder: Path, dilation: float) -> None:
         output_dir = WorkerOutputDir(folder / "workers")

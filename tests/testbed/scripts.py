@@ -22,7 +22,7 @@ from typing import Any, NoReturn, Self, TypeVar
 
 from laggard.core import linux
 from laggard.layers_services.local import sandbox
-from laggard.layers_services.local.forked import end_with, fork
+from laggard.layers_services.local.forked import end_with, fork_process
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 Bed = TypeVar("Bed")
@@ -113,7 +113,7 @@ def in_sandbox(
             sys.stdout.write(f"{json.dumps(look(bed))}\n")
         return 0
 
-    sys.exit(sandbox.call(entered))
+    sys.exit(sandbox.run_in_sandbox(entered))
 
 
 def serve() -> None:
@@ -123,7 +123,7 @@ def serve() -> None:
     _execute(Path(sys.argv[1]), names)
     own = os.getpid()
     for line in sys.stdin:
-        script = fork("running a script")
+        script = fork_process("running a script")
         if script == 0:
             linux.die_with_parent(own)
             end_with(lambda: _play(Path(line.strip()), names))  # noqa: B023 - the child leaves the loop here

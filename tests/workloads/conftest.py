@@ -162,12 +162,12 @@ class Training:
             assert time.monotonic() < deadline, self.logs()
             time.sleep(0.005)
 
-    def go(self) -> None:
+    def begin(self) -> None:
         nodes = [plan.rank for plan in self.plans if not plan.late] + [len(self.plans)] * (
             self.serving is not None
         )
         self.wait_for(lambda: all(self.output_dir.ready(node).exists() for node in nodes))
-        self.output_dir.go.touch()
+        self.output_dir.start_signal.touch()
 
     def logs(self) -> str:
         return "\n".join(
@@ -229,7 +229,7 @@ def train(forkery: Forkery, tmp_path_factory: pytest.TempPathFactory) -> Train:
         training = Training(forkery, folder, plans, hosts, path, serving)
         training.start()
         if wait:
-            training.go()
+            training.begin()
             training.finish()
         return training
 

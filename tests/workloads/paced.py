@@ -35,8 +35,8 @@ class Paced(nn.Module):
 
 
 def unhurried(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Leaves cores to the referee, who gives way to everybody else, where ranks never wait for each
-    other."""
+    """Leaves cores to the coordinator, which gives way to everybody else, where ranks never wait
+    for each other."""
     return Paced(build_model("mlp", input_shape, classes, SEED), 0.003)
 
 

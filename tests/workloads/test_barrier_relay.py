@@ -1,4 +1,4 @@
-"""Gates of several machines, each with its own shared memory and its own clock, joined by the
+"""Barriers of several machines, each with its own shared memory and its own clock, joined by the
 relay."""
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from laggard.workloads.coordination.barrier_relay import (
 )
 from laggard.workloads.coordination.start_barrier import (
     RELAYED_LEAD_NS,
-    START_GATE,
+    START_BARRIER,
     EvaluationVerdict,
     Reason,
     StartBarrier,
-    evaluation_gate,
+    evaluation_barrier,
 )
 
 RANKS = {"head": (0, 1), "left": (2,), "right": (3, 4)}
@@ -35,7 +35,7 @@ WORLD = 5
 
 
 class Machines:
-    """All machines; `settle` carries news until there is none."""
+    """All machines; `deliver_all` carries update until there is none."""
 
     def __init__(self, folder: Path) -> None:
         self.start_barrier = {
@@ -51,23 +51,25 @@ class Machines:
             self.start_barrier[name], RANKS[name], lambda t: t - offset_ns, lambda t: t + offset_ns
         )
 
-    def settle(self) -> None:
+    def deliver_all(self) -> None:
         waiting = deque(
-            (name, news) for name, relay in self.relays.items() for news in relay.poll_updates()
+            (name, update) for name, relay in self.relays.items() for update in relay.poll_updates()
         )
         while waiting:
-            source, news = waiting.popleft()
-            for target, passed in self.hub.route(source, news):
+            source, update = waiting.popleft()
+            for target, passed in self.hub.route(source, update):
                 self.carried.append((source, target, passed))
                 answer = self.relays[target].apply_update(passed)
                 waiting.extend([(target, answer)] if answer is not None else [])
 
-    def arrive(self, gate: int, times_ns: Mapping[int, int]) -> None:
+    def arrive(self, barrier: int, times_ns: Mapping[int, int]) -> None:
         """Ranks arrive at reference times; each writes its own machine's time."""
         for name, ranks in RANKS.items():
             for rank in ranks:
                 if rank in times_ns:
-                    self.start_barrier[name].arrive(rank, gate, times_ns[rank] + OFFSETS_NS[name])
+                    self.start_barrier[name].arrive(
+                        rank, barrier, times_ns[rank] + OFFSETS_NS[name]
+                    )
 
 
 @pytest.fixture
@@ -78,30 +80,30 @@ def machines(tmp_path: Path) -> Machines:
 def test_the_head_sees_everybody_arrive_and_everybody_sees_the_gate_open(
     machines: Machines,
 ) -> None:
-    machines.arrive(START_GATE, {rank: 1_000 + rank for rank in range(4)})
-    machines.settle()
-    assert machines.start_barrier["head"].last_arrival_ns(START_GATE) is None
-    machines.arrive(START_GATE, {4: 9_000})
-    machines.settle()
-    assert machines.start_barrier["head"].last_arrival_ns(START_GATE) == 9_000
-    open_ns = machines.start_barrier["head"].open(START_GATE)
-    machines.settle()
+    machines.arrive(START_BARRIER, {rank: 1_000 + rank for rank in range(4)})
+    machines.deliver_all()
+    assert machines.start_barrier["head"].last_arrival_ns(START_BARRIER) is None
+    machines.arrive(START_BARRIER, {4: 9_000})
+    machines.deliver_all()
+    assert machines.start_barrier["head"].last_arrival_ns(START_BARRIER) == 9_000
+    open_ns = machines.start_barrier["head"].open(START_BARRIER)
+    machines.deliver_all()
     for name, start_barrier in machines.start_barrier.items():
-        gate, opening = start_barrier.announced
-        assert (gate, opening.open_ns - OFFSETS_NS[name]) == (START_GATE, open_ns)
+        barrier, opening = start_barrier.announced
+        assert (barrier, opening.open_ns - OFFSETS_NS[name]) == (START_BARRIER, open_ns)
     assert RELAYED_LEAD_NS >= 100_000_000, "the relay needs time to tell"
-    machines.settle()
-    assert len([news for _, _, news in machines.carried if isinstance(news, Opened)]) == 2, (
-        "told once"
+    machines.deliver_all()
+    assert len([update for _, _, update in machines.carried if isinstance(update, Opened)]) == 2, (
+        "routed once"
     )
 
 
 def test_a_verdict_travels_with_its_gate(machines: Machines) -> None:
-    gate = evaluation_gate(3)
-    machines.start_barrier["head"].open(gate, EvaluationVerdict.STOP, paused_since_ns=5)
-    machines.settle()
+    barrier = evaluation_barrier(3)
+    machines.start_barrier["head"].open(barrier, EvaluationVerdict.STOP, paused_since_ns=5)
+    machines.deliver_all()
     assert all(
-        start_barrier.announced[0] == gate for start_barrier in machines.start_barrier.values()
+        start_barrier.announced[0] == barrier for start_barrier in machines.start_barrier.values()
     )
     assert all(
         start_barrier.announced[1].verdict is EvaluationVerdict.STOP
@@ -112,17 +114,17 @@ def test_a_verdict_travels_with_its_gate(machines: Machines) -> None:
 def test_rank_0_begins_the_last_step_only_when_all_machines_know(machines: Machines) -> None:
     head = machines.start_barrier["head"]
     head.learn_last_step(41, Reason.TIME)
-    hub, told = machines.hub, []
-    for news in machines.relays["head"].poll_updates():
-        told = list(hub.route("head", news))
-    assert [(target, type(news)) for target, news in told] == [
+    hub, routed = machines.hub, []
+    for update in machines.relays["head"].poll_updates():
+        routed = list(hub.route("head", update))
+    assert [(target, type(update)) for target, update in routed] == [
         ("left", LastStep),
         ("right", LastStep),
     ]
-    first = machines.relays["left"].apply_update(told[0][1])
+    first = machines.relays["left"].apply_update(routed[0][1])
     assert isinstance(first, LastStepKnown)
     assert hub.route("left", first) == ()
-    second = machines.relays["right"].apply_update(told[1][1])
+    second = machines.relays["right"].apply_update(routed[1][1])
     assert isinstance(second, LastStepKnown)
     ((target, confirmed),) = hub.route("right", second)
     assert (target, confirmed) == ("head", LastStepConfirmed())
@@ -147,7 +149,7 @@ def test_a_stop_is_asked_of_rank_0(machines: Machines) -> None:
 
 
 def test_the_heads_own_arrivals_go_nowhere(machines: Machines) -> None:
-    assert machines.hub.route("head", Arrived(rank=1, gate=1, time_ns=0)) == ()
-    assert machines.hub.route("left", Arrived(rank=2, gate=1, time_ns=0)) == (
-        ("head", Arrived(rank=2, gate=1, time_ns=0)),
+    assert machines.hub.route("head", Arrived(rank=1, barrier=1, time_ns=0)) == ()
+    assert machines.hub.route("left", Arrived(rank=2, barrier=1, time_ns=0)) == (
+        ("head", Arrived(rank=2, barrier=1, time_ns=0)),
     )

@@ -81,7 +81,7 @@ def rows_of(training: Training, rank: int, life: int = 0) -> Rows:
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_a_worker_that_comes_back_is_brought_up_to_date(train: Train, strategy: object) -> None:
     training = train({**ENDLESS, "strategy": strategy}, 3, wait=False)
-    training.go()
+    training.begin()
     training.wait_for(lambda: len(read_lines(training.output_dir.progress)) > 1)
     os.kill(training.pids[2], signal.SIGKILL)
     training.wait_for(lambda: "rank 2 is gone" in training.log("server").read_text())
@@ -132,7 +132,7 @@ def test_nobody_waits_for_a_worker_that_is_absent_at_the_start(train: Train, str
     training = train({**ENDLESS, "strategy": strategy, "churn": churn}, 3, wait=False)
     assert [plan.late for plan in training.plans] == [True, False, False]
     assert [plan.opens for plan in training.plans] == [False, True, False]
-    training.go()
+    training.begin()
     training.wait_for(lambda: len(read_lines(training.output_dir.progress)) > 1)
     join(training, training.plans[0])
     assert end(training) == [0] * 6, training.logs()

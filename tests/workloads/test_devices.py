@@ -88,13 +88,17 @@ def test_more_ranks_than_gpus(ranks: str, gpus: dict[str, int], says: str) -> No
 
 def workers(gpus: Mapping[str, int]) -> tuple[WorkerPlan, ...]:
     hosts = make_hosts(2)
-    planned = plan_workers(Workload.model_validate(SHORT), hosts, Path("/spool"), interface="eno1")
+    planned = plan_workers(
+        Workload.model_validate(SHORT), hosts, Path("/workers"), interface="eno1"
+    )
     return on_devices(planned, gpus)
 
 
 def test_plans_are_of_the_processor_unless_said_otherwise() -> None:
     hosts = make_hosts(2)
-    planned = plan_workers(Workload.model_validate(SHORT), hosts, Path("/spool"), interface="eno1")
+    planned = plan_workers(
+        Workload.model_validate(SHORT), hosts, Path("/workers"), interface="eno1"
+    )
     assert {(plan.device, plan.backend) for plan in planned} == {("cpu", "gloo")}
     assert workers({}) == planned
 

@@ -67,10 +67,15 @@ def bounds(draw: st.DrawFn, world: int) -> HopParameters:
     graph: Graph = draw(st.sampled_from(["ring", "complete"]))
     staleness = draw(st.integers(0, 4))
     backups = draw(st.integers(0, max(0, len(find_neighbors(graph, range(world), 0)) - 1)))
-    ahead = staleness + draw(st.integers(1, 4))
-    skip = draw(st.integers(0, 5)) if staleness or (backups and ahead > 1) else 0
+    gap = staleness + draw(st.integers(1, 4))
+    skip = draw(st.integers(0, 5)) if staleness or (backups and gap > 1) else 0
     return HopParameters(
-        name="hop", graph=graph, staleness=staleness, backups=backups, ahead=ahead, skip=skip
+        name="hop",
+        graph=graph,
+        staleness=staleness,
+        backups=backups,
+        max_iteration_gap=gap,
+        skip=skip,
     )
 
 
@@ -111,7 +116,7 @@ def test_no_gap_between_neighbours_is_wider_than_the_bound(
     made: tuple[HopParameters, Mesh, dict[int, Rank]],
 ) -> None:
     parameters, mesh, ranks = made
-    bound = parameters.ahead if parameters.backups else parameters.staleness + 1
+    bound = parameters.max_iteration_gap if parameters.backups else parameters.staleness + 1
 
     def check(rank: int) -> None:
         beside = find_neighbors(parameters.graph, range(len(ranks)), rank)
@@ -132,7 +137,9 @@ def test_ranks_are_lost_and_the_others_go_on_within_bounds(
 
     def check(rank: int) -> None:
         beside = ranks[rank].rule.neighbors  # as far as it knows; one may have died unheard
-        assert all(ranks[rank].step - ranks[other].step <= parameters.ahead for other in beside)
+        assert all(
+            ranks[rank].step - ranks[other].step <= parameters.max_iteration_gap for other in beside
+        )
 
     mesh.begun = check
     mesh.run(STEPS)
@@ -155,7 +162,7 @@ def test_ranks_join_and_all_go_on(
 @settings(deadline=None, max_examples=60)
 @given(st.data(), st.integers(2, 6))
 def test_steps_begin_when_the_recurrence_says(data: st.DataObject, world: int) -> None:
-    """b(i, k+1) = max(b(i, k) + c(i, k), what is needed of b(j, k-s), all of b(j, k+1-ahead)), each
+    """b(i, k+1) = max(b(i, k) + c(i, k), what is needed of b(j, k-s), all of b(j, k+1-gap)), each
     later by its way."""
     drawn = data.draw(bounds(world))
     parameters = drawn.model_copy(update={"skip": 0})
@@ -177,7 +184,7 @@ def test_steps_begin_when_the_recurrence_says(data: st.DataObject, world: int) -
 
             models = sorted(heard(other, step - parameters.staleness) for other in beside)
             needed = models[len(beside) - parameters.backups - 1]
-            tokens = max(heard(other, step + 1 - parameters.ahead) for other in beside)
+            tokens = max(heard(other, step + 1 - parameters.max_iteration_gap) for other in beside)
             computed = begun[rank, step] + times[(rank * 37 + step * 11) % 97]
             begun[rank, step + 1] = max(computed, needed, tokens)
     for (rank, step), when in begun.items():
@@ -199,7 +206,7 @@ def test_without_slack_every_step_is_a_whole_one_of_gossip(world: int, graph: Gr
 
 
 def test_who_is_behind_jumps_to_where_its_neighbours_are_and_no_further_than_it_may() -> None:
-    parameters = HopParameters(name="hop", staleness=0, backups=1, ahead=8, skip=3)
+    parameters = HopParameters(name="hop", staleness=0, backups=1, max_iteration_gap=8, skip=3)
     rule: HopRule[str] = HopRule(0, 3, parameters)
     for version in range(6):
         rule.receive(1, version, f"b{version}")

@@ -40,7 +40,7 @@ def test_a_worker_that_comes_back_begins_with_what_the_others_have_learnt(
     train: Train, name: str
 ) -> None:
     training = train({**ENDLESS, "strategy": name}, WORLD, wait=False)
-    training.go()
+    training.begin()
     train_on(training, 2, training.pids[2], 60)
     os.kill(training.pids[2], signal.SIGKILL)
     training.wait_for(lambda: "rank 2 is gone" in training.log("0").read_text())
@@ -80,7 +80,7 @@ def test_nobody_waits_for_workers_that_are_absent_at_the_start_and_two_can_join_
     """Not even for the first one; and both of those who join know each other."""
     churn = [{"at": "1s", "joins": "edge.trainer.1.1"}, {"at": "1s", "joins": "edge.trainer.1.3"}]
     training = train({**ENDLESS, "strategy": name, "churn": churn}, 4, wait=False)
-    training.go()
+    training.begin()
     train_on(training, 1, training.pids[0], 60)
     assert ProgressBoard(training.output_dir.progress_board, 4).present == (1, 3)
     late = [training.plans[0], training.plans[2]]
@@ -98,7 +98,7 @@ def test_nobody_waits_for_workers_that_are_absent_at_the_start_and_two_can_join_
 
 
 def test_late_news_of_an_older_session_takes_nobody_away(tmp_path: Path) -> None:
-    progress_board = ProgressBoard(tmp_path / "tally", WORLD)
+    progress_board = ProgressBoard(tmp_path / "progress_board", WORLD)
     progress_board.leave(2)
     progress_board.request_snapshot()
     progress_board.join(2, 1)

@@ -85,10 +85,10 @@ def test_a_model_and_a_dataset_are_enough() -> None:
             {"strategy": {"name": "diloco", "compress": "powersgd"}},
             "powersgd compresses layers' matrices — use topk or fp16",
         ),
-        ({"strategy": {"name": "hop", "staleness": 8}}, "make ahead 9 or more"),
+        ({"strategy": {"name": "hop", "staleness": 8}}, "make max_iteration_gap 9 or more"),
         (
             {"strategy": {"name": "hop", "staleness": 0, "skip": 2}},
-            "raise staleness, or backups and ahead",
+            "raise staleness, or backups and max_iteration_gap",
         ),
         ({"strategy": {"name": "hop", "backups": 2}}, "make it 1 or less"),
         ({"strategy": {"name": "fast_links", "mixing": 0}}, "greater than 0"),
@@ -180,7 +180,11 @@ def test_a_refusal_points_at_the_place() -> None:
             'strategy.compress: "powersgd": with local_sgd ranks send',
         ),
         ("{name: gossip, compress: topk}", (3, 26), "compress: unknown key"),
-        ("{name: hop, staleness: 3, ahead: 3}", (3, 44), "make ahead 4 or more"),
+        (
+            "{name: hop, staleness: 3, max_iteration_gap: 3}",
+            (3, 56),
+            "make max_iteration_gap 4 or more",
+        ),
     ],
 )
 def test_a_strategy_is_refused_where_it_stands(
@@ -224,6 +228,7 @@ def test_batches_are_balanced_where_it_is_said(strategy: object, told: str) -> N
     [
         ("{balanced_batches: {least_gain: 0.1}, name: allreduce}", "write min_gain"),
         ("{name: adaptive, longest: 64}", "write max_period"),
+        ("{name: hop, ahead: 4}", "write max_iteration_gap"),
     ],
 )
 def test_a_renamed_key_is_refused_with_its_new_name(strategy: str, fix: str) -> None:
@@ -338,7 +343,7 @@ def test_ranks_follow_the_patterns(placement: dict[str, object], expected: list[
 
 
 def test_every_host_trains_by_default() -> None:
-    assert len(plan_workers(workload(), HOSTS, Path("/spool"))) == len(HOSTS)
+    assert len(plan_workers(workload(), HOSTS, Path("/workers"))) == len(HOSTS)
 
 
 def test_plans(tmp_path: Path) -> None:
@@ -396,7 +401,7 @@ def test_the_server_is_where_the_placement_says_or_with_the_first_rank(tmp_path:
 )
 def test_plans_that_cannot_be(settings: dict[str, object], says: str) -> None:
     with pytest.raises(InputError, match=says.replace("*", r"\*")):
-        plan_workers(workload(**settings), HOSTS, Path("/spool"))
+        plan_workers(workload(**settings), HOSTS, Path("/workers"))
 
 
 @pytest.mark.parametrize(

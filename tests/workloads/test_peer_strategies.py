@@ -141,7 +141,7 @@ def test_hop_jumps_to_where_its_neighbours_are(train: Train) -> None:
     old, and one step; then it leaves steps out."""
     workload = {**DIGITS, **RARELY, "model": "resnet8", "strategy": "hop", "stop": {"steps": 40}}
     training = train(workload, 3, wait=False)
-    training.go()
+    training.begin()
     training.wait_for(lambda: step_of(training, 2) > 5)
     os.kill(training.pids[2], signal.SIGSTOP)
     training.wait_for(
@@ -286,7 +286,7 @@ def test_a_ring_ends_when_a_rank_is_killed(train: Train) -> None:
     training = train(
         {**DIGITS, **RARELY, "strategy": "ring_allreduce", "stop": {"time": "60s"}}, 3, wait=False
     )
-    training.go()
+    training.begin()
     training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
     os.kill(training.pids[2], signal.SIGKILL)
     assert training.forkery.wait(training.pids, 10) == [1, 1, -signal.SIGKILL]
@@ -310,7 +310,7 @@ def test_the_others_go_on_without_a_rank_that_is_killed(train: Train, name: str)
         "stop": {"steps": 150},
     }
     training = train(workload, 4, wait=False)
-    training.go()
+    training.begin()
     training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
     os.kill(training.pids[2], signal.SIGKILL)
     statuses = training.forkery.wait([*training.pids, *training.aside], 30)
@@ -326,7 +326,7 @@ def test_the_others_go_on_without_a_rank_that_is_killed(train: Train, name: str)
 def test_groups_go_on_without_their_generator(train: Train) -> None:
     workload = {**DIGITS, **RARELY, "strategy": "partial_reduce", "stop": {"steps": 150}}
     training = train(workload, 4, wait=False)
-    training.go()
+    training.begin()
     training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
     os.kill(training.pids[0], signal.SIGKILL)
     killed_ns = time.monotonic_ns()

@@ -1,4 +1,4 @@
-"""Tallies of several machines, each with its own shared memory and its own clock, joined by the
+"""Progress boards of several machines, each with its own memory and its own clock, joined by the
 relay."""
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from laggard.workloads.coordination.progress_relay import (
     PartPiece,
     ProgressHub,
     ProgressRelay,
+    ProgressUpdate,
     SessionEnded,
     SnapshotRequested,
-    TallyNews,
     TrainingOver,
 )
 from laggard.workloads.coordination.progress_reporter import read_parts, write_part
@@ -38,56 +38,56 @@ MODEL = 100_000
 
 
 class Machines:
-    """All machines; `settle` carries news until there is none, each machine's in order."""
+    """All machines; `deliver_all` carries update until there is none, each machine's in order."""
 
     def __init__(self, folder: Path) -> None:
         self.now_s = 0.0
-        self.spools = {name: WorkerOutputDir(folder / name) for name in RANKS}
-        for output_dir in self.spools.values():
+        self.output_dirs = {name: WorkerOutputDir(folder / name) for name in RANKS}
+        for output_dir in self.output_dirs.values():
             output_dir.folder.mkdir()
-        self.tallies = {
+        self.boards = {
             name: ProgressBoard(output_dir.progress_board, WORLD)
-            for name, output_dir in self.spools.items()
+            for name, output_dir in self.output_dirs.items()
         }
         self.relays = {name: self._relay(name) for name in RANKS}
         self.hub = ProgressHub(list(RANKS), "head")
-        self.carried: list[tuple[str, str, TallyNews]] = []
+        self.carried: list[tuple[str, str, ProgressUpdate]] = []
 
     def _relay(self, name: str) -> ProgressRelay:
-        offset_ns, output_dir = OFFSETS_NS[name], self.spools[name]
+        offset_ns, output_dir = OFFSETS_NS[name], self.output_dirs[name]
         return ProgressRelay(
             output_dir,
             WORLD,
             RANKS[name],
             lambda t: t - offset_ns,
             lambda t: t + offset_ns,
-            referees=name == "head",
+            has_coordinator=name == "head",
         )
 
-    def settle(self) -> None:
-        waiting = deque(self._news())
+    def deliver_all(self) -> None:
+        waiting = deque(self._poll_all())
         while waiting:
-            source, news = waiting.popleft()
-            for target in self.hub.route(source, news):
-                self.carried.append((source, target, news))
-                self.relays[target].apply_update(news)
+            source, update = waiting.popleft()
+            for target in self.hub.route(source, update):
+                self.carried.append((source, target, update))
+                self.relays[target].apply_update(update)
             if not waiting:
-                waiting.extend(self._news())
+                waiting.extend(self._poll_all())
 
-    def _news(self) -> list[tuple[str, TallyNews]]:
+    def _poll_all(self) -> list[tuple[str, ProgressUpdate]]:
         self.now_s += 2 * COUNTED_EVERY_S
         return [
-            (name, news) for name, relay in self.relays.items() for news in relay.poll_updates()
+            (name, update) for name, relay in self.relays.items() for update in relay.poll_updates()
         ]
 
-    def tally_of(self, rank: int) -> ProgressBoard:
-        return next(self.tallies[name] for name, ranks in RANKS.items() if rank in ranks)
+    def board_of(self, rank: int) -> ProgressBoard:
+        return next(self.boards[name] for name, ranks in RANKS.items() if rank in ranks)
 
     def give(self, rank: int, number: int, at_ns: int) -> None:
         """As `ProgressReporter` does, at a reference time."""
         name = next(name for name, ranks in RANKS.items() if rank in ranks)
-        write_part(self.spools[name], number, rank, torch.full((MODEL,), float(rank)), 1.0)
-        self.tallies[name].give(rank, number, at_ns + OFFSETS_NS[name])
+        write_part(self.output_dirs[name], number, rank, torch.full((MODEL,), float(rank)), 1.0)
+        self.boards[name].give(rank, number, at_ns + OFFSETS_NS[name])
 
 
 @pytest.fixture
@@ -99,49 +99,49 @@ def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
     return made
 
 
-def test_the_referee_counts_the_samples_of_all_machines(machines: Machines) -> None:
+def test_the_coordinator_counts_the_samples_of_all_machines(machines: Machines) -> None:
     for rank in range(WORLD):
         for _ in range(rank + 1):
-            machines.tally_of(rank).add(rank, 10)
-    machines.settle()
-    assert machines.tallies["head"].samples == 150
-    assert [machines.tallies["head"].steps(rank) for rank in range(WORLD)] == [1, 2, 3, 4, 5]
-    assert machines.tallies["left"].samples == 30, "nobody else needs to know"
-    machines.tally_of(3).add(3, 0)
-    machines.settle()
-    assert machines.tallies["head"].steps(3) == 5, "a step that was learnt nothing from"
+            machines.board_of(rank).add(rank, 10)
+    machines.deliver_all()
+    assert machines.boards["head"].samples == 150
+    assert [machines.boards["head"].steps(rank) for rank in range(WORLD)] == [1, 2, 3, 4, 5]
+    assert machines.boards["left"].samples == 30, "nobody else needs to know"
+    machines.board_of(3).add(3, 0)
+    machines.deliver_all()
+    assert machines.boards["head"].steps(3) == 5, "a step that was learnt nothing from"
 
 
 def test_a_step_is_told_no_more_often_than_it_has_to_be(machines: Machines) -> None:
     relay = machines.relays["left"]
     machines.now_s = 1.0
-    machines.tallies["left"].add(2, 10)
-    assert [type(news) for news in relay.poll_updates()] == [Counted]
-    machines.tallies["left"].add(2, 10)
-    machines.tallies["left"].add(2, 10)
+    machines.boards["left"].add(2, 10)
+    assert [type(update) for update in relay.poll_updates()] == [Counted]
+    machines.boards["left"].add(2, 10)
+    machines.boards["left"].add(2, 10)
     assert list(relay.poll_updates()) == []
     machines.now_s += 2 * COUNTED_EVERY_S
     assert list(relay.poll_updates()) == [Counted(rank=2, samples=30, steps=3)]
 
 
 def test_a_snapshot_is_asked_of_all_and_comes_whole(machines: Machines) -> None:
-    number = machines.tallies["head"].request_snapshot()
-    machines.settle()
-    assert {progress_board.requested_snapshots for progress_board in machines.tallies.values()} == {
+    number = machines.boards["head"].request_snapshot()
+    machines.deliver_all()
+    assert {progress_board.requested_snapshots for progress_board in machines.boards.values()} == {
         number
     }
     for rank in range(WORLD - 1):
         machines.give(rank, number, 1_000 + rank)
-    machines.settle()
-    assert machines.tallies["head"].complete_ns(number) is None
+    machines.deliver_all()
+    assert machines.boards["head"].complete_ns(number) is None
     machines.give(4, number, 9_000)
-    machines.settle()
-    assert machines.tallies["head"].complete_ns(number) == 9_000, "in the referee's clock"
-    mean = read_parts(machines.spools["head"], number, range(WORLD), torch.float32)
+    machines.deliver_all()
+    assert machines.boards["head"].complete_ns(number) == 9_000, "in the coordinator's clock"
+    mean = read_parts(machines.output_dirs["head"], number, range(WORLD), torch.float32)
     torch.testing.assert_close(mean, torch.full((MODEL,), 2.0))
     assert not [
         path
-        for output_dir in machines.spools.values()
+        for output_dir in machines.output_dirs.values()
         for path in output_dir.folder.glob("*snapshot*")
     ]
 
@@ -151,21 +151,21 @@ def test_what_else_is_told_goes_between_the_pieces_of_a_part(machines: Machines)
     machines.give(2, 1, 0)
     kinds = []
     for stage in (1, 2):
-        machines.tallies["left"].reach(2, stage)
-        kinds += [type(news).__name__ for news in relay.poll_updates()]
+        machines.boards["left"].reach(2, stage)
+        kinds += [type(update).__name__ for update in relay.poll_updates()]
     assert kinds == ["PartPiece", "StageReached", "PartPiece", "StageReached"]
 
 
 def test_the_end_is_told_after_the_last_snapshot_that_was_asked_for(machines: Machines) -> None:
     """Who hears of the end gives the snapshot after that one."""
-    machines.tallies["head"].request_snapshot()
-    machines.tallies["head"].end(Reason.STEPS)
-    told = list(machines.relays["head"].poll_updates())
-    assert told == [SnapshotRequested(number=1), TrainingOver(reason=Reason.STEPS)]
+    machines.boards["head"].request_snapshot()
+    machines.boards["head"].end(Reason.STEPS)
+    updates = list(machines.relays["head"].poll_updates())
+    assert updates == [SnapshotRequested(number=1), TrainingOver(reason=Reason.STEPS)]
     for name in ("left", "right", "bare"):
-        for news in told:
-            machines.relays[name].apply_update(news)
-        assert (machines.tallies[name].requested_snapshots, machines.tallies[name].ended) == (
+        for update in updates:
+            machines.relays[name].apply_update(update)
+        assert (machines.boards[name].requested_snapshots, machines.boards[name].ended) == (
             1,
             Reason.STEPS,
         )
@@ -180,39 +180,39 @@ def test_who_is_gone_and_who_has_ended_everybody_knows(
 ) -> None:
     machines = Machines(tmp_path_factory.mktemp("machines"))
     for rank in lost:
-        machines.tallies[sees].leave(rank)
-        machines.tallies["head"].leave(rank)  # several notice it
+        machines.boards[sees].leave(rank)
+        machines.boards["head"].leave(rank)  # several notice it
     left = tuple(rank for rank in range(WORLD) if rank not in lost)
     for rank in left:
-        assert not machines.tally_of(rank).reached(1)
-        machines.tally_of(rank).reach(rank, 1)
-    machines.settle()
-    for progress_board in machines.tallies.values():
+        assert not machines.board_of(rank).reached(1)
+        machines.board_of(rank).reach(rank, 1)
+    machines.deliver_all()
+    for progress_board in machines.boards.values():
         assert progress_board.present == left
         assert progress_board.reached(1)
-    told = [
-        (target, news.rank)
-        for _, target, news in machines.carried
-        if isinstance(news, SessionEnded)
+    updates = [
+        (target, update.rank)
+        for _, target, update in machines.carried
+        if isinstance(update, SessionEnded)
     ]
-    assert len(told) <= 2 * len(lost) * (len(RANKS) - 1), "nobody tells what was told"
+    assert len(updates) <= 2 * len(lost) * (len(RANKS) - 1), "nobody tells what was updates"
 
 
 def test_who_is_killed_when_all_is_over_is_not_waited_for(machines: Machines) -> None:
     """Who ends because training is over has not left it, for its peers; its machine knows
     better."""
-    machines.tallies["head"].end(Reason.TIME)
-    machines.settle()
+    machines.boards["head"].end(Reason.TIME)
+    machines.deliver_all()
     for rank in (0, 1, 3, 4):
         machines.give(rank, 1, 1_000)
-    machines.settle()
-    assert machines.tallies["head"].complete_ns(1) is None
-    machines.relays["left"].lose(2)
-    machines.settle()
-    assert machines.tallies["head"].complete_ns(1) == 1_000
+    machines.deliver_all()
+    assert machines.boards["head"].complete_ns(1) is None
+    machines.relays["left"].remove_rank(2)
+    machines.deliver_all()
+    assert machines.boards["head"].complete_ns(1) == 1_000
 
 
-def test_news_for_the_referee_goes_nowhere_else() -> None:
+def test_updates_for_the_coordinator_go_nowhere_else() -> None:
     hub = ProgressHub(["head", "left", "right"], "head")
     piece = PartPiece(
         rank=2, number=1, content=base64.b64encode(bytes(PIECE_BYTES)).decode(), last=True

@@ -256,7 +256,7 @@ def test_the_others_go_on_without_a_worker_that_is_killed(train: Train, strategy
     training = train(
         {**DIGITS, **RARELY, "strategy": strategy, "stop": {"steps": 150}}, 3, wait=False
     )
-    training.go()
+    training.begin()
     training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
     os.kill(training.pids[2], signal.SIGKILL)
     statuses = training.forkery.wait([*training.pids, *training.aside], 30)
@@ -273,7 +273,7 @@ def test_workers_end_when_the_server_does(train: Train) -> None:
     training = train(
         {**DIGITS, **RARELY, "strategy": "asynchronous", "stop": {"time": "60s"}}, 2, wait=False
     )
-    training.go()
+    training.begin()
     training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
     evaluator, sampler, server = training.aside
     os.kill(server, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Streams, the recorder, the gates, the sampler: one process each, real files and sockets."""
+"""Streams, the recorder, the barriers, the sampler: one process each, real files and sockets."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from laggard.core.hosts import Host
 from laggard.core.span_schema import Lane, Phase, link_schema
 from laggard.core.virtual_time import Dilation
 from laggard.workloads.coordination.start_barrier import (
-    START_GATE,
+    START_BARRIER,
     EvaluationVerdict,
     Reason,
     StartBarrier,
-    evaluation_gate,
+    evaluation_barrier,
 )
 from laggard.workloads.link_sampler import LinkSampler
 from laggard.workloads.output.worker_output import (
@@ -182,31 +182,34 @@ def test_recording_is_cheap(tmp_path: Path) -> None:
 
 
 def test_gates_open_for_all_at_one_instant(tmp_path: Path) -> None:
-    start_barrier = [StartBarrier(tmp_path / "gates", 3) for _ in range(3)]
+    start_barrier = [StartBarrier(tmp_path / "start_barrier", 3) for _ in range(3)]
     opened: dict[int, tuple[int, int]] = {}
 
-    def pass_gate(rank: int) -> None:
+    def pass_barrier(rank: int) -> None:
         time.sleep(0.05 * rank)
-        start_barrier[rank].arrive(rank, START_GATE, time.monotonic_ns())
-        opening = start_barrier[rank].wait(START_GATE)
+        start_barrier[rank].arrive(rank, START_BARRIER, time.monotonic_ns())
+        opening = start_barrier[rank].wait(START_BARRIER)
         opened[rank] = (opening.open_ns, time.monotonic_ns())
 
-    threads = [threading.Thread(target=pass_gate, args=(rank,)) for rank in range(3)]
+    threads = [threading.Thread(target=pass_barrier, args=(rank,)) for rank in range(3)]
     for thread in threads:
         thread.start()
-    while start_barrier[0].last_arrival_ns(START_GATE) is None:
+    while start_barrier[0].last_arrival_ns(START_BARRIER) is None:
         assert not opened
         time.sleep(0.005)
-    at_ns = start_barrier[0].open(START_GATE)
+    at_ns = start_barrier[0].open(START_BARRIER)
     for thread in threads:
         thread.join(10)
     assert {open_ns for open_ns, _ in opened.values()} == {at_ns}
     assert all(passed_ns >= at_ns for _, passed_ns in opened.values())
-    assert start_barrier[1].last_arrival_ns(evaluation_gate(0)) is None
+    assert start_barrier[1].last_arrival_ns(evaluation_barrier(0)) is None
 
 
 def test_pauses_add_up_and_verdicts_arrive(tmp_path: Path) -> None:
-    rank, evaluator = StartBarrier(tmp_path / "gates", 1), StartBarrier(tmp_path / "gates", 1)
+    rank, evaluator = (
+        StartBarrier(tmp_path / "start_barrier", 1),
+        StartBarrier(tmp_path / "start_barrier", 1),
+    )
     assert rank.last_step() is None
     rank.name_last_step(0, Reason.TIME)
     assert evaluator.last_step() == (0, Reason.TIME)
@@ -214,14 +217,16 @@ def test_pauses_add_up_and_verdicts_arrive(tmp_path: Path) -> None:
     for evaluation in range(2):
         arrival_ns = time.monotonic_ns()
         rank.request_evaluation(11 + evaluation, final=bool(evaluation))
-        rank.arrive(0, evaluation_gate(evaluation), arrival_ns)
-        assert evaluator.last_arrival_ns(evaluation_gate(evaluation)) == arrival_ns
+        rank.arrive(0, evaluation_barrier(evaluation), arrival_ns)
+        assert evaluator.last_arrival_ns(evaluation_barrier(evaluation)) == arrival_ns
         assert evaluator.requested_evaluation == (11 + evaluation, bool(evaluation))
         total_ns += (
-            evaluator.open(evaluation_gate(evaluation), EvaluationVerdict(evaluation), arrival_ns)
+            evaluator.open(
+                evaluation_barrier(evaluation), EvaluationVerdict(evaluation), arrival_ns
+            )
             - arrival_ns
         )
-        assert rank.wait(evaluation_gate(evaluation)).verdict is EvaluationVerdict(evaluation)
+        assert rank.wait(evaluation_barrier(evaluation)).verdict is EvaluationVerdict(evaluation)
     assert rank.paused_ns == total_ns
 
 

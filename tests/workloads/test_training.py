@@ -158,7 +158,7 @@ def test_training_ends_with_a_checkpoint_when_its_machines_are_about_to_go(train
     training = train(
         {**DIGITS, "stop": {"time": "60s"}, "evaluate_every": 10**9}, 2, wait=False, relayed=True
     )
-    training.go()
+    training.begin()
     training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
     start_barrier = StartBarrier(training.output_dir.start_barrier, 2)
     start_barrier.request_stop()
@@ -252,7 +252,7 @@ def test_a_dead_peer_is_an_error_at_once_and_the_trace_survives(train: Train) ->
     # Ranks that wait for an evaluation have no connection open to notice with; whoever runs them
     # sees the death then.
     training = train({**DIGITS, "stop": {"time": "60s"}, "evaluate_every": 10**9}, 3, wait=False)
-    training.go()
+    training.begin()
     training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
     time.sleep(1.5)
     os.kill(training.pids[1], signal.SIGKILL)
@@ -272,7 +272,7 @@ def test_a_dead_peer_is_an_error_at_once_and_the_trace_survives(train: Train) ->
 
 def test_sigterm_ends_a_worker_at_once(train: Train) -> None:
     training = train({**DIGITS, "stop": {"time": "60s"}}, 2, wait=False)
-    training.go()
+    training.begin()
     training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
     for pid in (*training.pids, *training.aside):
         os.kill(pid, signal.SIGTERM)
@@ -328,7 +328,7 @@ def test_the_heartbeat_tells_who_hangs(train: Train, own_code: Path) -> None:
         "stop": {"steps": 100},
     }
     training = train(workload, 4, path=own_code, wait=False)
-    training.go()
+    training.begin()
     training.wait_for(lambda: suspected(training, 1.0) != ())
     assert suspected(training, 1.0) == (2,)
     beats = read_heartbeats(training.output_dir.heartbeat, 4)
@@ -371,6 +371,6 @@ def test_workers_start_with_little_cpu_time(train: Train) -> None:
     for pid in training.pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         used_s.append((int(fields[11]) + int(fields[12])) / ticks)
-    training.output_dir.go.touch()
+    training.output_dir.start_signal.touch()
     training.finish()
     assert np.median(used_s) < 0.5

@@ -66,7 +66,7 @@ def parse_compression(value: object) -> object:
         fix = f"did you mean `{near[0]}`?" if near else f"use {', '.join(COMPRESSION_NAMES)}"
         place = ("name",) if isinstance(value, dict) and name is not None else ()
         raise PydanticCustomError(
-            "no_such_compression", "no such compression — {fix}", {"fix": fix, ERROR_SUBKEY: place}
+            "unknown_compression", "no such compression — {fix}", {"fix": fix, ERROR_SUBKEY: place}
         )
     return mapping
 

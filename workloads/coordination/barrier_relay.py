@@ -1,4 +1,4 @@
-"""Carries the gates of one machine's shared memory to and from the other machines of a training.
+"""Carries the barriers of one machine's shared memory to and from the other machines of a training.
 
 The head's machine has rank 0, the evaluator and the memory they write openings into; it must see
 the arrivals of all ranks. The others must see the openings and the last step. What crosses is told
@@ -27,19 +27,19 @@ class _BarrierUpdate(BaseModel):
 
 
 class Arrived(_BarrierUpdate):
-    """A rank waits at a gate since `time_ns` (reference clock)."""
+    """A rank waits at a barrier since `time_ns` (reference clock)."""
 
     kind: Literal["arrived"] = "arrived"
     rank: int
-    gate: int
+    barrier: int
     time_ns: int
 
 
 class Opened(_BarrierUpdate):
-    """A gate opens at `time_ns` (reference clock)."""
+    """A barrier opens at `time_ns` (reference clock)."""
 
     kind: Literal["opened"] = "opened"
-    gate: int
+    barrier: int
     time_ns: int
     verdict: EvaluationVerdict
 
@@ -67,11 +67,11 @@ class LastStepConfirmed(_BarrierUpdate):
 class StopRequested(_BarrierUpdate):
     """The machines are about to be taken away: the next step shall be the last."""
 
-    kind: Literal["stop_asked"] = "stop_asked"
+    kind: Literal["stop_requested"] = "stop_requested"
 
 
 BarrierUpdate = Arrived | Opened | LastStep | LastStepKnown | LastStepConfirmed | StopRequested
-BARRIER_UPDATE = (Arrived, Opened, LastStep, LastStepKnown, LastStepConfirmed, StopRequested)
+BARRIER_UPDATE_TYPES = (Arrived, Opened, LastStep, LastStepKnown, LastStepConfirmed, StopRequested)
 
 
 class BarrierRelay:
@@ -96,7 +96,7 @@ class BarrierRelay:
         self._to_reference, self._to_local = to_reference, to_local
         self._arrived = dict.fromkeys(self._ranks, 0)
         self._opened = 0
-        self._last_step_told = False
+        self._is_last_step_sent = False
 
     @property
     def is_head(self) -> bool:
@@ -106,23 +106,25 @@ class BarrierRelay:
     def poll_updates(self) -> Iterator[BarrierUpdate]:
         """Return the updates written into this memory since the last call, for other machines."""
         for rank, known in self._arrived.items():
-            gate, time_ns = self._start_barrier.arrival(rank)
-            if gate > known:
-                self._arrived[rank] = gate
-                yield Arrived(rank=rank, gate=gate, time_ns=self._to_reference(time_ns))
+            barrier, time_ns = self._start_barrier.arrival(rank)
+            if barrier > known:
+                self._arrived[rank] = barrier
+                yield Arrived(rank=rank, barrier=barrier, time_ns=self._to_reference(time_ns))
         if self.is_head:
-            yield from self._news_of_head()
+            yield from self._list_head_updates()
 
-    def _news_of_head(self) -> Iterator[BarrierUpdate]:
-        gate, opening = self._start_barrier.announced
-        if gate > self._opened:
-            self._opened = gate
+    def _list_head_updates(self) -> Iterator[BarrierUpdate]:
+        barrier, opening = self._start_barrier.announced
+        if barrier > self._opened:
+            self._opened = barrier
             yield Opened(
-                gate=gate, time_ns=self._to_reference(opening.open_ns), verdict=opening.verdict
+                barrier=barrier,
+                time_ns=self._to_reference(opening.open_ns),
+                verdict=opening.verdict,
             )
         last = self._start_barrier.last_step()
-        if last is not None and not self._last_step_told:
-            self._last_step_told = True
+        if last is not None and not self._is_last_step_sent:
+            self._is_last_step_sent = True
             yield LastStep(step=last[0], reason=last[1])
 
     def apply_update(self, update: BarrierUpdate) -> BarrierUpdate | None:
@@ -130,10 +132,10 @@ class BarrierRelay:
         anything.
         """
         if isinstance(update, Arrived) and update.rank not in self._arrived:
-            self._start_barrier.arrive(update.rank, update.gate, self._to_local(update.time_ns))
+            self._start_barrier.arrive(update.rank, update.barrier, self._to_local(update.time_ns))
         elif isinstance(update, Opened):
             self._start_barrier.announce(
-                update.gate, BarrierOpening(self._to_local(update.time_ns), update.verdict)
+                update.barrier, BarrierOpening(self._to_local(update.time_ns), update.verdict)
             )
         elif isinstance(update, LastStep):
             self._start_barrier.learn_last_step(update.step, update.reason)

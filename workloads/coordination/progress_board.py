@@ -18,7 +18,7 @@ from laggard.workloads.coordination.start_barrier import Reason
 from laggard.workloads.tracing.heartbeat import map_file
 
 _WORDS = 8
-_ASKED, _REASON = range(2)
+_REQUESTED, _REASON = range(2)
 _SAMPLES, _STEPS, _GIVEN, _GIVEN_NS, _SESSION, _LEFT, _STAGE = range(7)
 
 
@@ -95,16 +95,16 @@ class ProgressBoard:
     @property
     def requested_snapshots(self) -> int:
         """Number of snapshots that the coordinator has asked for."""
-        return int(self._head[_ASKED])
+        return int(self._head[_REQUESTED])
 
     def request_snapshot(self) -> int:
         """Ask all ranks for one more snapshot; returns its number, from 1."""
-        self._head[_ASKED] += 1
+        self._head[_REQUESTED] += 1
         return self.requested_snapshots
 
     def record_requested(self, number: int) -> None:
         """Put down what the coordinator, on another machine, has asked for."""
-        self._head[_ASKED] = number
+        self._head[_REQUESTED] = number
 
     def given(self, rank: int) -> int:
         """Number of the last snapshot that a rank has given."""

@@ -4,7 +4,7 @@ the other machines of a training.
 The coordinator's machine must see how far all ranks are, and have their parts; the others must see
 what the coordinator asks for and that training is over. Who is gone, and who has come to the
 training's end, everybody must know. What crosses is told in the time of one reference clock, as
-gates are (barrier_relay.py).
+barriers are (barrier_relay.py).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ COUNTED_EVERY_S = 0.02
 controller."""
 
 PIECE_BYTES = 96 << 10
-"""Of a part, at a time: gates and clocks have their turn between two."""
+"""Of a part, at a time: barriers and clocks have their turn between two."""
 
 
-class _ProgressUpdate(BaseModel):
+class _ProgressMessage(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Counted(_ProgressUpdate):
+class Counted(_ProgressMessage):
     """Numbers of steps that a rank has finished and of samples that it has trained on."""
 
     kind: Literal["counted"] = "counted"
@@ -43,7 +43,7 @@ class Counted(_ProgressUpdate):
     steps: int
 
 
-class PartPiece(_ProgressUpdate):
+class PartPiece(_ProgressMessage):
     """The next bytes (base64) of a rank's part of a snapshot."""
 
     kind: Literal["part_piece"] = "part_piece"
@@ -53,7 +53,7 @@ class PartPiece(_ProgressUpdate):
     last: bool
 
 
-class PartGiven(_ProgressUpdate):
+class PartGiven(_ProgressMessage):
     """A rank's part of a snapshot is whole, as it was at `time_ns` (reference clock); after its
     last piece.
     """
@@ -64,15 +64,15 @@ class PartGiven(_ProgressUpdate):
     time_ns: int
 
 
-class SessionEnded(_ProgressUpdate):
+class SessionEnded(_ProgressMessage):
     """A rank's session is over."""
 
-    kind: Literal["gone"] = "gone"
+    kind: Literal["session_ended"] = "session_ended"
     rank: int
     session: int
 
 
-class StageReached(_ProgressUpdate):
+class StageReached(_ProgressMessage):
     """A rank has come to a stage of the training's end."""
 
     kind: Literal["stage_reached"] = "stage_reached"
@@ -80,24 +80,24 @@ class StageReached(_ProgressUpdate):
     stage: int
 
 
-class SnapshotRequested(_ProgressUpdate):
+class SnapshotRequested(_ProgressMessage):
     """The coordinator wants all ranks' parts of a snapshot."""
 
-    kind: Literal["snapshot_asked"] = "snapshot_asked"
+    kind: Literal["snapshot_requested"] = "snapshot_requested"
     number: int
 
 
-class TrainingOver(_ProgressUpdate):
+class TrainingOver(_ProgressMessage):
     """The coordinator has ended the training."""
 
     kind: Literal["training_over"] = "training_over"
     reason: Reason
 
 
-TallyNews = (
+ProgressUpdate = (
     Counted | PartPiece | PartGiven | SessionEnded | StageReached | SnapshotRequested | TrainingOver
 )
-TALLY_NEWS = (
+PROGRESS_UPDATE_TYPES = (
     Counted,
     PartPiece,
     PartGiven,
@@ -117,7 +117,7 @@ class ProgressRelay:
         ranks: those that run on it.
         to_reference: from its CLOCK_MONOTONIC to the reference clock, ns.
         to_local: and back.
-        referees: whether the coordinator runs on it.
+        has_coordinator: whether the coordinator runs on it.
     """
 
     def __init__(
@@ -128,27 +128,31 @@ class ProgressRelay:
         to_reference: ClockMap,
         to_local: ClockMap,
         *,
-        referees: bool,
+        has_coordinator: bool,
     ) -> None:
         self._output_dir, self._progress_board, self._ranks = (
             output_dir,
             ProgressBoard(output_dir.progress_board, world_size),
             tuple(ranks),
         )
-        self._to_reference, self._to_local, self._referees = to_reference, to_local, referees
+        self._to_reference, self._to_local, self._has_coordinator = (
+            to_reference,
+            to_local,
+            has_coordinator,
+        )
         self._sessions_over = dict.fromkeys(range(world_size), 0)
         self._stages = dict.fromkeys(self._ranks, 0)
         self._steps = dict.fromkeys(self._ranks, 0)
         self._given = dict.fromkeys(self._ranks, 0)
-        self._parcels: deque[Iterator[TallyNews]] = deque()
+        self._pending_parts: deque[Iterator[ProgressUpdate]] = deque()
         self._counted_s = 0.0
-        self._asked, self._is_over = 0, False
+        self._requested_snapshots, self._is_over = 0, False
 
-    def poll_updates(self) -> Iterator[TallyNews]:
+    def poll_updates(self) -> Iterator[ProgressUpdate]:
         """What was written into this memory since the last call, and others must know; of a part,
         one piece at a time.
         """
-        if self._referees:
+        if self._has_coordinator:
             yield from self._list_coordinator_updates()
         else:
             yield from self._list_updates_for_coordinator()
@@ -163,42 +167,42 @@ class ProgressRelay:
                 self._stages[rank] = stage
                 yield StageReached(rank=rank, stage=stage)
 
-    def _list_coordinator_updates(self) -> Iterator[TallyNews]:
-        # Read in this order: who closes gives the snapshot after the last that was asked for, and
+    def _list_coordinator_updates(self) -> Iterator[ProgressUpdate]:
+        # Read in this order: who closes gives the snapshot after the last that was requested, and
         # must have heard of that one.
-        reason, asked = self._progress_board.ended, self._progress_board.requested_snapshots
-        if asked > self._asked:
-            self._asked = asked
-            yield SnapshotRequested(number=asked)
+        reason, requested = self._progress_board.ended, self._progress_board.requested_snapshots
+        if requested > self._requested_snapshots:
+            self._requested_snapshots = requested
+            yield SnapshotRequested(number=requested)
         if reason and not self._is_over:
             self._is_over = True
             yield TrainingOver(reason=reason)
 
-    def _list_updates_for_coordinator(self) -> Iterator[TallyNews]:
+    def _list_updates_for_coordinator(self) -> Iterator[ProgressUpdate]:
         now_s = time.monotonic()
         if now_s - self._counted_s >= COUNTED_EVERY_S:
             self._counted_s = now_s
-            yield from self._counts()
+            yield from self._list_counts()
         for rank, known in self._given.items():
             number, given_ns = self._progress_board.given(rank), self._progress_board.given_ns(rank)
             if number > known:
                 self._given[rank] = number
-                self._parcels.append(self._parcel(rank, number, given_ns))
-        if self._parcels:
-            piece = next(self._parcels[0], None)
+                self._pending_parts.append(self._cut_part(rank, number, given_ns))
+        if self._pending_parts:
+            piece = next(self._pending_parts[0], None)
             if piece is None:
-                self._parcels.popleft()
+                self._pending_parts.popleft()
             else:
                 yield piece
 
-    def _counts(self) -> Iterator[Counted]:
+    def _list_counts(self) -> Iterator[Counted]:
         for rank, known in self._steps.items():
             samples, steps = self._progress_board.samples_of(rank), self._progress_board.steps(rank)
             if steps > known:
                 self._steps[rank] = steps
                 yield Counted(rank=rank, samples=samples, steps=steps)
 
-    def _parcel(self, rank: int, number: int, given_ns: int) -> Iterator[TallyNews]:
+    def _cut_part(self, rank: int, number: int, given_ns: int) -> Iterator[ProgressUpdate]:
         path = self._output_dir.part(number, rank)
         with path.open("rb") as part:
             piece = part.read(PIECE_BYTES)
@@ -210,18 +214,18 @@ class ProgressRelay:
         path.unlink()
         yield PartGiven(rank=rank, number=number, time_ns=self._to_reference(given_ns))
 
-    def lose(self, rank: int) -> None:
+    def remove_rank(self, rank: int) -> None:
         """A rank of this machine was killed: where training is over already, its peers do not
         tell.
         """
         self._progress_board.leave(rank, self._progress_board.session(rank))
 
-    def apply_update(self, update: TallyNews) -> None:
+    def apply_update(self, update: ProgressUpdate) -> None:
         """Write what another machine's memory says into this one."""
         if isinstance(update, Counted):
             self._progress_board.count(update.rank, update.samples, update.steps)
         elif isinstance(update, PartPiece):
-            self._keep(update)
+            self._store_piece(update)
         elif isinstance(update, PartGiven):
             self._progress_board.give(update.rank, update.number, self._to_local(update.time_ns))
         elif isinstance(update, SessionEnded):
@@ -236,7 +240,7 @@ class ProgressRelay:
         elif isinstance(update, TrainingOver):
             self._progress_board.end(update.reason)
 
-    def _keep(self, piece: PartPiece) -> None:
+    def _store_piece(self, piece: PartPiece) -> None:
         whole = self._output_dir.part(piece.number, piece.rank)
         partial = whole.with_name(f".{whole.name}.coming")
         with partial.open("ab") as file:
@@ -254,10 +258,10 @@ class ProgressHub:
     """
 
     def __init__(self, machines: Sequence[str], coordinator: str) -> None:
-        self._machines, self._referee = tuple(machines), coordinator
+        self._machines, self._coordinator = tuple(machines), coordinator
 
-    def route(self, source: str, update: TallyNews) -> tuple[str, ...]:
+    def route(self, source: str, update: ProgressUpdate) -> tuple[str, ...]:
         """Return the machines that must receive the update."""
         if isinstance(update, Counted | PartPiece | PartGiven):
-            return (self._referee,) if source != self._referee else ()
+            return (self._coordinator,) if source != self._coordinator else ()
         return tuple(machine for machine in self._machines if machine != source)

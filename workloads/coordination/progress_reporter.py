@@ -44,17 +44,17 @@ class ProgressReporter:
 
     def finish_step(self, samples: int) -> None:
         """A step is done that so many samples were trained on; between steps the model is as it
-        should be, and is given if asked for.
+        should be, and is given if requested.
         """
         self.progress_board.add(self.rank, samples)
         if self.between_steps:
             self.answer(self._state.read)
 
     def answer(self, read: Callable[[], torch.Tensor]) -> None:
-        """Give the model, if it is asked for."""
-        asked = self.progress_board.requested_snapshots
-        if asked > self.progress_board.given(self.rank):
-            self._give(asked, read())
+        """Give the model, if it is requested."""
+        requested = self.progress_board.requested_snapshots
+        if requested > self.progress_board.given(self.rank):
+            self._give(requested, read())
 
     def close(self) -> None:
         """Training is over: the model as it is now is the last snapshot's part."""

@@ -1,8 +1,8 @@
 """Barrier of all ranks outside the network: at the start and at every evaluation.
 
-A gate opens for all at one announced instant, so its wait sends no training traffic and ends alike
-everywhere. The ranks meet in shared memory, which is what the processes of one machine have; the
-first-step gate is number 1, evaluation e is e + 2.
+A barrier opens for all at one announced instant, so its wait sends no training traffic and ends
+alike everywhere. The ranks meet in shared memory, which is what the processes of one machine have;
+the first-step barrier is number 1, evaluation e is e + 2.
 
 Where ranks live on several machines, each machine has such a memory and a relay (barrier_relay.py)
 carries what is written into one over to the others, on a way that is not shaped. Rank 0, the
@@ -21,10 +21,10 @@ import numpy as np
 
 from laggard.workloads.tracing.heartbeat import map_file
 
-START_GATE = 1
+START_BARRIER = 1
 LEAD_NS = 10_000_000
 RELAYED_LEAD_NS = 250_000_000
-"""How far ahead a gate's opening is announced: the relay has to reach every machine before."""
+"""How far ahead a barrier's opening is announced: the relay has to reach every machine before."""
 
 POLL_S = 0.002
 
@@ -39,13 +39,13 @@ _WORDS = 16
     _STEP,
     _FINAL,
     _CONFIRMED,
-    _STOP_ASKED,
+    _STOP_REQUESTED,
 ) = range(10)
 _ARRIVED, _ARRIVAL_NS = range(2)
 
 
 class EvaluationVerdict(enum.IntEnum):
-    """Verdict of the evaluator when it opens a gate."""
+    """Verdict of the evaluator when it opens a barrier."""
 
     GO_ON = 0
     STOP = 1
@@ -63,15 +63,15 @@ class Reason(enum.IntEnum):
 
 @dataclass(frozen=True)
 class BarrierOpening:
-    """Time at which a gate opened (CLOCK_MONOTONIC), and the verdict."""
+    """Time at which a barrier opened (CLOCK_MONOTONIC), and the verdict."""
 
     open_ns: int
     verdict: EvaluationVerdict
 
 
-def evaluation_gate(evaluation: int) -> int:
-    """Number of the gate of an evaluation (counted from 0)."""
-    return START_GATE + 1 + evaluation
+def evaluation_barrier(evaluation: int) -> int:
+    """Number of the barrier of an evaluation (counted from 0)."""
+    return START_BARRIER + 1 + evaluation
 
 
 class StartBarrier:
@@ -89,32 +89,32 @@ class StartBarrier:
         words = np.frombuffer(self._map, dtype=np.int64).reshape(1 + world_size, _WORDS)
         self._head, self._ranks = words[0], words[1:]
 
-    def arrive(self, rank: int, gate: int, arrival_ns: int) -> None:
-        """A rank says since when it waits at a gate."""
+    def arrive(self, rank: int, barrier: int, arrival_ns: int) -> None:
+        """A rank says since when it waits at a barrier."""
         self._ranks[rank, _ARRIVAL_NS] = arrival_ns
-        self._ranks[rank, _ARRIVED] = gate
+        self._ranks[rank, _ARRIVED] = barrier
 
-    def has_arrived(self, rank: int, gate: int) -> bool:
-        """Whether a rank waits at a gate."""
-        return bool(self._ranks[rank, _ARRIVED] >= gate)
+    def has_arrived(self, rank: int, barrier: int) -> bool:
+        """Whether a rank waits at a barrier."""
+        return bool(self._ranks[rank, _ARRIVED] >= barrier)
 
-    def last_arrival_ns(self, gate: int, absent: Collection[int] = ()) -> int | None:
+    def last_arrival_ns(self, barrier: int, absent: Collection[int] = ()) -> int | None:
         """When the last rank arrived; None while one is missing that is not `absent`."""
         expected = [rank for rank in range(len(self._ranks)) if rank not in absent]
-        if (self._ranks[expected, _ARRIVED] < gate).any():
+        if (self._ranks[expected, _ARRIVED] < barrier).any():
             return None
         return int(self._ranks[expected, _ARRIVAL_NS].max())
 
     def open(
         self,
-        gate: int,
+        barrier: int,
         verdict: EvaluationVerdict = EvaluationVerdict.GO_ON,
         paused_since_ns: int | None = None,
     ) -> int:
-        """Open a gate for all, a moment from now.
+        """Open a barrier for all, a moment from now.
 
         Args:
-            gate: its number.
+            barrier: its number.
             verdict: what the ranks do next.
             paused_since_ns: since when the clock of the training stands still, if it does.
 
@@ -124,28 +124,28 @@ class StartBarrier:
         open_ns = time.monotonic_ns() + (RELAYED_LEAD_NS if self._relayed else LEAD_NS)
         if paused_since_ns is not None:
             self._head[_PAUSED_NS] += open_ns - paused_since_ns
-        self.announce(gate, BarrierOpening(open_ns, verdict))
+        self.announce(barrier, BarrierOpening(open_ns, verdict))
         return open_ns
 
-    def announce(self, gate: int, opening: BarrierOpening) -> None:
-        """Let all who wait at a gate go when it opens."""
+    def announce(self, barrier: int, opening: BarrierOpening) -> None:
+        """Let all who wait at a barrier go when it opens."""
         self._head[_OPEN_NS], self._head[_VERDICT] = opening.open_ns, opening.verdict
-        self._head[_OPENED] = gate
+        self._head[_OPENED] = barrier
 
     @property
     def announced(self) -> tuple[int, BarrierOpening]:
-        """The last gate that opened, or is about to (0: none yet), and when."""
+        """The last barrier that opened, or is about to (0: none yet), and when."""
         return int(self._head[_OPENED]), BarrierOpening(
             int(self._head[_OPEN_NS]), EvaluationVerdict(int(self._head[_VERDICT]))
         )
 
     def arrival(self, rank: int) -> tuple[int, int]:
-        """The last gate at which a rank arrived (0: none yet), and when."""
+        """The last barrier at which a rank arrived (0: none yet), and when."""
         return int(self._ranks[rank, _ARRIVED]), int(self._ranks[rank, _ARRIVAL_NS])
 
-    def wait(self, gate: int) -> BarrierOpening:
-        """Wait until a gate opens."""
-        while self._head[_OPENED] < gate:
+    def wait(self, barrier: int) -> BarrierOpening:
+        """Wait until a barrier opens."""
+        while self._head[_OPENED] < barrier:
             time.sleep(POLL_S)
         opening = BarrierOpening(
             int(self._head[_OPEN_NS]), EvaluationVerdict(int(self._head[_VERDICT]))
@@ -193,12 +193,12 @@ class StartBarrier:
         """Ask who decides it to end training soon: the machines are about to be taken away, or the
         model is good enough.
         """
-        self._head[_STOP_ASKED] = reason
+        self._head[_STOP_REQUESTED] = reason
 
     @property
     def is_stop_requested(self) -> Reason:
         """Reason of a requested stop, if there is one."""
-        return Reason(int(self._head[_STOP_ASKED]))
+        return Reason(int(self._head[_STOP_REQUESTED]))
 
     def last_step(self) -> tuple[int, Reason] | None:
         """The last step and why it is, once rank 0 has named it."""

@@ -40,7 +40,7 @@ class CifarSplit:
             here = (indices >= first) & (indices < first + len(file))
             rows[here] = file[indices[here] - first]
             first += len(file)
-        return Raw(rows[:, 1:], rows[:, 0].astype(np.int64), beside_bytes=len(rows))
+        return Raw(rows[:, 1:], rows[:, 0].astype(np.int64), extra_bytes=len(rows))
 
     def prepare(self, raw: Raw) -> Batch:
         """Pixels as floats of mean 0 and deviation 1."""

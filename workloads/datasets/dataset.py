@@ -25,19 +25,19 @@ class Raw:
     Attributes:
         inputs: as they are stored.
         labels: of the samples.
-        beside_bytes: what had to be read of storage besides the inputs.
+        extra_bytes: what had to be read of storage besides the inputs.
     """
 
     inputs: Array | tuple[bytes, ...]
     labels: Indices
-    beside_bytes: int = 0
+    extra_bytes: int = 0
 
     @property
     def stored_bytes(self) -> int:
         """What was read of storage: the bytes that these samples have there."""
         inputs = self.inputs
         read = sum(map(len, inputs)) if isinstance(inputs, tuple) else inputs.nbytes
-        return read + self.beside_bytes
+        return read + self.extra_bytes
 
     @property
     def accesses(self) -> int:

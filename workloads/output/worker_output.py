@@ -70,9 +70,9 @@ class WorkerOutputDir:
         return self.folder / "checkpoint.pt"
 
     @property
-    def go(self) -> Path:
+    def start_signal(self) -> Path:
         """The runner makes this file when training may begin."""
-        return self.folder / "go"
+        return self.folder / "start_signal"
 
     @property
     def zero(self) -> Path:
@@ -92,7 +92,7 @@ class WorkerOutputDir:
     @property
     def evaluation_requests(self) -> Path:
         """JSON lines of the snapshots that are to be evaluated while training goes on."""
-        return self.folder / "asked.jsonl"
+        return self.folder / "evaluation_requests.jsonl"
 
     @property
     def evaluations(self) -> Path:
@@ -112,12 +112,12 @@ class WorkerOutputDir:
     @property
     def start_barrier(self) -> Path:
         """File of the start barrier (start_barrier.py)."""
-        return self.folder / "gates"
+        return self.folder / "start_barrier"
 
     @property
     def progress_board(self) -> Path:
         """File of the progress board (progress_board.py)."""
-        return self.folder / "tally"
+        return self.folder / "progress_board"
 
     @property
     def links(self) -> Path:

@@ -107,7 +107,7 @@ def parse_strategy(value: object) -> object:
             fix = f"{name} is a compression: write `compress: {{name: {name}, ...}}`"
         place = ("name",) if isinstance(value, dict) else ()
         raise PydanticCustomError(
-            "no_such_strategy", "no such strategy — {fix}", {"fix": fix, ERROR_SUBKEY: place}
+            "unknown_strategy", "no such strategy — {fix}", {"fix": fix, ERROR_SUBKEY: place}
         )
     if mapping.get("balanced_batches") and name not in list_balancing_strategies():
         rule = "with {name} all workers' shares of a batch are even — remove it, or use {others}"
@@ -116,7 +116,7 @@ def parse_strategy(value: object) -> object:
             "others": ", ".join(list_balancing_strategies()),
             ERROR_SUBKEY: ("balanced_batches",),
         }
-        raise PydanticCustomError("not_balanced", rule, details)
+        raise PydanticCustomError("balancing_not_supported", rule, details)
     return {**mapping, "name": name}
 
 

@@ -1,11 +1,11 @@
 """Gossip and Hop, played message by message: ranks send their models to neighbours as a step
 begins, and wait for theirs as it ends.
 
-gossip (Lian et al., NIPS 2017) waits for all neighbours' models of the same step; hop (Luo et al.,
-ASPLOS 2019) takes models of up to `staleness` steps ago, waits for all but `backups` of them, is
-never `ahead` steps of anybody, and leaves up to `skip` steps out when all neighbours have gone
-beyond. What is sent and received while a rank computes takes nothing from that: who has a share of
-a core has it for its steps' work.
+gossip (Lian et al., NIPS 2017) waits for all neighbours' models of the same step; hop (Luo et
+al., ASPLOS 2019) takes models of up to `staleness` steps ago, waits for all but `backups` of
+them, is never over `max_iteration_gap` steps ahead of anybody, and leaves up to `skip` steps out
+when all neighbours have gone beyond. What is sent and received while a rank computes takes
+nothing from that: who has a share of a core has it for its steps' work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class NeighborBounds:
     staleness: int = 0
     backups: int = 0
     skip: int = 0
-    ahead: int = 1_000_000_000
+    max_iteration_gap: int = 1_000_000_000
 
 
 def simulate_neighbors(sim_input: SimulationInput, bounds: NeighborBounds) -> SimulationResult:
@@ -127,7 +127,7 @@ class _NeighborSimulation:
         if (
             not state.ready
             or come < needed
-            or any(each < state.step + 1 - bounds.ahead for each in known)
+            or any(each < state.step + 1 - bounds.max_iteration_gap for each in known)
         ):
             return
         self._samples_learned += self._input.work.rank_samples(state.step)

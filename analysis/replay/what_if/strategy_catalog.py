@@ -40,7 +40,7 @@ class _StrategyKind:
     simulate: Callable[[SimulationInput, Mapping[str, int], bool], SimulationResult]
 
 
-_BOUNDED = {"staleness": 4, "backups": 0, "skip": 4, "ahead": 8}
+_BOUNDED = {"staleness": 4, "backups": 0, "skip": 4, "max_iteration_gap": 8}
 _KINDS: Mapping[str, _StrategyKind] = {
     "allreduce": _StrategyKind({}, lambda sim_input, _, __: simulate_all_reduce(sim_input, 1)),
     "local_sgd": _StrategyKind(
@@ -85,7 +85,10 @@ _KINDS: Mapping[str, _StrategyKind] = {
     "hop": _StrategyKind(
         {"graph": "ring", **_BOUNDED},
         lambda sim_input, n, complete: simulate_neighbors(
-            sim_input, NeighborBounds(complete, n["staleness"], n["backups"], n["skip"], n["ahead"])
+            sim_input,
+            NeighborBounds(
+                complete, n["staleness"], n["backups"], n["skip"], n["max_iteration_gap"]
+            ),
         ),
     ),
     "partial_reduce": _StrategyKind(
@@ -97,7 +100,7 @@ _KINDS: Mapping[str, _StrategyKind] = {
         {}, lambda sim_input, _, __: IndependentRanks(sim_input).simulate()
     ),
 }
-_MIN_VALUES = {"steps": 1, "tier_steps": 1, "wan_steps": 1, "group": 2, "ahead": 1}
+_MIN_VALUES = {"steps": 1, "tier_steps": 1, "wan_steps": 1, "group": 2, "max_iteration_gap": 1}
 STRATEGIES = tuple(_KINDS)
 
 

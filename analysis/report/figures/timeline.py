@@ -110,7 +110,7 @@ def choose_cell_count(analysis: AnalysisResult, end_s: float, most: int) -> int:
 
 
 def paint_shares(activity: RankActivity, shares: FloatArray) -> Pixels:
-    """Shares as stacked colours.
+    """Shares as stacked colors.
 
     Args:
         activity: what the shares are of.
@@ -131,9 +131,9 @@ def paint_shares(activity: RankActivity, shares: FloatArray) -> Pixels:
     for row in range(rows):
         stacked = np.cumsum(shares[:, row, :kinds], axis=1)
         kind = (stacked[None] <= height[:, None, None] + 1e-9).sum(axis=2)
-        colours = ink[kind]
-        colours[hatched[kind] & ((x + y) % 5 == 0)] = to_rgb(palette.HATCH)
-        image[row, 2 : 2 + bar] = colours
+        colors = ink[kind]
+        colors[hatched[kind] & ((x + y) % 5 == 0)] = to_rgb(palette.HATCH)
+        image[row, 2 : 2 + bar] = colors
         if activity.has_background:
             part = shares[:, row, kinds, None]
             image[row, 3 + bar : 3 + bar + _STRIP_PIXELS] = 1.0 - part * (
@@ -195,7 +195,7 @@ def write_timeline_caption(run: RunData, analysis: AnalysisResult) -> str:
     whole = _compute_mix(activity, 0.0, activity.end_ns)
     most = int(np.argmax(whole))
     text = (
-        "A row is a rank and time goes to the right; the colours of a column are the shares of"
+        "A row is a rank and time goes to the right; the colors of a column are the shares of"
         f" what the rank did then. {activity.kinds[most].label.capitalize()} takes most of all"
         f" ranks' time ({format_percent(float(whole[most]))})"
     )

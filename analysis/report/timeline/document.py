@@ -52,7 +52,7 @@ class TimelinePart:
 
     Attributes:
         document: what the script draws, as JSON.
-        kinds: the legend: what has a colour.
+        kinds: the legend: what has a color.
         background: that of them which is drawn as a thin line below the others; None where nothing
             is.
         whole_run: whether anything is outlined for the whole run.
@@ -95,11 +95,11 @@ def build_timeline_part(run: RunData, analysis: AnalysisResult) -> TimelinePart 
         "step": compute_median_step_s(analysis),
         "rows": [labels[rank] for rank in shown],
         "kinds": [
-            {"label": p.label, "colour": p.color, "hatch": p.hatch[:1]} for p in activity.kinds
+            {"label": p.label, "color": p.color, "hatch": p.hatch[:1]} for p in activity.kinds
         ],
-        "beside": {
+        "background": {
             "label": palette.BACKGROUND_TRANSFER.label,
-            "colour": palette.BACKGROUND_TRANSFER.color,
+            "color": palette.BACKGROUND_TRANSFER.color,
         }
         if activity.has_background
         else None,
@@ -173,6 +173,6 @@ def _encode_mark(mark: CauseMark, shown: IntArray) -> dict[str, object]:
         "text": f"{mark.subject}: {mark.slowdown} slower, {lasts}",
         "from": mark.first_s,
         "to": mark.last_s,
-        "lasting": mark.whole_run,
+        "whole_run": mark.whole_run,
         "rows": group_rows(mark.ranks, shown),
     }

@@ -96,13 +96,13 @@ class Sink:
         deadline_s = time.monotonic() + probe.total_s + 4 * probe.rtt_ms / 1e3 + 10 * _GRACE_S
         receiver = self._accepted(deadline_s)
         if self._transport == "count":
-            return float(_count(receiver, deadline_s, probe))
-        marks = _marks(receiver, deadline_s, probe)
+            return float(_count_datagrams(receiver, deadline_s, probe))
+        marks = _record_marks(receiver, deadline_s, probe)
         payload = TCP_PAYLOAD_BYTES if self._transport == "tcp" else UDP_PAYLOAD_BYTES
         return served_mbps(marks) * PACKET_BYTES / payload
 
     def _accepted(self, deadline_s: float) -> socket.socket:
-        _await(self._socket, deadline_s)
+        _await_first_bytes(self._socket, deadline_s)
         return self._socket.accept()[0] if self._transport == "tcp" else self._socket
 
     def close(self) -> None:
@@ -116,16 +116,18 @@ class Sink:
         self.close()
 
 
-def _await(receiver: socket.socket, deadline_s: float) -> None:
+def _await_first_bytes(receiver: socket.socket, deadline_s: float) -> None:
     if not select.select([receiver], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
         raise EmulationError(
             "no packet of a probe arrived; does a firewall stand between the nodes?"
         )
 
 
-def _marks(receiver: socket.socket, deadline_s: float, probe: FlowProbe) -> list[tuple[float, int]]:
+def _record_marks(
+    receiver: socket.socket, deadline_s: float, probe: FlowProbe
+) -> list[tuple[float, int]]:
     inbox, received, marks = bytearray(_INBOX), 0, list[tuple[float, int]]()
-    _await(receiver, deadline_s)
+    _await_first_bytes(receiver, deadline_s)
     begins_s = time.monotonic() + probe.warm_up_s
     ends_s = begins_s + probe.window_s
     while (now_s := time.monotonic()) < ends_s:
@@ -143,7 +145,7 @@ def _marks(receiver: socket.socket, deadline_s: float, probe: FlowProbe) -> list
     return marks
 
 
-def _count(receiver: socket.socket, deadline_s: float, probe: FlowProbe) -> int:
+def _count_datagrams(receiver: socket.socket, deadline_s: float, probe: FlowProbe) -> int:
     seen: set[int] = set()
     patience_s = _GRACE_S + 2 * probe.rtt_ms / 1e3
     while len(seen) < probe.count and time.monotonic() < deadline_s:
@@ -173,12 +175,12 @@ def send_flow(source: str, destination: tuple[str, int], probe: FlowProbe) -> No
         except OSError as error:
             raise EmulationError(f"{source} cannot reach {destination[0]}: {error}") from error
         if probe.transport == "tcp":
-            _fill(sender, probe)
+            _send_stream(sender, probe)
         else:
-            _pace(sender, probe)
+            _send_paced_datagrams(sender, probe)
 
 
-def _fill(sender: socket.socket, probe: FlowProbe) -> None:
+def _send_stream(sender: socket.socket, probe: FlowProbe) -> None:
     chunk, deadline_s = (
         bytes(1 << 16),
         time.monotonic() + probe.total_s + 4 * probe.rtt_ms / 1e3 + _GRACE_S,
@@ -190,7 +192,7 @@ def _fill(sender: socket.socket, probe: FlowProbe) -> None:
         return  # the sink has seen enough
 
 
-def _pace(sender: socket.socket, probe: FlowProbe) -> None:
+def _send_paced_datagrams(sender: socket.socket, probe: FlowProbe) -> None:
     counting = probe.transport == "count"
     per_s = (
         probe.per_s

@@ -71,19 +71,19 @@ def measure_datagrams(
 ) -> dict[Pair, LossCount]:
     """Losses of every probed link, all at the same time."""
     with ExitStack() as stack:
-        trains = [_open(probe, hosts, stack) for probe in probes]
-        _run(trains)
+        trains = [_open_train(probe, hosts, stack) for probe in probes]
+        _run_trains(trains)
     return {(t.probe.src, t.probe.dst): LossCount(t.sent, t.sent - len(t.seen)) for t in trains}
 
 
-def _open(probe: LossProbe, hosts: Mapping[str, ProbeEndpoint], stack: ExitStack) -> _Train:
+def _open_train(probe: LossProbe, hosts: Mapping[str, ProbeEndpoint], stack: ExitStack) -> _Train:
     receiver = stack.enter_context(listener_in(hosts[probe.dst], socket.SOCK_DGRAM))
     sender = stack.enter_context(socket_in(hosts[probe.src], socket.SOCK_DGRAM))
     sender.connect(receiver.getsockname())
     return _Train(probe, sender, receiver)
 
 
-def _run(trains: Sequence[_Train]) -> None:
+def _run_trains(trains: Sequence[_Train]) -> None:
     poll = select.epoll()
     by_descriptor = {train.receiver.fileno(): train for train in trains}
     for descriptor in by_descriptor:

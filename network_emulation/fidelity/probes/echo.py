@@ -91,7 +91,7 @@ def sample_echoes(
     the same time.
     """
     sources = {
-        name: socket_in(hosts[name], socket.SOCK_RAW, _protocol(hosts[name]))
+        name: socket_in(hosts[name], socket.SOCK_RAW, _get_icmp_protocol(hosts[name]))
         for name in {p.src for p in probes}
     }
     for source in sources.values():
@@ -99,7 +99,7 @@ def sample_echoes(
     rounds = [_Round(p, sources[p.src].fileno(), hosts[p.dst], {}, [], []) for p in probes]
     by_descriptor = {source.fileno(): source for source in sources.values()}
     try:
-        _run(rounds, by_descriptor)
+        _run_rounds(rounds, by_descriptor)
     finally:
         for source in sources.values():
             source.close()
@@ -111,7 +111,7 @@ def sample_echoes(
     }
 
 
-def _protocol(endpoint: ProbeEndpoint) -> int:
+def _get_icmp_protocol(endpoint: ProbeEndpoint) -> int:
     return socket.IPPROTO_ICMPV6 if endpoint.family == socket.AF_INET6 else socket.IPPROTO_ICMP
 
 
@@ -128,7 +128,7 @@ def round_trip_ms(
     return (small - per_byte * (SMALL_BYTES + header_bytes + _HEADERS)) / 1e6
 
 
-def _run(rounds: Sequence[_Round], sources: Mapping[int, socket.socket]) -> None:
+def _run_rounds(rounds: Sequence[_Round], sources: Mapping[int, socket.socket]) -> None:
     poll = select.epoll()
     for descriptor in sources:
         poll.register(descriptor, select.EPOLLIN)
@@ -143,25 +143,27 @@ def _run(rounds: Sequence[_Round], sources: Mapping[int, socket.socket]) -> None
         start_s + ((r.probe.count + 1) * r.probe.spacing_ms + r.probe.patience_ms) / 1e3
         for r in rounds
     )
-    while (now_s := time.monotonic()) < ends_s + _GRACE_S and not _complete(rounds, plan):
+    while (now_s := time.monotonic()) < ends_s + _GRACE_S and not _is_complete(rounds, plan):
         while plan and plan[0][0] <= now_s:
             due_s, index, number = heapq.heappop(plan)
-            _send(rounds[index], sources, index, number)
+            _send_echo(rounds[index], sources, index, number)
             if number + 1 < rounds[index].probe.count:
                 heapq.heappush(
                     plan, (due_s + rounds[index].probe.spacing_ms / 1e3, index, number + 1)
                 )
         wait_s = plan[0][0] - time.monotonic() if plan else 0.005
         for descriptor, _ in poll.poll(max(0.0, wait_s)):
-            _receive(rounds, sources[descriptor])
+            _receive_echoes(rounds, sources[descriptor])
     poll.close()
 
 
-def _complete(rounds: Sequence[_Round], plan: Sequence[object]) -> bool:
+def _is_complete(rounds: Sequence[_Round], plan: Sequence[object]) -> bool:
     return not plan and all(len(r.small_ns) + len(r.large_ns) == r.probe.count for r in rounds)
 
 
-def _send(round_: _Round, sources: Mapping[int, socket.socket], index: int, number: int) -> None:
+def _send_echo(
+    round_: _Round, sources: Mapping[int, socket.socket], index: int, number: int
+) -> None:
     size = LARGE_BYTES if number % 2 else SMALL_BYTES
     if (
         round_.peer.family == socket.AF_INET6
@@ -184,7 +186,7 @@ def echo_request(identifier: int, number: int, payload_bytes: int) -> bytes:
     return _ICMP.pack(_ECHO_REQUEST, 0, ~total & 0xFFFF, identifier, number) + body
 
 
-def _receive(rounds: Sequence[_Round], source: socket.socket) -> None:
+def _receive_echoes(rounds: Sequence[_Round], source: socket.socket) -> None:
     while True:
         try:
             packet, ancillary, _, _ = source.recvmsg(2048, 64)

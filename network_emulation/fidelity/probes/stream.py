@@ -119,7 +119,9 @@ class _Flow:
     def full(self) -> bool:
         """Whether the network itself holds a whole window, not the sender's buffer."""
         outstanding = self.sent - self.received
-        return outstanding >= 0.8 * self.probe.window_bytes and _unsent(self.sender) == 0
+        return (
+            outstanding >= 0.8 * self.probe.window_bytes and _count_unsent_bytes(self.sender) == 0
+        )
 
     def done(self, now_s: float) -> bool:
         return self.measuring_until_s is not None and now_s >= self.measuring_until_s
@@ -132,8 +134,8 @@ def measure_streams(
     nothing arrived.
     """
     with ExitStack() as stack:
-        flows = [_open(probe, hosts, stack) for probe in probes]
-        _run(flows, stack)
+        flows = [_open_flow(probe, hosts, stack) for probe in probes]
+        _run_flows(flows, stack)
     return {(flow.probe.src, flow.probe.dst): _wire_mbps(flow) for flow in flows}
 
 
@@ -152,7 +154,7 @@ def _wire_mbps(flow: _Flow) -> float:
     return served_mbps(flow.marks) * PACKET_BYTES / flow.payload_bytes
 
 
-def _open(probe: RateProbe, hosts: Mapping[str, ProbeEndpoint], stack: ExitStack) -> _Flow:
+def _open_flow(probe: RateProbe, hosts: Mapping[str, ProbeEndpoint], stack: ExitStack) -> _Flow:
     kind = socket.SOCK_STREAM if probe.transport == "tcp" else socket.SOCK_DGRAM
     listener = stack.enter_context(listener_in(hosts[probe.dst], kind))
     sender = stack.enter_context(socket_in(hosts[probe.src], kind))
@@ -168,7 +170,7 @@ def _open(probe: RateProbe, hosts: Mapping[str, ProbeEndpoint], stack: ExitStack
     return _Flow(probe, sender, listener, payload_bytes, listening=probe.transport == "tcp")
 
 
-def _run(flows: Sequence[_Flow], stack: ExitStack) -> None:
+def _run_flows(flows: Sequence[_Flow], stack: ExitStack) -> None:
     poll = select.epoll()
     by_descriptor = {flow.receiver.fileno(): flow for flow in flows}
     for descriptor in by_descriptor:
@@ -181,17 +183,17 @@ def _run(flows: Sequence[_Flow], stack: ExitStack) -> None:
     )
     while (now_s := time.monotonic()) < limit_s and not all(flow.done(now_s) for flow in flows):
         for flow in flows:
-            _push(flow, now_s, started_s)
+            _push_bytes(flow, now_s, started_s)
         for descriptor, _ in poll.poll(_LULL_S):
             flow = by_descriptor[descriptor]
             if flow.listening:
-                by_descriptor[_accept(flow, poll, stack)] = flow
+                by_descriptor[_accept_connection(flow, poll, stack)] = flow
             else:
-                _pull(flow, started_s)
+                _pull_bytes(flow, started_s)
     poll.close()
 
 
-def _accept(flow: _Flow, poll: select.epoll, stack: ExitStack) -> int:
+def _accept_connection(flow: _Flow, poll: select.epoll, stack: ExitStack) -> int:
     peer = stack.enter_context(flow.receiver.accept()[0])
     peer.setblocking(False)
     poll.unregister(flow.receiver.fileno())
@@ -200,7 +202,7 @@ def _accept(flow: _Flow, poll: select.epoll, stack: ExitStack) -> int:
     return peer.fileno()
 
 
-def _push(flow: _Flow, now_s: float, started_s: float) -> None:
+def _push_bytes(flow: _Flow, now_s: float, started_s: float) -> None:
     if flow.done(now_s):
         return
     if flow.probe.transport == "udp":
@@ -223,7 +225,7 @@ def _push_datagrams(flow: _Flow, now_s: float, started_s: float) -> None:
         flow.sent += PACKET_BYTES
 
 
-def _pull(flow: _Flow, started_s: float) -> None:
+def _pull_bytes(flow: _Flow, started_s: float) -> None:
     while True:
         try:
             count = flow.receiver.recv_into(_INBOX)
@@ -233,7 +235,7 @@ def _pull(flow: _Flow, started_s: float) -> None:
             return
         flow.received += count
         now_s = time.monotonic()
-        if flow.measuring_until_s is None and _ready(flow, now_s, started_s):
+        if flow.measuring_until_s is None and _is_steady(flow, now_s, started_s):
             flow.measuring_until_s = now_s + flow.probe.window_s
         if flow.measuring_until_s is not None:
             flow.marks.append((now_s, flow.received))
@@ -241,7 +243,7 @@ def _pull(flow: _Flow, started_s: float) -> None:
             return
 
 
-def _ready(flow: _Flow, now_s: float, started_s: float) -> bool:
+def _is_steady(flow: _Flow, now_s: float, started_s: float) -> bool:
     """Whether the link is in steady state: datagrams came for a while, or the network held a full
     window for a round trip.
     """
@@ -254,7 +256,7 @@ def _ready(flow: _Flow, now_s: float, started_s: float) -> bool:
     return steady or now_s - started_s > flow.probe.warm_up_s
 
 
-def _unsent(sender: socket.socket) -> int:
+def _count_unsent_bytes(sender: socket.socket) -> int:
     answer = fcntl.ioctl(sender, _SIOCOUTQNSD, struct.pack("i", 0))
     return int(struct.unpack("i", answer)[0])
 

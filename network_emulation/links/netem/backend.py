@@ -23,10 +23,10 @@ from laggard.network_emulation.links.netem.htb import as_batch, segment_command
 from laggard.network_emulation.links.netem.ingress_queue import (
     Command,
     make_room,
-    received,
+    parse_received_counters,
     verify_ingress,
 )
-from laggard.network_emulation.links.netem.readback import verify
+from laggard.network_emulation.links.netem.readback import verify_constraints
 from laggard.network_emulation.links.netem.tc_commands import LinkProgram, compile_links
 
 Deployment = Literal["ansible", "direct"]
@@ -97,7 +97,7 @@ class NetemBackend:
         )
         execute = execute or InNamespaces.named(host.name for host in plan.hosts)
         _make_room(program, execute)
-        backend = cls(program, execute, _removals(program, execute, lasting=undo is not None))
+        backend = cls(program, execute, _build_removals(program, execute, lasting=undo is not None))
         if undo is not None:
             for host, commands in backend.removals.items():
                 for command in commands:
@@ -111,7 +111,7 @@ class NetemBackend:
                 else backend._deploy_directly()
             )
         for host, source in program.sources.items():
-            verify(host, source, shown[host])
+            verify_constraints(host, source, shown[host])
         execute.expect_changes(program.sources)
         _log.info(
             "netem: %d links of %d hosts applied and read back",
@@ -168,7 +168,9 @@ class NetemBackend:
         return {
             (src, host): LinkCounters(*counts, dropped=0)
             for host, intake in self.program.intakes.items()
-            for src, counts in received(intake, self.execute(host, intake.count_command())).items()
+            for src, counts in parse_received_counters(
+                intake, self.execute(host, intake.count_command())
+            ).items()
         }
 
     def lateness_ms(self) -> float | None:
@@ -256,7 +258,7 @@ def _make_room(program: LinkProgram, execute: Execute) -> None:
             execute(host, command)
 
 
-def _removals(
+def _build_removals(
     program: LinkProgram, execute: Execute, *, lasting: bool
 ) -> Mapping[str, tuple[Command, ...]]:
     """What `close` does on each host; on lasting ones their devices then send batches as before."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from laggard.core.errors import EmulationError
-from laggard.network_emulation.links.netem.tc_batch import TcBatch, failure
+from laggard.network_emulation.links.netem.tc_batch import TcBatch, format_failure
 
 NAMED_NAMESPACES = Path("/run/netns")
 _LIMIT_S = 60.0
@@ -77,9 +77,8 @@ class InNamespaces:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise EmulationError(f"{host or 'fabric'}: {' '.join(command)}: {error}") from error
         if done.returncode != 0:
-            raise EmulationError(
-                f"{host or 'fabric'}: {' '.join(command)} failed: {failure(done.stderr, text)}"
-            )
+            reason = format_failure(done.stderr, text)
+            raise EmulationError(f"{host or 'fabric'}: {' '.join(command)} failed: {reason}")
         return done.stdout
 
     def expect_changes(self, hosts: Iterable[str]) -> None:

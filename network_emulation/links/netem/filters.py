@@ -79,7 +79,7 @@ def parse_filters(shown: str) -> tuple[ShownFilter, ...]:
     found: list[ShownFilter] = []
     for line in shown.splitlines():
         if line.startswith("filter "):
-            found.append(ShownFilter(6 if " protocol ipv6 " in line else 4, _flow(line)))
+            found.append(ShownFilter(6 if " protocol ipv6 " in line else 4, _parse_flow_id(line)))
         elif found and (match := re.search(r"match ([0-9a-f]{8})/ffffffff at (\d+)", line)):
             found[-1].words[int(match[2])] = match[1]
         elif found and (match := re.search(r"mirred \(Egress Redirect to device (\S+?)\)", line)):
@@ -89,7 +89,7 @@ def parse_filters(shown: str) -> tuple[ShownFilter, ...]:
     return tuple(found)
 
 
-def _flow(line: str) -> int | None:
+def _parse_flow_id(line: str) -> int | None:
     match = re.search(r"\bflowid 1:(\d+)", line)
     return int(match[1]) if match else None
 

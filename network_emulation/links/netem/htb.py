@@ -45,17 +45,17 @@ _END = "END_OF_TC_BATCH"
 
 def delay_text(delay_ms: float) -> str:
     """A delay as tc (and EnOSlib's validator) takes it."""
-    return f"{_plain(delay_ms)}ms"
+    return f"{_format_decimal(delay_ms)}ms"
 
 
 def rate_text(rate_mbps: float | None) -> str:
     """A rate as tc (and EnOSlib's validator) takes it; EnOSlib's default where there is none."""
-    return str(DEFAULT_RATE) if rate_mbps is None else f"{_plain(rate_mbps * 1e3)}kbit"
+    return str(DEFAULT_RATE) if rate_mbps is None else f"{_format_decimal(rate_mbps * 1e3)}kbit"
 
 
 def loss_text(loss_percent: float) -> str | None:
     """A loss as tc takes it; None for none, as EnOSlib wants it."""
-    return f"{_plain(loss_percent)}%" if loss_percent else None
+    return f"{_format_decimal(loss_percent)}%" if loss_percent else None
 
 
 def burst_bytes(rate_mbps: float | None) -> int:
@@ -84,7 +84,7 @@ def jitter_texts(delay_ms: float, constraint: Constraint) -> tuple[str, str, str
     return delay_text(least[0]), delay_text(least[1]), constraint.distribution
 
 
-def _plain(number: float) -> str:
+def _format_decimal(number: float) -> str:
     return f"{number:.6f}".rstrip("0").rstrip(".")
 
 
@@ -157,7 +157,7 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
             f"delay {self.delay}", f"delay {self.delay} {self.jitter}".rstrip() + drawn, 1
         )
         if self.bursts is not None:
-            begins, ends = (_plain(100 * probability) for probability in self.bursts)
+            begins, ends = (_format_decimal(100 * probability) for probability in self.bursts)
             varied = varied.replace(f" loss {self.loss}", f" loss gemodel {begins}% {ends}%", 1)
         return f"{varied} limit {self.limit}" + (f" {IN_ORDER}" if in_order else "")
 

@@ -88,7 +88,7 @@ class IngressShaper:
     def batch(self) -> tuple[str, ...]:
         """Lines for one `tc -batch -` that applies everything and shows what came of it."""
         lines = [
-            *map(_bucket, self.queues),
+            *map(_build_bucket_command, self.queues),
             f"tc qdisc add dev {self.device} ingress",
             *self._unshaped(),
         ]
@@ -112,7 +112,7 @@ class IngressShaper:
         would be lost, so the filters go first.
         """
         ingress = ("tc", "qdisc", "del", "dev", self.device, "ingress")
-        return (ingress, *(_delete(queue.device) for queue in self.queues))
+        return (ingress, *(_build_delete_command(queue.device) for queue in self.queues))
 
     def _unshaped(self) -> Iterator[str]:
         """Filters before all others, which end the search and do nothing."""
@@ -142,7 +142,7 @@ class IngressShaper:
         return f"tc filter add dev {self.device} parent {_INGRESS} protocol ip prio {priority} u32"
 
 
-def _bucket(queue: IngressQueue) -> str:
+def _build_bucket_command(queue: IngressQueue) -> str:
     rate, burst = rate_text(queue.rate_mbps), burst_bytes(queue.rate_mbps)
     return (
         f"tc qdisc replace dev {queue.device} root handle 1: tbf rate {rate} burst {burst} limit"
@@ -150,7 +150,7 @@ def _bucket(queue: IngressQueue) -> str:
     )
 
 
-def _delete(device: str) -> Command:
+def _build_delete_command(device: str) -> Command:
     return ("ip", "link", "del", device)
 
 
@@ -180,7 +180,7 @@ def make_room(host: str, intake: IngressShaper, links: str, qdiscs: str) -> tupl
         raise EmulationError(f"{host}: {rule}; {fix}")
     _require_fitting(host, intake, found.get(intake.device, 0))
     ingress = [("tc", "qdisc", "del", "dev", intake.device, "ingress")] if treated else []
-    return (*ingress, *map(_delete, left))
+    return (*ingress, *map(_build_delete_command, left))
 
 
 def _require_fitting(host: str, intake: IngressShaper, mtu: int) -> None:
@@ -197,7 +197,7 @@ def _require_fitting(host: str, intake: IngressShaper, mtu: int) -> None:
         )
 
 
-def received(intake: IngressShaper, shown: str) -> Mapping[str, tuple[int, int]]:
+def parse_received_counters(intake: IngressShaper, shown: str) -> Mapping[str, tuple[int, int]]:
     """Link-layer bytes and packets that came from each sender, by its name.
 
     Args:
@@ -236,7 +236,7 @@ def verify_ingress(host: str, intake: IngressShaper, shown: str) -> None:
     }
     redirected = {address: each.device for address, each in by_address(shown, "src").items()}
     for queue in intake.queues:
-        wrong = _difference(queue, buckets.get(queue.device), redirected)
+        wrong = _describe_difference(queue, buckets.get(queue.device), redirected)
         if wrong:
             fix = "is another program changing its queues?"
             raise EmulationError(
@@ -244,7 +244,7 @@ def verify_ingress(host: str, intake: IngressShaper, shown: str) -> None:
             )
 
 
-def _difference(
+def _describe_difference(
     queue: IngressQueue, bucket: tuple[float, float] | None, redirected: Mapping[str, str]
 ) -> str:
     if bucket is None:

@@ -41,7 +41,7 @@ def parse_shown(text: str) -> Mapping[int, AppliedLink]:
     applied: dict[int, dict[str, object]] = {}
     for line in text.splitlines():
         if found := re.match(r"qdisc netem \w+: parent 1:(\d+) (.*)", line):
-            applied.setdefault(int(found[1]), {}).update(_netem(found[2]))
+            applied.setdefault(int(found[1]), {}).update(_parse_netem_options(found[2]))
         elif found := re.match(r"qdisc pfifo \w+: parent 1:(\d+) limit (\d+)p", line):
             applied.setdefault(int(found[1]), {})["limit"] = int(found[2])
         elif found := re.match(r"class htb 1:(\d+) .*?\bceil (\S+)", line):
@@ -59,7 +59,7 @@ def parse_shown(text: str) -> Mapping[int, AppliedLink]:
     }
 
 
-def _netem(options: str) -> Iterable[tuple[str, object]]:
+def _parse_netem_options(options: str) -> Iterable[tuple[str, object]]:
     if found := re.search(r"\blimit (\d+)", options):
         yield "limit", int(found[1])
     if found := re.search(r"\bdelay (\S+)(?:\s+([\d.]+\w*s)\b)?", options):
@@ -73,7 +73,7 @@ def _netem(options: str) -> Iterable[tuple[str, object]]:
         yield "burst_packets", 1 / ends
 
 
-def verify(host: str, source: LinkSource, shown: str) -> None:
+def verify_constraints(host: str, source: LinkSource, shown: str) -> None:
     """Compare what a host shows with what its constraints ask for.
 
     Raises:
@@ -81,7 +81,7 @@ def verify(host: str, source: LinkSource, shown: str) -> None:
     """
     applied = parse_shown(shown)
     for constraint in sorted(source.constraints, key=lambda constraint: int(constraint.number)):
-        wrong = _difference(constraint, applied.get(constraint.number, AppliedLink()))
+        wrong = _describe_difference(constraint, applied.get(constraint.number, AppliedLink()))
         if wrong:
             fix = "is another program changing its queues?"
             raise EmulationError(
@@ -89,7 +89,7 @@ def verify(host: str, source: LinkSource, shown: str) -> None:
             )
 
 
-def _difference(asked: LinkConstraint, applied: AppliedLink) -> str:
+def _describe_difference(asked: LinkConstraint, applied: AppliedLink) -> str:
     pairs: tuple[tuple[str, float, float | None], ...] = (
         ("rate in Mbit/s", parse_rate_mbps(asked.rate), applied.rate_mbps),
         ("delay in ms", parse_delay_ms(asked.delay), applied.delay_ms),

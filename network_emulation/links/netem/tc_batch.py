@@ -60,7 +60,7 @@ class TcBatch:
             raise EmulationError(f"{self._host}: tc has not changed its queues for {limit_s:g} s")
         if not self._process.stdout.read(4096):
             raise EmulationError(
-                f"{self._host}: tc failed: {failure(self._last_words(), self._fed)}"
+                f"{self._host}: tc failed: {format_failure(self._last_words(), self._fed)}"
             )
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class TcBatch:
         return self._process.communicate()[1].decode(errors="replace")
 
 
-def failure(said: str, text: str) -> str:
+def format_failure(said: str, text: str) -> str:
     """What `tc` said of a batch, with the line that it complains about."""
     lines = text.splitlines()
     number = said.rpartition("Command failed -:")[2].strip()

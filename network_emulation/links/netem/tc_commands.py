@@ -47,7 +47,7 @@ from laggard.network_emulation.links.netem.ingress_queue import (
     IngressQueue,
     IngressShaper,
 )
-from laggard.network_emulation.loss_bursts import gilbert
+from laggard.network_emulation.loss_bursts import compute_gilbert_probabilities
 
 MAX_HOSTS = 9_900
 SEGMENT_BELOW_MBPS = 1_000.0
@@ -124,7 +124,9 @@ class LinkProgram:
             jitter=jitter,
             distribution=distribution,
             limit=limit_packets(constraint),
-            bursts=gilbert(constraint.loss_percent / 100, constraint.burst_packets),
+            bursts=compute_gilbert_probabilities(
+                constraint.loss_percent / 100, constraint.burst_packets
+            ),
             burst=burst_bytes(rate_mbps),
             parent=parent,
             guaranteed=guaranteed,
@@ -192,7 +194,7 @@ def compile_links(
         raise EmulationError(
             f"{len(plan.hosts)} hosts: tc numbers at most {MAX_HOSTS} classes of a device"
         )
-    devices, queues = _fabric(plan, ports) if ports is not None else ((), ())
+    devices, queues = _plan_fabric(plan, ports) if ports is not None else ((), ())
     deployed = _Deployed(_by_address(roles, networks), networks)
     shared, intakes = ({}, {}) if ports is not None else _on_hosts(plan, deployed, unshaped_port)
     plan = replace(plan, pairs=_with_classes(plan, shared))
@@ -203,7 +205,7 @@ def compile_links(
         hosts={host.name: host for host in plan.hosts},
         fan_out=Counter(src for src, _ in plan.pairs),
         links=ShapedLinks(),
-        sources=_sources(plan, deployed, shared, unshaped_port),
+        sources=_plan_sources(plan, deployed, shared, unshaped_port),
         intakes=intakes,
         fabric_devices=devices,
         fabric_queues=queues,
@@ -271,7 +273,7 @@ def _with_classes(
     return {**only, **plan.pairs}
 
 
-def _sources(
+def _plan_sources(
     plan: LinkPlan,
     deployed: _Deployed,
     shared: Mapping[str, tuple[SharedClass, ...]],
@@ -283,7 +285,7 @@ def _sources(
     }
     return {
         host.name: replace(
-            _source(plan, host, deployed),
+            _plan_source(plan, host, deployed),
             shared=shared.get(host.name, ()),
             unshaped_port=unshaped_port,
         )
@@ -292,7 +294,7 @@ def _sources(
     }
 
 
-def _source(plan: LinkPlan, host: Host, deployed: _Deployed) -> LinkSource:
+def _plan_source(plan: LinkPlan, host: Host, deployed: _Deployed) -> LinkSource:
     enos_host, device = deployed.find(host)
     access = plan.access.get(host.name)
     rates = [plan.expected(host.name, dst).rate_mbps for src, dst in plan.pairs if src == host.name]
@@ -319,7 +321,7 @@ def _on_hosts(
         raise EmulationError(
             f"{name} of heterogeneity.yaml: {reason}; leave it out, or run --on local"
         )
-    return _shared_classes(plan), _intakes(plan, deployed, unshaped_port)
+    return _shared_classes(plan), _plan_ingress_shapers(plan, deployed, unshaped_port)
 
 
 def _shared_classes(plan: LinkPlan) -> dict[str, tuple[SharedClass, ...]]:
@@ -343,7 +345,9 @@ def _shared_classes(plan: LinkPlan) -> dict[str, tuple[SharedClass, ...]]:
     return classes
 
 
-def _intakes(plan: LinkPlan, deployed: _Deployed, unshaped_port: int) -> dict[str, IngressShaper]:
+def _plan_ingress_shapers(
+    plan: LinkPlan, deployed: _Deployed, unshaped_port: int
+) -> dict[str, IngressShaper]:
     hosts = {host.name: host for host in plan.hosts}
     queues: dict[str, tuple[IngressQueue, ...]] = {}
     for inlet in plan_inlets(plan):
@@ -359,7 +363,9 @@ def _intakes(plan: LinkPlan, deployed: _Deployed, unshaped_port: int) -> dict[st
     }
 
 
-def _fabric(plan: LinkPlan, ports: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _plan_fabric(
+    plan: LinkPlan, ports: Mapping[str, str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Downlinks and shared links, between the hosts. Nothing there changes while a run goes on, so
     netem serialises.
     """
@@ -367,7 +373,7 @@ def _fabric(plan: LinkPlan, ports: Mapping[str, str]) -> tuple[tuple[str, ...], 
     queues: list[str] = []
     for name, access in plan.access.items():
         if access.down_mbps is not None:
-            queues.append(_bottleneck(_port(name, ports), access.down_mbps))
+            queues.append(_build_bottleneck_command(_get_port(name, ports), access.down_mbps))
     hosts = {host.name: host for host in plan.hosts}
     redirecting: set[str] = set()
     for i, link in enumerate(plan.shared):
@@ -376,9 +382,9 @@ def _fabric(plan: LinkPlan, ports: Mapping[str, str]) -> tuple[tuple[str, ...], 
             f"link add {device} type ifb",
             f"link set {device} txqueuelen {QUEUE_PACKETS} up",
         ]
-        queues.append(_bottleneck(device, link.rate_mbps))
+        queues.append(_build_bottleneck_command(device, link.rate_mbps))
         for src, dst in sorted(link.pairs):
-            port = _port(src, ports)
+            port = _get_port(src, ports)
             if port not in redirecting:
                 queues.append(f"tc qdisc add dev {port} ingress")
                 redirecting.add(port)
@@ -394,14 +400,14 @@ def _fabric(plan: LinkPlan, ports: Mapping[str, str]) -> tuple[tuple[str, ...], 
     return tuple(devices), as_batch(queues)
 
 
-def _bottleneck(device: str, rate_mbps: float) -> str:
+def _build_bottleneck_command(device: str, rate_mbps: float) -> str:
     return (
         f"tc qdisc replace dev {device} root handle {ROOT} netem rate {rate_text(rate_mbps)} limit"
         f" {QUEUE_PACKETS}"
     )
 
 
-def _port(host: str, ports: Mapping[str, str]) -> str:
+def _get_port(host: str, ports: Mapping[str, str]) -> str:
     if host not in ports:
         fix = "use links: userspace, or drop downlinks and shared links from heterogeneity.yaml"
         raise EmulationError(

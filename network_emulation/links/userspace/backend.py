@@ -30,7 +30,7 @@ from laggard.network_emulation.links.userspace.counters import (
     WORST_LATE_NS,
     EmulatorCounters,
 )
-from laggard.network_emulation.links.userspace.forwarding import emulate
+from laggard.network_emulation.links.userspace.forwarding import run_emulator
 from laggard.network_emulation.links.userspace.queueing import BYTES, DROPPED, PACKETS, TALLY_FIELDS
 from laggard.network_emulation.links.userspace.topology import (
     Topology,
@@ -118,12 +118,12 @@ class UserspaceBackend:
         addresses = [(host.address, *host.ipv6) for host in plan.hosts]
         ours, theirs = socket.socketpair()
         pid = fork_companion(
-            "laggard-links", lambda: emulate(theirs, paths, addresses, topology, tally, seed)
+            "laggard-links", lambda: run_emulator(theirs, paths, addresses, topology, tally, seed)
         )
         theirs.close()
         try:
             ours.settimeout(_ANSWER_S)
-            ready = _answer(ours)
+            ready = _receive_answer(ours)
             assert isinstance(ready, control.EmulatorReady)
             backend = cls(plan, topology, tally, ours, pid, ready.realtime)
             backend.tcp = run_forked(
@@ -159,8 +159,8 @@ class UserspaceBackend:
             (self._indices[pair], constraint) for pair, constraint in changes.items()
         )
         try:
-            control.send(self._end, control.Change(constraints, segmentation))
-            changed = _answer(self._end)
+            control.send_message(self._end, control.Change(constraints, segmentation))
+            changed = _receive_answer(self._end)
         except OSError as error:
             raise EmulationError(f"the link emulator does not answer: {error}") from error
         assert isinstance(changed, control.Changed)
@@ -212,9 +212,9 @@ class UserspaceBackend:
         end_companion(self.pid)
 
 
-def _answer(end: socket.socket) -> control.Message:
+def _receive_answer(end: socket.socket) -> control.Message:
     try:
-        message = control.receive(end)
+        message = control.receive_message(end)
     except TimeoutError as error:
         raise EmulationError(f"the link emulator did not answer within {_ANSWER_S:g} s") from error
     if isinstance(message, PackedError):

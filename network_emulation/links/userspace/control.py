@@ -47,13 +47,13 @@ class Changed:
 Message = EmulatorReady | Change | Changed | PackedError
 
 
-def send(end: socket.socket, message: Message) -> None:
+def send_message(end: socket.socket, message: Message) -> None:
     """Send a message; blocks until it is on its way."""
     payload = pickle.dumps(message)
     end.sendall(_LENGTH.pack(len(payload)) + payload)
 
 
-def receive(end: socket.socket) -> Message:
+def receive_message(end: socket.socket) -> Message:
     """Wait for a message.
 
     Raises:

@@ -36,7 +36,7 @@ _FRAME_BYTES = (1 << 16) + frame.VNET_HEADER_BYTES
 _FRAMES_PER_TURN = 16
 
 
-def emulate(
+def run_emulator(
     end: socket.socket,
     namespaces: Sequence[Path],
     addresses: Sequence[Sequence[str]],
@@ -64,11 +64,11 @@ def emulate(
         for device in devices:
             set_segmentation_offload(device, wanted=True)
     except LaggardError as error:
-        control.send(end, pack_error(error))
+        control.send_message(end, pack_error(error))
         return 1
     forwarder = Forwarder(end, devices, addresses, topology, tally, seed)
     gc.disable()
-    control.send(end, control.EmulatorReady(realtime=become_punctual(PRIORITY)))
+    control.send_message(end, control.EmulatorReady(realtime=become_punctual(PRIORITY)))
     forwarder.run()
     return 0
 
@@ -128,7 +128,12 @@ class Forwarder:
             timer.set(model.next_ns())
 
     def _forward(self, device: int, table: Mapping[bytes, Route]) -> None:
-        model, read, weigh, destination = self._model, os.read, frame.weigh, frame.destination
+        model, read, weigh, destination = (
+            self._model,
+            os.read,
+            frame.measure_frame,
+            frame.parse_destination,
+        )
         for _ in range(_FRAMES_PER_TURN):
             try:
                 data = read(device, _FRAME_BYTES)
@@ -184,7 +189,7 @@ class Forwarder:
         now_ns = time.monotonic_ns()
         for index, constraint in change.constraints:
             self._model.constrain(self._routes[index], constraint, QUEUE_BYTES, now_ns)
-        control.send(self._end, control.Changed(time.monotonic_ns()))
+        control.send_message(self._end, control.Changed(time.monotonic_ns()))
 
 
 def _route_tables(

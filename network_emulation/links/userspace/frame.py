@@ -4,7 +4,7 @@ where they go.
 A frame is `struct virtio_net_hdr` (10 bytes, host byte order) and an IP packet, which may be a
 super-packet of up to 64 KiB that stands for many segments (generic segmentation offload). On the
 wire each segment has headers of its own; netem and HTB on an Ethernet device count those,
-Ethernet's included (`qdisc_pkt_len_init` in Linux), and so does `weigh`.
+Ethernet's included (`qdisc_pkt_len_init` in Linux), and so does `measure_frame`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CHECKSUM_START = slice(6, 8)
 _TCP_DATA_OFFSET = 12
 
 
-def destination(frame: bytes) -> bytes:
+def parse_destination(frame: bytes) -> bytes:
     """The destination address as it stands in the frame, 4 or 16 bytes; empty where there is no
     complete IPv4 or IPv6 header.
     """
@@ -38,7 +38,7 @@ def destination(frame: bytes) -> bytes:
     return frame[_DESTINATION_6] if version == _VERSION_6 and size >= _IP + 40 else b""
 
 
-def weigh(frame: bytes) -> tuple[int, int, int]:
+def measure_frame(frame: bytes) -> tuple[int, int, int]:
     """Bytes on the wire, bytes of the first segment, and number of segments of a frame.
 
     The virtio header's own `hdr_len` is only a hint (Linux fills in what happens to be linear), so

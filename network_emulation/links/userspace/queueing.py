@@ -24,9 +24,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from laggard.network_emulation.jitter import offsets
+from laggard.network_emulation.jitter import build_offset_table
 from laggard.network_emulation.link_plan import Constraint
-from laggard.network_emulation.loss_bursts import gilbert
+from laggard.network_emulation.loss_bursts import compute_gilbert_probabilities
 
 BYTES, PACKETS, DROPPED = 0, 1, 2
 TALLY_FIELDS = 3
@@ -222,9 +222,9 @@ class LinkModel:
         """
         route.delay_ns = constraint.delay_ms * 1e6
         route.jitter_ns = constraint.jitter_ms * 1e6
-        route.offsets = offsets(constraint.distribution)
+        route.offsets = build_offset_table(constraint.distribution)
         route.loss = constraint.loss_percent / 100.0
-        bursts = gilbert(route.loss, constraint.burst_packets)
+        bursts = compute_gilbert_probabilities(route.loss, constraint.burst_packets)
         route.losing = route.losing and bursts == route.bursts
         route.bursts = bursts
         self._change_rate(route.own, ns_per_byte(constraint.rate_mbps), limit_bytes, now_ns)
@@ -312,7 +312,7 @@ class LinkModel:
             route.last_due_ns = 0.0
         for event in moved:
             if event.stage is stage and event.end_ns > now_ns:
-                _retime(event, now_ns, new / old)
+                _reschedule_event(event, now_ns, new / old)
             if event.step == _DELIVER:
                 event.time_ns = event.route.last_due_ns = max(
                     event.time_ns, event.route.last_due_ns
@@ -327,7 +327,7 @@ def _next_limited(stages: Sequence[Stage], step: int) -> int:
     return step
 
 
-def _retime(event: _Event, now_ns: float, stretch: float) -> None:
+def _reschedule_event(event: _Event, now_ns: float, stretch: float) -> None:
     """Move an event whose packet is still at a stage that now serves `stretch` times as slowly."""
     end_ns = max(now_ns + (event.end_ns - now_ns) * stretch, event.whole_ns)
     if event.step == _DELIVER:

@@ -45,9 +45,10 @@ def emulate_scenario(
 ) -> int:
     """Bring up only the continuum, for programs of your own.
 
-    The links and shares are verified first; no workload.yaml is needed.     `laggard ssh HOST` runs them in its hosts, `laggard links` shows its links. Where the emulation
-    slips meanwhile, it says so at once, and ends with status 3. With --json it answers a line each:
-    when it is up, when something has slipped, and when it has ended.
+    The links and shares are verified first; no workload.yaml is needed. `laggard ssh HOST`
+    runs programs in its hosts, `laggard links` shows its links. A violation of the requested limits
+    is reported at once, and the command then ends with status 3. With --json it writes one line
+    each: when the continuum is up, when a limit was violated, and when it has ended.
     """
     from laggard.emulate.emulation import EmulationCallbacks, run_emulation
     from laggard.emulate.output import (
@@ -120,8 +121,9 @@ def _parse_duration(duration: str | None) -> float | None:
 def open_shell(host: str, command: tuple[str, ...], run: str | None, runs: Path) -> int:
     """Open a shell in an emulated host, or run a COMMAND there.
 
-    What runs there is limited to the host's CPU share.     HOST is a host's name, or a pattern that only it matches. The files and the user are yours; the
-    network, the host name and the processes are the continuum's. Options come before HOST.
+    What runs there is limited to the host's CPU share. HOST is a host's name, or a
+    pattern that only it matches. The files and the user are yours; the network, the host name and
+    the processes are the continuum's. Options come before HOST.
     """
     from laggard.emulate.host_shell import find_emulation, run_in_host
 

@@ -19,7 +19,7 @@ from laggard.core.hosts import Host, select_hosts
 from laggard.core.run_schema import RunRecord
 from laggard.emulate.control_socket import ControlReply, ControlRequest, ControlSocket
 from laggard.emulate.output import EmulationStatus, build_link_document
-from laggard.layers_services.local.joining import offered
+from laggard.layers_services.local.joining import open_namespaces
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
 from laggard.network_emulation.fidelity.live_links import (
     LiveLink,
@@ -228,7 +228,9 @@ class _Emulation:
         host = select_one_host(request.host, self.context.scenario.hosts)
         if request.action == "enter":
             namespaces = self.continuum.namespaces
-            with offered(namespaces.path(host.name), namespaces.uts_path(host.name)) as descriptors:
+            with open_namespaces(
+                namespaces.path(host.name), namespaces.uts_path(host.name)
+            ) as descriptors:
                 content: dict[str, JsonValue] = {
                     "host": host.name,
                     "address": host.address,

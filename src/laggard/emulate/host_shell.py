@@ -10,7 +10,7 @@ from pathlib import Path
 
 from laggard.core.errors import InputError
 from laggard.emulate.control_socket import SOCKET_NAME, ControlRequest, send_request
-from laggard.layers_services.local.joining import join, run_inside
+from laggard.layers_services.local.joining import enter_namespaces, run_inside
 from laggard.run_folder.store import find_run, list_runs
 
 _FALLBACK_SHELL = "/bin/sh"
@@ -67,7 +67,7 @@ def run_in_host(folder: Path, host: str, command: Sequence[str]) -> int:
     name, variables = str(content["host"]), content["environment"]
     assert isinstance(variables, dict)
     environment = {**os.environ, **{key: str(value) for key, value in variables.items()}}
-    join(descriptors)
+    enter_namespaces(descriptors)
     interactive = not command and sys.stdin.isatty()
     chosen = tuple(command) or (os.environ.get("SHELL") or _FALLBACK_SHELL,)
 

@@ -27,8 +27,16 @@ from laggard.remote.agent.messages import (
     format_line,
     parse_agent_message,
 )
-from laggard.workloads.coordination.barrier_relay import BARRIER_UPDATE, BarrierHub, BarrierUpdate
-from laggard.workloads.coordination.progress_relay import TALLY_NEWS, ProgressHub, TallyNews
+from laggard.workloads.coordination.barrier_relay import (
+    BARRIER_UPDATE_TYPES,
+    BarrierHub,
+    BarrierUpdate,
+)
+from laggard.workloads.coordination.progress_relay import (
+    PROGRESS_UPDATE_TYPES,
+    ProgressHub,
+    ProgressUpdate,
+)
 
 KEEPALIVE_INTERVAL_S = 2.0
 _POLL_SLICE_S = 0.005
@@ -54,8 +62,8 @@ class AgentPool:
     Args:
         processes: their SSH sessions.
         plans: what each is told, by host.
-        barrier_hub: who must hear whose gate news.
-        progress_hub: and whose news of the tally.
+        barrier_hub: which agents receive whose barrier updates.
+        progress_hub: and whose progress updates.
         logs: folder for what agents send of their logs.
     """
 
@@ -169,9 +177,9 @@ class AgentPool:
         """
         self._expects_heartbeats, self._tolerates_losses, self._failure = False, True, None
 
-    def send_update(self, host: str, news: BarrierUpdate | TallyNews) -> None:
-        """Hand news to one agent."""
-        self.processes.write(host, format_line(news))
+    def send_update(self, host: str, update: BarrierUpdate | ProgressUpdate) -> None:
+        """Send an update to one agent."""
+        self.processes.write(host, format_line(update))
 
     def _receive(self, timeout_s: float) -> None:
         """Take in all that has come; any thread's listening serves all, and what ends the run is
@@ -217,7 +225,7 @@ class AgentPool:
         elif isinstance(message, LogChunk):
             with (self.logs / message.name).open("a", encoding="utf-8") as log:
                 log.write(message.text)
-        elif isinstance(message, TALLY_NEWS):
+        elif isinstance(message, PROGRESS_UPDATE_TYPES):
             for target in self.progress_hub.route(host, message):
                 self.send_update(target, message)
         else:
@@ -230,10 +238,10 @@ class AgentPool:
             raise DeploymentError(reason)
 
     def _relay_barrier_update(self, host: str, message: AgentMessage) -> None:
-        """Gate news reach the other nodes at once, whoever listens for what."""
-        if isinstance(message, BARRIER_UPDATE):
-            for target, news in self.barrier_hub.route(host, message):
-                self.send_update(target, news)
+        """Send a barrier update to the other nodes at once."""
+        if isinstance(message, BARRIER_UPDATE_TYPES):
+            for target, update in self.barrier_hub.route(host, message):
+                self.send_update(target, update)
 
     def _check_silence(self) -> None:
         now_s = time.monotonic()

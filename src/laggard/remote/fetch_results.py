@@ -37,8 +37,8 @@ class FetchedResults:
 
     Attributes:
         has_begun: whether the first step did.
-        done: what rank 0, the referee or the server said of the end; None where it did not come to
-            it.
+        done: what rank 0, the coordinator or the server said of the end; None where it did not come
+            to it.
         missing_hosts: hosts whose data did not come home, with where it lies.
     """
 
@@ -154,7 +154,7 @@ def _fetch_node(name: str, agent_pool: AgentPool, config: FetchConfig, into: Pat
 def _finalize_node_clock(name: str, agent_pool: AgentPool) -> None:
     """Compare clocks for the last time; a node that cannot has what it has."""
     try:
-        agent_pool.call(name, "conclude", timeout_s=_MANIFEST_TIMEOUT_S)
+        agent_pool.call(name, "finalize_clock", timeout_s=_MANIFEST_TIMEOUT_S)
     except LaggardError as error:
         _log.info("%s", error)
 

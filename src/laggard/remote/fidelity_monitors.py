@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from laggard.network_emulation.compute.measure import tolerance
+from laggard.network_emulation.compute.measure import get_tolerance
 from laggard.network_emulation.fidelity.monitor import (
     FidelityMonitor,
     FidelitySample,
@@ -44,7 +44,7 @@ class NodeFidelityMonitors:
             self._samples_before[host] = node_sample
             return
         if host not in self._monitors:
-            allowed = tolerance(node_sample.mechanism) if node_sample.mechanism else 0.0
+            allowed = get_tolerance(node_sample.mechanism) if node_sample.mechanism else 0.0
             self._monitors[host] = FidelityMonitor(Limits(late_ns=1.0, compute=allowed))
         self._reference_offset_ns[host] = node_sample.reference_ns - node_sample.at_ns
         self._monitors[host].add(

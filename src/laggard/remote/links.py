@@ -58,7 +58,9 @@ class AgentCommandRunner:
             raise EmulationError(
                 "nothing between real machines can be shaped, only what leaves and reaches them"
             )
-        return str(self.agent_pool.call(host, "command", {"words": list(command), "text": text}))
+        return str(
+            self.agent_pool.call(host, "run_command", {"words": list(command), "text": text})
+        )
 
     def expect_changes(self, hosts: Iterable[str]) -> None:
         """Nothing: an agent starts a program for each change."""
@@ -66,7 +68,7 @@ class AgentCommandRunner:
     def change(self, batches: Mapping[str, str]) -> None:
         """See `Execute`: all agents are asked before the first answer is waited for."""
         self.agent_pool.call_all(
-            "command",
+            "run_command",
             {
                 host: {"words": ["tc", "-batch", "-"], "text": text}
                 for host, text in batches.items()
@@ -177,7 +179,11 @@ def _measure_round_trips(
         }
         for src, some in probes.items()
     }
-    answers = agent_pool.call_all("echo", arguments, _MEASURE_TIMEOUT_S) if arguments else {}
+    answers = (
+        agent_pool.call_all("measure_round_trips", arguments, _MEASURE_TIMEOUT_S)
+        if arguments
+        else {}
+    )
     found: dict[Pair, float | None] = {}
     for src, answer in answers.items():
         assert isinstance(answer, dict)

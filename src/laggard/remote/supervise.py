@@ -111,8 +111,8 @@ class RemoteSupervisor:
         return self.zero_ns
 
     def _receive(self, timeout_s: float) -> None:
-        for news in self.agent_pool.poll_events(timeout_s):
-            self._handle_message(news.host, news.message)
+        for event in self.agent_pool.poll_events(timeout_s):
+            self._handle_message(event.host, event.message)
 
     def _handle_message(self, host: str, message: AgentMessage) -> None:
         if isinstance(message, RankReady):

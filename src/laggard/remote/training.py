@@ -134,7 +134,7 @@ def apply_emulation(
         with journal.stage(
             "verify shares", "phases of 1, 10 and 100 ms on every host with a share"
         ):
-            answers = agent_pool.call_all("hold_shares", timeout_s=SHARES_TIMEOUT_S)
+            answers = agent_pool.call_all("apply_shares", timeout_s=SHARES_TIMEOUT_S)
         checks += _parse_checks(answers)
         record_fidelity(journal.folder.path, checks, context.fidelity)
         with journal.stage("compare clocks"):
@@ -189,10 +189,10 @@ def run_training(
         agent_pool, hosts, has_server=strategy.uses_server, tolerates_loss=strategy.supports_churn
     )
     with journal.stage("start workers", f"{len(scenario.ranks)} ranks"):
-        agent_pool.call_all("start")
+        agent_pool.call_all("start_processes")
         agent_pool.expect_heartbeats()
         watch.wait_ready(READY_TIMEOUT_S)
-        agent_pool.call_all("go")
+        agent_pool.call_all("begin_training")
         zero_ns = watch.wait_zero(START_TIMEOUT_S)
     before = links.counters()
     with journal.stage("train"):
@@ -301,7 +301,7 @@ def fit_controller_clock(agent_pool: AgentPool, head: str) -> ClockFit:
     exchanges = []
     for _ in range(_CLOCK_REQUESTS):
         sent_ns = time.monotonic_ns()
-        head_ns = int(str(agent_pool.call(head, "now")))
+        head_ns = int(str(agent_pool.call(head, "read_clock")))
         exchanges.append(ClockExchange(sent_ns, head_ns, head_ns, time.monotonic_ns()))
     return fit_clock(exchanges)
 

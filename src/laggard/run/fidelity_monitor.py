@@ -13,7 +13,7 @@ from typing import Self
 
 from laggard.core.errors import EmulationError
 from laggard.core.virtual_time import Dilation
-from laggard.network_emulation.compute.measure import tolerance
+from laggard.network_emulation.compute.measure import get_tolerance
 from laggard.network_emulation.fidelity.monitor import (
     WINDOW_S,
     FidelityMonitor,
@@ -134,7 +134,7 @@ def _compute_limits(
     late_ms = dilation.real_ms(continuum.tolerance.rtt_ms)
     return Limits(
         late_ns=late_ms * 1e6,
-        compute=tolerance(continuum.shares.mechanism),
+        compute=get_tolerance(continuum.shares.mechanism),
         window=math.ceil(dilation.real_s(WINDOW_S)),
         rates={pair: dilation.real_mbps(rate_mbps) for pair, rate_mbps in rates.items()},
     )

@@ -110,7 +110,7 @@ def run_in_sandbox(
         RunFolderError: the run folder cannot be made, or the sandbox would not see it.
     """
     started_ns = time.monotonic_ns()
-    if sandbox.hides(options.runs):
+    if sandbox.is_hidden(options.runs):
         raise RunFolderError(
             f"{options.runs}: hosts of a run have a folder of their own there — choose another with"
             " --runs"
@@ -142,7 +142,7 @@ def run_in_sandbox(
             options.app_conf,
             options.fidelity,
         )
-        status = sandbox.call(lambda: run_inside(context))
+        status = sandbox.run_in_sandbox(lambda: run_inside(context))
         finalize(context, status)
         return journal.record, folder.path
 

@@ -165,7 +165,7 @@ def _start_processes(
             continuum.shares.attach(
                 process.host, process.pid, work=work_file if work_file.exists() else None
             )
-    write_whole(context.output_dir.go, b"")
+    write_whole(context.output_dir.start_signal, b"")
     supervisor.wait_for(
         [context.output_dir.zero],
         START_TIMEOUT_S * context.dilation.factor,

@@ -1,5 +1,5 @@
-"""What a training left in its spool becomes the tables of the run folder, then everything that is
-said of them.
+"""What a training left in its `workers/` becomes the tables of the run folder, then everything
+that is said of them.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from laggard.network_emulation.dynamics import EventRecord
 from laggard.network_emulation.fidelity.monitor import (
     CHANGE_LATE_S,
     FidelityViolation,
-    describe,
+    describe_violation,
 )
 
 _MAX_LISTED = 12
@@ -110,7 +110,7 @@ def to_violation_rows(violations: Sequence[TimedViolation]) -> list[dict[str, st
             "first_s": round(each.first_s, 3),
             "last_s": round(each.last_s, 3),
             "size": round(each.violation.size, 4),
-            "text": describe(each.violation),
+            "text": describe_violation(each.violation),
         }
         for each in violations
     ]
@@ -118,7 +118,7 @@ def to_violation_rows(violations: Sequence[TimedViolation]) -> list[dict[str, st
 
 def format_violation(each: TimedViolation) -> str:
     """When and where, on one line."""
-    return f"{each.first_s:.1f} to {each.last_s:.1f} s: {describe(each.violation)}"
+    return f"{each.first_s:.1f} to {each.last_s:.1f} s: {describe_violation(each.violation)}"
 
 
 def _get_violation_key(violation: FidelityViolation) -> tuple[str, str, int]:

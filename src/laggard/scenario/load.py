@@ -20,7 +20,7 @@ from laggard.layers_services.compile import compile_hosts
 from laggard.layers_services.e2clab import workflow_env
 from laggard.layers_services.e2clab.services import own_classes
 from laggard.layers_services.model import LayersServices, Workflow
-from laggard.layers_services.validate import validate as validate_layers
+from laggard.layers_services.validate import check_hosts as validate_layers
 from laggard.layers_services.validate import validate_workflow
 from laggard.network_emulation.compute.plan_shares import plan_shares
 from laggard.network_emulation.dynamics.changes import TimedChange, peak_shares
@@ -31,7 +31,7 @@ from laggard.network_emulation.links.plan_links import LinkPlan, plan_links
 from laggard.network_emulation.memory.plan import memory_problems, memory_warnings, plan_memory
 from laggard.network_emulation.model import Heterogeneity, Network, TraceEvent
 from laggard.network_emulation.storage.plan import plan_drives, storage_warnings
-from laggard.network_emulation.validate import validate as validate_heterogeneity
+from laggard.network_emulation.validate import check_heterogeneity as validate_heterogeneity
 from laggard.network_emulation.validate import validate_rules
 from laggard.scenario.cross_checks import ScenarioSources, find_late_entries
 from laggard.scenario.files import (

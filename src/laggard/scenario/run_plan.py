@@ -14,7 +14,7 @@ from laggard.core.hosts import select_hosts
 from laggard.core.run_schema import Record
 from laggard.layers_services.machine_description import MachineDescription, align_columns
 from laggard.network_emulation.compute.cpu_plan import plan_cpus, usable_cores
-from laggard.network_emulation.dilation import load
+from laggard.network_emulation.dilation import compute_load
 from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.links.plan_links import Constraint, tier_pairs
 from laggard.network_emulation.model import (
@@ -203,7 +203,8 @@ def plan_local_run(scenario: Scenario, machine: LocalMachine | None = None) -> R
             "dilation": round(cpu.dilation, 4),
             "usable_cores": len(machine.cores) - reserved,
             "cpu_load": round(
-                sum(load(share / cpu.dilation) for share in scenario.peak_shares.values()), 4
+                sum(compute_load(share / cpu.dilation) for share in scenario.peak_shares.values()),
+                4,
             ),
         }
     )

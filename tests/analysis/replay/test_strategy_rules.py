@@ -438,7 +438,7 @@ def test_hop_lets_neighbours_be_so_many_steps_behind(costs: Costs, staleness: in
             ]
             begin[rank, step + 1] = max(begin[rank, step] + costs[rank][step], *least, 0.0)
     expected = sorted(begin[:, 1:].ravel())[STEPS * world - 1]
-    told = seconds_of("hop", of(costs), staleness=staleness, skip=0, ahead=1000)
+    told = seconds_of("hop", of(costs), staleness=staleness, skip=0, max_iteration_gap=1000)
     assert told == pytest.approx(expected)
 
 

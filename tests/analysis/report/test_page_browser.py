@@ -103,10 +103,10 @@ addEventListener("load", () => {
   mouse("pointermove", .5, 66);
   const tip = [...root.querySelectorAll(".tip > *")].map(e => e.textContent).join("; ");
   setTimeout(() => {
-    const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data, colours = new Set();
-    for (let i = 0; i < data.length; i += 4) colours.add(data.slice(i, i + 3).join(","));
+    const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data, colors = new Set();
+    for (let i = 0; i < data.length; i += 4) colors.add(data.slice(i, i + 3).join(","));
     parent.postMessage(JSON.stringify({ costs, shown, header: header.firstElementChild.tagName, said: tip,
-      colours: [...colours].slice(0, 4000).join(";") }), "*");
+      colors: [...colors].slice(0, 4000).join(";") }), "*");
   }, 500);
 });
 </script>
@@ -231,7 +231,7 @@ def test_tables_are_sorted_and_the_timeline_zooms(page: Path, tmp_path: Path) ->
     said = str(seen["said"])
     assert said.startswith("cloud.trainer.1.1")
     assert re.search(r"\d s to \d.*(forward|backward|transfer|wait) \d+ %", said)
-    assert {"0,114,178", "213,94,0", "86,180,233"} <= set(str(seen["colours"]).split(";"))
+    assert {"0,114,178", "213,94,0", "86,180,233"} <= set(str(seen["colors"]).split(";"))
 
 
 def window(text: str) -> list[float]:

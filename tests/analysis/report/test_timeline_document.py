@@ -129,15 +129,15 @@ def test_levels_share_their_columns(
     st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=1, max_size=20),
     st.floats(0, 1),
 )
-def test_shares_survive_the_encoding(rows: list[list[float]], beside: float) -> None:
+def test_shares_survive_the_encoding(rows: list[list[float]], background: float) -> None:
     shares = np.array(rows)
     shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1.0)
-    table = np.concatenate([shares, np.full((len(rows), 1), beside)], axis=1)[:, None, :]
+    table = np.concatenate([shares, np.full((len(rows), 1), background)], axis=1)[:, None, :]
     text = encode_shares(table, kinds=3)
     values = np.array([DIGITS.index(c) for c in text]).reshape(len(rows), 4)
     assert np.abs(values[:, :3] / 63 - shares).max() <= 1.001 / 63
     assert values[:, :3].sum(axis=1).max() <= 63
-    assert np.abs(values[:, 3] / 63 - beside).max() <= 0.501 / 63
+    assert np.abs(values[:, 3] / 63 - background).max() <= 0.501 / 63
 
 
 def test_cells_say_what_the_spans_say(

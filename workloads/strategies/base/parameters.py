@@ -128,7 +128,7 @@ class CompressibleParameters(Parameters):
             )
             fix = f"use {' or '.join(self.compressions)}, or `name: allreduce`"
             raise PydanticCustomError(
-                "cannot_compress",
+                "compression_not_supported",
                 "{rule} — {fix}",
                 {"rule": rule, "fix": fix, ERROR_SUBKEY: ("compress",)},
             )

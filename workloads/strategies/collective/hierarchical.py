@@ -58,7 +58,7 @@ class HierarchicalParameters(BalancedParameters, CompressibleParameters):
                 " raise wan_steps"
             )
             key = "wan_steps" if "wan_steps" in self.model_fields_set else "tier_steps"
-            raise PydanticCustomError("far_is_seldom", rule, {ERROR_SUBKEY: (key,)})
+            raise PydanticCustomError("wan_steps_below_tier_steps", rule, {ERROR_SUBKEY: (key,)})
         return self
 
     def create_worker(self, context: TrainingContext) -> Hierarchical:

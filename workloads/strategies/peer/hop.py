@@ -7,6 +7,7 @@ the rules are in hop_rule.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -45,8 +46,10 @@ class HopParameters(PeerParameters):
     summary: ClassVar[str] = (
         "as `gossip`, with neighbors' models up to `staleness` steps old and without "
         "waiting for `backups` of the neighbors; a worker that is behind skips up to "
-        "`skip` steps, and none is more than `ahead` steps ahead of a neighbor"
+        "`skip` steps, and none is more than `max_iteration_gap` steps ahead of a neighbor"
     )
+    RENAMED: ClassVar[Mapping[str, str]] = {"ahead": "max_iteration_gap"}
+
     name: Literal["hop"]
     graph: Graph = Field(default="ring", description="who is whose neighbour")
     staleness: int = Field(
@@ -61,32 +64,37 @@ class HopParameters(PeerParameters):
         le=10_000,
         description="steps that who is behind leaves out at once, at most",
     )
-    ahead: StepCount = Field(
-        default=8, description="steps that a worker may be ahead of a neighbour"
+    max_iteration_gap: StepCount = Field(
+        default=8, description="largest number of steps that a worker may be ahead of a neighbor"
     )
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
         chosen = self.model_fields_set
-        if self.ahead <= self.staleness:
+        if self.max_iteration_gap <= self.staleness:
             rule = (
                 f"models of {self.staleness} steps ago are never taken by who may be only"
-                f" {self.ahead} steps ahead — make ahead {self.staleness + 1} or more"
+                f" {self.max_iteration_gap} steps ahead — make max_iteration_gap"
+                f" {self.staleness + 1} or more"
             )
             raise PydanticCustomError(
-                "ahead_of_staleness",
+                "iteration_gap_within_staleness",
                 rule,
-                {ERROR_SUBKEY: ("ahead" if "ahead" in chosen else "staleness",)},
+                {
+                    ERROR_SUBKEY: (
+                        "max_iteration_gap" if "max_iteration_gap" in chosen else "staleness",
+                    )
+                },
             )
         if (
             self.skip
             and "skip" in chosen
             and not self.staleness
-            and (not self.backups or self.ahead == 1)
+            and (not self.backups or self.max_iteration_gap == 1)
         ):
             rule = (
                 "no worker is ever two steps behind its neighbours, so none is left out — raise"
-                " staleness, or backups and ahead"
+                " staleness, or backups and max_iteration_gap"
             )
             raise PydanticCustomError("nothing_to_skip", rule, {ERROR_SUBKEY: ("skip",)})
         if self.backups > 1 and self.graph == "ring":

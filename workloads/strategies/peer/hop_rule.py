@@ -38,7 +38,7 @@ class HopBounds(Protocol):
         """Largest number of steps left out at once."""
 
     @property
-    def ahead(self) -> int:
+    def max_iteration_gap(self) -> int:
         """Largest lead over a neighbor, in steps."""
 
 
@@ -147,7 +147,8 @@ class HopRule(Generic[Model]):
         came = sum(self._newest_begun(rank) >= self.step - limits.staleness for rank in adjacent)
         needed = max(len(adjacent) - limits.backups, min(1, len(adjacent)))
         return came >= needed and all(
-            self._newest_begun(rank) >= self.step + 1 - limits.ahead for rank in adjacent
+            self._newest_begun(rank) >= self.step + 1 - limits.max_iteration_gap
+            for rank in adjacent
         )
 
     def end(self) -> HopStepEnd[Model]:

@@ -143,12 +143,12 @@ class _Agent:
             **self._limits.list_handlers(),
             "wait_imports": self._wait_for_imports,
             "compare_clocks": self._compare_clocks,
-            "hold_shares": self._apply_shares,
+            "apply_shares": self._apply_shares,
             "set_share": self._set_share,
-            "start": self._start_processes,
-            "go": self._begin_training,
+            "start_processes": self._start_processes,
+            "begin_training": self._begin_training,
             "end_training": self._end_training,
-            "conclude": self._finalize_clock,
+            "finalize_clock": self._finalize_clock,
             "leave": self._remove_run_folder,
         }
 
@@ -162,8 +162,8 @@ class _Agent:
                 )  # only now: what was asked for may have taken longer than the lease
             self._clock.step()
             if self._training is not None:
-                for news in self._training.poll_updates():
-                    self._channel.write(news)
+                for update in self._training.poll_updates():
+                    self._channel.write(update)
             if self._shares is not None:
                 self._shares.check_alive()
             if time.monotonic() - self._last_line_s > self._plan.lease_s:
@@ -240,7 +240,7 @@ class _Agent:
 
     def _begin_training(self, _: Mapping[str, JsonValue]) -> JsonValue:
         if self._training is not None:
-            self._training.go()
+            self._training.begin()
         return None
 
     def _end_training(self, _: Mapping[str, JsonValue]) -> JsonValue:

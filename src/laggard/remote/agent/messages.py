@@ -1,6 +1,6 @@
 """What the controller and the agent on every node say to each other: one JSON object per line.
 
-The controller writes `AgentPlan`, then `AgentRequest`s, news of gates and of the tally, and
+The controller writes `AgentPlan`, then `AgentRequest`s, barrier and progress updates, and
 `KeepAlive`; the agent answers every request by id, and tells the rest unasked. Times are those of
 the reference clock (the head's CLOCK_MONOTONIC, ns) unless they are ages.
 """
@@ -16,7 +16,7 @@ from laggard.core.emulated_drive import DriveLimits
 from laggard.network_emulation.compute import Mechanism
 from laggard.network_emulation.compute.host_counters import HostUse
 from laggard.workloads.coordination.barrier_relay import BarrierUpdate
-from laggard.workloads.coordination.progress_relay import TallyNews
+from laggard.workloads.coordination.progress_relay import ProgressUpdate
 from laggard.workloads.plan import EvaluatorPlan, LinkSamplerPlan, ServerPlan, WorkerPlan
 
 Scalar = int | float | str | None
@@ -75,13 +75,13 @@ class AgentRequest(_Message):
 class KeepAlive(_Message):
     """The controller lives."""
 
-    kind: Literal["alive"] = "alive"
+    kind: Literal["keep_alive"] = "keep_alive"
 
 
 class AgentReply(_Message):
     """What a request came to: a result, or the message of a LaggardError."""
 
-    kind: Literal["answer"] = "answer"
+    kind: Literal["reply"] = "reply"
     number: int
     result: JsonValue = None
     error: str = ""
@@ -90,7 +90,7 @@ class AgentReply(_Message):
 class AgentStarted(_Message):
     """The agent runs and has taken its plan."""
 
-    kind: Literal["hello"] = "hello"
+    kind: Literal["agent_started"] = "agent_started"
     host: str
     pid: int
 
@@ -98,7 +98,7 @@ class AgentStarted(_Message):
 class ImportsDone(_Message):
     """What the workers need is imported."""
 
-    kind: Literal["imported"] = "imported"
+    kind: Literal["imports_done"] = "imports_done"
     import_s: float
 
 
@@ -107,28 +107,28 @@ class RankReady(_Message):
     them.
     """
 
-    kind: Literal["ready"] = "ready"
+    kind: Literal["rank_ready"] = "rank_ready"
     rank: int
 
 
 class FirstStepBegan(_Message):
     """The first step began (head)."""
 
-    kind: Literal["zero"] = "zero"
+    kind: Literal["first_step_began"] = "first_step_began"
     time_ns: int
 
 
 class TrainingDone(_Message):
-    """Training has ended (where it is evaluated): the spool's `done.json`."""
+    """Training has ended (where it is evaluated): the worker output folder's `done.json`."""
 
-    kind: Literal["done"] = "done"
+    kind: Literal["training_done"] = "training_done"
     document: dict[str, Scalar]
 
 
 class TrainingProgress(_Message):
-    """Lines of the spool's `progress.jsonl` (where it is evaluated)."""
+    """Lines of the worker output folder's `progress.jsonl` (where it is evaluated)."""
 
-    kind: Literal["progress"] = "progress"
+    kind: Literal["training_progress"] = "training_progress"
     lines: tuple[dict[str, Scalar], ...]
 
 
@@ -146,14 +146,14 @@ class RankHeartbeat(_Message):
 class NodeHeartbeats(_Message):
     """Those of a node's ranks, twice a second: also the agent's own sign of life."""
 
-    kind: Literal["beats"] = "beats"
+    kind: Literal["node_heartbeats"] = "node_heartbeats"
     heartbeats: tuple[RankHeartbeat, ...]
 
 
 class ProcessEnded(_Message):
     """A process of the training ended; `rank` is -1 for those that are no ranks'."""
 
-    kind: Literal["ended"] = "ended"
+    kind: Literal["process_ended"] = "process_ended"
     name: str
     rank: int
     status: int
@@ -165,14 +165,14 @@ class MemoryExceeded(_Message):
     server).
     """
 
-    kind: Literal["overran"] = "overran"
+    kind: Literal["memory_exceeded"] = "memory_exceeded"
     rank: int
     text: str
 
 
 class NodeSample(_Message):
-    """What a node tells the guard once a second while training runs: a `Sample` of the node's own
-    clocks and its one host.
+    """What a node reports to the fidelity monitor once a second during training: a `Sample` of the
+    node's own clocks and its one host.
 
     Attributes:
         reference_ns: when.
@@ -180,7 +180,7 @@ class NodeSample(_Message):
             then.
     """
 
-    kind: Literal["sampled"] = "sampled"
+    kind: Literal["node_sample"] = "node_sample"
     reference_ns: int
     at_ns: int
     wall_ns: int
@@ -194,7 +194,7 @@ class NodeSample(_Message):
 class LogChunk(_Message):
     """What was added to a log."""
 
-    kind: Literal["log"] = "log"
+    kind: Literal["log_chunk"] = "log_chunk"
     name: str
     text: str
 
@@ -202,12 +202,12 @@ class LogChunk(_Message):
 class AgentFailed(_Message):
     """The agent itself cannot go on."""
 
-    kind: Literal["failed"] = "failed"
+    kind: Literal["agent_failed"] = "agent_failed"
     error: str
 
 
 ControllerMessage = Annotated[
-    AgentRequest | KeepAlive | BarrierUpdate | TallyNews,
+    AgentRequest | KeepAlive | BarrierUpdate | ProgressUpdate,
     Field(discriminator="kind"),
 ]
 AgentMessage = Annotated[
@@ -225,7 +225,7 @@ AgentMessage = Annotated[
     | LogChunk
     | AgentFailed
     | BarrierUpdate
-    | TallyNews,
+    | ProgressUpdate,
     Field(discriminator="kind"),
 ]
 

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from laggard.core.clocks.clock_fit import ClockExchange, ClockFit, fit_clock
-from laggard.layers_services.ssh.clock_exchange import CLOCK_PORT, Exchanger, Responder, exchange
+from laggard.layers_services.ssh.clock_exchange import (
+    CLOCK_PORT,
+    Exchanger,
+    Responder,
+    exchange_clocks,
+)
 
 if TYPE_CHECKING:
     from io import TextIOWrapper
@@ -55,7 +60,7 @@ class NodeClock:
         """
         if self.is_reference:
             return 0
-        self._record_exchanges(exchange(self._reference, CLOCK_PORT, address=self._address))
+        self._record_exchanges(exchange_clocks(self._reference, CLOCK_PORT, address=self._address))
         self._refit()
         last_ns = np.array([self._exchanges[-1].returned_ns], dtype=np.int64)
         return int(self._fit.error_ns(last_ns)[0])
@@ -77,7 +82,9 @@ class NodeClock:
             self._exchanger.close()
             self._exchanger = None
         try:
-            self._record_exchanges(exchange(self._reference, CLOCK_PORT, address=self._address))
+            self._record_exchanges(
+                exchange_clocks(self._reference, CLOCK_PORT, address=self._address)
+            )
         finally:
             self._file.close()
             self._file = None

@@ -1,5 +1,5 @@
-"""The training's processes on one node: started by fork, watched through the node's own spool, told
-of as messages.
+"""The training's processes on one node: started by fork, watched through the node's worker files,
+reported as messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ from laggard.remote.agent.messages import (
 from laggard.remote.agent.node_clock import NodeClock
 from laggard.supervision.log_tail import read_log_tail
 from laggard.workloads.coordination.barrier_relay import BarrierRelay, BarrierUpdate
-from laggard.workloads.coordination.progress_relay import TALLY_NEWS, ProgressRelay, TallyNews
+from laggard.workloads.coordination.progress_relay import (
+    PROGRESS_UPDATE_TYPES,
+    ProgressRelay,
+    ProgressUpdate,
+)
 from laggard.workloads.coordination.start_barrier import StartBarrier
 from laggard.workloads.output.worker_output import WorkerOutputDir, write_whole
 from laggard.workloads.plan import ENVIRONMENT, TrainingPlan
@@ -98,7 +102,7 @@ class NodeTraining:
                 ranks,
                 clock.to_reference,
                 clock.to_local,
-                referees=plan.evaluator is not None,
+                has_coordinator=plan.evaluator is not None,
             )
 
     def start(self) -> None:
@@ -130,7 +134,7 @@ class NodeTraining:
         self._processes[pid] = (name, rank)
         return pid
 
-    def go(self) -> None:
+    def begin(self) -> None:
         """Let the workers begin; from here on they, and the server, are held to their share."""
         if self._shares is not None:
             for pid, (_, rank) in self._processes.items():
@@ -140,7 +144,7 @@ class NodeTraining:
                         self._plan.host, pid, work=counted if counted.exists() else None
                     )
         self._sampler = NodeSampler(self._plan.host, self._clock, self._shares)
-        write_whole(self.output_dir.go, b"")
+        write_whole(self.output_dir.start_signal, b"")
 
     def end(self) -> None:
         """Training is over everywhere: let the link sampler end."""
@@ -158,7 +162,7 @@ class NodeTraining:
         for ended in self._server.exits():
             name, rank = self._processes.pop(ended.pid)
             if self._progress_relay is not None and rank >= 0 and ended.status < 0:
-                self._progress_relay.lose(rank)
+                self._progress_relay.remove_rank(rank)
             yield from self._read_new_log(self.logs / f"{name}.log")
             yield ProcessEnded(
                 name=name,
@@ -182,13 +186,13 @@ class NodeTraining:
             for path in sorted(self.logs.glob("*.log")):
                 yield from self._read_new_log(path)
 
-    def apply_update(self, news: BarrierUpdate | TallyNews) -> BarrierUpdate | None:
+    def apply_update(self, update: BarrierUpdate | ProgressUpdate) -> BarrierUpdate | None:
         """What other nodes' ranks have done; returns what to answer, if anything."""
-        if isinstance(news, TALLY_NEWS):
+        if isinstance(update, PROGRESS_UPDATE_TYPES):
             if self._progress_relay is not None:
-                self._progress_relay.apply_update(news)
+                self._progress_relay.apply_update(update)
             return None
-        return self.barrier_relay.apply_update(news)
+        return self.barrier_relay.apply_update(update)
 
     def _poll_milestones(self) -> Iterator[AgentMessage]:
         for worker in self._plan.workers:

@@ -46,14 +46,14 @@ class RequestHandlers:
         """The tasks, as requests name them."""
         return {
             "fingerprint": self.fingerprint,
-            "echo": self.measure_round_trips,
+            "measure_round_trips": self.measure_round_trips,
             "open_sink": self.open_sink,
             "receive": self.receive,
             "send": self.send,
-            "command": self.run_command,
+            "run_command": self.run_command,
             "undo_at_end": self.undo_at_end,
             "manifest": self.report_manifest,
-            "now": self.read_clock,
+            "read_clock": self.read_clock,
         }
 
     def fingerprint(self, _: Mapping[str, JsonValue]) -> JsonValue:
@@ -157,7 +157,11 @@ def _is_fetched(path: Path, folder: Path) -> bool:
     relative = path.relative_to(folder)
     passing = relative.is_relative_to("workers/data") or relative.is_relative_to("drives")
     is_snapshot = relative.name.lstrip(".").startswith("snapshot-")
-    return not (passing or is_snapshot) and relative.name not in {"heartbeat", "gates", "tally"}
+    return not (passing or is_snapshot) and relative.name not in {
+        "heartbeat",
+        "start_barrier",
+        "progress_board",
+    }
 
 
 def main() -> None:
