@@ -68,6 +68,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.basetemp = config.option.basetemp or str(folder / "t")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark as long what boots kernels or a whole testbed."""
+    if item.get_closest_marker("uml") or item.get_closest_marker("remote"):
+        item.add_marker("long")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what a GPU has to compute where torch sees none; not skipped, since there is
     nothing to install."""

@@ -45,8 +45,9 @@ def compute_excess_slowdown(done: WorkDone, least: float) -> float:
 
 
 def expected_efficiency(share: float) -> float:
-    """What CPU time is worth at a share of a core, before it is known; `dilation.compute_load` plans
-    with it.
+    """What CPU time is worth at a share of a core, before it is known.
+
+    `dilation.compute_load` plans with it.
     """
     return 1 / (2 - share)
 
