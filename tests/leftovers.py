@@ -136,7 +136,9 @@ class Surroundings:
     @classmethod
     def look(cls, repository: Path) -> Surroundings:
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-        files = [*Path("/dev/shm").glob("laggard-*"), *repository.iterdir()]
+        # Hidden folders are the caches of pytest and hypothesis.
+        files = [each for each in repository.iterdir() if not each.name.startswith(".")]
+        files += Path("/dev/shm").glob("laggard-*")
         files += Path(tempfile.gettempdir()).glob("laggard-*")
         groups = Path("/sys/fs/cgroup").rglob("laggard-*")
         return cls(
