@@ -156,7 +156,19 @@ class Surroundings:
             "cgroup": later.cgroups - self.cgroups,
             "file": later.files - self.files,
         }
-        return [f"{kind} {name}" for kind, names in new.items() for name in sorted(names)]
+        return [
+            f"{kind} {name}"
+            for kind, names in new.items()
+            for name in sorted(names)
+            if not _has_living_owner(name)
+        ]
+
+
+def _has_living_owner(name: str) -> bool:
+    """Whether a process of another program holds it: names of cgroups and drives carry the number
+    of the process that made them."""
+    number = re.search(r"laggard-(?:drive-)?(\d{1,10})", name)
+    return number is not None and Path(f"/proc/{number[1]}").exists()
 
 
 def find_leftovers(session: str, before: Surroundings, repository: Path) -> list[str]:
