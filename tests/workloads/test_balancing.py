@@ -416,7 +416,6 @@ def computed_by_step(training: Training) -> pd.DataFrame:
         {"name": "ring_allreduce"},
         {"name": "parameter_server"},
         pytest.param({"name": "bounded_staleness", "staleness": 2}, marks=pytest.mark.long),
-        pytest.param({"name": "backup_workers", "backups": 1}, marks=pytest.mark.long),
     ],
     ids=str,
 )
@@ -439,3 +438,18 @@ def test_shares_follow_speeds_over_the_transport_of_messages(
     if strategy["name"] in ("ring_allreduce", "parameter_server"):
         assert training.done()["samples"] == even_shares.done()["samples"]
         np.testing.assert_allclose(mean_losses(training), mean_losses(even_shares), rtol=1e-3)
+
+
+@pytest.mark.long
+def test_shares_follow_speeds_of_ranks_that_are_left_behind(
+    trained: Callable[..., Training],
+) -> None:
+    """When they do depends on how far behind a rank is, which says late that it is slow."""
+    strategy = {"name": "backup_workers", "backups": 1, "balanced_batches": True}
+    training = trained(strategy, stop={"steps": 150})
+    computed = computed_by_step(training)
+    assert (computed.loc[:5] == 32).all(axis=None)
+    assert (computed != 32).any(axis=None)
+    assert "of 96 samples, by speed" in str(
+        read_lines(training.output_dir.decisions)[0]["description"]
+    )

@@ -382,18 +382,22 @@ SMALL_MODULES = {"laggard.workloads.datasets.arrays", "torch.profiler._cupti_mon
     "strategy",
     ["allreduce", "parameter_server", pytest.param("ad_psgd", marks=pytest.mark.long)],
 )
-def test_workers_import_next_to_nothing_until_the_first_step(
+def test_workers_import_next_to_nothing_until_the_first_step_and_time_ends_training(
     train: Train, own_code: Path, strategy: str
 ) -> None:
-    """A worker may have a twentieth of a core, which importing would take seconds of."""
+    """A worker may have a twentieth of a core, which importing would take seconds of. Time ends
+    each of the trainings."""
     workload = {
         "model": "own_workload:telling",
         "dataset": "digits",
         "batch_size": 32,
-        "stop": {"steps": 2},
+        "stop": {"time": "1s"},
+        "evaluate_every": 10**9,
         "strategy": strategy,
     }
     training = train(workload, 2, path=own_code)
+    assert training.done()["stopped_by"] == "time"
+    assert training.done()["makespan_s"] >= 1.0
     for rank in range(2):
         imported = re.search(r"imported after the fork: (.*)", training.log(str(rank)).read_text())
         assert imported is not None
