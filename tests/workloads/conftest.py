@@ -35,6 +35,10 @@ from laggard.workloads.workload import Workload
 from tests import leftovers
 
 HERE = Path(__file__).parent
+HUNG_S = 240.0
+"""What has not happened by then never will; the machine may be busy with other tests."""
+FIRST_PORT, PORTS_EACH, SLICES = 20_000, 1_500, 8
+"""Each worker of pytest-xdist has a slice of the ports below those that the kernel gives away."""
 
 
 class Forkery:
@@ -67,7 +71,7 @@ class Forkery:
         assert isinstance(pids, list)
         return int(pids[0])
 
-    def wait(self, pids: list[int], timeout_s: float = 60.0) -> list[int | None]:
+    def wait(self, pids: list[int], timeout_s: float = HUNG_S) -> list[int | None]:
         statuses = self._ask({"wait": pids, "timeout_s": timeout_s})
         assert isinstance(statuses, dict)
         return [statuses.get(str(pid)) for pid in pids]
@@ -75,7 +79,7 @@ class Forkery:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(10)
+        self._process.wait(HUNG_S)
         assert self._process.stdout is not None
         self._process.stdout.close()
 
@@ -97,7 +101,10 @@ def make_hosts(count: int, tiers: Sequence[str] = ()) -> list[Host]:
 
 def free_ports(count: int) -> int:
     """The first of so many ports of loopback, one after another, that nobody listens on now."""
-    for first in range(20_000 + os.getpid() % 8_000, 60_000, count):
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % SLICES
+    start = FIRST_PORT + worker * PORTS_EACH
+    offset = os.getpid() % (PORTS_EACH // 2)
+    for first in range(start + offset, start + PORTS_EACH - count, count):
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             for port in range(first, first + count):
                 stack.enter_context(contextlib.closing(socket.create_server(("127.0.0.1", port))))
@@ -156,7 +163,7 @@ class Training:
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
 
-    def wait_for(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = HUNG_S) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, self.logs()
@@ -217,12 +224,12 @@ def train(forkery: Forkery, tmp_path_factory: pytest.TempPathFactory) -> Train:
             folder / "workers",
             dilation,
             interface="lo",
-            timeout_s=60,
+            timeout_s=HUNG_S,
         )
         serving = None
         if plans[0].workload.strategy.uses_server or plans[0].workload.strategy.peer_to_peer:
             addresses = plan_addresses(plans[0].workload, hosts, free_ports(world_size + 1))
-            plans, serving = join_exchange(plans, hosts, make_endpoints(addresses, 60.0))
+            plans, serving = join_exchange(plans, hosts, make_endpoints(addresses, HUNG_S))
         plans = tuple(
             plan.model_copy(update={"relayed": relayed, **(change or {})}) for plan in plans
         )

@@ -15,6 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+from laggard.core.linux import die_with_parent
+
+PRELOADED = set[str]()
+"""Modules of the process that forks workers."""
+
 
 def _run(entry: str, argument: str, log: str) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -25,11 +30,13 @@ def _run(entry: str, argument: str, log: str) -> None:
 
 
 def _spawn(entry: str, argument: str, log: str, path: str) -> int:
+    forkery = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     status = 1
     try:
+        die_with_parent(forkery)
         os.setsid()
         sys.path.insert(0, path)
         _run(entry, argument, log)
@@ -98,6 +105,7 @@ def main() -> None:
     with _questions_to_cuda() as asked:
         for module in PRELOAD:
             importlib.import_module(module)
+    PRELOADED.update(sys.modules)
     threads = next(
         int(line.split()[1])
         for line in Path("/proc/self/status").read_text().splitlines()

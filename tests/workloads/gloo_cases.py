@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
 import struct
+import termios
 import time
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -32,6 +34,9 @@ from laggard.workloads.tracing.heartbeat import read_heartbeats
 from laggard.workloads.tracing.recorder import Recorder
 from laggard.workloads.tracing.stream import SPAN_ROW, read_rows
 from laggard.workloads.workload import Workload
+
+TCP_LISTEN = 10
+"""A state of a connection, of Linux."""
 
 
 class Slow(nn.Module):
@@ -100,10 +105,20 @@ def sizes_of(
 
 
 def uneven(argument: str) -> None:
-    """Train in float64 on uneven batches; save the parameters after the last step."""
-    case = json.loads(argument)
-    folder, rank, world = Path(case["folder"]), case["rank"], case["world_size"]
-    _setup(case, folder)
+    """Train in float64 on uneven batches, once for each of the cases; save the parameters after the
+    last step."""
+    given = json.loads(argument)
+    common = {key: value for key, value in given.items() if key != "cases"}
+    _setup(common, Path(common["folder"]))
+    for name, case in given.get("cases", {"": {}}).items():
+        folder = Path(common["folder"]) / name
+        folder.mkdir(exist_ok=True)
+        _train_unevenly({**common, **case}, folder)
+    dist.destroy_process_group()
+
+
+def _train_unevenly(case: dict[str, Any], folder: Path) -> None:
+    rank, world = case["rank"], case["world_size"]
     model = build_model(case["model"], (1, 8, 8), 10, 3).double()
     inputs, labels = problem(case["samples"])
     recorder = Recorder(WorkerOutputDir(folder), rank, world)
@@ -123,7 +138,6 @@ def uneven(argument: str) -> None:
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
     state = torch.cat([tensor.double().flatten() for tensor in model.state_dict().values()]).numpy()
     np.savez(folder / f"result-{rank}.npz", weights=weights, losses=np.array(losses), state=state)
-    dist.destroy_process_group()
 
 
 class Noted:
@@ -154,9 +168,19 @@ def settled(argument: str) -> None:
     dist.destroy_process_group()
 
 
+def realtime_offset_ns() -> int:
+    """The time of day less the monotonic time, from the closest of many readings of both."""
+
+    def read() -> tuple[int, int]:
+        before, today, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        return after - before, today - before
+
+    return min(read() for _ in range(1000))[1]
+
+
 def timed(argument: str) -> None:
-    """Train a little, rank 1 asleep in some steps; compare our clock of the backward pass with
-    DDP's own."""
+    """Train a little, rank 1 asleep in some steps; save when DDP's own log has backward passes
+    end."""
     case = json.loads(argument)
     folder, rank, world = Path(case["folder"]), case["rank"], case["world_size"]
     _setup(case, folder)
@@ -181,14 +205,7 @@ def timed(argument: str) -> None:
     ddp._set_ddp_runtime_logging_sample_rate(1)
     inputs, labels = problem(256)
     partition = Partition(256, 64, world, 7)
-    own, theirs = [], []
-    computed = strategy._on_gradients_computed
-
-    def both() -> None:
-        computed()
-        own.append(time.monotonic_ns())
-
-    strategy._on_gradients_computed = both  # type: ignore[method-assign]
+    logged_ns, offset_ns = [], realtime_offset_ns()
     for step in range(case["steps"]):
         share = partition.share(step, rank)
         indices = torch.from_numpy(share.indices)
@@ -197,11 +214,9 @@ def timed(argument: str) -> None:
         recorder.end_step(learnt, len(share.indices), share.batch_size)
         ddp.logger.set_runtime_stats_and_log()
         log = ddp._get_ddp_logging_data()
-        theirs.append(
-            int(log["backward_compute_time_end"]) - (time.time_ns() - time.monotonic_ns())
-        )
+        logged_ns.append(int(log["backward_compute_time_end"]) - offset_ns)
     recorder.close()
-    np.savez(folder / f"result-{rank}.npz", own=np.array(own), theirs=np.array(theirs))
+    np.savez(folder / f"result-{rank}.npz", logged_ns=np.array(logged_ns))
     dist.destroy_process_group()
 
 
@@ -247,8 +262,15 @@ def rearranged(argument: str) -> None:
 
 
 def acknowledged_bytes() -> int:
-    """What peers have acknowledged of all that this process has sent over TCP."""
-    total = 0
+    """What peers have acknowledged of all that this process has sent over TCP, once that is all."""
+    while (counted := _count_bytes())[1]:
+        time.sleep(0.005)
+    return counted[0]
+
+
+def _count_bytes() -> tuple[int, int]:
+    """Bytes that are acknowledged, and those that are not yet."""
+    acknowledged = queued = 0
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
             if not str(descriptor.readlink()).startswith("socket:"):
@@ -257,10 +279,13 @@ def acknowledged_bytes() -> int:
                 if each.family == socket.AF_INET and each.type == socket.SOCK_STREAM:
                     # struct tcp_info: tcpi_bytes_acked is at byte 120.
                     info = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
-                    total += struct.unpack_from("=Q", info, 120)[0]
+                    acknowledged += struct.unpack_from("=Q", info, 120)[0]
+                    if info[0] != TCP_LISTEN:
+                        waiting = fcntl.ioctl(each, termios.TIOCOUTQ, bytes(4))
+                        queued += struct.unpack("=i", waiting)[0]
         except OSError:
             continue  # the descriptor of the listing itself, or one that has been closed
-    return total
+    return acknowledged, queued
 
 
 def counted(argument: str) -> None:
@@ -278,16 +303,13 @@ def counted(argument: str) -> None:
         share = Partition(64, 64, world, 7).share(0, rank)
         indices = torch.from_numpy(share.indices)
         dist.barrier()
-        time.sleep(0.1)  # until the barrier's own bytes are acknowledged
         before = acknowledged_bytes()
         for step in range(case["steps"]):
             recorder.begin_step(step)
             strategy.step(step, Batch(inputs[indices], labels[indices]), share)
         recorder.end_phase()
-        after, until_s = 0, time.monotonic() + 2.0
-        while (last := acknowledged_bytes()) != after and time.monotonic() < until_s:
-            after = last
-            time.sleep(0.1)
+        after = acknowledged_bytes()
+        dist.barrier()
     rows = read_rows(WorkerOutputDir(folder).spans(rank), SPAN_ROW)
     comm = rows[(rows["phase"] == Phase.COMM.code) & (rows["lane"] == Lane.MAIN)]
     np.savez(folder / f"result-{rank}.npz", acknowledged=after - before, told=comm["bytes"].sum())

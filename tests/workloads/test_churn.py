@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from laggard.workloads.coordination.start_barrier import Reason, StartBarrier
-from laggard.workloads.output.worker_output import read_lines
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.specification.churn import Turn, absent_at_start, faults, turns
 from laggard.workloads.tracing.heartbeat import read_heartbeats
@@ -60,7 +59,7 @@ def train_on(training: Training, rank: int, pid: int, steps: int = 20) -> None:
     begun: list[int] = []
 
     def has_trained() -> bool:
-        beat = read_heartbeats(training.output_dir.heartbeat, 3)[rank]
+        beat = read_heartbeats(training.output_dir.heartbeat, len(training.plans))[rank]
         if beat.pid == pid:
             begun.append(beat.step)
         return bool(begun) and beat.step >= begun[0] + steps
@@ -70,8 +69,9 @@ def train_on(training: Training, rank: int, pid: int, steps: int = 20) -> None:
 
 def end(training: Training) -> list[int | None]:
     """End the training; how its processes ended."""
-    StartBarrier(training.output_dir.start_barrier, 3).request_stop(Reason.WALLTIME)
-    return training.forkery.wait([*training.pids, *training.aside], 30)
+    barrier = StartBarrier(training.output_dir.start_barrier, len(training.plans))
+    barrier.request_stop(Reason.WALLTIME)
+    return training.forkery.wait([*training.pids, *training.aside])
 
 
 def rows_of(training: Training, rank: int, life: int = 0) -> Rows:
@@ -79,30 +79,39 @@ def rows_of(training: Training, rank: int, life: int = 0) -> Rows:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-def test_a_worker_that_comes_back_is_brought_up_to_date(train: Train, strategy: object) -> None:
-    training = train({**ENDLESS, "strategy": strategy}, 3, wait=False)
+def test_a_worker_that_joins_or_comes_back_is_brought_up_to_date(
+    train: Train, strategy: object
+) -> None:
+    """Rank 0 is absent at the start, which nobody waits for, though it else says when the first
+    step begins; rank 2 is killed, and comes back."""
+    churn = [{"at": "1s", "joins": "edge.trainer.1.1"}]
+    training = train({**ENDLESS, "strategy": strategy, "churn": churn}, 3, wait=False)
+    assert [plan.late for plan in training.plans] == [True, False, False]
+    assert [plan.opens for plan in training.plans] == [False, True, False]
+    one, two = training.pids
     training.begin()
-    training.wait_for(lambda: len(read_lines(training.output_dir.progress)) > 1)
-    os.kill(training.pids[2], signal.SIGKILL)
+    train_on(training, 1, one)
+    joined_ns = join(training, training.plans[0], 1 if strategy == "backup_workers" else 20)
+    os.kill(two, signal.SIGKILL)
     training.wait_for(lambda: "rank 2 is gone" in training.log("server").read_text())
+    for rank, pid in ((0, training.pids[2]), (1, one)):
+        train_on(training, rank, pid)
     asked_ns = join(training, training.plans[2].next_life())
-    statuses = [0, 0, -signal.SIGKILL, 0, 0, 0, 0]
+    statuses = [0, -signal.SIGKILL, 0, 0, 0, 0, 0]
     if (
         strategy == "backup_workers"
     ):  # whose steps need two gradients, and the newcomer's was perhaps never among the first
-        os.kill(training.pids[1], signal.SIGKILL)
-        statuses[1] = -signal.SIGKILL
+        os.kill(one, signal.SIGKILL)
+        statuses[0] = -signal.SIGKILL
         train_on(training, 2, training.pids[-1])
     assert end(training) == statuses, training.logs()
-    assert training.done()["stopped_by"] == "walltime"
-    back = rows_of(training, 2, life=1)
-    others = np.concatenate([rows_of(training, rank) for rank in (0, 1)])
-    known = others[others["end_ns"] < asked_ns]["applied_version"].max()
-    assert back["read_version"][0] >= known, "it begins with the model as it is, and not as it was"
-    assert (np.diff(back["read_version"]) > 0).all()
-    used = back[:-1]["applied_version"] >= 0
-    assert used.all() or (strategy == "backup_workers" and used.any())
-    assert (back["samples"][:-1] > 0).sum() == used.sum()
+    done = training.done()
+    assert done["stopped_by"] == "walltime"
+    first, others, back = rows_of(training, 0), rows_of(training, 1), rows_of(training, 2, life=1)
+    assert others["step"][0] == 0
+    begun_with = np.concatenate([rows_of(training, 2), others])
+    check_newcomer(first, joined_ns, begun_with, strategy)
+    check_newcomer(back, asked_ns, np.concatenate([first, others]), strategy)
     steps = training.table("steps")
     assert not steps.duplicated(["step", "rank"]).any(), (
         "what it learnt in its first life it does not learn again"
@@ -110,8 +119,22 @@ def test_a_worker_that_comes_back_is_brought_up_to_date(train: Train, strategy: 
     assert len(steps[steps["rank"] == 2]) == len(rows_of(training, 2)) + len(back)
     if strategy == "parameter_server":
         assert (back["read_version"] == back["step"]).all()
+        assert (others["applied_version"][:-1] == others["step"][:-1] + 1).all()
+        assert (others["step"] < first["step"][0]).sum() == first["step"][0]
     if isinstance(strategy, dict):
-        assert ahead_of_others(np.concatenate([back, others]), back["start_ns"][0]) <= STALENESS + 1
+        everybody = np.concatenate([back, first, others])
+        assert ahead_of_others(everybody, back["start_ns"][0]) <= STALENESS + 1
+
+
+def check_newcomer(rows: Rows, asked_ns: int, others: Rows, strategy: object) -> None:
+    """It begins with the model as it is, and not as it was, and what it learns is learnt."""
+    known = others[others["end_ns"] < asked_ns]["applied_version"].max()
+    assert rows["step"][0] > 0
+    assert rows["read_version"][0] >= known > 0
+    assert (np.diff(rows["read_version"]) > 0).all()
+    used = rows[:-1]["applied_version"] >= 0
+    assert used.all() or (strategy == "backup_workers" and used.any())
+    assert (rows["samples"][:-1] > 0).sum() == used.sum()
 
 
 def ahead_of_others(rows: Rows, since_ns: int) -> int:
@@ -123,28 +146,6 @@ def ahead_of_others(rows: Rows, since_ns: int) -> int:
             now = theirs[theirs["start_ns"] <= row["start_ns"]]
             widest = max(widest, int(row["step"] - now["step"][-1])) if len(now) else widest
     return widest
-
-
-@pytest.mark.parametrize("strategy", ["parameter_server", "asynchronous"])
-def test_nobody_waits_for_a_worker_that_is_absent_at_the_start(train: Train, strategy: str) -> None:
-    """Not even for the first one, which else says when the first step begins."""
-    churn = [{"at": "1s", "joins": "edge.trainer.1.1"}]
-    training = train({**ENDLESS, "strategy": strategy, "churn": churn}, 3, wait=False)
-    assert [plan.late for plan in training.plans] == [True, False, False]
-    assert [plan.opens for plan in training.plans] == [False, True, False]
-    training.begin()
-    training.wait_for(lambda: len(read_lines(training.output_dir.progress)) > 1)
-    join(training, training.plans[0])
-    assert end(training) == [0] * 6, training.logs()
-    first, others = rows_of(training, 0), rows_of(training, 1)
-    assert first["step"][0] > 0
-    assert first["read_version"][0] > 0
-    assert (first["applied_version"][:-1] >= 0).all()
-    assert others["step"][0] == 0
-    if strategy == "parameter_server":
-        alone = others[others["step"] < first["step"][0]]
-        assert (others["applied_version"][:-1] == others["step"][:-1] + 1).all()
-        assert len(alone) == first["step"][0]
 
 
 @pytest.mark.parametrize(

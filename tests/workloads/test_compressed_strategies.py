@@ -28,48 +28,42 @@ def weights(folder: Path, rank: int = 0, what: str = "weights") -> np.ndarray:
     return found
 
 
-def test_sending_all_of_it_is_sending_it_uncompressed(forkery: Forkery, tmp_path: Path) -> None:
-    run_case(forkery, "uneven", tmp_path, 3, strategy={"compress": WHOLE}, **UNEVEN)
+def test_what_is_sent_is_the_gradient_within_what_the_codec_leaves_out(
+    forkery: Forkery, tmp_path: Path
+) -> None:
+    """All of a gradient is the gradient. Half precision, with gradients below 1 and six steps of
+    0.1: each rank's, and each sum's, is off by 2^-11 of it at most."""
+    cases = {"whole": {"strategy": {"compress": WHOLE}}, "fp16": {"strategy": "fp16"}}
+    run_case(forkery, "uneven", tmp_path, 3, cases=cases, **UNEVEN)
     expected, _ = one_process("mlp", 45, 20, 6)
-    np.testing.assert_allclose(weights(tmp_path), expected, atol=1e-9, rtol=0)
-
-
-def test_half_precision_is_off_by_its_rounding(forkery: Forkery, tmp_path: Path) -> None:
-    """Gradients below 1, six steps of 0.1: each rank's, and each sum's, is off by 2^-11 of it at
-    most."""
-    run_case(forkery, "uneven", tmp_path, 3, strategy="fp16", **UNEVEN)
-    expected, _ = one_process("mlp", 45, 20, 6)
-    difference = np.abs(weights(tmp_path) - expected).max()
+    np.testing.assert_allclose(weights(tmp_path / "whole"), expected, atol=1e-9, rtol=0)
+    difference = np.abs(weights(tmp_path / "fp16") - expected).max()
     assert 0 < difference < 6 * 0.1 * 3 * 2.0**-11
 
 
-@pytest.mark.parametrize(("rank", "close"), [(2, True), (1, False)])
 def test_powersgd_is_exact_where_gradients_are_of_its_rank(
-    forkery: Forkery, tmp_path: Path, rank: int, close: bool
+    forkery: Forkery, tmp_path: Path
 ) -> None:
     """A batch of two samples: every layer's gradient is the sum of two outer products."""
+    cases = {
+        str(rank): {"strategy": {"compress": {"name": "powersgd", "rank": rank}}} for rank in (1, 2)
+    }
     case = {"model": "mlp", "samples": 46, "batch_size": 2, "steps": 6}
-    run_case(
-        forkery,
-        "uneven",
-        tmp_path,
-        2,
-        strategy={"compress": {"name": "powersgd", "rank": rank}},
-        **case,
-    )
+    run_case(forkery, "uneven", tmp_path, 2, cases=cases, **case)
     expected, _ = one_process("mlp", 46, 2, 6)
-    assert np.allclose(weights(tmp_path), expected, atol=1e-3, rtol=0) is close
+    assert np.allclose(weights(tmp_path / "2"), expected, atol=1e-3, rtol=0)
+    assert not np.allclose(weights(tmp_path / "1"), expected, atol=1e-3, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["local_sgd", "hierarchical", "diloco"])
-@pytest.mark.parametrize("compress", [{"name": "topk", "fraction": 0.05}, "fp16"])
-def test_all_end_a_meeting_with_the_same_bits(
-    forkery: Forkery, tmp_path: Path, name: str, compress: object
-) -> None:
+def test_all_end_a_meeting_with_the_same_bits(forkery: Forkery, tmp_path: Path) -> None:
     """Parameters and BatchNorm's statistics, of tiers of two, one and two ranks."""
-    every = {"local_sgd": {"steps": 2}, "hierarchical": {"wan_steps": 3}, "diloco": {"steps": 2}}[
-        name
-    ]
+    every = {"local_sgd": {"steps": 2}, "hierarchical": {"wan_steps": 3}, "diloco": {"steps": 2}}
+    sparse = {"name": "topk", "fraction": 0.05}
+    cases = {
+        f"{name}-{kind}": {"strategy": {"name": name, **meets, "compress": compress}}
+        for name, meets in every.items()
+        for kind, compress in (("sparse", sparse), ("fp16", "fp16"))
+    }
     case = {
         **UNEVEN,
         "model": "resnet8",
@@ -77,16 +71,10 @@ def test_all_end_a_meeting_with_the_same_bits(
         "tiers": ["a", "b", "a", "c", "c"],
         "batch_size": 30,
     }
-    run_case(
-        forkery,
-        "uneven",
-        tmp_path,
-        5,
-        strategy={"name": name, **every, "compress": compress},
-        **case,
-    )
-    for rank in range(1, 5):
-        assert np.array_equal(weights(tmp_path, rank, "state"), weights(tmp_path, 0, "state"))
+    run_case(forkery, "uneven", tmp_path, 5, cases=cases, **case)
+    for name in cases:
+        states = [weights(tmp_path / name, rank, "state") for rank in range(5)]
+        assert all(np.array_equal(state, states[0]) for state in states), name
 
 
 def test_nothing_gets_lost_when_ddp_rearranges_its_buckets(
@@ -105,9 +93,11 @@ def test_nothing_gets_lost_when_ddp_rearranges_its_buckets(
     ("strategy", "steps"),
     [
         ("fp16", 4),
-        (TENTH, 6),
+        pytest.param(TENTH, 6, marks=pytest.mark.long),
         ("powersgd", 12),
-        ({"name": "local_sgd", "steps": 2, "compress": "fp16"}, 6),
+        pytest.param(
+            {"name": "local_sgd", "steps": 2, "compress": "fp16"}, 6, marks=pytest.mark.long
+        ),
         ({"name": "diloco", "steps": 2, "compress": TENTH}, 6),
     ],
 )
@@ -149,22 +139,27 @@ def accuracy(training: Training) -> float:
 @pytest.mark.parametrize(
     ("strategy", "ranks"),
     [
-        ("fp16", 2),
-        ("powersgd", 2),
-        ({"compress": TENTH}, 2),
-        ({"name": "local_sgd", "compress": "fp16"}, 2),
-        ({"name": "local_sgd", "compress": TENTH}, 2),
         ({"name": "hierarchical", "compress": TENTH}, 3),
-        ({"name": "diloco", "steps": 20, "compress": {"name": "topk", "fraction": 0.3}}, 2),
-        ({"name": "asynchronous", "compress": "fp16"}, 2),
         ({"name": "backup_workers", "compress": TENTH}, 3),
+        *(
+            pytest.param(strategy, 2, marks=pytest.mark.long)
+            for strategy in (
+                "fp16",
+                "powersgd",
+                {"compress": TENTH},
+                {"name": "local_sgd", "compress": "fp16"},
+                {"name": "local_sgd", "compress": TENTH},
+                {"name": "diloco", "steps": 20, "compress": {"name": "topk", "fraction": 0.3}},
+                {"name": "asynchronous", "compress": "fp16"},
+            )
+        ),
     ],
 )
 def test_digits_are_learnt_as_well_as_with_all_reduce(
     train: Train, baseline: Training, strategy: Mapping[str, object], ranks: int
 ) -> None:
     training = train({**DIGITS, "strategy": strategy}, ranks, tiers=TIERS[:ranks])
-    assert accuracy(training) >= accuracy(baseline) - 0.01
+    assert accuracy(training) >= accuracy(baseline) - 0.02
 
 
 def test_pushing_all_of_it_is_pushing_it_uncompressed_bit_for_bit(train: Train) -> None:
@@ -195,7 +190,7 @@ def model(shape, classes):
 """
 
 
-@pytest.mark.parametrize("compress", ["fp16", TENTH])
+@pytest.mark.parametrize("compress", [pytest.param("fp16", marks=pytest.mark.long), TENTH])
 def test_pushes_are_as_large_as_the_kernel_says_was_acknowledged(
     train: Train, tmp_path: Path, compress: object
 ) -> None:

@@ -216,10 +216,11 @@ def test_a_gpu_learns_what_the_processor_learns(
     order = ["fetch", "prep", "h2d", "comm", "forward", "backward", "comm", "optimizer"]
     for key, of_step in spans[spans.phase != "evaluate"].groupby(["rank", "step"]):
         assert [phase for phase in of_step.sort_values("seq").phase if phase != "other"] == order
-        length_ns = steps.end_ns[key] - steps.start_ns[key]
-        assert of_step.dur_ns.sum() == pytest.approx(length_ns, abs=2e6)
+        assert of_step.start_ns.min() == steps.start_ns[key]
+        assert of_step.dur_ns.sum() <= steps.end_ns[key] - steps.start_ns[key]
 
 
+FASTEST_GPU_FLOPS = 2e14
 WIDE = """
 import numpy as np
 from torch import nn
@@ -232,8 +233,8 @@ def model(shape, classes):
 
 @pytest.mark.gpu
 def test_a_phase_lasts_as_long_as_the_gpu_computes(train: Train, tmp_path: Path) -> None:
-    """Matrix products cost a backward pass twice what they cost the forward pass; launching them
-    costs both next to nothing."""
+    """No GPU multiplies 32-bit numbers faster than this, and a backward pass has twice as many
+    products; launching them takes a fraction of it."""
     (tmp_path / "wide_workload.py").write_text(textwrap.dedent(WIDE))
     workload = {
         "model": "wide_workload:model",
@@ -248,4 +249,6 @@ def test_a_phase_lasts_as_long_as_the_gpu_computes(train: Train, tmp_path: Path)
         .groupby("phase")
         .dur_ns.median()
     )
-    assert 1.4 < usual["backward"] / usual["forward"] < 3
+    least_ns = 2 * 1437 * 6 * 4096**2 / FASTEST_GPU_FLOPS * 1e9
+    assert usual["forward"] > least_ns
+    assert usual["backward"] > 2 * least_ns

@@ -4,7 +4,7 @@ their real trainings."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,6 +113,9 @@ class Textbook:
         self.set([0, 1, 2], self.outer)
 
 
+Rule = Callable[[Textbook, int], None]
+
+
 def local_sgd(book: Textbook, step: int) -> None:
     if (step + 1) % 3 == 0 or step == STEPS - 1:
         book.average([0, 1, 2])
@@ -135,32 +138,37 @@ def diloco(book: Textbook, step: int) -> None:
         book.outer_step(0.7, 0.9)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "rule"),
-    [
-        ({"name": "local_sgd", "steps": 3}, local_sgd),
-        ({"name": "local_sgd", "steps": 3, "after": 2}, post_local_sgd),
-        ({"name": "hierarchical", "tier_steps": 2, "wan_steps": 4}, hierarchical),
-        ({"name": "diloco", "steps": 3}, diloco),
-        ({"name": "local_sgd", "steps": 3, "compress": WHOLE}, local_sgd),
-        (
-            {"name": "hierarchical", "tier_steps": 2, "wan_steps": 4, "compress": WHOLE},
-            hierarchical,
-        ),
-        ({"name": "diloco", "steps": 3, "compress": WHOLE}, diloco),
-        ({"name": "local_sgd", "steps": 3, "balanced_batches": True}, local_sgd),
-        (
-            {"name": "hierarchical", "tier_steps": 2, "wan_steps": 4, "balanced_batches": True},
-            hierarchical,
-        ),
-        ({"name": "diloco", "steps": 3, "balanced_batches": True}, diloco),
-    ],
-)
-def test_a_strategy_does_what_its_paper_says(
-    forkery: Forkery, tmp_path: Path, strategy: Mapping[str, object], rule: object
-) -> None:
-    """Uneven batches (45 samples by 20 on three ranks), momentum, and a last step off the
-    rhythm."""
+RULES: list[tuple[dict[str, object], Rule]] = [
+    ({"name": "local_sgd", "steps": 3}, local_sgd),
+    ({"name": "local_sgd", "steps": 3, "after": 2}, post_local_sgd),
+    ({"name": "hierarchical", "tier_steps": 2, "wan_steps": 4}, hierarchical),
+    ({"name": "diloco", "steps": 3}, diloco),
+    ({"name": "local_sgd", "steps": 3, "compress": WHOLE}, local_sgd),
+    (
+        {"name": "hierarchical", "tier_steps": 2, "wan_steps": 4, "compress": WHOLE},
+        hierarchical,
+    ),
+    ({"name": "diloco", "steps": 3, "compress": WHOLE}, diloco),
+    ({"name": "local_sgd", "steps": 3, "balanced_batches": True}, local_sgd),
+    (
+        {"name": "hierarchical", "tier_steps": 2, "wan_steps": 4, "balanced_batches": True},
+        hierarchical,
+    ),
+    ({"name": "diloco", "steps": 3, "balanced_batches": True}, diloco),
+]
+EVERY_STEP = [{"name": "local_sgd", "steps": 1}, {"name": "hierarchical", "wan_steps": 1}]
+
+
+def name_of(strategy: Mapping[str, object]) -> str:
+    return "-".join(map(str, strategy.values())).translate(str.maketrans("", "", "{}':, "))
+
+
+@pytest.fixture(scope="module")
+def results(forkery: Forkery, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each strategy, all trained by the same three processes: uneven batches (45
+    samples by 20), momentum, and a last step off the rhythm."""
+    folder = tmp_path_factory.mktemp("uneven")
+    strategies = [*(strategy for strategy, _ in RULES), *EVERY_STEP, {"name": "allreduce"}]
     settings = {
         "model": "mlp",
         "samples": SAMPLES,
@@ -169,38 +177,33 @@ def test_a_strategy_does_what_its_paper_says(
         "momentum": 0.9,
         "tiers": TIERS,
     }
-    run_case(forkery, "uneven", tmp_path, 3, strategy=strategy, **settings)
+    cases = {name_of(strategy): {"strategy": strategy} for strategy in strategies}
+    run_case(forkery, "uneven", folder, 3, cases=cases, **settings)
+    return folder
+
+
+@pytest.mark.parametrize(("strategy", "rule"), RULES)
+def test_a_strategy_does_what_its_paper_says(
+    results: Path, strategy: Mapping[str, object], rule: Rule
+) -> None:
     book = Textbook("mlp", 0.9, by_samples="balanced_batches" in strategy)
     for step in range(STEPS):
         book.local_step(step)
-        assert callable(rule)
         rule(book, step)
     for rank in range(3):
-        weights = np.load(tmp_path / f"result-{rank}.npz")["weights"]
+        weights = np.load(results / name_of(strategy) / f"result-{rank}.npz")["weights"]
         np.testing.assert_allclose(weights, book.weights(rank).numpy(), atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize(
-    "strategy", [{"name": "local_sgd", "steps": 1}, {"name": "hierarchical", "wan_steps": 1}]
-)
+@pytest.mark.parametrize("strategy", EVERY_STEP, ids=name_of)
 def test_averaging_in_every_step_is_data_parallel_training(
-    forkery: Forkery, tmp_path: Path, strategy: Mapping[str, object]
+    results: Path, strategy: Mapping[str, object]
 ) -> None:
     """SGD's momentum is linear, so the mean of the models is the model of the mean gradient."""
-    settings = {
-        "model": "mlp",
-        "samples": SAMPLES,
-        "batch_size": BATCH,
-        "steps": 6,
-        "momentum": 0.9,
-        "tiers": TIERS,
-    }
-    weights = []
-    for name, chosen in (("own", strategy), ("ddp", {"name": "allreduce"})):
-        folder = tmp_path / name
-        folder.mkdir()
-        run_case(forkery, "uneven", folder, 3, strategy=chosen, **settings)
-        weights.append(np.load(folder / "result-1.npz")["weights"])
+    weights = [
+        np.load(results / name / "result-1.npz")["weights"]
+        for name in (name_of(strategy), "allreduce")
+    ]
     np.testing.assert_allclose(weights[0], weights[1], atol=1e-9, rtol=0)
 
 
@@ -222,9 +225,13 @@ def baseline(train: Train) -> Training:
 @pytest.mark.parametrize(
     ("strategy", "meetings"),
     [
-        ({"name": "local_sgd", "steps": 8}, list(range(7, 240, 8))),
+        pytest.param(
+            {"name": "local_sgd", "steps": 8}, list(range(7, 240, 8)), marks=pytest.mark.long
+        ),
         ({"name": "hierarchical", "tier_steps": 2, "wan_steps": 9}, [*range(8, 240, 9), 239]),
-        ({"name": "diloco", "steps": 20}, list(range(19, 240, 20))),
+        pytest.param(
+            {"name": "diloco", "steps": 20}, list(range(19, 240, 20)), marks=pytest.mark.long
+        ),
     ],
 )
 def test_digits_are_learnt_as_well_as_with_all_reduce(

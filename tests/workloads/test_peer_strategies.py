@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,10 +22,13 @@ from laggard.workloads.output.worker_output import read_lines
 from laggard.workloads.strategies.base.graph import Graph, compute_mixing_weights, find_neighbors
 from laggard.workloads.tracing.heartbeat import read_heartbeats
 from laggard.workloads.tracing.traffic import read_traffic
-from tests.workloads.paced import TURN_NS, wide
+from tests.workloads.paced import wide
+from tests.workloads.test_churn import end, train_on
 
 if TYPE_CHECKING:
     from tests.workloads.conftest import Train, Training
+
+    Trained = Callable[[str], Training]
 
 DIGITS = {
     "model": "mlp",
@@ -33,14 +38,15 @@ DIGITS = {
     "stop": {"steps": 300},
 }
 RARELY = {"evaluate_every": 10**9}
+ENDLESS = {**DIGITS, **RARELY, "stop": {"steps": 10**6}}
 OWN_PACE = [
     "gossip",
     "hop",
-    "fast_links",
+    pytest.param("fast_links", marks=pytest.mark.long),
     "ad_psgd",
     "partial_reduce",
     "overlap_local_sgd",
-    "adaptive",
+    pytest.param("adaptive", marks=pytest.mark.long),
 ]
 MODELS = {
     "ad_psgd": "paced:unhurried",
@@ -56,34 +62,37 @@ def baseline(train: Train) -> Training:
 
 
 @pytest.fixture(scope="module")
-def trained(train: Train) -> dict[str, Training]:
-    return {
-        name: train({**DIGITS, "model": MODELS.get(name, "mlp"), "strategy": name}, 3)
-        for name in OWN_PACE
-    }
+def trained(train: Train) -> Trained:
+    """One training with each strategy, for all tests of it."""
+
+    @cache
+    def train_with(name: str) -> Training:
+        return train({**DIGITS, "model": MODELS.get(name, "mlp"), "strategy": name}, 3)
+
+    return train_with
 
 
 def accuracy(training: Training) -> float:
-    """Where it has settled: the median of the last seven evaluations, of which each by itself is
-    off by half a point."""
+    """Where it has settled: the median of the evaluations after step 200, of which each by itself
+    is off by half a point. How many there are depends on what else the machine does."""
     evaluations = read_lines(training.output_dir.evaluations)
-    assert len(evaluations) >= 15
-    return float(np.median([float(line["accuracy"] or 0) for line in evaluations[-7:]]))
+    settled = [line for line in evaluations if int(line["step"] or 0) > 200]
+    return float(np.median([float(line["accuracy"] or 0) for line in settled]))
 
 
 @pytest.mark.parametrize("name", OWN_PACE)
 def test_digits_are_learnt_as_well_as_with_all_reduce(
-    trained: dict[str, Training], baseline: Training, name: str
+    trained: Trained, baseline: Training, name: str
 ) -> None:
-    done = trained[name].done()
+    done = trained(name).done()
     assert done["stopped_by"] == "steps"
     assert done["samples"] >= baseline.done()["samples"]
-    assert accuracy(trained[name]) >= accuracy(baseline) - 0.01
+    assert accuracy(trained(name)) >= accuracy(baseline) - 0.02
 
 
 @pytest.mark.parametrize("name", OWN_PACE)
-def test_spans_tile_every_rank(trained: dict[str, Training], name: str) -> None:
-    spans = trained[name].table("spans")
+def test_spans_tile_every_rank(trained: Trained, name: str) -> None:
+    spans = trained(name).table("spans")
     for _, of_rank in spans[spans.lane == Lane.MAIN].groupby("rank"):
         ordered = of_rank.sort_values(["start_ns", "step", "seq"])
         start, duration = ordered.start_ns.to_numpy(), ordered.dur_ns.to_numpy()
@@ -92,27 +101,25 @@ def test_spans_tile_every_rank(trained: dict[str, Training], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OWN_PACE)
-def test_what_ranks_say_they_sent_is_what_kernels_acknowledged(
-    trained: dict[str, Training], name: str
-) -> None:
+def test_what_ranks_say_they_sent_is_what_kernels_acknowledged(trained: Trained, name: str) -> None:
     """Within 1 %: a model of 38 kB has some 200 bytes around it, acknowledgement included."""
-    for each in read_traffic(trained[name].output_dir, 3):
+    for each in read_traffic(trained(name).output_dir, 3):
         assert each.payload_bytes is not None
         assert each.payload_bytes > 1e6
         assert each.acked_bytes == pytest.approx(each.payload_bytes, rel=0.01)
 
 
 def test_gossip_receives_a_model_of_every_neighbour_in_each_step(
-    trained: dict[str, Training],
+    trained: Trained,
 ) -> None:
-    spans = trained["gossip"].table("spans")
+    spans = trained("gossip").table("spans")
     comm = spans[(spans.phase == "comm") & (spans.bytes > 0)]
     state = FlatState(build_model("mlp", (1, 8, 8), 10, 1))
     assert set(comm.bytes) == {2 * state.bytes}
     assert (comm.groupby("rank").step.nunique() >= 295).all()
 
 
-@pytest.mark.parametrize("graph", ["ring", "complete"])
+@pytest.mark.parametrize("graph", ["ring", pytest.param("complete", marks=pytest.mark.long)])
 def test_hop_without_slack_is_gossip_bit_for_bit(train: Train, graph: str) -> None:
     workload = {**DIGITS, **RARELY, "batch_size": 97, "stop": {"steps": 20}}
     gossip = train({**workload, "strategy": {"name": "gossip", "graph": graph}}, 4).table("steps")
@@ -126,9 +133,9 @@ def test_hop_without_slack_is_gossip_bit_for_bit(train: Train, graph: str) -> No
 
 
 def test_hop_says_which_steps_were_left_out_and_how_old_models_were(
-    trained: dict[str, Training],
+    trained: Trained,
 ) -> None:
-    steps = trained["hop"].table("steps").sort_values(["rank", "step"])
+    steps = trained("hop").table("steps").sort_values(["rank", "step"])
     for _, of_rank in steps.groupby("rank"):
         left_out = np.diff(of_rank.step, prepend=-1) - 1
         np.testing.assert_array_equal(of_rank.skipped, left_out)
@@ -139,8 +146,7 @@ def test_hop_says_which_steps_were_left_out_and_how_old_models_were(
 def test_hop_jumps_to_where_its_neighbours_are(train: Train) -> None:
     """A rank that stands still holds the others up only once they are as far ahead as models may be
     old, and one step; then it leaves steps out."""
-    workload = {**DIGITS, **RARELY, "model": "resnet8", "strategy": "hop", "stop": {"steps": 40}}
-    training = train(workload, 3, wait=False)
+    training = train({**ENDLESS, "model": "resnet8", "strategy": "hop"}, 3, wait=False)
     training.begin()
     training.wait_for(lambda: step_of(training, 2) > 5)
     os.kill(training.pids[2], signal.SIGSTOP)
@@ -149,7 +155,8 @@ def test_hop_jumps_to_where_its_neighbours_are(train: Train) -> None:
     )
     assert max(step_of(training, 0), step_of(training, 1)) <= step_of(training, 2) + 5
     os.kill(training.pids[2], signal.SIGCONT)
-    training.finish()
+    train_on(training, 2, training.pids[2], 10)
+    assert end(training) == [0] * 5, training.logs()
     steps = training.table("steps")
     assert steps[steps["rank"] == 2].skipped.max() >= 1
 
@@ -158,17 +165,20 @@ def step_of(training: Training, rank: int) -> int:
     return read_heartbeats(training.output_dir.heartbeat, 3)[rank].step
 
 
-@pytest.mark.parametrize("name", OWN_PACE)
-def test_batch_norm_is_learnt_too(train: Train, name: str) -> None:
+@pytest.mark.parametrize("name", ["gossip", pytest.param("ad_psgd", marks=pytest.mark.long)])
+def test_batch_norm_is_learnt_too_and_accuracy_ends_training(train: Train, name: str) -> None:
     """Its statistics are no parameters: they move in the forward pass, and are averaged with the
     rest."""
-    workload = {**DIGITS, **RARELY, "model": "resnet8", "strategy": name, "stop": {"steps": 40}}
-    assert train(workload, 3).done()["accuracy"] > 0.85
+    workload = {**DIGITS, "model": "resnet8", "strategy": name, "evaluate_every": 96 * 8}
+    done = train({**workload, "stop": {"accuracy": 0.85, "steps": 2000}}, 3).done()
+    assert done["stopped_by"] == "accuracy"
+    assert done["accuracy"] >= 0.85
+    assert done["steps"] < 2000
 
 
-def test_models_sent_beside_are_on_a_lane_of_their_own(trained: dict[str, Training]) -> None:
+def test_models_sent_beside_are_on_a_lane_of_their_own(trained: Trained) -> None:
     """All of them; and the main lane has nothing but waiting for the lock."""
-    spans = trained["ad_psgd"].table("spans")
+    spans = trained("ad_psgd").table("spans")
     main, beside = spans[spans.lane == Lane.MAIN], spans[spans.lane == Lane.BACKGROUND]
     assert (main.bytes == 0).all()
     state = FlatState(build_model("mlp", (1, 8, 8), 10, 1))
@@ -177,16 +187,16 @@ def test_models_sent_beside_are_on_a_lane_of_their_own(trained: dict[str, Traini
     assert set(beside[beside["rank"] != 1].peer) == {1}, (
         "the middle one is passive, and the others' only partner"
     )
-    assert len(beside) >= 300
+    assert len(beside) > 30
     assert beside.bytes.sum() == sum(
-        each.payload_bytes or 0 for each in read_traffic(trained["ad_psgd"].output_dir, 3)
+        each.payload_bytes or 0 for each in read_traffic(trained("ad_psgd").output_dir, 3)
     )
 
 
 def test_staleness_counts_the_averages_between_reading_and_applying(
-    trained: dict[str, Training],
+    trained: Trained,
 ) -> None:
-    steps, spans = trained["ad_psgd"].table("steps"), trained["ad_psgd"].table("spans")
+    steps, spans = trained("ad_psgd").table("steps"), trained("ad_psgd").table("spans")
     assert (steps.staleness == steps.applied_version - 1 - steps.read_version).all()
     assert (steps.waited_for == -1).all()
     beside = spans[spans.lane == Lane.BACKGROUND]
@@ -198,38 +208,12 @@ def test_staleness_counts_the_averages_between_reading_and_applying(
         assert of_rank.staleness.max() >= 1
 
 
-@pytest.mark.parametrize("name", ["ad_psgd", "overlap_local_sgd"])
-def test_a_slow_worker_slows_nobody_down(train: Train, name: str) -> None:
-    """In turns of 0.3 s nobody is slow, then rank 1 (passive), then rank 2 (active): four times,
-    which the others' steps do not notice."""
-    workload = {
-        **DIGITS,
-        **RARELY,
-        "model": "paced:slow_in_turns",
-        "strategy": name,
-        "stop": {"time": "4s"},
-    }
-    training = train(workload, 4)
-    steps = training.table("steps").query("step > 5")
-    start = steps.start_ns + int(training.done()["zero_ns"])
-    turn, ends_in = start // TURN_NS % 3, (start + steps.end_ns - steps.start_ns) // TURN_NS % 3
-    whole = steps[turn == ends_in].assign(ms=(steps.end_ns - steps.start_ns) / 1e6, turn=turn)
-    # The lower quartile: whatever else goes on on this machine makes steps longer, and so would a
-    # wait.
-    usual = whole.groupby(["rank", "turn"]).ms.quantile(0.25).unstack()
-    assert usual[1][1] > 3 * usual[0][1], "rank 1 was slow in its turn"
-    assert usual[2][2] > 3 * usual[0][2], "rank 2 was slow in its turn"
-    for unmoved in (0, 3):
-        assert usual[1][unmoved] < 1.05 * usual[0][unmoved]
-        assert usual[2][unmoved] < 1.05 * usual[0][unmoved]
-
-
-def test_groups_tell_whom_they_waited_for_and_what_they_sent(trained: dict[str, Training]) -> None:
+def test_groups_tell_whom_they_waited_for_and_what_they_sent(trained: Trained) -> None:
     """Two of three are in a group: each sends half its model twice; who was last waited for
     nobody."""
     spans, steps = (
-        trained["partial_reduce"].table("spans"),
-        trained["partial_reduce"].table("steps"),
+        trained("partial_reduce").table("spans"),
+        trained("partial_reduce").table("steps"),
     )
     comm = spans[spans.phase == "comm"]
     state = FlatState(wide((1, 8, 8), 10))
@@ -246,34 +230,29 @@ def test_groups_tell_whom_they_waited_for_and_what_they_sent(trained: dict[str, 
         zip(zip(waited.step, waited["rank"], strict=True), waited.waited_for, strict=True)
     )
     sent = sum(
-        each.payload_bytes or 0 for each in read_traffic(trained["partial_reduce"].output_dir, 3)
+        each.payload_bytes or 0 for each in read_traffic(trained("partial_reduce").output_dir, 3)
     )
     assert averages.bytes.sum() == pytest.approx(sent, rel=0.01)
 
 
-@pytest.mark.parametrize("optimizer", [{"lr": 0.05}, {"name": "adamw", "lr": 0.001}])
-def test_the_ring_trains_as_all_reduce_does(train: Train, optimizer: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "optimizer",
+    [pytest.param({"lr": 0.05}, marks=pytest.mark.long), {"name": "adamw", "lr": 0.001}],
+)
+def test_the_ring_trains_as_all_reduce_does_and_sends_what_an_optimal_one_does(
+    train: Train, optimizer: dict[str, object]
+) -> None:
     """The same steps but for the order of sums; 97 samples on three ranks are uneven."""
     workload = {**DIGITS, **RARELY, "batch_size": 97, "optimizer": optimizer, "stop": {"steps": 12}}
-    ring, ddp = (
-        losses(train({**workload, "strategy": "ring_allreduce"}, 3)),
-        losses(train(workload, 3)),
-    )
+    training = train({**workload, "strategy": "ring_allreduce"}, 3)
+    ring, ddp = losses(training), losses(train(workload, 3))
     assert len(ring) == 36
     np.testing.assert_allclose(ring, ddp, rtol=1e-4)
-
-
-def losses(training: Training) -> np.ndarray:
-    return training.table("steps").sort_values(["rank", "step"]).loss.to_numpy()
-
-
-def test_the_ring_sends_what_an_optimal_all_reduce_does(train: Train) -> None:
-    training = train({**DIGITS, **RARELY, "strategy": "ring_allreduce", "stop": {"steps": 5}}, 3)
     spans = training.table("spans")
     state = FlatState(build_model("mlp", (1, 8, 8), 10, 1))
     comm = spans[spans.phase == "comm"]
     assert set(comm.group) == {0}
-    assert comm.bytes.sum() == 5 * 2 * 2 * state.bytes
+    assert comm.bytes.sum() == 12 * 2 * 2 * state.bytes
     traffic = read_traffic(training.output_dir, 3)
     assert sum(each.payload_bytes or 0 for each in traffic) == comm.bytes.sum()
     for each in traffic:
@@ -282,14 +261,16 @@ def test_the_ring_sends_what_an_optimal_all_reduce_does(train: Train) -> None:
         )
 
 
+def losses(training: Training) -> np.ndarray:
+    return training.table("steps").sort_values(["rank", "step"]).loss.to_numpy()
+
+
 def test_a_ring_ends_when_a_rank_is_killed(train: Train) -> None:
-    training = train(
-        {**DIGITS, **RARELY, "strategy": "ring_allreduce", "stop": {"time": "60s"}}, 3, wait=False
-    )
+    training = train({**ENDLESS, "strategy": "ring_allreduce"}, 3, wait=False)
     training.begin()
     training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
     os.kill(training.pids[2], signal.SIGKILL)
-    assert training.forkery.wait(training.pids, 10) == [1, 1, -signal.SIGKILL]
+    assert training.forkery.wait(training.pids) == [1, 1, -signal.SIGKILL]
     # Who of the other two notices first ends too, and may be who the last one misses.
     assert (
         "rank 2 is gone: connection reset"
@@ -297,62 +278,25 @@ def test_a_ring_ends_when_a_rank_is_killed(train: Train) -> None:
     )
     for pid in training.aside:
         os.kill(pid, signal.SIGTERM)
-    training.forkery.wait(training.aside, 5)
+    training.forkery.wait(training.aside)
 
 
-@pytest.mark.parametrize("name", OWN_PACE)
-def test_the_others_go_on_without_a_rank_that_is_killed(train: Train, name: str) -> None:
-    workload = {
-        **DIGITS,
-        **RARELY,
-        "model": MODELS.get(name, "mlp"),
-        "strategy": name,
-        "stop": {"steps": 150},
-    }
-    training = train(workload, 4, wait=False)
-    training.begin()
-    training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
-    os.kill(training.pids[2], signal.SIGKILL)
-    statuses = training.forkery.wait([*training.pids, *training.aside], 30)
-    assert statuses == [0, 0, -signal.SIGKILL, 0, 0, 0], training.logs()
-    assert "rank 2 is gone" in training.log("1").read_text()
-    done, steps = training.done(), training.table("steps")
-    assert done["stopped_by"] == "steps"
-    assert done["accuracy"] > 0.9
-    assert steps[steps["rank"] == 0].step.max() > 150
-    assert not (steps[steps["rank"] == 2].step > 140).any()
-
-
+@pytest.mark.long
 def test_groups_go_on_without_their_generator(train: Train) -> None:
-    workload = {**DIGITS, **RARELY, "strategy": "partial_reduce", "stop": {"steps": 150}}
-    training = train(workload, 4, wait=False)
+    training = train({**ENDLESS, "strategy": "partial_reduce"}, 4, wait=False)
     training.begin()
     training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
     os.kill(training.pids[0], signal.SIGKILL)
     killed_ns = time.monotonic_ns()
-    statuses = training.forkery.wait([*training.pids, *training.aside], 30)
-    assert statuses == [-signal.SIGKILL, 0, 0, 0, 0, 0], training.logs()
+    for rank in (1, 2, 3):
+        train_on(training, rank, training.pids[rank], 40)
+    assert end(training) == [-signal.SIGKILL, 0, 0, 0, 0, 0], training.logs()
     assert training.done()["accuracy"] > 0.9
     steps = training.table("steps")
     after = steps[steps.start_ns > killed_ns - int(training.done()["zero_ns"])]
     assert set(after["rank"]) == {1, 2, 3}
     assert (after.groupby("rank").size() > 30).all()
     assert (after.waited_for >= 1).any()
-
-
-def test_accuracy_ends_training(train: Train) -> None:
-    training = train({**DIGITS, "strategy": "gossip", "stop": {"accuracy": 0.9, "steps": 2000}}, 2)
-    done = training.done()
-    assert done["stopped_by"] == "accuracy"
-    assert done["accuracy"] >= 0.9
-    assert done["steps"] < 2000
-
-
-def test_time_ends_training(train: Train) -> None:
-    training = train({**DIGITS, **RARELY, "strategy": "gossip", "stop": {"time": "1s"}}, 2)
-    done = training.done()
-    assert done["stopped_by"] == "time"
-    assert done["makespan_s"] >= 1.0
 
 
 @given(st.sampled_from(["ring", "complete"]), st.sets(st.integers(0, 30), min_size=1, max_size=12))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,9 @@ import pytest
 from laggard.workloads.models import build_model
 from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.output.worker_output import read_lines
+from laggard.workloads.tracing.heartbeat import read_heartbeats
 from laggard.workloads.tracing.traffic import read_traffic
+from tests.workloads.test_churn import end, train_on
 
 if TYPE_CHECKING:
     from tests.workloads.conftest import Train, Training
@@ -28,11 +31,6 @@ DIGITS = {
 }
 RARELY = {"evaluate_every": 10**9}
 SHORT = {**DIGITS, "model": "resnet8", "stop": {"steps": 12}, **RARELY}
-
-
-@pytest.fixture(scope="module")
-def baseline(train: Train) -> Training:
-    return train(DIGITS, 3)
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +54,14 @@ NAMES = ["parameter_server", "asynchronous", "bounded_staleness", "backup_worker
 
 @pytest.mark.parametrize("name", NAMES)
 def test_digits_are_learnt_as_well_as_with_all_reduce(
-    trained: dict[str, Training], baseline: Training, name: str
+    trained: dict[str, Training], name: str
 ) -> None:
-    done, ddp = trained[name].done(), baseline.done()
+    """The parameter server does what all-reduce does, which another test shows step by step."""
+    done, synchronous = trained[name].done(), trained["parameter_server"].done()
     assert done["stopped_by"] == "steps"
-    assert ddp["samples"] <= done["samples"] <= ddp["samples"] + 96
-    assert _accuracy(trained[name]) >= _accuracy(baseline) - 0.01
+    assert synchronous["samples"] <= done["samples"] <= synchronous["samples"] + 96
+    assert _accuracy(trained["parameter_server"]) > 0.9
+    assert _accuracy(trained[name]) >= _accuracy(trained["parameter_server"]) - 0.02
     assert done["makespan_s"] > 0
 
 
@@ -166,7 +166,10 @@ def test_without_staleness_it_is_the_parameter_server_bit_for_bit(train: Train) 
         assert np.array_equal(server, losses(train({**SHORT, "strategy": strategy}, 3)))
 
 
-@pytest.mark.parametrize("optimizer", [{"lr": 0.05}, {"name": "adamw", "lr": 0.001}])
+@pytest.mark.parametrize(
+    "optimizer",
+    [pytest.param({"lr": 0.05}, marks=pytest.mark.long), {"name": "adamw", "lr": 0.001}],
+)
 def test_the_parameter_server_trains_as_all_reduce_does(
     train: Train, optimizer: dict[str, object]
 ) -> None:
@@ -199,12 +202,22 @@ def model(shape, classes):
 """
 
 
-@pytest.mark.parametrize("staleness", [1, 3])
+def waits_for_last(training: Training, staleness: int) -> bool:
+    """Whether the first two ranks are as far ahead of the last one as they may be, and stay."""
+    *ahead, last = read_heartbeats(training.output_dir.heartbeat, 3)
+    still_ns = time.monotonic_ns() - 300_000_000
+    return all(
+        beat.step >= last.step + staleness and beat.phase == "comm" and beat.time_ns < still_ns
+        for beat in ahead
+    )
+
+
+@pytest.mark.parametrize("staleness", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_nobody_is_ahead_by_more_than_the_bound(
     train: Train, tmp_path: Path, staleness: int
 ) -> None:
     """Of workers whose steps take random times: before one begins step c, all others have pushed
-    their gradient of step c - s - 1."""
+    their gradient of step c - s - 1. One of them stands still in between."""
     (tmp_path / "unsteady.py").write_text(UNSTEADY)
     strategy = {"name": "bounded_staleness", "staleness": staleness}
     workload = {
@@ -212,9 +225,16 @@ def test_nobody_is_ahead_by_more_than_the_bound(
         **RARELY,
         "model": "unsteady:model",
         "strategy": strategy,
-        "stop": {"steps": 60},
+        "stop": {"steps": 10**6},
     }
-    training = train(workload, 3, path=tmp_path)
+    training = train(workload, 3, path=tmp_path, wait=False)
+    training.begin()
+    train_on(training, 2, training.pids[2])
+    os.kill(training.pids[2], signal.SIGSTOP)
+    training.wait_for(lambda: waits_for_last(training, staleness))
+    os.kill(training.pids[2], signal.SIGCONT)
+    train_on(training, 2, training.pids[2])
+    assert end(training) == [0] * 6, training.logs()
     spans, steps = training.table("spans"), training.table("steps")
     pushes = (
         spans[(spans.phase == "comm") & (spans.bytes > 0)].groupby(["rank", "step"]).start_ns.min()
@@ -226,8 +246,8 @@ def test_nobody_is_ahead_by_more_than_the_bound(
                 assert pushes[other, row.step - staleness - 1] <= row.start_ns
             begun = pushes[other][pushes[other] <= row.start_ns]
             ahead = max(ahead, row.step - (len(begun)))
-    assert 0 < ahead <= staleness
-    assert (steps.waited_for >= 0).any()
+    assert ahead == staleness
+    assert (steps.waited_for == 2).any()
     assert steps.staleness.max() > 0
 
 
@@ -240,45 +260,16 @@ def test_accuracy_ends_training(train: Train) -> None:
     assert done["steps"] < 2000
 
 
-def test_time_ends_training(train: Train) -> None:
-    training = train(
-        {**DIGITS, **RARELY, "strategy": "bounded_staleness", "stop": {"time": "1s"}}, 2
-    )
-    done = training.done()
-    assert done["stopped_by"] == "time"
-    assert done["makespan_s"] >= 1.0
-
-
-@pytest.mark.parametrize(
-    "strategy", ["parameter_server", "asynchronous", "bounded_staleness", "backup_workers"]
-)
-def test_the_others_go_on_without_a_worker_that_is_killed(train: Train, strategy: str) -> None:
-    training = train(
-        {**DIGITS, **RARELY, "strategy": strategy, "stop": {"steps": 150}}, 3, wait=False
-    )
-    training.begin()
-    training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
-    os.kill(training.pids[2], signal.SIGKILL)
-    statuses = training.forkery.wait([*training.pids, *training.aside], 30)
-    assert statuses == [0, 0, -signal.SIGKILL, 0, 0, 0], training.logs()
-    assert "rank 2 is gone" in training.log("server").read_text()
-    assert training.done()["stopped_by"] == "steps"
-    steps = training.table("steps")
-    assert not (steps[steps["rank"] == 2].step > 140).any()
-    assert steps[steps["rank"] == 0].step.max() > 140
-    assert training.done()["accuracy"] > 0.9
-
-
 def test_workers_end_when_the_server_does(train: Train) -> None:
     training = train(
-        {**DIGITS, **RARELY, "strategy": "asynchronous", "stop": {"time": "60s"}}, 2, wait=False
+        {**DIGITS, **RARELY, "strategy": "asynchronous", "stop": {"steps": 10**6}}, 2, wait=False
     )
     training.begin()
     training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
     evaluator, sampler, server = training.aside
     os.kill(server, signal.SIGKILL)
-    assert training.forkery.wait(training.pids, 10) == [1, 1]
+    assert training.forkery.wait(training.pids) == [1, 1]
     assert "node 2 is gone: connection reset" in training.log("0").read_text()
     for pid in (evaluator, sampler):
         os.kill(pid, signal.SIGTERM)
-    training.forkery.wait([evaluator, sampler, server], 5)
+    training.forkery.wait([evaluator, sampler, server])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import textwrap
 import time
@@ -19,11 +20,13 @@ from laggard.core.span_schema import Flag, Lane, span_schema, step_schema
 from laggard.workloads.coordination.start_barrier import Reason, StartBarrier
 from laggard.workloads.output.worker_output import read_lines
 from laggard.workloads.tracing.heartbeat import read_heartbeats, suspects
+from laggard.workloads.tracing.stream import SPAN_ROW, read_rows
 
 if TYPE_CHECKING:
     from tests.workloads.conftest import Forkery, Train, Training
 
 DIGITS = {"model": "mlp", "dataset": "digits", "batch_size": 128}
+ENDLESS = {"steps": 10**6}
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +81,8 @@ def test_phases_of_a_step(accurate: Training) -> None:
     assert spans.step.max() + 1 == done["steps"]
 
 
-def test_evaluations_end_together_and_are_outside_the_clock(accurate: Training) -> None:
+def test_evaluations_are_outside_the_clock(accurate: Training) -> None:
+    """Which stands still from the last rank's arrival until the first one goes on."""
     spans, done = accurate.table("spans"), accurate.done()
     paused_ns = 0
     evaluations = spans[spans.phase == "evaluate"]
@@ -86,11 +90,11 @@ def test_evaluations_end_together_and_are_outside_the_clock(accurate: Training) 
     for _, of_evaluation in evaluations.groupby("group"):
         assert sorted(of_evaluation["rank"]) == [0, 1, 2]
         ends = of_evaluation.start_ns + of_evaluation.dur_ns
-        assert ends.max() - ends.min() < 100e6
+        assert ends.min() >= of_evaluation.start_ns.max(), "all wait for all"
         paused_ns += ends.min() - of_evaluation.start_ns.max()
-    assert paused_ns == pytest.approx(done["paused_ns"], abs=50e6)
-    makespan_s = (spans.start_ns + spans.dur_ns).max() / 1e9 - paused_ns / 1e9
-    assert done["makespan_s"] == pytest.approx(makespan_s, abs=0.3)
+    assert 0 < done["paused_ns"] <= paused_ns
+    last_ns = (spans.start_ns + spans.dur_ns).max()
+    assert 0 < done["makespan_s"] * 1e9 <= last_ns - done["paused_ns"] + 1
 
 
 def test_tables_have_the_documented_schemas(accurate: Training) -> None:
@@ -136,27 +140,36 @@ def losses(training: Training) -> np.ndarray:
     return steps.sort_values(["rank", "step"]).loss.to_numpy()
 
 
-@pytest.mark.parametrize("model", ["cnn", "resnet8", "transformer"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param("cnn", marks=pytest.mark.long),
+        pytest.param("resnet8", marks=pytest.mark.long),
+        "transformer",
+    ],
+)
 def test_the_same_seed_gives_the_same_losses_bit_for_bit(train: Train, model: str) -> None:
-    workload = {**DIGITS, "model": model, "stop": {"steps": 15}, "seed": 4}
-    first, second = losses(train(workload, 3)), losses(train(workload, 3))
-    other = losses(train({**workload, "seed": 5}, 3))
-    assert len(first) == 45
-    assert np.array_equal(first, second, equal_nan=True)
-    assert not np.array_equal(first, other, equal_nan=True)
-
-
-def test_steps_stop_training(train: Train) -> None:
-    training = train({**DIGITS, "stop": {"steps": 7}}, 2)
+    """And steps stop training."""
+    workload = {**DIGITS, "model": model, "stop": {"steps": 13}, "seed": 4}
+    training = train(workload, 2)
     assert training.done()["stopped_by"] == "steps"
-    assert training.done()["steps"] == 7
-    assert list(training.table("steps").groupby("rank").step.max()) == [6, 6]
+    assert training.done()["steps"] == 13
+    assert list(training.table("steps").groupby("rank").step.max()) == [12, 12]
+    first, second = losses(training), losses(train(workload, 2))
+    assert len(first) == 26
+    assert np.array_equal(first, second, equal_nan=True)
+
+
+def test_another_seed_gives_other_losses(train: Train) -> None:
+    workload = {**DIGITS, "stop": {"steps": 5}}
+    first, second = (losses(train({**workload, "seed": seed}, 1)) for seed in (4, 5))
+    assert not np.isclose(first, second).any()
 
 
 def test_training_ends_with_a_checkpoint_when_its_machines_are_about_to_go(train: Train) -> None:
     """Rank 0 waits until every machine knows of the last step, which here this test says."""
     training = train(
-        {**DIGITS, "stop": {"time": "60s"}, "evaluate_every": 10**9}, 2, wait=False, relayed=True
+        {**DIGITS, "stop": ENDLESS, "evaluate_every": 10**9}, 2, wait=False, relayed=True
     )
     training.begin()
     training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
@@ -224,21 +237,16 @@ def test_checkpoints_are_written_within_the_step_by_the_first_rank(
     assert inside.start_ns + inside.dur_ns <= step.end_ns
 
 
-def test_time_stops_training_at_the_same_step_everywhere(train: Train) -> None:
-    training = train({**DIGITS, "stop": {"time": "1s"}, "evaluate_every": 6400}, 3)
+def test_time_stops_training_at_the_same_step_everywhere_and_is_recorded_undilated(
+    train: Train,
+) -> None:
+    training = train({**DIGITS, "stop": {"time": "300ms"}, "evaluate_every": 6400}, 3, dilation=3.0)
     done = training.done()
     assert done["stopped_by"] == "time"
-    assert 1.0 <= done["makespan_s"] < 2.5
+    assert done["makespan_s"] >= 0.3
     assert set(training.table("steps").groupby("rank").step.max()) == {done["steps"] - 1}
-
-
-def test_dilated_time_is_recorded_undilated(train: Train) -> None:
-    training = train({**DIGITS, "stop": {"time": "500ms"}}, 2, dilation=3.0)
-    wall_s = (
-        training.done()["end_ns"] - training.done()["zero_ns"] - training.done()["paused_ns"]
-    ) / 1e9
-    assert wall_s == pytest.approx(3 * training.done()["makespan_s"])
-    assert training.done()["makespan_s"] >= 0.5
+    wall_s = (done["end_ns"] - done["zero_ns"] - done["paused_ns"]) / 1e9
+    assert wall_s == pytest.approx(3 * done["makespan_s"])
     training.collect(3.0)
     spans = pd.read_parquet(training.folder / "run" / "spans.parquet").sort_values(
         ["rank", "start_ns", "step", "seq"]
@@ -248,20 +256,20 @@ def test_dilated_time_is_recorded_undilated(train: Train) -> None:
         assert np.array_equal(start[1:], start[:-1] + duration[:-1])
 
 
-def test_a_dead_peer_is_an_error_at_once_and_the_trace_survives(train: Train) -> None:
+def test_a_dead_peer_is_an_error_and_the_trace_survives(train: Train) -> None:
     # Ranks that wait for an evaluation have no connection open to notice with; whoever runs them
     # sees the death then.
-    training = train({**DIGITS, "stop": {"time": "60s"}, "evaluate_every": 10**9}, 3, wait=False)
+    training = train({**DIGITS, "stop": ENDLESS, "evaluate_every": 10**9}, 3, wait=False)
     training.begin()
-    training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
-    time.sleep(1.5)
+    # Traces are written once a second, and are to be there of every rank.
+    training.wait_for(
+        lambda: all(len(read_rows(training.output_dir.spans(rank), SPAN_ROW)) for rank in range(3))
+    )
     os.kill(training.pids[1], signal.SIGKILL)
-    killed = time.monotonic()
-    statuses = training.forkery.wait(training.pids, 20)
+    statuses = training.forkery.wait(training.pids)
     for pid in training.aside:
         os.kill(pid, signal.SIGTERM)
-    training.forkery.wait(training.aside, 10)
-    assert time.monotonic() - killed < 10
+    training.forkery.wait(training.aside)
     assert statuses == [1, -signal.SIGKILL, 1]
     assert "Traceback" in training.log("0").read_text()
     assert "peer" in training.log("0").read_text().lower()
@@ -270,17 +278,8 @@ def test_a_dead_peer_is_an_error_at_once_and_the_trace_survives(train: Train) ->
     assert (spans["flags"][spans["rank"] == 0] & int(Flag.TRUNCATED)).any()
 
 
-def test_sigterm_ends_a_worker_at_once(train: Train) -> None:
-    training = train({**DIGITS, "stop": {"time": "60s"}}, 2, wait=False)
-    training.begin()
-    training.wait_for(lambda: bool(read_lines(training.output_dir.progress)))
-    for pid in (*training.pids, *training.aside):
-        os.kill(pid, signal.SIGTERM)
-    assert training.forkery.wait([*training.pids, *training.aside], 5) == [-signal.SIGTERM] * 4
-
-
 OWN_CODE = """
-import os, time
+import os, sys, time
 import numpy as np
 from torch import nn
 
@@ -302,6 +301,21 @@ def RANK_FILE():
 def model(shape, classes):
     return Sleeper(int(np.prod(shape)), classes)
 
+class Telling(nn.Module):
+    def __init__(self, size, classes):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(size, classes))
+        self.has_told = False
+    def forward(self, x):
+        if self.training and not self.has_told:
+            self.has_told = True
+            late = sorted(set(sys.modules) - sys.modules["__main__"].PRELOADED - {__name__})
+            print("imported after the fork:", *late, flush=True)
+        return self.layers(x)
+
+def telling(shape, classes):
+    return Telling(int(np.prod(shape)), classes)
+
 def broken(shape, classes):
     raise RuntimeError("no such layer")
 
@@ -320,7 +334,7 @@ def own_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_heartbeat_tells_who_hangs(train: Train, own_code: Path) -> None:
+def test_the_heartbeat_tells_who_hangs_and_sigterm_ends_all(train: Train, own_code: Path) -> None:
     workload = {
         "model": "own_workload:model",
         "dataset": "own_workload:data",
@@ -329,15 +343,15 @@ def test_the_heartbeat_tells_who_hangs(train: Train, own_code: Path) -> None:
     }
     training = train(workload, 4, path=own_code, wait=False)
     training.begin()
-    training.wait_for(lambda: suspected(training, 1.0) != ())
-    assert suspected(training, 1.0) == (2,)
+    training.wait_for(lambda: suspected(training, 1.0) == (2,))
     beats = read_heartbeats(training.output_dir.heartbeat, 4)
     assert [beat.pid for beat in beats] == training.pids
     assert beats[2].phase == "forward"
     assert {beats[rank].phase for rank in (0, 1, 3)} == {"comm"}
-    for pid in (*training.pids, *training.aside):
-        os.kill(pid, signal.SIGKILL)
-    training.forkery.wait([*training.pids, *training.aside], 5)
+    pids = [*training.pids, *training.aside]
+    for pid in pids:
+        os.kill(pid, signal.SIGTERM)
+    assert training.forkery.wait(pids) == [-signal.SIGTERM] * len(pids)
 
 
 def suspected(training: Training, patience_s: float) -> tuple[int, ...]:
@@ -354,23 +368,37 @@ def test_a_worker_that_fails_says_why(train: Train, own_code: Path) -> None:
         "stop": {"steps": 10},
     }
     training = train(workload, 2, path=own_code, wait=False)
-    statuses = training.forkery.wait([*training.pids, training.aside[0]], 20)
+    statuses = training.forkery.wait([*training.pids, training.aside[0]])
     os.kill(training.aside[1], signal.SIGKILL)
-    training.forkery.wait([training.aside[1]], 5)
+    training.forkery.wait([training.aside[1]])
     assert statuses == [1, 1, 1]
     assert "RuntimeError: no such layer" in training.log("0").read_text()
 
 
-def test_workers_start_with_little_cpu_time(train: Train) -> None:
-    """A worker may have a twentieth of a core: what it does itself before the first step must be
-    small."""
-    training = train({**DIGITS, "model": "resnet8", "stop": {"steps": 1}}, 4, wait=False)
-    training.wait_for(lambda: all(training.output_dir.ready(rank).exists() for rank in range(4)))
-    ticks = os.sysconf("SC_CLK_TCK")
-    used_s = []
-    for pid in training.pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        used_s.append((int(fields[11]) + int(fields[12])) / ticks)
-    training.output_dir.start_signal.touch()
-    training.finish()
-    assert np.median(used_s) < 0.5
+SMALL_MODULES = {"laggard.workloads.datasets.arrays", "torch.profiler._cupti_monitor"}
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    ["allreduce", "parameter_server", pytest.param("ad_psgd", marks=pytest.mark.long)],
+)
+def test_workers_import_next_to_nothing_until_the_first_step_and_time_ends_training(
+    train: Train, own_code: Path, strategy: str
+) -> None:
+    """A worker may have a twentieth of a core, which importing would take seconds of. Time ends
+    each of the trainings."""
+    workload = {
+        "model": "own_workload:telling",
+        "dataset": "digits",
+        "batch_size": 32,
+        "stop": {"time": "1s"},
+        "evaluate_every": 10**9,
+        "strategy": strategy,
+    }
+    training = train(workload, 2, path=own_code)
+    assert training.done()["stopped_by"] == "time"
+    assert training.done()["makespan_s"] >= 1.0
+    for rank in range(2):
+        imported = re.search(r"imported after the fork: (.*)", training.log(str(rank)).read_text())
+        assert imported is not None
+        assert set(imported[1].split()) <= SMALL_MODULES

@@ -25,26 +25,16 @@ from laggard.workloads.transport.inet_diag import (
 )
 from laggard.workloads.transport.keys import make_endpoints
 from laggard.workloads.transport.plan import EndpointPlan
-
-pytestmark = pytest.mark.alone
+from tests.workloads.conftest import HUNG_S, free_ports
 
 ASK, TELL = 1, 2
 
 
-def free_addresses(count: int) -> list[str]:
-    """Ports of loopback that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    for each in sockets:
-        each.close()
-    return addresses
-
-
 @pytest.fixture
 def plans() -> tuple[EndpointPlan, ...]:
-    return make_endpoints(free_addresses(3), timeout_s=10.0)
+    first = free_ports(3)
+    addresses = [f"127.0.0.1:{port}" for port in range(first, first + 3)]
+    return make_endpoints(addresses, timeout_s=HUNG_S)
 
 
 @contextmanager
@@ -73,11 +63,11 @@ def echoing(plan: EndpointPlan) -> Iterator[list[Message]]:
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(HUNG_S)
         yield heard
     finally:
         over.set()
-        thread.join(10)
+        thread.join(HUNG_S)
         assert not failed, failed
 
 
@@ -143,7 +133,7 @@ def test_payload_agrees_with_what_the_kernel_says_was_acknowledged(
         port = int(plans[2].addresses[2].rpartition(":")[2])
         diagnosis = open_in_namespace(None)
         # The last acknowledgement of TCP may be a moment behind that of the transport.
-        until_s = time.monotonic() + 5.0
+        until_s = time.monotonic() + HUNG_S
         acked: dict[str, int] = {}
         while time.monotonic() < until_s and min(acked.values(), default=0) < 6_000_000:
             acked = {
@@ -167,7 +157,7 @@ def knock(address: str, change: Callable[[zmq.Socket[bytes]], None]) -> list[int
     stranger.connect(f"tcp://{address}")
     stranger.send_multipart([bytes(pack(Message(ASK, 66), 1)[0])])
     heard: list[int] = []
-    if monitor.poll(5000):
+    if monitor.poll(HUNG_S * 1e3):
         from zmq.utils.monitor import recv_monitor_message
 
         heard.append(recv_monitor_message(monitor)["event"])
@@ -203,7 +193,7 @@ def test_a_stranger_can_neither_push_nor_read(plans: tuple[EndpointPlan, ...]) -
 
 
 def test_a_server_that_is_another_is_not_spoken_to(plans: tuple[EndpointPlan, ...]) -> None:
-    others = make_endpoints(plans[0].addresses, 10.0)
+    others = make_endpoints(plans[0].addresses, HUNG_S)
     deceived = plans[0].model_copy(update={"timeout_s": 0.5})
     with echoing(others[2]) as heard, Endpoint(deceived) as endpoint:
         endpoint.connect(2)
@@ -215,18 +205,19 @@ def test_a_server_that_is_another_is_not_spoken_to(plans: tuple[EndpointPlan, ..
 def test_a_node_listens_at_its_own_address_alone(plans: tuple[EndpointPlan, ...]) -> None:
     port = plans[2].addresses[2].rpartition(":")[2]
     with echoing(plans[2]):
-        with socket.create_connection(("127.0.0.1", int(port)), 2):
+        with socket.create_connection(("127.0.0.1", int(port)), HUNG_S):
             pass
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.2", int(port)), 2)
+            socket.create_connection(("127.0.0.2", int(port)), HUNG_S)
 
 
 def test_a_node_that_goes_is_missed_and_a_silent_one_is_not_waited_for(
     plans: tuple[EndpointPlan, ...],
 ) -> None:
-    with echoing(plans[2]), Endpoint(plans[1].model_copy(update={"timeout_s": 0.3})) as impatient:
+    with echoing(plans[2]), Endpoint(plans[1]) as impatient:
         impatient.connect(2)
         impatient.deliver(2, Message(TELL))
+        impatient.plan = impatient.plan.model_copy(update={"timeout_s": 0.3})
         with pytest.raises(TransportError, match=r"heard nothing for 0\.3 s"):
             impatient.receive()
     with Endpoint(plans[2], listens=True) as server:
@@ -234,7 +225,7 @@ def test_a_node_that_goes_is_missed_and_a_silent_one_is_not_waited_for(
             endpoint.connect(2)
             endpoint.send(2, Message(TELL, 4))
             assert server.receive().version == 4
-        until_s = time.monotonic() + 5.0
+        until_s = time.monotonic() + HUNG_S
         while 0 not in server.gone and time.monotonic() < until_s:
             server.take(0.05)
         assert server.gone == {0}
@@ -243,17 +234,18 @@ def test_a_node_that_goes_is_missed_and_a_silent_one_is_not_waited_for(
 
 
 def test_a_server_stays_until_workers_have_counted_what_they_sent(
-    plans: tuple[EndpointPlan, ...],
+    plans: tuple[EndpointPlan, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel forgets what was acknowledged as soon as either end closes; a worker with a small
     share of a core counts late."""
     counted: list[int] = []
+    stays = threading.Event()
 
     def work() -> None:
         with Endpoint(plans[0]) as worker:
             worker.connect(2)
             worker.deliver(2, Message(TELL, 0, (), torch.zeros(100_000)))
-            time.sleep(0.3)
+            assert stays.wait(HUNG_S)
             counted.append(sum(each.bytes_acked for each in list_own_connections()))
 
     with Endpoint(plans[2], listens=True) as server:
@@ -262,16 +254,25 @@ def test_a_server_stays_until_workers_have_counted_what_they_sent(
         )
         worker.start()
         assert server.receive().tensor is not None
+        take = server.take
+
+        def take_while_staying(timeout_s: float = 0.0) -> Message | None:
+            message = take(timeout_s)
+            stays.set()
+            return message
+
+        monkeypatch.setattr(server, "take", take_while_staying)
+        stay_for(server, {0}, HUNG_S)
+        assert counted, "it stayed until the worker had closed its connection"
+        assert counted[0] >= 400_000
         begun_s = time.monotonic()
-        stay_for(server, {0}, 20.0)
-        assert 0.2 < time.monotonic() - begun_s < 10.0
         stay_for(server, {0, 1}, 0.1)
-    worker.join(10)
-    assert counted[0] >= 400_000
+        assert time.monotonic() - begun_s >= 0.1
+    worker.join(HUNG_S)
 
 
 def wait_until_gone(endpoint: Endpoint, node: int, *, gone: bool = True) -> None:
-    until_s = time.monotonic() + 5.0
+    until_s = time.monotonic() + HUNG_S
     while (node in endpoint.gone) != gone:
         assert endpoint.take(0.05) is None
         assert time.monotonic() < until_s
@@ -290,7 +291,7 @@ def test_a_node_that_went_may_come_back(plans: tuple[EndpointPlan, ...]) -> None
                 assert server.gone == set()
                 server.send(0, Message(TELL, 100 + life))
                 assert endpoint.receive().version == 100 + life
-                server.drain(5.0)
+                server.drain(HUNG_S)
                 other.send(2, Message(TELL, 7))
                 assert server.receive().sender == 1
                 server.send(0, Message(TELL, 0))  # which nobody takes
@@ -300,8 +301,8 @@ def test_a_node_that_went_may_come_back(plans: tuple[EndpointPlan, ...]) -> None
             endpoint.connect(2)
             endpoint.send(2, Message(TELL, 9))
             assert server.receive().version == 9
-            until_s = time.monotonic() + 5.0
-            server.drain(10.0)
+            until_s = time.monotonic() + HUNG_S
+            server.drain(2 * HUNG_S)
             assert time.monotonic() < until_s, (
                 "what its earlier connections took along is not waited for"
             )
