@@ -26,8 +26,6 @@ from laggard.network_emulation.memory.watch import (
 )
 from laggard.network_emulation.model import Heterogeneity
 
-pytestmark = pytest.mark.alone
-
 HOSTS = (
     *(Host(f"edge.w.1.{i}", "edge", "w", 1, i) for i in (1, 2)),
     Host("cloud.w.1.1", "cloud", "w", 1, 1),
