@@ -44,6 +44,9 @@ class _Links:
     def health(self) -> LinkHealth:
         return LinkHealth()
 
+    def check_alive(self) -> None:
+        return
+
     def close(self) -> None:
         return
 

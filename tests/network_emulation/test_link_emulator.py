@@ -8,6 +8,8 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -55,24 +57,26 @@ def round_trip_ms(hosts: Mapping[str, ProbeEndpoint], a: str, b: str) -> float:
 
 
 def count_losses(
-    backend: UserspaceBackend, hosts: Mapping[str, ProbeEndpoint], src: str, dst: str
+    backend: UserspaceBackend, hosts: Mapping[str, ProbeEndpoint], percent: float
 ) -> float:
     """What part of 2000 datagrams the emulator drops, sent no faster than it takes them."""
-    first = backend.counters()[src, dst]
+    backend.change({(EDGE2, CLOUD): Constraint(loss_percent=percent)})
+    first = backend.counters()[EDGE2, CLOUD]
+
+    def handled() -> int:
+        now = backend.counters()[EDGE2, CLOUD]
+        return now.packets + now.dropped - first.packets - first.dropped
+
     with (
-        socket_in(hosts[src], socket.SOCK_DGRAM) as sender,
-        listener_in(hosts[dst], socket.SOCK_DGRAM) as sink,
+        socket_in(hosts[EDGE2], socket.SOCK_DGRAM) as sender,
+        listener_in(hosts[CLOUD], socket.SOCK_DGRAM) as sink,
     ):
         for sent in range(100, 2001, 100):
             for _ in range(100):
                 sender.sendto(b"x", sink.getsockname())
-            wait_until(lambda sent=sent: handled(backend, src, dst, first) == sent)
-    return (backend.counters()[src, dst].dropped - first.dropped) / 2000
-
-
-def handled(backend: UserspaceBackend, src: str, dst: str, first: LinkCounters) -> int:
-    now = backend.counters()[src, dst]
-    return now.packets + now.dropped - first.packets - first.dropped
+            wait_until(partial(lambda due: handled() >= due, sent))
+    assert handled() == 2000
+    return (backend.counters()[EDGE2, CLOUD].dropped - first.dropped) / 2000
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -96,29 +100,62 @@ def is_overtaken(backend: UserspaceBackend, hosts: Mapping[str, ProbeEndpoint]) 
         return ready == [free]
 
 
-def use_links(continuum: Continuum) -> dict[str, object]:
-    """What hosts see of links of each kind, by IPv4 and by IPv6, before and after changes."""
+@dataclass(frozen=True)
+class Seen:
+    """What hosts saw of links of each kind; times by IPv4 and by IPv6.
+
+    Attributes:
+        name: of the backend.
+        realtime: whether its emulator has real-time priority.
+        both_ways_ms: round trips where both directions are delayed.
+        one_way_ms: round trips where one direction is.
+        changed_ms: the same after a change.
+        changed_ns: before the change, when it was in effect, and after it.
+        counters: of both directions of the first link.
+        lost: parts of the packets that were dropped, where none, a fifth and a twentieth should be.
+        overtaken: whether a link that was freed delays nothing.
+        lateness_ms: of the emulator.
+        discarded: what no link carried.
+    """
+
+    name: str
+    realtime: bool
+    both_ways_ms: list[float]
+    one_way_ms: list[float]
+    changed_ms: list[float]
+    changed_ns: tuple[int, int, int]
+    counters: list[LinkCounters]
+    lost: list[float]
+    overtaken: list[bool]
+    lateness_ms: float
+    discarded: Discarded
+
+
+def use_links(continuum: Continuum) -> Seen:
     pairs = both(CLOUD, EDGE1, Constraint(10.0, rate_mbps=50.0)) | {(CLOUD, FOG): Constraint(25.0)}
     plan = LinkPlan(continuum.hosts, pairs)
     backend = UserspaceBackend.start(plan, continuum.namespaces)
     families = continuum.endpoints, continuum.endpoints6
-    seen: dict[str, object] = {"name": backend.name, "realtime": backend.realtime}
-    seen["there and back"] = [round_trip_ms(hosts, CLOUD, EDGE1) for hosts in families]
-    seen["one way"] = [round_trip_ms(hosts, FOG, CLOUD) for hosts in families]
-    seen["counters"] = backend.counters()[CLOUD, EDGE1], backend.counters()[EDGE1, CLOUD]
-    seen["changed_ns"] = (
-        time.monotonic_ns(),
-        backend.change({(CLOUD, FOG): Constraint(60.0)}),
-        time.monotonic_ns(),
+    seen = Seen(
+        name=backend.name,
+        realtime=backend.realtime,
+        both_ways_ms=[round_trip_ms(hosts, CLOUD, EDGE1) for hosts in families],
+        one_way_ms=[round_trip_ms(hosts, FOG, CLOUD) for hosts in families],
+        counters=[backend.counters()[pair] for pair in ((CLOUD, EDGE1), (EDGE1, CLOUD))],
+        changed_ns=(
+            time.monotonic_ns(),
+            backend.change({(CLOUD, FOG): Constraint(60.0)}),
+            time.monotonic_ns(),
+        ),
+        changed_ms=[round_trip_ms(hosts, FOG, CLOUD) for hosts in families],
+        lost=[
+            count_losses(backend, hosts, percent)
+            for percent, hosts in ((0.0, families[0]), (20.0, families[0]), (5.0, families[1]))
+        ],
+        overtaken=[is_overtaken(backend, hosts) for hosts in families],
+        lateness_ms=backend.lateness_ms(),
+        discarded=backend.discarded(),
     )
-    seen["changed"] = [round_trip_ms(hosts, FOG, CLOUD) for hosts in families]
-    seen["lost"] = []
-    for percent, hosts in ((0.0, families[0]), (20.0, families[0]), (5.0, families[1])):
-        backend.change({(EDGE2, CLOUD): Constraint(loss_percent=percent)})
-        seen["lost"].append(count_losses(backend, hosts, EDGE2, CLOUD))  # type: ignore[attr-defined]
-    seen["overtaken"] = [is_overtaken(backend, hosts) for hosts in families]
-    seen["lateness_ms"] = backend.lateness_ms()
-    seen["discarded"] = backend.discarded()
     backend.close()
     backend.close()
     with (
@@ -132,20 +169,20 @@ def use_links(continuum: Continuum) -> dict[str, object]:
 def test_links_are_what_the_plan_says_and_change_while_they_run() -> None:
     """By both families, and nobody is early; how late packets are `laggard verify` measures."""
     seen = in_sandbox(use_links)
-    assert (seen["name"], seen["realtime"]) == ("userspace", True)
-    assert min(seen["there and back"]) >= 20.0  # type: ignore[call-overload]
-    assert min(seen["one way"]) >= 25.0  # type: ignore[call-overload]
-    assert min(seen["changed"]) >= 60.0  # type: ignore[call-overload]
-    before, effective, after = seen["changed_ns"]  # type: ignore[misc]
-    assert before <= effective <= after
+    assert (seen.name, seen.realtime) == ("userspace", True)
+    assert min(seen.both_ways_ms) >= 20.0
+    assert min(seen.one_way_ms) >= 25.0
+    assert min(seen.changed_ms) >= 60.0
+    assert list(seen.changed_ns) == sorted(seen.changed_ns)
     sizes = 14 + 20 + 8 + 1 + 14 + 40 + 8 + 1
-    assert seen["counters"] == (LinkCounters(sizes, 2, 0), LinkCounters(sizes, 2, 0))
-    none, much, little = seen["lost"]  # type: ignore[misc]
+    assert seen.counters == [LinkCounters(sizes, 2, 0)] * 2
+    none, fifth, twentieth = seen.lost
     assert none == 0
-    assert (much, little) == (pytest.approx(0.2, abs=0.04), pytest.approx(0.05, abs=0.02))
-    assert seen["overtaken"] == [True, True]
-    assert seen["lateness_ms"] >= 0.0  # type: ignore[operator]
-    assert seen["discarded"] == Discarded(0, 0, 0), "no neighbour discovery, no multicast"
+    assert fifth == pytest.approx(0.2, abs=0.04)
+    assert twentieth == pytest.approx(0.05, abs=0.02)
+    assert seen.overtaken == [True, True]
+    assert seen.lateness_ms >= 0.0
+    assert seen.discarded == Discarded(0, 0, 0), "no neighbour discovery, no multicast"
 
 
 def transfer_through_changes(continuum: Continuum) -> tuple[int, int, int]:
@@ -351,7 +388,7 @@ def refuse(continuum: Continuum) -> list[str]:
     with pytest.raises(EmulationError) as missing:
         UserspaceBackend.start(plan, {**continuum.namespaces, FOG: Path("/run/netns/none")})
     messages.append(str(missing.value))
-    tun.CLONE_DEVICE = Path("/run/no-tun")  # type: ignore[misc]  # in the sandbox's own process
+    tun.CLONE_DEVICE = Path("/run/no-tun")  # in the sandbox's own process
     with pytest.raises(PrerequisiteError) as driver:
         UserspaceBackend.start(plan, continuum.namespaces)
     messages.append(driver.value.grant)

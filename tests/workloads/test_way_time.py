@@ -31,7 +31,8 @@ def send_models(continuum: Continuum) -> list[tuple[float, float]]:
 
     first, second = continuum.hosts[:2]
     links = dict.fromkeys(
-        [(first.name, second.name), (second.name, first.name)], Constraint(DELAY_MS, rate_mbps=RATE_MBPS)
+        [(first.name, second.name), (second.name, first.name)],
+        Constraint(DELAY_MS, rate_mbps=RATE_MBPS),
     )
     backend = UserspaceBackend.start(LinkPlan(continuum.hosts, links), continuum.namespaces)
     plans = make_endpoints((f"{first.address}:5000", f"{second.address}:5000"), timeout_s=60.0)
