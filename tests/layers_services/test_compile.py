@@ -146,7 +146,7 @@ ORACLE = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_e2clab_itself_names_the_hosts_the_same(own_runner: Runner) -> None:
     drawn: list[Document] = []
 

@@ -162,7 +162,7 @@ with open(sys.argv[sys.argv.index("-o") + 1], "w", newline="") as stream:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_dstat_monitors_and_its_records_come_home(own_runner: Runner) -> None:
     if shutil.which("tmux") is None:
         pytest.skip("needs tmux: apt-get install tmux")
@@ -206,7 +206,7 @@ def test_dstat_monitors_and_its_records_come_home(own_runner: Runner) -> None:
     assert all(int(busy) > 0 for busy, _ in rows[7:-1])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nodes_without_the_internet_are_told(own_runner: Runner) -> None:
     seen = answer(
         own_runner,
@@ -233,7 +233,7 @@ def test_nodes_without_the_internet_are_told(own_runner: Runner) -> None:
     assert "remove `monitoring` from layers_services.yaml" in refused
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_settings_against_e2clabs_schema_are_refused_before_anything_is_deployed(
     own_runner: Runner,
 ) -> None:
@@ -252,7 +252,7 @@ def test_settings_against_e2clabs_schema_are_refused_before_anything_is_deployed
     assert "refuses its settings" in str(seen["refused"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_kwollect_collects_the_time_of_the_stages(own_runner: Runner) -> None:
     """Against an HTTP server on loopback in the place of Grid'5000's, which answers as its metrics
     API does."""

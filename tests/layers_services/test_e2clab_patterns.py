@@ -56,7 +56,7 @@ LOOK_UP = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_patterns_select_what_e2clab_selects(own_runner: Runner) -> None:
     hosts = compile_hosts(LayersServices.model_validate(CONTINUUM))
     (own_runner.folder / "question.json").write_text(json.dumps([CONTINUUM, PATTERNS]))

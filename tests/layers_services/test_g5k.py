@@ -41,7 +41,7 @@ HEAD = """
     from tests.testbed.stand_in import stand_in
     from tests.testbed.scripts import in_sandbox
 
-    PACE = Pace(request_timeout_s=2.0, attempts=2, backoff_s=0.1, poll_s=0.1)
+    PACE = Pace(request_timeout_s=20.0, attempts=2, backoff_s=0.1, poll_s=0.1)
 
     def document(cluster="parasilo", quantity=2, **g5k):
         return LayersServices.model_validate({
@@ -90,7 +90,7 @@ def played(scripts: Scripts, case: str) -> Any:
 
 
 @needs_nodes
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "machines", "made"),
     [
@@ -132,7 +132,7 @@ def test_what_passes_ends_in_a_reservation_that_is_given_back(
 
 
 @needs_nodes
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "error", "said"),
     [

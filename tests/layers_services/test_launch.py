@@ -276,7 +276,7 @@ def main(argument):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_torch_ranks_reduce_over_their_links(runner: Runner) -> None:
     (runner.folder / "ranks.py").write_text(ALL_REDUCE)
     result = runner.run(

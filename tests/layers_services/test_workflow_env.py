@@ -54,7 +54,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_set_of_variables_reaches_launch_and_finalize(runner: Runner) -> None:
     (runner.folder / "workflow.yaml").write_text(WORKFLOW)
     (runner.folder / "workflow_env.yaml").write_text(SETS)
