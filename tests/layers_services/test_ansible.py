@@ -55,7 +55,7 @@ def test_enoslib_runs_commands_in_the_namespaces(runner: Runner) -> None:
         print(json.dumps([seen, addresses, os.readlink("/proc/self/ns/net"), before == os.getcwd()]), flush=True)
     inside(function)
 """,
-        timeout_s=120,
+        timeout_s=480,
     )
     assert result.stdout, result.stderr
     seen, addresses, outside, back = json.loads(result.stdout.splitlines()[-1])
@@ -118,7 +118,7 @@ def test_a_workflow_runs_as_e2clab_runs_it(runner: Runner) -> None:
             print("LaggardError:", error, flush=True)
     inside(function)
 """,
-        timeout_s=120,
+        timeout_s=480,
     )
     assert "[True, False]" in result.stdout, result.stderr
     for number in (1, 2):
@@ -175,6 +175,6 @@ def test_a_host_without_namespace_is_unreachable_rather_than_the_machine(
         return 0
     sandbox.call(function)
 """,
-        timeout_s=120,
+        timeout_s=480,
     )
     assert "3 False" in result.stdout, result.stderr

@@ -93,7 +93,7 @@ HEAD = """
 def answer(runner: Runner, script: str, **files: str) -> list[object]:
     for name, text in files.items():
         (runner.folder / name.replace("_DOT_", ".")).write_text(text)
-    result = runner.run(HEAD + script, timeout_s=180)
+    result = runner.run(HEAD + script, timeout_s=480)
     lines = [line for line in result.stdout.splitlines() if line.startswith("[")]
     assert lines, result.stdout + result.stderr
     value = json.loads(lines[-1])

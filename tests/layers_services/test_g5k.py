@@ -86,7 +86,7 @@ def scripts() -> Iterator[Scripts]:
 
 def played(scripts: Scripts, case: str) -> Any:
     """The row of `benchmarks/g5k_faults.py` for a case."""
-    return scripts.answer(f"sys.exit(g5k_faults.one({case!r}))", timeout_s=240)
+    return scripts.answer(f"sys.exit(g5k_faults.one({case!r}))", timeout_s=480)
 
 
 @needs_nodes

@@ -135,7 +135,7 @@ def test_a_hundred_hosts_on_a_bridge(own_runner: Runner) -> None:
         return 0
     sandbox.call(function)
 """,
-        timeout_s=120,
+        timeout_s=480,
     )
     assert result.stdout == "100 100 99\n", result.stderr
 

@@ -33,7 +33,7 @@ SCRIPT = """
 
 
 def test_links_of_an_ordinary_user(nobody_with_tun: Runner) -> None:
-    done = nobody_with_tun.run(SCRIPT, timeout_s=240)
+    done = nobody_with_tun.run(SCRIPT, timeout_s=480)
     assert done.returncode == 0, done.stderr
     realtime, settings, checks = json.loads(done.stdout)
     assert not realtime

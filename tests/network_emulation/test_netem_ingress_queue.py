@@ -224,7 +224,7 @@ SCRIPT = """
 def test_only_other_hosts_pass_through_a_downlink(own_runner: Runner) -> None:
     """A controller that reaches the host by the same device is not slowed, nor are clocks; nothing
     is left."""
-    result = own_runner.run(SCRIPT, timeout_s=240)
+    result = own_runner.run(SCRIPT, timeout_s=480)
     assert result.returncode == 0, result.stdout + result.stderr
     seen = json.loads(result.stdout.splitlines()[-1])
     for (size, payload), (seconds, queued, came) in zip(
