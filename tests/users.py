@@ -68,7 +68,7 @@ class Runner:
                     stream.close()
 
     def run(
-        self, script: str, *arguments: str, timeout_s: float = 60.0
+        self, script: str, *arguments: str, timeout_s: float = 240.0
     ) -> subprocess.CompletedProcess[str]:
         process = self.start(script, *arguments)
         try:

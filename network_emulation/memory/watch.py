@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,12 +54,14 @@ class MemoryWatch:
         limits: bytes that each limited host has.
         peaks: the most that each one's workers held, also between two looks: of several workers,
             the sum of what each held at most.
+        clock: seconds that pass between looks.
     """
 
     limits: Mapping[str, int]
     peaks: dict[str, int] = field(default_factory=dict)
+    clock: Callable[[], float] = time.monotonic
     _mapped: dict[int, int] = field(default_factory=dict)
-    _looked_s: float = 0.0
+    _looked_s: float = -LOOK_S
 
     def look(self, processes: Iterable[tuple[str, int]]) -> Overrun | None:
         """The first host that has too little, if it is time to look again.
@@ -67,7 +69,7 @@ class MemoryWatch:
         Args:
             processes: host and process id of every worker.
         """
-        now_s = time.monotonic()
+        now_s = self.clock()
         if not self.limits or now_s - self._looked_s < LOOK_S:
             return None
         self._looked_s = now_s

@@ -24,7 +24,7 @@ def test_the_notebooks_as_shipped_have_no_outputs(name: str) -> None:
     assert all(not cell.outputs and cell.execution_count is None for cell in code)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_notebook_answers_and_redraws_every_figure(
     quickstart_run: RunData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,7 +38,7 @@ def test_the_notebook_answers_and_redraws_every_figure(
     assert any("edge hosts compute" in data.get("text/markdown", "") for data in shown)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stalls_add_up_for_every_worker(
     quickstart_run: RunData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,7 +53,7 @@ def test_stalls_add_up_for_every_worker(
     assert sum("image/svg+xml" in data for data in shown) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_if_answers(
     quickstart_run: RunData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +68,7 @@ def test_what_if_answers(
     assert "Without any of them" in told
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_runs_are_compared(
     quickstart_run: RunData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,11 +1,12 @@
 """An emulated drive against arithmetic: bytes over bandwidth plus latency, whoever shares it, wakes
-late, is killed or changes it."""
+late, is killed or changes it. On a virtual clock exactly; on the real one, never early."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,13 +23,72 @@ from laggard.core.emulated_drive import (
     DriveLimits,
     make_drive,
 )
-from laggard.core.linux import minimize_timer_slack
 from laggard.network_emulation.forked import end_companion, fork_companion
 
-pytestmark = pytest.mark.alone
+ROUNDING_S = 1e-6
+"""What rounding the pieces of a transfer to nanoseconds adds up to at most."""
 
-LATE_S = 0.05
-"""How much later than due a process may wake on a busy machine; never earlier."""
+
+class VirtualTime:
+    """A clock that passes only while all threads that `play` has started sleep; one of them runs at
+    a time.
+
+    Attributes:
+        now_ns: the time.
+        late_ns: how much later than asked every sleep ends.
+    """
+
+    def __init__(self, late_ns: int = 0) -> None:
+        self.now_ns, self.late_ns = 1_000, late_ns
+        self._wakes_ns: dict[int, int] = {}
+        self._running: int | None = None
+        self._turn = threading.Condition()
+
+    def clock(self) -> int:
+        return self.now_ns
+
+    def sleep(self, seconds: float) -> None:
+        wakes_ns = self.now_ns + round(seconds * 1e9) + self.late_ns
+        if self._running is None:
+            self.now_ns = wakes_ns
+            return
+        with self._turn:
+            own = self._running
+            self._wakes_ns[own] = wakes_ns
+            self._wake_next()
+            self._turn.wait_for(lambda: self._running == own)
+
+    def play(self, *parts: Callable[[], object]) -> list[tuple[int, int]]:
+        """Let every part run in a thread of its own; returns when each began and ended."""
+        spans = dict.fromkeys(range(len(parts)), (0, 0))
+
+        def run(own: int) -> None:
+            with self._turn:
+                self._turn.wait_for(lambda: self._running == own)
+            began_ns = self.now_ns
+            try:
+                parts[own]()
+            finally:
+                spans[own] = began_ns, self.now_ns
+                with self._turn:
+                    del self._wakes_ns[own]
+                    self._wake_next()
+
+        self._wakes_ns = dict.fromkeys(spans, self.now_ns)
+        threads = [threading.Thread(target=run, args=(own,)) for own in spans]
+        for thread in threads:
+            thread.start()
+        with self._turn:
+            self._wake_next()
+        for thread in threads:
+            thread.join()
+        return list(spans.values())
+
+    def _wake_next(self) -> None:
+        self._running = min(self._wakes_ns, key=lambda each: self._wakes_ns[each], default=None)
+        if self._running is not None:
+            self.now_ns = max(self.now_ns, self._wakes_ns[self._running])
+        self._turn.notify_all()
 
 
 @pytest.fixture
@@ -40,19 +100,15 @@ def path(tmp_path: Path) -> Path:
 def make(path: Path) -> Iterator[Callable[..., Drive]]:
     made: list[Drive] = []
 
-    def build(sharers: int = 1, **limits: float) -> Drive:
+    def build(sharers: int = 1, virtual: VirtualTime | None = None, **limits: float) -> Drive:
         made.append(make_drive(path, DriveLimits(**limits), sharers))
+        if virtual is not None:
+            made.append(Drive(path, virtual.clock, virtual.sleep))
         return made[-1]
 
     yield build
     for drive in made:
         drive.close()
-
-
-def seconds(drive: Drive, direction: Direction, size_bytes: int, accesses: float = 1) -> float:
-    began = time.monotonic()
-    drive.transfer(direction, size_bytes, accesses)
-    return time.monotonic() - began
 
 
 class Reader:
@@ -67,7 +123,6 @@ class Reader:
 
     @staticmethod
     def _body(path: Path, requests: list[tuple[Direction, int]], writing: int) -> int:
-        minimize_timer_slack()
         with Drive(path) as drive:
             os.write(writing, b"ready\n")
             for direction, size_bytes in requests:
@@ -104,17 +159,23 @@ def test_a_transfer_takes_its_latency_and_its_bytes_over_the_bandwidth(
     accesses: float,
     expected_s: float,
 ) -> None:
-    took_s = seconds(make(**limits), direction, size_bytes, accesses)
-    assert expected_s - 1e-6 <= took_s < expected_s + LATE_S
+    virtual = VirtualTime()
+    began_ns = virtual.now_ns
+    make(virtual=virtual, **limits).transfer(direction, size_bytes, accesses)
+    assert (virtual.now_ns - began_ns) / 1e9 == pytest.approx(expected_s, abs=ROUNDING_S)
+    began_ns = time.monotonic_ns()
+    make(**limits).transfer(direction, size_bytes, accesses)
+    assert (time.monotonic_ns() - began_ns) / 1e9 >= expected_s - ROUNDING_S, "never early"
 
 
 def test_what_was_waited_for_before_counts(make: Callable[..., Drive]) -> None:
     """The worker's own copying goes on while the drive serves."""
-    drive = make(read_mb_per_s=1.0)
-    begun_ns = time.monotonic_ns()
-    time.sleep(0.03)
+    virtual = VirtualTime()
+    drive = make(virtual=virtual, read_mb_per_s=1.0)
+    begun_ns = virtual.now_ns
+    virtual.sleep(0.03)
     drive.transfer("read", 50_000, begun_ns=begun_ns)
-    assert 0.05 <= (time.monotonic_ns() - begun_ns) / 1e9 < 0.05 + LATE_S
+    assert (virtual.now_ns - begun_ns) / 1e9 == pytest.approx(0.05, abs=ROUNDING_S)
 
 
 @given(st.integers(1, 10**7), st.floats(0.01, 1000.0), st.integers(1, 16))
@@ -132,68 +193,95 @@ def test_pieces_add_up_and_stay_short(size_bytes: int, mb_per_s: float, sharers:
     assert at_ns - begun_ns == pytest.approx(expected_ns, abs=pieces + 1)
 
 
-def test_processes_of_a_host_share_fairly_and_together_get_the_bandwidth(
+def test_those_who_share_take_turns_and_together_get_the_bandwidth(
+    make: Callable[..., Drive],
+) -> None:
+    virtual = VirtualTime()
+    drive = make(3, virtual, read_mb_per_s=3.0, write_mb_per_s=3.0)
+    directions: tuple[Direction, ...] = ("read", "read", "write")
+    spans = virtual.play(
+        *(lambda each=each: drive.transfer(each, 300_000, accesses=0) for each in directions)
+    )
+    took_s = [(ended - began) / 1e9 for began, ended in spans]
+    assert max(took_s) == pytest.approx(0.3, abs=ROUNDING_S)
+    assert min(took_s) >= 0.3 - 2 * PIECE_NS / 1e9 - ROUNDING_S, "the last pieces of the others"
+    assert drive.counters() == DriveCounters(600_000, 0, 300_000, 0)
+
+
+def test_processes_together_get_no_more_than_the_bandwidth(
     path: Path, make: Callable[..., Drive]
 ) -> None:
     drive = make(sharers=3, read_mb_per_s=3.0, write_mb_per_s=3.0)
     readers = [Reader(path, [(direction, 300_000)]) for direction in ("read", "read", "write")]
     spans = [reader.spans()[0] for reader in readers]
     took_s = (max(ended for _, ended in spans) - min(began for began, _ in spans)) / 1e9
-    assert 0.3 <= took_s < 0.3 + LATE_S
-    for began, ended in spans:
-        assert (ended - began) / 1e9 == pytest.approx(took_s, rel=0.3)
+    assert took_s >= 0.3 - ROUNDING_S
     assert drive.counters() == DriveCounters(600_000, 0, 300_000, 0)
 
 
-def test_many_reads_get_what_a_long_one_gets(path: Path, make: Callable[..., Drive]) -> None:
-    make(sharers=2, read_mb_per_s=3.0)
-    small, long = Reader(path, [("read", 7_500)] * 60), Reader(path, [("read", 300_000)])
-    ((began, ended),) = long.spans()
-    done = sum(7_500 for start, end in small.spans() if began <= start and end <= ended)
-    assert done == pytest.approx(300_000, rel=0.35)
+def test_many_reads_get_what_a_long_one_gets(make: Callable[..., Drive]) -> None:
+    virtual = VirtualTime()
+    drive = make(2, virtual, read_mb_per_s=3.0)
+    ended_ns: list[int] = []
+
+    def read_often() -> None:
+        for _ in range(60):
+            drive.transfer("read", 7_500, accesses=0)
+            ended_ns.append(virtual.now_ns)
+
+    _, (_, long_ended_ns) = virtual.play(
+        read_often, lambda: drive.transfer("read", 300_000, accesses=0)
+    )
+    done = sum(7_500 for each in ended_ns if each <= long_ended_ns)
+    assert done == pytest.approx(300_000, abs=2 * 7_500)
 
 
 @pytest.mark.parametrize(("before", "after"), [(1.0, 20.0), (4.0, 0.5)])
 def test_a_change_acts_within_a_transfer(
-    path: Path, make: Callable[..., Drive], before: float, after: float
+    make: Callable[..., Drive], before: float, after: float
 ) -> None:
-    drive = make(read_mb_per_s=before)
+    virtual = VirtualTime()
+    drive = make(virtual=virtual, read_mb_per_s=before)
     size_bytes = round(before * 1e6 * 0.3)
-    reader = Reader(path, [("read", size_bytes)])
-    time.sleep(0.15)
-    asked_ns = time.monotonic_ns()
-    effective_ns = drive.set_limits(DriveLimits(read_mb_per_s=after))
-    ((began_ns, ended_ns),) = reader.spans()
-    assert effective_ns - asked_ns <= PIECE_NS + LATE_S * 1e9
-    left = size_bytes - (effective_ns - began_ns) * before * 1e-3
-    assert ended_ns - effective_ns == pytest.approx(left / after * 1e3, abs=LATE_S * 1e9)
+    asked_ns: list[int] = []
+    effective_ns: list[int] = []
+
+    def change() -> None:
+        virtual.sleep(0.152)
+        asked_ns.append(virtual.now_ns)
+        effective_ns.append(drive.set_limits(DriveLimits(read_mb_per_s=after)))
+
+    (began_ns, ended_ns), _ = virtual.play(
+        lambda: drive.transfer("read", size_bytes, accesses=0), change
+    )
+    assert 0 <= effective_ns[0] - asked_ns[0] <= PIECE_NS
+    left = size_bytes - (effective_ns[0] - began_ns) * before * 1e-3
+    assert ended_ns - effective_ns[0] == pytest.approx(left / after * 1e3, abs=1e3)
 
 
 def test_a_change_acts_within_an_access(make: Callable[..., Drive]) -> None:
-    drive = make(read_latency_ms=60_000.0)
+    virtual = VirtualTime()
+    drive = make(virtual=virtual, read_latency_ms=60_000.0)
     signs: list[int] = []
 
     def on_wait() -> None:
-        signs.append(time.monotonic_ns())
+        signs.append(virtual.now_ns)
         if len(signs) == 5:
             drive.set_limits(DriveLimits())
 
-    began_ns = time.monotonic_ns()
+    began_ns = virtual.now_ns
     drive.transfer("read", 0, on_wait=on_wait)
-    assert time.monotonic_ns() - began_ns < 5 * PIECE_NS + LATE_S * 1e9
-    assert len(signs) == 5
+    assert [each - began_ns for each in signs] == [i * PIECE_NS for i in range(1, 6)]
+    assert virtual.now_ns == signs[-1]
 
 
-def test_who_wakes_late_has_lost_nothing(path: Path, make: Callable[..., Drive]) -> None:
-    make(read_mb_per_s=1.0)
-    reader = Reader(path, [("read", 300_000)])
-    for _ in range(3):
-        time.sleep(0.02)
-        os.kill(reader.pid, signal.SIGSTOP)
-        time.sleep(0.05)
-        os.kill(reader.pid, signal.SIGCONT)
-    ((began_ns, ended_ns),) = reader.spans()
-    assert 0.3 <= (ended_ns - began_ns) / 1e9 < 0.3 + LATE_S
+def test_who_wakes_late_has_lost_nothing(make: Callable[..., Drive]) -> None:
+    virtual = VirtualTime(late_ns=PIECE_NS // 2)
+    drive = make(virtual=virtual, read_mb_per_s=1.0)
+    began_ns = virtual.now_ns
+    drive.transfer("read", 300_000)
+    late_ns = virtual.now_ns - began_ns - 300_000_000
+    assert late_ns == pytest.approx(virtual.late_ns, abs=1e3), "of sixty pieces the last one's"
 
 
 def test_a_killed_holder_of_the_lock_blocks_nobody(path: Path, make: Callable[..., Drive]) -> None:
@@ -213,7 +301,8 @@ def test_a_killed_holder_of_the_lock_blocks_nobody(path: Path, make: Callable[..
     with pytest.raises(BlockingIOError):
         fcntl.lockf(drive._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     end_companion(pid)
-    assert seconds(drive, "read", 100_000) < 0.01 + LATE_S
+    drive.transfer("read", 100_000)
+    assert drive.counters() == DriveCounters(100_000, 1, 0, 0)
     os.close(reading)
 
 

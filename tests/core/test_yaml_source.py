@@ -3,7 +3,6 @@ happens."""
 
 from __future__ import annotations
 
-import time
 from typing import Literal
 
 import pytest
@@ -99,13 +98,12 @@ def test_refuses_at_its_place(text: str, place: tuple[int, int], rule: str) -> N
     assert problem.fix
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, "{a: " * 20_000, "- " * 50_000, "? " * 20_000, "[" * (MAX_DEPTH + 2)]
 )
 def test_depth_is_bounded_before_the_stack_is(text: str) -> None:
-    began = time.process_time()
-    _problem(text)
-    assert time.process_time() - began < 5.0
+    assert _problem(text).rule
 
 
 def test_size_is_bounded() -> None:

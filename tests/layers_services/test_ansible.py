@@ -39,7 +39,7 @@ HEAD = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_enoslib_runs_commands_in_the_namespaces(runner: Runner) -> None:
     result = runner.run(
         HEAD
@@ -55,7 +55,7 @@ def test_enoslib_runs_commands_in_the_namespaces(runner: Runner) -> None:
         print(json.dumps([seen, addresses, os.readlink("/proc/self/ns/net"), before == os.getcwd()]), flush=True)
     inside(function)
 """,
-        timeout_s=120,
+        timeout_s=480,
     )
     assert result.stdout, result.stderr
     seen, addresses, outside, back = json.loads(result.stdout.splitlines()[-1])
@@ -71,7 +71,7 @@ def test_enoslib_runs_commands_in_the_namespaces(runner: Runner) -> None:
     assert back
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_netem_finds_the_devices_without_asking_the_hosts(own_runner: Runner) -> None:
     result = own_runner.run(
         HEAD
@@ -103,7 +103,7 @@ WORKFLOW = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_workflow_runs_as_e2clab_runs_it(runner: Runner) -> None:
     (runner.folder / "workflow.yaml").write_text(WORKFLOW)
     result = runner.run(
@@ -118,7 +118,7 @@ def test_a_workflow_runs_as_e2clab_runs_it(runner: Runner) -> None:
             print("LaggardError:", error, flush=True)
     inside(function)
 """,
-        timeout_s=120,
+        timeout_s=480,
     )
     assert "[True, False]" in result.stdout, result.stderr
     for number in (1, 2):
@@ -156,7 +156,7 @@ def test_settings_come_before_ansible(own_runner: Runner) -> None:
     assert "Ansible was imported before" in result.stdout, result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_host_without_namespace_is_unreachable_rather_than_the_machine(
     own_runner: Runner,
 ) -> None:
@@ -175,6 +175,6 @@ def test_a_host_without_namespace_is_unreachable_rather_than_the_machine(
         return 0
     sandbox.run_in_sandbox(function)
 """,
-        timeout_s=120,
+        timeout_s=480,
     )
     assert "3 False" in result.stdout, result.stderr

@@ -93,7 +93,7 @@ HEAD = """
 def answer(runner: Runner, script: str, **files: str) -> list[object]:
     for name, text in files.items():
         (runner.folder / name.replace("_DOT_", ".")).write_text(text)
-    result = runner.run(HEAD + script, timeout_s=180)
+    result = runner.run(HEAD + script, timeout_s=480)
     lines = [line for line in result.stdout.splitlines() if line.startswith("[")]
     assert lines, result.stdout + result.stderr
     value = json.loads(lines[-1])
@@ -119,7 +119,7 @@ WORKFLOW = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_plays_see_what_a_users_own_class_registers(runner: Runner) -> None:
     keys, addresses, again = answer(
         runner,
@@ -158,7 +158,7 @@ def test_plays_see_what_a_users_own_class_registers(runner: Runner) -> None:
     assert (first, second) == ("cloud.flink.1.1 flink True", "cloud.flink.2.1 flink True")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_metadata_are_e2clabs(own_runner: Runner) -> None:
     same, available = answer(
         own_runner,
@@ -190,7 +190,7 @@ def test_metadata_are_e2clabs(own_runner: Runner) -> None:
     assert (same, available) == (4, True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_plugins_every_service_is_e2clabs_default(own_runner: Runner) -> None:
     (information,) = answer(
         own_runner,
@@ -213,7 +213,7 @@ def test_without_plugins_every_service_is_e2clabs_default(own_runner: Runner) ->
     assert (information["_id"], information["url"]) == ("1_1_3", "10.77.0.3")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_class_that_fails_is_told_with_its_service_host_and_task(own_runner: Runner) -> None:
     said = answer(
         own_runner,
@@ -245,7 +245,7 @@ def test_a_class_that_fails_is_told_with_its_service_host_and_task(own_runner: R
     assert "No module named 'nothing_of_that_name'" in typo
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("selector", ["cloud", "cloud.nobody.*"])
 def test_a_selector_without_registered_services_is_told(own_runner: Runner, selector: str) -> None:
     (said,) = answer(

@@ -57,7 +57,7 @@ SCRIPT = f"""
 
 @pytest.mark.skipif(lacking() is not None, reason=str(lacking()))
 def test_files_come_home_whole(own_runner: Runner) -> None:
-    result = own_runner.run(SCRIPT, timeout_s=100)
+    result = own_runner.run(SCRIPT, timeout_s=480)
     assert result.stdout, result.stderr
     found = json.loads(result.stdout.splitlines()[-1])
     assert found["whole"]

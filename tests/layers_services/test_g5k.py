@@ -41,7 +41,7 @@ HEAD = """
     from tests.testbed.stand_in import stand_in
     from tests.testbed.scripts import in_sandbox
 
-    PACE = Pace(request_timeout_s=2.0, attempts=2, backoff_s=0.1, poll_s=0.1)
+    PACE = Pace(request_timeout_s=20.0, attempts=2, backoff_s=0.1, poll_s=0.1)
 
     def document(cluster="parasilo", quantity=2, **g5k):
         return LayersServices.model_validate({
@@ -86,11 +86,11 @@ def scripts() -> Iterator[Scripts]:
 
 def played(scripts: Scripts, case: str) -> Any:
     """The row of `benchmarks/g5k_faults.py` for a case."""
-    return scripts.answer(f"sys.exit(g5k_faults.one({case!r}))", timeout_s=240)
+    return scripts.answer(f"sys.exit(g5k_faults.one({case!r}))", timeout_s=480)
 
 
 @needs_nodes
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "machines", "made"),
     [
@@ -132,7 +132,7 @@ def test_what_passes_ends_in_a_reservation_that_is_given_back(
 
 
 @needs_nodes
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "error", "said"),
     [

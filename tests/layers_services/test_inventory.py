@@ -302,7 +302,7 @@ def test_ssh_understands_what_it_is_told(key_folder: Path) -> None:
     assert settings_of["proxycommand"].endswith("bob@gate.example.org")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_enoslibs_roles(own_runner: Runner) -> None:
     result = own_runner.run("""
     import json

@@ -39,17 +39,16 @@ RUN = """
 """
 
 
-def wait_until_gone(folder: Path, patience_s: float = 10.0) -> float:
+def wait_until_gone(folder: Path, patience_s: float = 60.0) -> None:
     started = time.monotonic()
     while folder.exists():
         assert time.monotonic() < started + patience_s, f"left: {list(folder.iterdir())}"
         time.sleep(0.01)
-    return time.monotonic() - started
 
 
 def wait_for_the_janitor(pid: int) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(pid).wait(timeout=10)
+        psutil.Process(pid).wait(timeout=60)
 
 
 def writable_cgroup() -> Path | None:
@@ -81,7 +80,7 @@ def test_a_killed_run_leaves_no_folder(runner: Runner, number: int) -> None:
     folder, janitor = process.stdout.readline().split()
     process.send_signal(number)
     wait_until_gone(Path(folder))
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     wait_for_the_janitor(int(janitor))
 
 
@@ -95,7 +94,7 @@ def test_a_killed_run_leaves_no_cgroup(own_runner: Runner) -> None:
     assert (Path(folder) / "host1" / "cgroup.procs").read_text().strip()
     process.kill()
     wait_until_gone(Path(folder))
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     wait_for_the_janitor(int(janitor))
 
 
@@ -107,7 +106,7 @@ def test_a_killed_janitor_is_made_up_for_by_the_next_run(own_runner: Runner) -> 
     assert remove_stale_cgroups([groups]) == ()
     os.kill(int(janitor), signal.SIGKILL)
     process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     assert Path(folder).exists()
     assert remove_stale_cgroups([groups, groups / "missing"]) == (Path(folder),)
     assert not Path(folder).exists()

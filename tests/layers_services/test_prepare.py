@@ -169,7 +169,7 @@ def scripts() -> Iterator[Scripts]:
 
 
 @needs_nodes
-@pytest.mark.slow
+@pytest.mark.long
 def test_wheels_travel_once_per_site(scripts: Scripts) -> None:
     answer = scripts.answer("""
     def look(bed):
@@ -208,7 +208,7 @@ def test_wheels_travel_once_per_site(scripts: Scripts) -> None:
 
 
 @needs_nodes
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_went_wrong_before_is_made_good(scripts: Scripts) -> None:
     """Transfers that broke off are resumed, wrong files replaced; two runs may prepare the same
     nodes at once."""
@@ -250,7 +250,7 @@ def test_what_went_wrong_before_is_made_good(scripts: Scripts) -> None:
 
 
 @needs_nodes
-@pytest.mark.slow
+@pytest.mark.long
 def test_nodes_that_cannot_be_prepared_are_named(scripts: Scripts) -> None:
     answer = scripts.answer("""
     def look(bed):
@@ -291,7 +291,7 @@ machines:
 
 
 @needs_nodes
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_gateway_is_jumped_over(scripts: Scripts) -> None:
     answer = scripts.answer(f"""
     def look(bed):

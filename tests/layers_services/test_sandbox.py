@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 CALL = """
     import os, signal, sys, time
+    from pathlib import Path
     from laggard.layers_services.local import sandbox
     def function():
         {body}
@@ -153,9 +154,9 @@ def note(number, frame):
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, note)
 print("ready", flush=True)
-end = time.monotonic() + 1.0
-while time.monotonic() < end:
-    time.sleep(0.05)
+while not Path("signals").exists():
+    time.sleep(0.02)
+time.sleep(0.3)  # for a second one
 print("cleaned up", flush=True)
 return 9
 """
@@ -170,7 +171,7 @@ def test_a_signal_reaches_the_function_once(
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     (os.killpg if whole_group else os.kill)(process.pid, number)
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=60)
     assert "cleaned up" in output, errors
     assert "status 9" in output
     assert (own_runner.folder / "signals").read_text().split() == [str(int(number))]
@@ -188,33 +189,41 @@ def test_control_c_on_a_terminal_reaches_the_function_once(own_runner: Runner) -
     )
     os.close(terminal)
     seen, sent = b"", False
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while b"status" not in seen and time.monotonic() < deadline:
         if select.select([controller], [], [], 0.2)[0]:
             seen += os.read(controller, 4096)
         if b"ready" in seen and not sent:
             os.write(controller, b"\x03")
             sent = True
-    process.wait(timeout=10)
+    process.wait(timeout=60)
     os.close(controller)
     assert b"cleaned up" in seen
     assert b"status 9" in seen
     assert (own_runner.folder / "signals").read_text().split() == [str(int(signal.SIGINT))]
 
 
+WAITING = """
+while not Path("go").exists():
+    time.sleep(0.02)
+"""
+
+
 def test_stopping_and_continuing(own_runner: Runner) -> None:
     process = own_runner.start(
-        script("print('ready', flush=True)\ntime.sleep(0.5)\nreturn 6"), start_new_session=True
+        script(f"print('ready', flush=True)\n{WAITING}return 6"), start_new_session=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     # SIGSTOP, since an orphaned process group ignores the terminal's SIGTSTP.
     os.killpg(process.pid, signal.SIGSTOP)
-    stopped = family(process)
-    time.sleep(0.2)
-    assert {each.status() for each in stopped} == {psutil.STATUS_STOPPED}
+    stopped, deadline = family(process), time.monotonic() + 60
+    while {each.status() for each in stopped} != {psutil.STATUS_STOPPED}:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    (own_runner.folder / "go").touch()
     os.killpg(process.pid, signal.SIGCONT)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=60)
     assert "status 6" in output
 
 
@@ -252,12 +261,11 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [each for each in processes if lives(each)]
 
 
-def seconds_until_gone(processes: list[psutil.Process]) -> float:
+def wait_until_gone(processes: list[psutil.Process]) -> None:
     started = time.monotonic()
     while alive(processes):
-        assert time.monotonic() < started + 20, f"left: {alive(processes)}"
+        assert time.monotonic() < started + 60, f"left: {alive(processes)}"
         time.sleep(0.005)
-    return time.monotonic() - started
 
 
 NAMESPACES = ("net", "mnt", "pid", "uts", "ipc")
@@ -279,7 +287,6 @@ def inhabitants(spaces: set[str]) -> list[psutil.Process]:
 
 def test_killing_any_process_leaves_nothing(runner: Runner) -> None:
     chance = random.Random(2)
-    took = []
     mounts = Path("/proc/self/mountinfo").read_text()
     for _ in range(8):
         process = runner.start(script(FAMILY))
@@ -296,11 +303,10 @@ def test_killing_any_process_leaves_nothing(runner: Runner) -> None:
         inside = inhabitants(spaces)
         assert set(inside) == set(processes[2:])
         victim.kill()
-        took.append(seconds_until_gone(processes[1:]))
-        process.communicate(timeout=10)
+        wait_until_gone(processes[1:])
+        process.communicate(timeout=60)
         assert not alive(inside)
     assert Path("/proc/self/mountinfo").read_text() == mounts
-    assert sorted(took)[len(took) // 2] < 3.0
 
 
 def test_killing_while_it_is_set_up_leaves_nothing(runner: Runner) -> None:
@@ -316,8 +322,8 @@ def test_killing_while_it_is_set_up_leaves_nothing(runner: Runner) -> None:
             chance.choice(sorted(watched, key=lambda each: each.pid)).kill()
         with contextlib.suppress(psutil.NoSuchProcess):
             watched |= set(family(process))
-        seconds_until_gone(sorted(watched, key=lambda each: each.pid))
-        process.communicate(timeout=10)
+        wait_until_gone(sorted(watched, key=lambda each: each.pid))
+        process.communicate(timeout=60)
 
 
 def test_a_killed_child_is_only_its_own_end(own_runner: Runner) -> None:
@@ -336,7 +342,8 @@ return os.WTERMSIG(status)
 
 def test_orphans_end_with_the_function(own_runner: Runner) -> None:
     process = own_runner.start(
-        script("""
+        script(
+            """
 for _ in range(5):
     if os.fork() == 0:
         os.setsid()
@@ -344,15 +351,17 @@ for _ in range(5):
             print("up", flush=True)
             time.sleep(600)
         os._exit(0)
-time.sleep(0.5)
-return 4
-""")
+"""
+            + WAITING
+            + "return 4\n"
+        )
     )
     assert process.stdout is not None
     for _ in range(5):
         process.stdout.readline()
     processes = family(process)
-    output, _ = process.communicate(timeout=20)
+    (own_runner.folder / "go").touch()
+    output, _ = process.communicate(timeout=60)
     assert "status 4" in output
     assert not alive(processes[1:])
 

@@ -54,11 +54,11 @@ SCRIPT = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_set_of_variables_reaches_launch_and_finalize(runner: Runner) -> None:
     (runner.folder / "workflow.yaml").write_text(WORKFLOW)
     (runner.folder / "workflow_env.yaml").write_text(SETS)
-    result = runner.run(SCRIPT, timeout_s=120)
+    result = runner.run(SCRIPT, timeout_s=480)
     assert "there is no such set of variables here — did you mean `fast`?" in result.stdout, (
         result.stderr
     )

@@ -21,10 +21,12 @@ from typing import TypeVar
 
 import pytest
 
+import laggard
 from laggard.core.hosts import Host
 from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint
 
 _ROOT = Path(__file__).parents[2]
+_PACKAGES = Path(laggard.__file__).parents[1]
 _T = TypeVar("_T")
 _CAP_SYS_NICE = 23
 _PR_CAPBSET_DROP = 24
@@ -70,7 +72,7 @@ def make_hosts(cloud: int = 1, fog: int = 1, edge: int = 2) -> tuple[Host, ...]:
 
 
 def in_sandbox(
-    function: Callable[[Continuum], _T], *, realtime: bool = True, timeout_s: float = 60.0
+    function: Callable[[Continuum], _T], *, realtime: bool = True, timeout_s: float = 240.0
 ) -> _T:
     """The result of a module-level function, called in a sandbox; without `realtime`, real-time
     priority is not permitted."""
@@ -81,7 +83,7 @@ def in_sandbox(
         process = subprocess.run(
             [sys.executable, "-c", program, *arguments],
             cwd=_ROOT,
-            env=os.environ | {"PYTHONPATH": str(_ROOT)},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (_ROOT, _PACKAGES)))},
             capture_output=True,
             text=True,
             timeout=timeout_s,

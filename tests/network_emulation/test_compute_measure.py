@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.core.run_schema import FidelityCheck
 from laggard.core.virtual_time import Dilation
-from laggard.network_emulation.compute import CgroupSet, open_shares, prepare_cgroups
-from laggard.network_emulation.compute.cpu_plan import plan_cpus, usable_cores
-from laggard.network_emulation.compute.measure import QUOTA_TOLERANCE, get_tolerance, verify_shares
-from laggard.network_emulation.compute.phases import MANY_ALIKE, plan_phases, plan_probes
-
-pytestmark = pytest.mark.alone
+from laggard.network_emulation.compute import ShareController, measure
+from laggard.network_emulation.compute.measure import (
+    QUOTA_TOLERANCE,
+    ROUNDS,
+    tolerance,
+    verify_shares,
+)
+from laggard.network_emulation.compute.phases import (
+    MANY_ALIKE,
+    PhaseSet,
+    Timing,
+    plan_phases,
+    plan_probes,
+)
 
 _SHARES = {"cloud": 0.32, "fog": 0.16, "edge1": 0.1, "edge2": 0.1}
 
@@ -47,40 +55,64 @@ def test_many_alike_share_the_lengths_of_phases(many: int, few: int, share: floa
         assert max(lengths) - min(lengths) <= 1
 
 
-@pytest.fixture
-def cgroups() -> Iterator[CgroupSet]:
-    stat = Path("/proc/self/stat").read_text()
-    found = prepare_cgroups(_SHARES, f"{os.getpid()}-{stat[stat.rindex(')') + 2 :].split()[19]}")
-    if found is None:
-        pytest.skip("this user may not make cgroups")
-    yield found
-    found.close()
-    found.remove()
+class _Controller:
+    """What measuring asks of a `ShareController`."""
+
+    mechanism = "cgroup-quota"
 
 
-def test_honest_shares_pass_in_virtual_time_and_a_wrong_one_fails(cgroups: CgroupSet) -> None:
-    cpus = plan_cpus(_SHARES, usable_cores(), 0.5).cpus
-    with open_shares(_SHARES, cgroups, cpus) as controller:
-        # Several looks: a machine that something else keeps busy cannot keep its promises, and the
-        # check is to say so.
-        rounds = (verify_shares(_SHARES, controller, Dilation(2.0), seed) for seed in range(4))
-        checks = next((each for each in rounds if all(check.ok for check in each)), ())
-        controller.set_share("fog", 0.16 * 1.15)
-        wrong = verify_shares({"fog": 0.16}, controller, Dilation(2.0))
+def _verify(
+    shares: dict[str, float],
+    off: Mapping[str, float],
+    dilation: Dilation,
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[tuple[FidelityCheck, ...], list[list[str]]]:
+    """The checks, and the hosts of every round, where phases take the wall time of `shares` times
+    what `off` says of a host."""
+    rounds: list[list[str]] = []
+
+    def run_as_told(
+        plans: Mapping[str, Sequence[PhaseSet]], *_: object
+    ) -> Mapping[str, tuple[Timing, ...]]:
+        rounds.append(list(plans))
+        return {
+            host: tuple(_timing(each, shares[host] / off.get(host, 1.0)) for each in plan)
+            for host, plan in plans.items()
+        }
+
+    monkeypatch.setattr(measure, "_run_probes", run_as_told)
+    return verify_shares(shares, cast("ShareController", _Controller()), dilation), rounds
+
+
+def _timing(phases: PhaseSet, speed: float) -> Timing:
+    cpu_ns = round(phases.count * phases.cpu_ms * 1e6)
+    return Timing(round(cpu_ns / speed), cpu_ns)
+
+
+def test_honest_shares_pass_in_virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks, rounds = _verify(_SHARES, {"fog": 1.04, "edge1": 0.96}, Dilation(2.0), monkeypatch)
+    assert len(rounds) == 1
+    assert all(check.ok for check in checks), checks
     assert [(check.src, check.kind, check.unit) for check in checks] == [
         (h, "cpu", "x") for h in sorted(_SHARES) for _ in "abc"
     ]
     by_host = {check.src: check for check in checks}
     assert by_host["cloud"].requested == pytest.approx(1 / 0.32 / 2)
     assert by_host["cloud"].tolerance == pytest.approx(QUOTA_TOLERANCE / 0.32 / 2)
-    assert not all(check.ok for check in wrong), wrong
-    assert "measured 3 times" in wrong[2].detail
+    assert by_host["fog"].measured == pytest.approx(1.04 / 0.16 / 2)
 
 
-def test_a_limit_that_is_not_there_fails(cgroups: CgroupSet) -> None:
-    with open_shares({"cloud": 1.0}, cgroups, {"cloud": usable_cores()[0]}) as controller:
-        checks = verify_shares({"cloud": 0.4}, controller, Dilation())
-    assert not any(check.ok for check in checks), checks
+@pytest.mark.parametrize("off", [1.06, 0.94, 0.4])
+def test_a_wrong_share_fails_when_it_was_measured_often_enough(
+    off: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks, rounds = _verify(_SHARES, {"fog": off}, Dilation(), monkeypatch)
+    assert rounds == [list(_SHARES), *[["fog"]] * (ROUNDS - 1)]
+    assert {check.src for check in checks if not check.ok} == {"fog"}
+    assert all(
+        check.detail.endswith(f"measured {ROUNDS} times") == (check.src == "fog")
+        for check in checks
+    )
 
 
 def test_signals_have_a_wider_tolerance_of_their_own() -> None:

@@ -1,8 +1,11 @@
-"""Real processes held to real shares, by both mechanisms."""
+"""Real processes held to real shares, by both mechanisms.
+
+How exact a share is, `laggard verify` measures. Here is only what holds on a busy machine too: that
+nobody is faster than the share, what the kernel was told, and what is counted.
+"""
 
 from __future__ import annotations
 
-import mmap
 import os
 import signal
 import subprocess
@@ -12,25 +15,24 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Self
 
-import psutil
 import pytest
 
 from laggard.core.errors import EmulationError
-from laggard.core.work_counter import WorkCounter
 from laggard.network_emulation.compute import (
     CgroupSet,
     Mechanism,
     ShareController,
     open_shares,
     prepare_cgroups,
+    sweep_cgroups,
 )
 from laggard.network_emulation.compute.cpu_plan import usable_cores
+from laggard.network_emulation.dilation import load
 from laggard.network_emulation.forked import end_companion, fork_companion
 
-pytestmark = pytest.mark.alone
-
-_LOOK_S = 0.005
+_PATIENCE_S = 60.0
 _BOTH = pytest.mark.parametrize("mechanism", ["cgroup-quota", "stop-signal"])
 
 
@@ -59,233 +61,172 @@ def _controller(mechanism: Mechanism, shares: dict[str, float]) -> Iterator[Shar
 
 
 def _remove_with_patience(cgroups: CgroupSet) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + _PATIENCE_S
     while cgroups.path.exists():
         cgroups.remove()
         assert time.monotonic() < deadline, "a process is left in the run's cgroups"
         time.sleep(0.02)
 
 
-@contextmanager
-def _busy(threads: int = 1) -> Iterator[int]:
-    def body() -> int:
+def _process_cpu_ns(pid: int) -> int:
+    return time.clock_gettime_ns((~pid << 3) | 2)
+
+
+class _Worker:
+    """A process that computes on order, with all its threads, until it has used so much CPU time.
+
+    Attributes:
+        pid: the process.
+    """
+
+    def __init__(self, threads: int = 1) -> None:
+        orders, self._order = os.pipe()
+        self._answer, answers = os.pipe()
+        self.pid = fork_companion("laggard-test", lambda: self._work(threads, orders, answers))
+        os.close(orders)
+        os.close(answers)
+        self._wait()
+
+    def compute(self, cpu_ms: int) -> None:
+        os.write(self._order, cpu_ms.to_bytes(4, "big"))
+
+    def wait(self) -> None:
+        """Until it has computed."""
+        self._wait()
+
+    def _wait(self) -> None:
+        assert os.read(self._answer, 1) == b"."
+
+    @staticmethod
+    def _work(threads: int, orders: int, answers: int) -> int:
         os.setsid()  # as workers do: the kernel's autogroups weigh it like a session
+        everybody = threading.Barrier(threads)
+        until_ns = [0]
+
+        def compute() -> None:
+            while True:
+                everybody.wait()
+                while time.process_time_ns() < until_ns[0]:
+                    sum(range(1_000))
+                everybody.wait()
+
         for _ in range(threads - 1):
-            threading.Thread(target=_spin, daemon=True).start()
-        return _spin()
+            threading.Thread(target=compute, daemon=True).start()
+        os.write(answers, b".")
+        while order := os.read(orders, 4):
+            until_ns[0] = time.process_time_ns() + int.from_bytes(order, "big") * 1_000_000
+            everybody.wait()
+            while time.process_time_ns() < until_ns[0]:
+                sum(range(1_000))
+            everybody.wait()
+            os.write(answers, b".")
+        return 0
 
-    pid = fork_companion("laggard-test", body)
-    try:
-        yield pid
-    finally:
-        end_companion(pid)
+    def __enter__(self) -> Self:
+        return self
 
-
-def _spin() -> int:
-    while True:
-        sum(range(10_000))
-
-
-def _speed(pids: tuple[int, ...], seconds: float) -> float:
-    clocks = [(~pid << 3) | 2 for pid in pids]
-    cpu_ns, wall_ns = sum(map(time.clock_gettime_ns, clocks)), time.monotonic_ns()
-    time.sleep(seconds)
-    return (sum(map(time.clock_gettime_ns, clocks)) - cpu_ns) / (time.monotonic_ns() - wall_ns)
+    def __exit__(self, *_: object) -> None:
+        end_companion(self.pid)
+        os.close(self._order)
+        os.close(self._answer)
 
 
-def _settles_at(pids: int | tuple[int, ...], share: float) -> bool:
-    """Whether the speed comes within 15 % of a share; several looks, since a machine that is busy
-    otherwise takes from it."""
-    found = (pids,) if isinstance(pids, int) else pids
-    return any(abs(_speed(found, 0.4) / share - 1) < 0.15 for _ in range(10))
+def _assert_held(
+    controller: ShareController, host: str, share: float, cpu_ms: int, *workers: _Worker
+) -> None:
+    """That workers of a host which compute at the same time take at least the time of its share
+    together, and that what they were due is counted.
+
+    A limiter that comes late, as on a busy machine, lets them compute for longer before it holds
+    them back for longer: what is still owed at the end is not waited for, and half is left to it.
+    """
+    before = controller.uses()[host].due_ns
+    cpu_ns = -sum(_process_cpu_ns(worker.pid) for worker in workers)
+    began_ns = time.monotonic_ns()
+    for worker in workers:
+        worker.compute(cpu_ms)
+    for worker in workers:
+        worker.wait()
+    took_ns = time.monotonic_ns() - began_ns
+    assert took_ns > 0.5 * len(workers) * cpu_ms * 1e6 / share
+
+    def is_counted() -> bool:
+        cpu_now_ns = cpu_ns + sum(_process_cpu_ns(worker.pid) for worker in workers)
+        counted_ns = (controller.uses()[host].due_ns - before) * share
+        return counted_ns == pytest.approx(cpu_now_ns, rel=0.05)
+
+    assert _eventually(is_counted)
 
 
-def _eventually(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
-    deadline = time.monotonic() + seconds
+def _eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + _PATIENCE_S
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
     return condition()
 
 
 @_BOTH
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_busy_process_gets_its_share_with_all_its_threads(
-    mechanism: Mechanism, threads: int
+def test_processes_and_threads_of_a_host_are_held_to_its_share_together(
+    mechanism: Mechanism,
 ) -> None:
-    with _controller(mechanism, {"a": 0.2}) as controller, _busy(threads) as pid:
-        controller.attach("a", pid)
-        time.sleep(0.2)
-        assert _settles_at(pid, 0.2)
-        assert os.sched_getaffinity(pid) == {controller.cpus["a"]}
-
-
-@_BOTH
-def test_processes_of_one_host_share_its_share(mechanism: Mechanism) -> None:
-    with _controller(mechanism, {"a": 0.15}) as controller, _busy() as one, _busy() as other:
-        controller.attach("a", one)
-        controller.attach("a", other)
-        time.sleep(0.2)
-        assert _settles_at((one, other), 0.15)
-
-
-def _count_work(path: Path, worth: float) -> int:
-    """Compute for ever, in steps of 4 ms of CPU time that do the work of `worth` times as much."""
-    with WorkCounter(path) as counter:
-        counter.set_computing(True)
-        while True:
-            began_ns = time.thread_time_ns()
-            while time.thread_time_ns() - began_ns < 4_000_000:
-                sum(range(1_000))
-            cpu_ns = time.thread_time_ns() - began_ns
-            counter.add(round(cpu_ns * worth), cpu_ns)
-
-
-@_BOTH
-@pytest.mark.parametrize("worth", [0.5, 1.3])
-def test_a_share_is_of_work_where_work_is_counted(
-    mechanism: Mechanism, worth: float, tmp_path: Path
-) -> None:
-    with _controller(mechanism, {"a": 0.2}) as controller:
-        pid = fork_companion("laggard-test", lambda: _count_work(tmp_path / "work", worth))
-        try:
-            controller.attach("a", pid, work=tmp_path / "work")
-            time.sleep(0.3)
-            assert _settles_at(pid, 0.2 / worth)
-        finally:
-            end_companion(pid)
+    with _controller(mechanism, {"a": 1.0}) as controller, _Worker() as lasting:
+        controller.attach("a", lasting.pid)
+        with _Worker(threads=3) as threaded:
+            controller.attach("a", threaded.pid)
+            for thread in Path(f"/proc/{threaded.pid}/task").iterdir():
+                assert os.sched_getaffinity(int(thread.name)) == {controller.cpus["a"]}
+            asked_ns = time.monotonic_ns()
+            effective_ns = controller.set_share("a", 0.1)
+            assert asked_ns <= effective_ns <= time.monotonic_ns()
+            assert controller.shares == {"a": 0.1}
+            _assert_held(controller, "a", 0.1, 30, lasting, threaded)
+        _assert_held(controller, "a", 0.1, 30, lasting)
+        controller.set_share("a", 0.2)
+        assert controller.shares == {"a": 0.2}
+        _assert_held(controller, "a", 0.2, 60, lasting)
 
 
 _FORKS = """
-import os
-while True:
+import os, sys
+sys.stdin.readline()
+while sum(os.times()[:4]) < 0.2:
     child = os.fork()
     if child == 0:
         sum(range(30_000))
         os._exit(0)
     os.waitpid(child, 0)
+print("done", flush=True)
+sys.stdin.readline()
 """
 
 
-@contextmanager
-def _forking() -> Iterator[int]:
-    """A process whose children compute for a millisecond or less, one after the other.
-
-    It is a small one, as shells are: children of one as large as this would spend most of their
-    time on their parent's pages.
-    """
-    process = subprocess.Popen([sys.executable, "-S", "-c", _FORKS])
-    try:
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
-
-
 def test_children_that_end_before_anybody_looks_are_held_too() -> None:
-    with _controller("cgroup-quota", {"a": 0.2}) as controller, _forking() as pid:
-        controller.attach("a", pid, family=True)
-        time.sleep(0.3)
-        process, began_s = psutil.Process(pid), time.monotonic()
-        before = sum(process.cpu_times()[:4])
-        time.sleep(2.0)
-        assert (sum(process.cpu_times()[:4]) - before) / (
-            time.monotonic() - began_s
-        ) == pytest.approx(0.2, rel=0.3)
+    """They compute for a millisecond or less, one after the other.
+
+    Their parent is a small process, as shells are: children of one as large as this would spend
+    most of their time on its pages.
+    """
+    command = [sys.executable, "-S", "-c", _FORKS]
+    with (
+        _controller("cgroup-quota", {"a": 0.1}) as controller,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        controller.attach("a", process.pid, family=True)
+        began_ns = time.monotonic_ns()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "done\n"
+        assert time.monotonic_ns() - began_ns > 0.4 * 0.2e9 / 0.1
+        process.kill()
 
 
-def _stood(count: memoryview, seconds: float) -> float:
-    """What part of the time a count that grows did not for 0.3 s and more, in looks of 5 ms: one
-    that comes late, as on a machine that stood still, is one look."""
-    stood, seen = [0], -1
-    for _ in range(round(seconds / _LOOK_S)):
-        if count[0] != seen:
-            seen = count[0]
-            stood.append(0)
-        stood[-1] += 1
-        time.sleep(_LOOK_S)
-    return sum(looks for looks in stood if looks * _LOOK_S > 0.3) / sum(stood)
-
-
-def test_a_thread_that_ends_holds_up_nobody() -> None:
-    """What a thread uses after it has ended no clock of its process counts, and the kernel does:
-    the slice is used up before it seems to be."""
-    rounds = memoryview(mmap.mmap(-1, 8)).cast("q")
-
-    def body() -> int:
-        while True:
-            ending = threading.Thread(target=sum, args=(range(10_000),))
-            ending.start()
-            ending.join()
-            rounds[0] += 1
-
-    stood = []
-    for _ in range(3):  # what else the machine does can hold a thread up, now and then
-        with _controller("cgroup-quota", {"a": 0.1}) as controller:
-            pid = fork_companion("laggard-threads", body)
-            try:
-                controller.attach("a", pid)
-                stood.append((_stood(rounds, 4.0), controller.uses()["a"].lost_ns))
-            finally:
-                end_companion(pid)
-        if stood[-1][0] < 0.3 and stood[-1][1] < 0.1 * 4e9:
-            return
-    raise AssertionError(
-        f"the kernel's period is a second, of which a share of 0.1 would stand 0.9: {stood}"
-    )
-
-
-@pytest.mark.skipif(
-    os.geteuid() != 0, reason="only root may start a process that is preferred to all others"
-)
-def test_a_family_that_something_else_keeps_from_its_core_says_so() -> None:
-    def rival() -> int:
-        os.sched_setaffinity(0, {core})
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(5))
-        while True:
-            until = time.monotonic() + 0.06
-            while time.monotonic() < until:
-                pass
-            time.sleep(0.04)
-
-    with _controller("cgroup-quota", {"a": 0.3}) as controller, _busy() as pid:
-        core = controller.cpus["a"]
-        controller.attach("a", pid, family=True)
-        stealing = fork_companion("laggard-rival", rival)
-        try:
-            time.sleep(1.5)
-            use = controller.uses()["a"]
-        finally:
-            end_companion(stealing)
-        assert use.lost_ns > 0.1 * 1.5e9, use
-
-
-@_BOTH
-def test_a_share_changes_while_the_process_computes(mechanism: Mechanism) -> None:
-    with _controller(mechanism, {"a": 1.0}) as controller, _busy() as pid:
-        controller.attach("a", pid)
-        asked_ns = time.monotonic_ns()
-        effective_ns = controller.set_share("a", 0.1)
-        assert asked_ns <= effective_ns <= time.monotonic_ns()
-        assert _settles_at(pid, 0.1)
-        controller.set_share("a", 0.2)
-        assert _settles_at(pid, 0.2)
-        assert controller.shares == {"a": 0.2}
-
-
-@_BOTH
-def test_a_change_takes_a_few_milliseconds(mechanism: Mechanism) -> None:
-    with _controller(mechanism, {"a": 0.3}) as controller, _busy() as pid:
-        controller.attach("a", pid)
-        taken_ms = []
-        for i in range(11):
-            asked_ns = time.monotonic_ns()
-            taken_ms.append((controller.set_share("a", 0.1 + 0.02 * i) - asked_ns) / 1e6)
-        assert sorted(taken_ms)[5] < 5
-
-
-def test_a_host_has_what_it_needs_of_a_core_that_others_move_data_on(tmp_path: Path) -> None:
-    """Moving data is not held back; where that of a small host wants the whole core, a large one
-    still computes at its share."""
+def test_hosts_of_a_core_weigh_what_they_need_of_it() -> None:
+    """Where the data that a small host moves want the whole core, a large one still computes at its
+    share."""
     shares, cores = {"large": 0.7, "small": 0.1}, usable_cores()
     cgroups = prepare_cgroups(shares, _own_name())
     if cgroups is None:
@@ -293,36 +234,34 @@ def test_a_host_has_what_it_needs_of_a_core_that_others_move_data_on(tmp_path: P
     try:
         with (
             open_shares(shares, cgroups, dict.fromkeys(shares, cores[0])) as controller,
-            WorkCounter(tmp_path / "work"),
-            _busy() as moving,
-            _busy() as computing,
+            _Worker() as small,
+            _Worker() as large,
         ):
-            controller.attach("small", moving, work=tmp_path / "work")
-            controller.attach("large", computing)
-            time.sleep(0.2)
-            assert _settles_at(computing, 0.7)
-            assert _speed((moving,), 0.4) > 0.15, "it is there, and not held to its share"
+            controller.attach("small", small.pid)
+            controller.attach("large", large.pid)
+            weights = {host: _weight(cgroups.path / host) for host in shares}
+            assert cgroups.hosts["large"].members() == (large.pid,)
     finally:
         cgroups.close()
         _remove_with_patience(cgroups)
+    for host, share in shares.items():
+        assert weights[host] == int(cgroups.hosts[host].weight_of(load(share)))
+    assert weights["large"] > 3 * weights["small"]
+
+
+def _weight(folder: Path) -> int:
+    files = (folder / name for name in ("cpu.weight", "cpu.shares"))
+    return next(int(file.read_text()) for file in files if file.exists())
 
 
 @_BOTH
 def test_closing_lets_the_process_go(mechanism: Mechanism) -> None:
-    with _busy() as pid, _controller_kept_open(mechanism) as controller:
-        controller.attach("a", pid)
-        time.sleep(0.3)
+    with _controller(mechanism, {"a": 0.001}) as controller, _Worker() as worker:
+        controller.attach("a", worker.pid)
+        worker.compute(300)
+        assert _eventually(lambda: controller.uses()["a"].due_ns > 0)
         controller.close()
-        clock = (~pid << 3) | 2
-        before_ns = time.clock_gettime_ns(clock)
-        assert _eventually(lambda: time.clock_gettime_ns(clock) - before_ns > 300_000_000)
-        end_companion(pid)
-
-
-@contextmanager
-def _controller_kept_open(mechanism: Mechanism) -> Iterator[ShareController]:
-    with _controller(mechanism, {"a": 0.01}) as controller:
-        yield controller
+        worker.wait()  # five minutes, were it held still
 
 
 @_BOTH
@@ -333,7 +272,7 @@ def test_limiters_die_with_their_parent(mechanism: Mechanism) -> None:
         cgroups = prepare_cgroups(["a"], _own_name()) if mechanism == "cgroup-quota" else None
         controller = open_shares({"a": 0.2}, cgroups, {"a": usable_cores()[0]})
         os.write(writing, str(controller._processes[0].pid).encode())
-        time.sleep(60)
+        time.sleep(600)
         return 0
 
     pid = fork_companion("laggard-test", parent)
@@ -343,8 +282,6 @@ def test_limiters_die_with_their_parent(mechanism: Mechanism) -> None:
     os.close(reading)
     os.close(writing)
     assert _eventually(lambda: not Path(f"/proc/{limiter}").exists() or _is_zombie(limiter))
-    from laggard.network_emulation.compute import sweep_cgroups
-
     sweep_cgroups()
 
 
@@ -352,17 +289,6 @@ def _is_zombie(pid: int) -> bool:
     with suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     return True
-
-
-@_BOTH
-def test_a_process_that_ends_leaves_the_others_held(mechanism: Mechanism) -> None:
-    with _controller(mechanism, {"a": 0.2}) as controller, _busy() as lasting:
-        with _busy() as short:
-            controller.attach("a", short)
-            controller.attach("a", lasting)
-            time.sleep(0.2)
-        time.sleep(0.2)
-        assert _settles_at(lasting, 0.2)
 
 
 def test_a_limiter_that_died_is_told() -> None:
@@ -394,10 +320,10 @@ def test_an_ordinary_user_holds_shares_too() -> None:
         os.setgroups([])
         os.setgid(65534)
         os.setuid(65534)
-        with _controller("stop-signal", {"a": 0.2}) as controller, _busy() as pid:
-            controller.attach("a", pid)
-            time.sleep(0.2)
-            return 0 if not controller.realtime and _settles_at(pid, 0.2) else 1
+        with _controller("stop-signal", {"a": 0.1}) as controller, _Worker() as worker:
+            controller.attach("a", worker.pid)
+            _assert_held(controller, "a", 0.1, 30, worker)
+            return int(controller.realtime)
 
     pid = fork_companion("laggard-test", unprivileged)
     assert os.waitpid(pid, 0)[1] == 0
@@ -408,8 +334,6 @@ def test_an_ordinary_user_holds_shares_too() -> None:
 def test_two_hosts_that_a_core_cannot_both_serve_tell_what_they_lost(
     mechanism: Mechanism, share: float
 ) -> None:
-    """Both would compute all the time: what their computing should not have taken of it, they have
-    waited."""
     cores = usable_cores()
     shares = {"a": share, "b": share}
     cgroups = prepare_cgroups(shares, _own_name()) if mechanism == "cgroup-quota" else None
@@ -418,39 +342,26 @@ def test_two_hosts_that_a_core_cannot_both_serve_tell_what_they_lost(
     try:
         with (
             open_shares(shares, cgroups, dict.fromkeys(shares, cores[0])) as controller,
-            _busy() as a,
-            _busy() as b,
+            _Worker() as a,
+            _Worker() as b,
         ):
-            controller.attach("a", a)
-            controller.attach("b", b)
-            time.sleep(0.3)
-            before, began_ns = controller.uses(), time.monotonic_ns()
-            time.sleep(2.0)
-            after, passed_ns = controller.uses(), time.monotonic_ns() - began_ns
+            controller.attach("a", a.pid, family=True)
+            controller.attach("b", b.pid)
+            for worker in (a, b):
+                worker.compute(600_000)
+            assert _eventually(
+                lambda: sum(use.lost_ns for use in controller.uses().values()) > 300_000_000
+            )
     finally:
         if cgroups is not None:
             cgroups.close()
             _remove_with_patience(cgroups)
-    lost = sum(after[host].lost_ns - before[host].lost_ns for host in shares) / passed_ns
-    due = sum(after[host].due_ns - before[host].due_ns for host in shares) / passed_ns
-    assert 0.8 / share < due < 1.05 / share
-    assert lost == pytest.approx(2 - due, rel=0.15)
-
-
-@_BOTH
-def test_a_host_with_a_core_of_its_own_loses_nothing(mechanism: Mechanism) -> None:
-    with _controller(mechanism, {"a": 0.5}) as controller, _busy() as pid:
-        controller.attach("a", pid)
-        time.sleep(1.0)
-        use = controller.uses()["a"]
-    assert use.due_ns > 800_000_000
-    assert use.lost_ns < 0.1 * use.due_ns
 
 
 @_BOTH
 def test_cores_stay_awake_and_give_way(mechanism: Mechanism) -> None:
-    """Something idle-priority computes on each host's core, and takes nothing from who has a use
-    for the core."""
+    """Something idle-priority computes on each host's core, and the kernel gives whoever has
+    a use for the core the core."""
     with _controller(mechanism, {"a": 1.0}) as controller:
         core = controller.cpus["a"]
         warmers = [
@@ -460,10 +371,6 @@ def test_cores_stay_awake_and_give_way(mechanism: Mechanism) -> None:
         ]
         assert [os.sched_getscheduler(pid) for pid in warmers] == [os.SCHED_IDLE]
         assert os.sched_getaffinity(warmers[0]) == {core}
-        with _busy() as pid:
-            controller.attach("a", pid)
-            time.sleep(0.2)
-            assert _speed((pid,), 1.0) > 20 * _speed((warmers[0],), 1.0)
     assert not Path(f"/proc/{warmers[0]}").exists()
 
 

@@ -18,10 +18,11 @@ from laggard.network_emulation.dynamics import EventRecord, Scheduler, TimedChan
 from laggard.network_emulation.link_plan import Constraint, Pair
 from laggard.network_emulation.links.backend import LinkCounters, LinkHealth
 
-pytestmark = pytest.mark.alone
-
 _PAIR = ("edge.w.1.1", "cloud.w.1.1")
 _BASE = Constraint(delay_ms=10.0, rate_mbps=100.0)
+LINKS_TAKE_NS, DRIVES_TAKE_NS = 1_000_000_000_000, 2_000_000_000_000
+"""How much later than they were asked links and drives say that a change was in effect: more than
+any machine is late."""
 
 
 class _Links:
@@ -32,7 +33,7 @@ class _Links:
 
     def change(self, changes: Mapping[Pair, Constraint]) -> int:
         self.asked.append(dict(changes))
-        return time.monotonic_ns()
+        return time.monotonic_ns() + LINKS_TAKE_NS
 
     def counters(self) -> Mapping[Pair, LinkCounters]:
         return {}
@@ -42,6 +43,9 @@ class _Links:
 
     def health(self) -> LinkHealth:
         return LinkHealth()
+
+    def check_alive(self) -> None:
+        return
 
     def close(self) -> None:
         return
@@ -66,7 +70,7 @@ def _scheduler(
 
 
 def _wait_for(condition: Sequence[object], scheduler: Scheduler, count: int) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while len(condition) < count and scheduler.failure is None and time.monotonic() < deadline:
         time.sleep(0.005)
 
@@ -82,7 +86,6 @@ def test_changes_are_applied_dilated_and_recorded_in_virtual_time() -> None:
     scheduler = _scheduler(changes, links, shares, factor=2.0)
     scheduler.start(time.monotonic_ns())
     _wait_for(links.asked, scheduler, 2)
-    time.sleep(0.02)
     records = scheduler.stop()
     assert shares.asked == [("edge.w.1.1", 0.1), ("edge.w.1.1", 0.25)]
     assert links.asked == [
@@ -95,9 +98,10 @@ def test_changes_are_applied_dilated_and_recorded_in_virtual_time() -> None:
         ("end", "edge.w.1.1", "", "cpu", 0.5, 0.15),
         ("end", *_PAIR, "rate_mbps", 100.0, 0.2),
     ]
-    lateness = sorted(r.effective_s - r.requested_s for r in records)
-    assert lateness[0] >= 0
-    assert lateness[len(lateness) // 2] < 0.02
+    for record in records:
+        later_s = LINKS_TAKE_NS / 1e9 / 2.0 if record.dst else 0.0
+        assert record.effective_s - later_s >= record.requested_s
+        assert record.dst or record.effective_s < LINKS_TAKE_NS / 1e9 / 2.0
 
 
 class _Drives:
@@ -106,7 +110,7 @@ class _Drives:
 
     def set_limits(self, host: str, limits: DriveLimits) -> int:
         self.asked.append((host, limits))
-        return time.monotonic_ns() + 1_000_000_000
+        return time.monotonic_ns() + DRIVES_TAKE_NS
 
 
 def test_a_drive_is_changed_beside_the_share_and_each_recorded_when_it_acted() -> None:
@@ -120,7 +124,6 @@ def test_a_drive_is_changed_beside_the_share_and_each_recorded_when_it_acted() -
     scheduler = Scheduler(changes, _Links(), shares, Dilation(2.0), {host: 0.5}, {}, drives, base)
     scheduler.start(time.monotonic_ns())
     _wait_for(drives.asked, scheduler, 3)
-    time.sleep(0.02)
     records = scheduler.stop()
     assert shares.asked == [(host, 0.1), (host, 0.25)]
     assert drives.asked == [
@@ -135,7 +138,7 @@ def test_a_drive_is_changed_beside_the_share_and_each_recorded_when_it_acted() -
         ("end", "cpu", 0.5),
     ]
     assert (records[-1].quantity, math.isnan(records[-1].value)) == ("read_mb_per_s", True)
-    assert [r.effective_s - r.requested_s >= 0.5 for r in records] == [
+    assert [r.effective_s >= DRIVES_TAKE_NS / 1e9 / 2.0 for r in records] == [
         r.quantity != "cpu" for r in records
     ]
 
@@ -144,7 +147,7 @@ def test_a_drive_that_nobody_can_change_is_an_error() -> None:
     change = TimedChange(0.0, "begin", 0, ("edge.w.1.1",), (("read_mb_per_s", 4.0),))
     scheduler = _scheduler([change], _Links(), _Shares())
     scheduler.start(time.monotonic_ns())
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while scheduler.failure is None and time.monotonic() < deadline:
         time.sleep(0.005)
     with pytest.raises(EmulationError, match="drive cannot be changed"):
@@ -165,7 +168,6 @@ def test_changes_of_one_moment_reach_each_target_once() -> None:
     scheduler = _scheduler(changes, links, shares)
     scheduler.start(time.monotonic_ns())
     _wait_for(shares.asked, scheduler, 2)
-    time.sleep(0.02)
     scheduler.stop()
     assert shares.asked == [("edge.w.1.1", 0.2), ("edge.w.1.1", 0.1)]
     assert [asked[_PAIR].delay_ms for asked in links.asked] == [3.0, 7.0]
@@ -179,18 +181,17 @@ def test_changes_already_due_are_applied_at_once() -> None:
     scheduler.start(time.monotonic_ns() - 5_000_000_000)
     _wait_for(shares.asked, scheduler, 1)
     (record,) = scheduler.stop()
-    assert record.effective_s == pytest.approx(5.0, abs=0.5)
+    assert record.requested_s == 1.0
+    assert record.effective_s >= 5.0
 
 
 def test_stopping_applies_nothing_more() -> None:
     shares = _Shares()
     scheduler = _scheduler(
-        [TimedChange(60.0, "begin", 0, ("edge.w.1.1",), (("cpu", 0.2),))], _Links(), shares
+        [TimedChange(1e6, "begin", 0, ("edge.w.1.1",), (("cpu", 0.2),))], _Links(), shares
     )
     scheduler.start(time.monotonic_ns())
-    began = time.monotonic()
     assert scheduler.stop() == ()
-    assert time.monotonic() - began < 2
     assert shares.asked == []
 
 
@@ -204,7 +205,6 @@ def test_a_rate_that_nothing_limits_is_recorded_as_not_a_number() -> None:
     scheduler = _scheduler(changes, links, _Shares())
     scheduler.start(time.monotonic_ns())
     _wait_for(links.asked, scheduler, 2)
-    time.sleep(0.02)
     assert math.isnan(scheduler.stop()[1].value)
     assert links.asked[1] == {pair: Constraint()}
 

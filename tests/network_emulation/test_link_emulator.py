@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from laggard.core.errors import EmulationError, PrerequisiteError
 from laggard.core.linux import inside_network
-from laggard.network_emulation.fidelity.measure import (
-    EchoProbe,
-    LossProbe,
-    RateProbe,
-    measure_loss,
-    measure_rate,
-    measure_rtt,
-)
 from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint, listener_in, socket_in
 from laggard.network_emulation.forked import end_companion, fork_companion
 from laggard.network_emulation.link_plan import (
@@ -30,14 +25,15 @@ from laggard.network_emulation.link_plan import (
     Pair,
     SharedLink,
 )
-from laggard.network_emulation.links.backend import LinkBackend
+from laggard.network_emulation.links.backend import LinkCounters
 from laggard.network_emulation.links.userspace import UserspaceBackend, tun
 from laggard.network_emulation.links.userspace.backend import Discarded
 from tests.network_emulation.emulated import Continuum, in_sandbox, make_hosts, needs_tun
 
-pytestmark = [needs_tun, pytest.mark.alone]
+pytestmark = needs_tun
 
 CLOUD, FOG, EDGE1, EDGE2 = (host.name for host in make_hosts())
+PATIENCE_S = 60.0
 Flow = tuple[Mapping[str, ProbeEndpoint], Pair]
 
 
@@ -45,35 +41,121 @@ def both(a: str, b: str, constraint: Constraint) -> dict[Pair, Constraint]:
     return {(a, b): constraint, (b, a): constraint}
 
 
-def rtt_ms(continuum: Continuum, *pairs: Pair) -> list[float | None]:
-    probes = [EchoProbe(*pair, count=20, spacing_ms=8.0, patience_ms=200.0) for pair in pairs]
-    measured = measure_rtt(probes, continuum.endpoints, busy=False)
-    return [measured[pair] for pair in pairs]
+def round_trip_ms(hosts: Mapping[str, ProbeEndpoint], a: str, b: str) -> float:
+    """How long a datagram takes to another host and back."""
+    with (
+        socket_in(hosts[a], socket.SOCK_DGRAM) as near,
+        listener_in(hosts[b], socket.SOCK_DGRAM) as far,
+    ):
+        for each in (near, far):
+            each.settimeout(PATIENCE_S)
+        began = time.monotonic()
+        near.sendto(b"x", far.getsockname())
+        far.sendto(*far.recvfrom(10))
+        near.recv(10)
+        return (time.monotonic() - began) * 1e3
 
 
-def start_and_see(continuum: Continuum) -> dict[str, object]:
+def count_losses(
+    backend: UserspaceBackend, hosts: Mapping[str, ProbeEndpoint], percent: float
+) -> float:
+    """What part of 2000 datagrams the emulator drops, sent no faster than it takes them."""
+    backend.change({(EDGE2, CLOUD): Constraint(loss_percent=percent)})
+    first = backend.counters()[EDGE2, CLOUD]
+
+    def handled() -> int:
+        now = backend.counters()[EDGE2, CLOUD]
+        return now.packets + now.dropped - first.packets - first.dropped
+
+    with (
+        socket_in(hosts[EDGE2], socket.SOCK_DGRAM) as sender,
+        listener_in(hosts[CLOUD], socket.SOCK_DGRAM) as sink,
+    ):
+        for sent in range(100, 2001, 100):
+            for _ in range(100):
+                sender.sendto(b"x", sink.getsockname())
+            wait_until(partial(lambda due: handled() >= due, sent))
+    assert handled() == 2000
+    return (backend.counters()[EDGE2, CLOUD].dropped - first.dropped) / 2000
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_overtaken(backend: UserspaceBackend, hosts: Mapping[str, ProbeEndpoint]) -> bool:
+    """Whether a datagram on a link that was freed comes before one on a slow link, sent earlier."""
+    backend.change({(CLOUD, FOG): Constraint(), (CLOUD, EDGE2): Constraint(30_000.0)})
+    with (
+        socket_in(hosts[CLOUD], socket.SOCK_DGRAM) as sender,
+        listener_in(hosts[FOG], socket.SOCK_DGRAM) as free,
+        listener_in(hosts[EDGE2], socket.SOCK_DGRAM) as slow,
+    ):
+        sender.sendto(b"slow", slow.getsockname())
+        sender.sendto(b"free", free.getsockname())
+        ready, _, _ = select.select([free, slow], [], [], PATIENCE_S)
+        return ready == [free]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What hosts saw of links of each kind; times by IPv4 and by IPv6.
+
+    Attributes:
+        name: of the backend.
+        realtime: whether its emulator has real-time priority.
+        both_ways_ms: round trips where both directions are delayed.
+        one_way_ms: round trips where one direction is.
+        changed_ms: the same after a change.
+        changed_ns: before the change, when it was in effect, and after it.
+        counters: of both directions of the first link.
+        lost: parts of the packets that were dropped, where none, a fifth and a twentieth should be.
+        overtaken: whether a link that was freed delays nothing.
+        lateness_ms: of the emulator.
+        discarded: what no link carried.
+    """
+
+    name: str
+    realtime: bool
+    both_ways_ms: list[float]
+    one_way_ms: list[float]
+    changed_ms: list[float]
+    changed_ns: tuple[int, int, int]
+    counters: list[LinkCounters]
+    lost: list[float]
+    overtaken: list[bool]
+    lateness_ms: float
+    discarded: Discarded
+
+
+def use_links(continuum: Continuum) -> Seen:
     pairs = both(CLOUD, EDGE1, Constraint(10.0, rate_mbps=50.0)) | {(CLOUD, FOG): Constraint(25.0)}
-    backend: LinkBackend = UserspaceBackend.start(
-        LinkPlan(continuum.hosts, pairs), continuum.namespaces
+    plan = LinkPlan(continuum.hosts, pairs)
+    backend = UserspaceBackend.start(plan, continuum.namespaces)
+    families = continuum.endpoints, continuum.endpoints6
+    seen = Seen(
+        name=backend.name,
+        realtime=backend.realtime,
+        both_ways_ms=[round_trip_ms(hosts, CLOUD, EDGE1) for hosts in families],
+        one_way_ms=[round_trip_ms(hosts, FOG, CLOUD) for hosts in families],
+        counters=[backend.counters()[pair] for pair in ((CLOUD, EDGE1), (EDGE1, CLOUD))],
+        changed_ns=(
+            time.monotonic_ns(),
+            backend.change({(CLOUD, FOG): Constraint(60.0)}),
+            time.monotonic_ns(),
+        ),
+        changed_ms=[round_trip_ms(hosts, FOG, CLOUD) for hosts in families],
+        lost=[
+            count_losses(backend, hosts, percent)
+            for percent, hosts in ((0.0, families[0]), (20.0, families[0]), (5.0, families[1]))
+        ],
+        overtaken=[is_overtaken(backend, hosts) for hosts in families],
+        lateness_ms=backend.lateness_ms(),
+        discarded=backend.discarded(),
     )
-    seen: dict[str, object] = {"name": backend.name}
-    seen["rtt"] = rtt_ms(continuum, (CLOUD, EDGE1), (FOG, CLOUD), (EDGE1, EDGE2))
-    seen["rate"] = measure_rate([RateProbe(CLOUD, EDGE1, 50.0, 10.0, 20.0)], continuum.endpoints)[
-        CLOUD, EDGE1
-    ]
-    seen["counters"] = backend.counters()[CLOUD, EDGE1]
-    seen["changed_ns"] = (
-        time.monotonic_ns(),
-        backend.change({(CLOUD, FOG): Constraint(60.0)}),
-        time.monotonic_ns(),
-    )
-    seen["rtt changed"] = rtt_ms(continuum, (FOG, CLOUD))
-    backend.change({(CLOUD, FOG): Constraint()})
-    seen["rtt free"] = rtt_ms(continuum, (FOG, CLOUD))
-    seen["lateness_ms"] = backend.lateness_ms()
-    assert isinstance(backend, UserspaceBackend)
-    seen["p50_ms"] = backend.lateness_quantile_ms(0.5)
-    seen["realtime"] = backend.realtime
     backend.close()
     backend.close()
     with (
@@ -85,37 +167,22 @@ def start_and_see(continuum: Continuum) -> dict[str, object]:
 
 
 def test_links_are_what_the_plan_says_and_change_while_they_run() -> None:
-    seen = in_sandbox(start_and_see)
-    assert seen["name"] == "userspace"
-    assert seen["rtt"] == pytest.approx([20.0, 25.0, 0.0], abs=2.0)
-    assert seen["rate"] == pytest.approx(50.0, rel=0.1)
-    assert seen["rtt changed"] == pytest.approx([60.0], abs=2.0)
-    assert seen["rtt free"] == pytest.approx([0.0], abs=2.0)
-    before, effective, after = seen["changed_ns"]  # type: ignore[misc]
-    assert before <= effective <= after
-    counters = seen["counters"]
-    assert counters.bytes > 1e6  # type: ignore[attr-defined]
-    assert 60 <= counters.bytes / counters.packets <= 1514  # type: ignore[attr-defined]
-    assert seen["lateness_ms"] >= 0.0  # type: ignore[operator]
-    assert seen["p50_ms"] < 5.0  # type: ignore[operator]
-    assert seen["realtime"] is True
-
-
-def lose(continuum: Continuum) -> list[float]:
-    backend = UserspaceBackend.start(LinkPlan(continuum.hosts), continuum.namespaces)
-    rates = []
-    for percent in (0.0, 5.0, 20.0, 0.0):
-        backend.change({(EDGE1, CLOUD): Constraint(1.0, loss_percent=percent)})
-        probe = LossProbe(EDGE1, CLOUD, count=2000, per_s=4000.0, patience_ms=20.0)
-        count = measure_loss([probe], continuum.endpoints)[EDGE1, CLOUD]
-        assert backend.counters()[EDGE1, CLOUD].dropped >= count.lost
-        rates.append(100 * count.lost / count.sent)
-    backend.close()
-    return rates
-
-
-def test_loss_is_what_was_asked_and_stops_when_told() -> None:
-    assert in_sandbox(lose) == pytest.approx([0.0, 5.0, 20.0, 0.0], abs=4.0)
+    """By both families, and nobody is early; how late packets are `laggard verify` measures."""
+    seen = in_sandbox(use_links)
+    assert (seen.name, seen.realtime) == ("userspace", True)
+    assert min(seen.both_ways_ms) >= 20.0
+    assert min(seen.one_way_ms) >= 25.0
+    assert min(seen.changed_ms) >= 60.0
+    assert list(seen.changed_ns) == sorted(seen.changed_ns)
+    sizes = 14 + 20 + 8 + 1 + 14 + 40 + 8 + 1
+    assert seen.counters == [LinkCounters(sizes, 2, 0)] * 2
+    none, fifth, twentieth = seen.lost
+    assert none == 0
+    assert fifth == pytest.approx(0.2, abs=0.04)
+    assert twentieth == pytest.approx(0.05, abs=0.02)
+    assert seen.overtaken == [True, True]
+    assert seen.lateness_ms >= 0.0
+    assert seen.discarded == Discarded(0, 0, 0), "no neighbour discovery, no multicast"
 
 
 def transfer_through_changes(continuum: Continuum) -> tuple[int, int, int]:
@@ -129,7 +196,7 @@ def transfer_through_changes(continuum: Continuum) -> tuple[int, int, int]:
         socket_in(continuum.endpoints[EDGE1], socket.SOCK_STREAM) as sender,
     ):
         for each in (listener, sender):
-            each.settimeout(10.0)
+            each.settimeout(PATIENCE_S)
         sender.connect(listener.getsockname())
         receiver, _ = listener.accept()
         reader = os.fork()
@@ -161,20 +228,20 @@ def test_a_stream_survives_live_changes_of_everything() -> None:
     assert undelivered == 0
 
 
-def carried_mbps(backend: UserspaceBackend, flows: list[Flow]) -> float:
-    """What the flows' pairs carry together while each flow is sent 60 Mbit/s of datagrams."""
+def overload(backend: UserspaceBackend, flows: list[Flow]) -> tuple[int, float]:
+    """Bytes that the flows' pairs carry together until packets of each flow had to be dropped, and
+    the seconds since they began."""
+    pairs = {pair for _, pair in flows}
+    first = backend.counters()
+    began = time.monotonic()
     sender = fork_companion("test-sender", lambda: _send_datagrams(flows))
-    time.sleep(0.3)
-    marks = []
-    for _ in range(2):
-        counters = backend.counters()
-        marks.append(
-            (time.monotonic(), sum(counters[pair].bytes for pair in {pair for _, pair in flows}))
-        )
-        time.sleep(1.0)
+    wait_until(
+        lambda: all(backend.counters()[pair].dropped - first[pair].dropped > 100 for pair in pairs)
+    )
+    carried = sum(backend.counters()[pair].bytes - first[pair].bytes for pair in pairs)
+    took_s = time.monotonic() - began
     end_companion(sender)
-    (start_s, before), (end_s, after) = marks
-    return (after - before) * 8e-6 / (end_s - start_s)
+    return carried, took_s
 
 
 def _send_datagrams(flows: list[Flow]) -> int:
@@ -194,60 +261,7 @@ def _send_datagrams(flows: list[Flow]) -> int:
         time.sleep(0.001)
 
 
-def share(continuum: Continuum) -> list[float]:
-    access = {EDGE1: AccessLink(EDGE1, up_mbps=30.0, down_mbps=20.0)}
-    shared = (SharedLink("wan", frozenset({(FOG, EDGE2), (CLOUD, EDGE2)}), 40.0),)
-    backend = UserspaceBackend.start(
-        LinkPlan(continuum.hosts, {}, access, shared), continuum.namespaces
-    )
-    together = [
-        [(EDGE1, CLOUD), (EDGE1, FOG)],
-        [(CLOUD, EDGE1), (FOG, EDGE1)],
-        [(FOG, EDGE2), (CLOUD, EDGE2)],
-    ]
-    seen = [
-        carried_mbps(backend, [(continuum.endpoints, pair) for pair in pairs]) for pairs in together
-    ]
-    backend.close()
-    return seen
-
-
-def test_flows_share_an_uplink_a_downlink_and_a_bottleneck() -> None:
-    assert in_sandbox(share) == pytest.approx([30.0, 20.0, 40.0], rel=0.1)
-
-
-def probe_ipv6(continuum: Continuum) -> dict[str, object]:
-    """The probes of the other tests over IPv6, on links of each kind, before and after a change."""
-    lossy = {(FOG, EDGE2): Constraint(1.0, loss_percent=20.0)}
-    plan = LinkPlan(continuum.hosts, both(CLOUD, EDGE1, Constraint(10.0, rate_mbps=50.0)) | lossy)
-    backend = UserspaceBackend.start(plan, continuum.namespaces)
-    hosts = continuum.endpoints6
-    echo = EchoProbe(CLOUD, EDGE1, count=20, spacing_ms=8.0, patience_ms=200.0)
-    seen: dict[str, object] = {"rtt": measure_rtt([echo], hosts, busy=False)[CLOUD, EDGE1]}
-    seen["rate"] = measure_rate([RateProbe(CLOUD, EDGE1, 50.0, 10.0, 20.0)], hosts)[CLOUD, EDGE1]
-    seen["counted"] = backend.counters()[CLOUD, EDGE1]
-    loss = measure_loss([LossProbe(FOG, EDGE2, count=2000, per_s=4000.0, patience_ms=20.0)], hosts)[
-        FOG, EDGE2
-    ]
-    seen["loss"] = 100 * loss.lost / loss.sent
-    backend.change({(CLOUD, EDGE1): Constraint(40.0)})
-    seen["changed"] = measure_rtt([echo], hosts, busy=False)[CLOUD, EDGE1]
-    seen["discarded"] = backend.discarded()
-    backend.close()
-    return seen
-
-
-def test_links_mean_the_same_to_ipv6() -> None:
-    seen = in_sandbox(probe_ipv6)
-    assert seen["rtt"] == pytest.approx(20.0, abs=2.0)
-    assert seen["rate"] == pytest.approx(50.0, rel=0.1)
-    assert seen["counted"].bytes > 1e6  # type: ignore[attr-defined]
-    assert seen["loss"] == pytest.approx(20.0, abs=4.0)
-    assert seen["changed"] == pytest.approx(50.0, abs=2.0)
-    assert seen["discarded"] == Discarded(0, 0, 0), "no neighbour discovery, no multicast"
-
-
-def share_between_families(continuum: Continuum) -> list[float]:
+def share(continuum: Continuum) -> list[tuple[int, float]]:
     """What an IPv4 and an IPv6 flow get together of a link, an uplink, a downlink and a
     bottleneck."""
     access = {EDGE1: AccessLink(EDGE1, up_mbps=30.0, down_mbps=20.0)}
@@ -263,15 +277,19 @@ def share_between_families(continuum: Continuum) -> list[float]:
         ((FOG, EDGE2), (CLOUD, EDGE2)),
     ]
     seen = [
-        carried_mbps(backend, [(continuum.endpoints, four), (continuum.endpoints6, six)])
+        overload(backend, [(continuum.endpoints, four), (continuum.endpoints6, six)])
         for four, six in together
     ]
     backend.close()
     return seen
 
 
-def test_ipv4_and_ipv6_share_what_there_is() -> None:
-    assert in_sandbox(share_between_families) == pytest.approx([24.0, 30.0, 20.0, 40.0], rel=0.1)
+def test_flows_of_both_families_get_no_more_than_the_rate_together() -> None:
+    """Of a link, an uplink, a downlink and a bottleneck, from the first packet on."""
+    for rate_mbps, (carried, took_s) in zip(
+        (24.0, 30.0, 20.0, 40.0), in_sandbox(share), strict=True
+    ):
+        assert 0 < carried <= rate_mbps * 1e6 / 8 * took_s + 2 * 1514
 
 
 def queue_behind_ipv4(continuum: Continuum) -> tuple[float, float]:
@@ -284,7 +302,7 @@ def queue_behind_ipv4(continuum: Continuum) -> tuple[float, float]:
         socket_in(six[EDGE1], socket.SOCK_DGRAM) as sender,
         socket_in(four[EDGE1], socket.SOCK_DGRAM) as crowd,
     ):
-        receiver.settimeout(5.0)
+        receiver.settimeout(PATIENCE_S)
         took_ms = []
         for ahead in (0, 50):
             began = time.monotonic()
@@ -299,8 +317,8 @@ def queue_behind_ipv4(continuum: Continuum) -> tuple[float, float]:
 
 def test_an_ipv6_packet_queues_behind_the_ipv4_packets_before_it() -> None:
     alone_ms, behind_ms = in_sandbox(queue_behind_ipv4)
-    assert 5.0 <= alone_ms < 15.0
-    assert 5.0 + 50 * 1514 * 8e-3 / 20 <= behind_ms < 60.0
+    assert alone_ms >= 5.0
+    assert behind_ms >= 5.0 + 50 * 1514 * 8e-3 / 20
 
 
 def stray_traffic(continuum: Continuum) -> Discarded:
@@ -317,7 +335,7 @@ def stray_traffic(continuum: Continuum) -> Discarded:
         socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM) as neither,
     ):
         neither.sendto(bytes(60), (tun.DEVICE, 0x88B5))
-    time.sleep(0.05)
+    wait_until(lambda: sum(vars(backend.discarded()).values()) >= 7)
     discarded = backend.discarded()
     backend.close()
     return discarded
@@ -338,7 +356,7 @@ def die(continuum: Continuum) -> tuple[bool, str]:
         os.kill(os.getpid(), signal.SIGKILL)
     emulator = int(os.read(reading, 32))
     os.waitpid(parent, 0)
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + PATIENCE_S
     while Path(f"/proc/{emulator}").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     gone = not Path(f"/proc/{emulator}").exists()
@@ -370,7 +388,7 @@ def refuse(continuum: Continuum) -> list[str]:
     with pytest.raises(EmulationError) as missing:
         UserspaceBackend.start(plan, {**continuum.namespaces, FOG: Path("/run/netns/none")})
     messages.append(str(missing.value))
-    tun.CLONE_DEVICE = Path("/run/no-tun")  # type: ignore[misc]  # in the sandbox's own process
+    tun.CLONE_DEVICE = Path("/run/no-tun")  # in the sandbox's own process
     with pytest.raises(PrerequisiteError) as driver:
         UserspaceBackend.start(plan, continuum.namespaces)
     messages.append(driver.value.grant)
@@ -385,10 +403,10 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
     assert "chmod 0666" in grant
 
 
-def ordinary(continuum: Continuum) -> tuple[bool, list[float | None]]:
+def ordinary(continuum: Continuum) -> tuple[bool, float]:
     plan = LinkPlan(continuum.hosts, both(CLOUD, EDGE1, Constraint(10.0)))
     backend = UserspaceBackend.start(plan, continuum.namespaces)
-    measured = rtt_ms(continuum, (CLOUD, EDGE1))
+    measured = round_trip_ms(continuum.endpoints, CLOUD, EDGE1)
     backend.close()
     return backend.realtime, measured
 
@@ -396,4 +414,4 @@ def ordinary(continuum: Continuum) -> tuple[bool, list[float | None]]:
 def test_without_realtime_priority_it_works_and_says_so() -> None:
     realtime, measured = in_sandbox(ordinary, realtime=False)
     assert not realtime
-    assert measured == pytest.approx([20.0], abs=10.0)
+    assert measured >= 20.0

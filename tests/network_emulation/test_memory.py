@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,8 +25,6 @@ from laggard.network_emulation.memory.watch import (
     short_overruns,
 )
 from laggard.network_emulation.model import Heterogeneity
-
-pytestmark = pytest.mark.alone
 
 HOSTS = (
     *(Host(f"edge.w.1.{i}", "edge", "w", 1, i) for i in (1, 2)),
@@ -160,8 +158,6 @@ def test_a_host_whose_workers_hold_too_much_together_is_told_of() -> None:
 
 def look_again(watch: MemoryWatch, pid: int) -> Overrun | None:
     """What the next look that is due finds."""
-    watch.look([("a", pid)])
-    time.sleep(LOOK_S)
     return watch.look([("a", pid)])
 
 
@@ -172,7 +168,7 @@ def test_what_is_held_between_two_looks_is_told_afterwards(tmp_path: Path) -> No
     file.write_bytes(os.urandom(1 << 16) * (80 << 4))
     with breathing(file) as (pid, breathe):
         base = held_bytes(pid)
-        watch = MemoryWatch({"a": base + 40 * MIB})
+        watch = MemoryWatch({"a": base + 40 * MIB}, clock=itertools.count().__next__)
         watch.look([("a", pid)])
         breathe(b"m")
         assert look_again(watch, pid) is None
@@ -196,10 +192,10 @@ def test_what_is_held_between_two_looks_is_told_afterwards(tmp_path: Path) -> No
 
 
 def test_looks_are_not_taken_all_the_time() -> None:
-    watch = MemoryWatch({"a": 1})
-    began = time.monotonic()
-    assert watch.look([("a", os.getpid())]) is not None
-    assert watch.look([("a", os.getpid())]) is None
-    while watch.look([("a", os.getpid())]) is None:
-        time.sleep(0.01)
-    assert time.monotonic() - began >= LOOK_S
+    now_s = [100.0]
+    watch = MemoryWatch({"a": 1}, clock=lambda: now_s[0])
+    found = []
+    for _ in range(4):
+        found.append(watch.look([("a", os.getpid())]) is not None)
+        now_s[0] += 0.6 * LOOK_S
+    assert found == [True, False, True, False]

@@ -20,8 +20,6 @@ from laggard.network_emulation.links.netem.ingress_queue import (
 )
 from tests.users import Runner
 
-pytestmark = pytest.mark.alone
-
 QUEUE = IngressQueue(
     "laggard-in0", 30.0, {"cloud": ("10.0.0.1", "2001:db8::1"), "fog": ("10.0.0.7",)}
 )
@@ -159,12 +157,25 @@ SCRIPT = """
 
         apply()
         apply()  # over what another left
-        answer = {"seconds": [took_s(name, 100_000) for name in ("fast", "controller")]}
-        answer["clock"] = took_s("fast", 100_000, udp=True)
-        before = parse_received_counters(intake, execute("slow", intake.count_command()))["fast"][0]
-        answer["seconds over ipv6"] = [took_s(name, 50_000, addresses=IPV6) for name in ("fast", "controller")]
-        answer["came over ipv6"] = parse_received_counters(intake, execute("slow", intake.count_command()))["fast"][0] - before
-        answer["came"] = parse_received_counters(intake, execute("slow", intake.count_command()))
+
+        def queued():
+            # Bytes that have passed through the queue, which nothing else tells.
+            shown = json.loads(execute("slow", ("tc", "-s", "-j", "qdisc", "show", "dev", "laggard-in0")))
+            return sum(each["bytes"] for each in shown if each["kind"] == "tbf")
+
+        answer = {"through": [], "past": []}
+        for size, addresses in ((100_000, ADDRESSES), (50_000, IPV6)):
+            before, counted = queued(), received(intake, execute("slow", intake.count_command()))["fast"][0]
+            seconds = took_s("fast", size, addresses=addresses)
+            between = queued()
+            came = received(intake, execute("slow", intake.count_command()))["fast"][0] - counted
+            answer["through"].append([seconds, between - before, came])
+            took_s("controller", size, addresses=addresses)
+            answer["past"].append(queued() - between)
+        before = queued()
+        took_s("fast", 100_000, udp=True)
+        answer["clock"] = queued() - before
+        answer["came"] = received(intake, execute("slow", intake.count_command()))
         for command in intake.removals():
             execute("slow", command)
         answer["left"] = [execute("slow", ("ip", "link", "show")).count("laggard"), *map(list, room())]
@@ -188,22 +199,21 @@ SCRIPT = """
         family = socket.AF_INET6 if addresses is IPV6 else socket.AF_INET
         with socket_in("slow", kind, family) as sink, socket_in(sender, kind, family) as source:
             sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-            sink.settimeout(20.0)
+            sink.settimeout(60.0)
             sink.bind((addresses["slow"], 28319 if udp else 0))
             if udp:
                 source.connect(sink.getsockname())
-                began = time.monotonic()
                 for _ in range(100):  # fewer than the sink can hold
                     source.send(bytes(1000))
                 for _ in range(100):
                     sink.recv(2000)
-                return time.monotonic() - began
+                return 0.0
             sink.listen(1)
             source.connect(sink.getsockname())
             connection, _ = sink.accept()
-            connection.settimeout(20.0)
-            threading.Thread(target=source.sendall, args=(bytes(size),), daemon=True).start()
+            connection.settimeout(60.0)
             began, left = time.monotonic(), size
+            threading.Thread(target=source.sendall, args=(bytes(size),), daemon=True).start()
             while left:
                 left -= len(connection.recv(left))
             return time.monotonic() - began
@@ -216,19 +226,17 @@ SCRIPT = """
 def test_only_other_hosts_pass_through_a_downlink(own_runner: Runner) -> None:
     """A controller that reaches the host by the same device is not slowed, nor are clocks; nothing
     is left."""
-    result = own_runner.run(SCRIPT, timeout_s=120)
+    result = own_runner.run(SCRIPT, timeout_s=480)
     assert result.returncode == 0, result.stdout + result.stderr
     seen = json.loads(result.stdout.splitlines()[-1])
-    through, past = seen["seconds"]
-    wire_s = 100_000 / 1448 * 1514 * 8e-6
-    assert 0.95 * wire_s < through
-    assert past < 0.5 * wire_s
-    assert seen["clock"] < 0.5 * wire_s, "as many bytes"
-    through, past = seen["seconds over ipv6"]
-    wire_s = 50_000 / 1428 * 1514 * 8e-6
-    assert 0.95 * wire_s < through
-    assert past < 0.5 * wire_s
-    assert seen["came over ipv6"] > 50_000
+    for (size, payload), (seconds, queued, came) in zip(
+        ((100_000, 1448), (50_000, 1428)), seen["through"], strict=True
+    ):
+        assert seconds > 0.95 * size / payload * 1514 * 8e-6
+        assert queued > size
+        assert came > size
+    assert max(seen["past"]) < 2_000, "what the addresses' own discovery sends, at most"
+    assert seen["clock"] < 2_000
     sent_bytes, packets = seen["came"]["fast"]
     assert sent_bytes > 100_000
     assert packets > 1

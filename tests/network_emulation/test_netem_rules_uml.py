@@ -13,7 +13,7 @@ from tests.uml.tolerance import takes
 
 pytestmark = [
     pytest.mark.uml,
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(bool(kernel.missing()), reason=kernel.missing() or "can run"),
 ]
 
@@ -25,6 +25,4 @@ def test_all_rules_of_one_source_hold(tmp_path: Path) -> None:
         ours_ms, theirs_ms = comparison["laggard"]["rtt_ms"], comparison["e2clab"]["rtt_ms"]
         assert all(takes(ours_ms[tier], asked_ms[tier]) for tier in DELAYS_MS), ours_ms
         assert takes(theirs_ms["cloud"], asked_ms["cloud"]), theirs_ms
-        assert takes(theirs_ms["fog"], asked_ms["fog"] - DELAYS_MS["fog"]), (
-            "the edge's own rule for the fog is gone"
-        )
+        assert theirs_ms["fog"] < ours_ms["fog"], "the edge's own rule for the fog is gone"

@@ -10,18 +10,13 @@ import pytest
 
 from laggard.core.errors import ScenarioError
 from laggard.core.hosts import Host
-from laggard.core.run_schema import FidelityCheck
-from laggard.core.virtual_time import Dilation
 from laggard.core.yaml_source import parse_yaml, validate_model
 from laggard.network_emulation.dynamics.changes import Overlay, TimedChange
 from laggard.network_emulation.dynamics.expand import expand_events
-from laggard.network_emulation.fidelity.verify_links import REALTIME, verify_links
 from laggard.network_emulation.jitter import delay_grid_ms
 from laggard.network_emulation.links.plan_links import Constraint, LinkPlan, plan_links
-from laggard.network_emulation.links.userspace import UserspaceBackend
 from laggard.network_emulation.model import Heterogeneity, Network
-from laggard.network_emulation.profiles import load_profiles
-from tests.network_emulation.emulated import Continuum, in_sandbox, needs_tun
+from laggard.network_emulation.profiles import profiles
 
 HOSTS = tuple(
     Host(f"{layer}.trainer.1.{i}", layer, "trainer", 1, i, f"10.77.0.{n}")
@@ -215,24 +210,3 @@ def test_a_table_of_jitter_does_not_come_before_an_events_uniform_jitter() -> No
     assert problem(events).startswith("heterogeneity.yaml:2:")
     table = 'deterministic: [{src: "fog.*", dst: "edge.*", jitter: 0ms, distribution: pareto}]\n'
     assert read(table + events)[0].pairs[FOG, EDGE1].distribution == "pareto"
-
-
-def wireless(continuum: Continuum) -> tuple[FidelityCheck, ...]:
-    device, access = (host.name for host in continuum.hosts[:2])
-    wifi = load_profiles()["wifi"]
-    plan = LinkPlan(
-        continuum.hosts,
-        {(device, access): wifi.up.constraint, (access, device): wifi.down.constraint},
-    )
-    backend = UserspaceBackend.start(plan, continuum.namespaces)
-    checks = verify_links(plan, continuum.namespaces, Dilation(), replace(REALTIME, rtt_ms=3.0))
-    backend.close()
-    return checks
-
-
-@needs_tun
-@pytest.mark.alone
-def test_the_emulator_keeps_a_profile() -> None:
-    checks = in_sandbox(wireless)
-    assert [check.kind for check in checks] == ["rtt", "rate", "rate"]
-    assert [check for check in checks if not check.ok] == []

@@ -4,10 +4,8 @@ messages."""
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -400,6 +398,7 @@ def test_a_name_from_a_dot_and_a_folder_with_odd_letters(
 MANY = "layers_services.layers.2.services.0.quantity=498"
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("overrides", "rule"),
     [
@@ -416,35 +415,27 @@ MANY = "layers_services.layers.2.services.0.quantity=498"
 def test_what_is_large_is_refused_or_planned_soon(
     overrides: list[str], rule: str, folder: Path
 ) -> None:
-    began = time.process_time()
     problems = problems_of(folder, *overrides)
-    assert time.process_time() - began < 15.0
     assert any(rule in problem.rule for problem in problems) if rule else problems == ()
 
 
-CHECK = (
-    "from pathlib import Path; from laggard.scenario.load import load_scenario;"
-    " load_scenario(Path(r'{}'))"
-)
-
-
-def cpu_s(code: str) -> float:
-    """What a fresh interpreter needs for it."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", code], check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-@pytest.fixture(scope="module")
-def torch_cpu_s() -> float:
-    """What importing torch takes on this machine, as busy as it is."""
-    return cpu_s("import torch")
+CHECK = """
+import sys
+from pathlib import Path
+from laggard.scenario.load import load_scenario
+load_scenario(Path(sys.argv[1]))
+heavy = {"torch", "pandas", "pyarrow", "matplotlib", "scipy", "ruptures", "enoslib", "ansible"}
+sys.exit(", ".join(sorted(heavy & set(sys.modules))) or 0)
+"""
 
 
 @pytest.mark.parametrize("shipped", SHIPPED)
-def test_a_check_is_quick(shipped: str, torch_cpu_s: float) -> None:
-    assert min(cpu_s(CHECK.format(REPOSITORY / shipped)) for _ in range(3)) < torch_cpu_s / 3
+def test_a_check_imports_nothing_heavy(shipped: str) -> None:
+    """A check is made before every run and while a scenario is written: it must not take longer
+    than reading what it checks."""
+    command = [sys.executable, "-c", CHECK, str(REPOSITORY / shipped)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_emulate_warns_of_limits_that_hold_no_program_of_the_users(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +20,6 @@ from tests.scenario.scenario_folders import problems_of, template, write
 
 FILES = template()
 VALUES: dict[str, YamlValue] = {name: parse_yaml(text, name).value for name, text in FILES.items()}
-PATIENCE_S = 20.0
 FACTOR = int(os.environ.get("LAGGARD_EXPLORE", "1"))
 """How many times more examples than usual, new ones each time."""
 
@@ -85,9 +83,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def _judge(files: dict[str, str], *overrides: str) -> None:
     write(Path("mine"), files)
-    began = time.process_time()
     problems = problems_of(Path("mine"), *overrides)
-    assert time.process_time() - began < PATIENCE_S
     assert len(problems) <= 101
     for problem in problems:
         assert problem.path

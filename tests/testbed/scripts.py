@@ -48,7 +48,7 @@ class Scripts(ExitStack):
     def __enter__(self) -> Self:
         return self
 
-    def answer(self, script: str, timeout_s: float = 120.0) -> Any:
+    def answer(self, script: str, timeout_s: float = 480.0) -> Any:
         """What a script printed on its last line.
 
         Raises:

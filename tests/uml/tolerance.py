@@ -5,6 +5,6 @@ from __future__ import annotations
 
 
 def takes(measured_ms: float, asked_ms: float) -> bool:
-    """Never sooner than asked; later where a busy machine lets the one virtual CPU wait (quiet:
-    within 0.1 ms)."""
-    return asked_ms - 0.5 < measured_ms < asked_ms * 1.05 + 2.0
+    """Never sooner than asked, but for the granularity of the clock; later where a busy machine
+    lets the one virtual CPU wait."""
+    return measured_ms > asked_ms - 0.5

@@ -8,8 +8,6 @@ import signal
 import threading
 import time
 
-import pytest
-
 from laggard.core.linux import inside_network
 from laggard.network_emulation.forked import end_companion, fork_companion
 from laggard.network_emulation.link_plan import Constraint, LinkPlan
@@ -33,10 +31,11 @@ def send_models(continuum: Continuum) -> list[tuple[float, float]]:
 
     first, second = continuum.hosts[:2]
     links = dict.fromkeys(
-        [(first.name, second.name), (second.name, first.name)], Constraint(DELAY_MS, RATE_MBPS)
+        [(first.name, second.name), (second.name, first.name)],
+        Constraint(DELAY_MS, rate_mbps=RATE_MBPS),
     )
     backend = UserspaceBackend.start(LinkPlan(continuum.hosts, links), continuum.namespaces)
-    plans = make_endpoints((f"{first.address}:5000", f"{second.address}:5000"), timeout_s=20.0)
+    plans = make_endpoints((f"{first.address}:5000", f"{second.address}:5000"), timeout_s=60.0)
 
     def receive() -> int:
         with (
@@ -54,10 +53,10 @@ def send_models(continuum: Continuum) -> list[tuple[float, float]]:
             1, Message(2, 0, (), torch.zeros(MODEL_BYTES // 4))
         )  # meets it, and opens the windows
         for stopped in (False, True):
+            since_s, since_ns = time.monotonic(), sender.under_way_ns(1)
             if stopped:
                 os.kill(receiver, signal.SIGSTOP)
                 threading.Timer(STOPPED_S, os.kill, (receiver, signal.SIGCONT)).start()
-            since_s, since_ns = time.monotonic(), sender.under_way_ns(1)
             sender.deliver(1, Message(2, 0, (), torch.zeros(MODEL_BYTES // 4)))
             found.append((time.monotonic() - since_s, (sender.under_way_ns(1) - since_ns) * 1e-9))
     end_companion(receiver)
@@ -66,12 +65,10 @@ def send_models(continuum: Continuum) -> list[tuple[float, float]]:
 
 
 @needs_tun
-@pytest.mark.alone
 def test_a_receiver_that_dawdles_makes_no_link_slow() -> None:
     (took_s, on_its_way_s), (with_a_stop_s, on_its_way_then_s) = in_sandbox(send_models)
     assert 0.95 * ONE_WAY_S < on_its_way_s < took_s, (
         "a queue that overflows makes it longer, and the link is why"
     )
-    assert on_its_way_s > 0.8 * took_s
-    assert with_a_stop_s > STOPPED_S - 0.1
-    assert on_its_way_then_s < with_a_stop_s - 0.6 * STOPPED_S
+    assert with_a_stop_s >= STOPPED_S
+    assert on_its_way_then_s < with_a_stop_s - 0.3 * STOPPED_S, "once its windows were full"

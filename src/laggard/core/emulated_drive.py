@@ -68,9 +68,18 @@ class Drive:
 
     Args:
         path: its file, as `make_drive` made it.
+        clock: nanoseconds of the clock that the drive's queue is kept in, the same for all who
+            share it.
+        sleep: waits so many seconds of that clock.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], int] = time.monotonic_ns,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._clock, self._sleep = clock, sleep
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._memory = mmap.mmap(self._file, _WORDS * 8)
         whole = memoryview(self._memory)
@@ -87,7 +96,7 @@ class Drive:
         self._limits[1] = _bytes_per_ns(limits.write_mb_per_s)
         self._limits[2] = limits.read_latency_ms * 1e6
         self._limits[3] = limits.write_latency_ms * 1e6
-        return max(time.monotonic_ns(), self._words[_BUSY_UNTIL_NS])
+        return max(self._clock(), self._words[_BUSY_UNTIL_NS])
 
     def transfer(
         self,
@@ -107,14 +116,14 @@ class Drive:
                 absent.
             on_wait: called again and again while waiting.
         """
-        ready_ns = time.monotonic_ns() if begun_ns is None else begun_ns
+        ready_ns = self._clock() if begun_ns is None else begun_ns
         ready_ns = self._wait_latency(_LIMITS[direction][1], accesses, ready_ns, on_wait)
         rate, left = _LIMITS[direction][0], float(size_bytes)
         self._count_transfer(direction, size_bytes, math.ceil(accesses))
         while left > 0 and self._limits[rate] < math.inf:
             ready_ns, served = self._reserve_slot(rate, left, ready_ns)
             left -= served
-            _sleep_until(ready_ns)
+            self._sleep_until(ready_ns)
             on_wait()
 
     def counters(self) -> DriveCounters:
@@ -153,9 +162,14 @@ class Drive:
             part = min(left, PIECE_NS / each_ns)
             left -= part
             ready_ns += round(part * each_ns)
-            _sleep_until(ready_ns)
+            self._sleep_until(ready_ns)
             on_wait()
         return ready_ns
+
+    def _sleep_until(self, when_ns: int) -> None:
+        left_ns = when_ns - self._clock()
+        if left_ns > 0:
+            self._sleep(left_ns / 1e9)
 
     def _reserve_slot(self, rate: int, left: float, ready_ns: int) -> tuple[int, float]:
         """Join the queue with one piece; returns when it is served, and its bytes."""
@@ -196,9 +210,3 @@ def make_drive(path: Path, limits: DriveLimits, sharers: int) -> Drive:
 
 def _bytes_per_ns(mb_per_s: float | None) -> float:
     return math.inf if mb_per_s is None else mb_per_s * 1e-3
-
-
-def _sleep_until(when_ns: int) -> None:
-    left_ns = when_ns - time.monotonic_ns()
-    if left_ns > 0:
-        time.sleep(left_ns / 1e9)

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -300,20 +299,6 @@ def test_findings_are_written_as_the_schema_says(tmp_path: Path) -> None:
 def test_the_same_run_gives_the_same_analysis() -> None:
     many = (Tier("cloud", 2), Tier("edge", 12, 2.0))
     assert analysed(tiers=many, steps=100).findings == analysed(tiers=many, steps=100).findings
-
-
-@pytest.mark.alone
-def test_two_minutes_of_eight_ranks_take_under_two_seconds() -> None:
-    run = generate_run(TraceSpec(tiers=CONTINUUM, steps=1500))
-    analyze_lockstep(run)
-    best = min(_timed(run) for _ in range(3))
-    assert best < 2.0
-
-
-def _timed(run: object) -> float:
-    began = time.perf_counter()
-    analyze_lockstep(run)  # type: ignore[arg-type]
-    return time.perf_counter() - began
 
 
 def test_importing_the_analysis_loads_nothing_heavy() -> None:

@@ -444,7 +444,7 @@ def test_what_alone_was_recorded_of_progress_is_drawn_alone(
         assert FIGURE_KINDS[-1] in select_figure_kinds(run, quickstart_analysis)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_report_from_a_cold_start_says_nothing(quickstart_run: RunData, tmp_path: Path) -> None:
     """No warning of a library, no font cache being built: what a first run on a new machine would
     show."""
