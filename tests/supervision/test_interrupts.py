@@ -10,8 +10,6 @@ import pytest
 
 from laggard.supervision.interrupts import TERMINATION_SIGNALS, interrupt_on_signals
 
-pytestmark = pytest.mark.alone
-
 UNWOUND = 7
 
 
