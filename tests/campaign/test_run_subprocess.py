@@ -41,7 +41,7 @@ def test_what_ends_a_campaign_ends_its_run(
     below = psutil.Process(campaign.pid).children(recursive=True)
     assert below
     campaign.send_signal(number)
-    out, errors = campaign.communicate(timeout=120)
+    out, errors = campaign.communicate(timeout=300)
     assert (campaign.returncode, out) == (130, "")
     assert errors.endswith("interrupted\n")
     assert "Traceback" not in errors

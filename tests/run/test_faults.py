@@ -19,7 +19,7 @@ from tests.command_line import Laggard, needs_tun
 pytestmark = needs_tun
 
 CGROUPS = Path("/sys/fs/cgroup")
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 """How long a test waits for what ends within seconds where nothing else uses the machine."""
 
 

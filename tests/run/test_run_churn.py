@@ -38,7 +38,7 @@ def test_the_others_train_on_while_workers_leave_join_and_are_killed(
     process = start_run(laggard, make_scenario(), *settings)
     _wait_for_return(laggard.runs, process)
     named(process.pid, f"rank-{RANKS[LATE]}").kill()
-    out, errors = process.communicate(timeout=240)
+    out, errors = process.communicate(timeout=300)
     assert process.returncode in {0, UNFAITHFUL}, errors
     folder = Path(json.loads(out)["folder"])
     record = RunRecord.model_validate_json((folder / "run.json").read_bytes())
