@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from laggard.campaign import sweep as campaigns
@@ -101,7 +102,7 @@ def test_resumes_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path.write_text(FILE)
     started: list[Sequence[str]] = []
 
-    def answer(_scenario: Path, overrides: Sequence[str], _runs: Path) -> SubprocessRun:
+    def answer(_: Path, overrides: Sequence[str], _runs: Path, **_more: str) -> SubprocessRun:
         started.append(overrides)
         if len(started) == 3:
             raise KeyboardInterrupt
@@ -127,7 +128,7 @@ def test_what_was_not_done_is_tried_again_when_it_is_started_again(
     path.write_text("scenario: small\nvary: {workload.seed: [1, 2, 3]}\n")
     started: list[str] = []
 
-    def answer(_scenario: Path, overrides: Sequence[str], _runs: Path) -> SubprocessRun:
+    def answer(_: Path, overrides: Sequence[str], _runs: Path, **_more: str) -> SubprocessRun:
         started.append(overrides[-1])
         ends_so = overrides[-1] == "workload.seed=2" and started.count(overrides[-1]) == 1
         return SubprocessRun(0, {"status": status if ends_so else "done", "stragglers": []})
@@ -154,7 +155,7 @@ def test_values_may_have_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     started: list[str] = []
 
-    def answer(_scenario: Path, overrides: Sequence[str], _runs: Path) -> SubprocessRun:
+    def answer(_: Path, overrides: Sequence[str], _runs: Path, **_more: str) -> SubprocessRun:
         started.append(overrides[-1])
         return SubprocessRun(0, {"status": "done", "stragglers": []})
 
@@ -175,17 +176,28 @@ def test_values_may_have_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_runs_for_real(
     laggard: Laggard, make_scenario: Callable[..., Path], tmp_path: Path
 ) -> None:
+    """The same seed gives the same losses, in the order in which the campaign says."""
     make_scenario()
     path = tmp_path / "campaign.yaml"
-    path.write_text("scenario: small\nvary: {workload.stop.steps: [5]}\n")
-    process = laggard.start("campaign", str(path))
-    out, errors = process.communicate(timeout=240)
-    assert "workload.stop.steps=5 · repeat 0 ·" in out, errors
+    path.write_text("scenario: small\nrepeats: 2\nvary: {workload.stop.steps: [12]}\n")
+    process = laggard.start("campaign", str(path), "--fidelity", "record")
+    out, errors = process.communicate(timeout=480)
+    for repeat in range(2):
+        assert f"workload.stop.steps=12 · repeat {repeat} ·" in out, errors
     listing = subprocess.run(
         [*laggard.command("runs", "--json"), "--runs", str(laggard.runs)],
         capture_output=True,
         text=True,
         check=True,
     )
-    (run,) = json.loads(listing.stdout)
-    assert (run["scenario"], run["outcome"]["steps"]) == ("small", 5), run["error"]
+    runs = json.loads(listing.stdout)
+    assert [run["scenario"] for run in runs] == ["small", "small"]
+    assert all(run["status"] in {"done", "unfaithful"} for run in runs)
+    failed = any(run["status"] == "unfaithful" for run in runs)
+    assert process.returncode == int(failed), errors
+    first, second = (
+        pq.read_table(Path(run["folder"]) / "steps.parquet", columns=["step", "rank", "loss"])
+        for run in runs
+    )
+    assert len(first) == 36
+    assert first.equals(second)

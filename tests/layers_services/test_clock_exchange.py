@@ -341,7 +341,7 @@ def over_loaded_links(continuum: Continuum) -> dict[str, Observed]:
 def ask(continuum: Continuum, edge: str, clock: SkewedClock) -> tuple[ClockExchange, ...]:
     own, reference = continuum.endpoints[edge].address, continuum.endpoints[CLOUD].address
     with inside_network(continuum.namespaces[edge]):
-        return exchange(
+        return exchange_clocks(
             reference, address=own, bursts=3, spacing_s=0.1, patience_s=3.0, clock=clock
         )
 

@@ -15,7 +15,6 @@ from laggard.network_emulation.compute import ShareController, measure
 from laggard.network_emulation.compute.measure import (
     QUOTA_TOLERANCE,
     ROUNDS,
-    tolerance,
     verify_shares,
 )
 from laggard.network_emulation.compute.phases import (

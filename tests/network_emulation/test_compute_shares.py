@@ -29,7 +29,7 @@ from laggard.network_emulation.compute import (
     sweep_cgroups,
 )
 from laggard.network_emulation.compute.cpu_plan import usable_cores
-from laggard.network_emulation.dilation import load
+from laggard.network_emulation.dilation import compute_load
 from laggard.network_emulation.forked import end_companion, fork_companion
 
 _PATIENCE_S = 60.0
@@ -245,7 +245,7 @@ def test_hosts_of_a_core_weigh_what_they_need_of_it() -> None:
         cgroups.close()
         _remove_with_patience(cgroups)
     for host, share in shares.items():
-        assert weights[host] == int(cgroups.hosts[host].weight_of(load(share)))
+        assert weights[host] == int(cgroups.hosts[host].weight_of(compute_load(share)))
     assert weights["large"] > 3 * weights["small"]
 
 

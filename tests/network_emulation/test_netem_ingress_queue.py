@@ -165,17 +165,17 @@ SCRIPT = """
 
         answer = {"through": [], "past": []}
         for size, addresses in ((100_000, ADDRESSES), (50_000, IPV6)):
-            before, counted = queued(), received(intake, execute("slow", intake.count_command()))["fast"][0]
+            before, counted = queued(), parse_received_counters(intake, execute("slow", intake.count_command()))["fast"][0]
             seconds = took_s("fast", size, addresses=addresses)
             between = queued()
-            came = received(intake, execute("slow", intake.count_command()))["fast"][0] - counted
+            came = parse_received_counters(intake, execute("slow", intake.count_command()))["fast"][0] - counted
             answer["through"].append([seconds, between - before, came])
             took_s("controller", size, addresses=addresses)
             answer["past"].append(queued() - between)
         before = queued()
         took_s("fast", 100_000, udp=True)
         answer["clock"] = queued() - before
-        answer["came"] = received(intake, execute("slow", intake.count_command()))
+        answer["came"] = parse_received_counters(intake, execute("slow", intake.count_command()))
         for command in intake.removals():
             execute("slow", command)
         answer["left"] = [execute("slow", ("ip", "link", "show")).count("laggard"), *map(list, room())]

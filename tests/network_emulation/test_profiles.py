@@ -16,7 +16,7 @@ from laggard.network_emulation.dynamics.expand import expand_events
 from laggard.network_emulation.jitter import delay_grid_ms
 from laggard.network_emulation.links.plan_links import Constraint, LinkPlan, plan_links
 from laggard.network_emulation.model import Heterogeneity, Network
-from laggard.network_emulation.profiles import profiles
+from laggard.network_emulation.profiles import load_profiles
 
 HOSTS = tuple(
     Host(f"{layer}.trainer.1.{i}", layer, "trainer", 1, i, f"10.77.0.{n}")

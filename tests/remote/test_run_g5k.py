@@ -17,7 +17,6 @@ from tests.users import Runner
 
 pytestmark = [
     pytest.mark.skipif(lacking() is not None, reason=str(lacking())),
-    pytest.mark.slow,
     pytest.mark.remote,
 ]
 

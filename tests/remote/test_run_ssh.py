@@ -21,7 +21,6 @@ from tests.users import Runner
 
 pytestmark = [
     pytest.mark.skipif(lacking() is not None, reason=str(lacking())),
-    pytest.mark.slow,
     pytest.mark.remote,
 ]
 

@@ -29,14 +29,15 @@ def test_runs_to_the_end(nobody_with_tun: Runner) -> None:
     runs = nobody_with_tun.folder / "runs"
     # Stop signals hold long phases to their share better than phases of a millisecond or two.
     long = ("--set", "workload.model=resnet8", "--set", "workload.batch_size=384")
+    few = ("--set", "workload.stop.steps=30")
     record = ("--fidelity", "record")
     done = nobody_with_tun.run(
-        RUN, str(scenario), "--runs", str(runs), *long, *record, timeout_s=480
+        RUN, str(scenario), "--runs", str(runs), *long, *few, *record, timeout_s=480
     )
     assert done.returncode in {0, UNFAITHFUL}, done.stdout + done.stderr
     answer = json.loads(done.stdout)
     assert answer["status"] in {"done", "unfaithful"}
-    assert answer["outcome"]["steps"] == 60
+    assert answer["outcome"]["steps"] == 30
     assert {check["kind"] for check in answer["fidelity"]} == {"rtt", "rate", "cpu"}
     slow = {
         each["rank"]

@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pandas as pd
+import pytest
 
 from laggard.analysis.findings.analyze_run import analyze_run
 from laggard.analysis.tables.load_run import load_run
 from tests.command_line import Laggard, needs_tun
 
-pytestmark = needs_tun
+pytestmark = [needs_tun, pytest.mark.long]
 
 FAR = """
 networks:
@@ -20,11 +20,10 @@ networks:
 """
 
 
-def test_far_links_make_averages_of_all_rare_and_slow_hosts_learn_less(
+def test_decisions_are_recorded_told_and_shown(
     laggard: Laggard, make_scenario: Callable[..., Path]
 ) -> None:
-    """An average takes two ways of 60 ms, many times a step's own work; the cloud computes twice as
-    fast as the edge, and takes twice the steps."""
+    """An average takes two ways of 60 ms, many times a step's own work."""
     settings = ("strategy=adaptive", "stop={steps: 400}", "evaluate_every=1000000")
     scenario = make_scenario(network=FAR)
     answer = laggard.run(
@@ -52,9 +51,3 @@ def test_far_links_make_averages_of_all_rare_and_slow_hosts_learn_less(
     page = (folder / "report.html").read_text()
     assert "What the strategy decided" in page
     assert first["description"].partition(":")[0] in page
-    steps = pd.read_parquet(folder / "steps.parquet")
-    learnt = steps.groupby("rank").samples.sum()
-    assert learnt[0] > 1.3 * learnt[[1, 2]].max(), "the cloud does not wait for the edge"
-    spans = pd.read_parquet(folder / "spans.parquet")
-    main = spans[(spans.lane == 0) & (spans["rank"] == 0)]
-    assert main[main.phase == "comm"].dur_ns.sum() < 0.05 * main.dur_ns.sum(), "and for no link"

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from laggard.core.run_schema import RunRecord
 from tests.command_line import SMALL, Laggard, needs_tun
 
-pytestmark = needs_tun
+pytestmark = [needs_tun, pytest.mark.long]
 
 
 def test_a_worker_too_big_for_its_host_fails_and_says_why(

@@ -33,11 +33,11 @@ HEAD = """
     from laggard.workloads.output.worker_output import WorkerOutputDir
     output_dir = WorkerOutputDir(Path("workers"))
     output_dir.folder.mkdir()
-    def start(rank, does, argument, life=0, late=False):
+    def start(rank, does, argument, life=0, late=False, dispensable=False):
         log = Path(f"{rank}.{life}.log")
         spec = ProcessSpec(f"rank-{rank}", "edge", f"work:{does}", argument, {}, log)
         joined = output_dir.ready(rank, life) if late else None
-        process = SupervisedProcess(f"rank {rank}", rank, "edge", server.spawn(spec), log, in_host=True, joined_file=joined)
+        process = SupervisedProcess(f"rank {rank}", rank, "edge", server.spawn(spec), log, in_host=True, joined_file=joined, dispensable=dispensable)
         supervisor.add_process(process)
     def stand(rank, phase, step, **more):
         start(rank, "stand", f"{rank} {phase} {step}", **more)
@@ -52,7 +52,7 @@ HEAD = """
                 return str(error).splitlines()[0]
         return "none"
     with ForkServer.start(["work"]) as server:
-        server.wait_ready(30)
+        server.wait_ready(120)
         supervisor = Supervisor(server, output_dir, 2, dilation=0.01, tolerates_loss=True)
         output_dir.zero.touch()
 """
@@ -60,7 +60,9 @@ HEAD = """
 
 def run(runner: Runner, body: str) -> list[str]:
     (runner.folder / "work.py").write_text(WORK)
-    result = runner.run(textwrap.dedent(HEAD) + textwrap.indent(textwrap.dedent(body), "    "))
+    result = runner.run(
+        textwrap.dedent(HEAD) + textwrap.indent(textwrap.dedent(body), "    "), timeout_s=240
+    )
     assert result.returncode == 0, result.stderr
     return result.stdout.splitlines()
 
@@ -74,7 +76,7 @@ def test_who_leaves_neither_fails_nor_hangs(own_runner: Runner) -> None:
         stand(0, "comm", 5)
         stand(1, "forward", 3)
         print(supervisor.kill_rank(1), fault(0.5), supervisor.kill_rank(1), supervisor.lost)
-        print(fault(10))
+        print(fault(60))
         """,
     )
     assert lines[0] == "True none False []"
@@ -90,7 +92,7 @@ def test_who_joins_is_watched(own_runner: Runner) -> None:
         supervisor.kill_rank(1)
         fault(0.2)
         stand(1, "forward", 9, life=1, late=True)
-        print(fault(10))
+        print(fault(60))
         """,
     )
     assert "rank 1 hangs: in phase forward of step 9" in lines[0]
@@ -101,15 +103,32 @@ def test_who_cannot_join_is_told_of_unless_training_is_over(own_runner: Runner) 
         own_runner,
         """
         start(1, "fail", "boom", late=True)
-        print(fault(10))
+        print(fault(60))
         output_dir.done.touch()
         start(1, "fail", "boom", life=1, late=True)
         print(fault(1.0))
         output_dir.ready(1, 2).touch()
         start(1, "fail", "boom", life=2, late=True)
-        print(fault(10))
+        print(fault(60))
         """,
     )
     assert "rank 1 died (exit status 1)" in lines[0]
     assert lines[1] == "none"
     assert "rank 1 died (exit status 1)" in lines[2]
+
+
+def test_training_goes_on_without_a_dispensable_process(own_runner: Runner) -> None:
+    lines = run(
+        own_runner,
+        """
+        start(-1, "fail", "boom", dispensable=True)
+        until = time.monotonic() + 60
+        while not supervisor.lost and time.monotonic() < until:
+            supervisor.check(0.02)
+        print([process.rank for process in supervisor.lost])
+        start(-1, "fail", "boom", life=1)
+        print(fault(60))
+        """,
+    )
+    assert lines[0] == "[-1]"
+    assert "rank -1 died (exit status 1)" in lines[1]

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from laggard.run_folder.fidelity_checks import FidelityPolicy
 from laggard.supervision.interrupts import interrupt_on_signals
 
 TIMED_OUT = "took too long"
@@ -41,6 +42,7 @@ def run_in_subprocess(
     command: Sequence[str] = ("run",),
     timeout_s: float | None = None,
     capture_errors: bool = False,
+    fidelity: FidelityPolicy = "require",
 ) -> SubprocessRun:
     """Make a run, and wait for it. A signal that ends this process ends the run first, so that none
     is left going that nobody waits for.
@@ -54,6 +56,7 @@ def run_in_subprocess(
             `TIMED_OUT`.
         capture_errors: whether what it says beside is returned; else it goes where this process's
             does.
+        fidelity: what a failed fidelity check does before training.
 
     Raises:
         KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP has come.
@@ -67,6 +70,8 @@ def run_in_subprocess(
         "--json",
         "--runs",
         str(runs),
+        "--fidelity",
+        fidelity,
     ]
     arguments += [word for override in overrides for word in ("--set", override)]
     with (

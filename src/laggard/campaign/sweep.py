@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from laggard.campaign.run_subprocess import run_in_subprocess
 from laggard.core.errors import InputError
 from laggard.core.yaml_source import parse_yaml, validate_model
+from laggard.run_folder.fidelity_checks import FidelityPolicy
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,10 @@ def load_campaign(path: Path) -> CampaignFile:
 
 
 def run_campaign(
-    path: Path, runs: Path, on_result: Callable[[Combination, Mapping[str, object]], None]
+    path: Path,
+    runs: Path,
+    on_result: Callable[[Combination, Mapping[str, object]], None],
+    fidelity: FidelityPolicy = "require",
 ) -> tuple[Path, int]:
     """Run what is left of a campaign.
 
@@ -92,6 +96,7 @@ def run_campaign(
         runs: the folder of run folders; the campaign's state and table are kept in
             `campaigns/<name>` under it.
         on_result: called after each run with its combination and its row.
+        fidelity: what a failed fidelity check does before training, in every run.
 
     Returns:
         The results table (CSV, one row per run so far) and how many runs of this call were not
@@ -113,7 +118,7 @@ def run_campaign(
     failed = 0
     for point in iter(sweeper.get_next, None):
         combination = _find_combination(campaign, point)
-        row = _run_combination(campaign, combination, runs)
+        row = _run_combination(campaign, combination, runs, fidelity)
         _append_row(table, combination, row)
         if row["status"] == "done":
             sweeper.done(point)
@@ -158,9 +163,9 @@ def _to_sweep_value(value: JsonValue) -> SweepValue:
 
 
 def _run_combination(
-    campaign: CampaignFile, combination: Combination, runs: Path
+    campaign: CampaignFile, combination: Combination, runs: Path, fidelity: FidelityPolicy
 ) -> dict[str, object]:
-    ended = run_in_subprocess(campaign.scenario, combination.overrides(), runs)
+    ended = run_in_subprocess(campaign.scenario, combination.overrides(), runs, fidelity=fidelity)
     if ended.result is None:
         log.warning("run ended with status %d and no result", ended.status)
         return {"status": "failed"}

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from laggard.cli.error_handling import handle_errors
-from laggard.cli.options import json_option, links_option, runs_option
+from laggard.cli.options import fidelity_option, json_option, links_option, runs_option
 from laggard.core.errors import InputError
+
+if TYPE_CHECKING:
+    from laggard.run_folder.fidelity_checks import FidelityPolicy
 
 
 @click.command("campaign")
 @click.argument("file", type=click.Path(path_type=Path))
 @runs_option
+@fidelity_option
 @handle_errors
-def start_campaign(file: Path, runs: Path) -> int:
+def start_campaign(file: Path, runs: Path, fidelity: FidelityPolicy) -> int:
     """Run every combination of a campaign file's values.
 
     Started again, it does what is not done yet.
@@ -24,7 +29,10 @@ def start_campaign(file: Path, runs: Path) -> int:
     from laggard.campaign.sweep import format_combination, run_campaign
 
     table, failed = run_campaign(
-        file, runs, lambda combination, row: click.echo(format_combination(combination, row))
+        file,
+        runs,
+        lambda combination, row: click.echo(format_combination(combination, row)),
+        fidelity,
     )
     click.echo(f"results: {table}")
     return 1 if failed else 0

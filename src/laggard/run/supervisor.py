@@ -23,7 +23,7 @@ class SupervisedProcess:
     live in a host of the continuum.
 
     `joined_file` exists once a worker that was started while others trained is one of them; None of
-    those that were there from the start.
+    those that were there from the start. Training goes on without a `dispensable` process.
     """
 
     name: str
@@ -33,6 +33,7 @@ class SupervisedProcess:
     log: Path
     in_host: bool = False
     joined_file: Path | None = None
+    dispensable: bool = False
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Supervisor:
         tolerates_loss: whether training goes on without a worker that was killed.
 
     Attributes:
-        lost: workers that were killed while training went on without them.
+        lost: workers and dispensable processes that were killed while training went on without them.
     """
 
     server: ForkServer
@@ -156,10 +157,13 @@ class Supervisor:
         return [exit_ for exit_ in exits if exit_.status != 0 and not self._is_tolerated(exit_)]
 
     def _is_tolerated(self, exit_: Exit) -> bool:
-        """Whether training goes on: a worker was killed, another is left, and the strategy can do
-        without it.
+        """Whether training goes on: a dispensable process ended, or a worker was killed, another is
+        left, and the strategy can do without it.
         """
         process = self.processes[exit_.pid]
+        if process.dispensable:
+            self.lost.append(process)
+            return True
         if exit_.pid in self._killed_pids or self._missed_training(process):
             return True
         others = [

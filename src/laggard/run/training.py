@@ -98,7 +98,9 @@ def run_training(
         for each in supervisor.lost
     )
     context.journal.warn(lost)
-    context.journal.update(lost_ranks=tuple(each.rank for each in supervisor.lost))
+    context.journal.update(
+        lost_ranks=tuple(each.rank for each in supervisor.lost if each.rank >= 0)
+    )
     work = read_rank_work(context.output_dir, workers)
     context.journal.warn(find_slow_ranks(work, workers, continuum.shares.least_efficiency))
     traffic = read_traffic(context.output_dir, len(workers) + 1)
@@ -229,7 +231,9 @@ def _start_auxiliary_processes(
     for name, (entry, argument) in arguments.items():
         log = context.logs / f"{name}.log"
         pid = server.spawn(ProcessSpec(name, "", entry, argument, dict(ENVIRONMENT), log))
-        supervisor.add_process(SupervisedProcess(name, -1, "the controller", pid, log))
+        supervisor.add_process(
+            SupervisedProcess(name, -1, "the controller", pid, log, dispensable=name == "watcher")
+        )
 
 
 def _create_process_spec(
