@@ -15,6 +15,7 @@ from laggard.network_emulation.compute import ShareController, measure
 from laggard.network_emulation.compute.measure import (
     QUOTA_TOLERANCE,
     ROUNDS,
+    get_tolerance,
     verify_shares,
 )
 from laggard.network_emulation.compute.phases import (
