@@ -172,6 +172,7 @@ def test_values_may_have_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ]
 
 
+@pytest.mark.long
 @needs_tun
 def test_runs_for_real(
     laggard: Laggard, make_scenario: Callable[..., Path], tmp_path: Path

@@ -33,6 +33,7 @@ KEYS = {
 }
 
 
+@pytest.mark.long
 def test_a_tiny_grid_is_scored_for_machines_and_for_people() -> None:
     answered = CliRunner().invoke(main, ["evaluate", "--cases", "15", "--seed", "3", "--json"])
     assert answered.exit_code == 0, answered.output

@@ -253,9 +253,9 @@ def test_killed_at_any_time_it_leaves_nothing_in_the_way(
     request = request_for(store, base, *sorted(store.glob("laggard*.whl")), many)
     code = (
         "import os, signal, sys, json; from laggard.layers_services.environment import"
-        " install_on_node as i\nplace, seen = i._place, []\ndef counting(*arguments):\n   "
+        " install_on_node as i\nplace, seen = i._locate_file, []\ndef counting(*arguments):\n   "
         f" seen.append(1)\n    if len(seen) > {lines}: os.kill(os.getpid(), signal.SIGKILL)\n   "
-        " return place(*arguments)\ni._place = counting\ni.install(json.loads(sys.argv[1]))\n"
+        " return place(*arguments)\ni._locate_file = counting\ni.install_environment(json.loads(sys.argv[1]))\n"
     )
     died = subprocess.run(
         [sys.executable, "-c", code, json.dumps(request)], check=False, capture_output=True

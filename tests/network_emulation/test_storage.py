@@ -148,7 +148,7 @@ def test_what_misses_is_measured_again(
             for each in missed
         }
 
-    monkeypatch.setattr(measure, "_measure", measure_as_told)
+    monkeypatch.setattr(measure, "_measure_quantities", measure_as_told)
     checks = verify_drives({"a": DriveLimits(12.0, None, 40.0)}, {}, Dilation(3.0))
     assert [(check.requested, check.ok) for check in checks] == [
         (pytest.approx(12.0), True),

@@ -77,6 +77,7 @@ def test_a_run_folders_scenario_says_where_a_server_would_be(tmp_path: Path) -> 
     assert known.server_share is not None
 
 
+@pytest.mark.long
 def test_analyze_says_how_long_other_strategies_would_have_taken(run_folder: Path) -> None:
     told = CliRunner().invoke(main, ["analyze", str(run_folder), "--strategy", "all"])
     assert told.exit_code == 0, told.output

@@ -101,7 +101,7 @@ def _explored(examples: int) -> Callable[[Callable[..., None]], Callable[..., No
     )
 
 
-@_explored(500)
+@_explored(250)
 @given(
     name=st.sampled_from(sorted(FILES)),
     edits=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 12), TOKENS), min_size=1, max_size=4),
@@ -114,7 +114,7 @@ def test_edited_text(name: str, edits: list[tuple[float, int, str]]) -> None:
     _judge(FILES | {name: text})
 
 
-@_explored(900)
+@_explored(400)
 @given(changes=st.lists(st.tuples(st.sampled_from(PLACES), HOSTILE), min_size=1, max_size=3))
 def test_changed_values(changes: list[tuple[tuple[str, Path_], YamlValue]]) -> None:
     values = dict(VALUES)
@@ -127,7 +127,7 @@ def test_changed_values(changes: list[tuple[tuple[str, Path_], YamlValue]]) -> N
     _judge(files)
 
 
-@_explored(400)
+@_explored(250)
 @given(
     place=st.sampled_from(PLACES),
     kind=st.sampled_from(["drop", "rename", "double", "swap", "nest"]),

@@ -101,6 +101,8 @@ def test_a_worker_that_joins_or_comes_back_is_brought_up_to_date(
     if (
         strategy == "backup_workers"
     ):  # whose steps need two gradients, and the newcomer's was perhaps never among the first
+        # Traces are written once a second, and the kill must not come before the first.
+        training.wait_for(lambda: len(rows_of(training, 1)) > 0)
         os.kill(one, signal.SIGKILL)
         statuses[0] = -signal.SIGKILL
         train_on(training, 2, training.pids[-1])

@@ -81,6 +81,7 @@ def test_everybody_is_grouped_again_and_again(
     assert [group.number for _, group in line.groups] == list(range(1, len(line.groups) + 1))
 
 
+@pytest.mark.long
 @settings(max_examples=30, deadline=None)
 @given(worlds, sizes, st.integers(0, 20), delays)
 def test_models_mix_within_the_promised_number_of_groups(

@@ -54,7 +54,16 @@ def test_the_seed_decides(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["mlp", "cnn", "resnet8", "vgg11", "transformer", "wide_mlp", "wide_cnn"]
+    "name",
+    [
+        "mlp",
+        "cnn",
+        "resnet8",
+        pytest.param("vgg11", marks=pytest.mark.long),
+        "transformer",
+        "wide_mlp",
+        "wide_cnn",
+    ],
 )
 def test_it_learns_one_batch(name: str) -> None:
     torch.set_num_threads(1)

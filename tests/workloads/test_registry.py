@@ -54,6 +54,7 @@ def test_parameters_that_do_not_suit_the_number_of_ranks(
     assert (problem and problem.key) == key
 
 
+@pytest.mark.long
 def test_workers_import_no_module_that_was_not_preloaded() -> None:
     """Strategies import heavy modules in functions; a worker would pay for them on its share of a
     core."""

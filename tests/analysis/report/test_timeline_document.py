@@ -79,6 +79,7 @@ def document(run: RunData, analysis: AnalysisResult) -> dict[str, list[dict[str,
     return told
 
 
+@pytest.mark.long
 def test_a_run_ten_times_as_long_has_a_report_of_the_same_size(tmp_path: Path) -> None:
     sizes, cells = [], []
     for steps in (500, 5_000):
