@@ -55,6 +55,7 @@ def test_a_tiny_grid_is_scored_for_machines_and_for_people() -> None:
     assert "goal: at least 0.95" in told.output
 
 
+@pytest.mark.long
 def test_processes_change_nothing() -> None:
     cases = [case for case in build_full_grid(5)[:60] if case.workers <= 8][:4]
     assert list(evaluate_cases(cases, processes=2)) == [evaluate_case(case) for case in cases]

@@ -238,6 +238,7 @@ def test_a_job_known_by_name_only_or_not_at_all_is_released(scripts: Scripts) ->
     ]
 
 
+@pytest.mark.long
 def test_what_cannot_be_released_is_returned_with_the_command_that_does(scripts: Scripts) -> None:
     found = scripts.answer("""
     def act(grid):

@@ -267,6 +267,7 @@ def test_wheels_are_fetched_once(index: Path, tmp_path: Path) -> None:
     assert wheel_set(X86, ("psutil", "pydantic"), cache) == first
 
 
+@pytest.mark.long
 def test_a_damaged_cache_is_fetched_again(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     offer(index, "psutil")
@@ -278,6 +279,7 @@ def test_a_damaged_cache_is_fetched_again(index: Path, tmp_path: Path) -> None:
     assert wheel_set(X86, ("psutil",), cache) == first
 
 
+@pytest.mark.long
 def test_what_the_downloaded_wheels_need_is_what_counts(index: Path, tmp_path: Path) -> None:
     """PyTorch's CUDA build needs what the build installed here need not; and less of the rest."""
     version = metadata.version("torch").partition("+")[0]
@@ -314,6 +316,7 @@ def test_what_the_downloaded_wheels_need_is_what_counts(index: Path, tmp_path: P
     assert cpu.hash != cuda.hash
 
 
+@pytest.mark.long
 def test_no_wheel_for_the_platform(index: Path, tmp_path: Path) -> None:
     version = metadata.version("psutil")
     write_wheel(index, "psutil", version, tag="cp36-abi3-manylinux_2_28_x86_64")

@@ -61,6 +61,7 @@ def flows(continuum: Continuum) -> dict[str, float]:
     return found
 
 
+@pytest.mark.long
 @needs_tun
 def test_both_ends_together_find_a_rate_and_a_loss() -> None:
     """And where nothing arrives, say so; how exact they are `laggard verify` measures."""

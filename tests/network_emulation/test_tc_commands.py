@@ -114,6 +114,7 @@ def test_ids_depend_on_the_destination_alone() -> None:
     assert "classid 1:14 " in "\n".join(one.sources[EDGE1].batch())
 
 
+@pytest.mark.long
 def test_batches_do_not_depend_on_the_hash_seed() -> None:
     script = (
         "import importlib.util as u, sys; s = u.spec_from_file_location('m', sys.argv[1]); m ="

@@ -14,6 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
+import pytest
+
 from laggard.core.emulated_drive import Drive, DriveLimits
 from laggard.core.hosts import Host
 from laggard.remote.agent.messages import AgentPlan, AgentRequest, NodeSample, format_line
@@ -86,6 +88,7 @@ def agent_plan(folder: Path, **settings: Any) -> AgentPlan:
     )
 
 
+@pytest.mark.long
 def test_what_takes_longer_than_the_lease_is_no_silence(tmp_path: Path) -> None:
     """On a slow node imports take minutes; the lines that came meanwhile wait unread. Only then
     does silence count."""

@@ -51,6 +51,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
+@pytest.mark.long
 def test_a_bytedance_trace_becomes_a_run_folder(tmp_path: Path) -> None:
     trace = tmp_path / "job.parquet"
     write_operations(data_parallel([3.0, 1.0, 1.0, 1.0]), trace)
@@ -103,6 +104,7 @@ def test_a_run_folder_is_analysed_in_its_place_or_beside(tmp_path: Path, run_fol
     assert (copy / "report.html").is_file()
 
 
+@pytest.mark.long
 def test_a_killed_run_without_a_record_is_analysed(tmp_path: Path) -> None:
     folder = write_run(generate_run(TraceSpec(steps=30)), tmp_path / "killed")
     (folder / "run.json").unlink()
@@ -133,6 +135,7 @@ def test_a_bad_trace_ends_with_status_2_and_its_place(tmp_path: Path) -> None:
     assert json.loads(told.stdout)["kind"] == "TraceFormatError"
 
 
+@pytest.mark.long
 def test_a_run_goes_to_bytedance_s_format_and_back(tmp_path: Path, run_folder: Path) -> None:
     told = answered("export", run_folder, "--format", "bytedance", "--out", tmp_path / "t.parquet")
     assert told["paths"] == [str(tmp_path / "t.parquet"), str(tmp_path / "meta-t.yaml")]

@@ -140,6 +140,7 @@ def test_fault_a_release_fails(grid: StandIn) -> None:
     assert grid.held_jobs() == ()
 
 
+@pytest.mark.long
 @real_nodes
 def test_faults_of_nodes_are_seen_over_ssh(scripts: Scripts) -> None:
     said = scripts.answer("""

@@ -346,6 +346,7 @@ class Members:
             self._push(self.now + self.draw(), Event.STEP, life, life)
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(worlds, sizes, delays)
 def test_groups_keep_the_mean_and_make_models_one(world: int, size: int, times: list[int]) -> None:
@@ -386,6 +387,7 @@ def test_no_group_hangs_whoever_is_lost(
 turns = st.dictionaries(st.integers(0, 6), st.integers(0, 1500), min_size=1, max_size=4)
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(
     worlds,

@@ -49,7 +49,8 @@ class Supervisor:
         tolerates_loss: whether training goes on without a worker that was killed.
 
     Attributes:
-        lost: workers and dispensable processes that were killed while training went on without them.
+        lost: workers and dispensable processes that were killed while training went on
+            without them.
     """
 
     server: ForkServer

@@ -147,6 +147,7 @@ def test_text_is_legible_and_nothing_overlaps(
     assert_labels_do_not_overlap(figure)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", FIGURE_KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("name", ODD)
 def test_odd_runs_are_drawn_too(kind: FigureKind, name: str) -> None:

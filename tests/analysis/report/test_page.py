@@ -306,6 +306,7 @@ def test_a_run_whose_emulation_slipped_says_so_first(
     assert "are within tolerance" not in text
 
 
+@pytest.mark.long
 def test_a_folder_without_run_json_has_a_report(
     quickstart_run: RunData, quickstart_analysis: AnalysisResult, tmp_path: Path
 ) -> None:
@@ -316,6 +317,7 @@ def test_a_folder_without_run_json_has_a_report(
     assert "Makespan so far" in text
 
 
+@pytest.mark.long
 def test_a_level_run_says_there_is_no_straggler(
     level_run: RunData, level_analysis: AnalysisResult, tmp_path: Path
 ) -> None:
@@ -416,6 +418,7 @@ def test_equal_machines_are_told_once(quickstart_run: RunData) -> None:
     assert sorted(machines.rows) == [("1", "EPYC", "4"), ("7", "EPYC", "2")]
 
 
+@pytest.mark.long
 def test_a_trace_of_another_tool_claims_no_emulation_and_no_progress(tmp_path: Path) -> None:
     run = generate_run(TraceSpec(steps=40))
     write_operations(run_to_operations(run), tmp_path / "trace.parquet")
