@@ -61,9 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
         print(f"left by a session that was killed, and removed: {each}")  # noqa: T201
     session = leftovers.mark_session().partition("/")[0]
     config.stash[_BEFORE] = leftovers.Surroundings.look(REPOSITORY)
-    folder = Path(tempfile.gettempdir()) / f"{leftovers.PREFIX}{session}"
-    folder.mkdir(mode=0o755)
-    config.stash[_FOLDER] = folder
+    config.stash[_FOLDER] = folder = leftovers.make_folder(session)
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     config.option.basetemp = config.option.basetemp or str(folder / "t")
 
@@ -131,9 +129,10 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
         and reporter.stats.get("skipped")
     ):
         session.exitstatus = SKIPPED
-    mark = config.stash[_FOLDER].name.removeprefix(leftovers.PREFIX)
     shutil.rmtree(config.stash[_FOLDER], ignore_errors=True)
-    left = leftovers.find_leftovers(mark, config.stash[_BEFORE], REPOSITORY)
+    left = leftovers.find_leftovers(
+        os.environ[leftovers.VARIABLE], config.stash[_BEFORE], REPOSITORY
+    )
     for each in left:
         if reporter is not None:
             reporter.write_line(f"left behind: {each}", red=True)

@@ -22,7 +22,9 @@ from laggard.layers_services.local.janitor import run_name
 from laggard.network_emulation.compute.cgroups import sweep_cgroups
 
 VARIABLE = "LAGGARD_TEST_SESSION"
-PREFIX = "laggard-tests-"
+PREFIX = "lt-"
+"""Of a session's folder. It is short, since the path of a socket has at most 107 bytes."""
+_OWNER_FILE = "session"
 _SESSION = re.compile(r"(\d{1,10})-(\d{1,20})", re.ASCII)
 _STARTTIME_FIELD = 19  # of those after the command's name
 ENDING_S = 15.0
@@ -51,6 +53,14 @@ def mark_session() -> str:
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     os.environ[VARIABLE] = f"{session}/{worker}"
     return os.environ[VARIABLE]
+
+
+def make_folder(session: str) -> Path:
+    """A folder for all files of a session, which other users may enter."""
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    folder.chmod(0o755)
+    (folder / _OWNER_FILE).write_text(session)
+    return folder
 
 
 def marked_processes(prefix: str = "") -> Iterator[MarkedProcess]:
@@ -107,10 +117,10 @@ def sweep_dead_sessions() -> list[str]:
         if not _is_alive(process.session.partition("/")[0]):
             _kill(process.pid)
             swept.append(f"process {process.pid}: {process.command}")
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        if not _is_alive(folder.name.removeprefix(PREFIX)):
-            shutil.rmtree(folder, ignore_errors=True)
-            swept.append(f"folder {folder}")
+    for owner in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{_OWNER_FILE}"):
+        if not _is_alive(owner.read_text()):
+            shutil.rmtree(owner.parent, ignore_errors=True)
+            swept.append(f"folder {owner.parent}")
     swept += [f"cgroup {folder}" for folder in sweep_cgroups()]
     return swept
 
