@@ -21,7 +21,7 @@ install: .venv/installed
 	@PYTHON=$(PYTHON) ./install.sh
 
 demo: install
-	@$(BIN)/laggard demo
+	@$(BIN)/laggard demo || [ $$? -eq 3 ]  # 3: the report says what the emulation missed
 
 test: lint types unit
 

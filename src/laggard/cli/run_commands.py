@@ -93,7 +93,9 @@ def run_demo(runs: Path, as_json: bool) -> int:
     """Run the quickstart scenario, which takes about three minutes.
 
     Eight emulated machines train on this one, the four edge devices four times slower than the
-    cloud, and the links slow down for a while. The report names both.
+    cloud, and the links slow down temporarily. The report names both. On a busy machine the
+    emulation may miss its tolerances: it trains all the same, the report says so first, and the
+    exit status is 3.
     """
     from importlib.resources import files
 
@@ -101,7 +103,8 @@ def run_demo(runs: Path, as_json: bool) -> int:
     from laggard.scenario.load import load_scenario
 
     scenario = load_scenario(Path(str(files("laggard.experiments") / "quickstart")))
-    options = RunOptions(runs, quiet=as_json, command=tuple(sys.argv))
+    # A newcomer learns more from a report that says what was missed than from a refused run.
+    options = RunOptions(runs, quiet=as_json, command=tuple(sys.argv), fidelity="record")
     record, folder = run_local(scenario, options)
     print_result(record, folder, as_json=as_json)
     return get_exit_status(record)
