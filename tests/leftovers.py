@@ -97,7 +97,17 @@ def end_processes(started_from_ticks: int = 0) -> list[MarkedProcess]:
     ]
     for process in ended:
         _kill(process.pid)
+    deadline = time.monotonic() + ENDING_S
+    while any(map(_is_running, ended)) and time.monotonic() < deadline:
+        time.sleep(0.01)
     return ended
+
+
+def _is_running(process: MarkedProcess) -> bool:
+    with contextlib.suppress(OSError):
+        stat = Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].split()
+        return stat[0] not in "ZX" and int(stat[_STARTTIME_FIELD]) == process.started_ticks
+    return False
 
 
 def _kill(pid: int) -> None:

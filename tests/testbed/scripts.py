@@ -76,6 +76,7 @@ class Scripts(ExitStack):
         from tests.users import clean_environment  # not for the scripts' process: it imports pytest
 
         if self._process is None or self._process.poll() is not None:
+            self._end()
             home = self._folder / "home"
             home.mkdir(exist_ok=True)
             environment = clean_environment(REPOSITORY, REPOSITORY / "src") | {"HOME": str(home)}
