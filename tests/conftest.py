@@ -21,10 +21,12 @@ SKIPPED = 6
 LEFT_SOMETHING = 7
 """Exit statuses of a run in which only skipping, or leaving something behind, was wrong."""
 
-# A shell starts background jobs with SIGINT ignored, which programs inherit. Whatever tests start
-# is to have the signal's usual effect.
+# A shell starts background jobs with SIGINT ignored, and nohup ignores SIGHUP; programs inherit
+# both. Whatever tests start is to have the signals' usual effect, which a handler leaves to it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 # Speed is for benchmarks: an example, and making one, may take as long as what runs beside it makes
 # it. The same examples in every run.
