@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from laggard.core.run_schema import Record
+from laggard.core.text_columns import align_columns
 from laggard.layers_services.machine import Machine
-from laggard.layers_services.machine_description import MachineDescription, align_columns
+from laggard.layers_services.machine_description import MachineDescription
 
 SSH_PORT = 22
 
