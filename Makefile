@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest $(PYTEST_ARGS)
-# One process more than there are cores, since some tests wait.
-WORKERS := -n $(shell expr $$(nproc) + 1) --maxprocesses 5 --dist loadfile
+# One process more than there are cores, since some tests wait. Files keep their order: pytest-xdist would
+# start with the files of many tests, so whole runs would come last and the other processes would idle.
+WORKERS := -n $(shell expr $$(nproc) + 1) --maxprocesses 5 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help install demo test test-all verify lint types unit long schemas freeze clean
 
@@ -42,7 +43,7 @@ unit: install
 
 # Two at a time: most of their minutes they wait for machines that are emulated.
 long: install
-	$(PYTEST) -n 2 --dist loadfile -m long
+	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m long
 
 schemas: install
 	$(BIN)/python -m laggard.scenario.json_schemas

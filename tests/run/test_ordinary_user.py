@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.command_line import SMALL, UNFAITHFUL
 from tests.users import Runner
 
@@ -24,6 +26,7 @@ def write(folder: Path) -> Path:
     return scenario
 
 
+@pytest.mark.long
 def test_runs_to_the_end(nobody_with_tun: Runner) -> None:
     scenario = write(nobody_with_tun.folder)
     runs = nobody_with_tun.folder / "runs"
