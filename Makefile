@@ -6,13 +6,14 @@ PYTEST := $(BIN)/python -m pytest $(PYTEST_ARGS)
 # start with the files of many tests, so whole runs would come last and the other processes would idle.
 WORKERS := -n $(shell expr $$(nproc) + 1) --maxprocesses 5 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install demo test test-all verify lint types unit long schemas freeze clean
+.PHONY: help install demo test test-all verify docs lint types unit long schemas freeze clean
 
 help:
 	@echo 'make demo      install, run the quickstart, say where the report is'
 	@echo 'make test      install, lint, type-check, run the short tests (minutes)'
 	@echo 'make test-all  make test, then the long tests: whole runs, testbeds, kernels, faults'
 	@echo 'make verify    measure how exactly this machine emulates, and whether it was quiet'
+	@echo 'make docs      build the documentation site in build/site'
 	@echo 'make freeze    write constraints.txt from what is installed'
 	@echo 'make schemas   regenerate the JSON Schemas of the scenario files'
 
@@ -30,6 +31,10 @@ test-all: test long
 
 verify: install
 	$(BIN)/laggard verify
+
+docs: install
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'open build/site/index.html'
 
 lint: install
 	$(BIN)/ruff check .
