@@ -5,7 +5,7 @@ the other seven.
 
 Eight equal hosts. Where workers can be lost, `churn:` kills one after 5 s and starts another after
 8 s of 14. Where they cannot, the same `churn:` is given to `laggard check`, and a worker of a run
-without it is killed by hand. Last figures in `docs/churn.md`.
+without it is killed by hand. Last figures in `benchmarks/churn.md`.
 """
 
 from __future__ import annotations

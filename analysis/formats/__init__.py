@@ -1,3 +1,3 @@
 """Traces of other tools as runs, and runs as what other tools read; one module or two per format
-(docs/formats.md).
+(docs/how_to/analyze_other_traces.md).
 """

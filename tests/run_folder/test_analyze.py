@@ -147,7 +147,7 @@ def test_a_run_goes_to_bytedance_s_format_and_back(tmp_path: Path, run_folder: P
 
 def test_a_run_as_csv_has_the_columns_that_are_documented(tmp_path: Path, run_folder: Path) -> None:
     answered("export", run_folder, "--format", "csv", "--out", tmp_path / "csv")
-    documented = (REPOSITORY / "docs" / "formats.md").read_text()
+    documented = (REPOSITORY / "docs" / "how_to" / "analyze_other_traces.md").read_text()
     schemas = {
         "spans": span_schema(),
         "steps": step_schema(),

@@ -1,5 +1,5 @@
 """A run's tables as CSV: the columns of the Parquet files under the same names, phases by name
-(docs/formats.md).
+(docs/how_to/analyze_other_traces.md).
 """
 
 from __future__ import annotations
