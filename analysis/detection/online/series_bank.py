@@ -34,7 +34,7 @@ LEAST_REFERENCE_STEPS = MIN_STEPS
 """Normal steps that a reference needs before it is used."""
 RECENT_STEPS = 64
 """Latest steps in which the start of an interval and its slowdown are searched."""
-# Normal steps between two computations of a reference; slow steps between two looks at whether a
+# Normal steps between two computations of a reference; slow steps between two checks whether a
 # slowdown has faded.
 _REFIT_EVERY = 5
 _CHECK_EVERY = 16
@@ -183,7 +183,7 @@ class SeriesBank:
 
         Returns:
             Series whose sums have reached a threshold: an open one may be back to normal, another
-                one may be slow.
+            one may be slow.
         """
         self.seconds[at] += seconds
         counted = seconds > 0
@@ -328,10 +328,11 @@ class SeriesBank:
         self._pending[at] += ~self.open[at]
 
     def _update_reference(self, at: IntArray) -> None:
-        """Add steps to the reference once they are old enough; a recent one may belong to a slowdown.
+        """Add steps to the reference once they are old enough.
 
-        All steps outside slowdowns are added. Adding only steps that look normal would leave out
-        slightly slow ones, and the reference would become too fast.
+        A recent step may belong to a slowdown that has just begun. All steps outside slowdowns are
+        added. Adding only steps that look normal would leave out slightly slow ones, and the
+        reference would become too fast.
         """
         at = at[self._pending[at] > np.minimum(_DELAY_STEPS, self.learned_steps[at] // 3)]
         if not len(at):

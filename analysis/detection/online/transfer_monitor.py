@@ -22,7 +22,7 @@ from laggard.analysis.tables.load_run import RankHost
 from laggard.core.run_schema import Alarm
 
 SLOW_TRANSFERS = AlarmSubject("network", "dynamic")
-# The link that delays slow transfers is searched in every tenth step, at most five times per alarm.
+# The link that delays slow transfers is searched every ten steps, at most five times per alarm.
 _CHECK_EVERY = 10
 _MAX_TRIES = 5
 _S = 1e-9
