@@ -164,8 +164,10 @@ def _format_setup(setup: Setup, first: Setup) -> Iterator[str]:
 def _format_difference(points: Estimate | None, first: Setup) -> str:
     if points is None:
         return ""
-    return f"; {_format_estimate(_scale_estimate(points, 100), '{:+.1f}')} points"
+    return (
+        f"; {_format_estimate(_scale_estimate(points, 100), '{:+.1f}')} points"
         f" compared with {first.name}"
+    )
 
 
 def _format_ratio(bytes_ratio: Estimate | None, first: Setup) -> str:
