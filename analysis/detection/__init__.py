@@ -5,5 +5,5 @@ intervals of one series) and `causes.py` (the result) first. Ranks in lockstep a
 detectors in `lockstep/`, asynchronous ranks by `asynchronous_causes.py`, and runs in progress by
 `online/`.
 
-The folder may import the core and `analysis/tables/`.
+The folder may import the core and, of the analysis, `tables/` and `formats/`.
 """

@@ -128,7 +128,7 @@ def slows_hosts(injected: Injected) -> bool:
 
 
 def build_tiers(workers: int) -> tuple[Tier, ...]:
-    """Return tiers of equal hosts: a quarter of the ranks in cloud, a quarter in fog, half in edge."""
+    """Return tiers of equal hosts: a quarter of the ranks in cloud and fog each, half in edge."""
     quarter = workers // 4
     return (Tier("cloud", quarter), Tier("fog", quarter), Tier("edge", workers - 2 * quarter))
 
