@@ -63,8 +63,8 @@ def _format_raised_link(alarm: Alarm) -> str:
 
 def _format_named(alarms: Sequence[Alarm]) -> str:
     return (
-        f"the transfers that are slow since {_format_since(alarms[0])} are held up by the link"
-        f" {_format_link(alarms[0])}"
+        f"the transfers that have been slow since {_format_since(alarms[0])} are delayed by the"
+        f" link {_format_link(alarms[0])}"
     )
 
 

@@ -53,7 +53,7 @@ LINK = ("edge.trainer.1.1", "cloud.trainer.1.1")
         (
             [alarm(host=None, family="network", link=LINK)],
             (0,),
-            ["The transfers that are slow since step 112 (31 s) are held up by the link edge.trainer.1.1 → cloud.trainer.1.1"],
+            ["The transfers that have been slow since step 112 (31 s) are delayed by the link edge.trainer.1.1 → cloud.trainer.1.1"],
         ),
         (
             [alarm(family="network"), alarm(1, "edge.trainer.1.2", family="network")],
